@@ -1,6 +1,7 @@
 """Head Forcing for ComfyUI: minute-long, multi-prompt video from five-second autoregressive models.
 
-ComfyUI calls `comfy_entrypoint`; importing the pack anywhere else pulls in neither ComfyUI nor torch.
+ComfyUI calls `comfy_entrypoint`; importing the pack anywhere else pulls in neither ComfyUI nor
+torch.
 """
 
 WEB_DIRECTORY = "./nodes/web"

@@ -1,9 +1,9 @@
 """The project's commands; everything they need is installed into .venv first.
 
 python tasks.py demo      make a one-minute video with the embedded model
-python tasks.py quick     run the tests that take seconds, without ComfyUI and browser (a minute on two cores)
-python tasks.py test      run all tests, those in a real ComfyUI and a browser included; or those that are named
-python tasks.py check     lint and types
+python tasks.py quick     run the tests that take seconds, without ComfyUI and browser (a minute on
+two cores) python tasks.py test      run all tests, those in a real ComfyUI and a browser included;
+or those that are named python tasks.py check     lint and types
 python tasks.py write     write generated files anew: workflows, locales or thumbnails
 python tasks.py benchmark measure speed and memory on this machine; --help for what can be chosen
 python tasks.py benchmark-tests run the tests of the folder benchmarks
@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 TORCH = "torch==2.13.0"  # what the tests run with; any version from 2.7 on works for use
-TRITON = "triton==3.7.1"  # the one that belongs to this torch; the CPU build of torch does not bring it
+# the one that belongs to this torch; the CPU build of torch does not bring it
+TRITON = "triton==3.7.1"
 TYPESCRIPT = "5.9.3"  # reads the comments with types in nodes/web; each version finds more
 QUICK_FOLDERS = [ROOT / "tests" / name for name in ("unit", "engine", "docs")]
 MOST_PROCESSES = 8  # of tests; each takes about 1 GB
@@ -29,13 +30,17 @@ MOST_PROCESSES = 8  # of tests; each takes about 1 GB
 
 def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> None:
     """Run a command and stop everything when it fails."""
-    done = subprocess.run([str(part) for part in command], cwd=cwd, env={**os.environ, **env}, check=False)
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env={**os.environ, **env}, check=False
+    )
     if done.returncode:
         raise SystemExit(done.returncode)
 
 
 def environment(extra: str = "") -> Path:
-    """A virtual environment with the package and, for `dev` or `test`, its requirements, installed once; its Python."""
+    """A virtual environment with the package and, for `dev` or `test`, its requirements, installed
+    once; its Python.
+    """
     python = BIN / ("python.exe" if os.name == "nt" else "python")
     stamp = VENV / (f"installed-package-{extra}" if extra else "installed-package")
     sources = [ROOT / "pyproject.toml", *ROOT.glob("requirements-*.txt")]
@@ -55,32 +60,67 @@ def environment(extra: str = "") -> Path:
 
 
 def demo(arguments: list[str]) -> None:
-    """The embedded model's video, with scenes that come back; more arguments go to `headforcing demo`."""
+    """The embedded model's video, with scenes that come back; more arguments go to `headforcing
+    demo`.
+    """
     python = environment()
-    if not any(argument.startswith(("--method", "--set", "--profile", "--rule")) for argument in arguments):
-        arguments = ["--method", "head_forcing_scenes", "--profile", "toy_world", "--rule", "function", *arguments]
-    run(python, "-m", "headforcing.headforcing_core", "demo", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
+    if not any(
+        argument.startswith(("--method", "--set", "--profile", "--rule")) for argument in arguments
+    ):
+        arguments = [
+            "--method",
+            "head_forcing_scenes",
+            "--profile",
+            "toy_world",
+            "--rule",
+            "function",
+            *arguments,
+        ]
+    run(
+        python,
+        "-m",
+        "headforcing.headforcing_core",
+        "demo",
+        *arguments,
+        cwd=Path.cwd(),
+        OMP_NUM_THREADS="1",
+    )
 
 
 def pytest(*arguments: str | Path) -> int:
-    """Run tests with one thread each, since tiny tensors on several threads are slower; returns the exit status."""
+    """Run tests with one thread each, since tiny tensors on several threads are slower; returns the
+    exit status.
+    """
     command = [str(part) for part in (BIN / "pytest", *arguments)]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False).returncode
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+    ).returncode
 
 
 def in_parallel() -> list[str]:
-    """Options of pytest for a process per core and one more, as servers and browsers let theirs wait.
+    """Options of pytest for a process per core and one more, as servers and browsers let theirs
+    wait.
 
     The tests of a file or a ComfyUI server stay in one process.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ["--numprocesses", str(min(cores + 1, MOST_PROCESSES)), "--dist", "loadscope", "--no-loadscope-reorder"]
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return [
+        "--numprocesses",
+        str(min(cores + 1, MOST_PROCESSES)),
+        "--dist",
+        "loadscope",
+        "--no-loadscope-reorder",
+    ]
 
 
 def quick(arguments: list[str]) -> None:
     """The quick tests; more arguments go to pytest."""
     environment("dev")
-    raise SystemExit(pytest(*in_parallel(), "-m", "not slow and not alone", *arguments, *QUICK_FOLDERS))
+    raise SystemExit(
+        pytest(*in_parallel(), "-m", "not slow and not alone", *arguments, *QUICK_FOLDERS)
+    )
 
 
 def named_tests(arguments: list[str]) -> list[Path]:
@@ -95,7 +135,9 @@ def is_quick(path: Path) -> bool:
 
 
 def test(arguments: list[str]) -> None:
-    """All tests, those that measure time before the others; or, with arguments for pytest, what these choose."""
+    """All tests, those that measure time before the others; or, with arguments for pytest, what
+    these choose.
+    """
     named = named_tests(arguments)
     all_quick = bool(named) and all(is_quick(path) for path in named)
     environment("dev" if all_quick else "test")
@@ -103,20 +145,27 @@ def test(arguments: list[str]) -> None:
         browser()
     if arguments:
         raise SystemExit(pytest(*arguments))
-    timing = [file for file in ROOT.glob("tests/*/test_*.py") if "mark.alone" in file.read_text(encoding="utf-8")]
+    timing = [
+        file
+        for file in ROOT.glob("tests/*/test_*.py")
+        if "mark.alone" in file.read_text(encoding="utf-8")
+    ]
     timing_failed = pytest("-m", "alone", *timing)  # of all files the collection alone takes 20 s
     # a page or server that did not answer in minutes is asked once more, and the summary names it
     again = ["--reruns", "1", "--only-rerun", "TimeoutError", "-raR", "--rerun-show-tracebacks"]
     failed = pytest(*in_parallel(), *again, "-m", "not alone")
     if timing_failed and not failed:
         raise SystemExit(
-            "Tests that measure time have failed; pytest's report on them stands above that on the others."
+            "Tests that measure time have failed; pytest's report on them stands above that on the "
+            "others."
         )
     raise SystemExit(failed)
 
 
 def check(arguments: list[str]) -> None:
-    """Lint of Python and JavaScript, format and types; a warning while the repository's address is a placeholder."""
+    """Lint of Python and JavaScript, format and types; a warning while the repository's address is
+    a placeholder.
+    """
     environment("dev")
     run(BIN / "ruff", "check", ".")
     run(BIN / "ruff", "format", "--check", ".")
@@ -130,14 +179,20 @@ def check(arguments: list[str]) -> None:
         link.symlink_to(ROOT, target_is_directory=True)
     run(BIN / "mypy", "--config-file", ROOT / "pyproject.toml", "-p", "headforcing", cwd=folder)
     if "OWNER" in (ROOT / "pyproject.toml").read_text(encoding="utf-8"):
-        sys.stderr.write("warning: repository and publisher in pyproject.toml are placeholders (docs/releasing.md)\n")
+        sys.stderr.write(
+            "warning: repository and publisher in pyproject.toml are placeholders "
+            "(docs/releasing.md)\n"
+        )
 
 
 def check_javascript_types() -> None:
     """Check the types in nodes/web with TypeScript, which npm installs into build/ once."""
-    npm, node = shutil.which("npm"), shutil.which("node")
+    npm = shutil.which("npm")
+    node = shutil.which("node")
     if npm is None or node is None:
-        sys.stderr.write("The types of JavaScript are not checked, since node and npm are not installed.\n")
+        sys.stderr.write(
+            "The types of JavaScript are not checked, since node and npm are not installed.\n"
+        )
         return
     folder = ROOT / "build" / f"typescript-{TYPESCRIPT}"
     compiler = folder / "node_modules" / "typescript" / "bin" / "tsc"
@@ -147,13 +202,23 @@ def check_javascript_types() -> None:
 
 
 def benchmark(arguments: list[str]) -> None:
-    """Speed and memory, beside the paper's implementation; arguments go to tests/benchmarks/run.py."""
+    """Speed and memory, beside the paper's implementation; arguments go to
+    tests/benchmarks/run.py.
+    """
     python = environment("dev")
-    run(python, ROOT / "tests" / "benchmarks" / "run.py", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
+    run(
+        python,
+        ROOT / "tests" / "benchmarks" / "run.py",
+        *arguments,
+        cwd=Path.cwd(),
+        OMP_NUM_THREADS="1",
+    )
 
 
 def benchmark_tests(arguments: list[str]) -> None:
-    """The tests of the benchmark, those that measure time before the others; more arguments go to pytest."""
+    """The tests of the benchmark, those that measure time before the others; more arguments go to
+    pytest.
+    """
     environment("test")
     folder = ROOT / "tests" / "benchmarks" / "tests"
     timing_failed = pytest("-m", "alone", *arguments, folder)
@@ -173,8 +238,18 @@ def research(arguments: list[str]) -> None:
     """A command of research; `train` in a process per core, at most two."""
     python = environment()
     workers = min(2, os.cpu_count() or 1) if arguments[:1] == ["train"] else 1
-    several = ("-m", "torch.distributed.run", "--nproc-per-node", str(workers)) if workers > 1 else ()
-    run(python, *several, "-m", "headforcing.research", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
+    several = (
+        ("-m", "torch.distributed.run", "--nproc-per-node", str(workers)) if workers > 1 else ()
+    )
+    run(
+        python,
+        *several,
+        "-m",
+        "headforcing.research",
+        *arguments,
+        cwd=Path.cwd(),
+        OMP_NUM_THREADS="1",
+    )
 
 
 def research_tests(arguments: list[str]) -> None:
@@ -184,17 +259,28 @@ def research_tests(arguments: list[str]) -> None:
 
 
 def browser() -> None:
-    """Chromium for the editor test: the system's, or Debian's package where that can be installed."""
+    """Chromium for the editor test: the system's, or Debian's package where that can be
+    installed.
+    """
     if any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
         return
     if shutil.which("apt-get") and hasattr(os, "geteuid") and os.geteuid() == 0:
         run("apt-get", "update", "-qq")
         run(
-            "apt-get", "install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core",
+            "apt-get",
+            "install",
+            "-y",
+            "-qq",
+            "--no-install-recommends",
+            "chromium",
+            "fonts-dejavu-core",
             DEBIAN_FRONTEND="noninteractive",
-        )  # fmt: skip
+        )
         return
-    raise SystemExit("The editor test needs Chromium: install it (Debian: apt install chromium) and run this again.")
+    raise SystemExit(
+        "The editor test needs Chromium: install it (Debian: apt install chromium) and run this "
+        "again."
+    )
 
 
 COMMANDS = {

@@ -14,7 +14,12 @@ from torch import Tensor
 
 ROOT = Path("/")  # of the file systems in which Linux describes memory
 # of PyTorch, there and on Windows, of C++, and of Python where the system starts no thread
-_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "bad_alloc", "can't start new thread")
+_OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "can't start new thread",
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,7 +29,8 @@ _holders: list[list[Any]] = []
 
 def kept_tables(make: Callable[P, R]) -> Callable[P, R]:
     """Decorator of a function that makes index tables on a device: the last 512 are kept."""
-    kept: Any = lru_cache(maxsize=512)(make)  # enough for all layers in several blocks: they change as contexts grow
+    # enough for all layers in several blocks: they change as contexts grow
+    kept: Any = lru_cache(maxsize=512)(make)
 
     @wraps(make)
     def tables(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -38,7 +44,9 @@ def kept_tables(make: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def held_tables() -> Iterator[list[Any]]:
-    """Collect all tables used in the `with` block, for a later reader of their memory, such as a CUDA graph."""
+    """Collect all tables used in the `with` block, for a later reader of their memory, such as a
+    CUDA graph.
+    """
     held: list[Any] = []
     _holders.append(held)
     try:
@@ -50,7 +58,8 @@ def held_tables() -> Iterator[list[Any]]:
 def upload(x: Tensor, device: torch.device | str) -> Tensor:
     """Copy `x` to `device`; from the CPU to a GPU without blocking the host.
 
-    The copy goes through pinned memory: one from pageable memory waits until the GPU has finished all queued work.
+    The copy goes through pinned memory: one from pageable memory waits until the GPU has finished
+    all queued work.
     """
     if x.device.type == "cpu" and torch.device(device).type == "cuda":
         return x.pin_memory().to(device, non_blocking=True)
@@ -58,7 +67,9 @@ def upload(x: Tensor, device: torch.device | str) -> Tensor:
 
 
 def download(x: Tensor) -> Tensor:
-    """A copy of `x` in main memory; from a GPU without blocking the host: read it after `settle`, or upload it."""
+    """A copy of `x` in main memory; from a GPU without blocking the host: read it after `settle`,
+    or upload it.
+    """
     if x.device.type != "cuda":
         return x.to("cpu", copy=True)
     return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
@@ -71,9 +82,11 @@ def settle(device: torch.device | str) -> None:
 
 
 def free_memory(device: torch.device | str) -> int | None:
-    """Bytes that this process can still allocate on a device, what PyTorch keeps for later included.
+    """Bytes that this process can still allocate on a device, what PyTorch keeps for later
+    included.
 
-    None where that is not known: on a CPU outside Linux, and on kinds of devices that cannot be asked.
+    None where that is not known: on a CPU outside Linux, and on kinds of devices that cannot be
+    asked.
     """
     device = torch.device(device)
     if device.type == "cuda":
@@ -85,25 +98,39 @@ def free_memory(device: torch.device | str) -> int | None:
 
 
 def _host_rooms(root: Path) -> Iterator[int]:
-    """Bytes that Linux leaves this process: of the machine, and by the control groups (containers) that it is in."""
+    """Bytes that Linux leaves this process: of the machine, and by the control groups (containers)
+    that it is in.
+    """
     with suppress(OSError, KeyError):
         info = _numbers(root / "proc/meminfo")
         yield 1024 * (info["MemAvailable"] + info.get("SwapFree", 0))
     base = root / "sys/fs/cgroup"
     with suppress(OSError):
-        own = base / (root / "proc/self/cgroup").read_text(encoding="utf-8").partition("0::/")[2].strip()
+        own = (
+            base
+            / (root / "proc/self/cgroup").read_text(encoding="utf-8").partition("0::/")[2].strip()
+        )
         for group in (group for group in (own, *own.parents) if base in (group, *group.parents)):
             with suppress(OSError, ValueError, KeyError):  # no limit is "max"
-                limit, used = (int((group / f"memory.{name}").read_text("ascii")) for name in ("max", "current"))
-                stat = _numbers(group / "memory.stat")  # what only holds files' pages counts as free
+                limit, used = (
+                    int((group / f"memory.{name}").read_text("ascii"))
+                    for name in ("max", "current")
+                )
+                # what only holds files' pages counts as free
+                stat = _numbers(group / "memory.stat")
                 yield max(0, limit - used + stat["active_file"] + stat["inactive_file"])
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    return {name: int(value) for name, value in re.findall(r"(?m)^(\w+):?\s+(\d+)", file.read_text(encoding="utf-8"))}
+    return {
+        name: int(value)
+        for name, value in re.findall(r"(?m)^(\w+):?\s+(\d+)", file.read_text(encoding="utf-8"))
+    }
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: PyTorch has a class of its own only for that of a GPU."""
+    """Whether an error says that memory ran out: PyTorch has a class of its own only for that of a
+    GPU.
+    """
     known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
     return known or any(words in str(error) for words in _OUT_OF_MEMORY)

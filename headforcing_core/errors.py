@@ -9,11 +9,14 @@ from types import ModuleType
 
 MAX_MESSAGE = 1000  # characters
 _MAX_VALUE = 200  # of one that is quoted, or a word
-_LONG_VALUE = re.compile(rf"""\S{{{_MAX_VALUE + 1},}}|'[^']{{{_MAX_VALUE},}}'|"[^"]{{{_MAX_VALUE},}}\"""")
+_LONG_VALUE = re.compile(
+    rf"""\S{{{_MAX_VALUE + 1},}}|'[^']{{{_MAX_VALUE},}}'|"[^"]{{{_MAX_VALUE},}}\""""
+)
 
 
 class HeadForcingError(ValueError):
-    """Something the user supplied cannot be used: one sentence with the expected and the given value and what to do.
+    """Something the user supplied cannot be used: one sentence with the expected and the given
+    value and what to do.
 
     Messages quote names and values of files, so every message goes through `one_line`.
     """
@@ -24,27 +27,34 @@ class HeadForcingError(ValueError):
 
 def unknown_name(field: str, name: object, choices: Iterable[str]) -> HeadForcingError:
     """The error for a name that is none of the choices: the one that was meant, or all of them."""
-    names, given = list(choices), str(name)[:60]
+    names = list(choices)
+    given = str(name)[:60]
     if meant := difflib.get_close_matches(given, names, 1, 0.75):
         return HeadForcingError(f"{field} has no {given!r}; did you mean {meant[0]}?")
     return HeadForcingError(f"{field} must be one of {', '.join(names)}, got {given!r}")
 
 
 def import_optional(package: str, use: str, extra: str) -> ModuleType:
-    """Import a package of an `extra` of this one; where it is missing HeadForcingError names its `use`."""
+    """Import a package of an `extra` of this one; where it is missing HeadForcingError names its
+    `use`.
+    """
     try:
         return import_module(package)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that belongs to another torch
+    # RuntimeError: a torchvision that belongs to another torch
+    except (ImportError, RuntimeError) as error:
         raise HeadForcingError(
-            f"{use} need the package {package.split('.')[0]}, which cannot be imported ({one_line(error, 200)}): run "
+            f"{use} need the package {package.split('.')[0]}, which cannot be imported "
+            f"({one_line(error, 200)}): run "
             f'`pip install -e ".[{extra}]"` in the folder of the pack'
         ) from error
 
 
 def one_line(text: object, most: int = MAX_MESSAGE) -> str:
-    """The text on one line: control characters escaped, the middle left out of what is long, as of each long word.
+    """The text on one line: control characters escaped, the middle left out of what is long, as of
+    each long word.
 
-    For text of others in messages and logs, where a line break or a terminal's escape sequence could forge a line.
+    For text of others in messages and logs, where a line break or a terminal's escape sequence
+    could forge a line.
     """
     short = _shorten(str(text), 20 * most)
     if not short.isprintable():
@@ -65,6 +75,8 @@ def _shorten(text: str, most: int) -> str:
 
 
 def first_sentence(error: Exception | str) -> str:
-    """The first sentence of an exception's message, or its type name if it has none (compiler messages are long)."""
+    """The first sentence of an exception's message, or its type name if it has none (compiler
+    messages are long).
+    """
     message = str(error).strip() or type(error).__name__
     return message.splitlines()[0].split(". ")[0]

@@ -1,7 +1,9 @@
-"""Files that are written: atomically, by one process at a time, with one sentence where the file system refuses.
+"""Files that are written: atomically, by one process at a time, with one sentence where the file
+system refuses.
 
-Temporary files lie beside their target and are named `.STEM.<8 hex digits>.SUFFIX`, lock files `.NAME.lock`. What a
-killed process leaves of them is removed by the next one that writes the same target.
+Temporary files lie beside their target and are named `.STEM.<8 hex digits>.SUFFIX`, lock files
+`.NAME.lock`. What a killed process leaves of them is removed by the next one that writes the same
+target.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from safetensors import SafetensorError
 
 from .errors import HeadForcingError
 
-ABANDONED_SECONDS = 3600.0  # a temporary file that was not written to for so long has no owner any more
+# a temporary file that was not written to for so long has no owner any more
+ABANDONED_SECONDS = 3600.0
 _ASK_AGAIN_SECONDS = 0.5  # while a lock is waited for
 FOLDER_LOCK = ".lock"  # of a claimed folder
-_NAME_BYTES = 100  # of a target's name in those of its temporary files; file systems allow 255 in all
+# of a target's name in those of its temporary files; file systems allow 255 in all
+_NAME_BYTES = 100
 
 
 Named = tuple[str, Path]
@@ -37,7 +41,9 @@ class TargetInUse(HeadForcingError):
 
 @contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Raise errors of the file system in the `with` block as HeadForcingError: `what` and the reason."""
+    """Raise errors of the file system in the `with` block as HeadForcingError: `what` and the
+    reason.
+    """
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -46,7 +52,9 @@ def explained(what: str) -> Iterator[None]:
 
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether an error, or what caused it, is a disk or a quota without space."""
-    while error is not None and not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+    while error is not None and not (
+        isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    ):
         error = error.__cause__
     return error is not None
 
@@ -59,7 +67,8 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it to `path` if the `with` block succeeds, delete it if it fails.
+    """Yield a temporary path beside `path`; rename it to `path` if the `with` block succeeds,
+    delete it if it fails.
 
     Raises HeadForcingError if `path` cannot be written, also for an OSError of the `with` block.
     """
@@ -72,7 +81,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
             mode = temporary.stat().st_mode
             yield temporary
             with open(temporary, "rb+") as file:
-                os.fsync(file.fileno())  # data first, then the name: a crash must not leave `path` empty
+                # data first, then the name: a crash must not leave `path` empty
+                os.fsync(file.fileno())
             temporary.chmod(mode)  # some writers create files that only their owner can read
             os.replace(temporary, path)
     finally:
@@ -82,10 +92,11 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def check_writable(path: str | Path | None) -> None:
-    """Raise HeadForcingError if a file at `path` cannot be written; creates its folder. None is accepted.
+    """Raise HeadForcingError if a file at `path` cannot be written; creates its folder. None is
+    accepted.
 
-    It tries to create a file, because permission bits are not reliable (network drives, Windows, full disks), and
-    removes abandoned temporary files of the same target.
+    It tries to create a file, because permission bits are not reliable (network drives, Windows,
+    full disks), and removes abandoned temporary files of the same target.
     """
     if path is None:
         return
@@ -94,18 +105,23 @@ def check_writable(path: str | Path | None) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         probe.touch()
-        probe.unlink(missing_ok=True)  # whoever has just claimed the file may have taken it for a leftover
+        # whoever has just claimed the file may have taken it for a leftover
+        probe.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
-        raise HeadForcingError(f"{path} cannot be written ({reason(error)}): choose another place") from error
+        raise HeadForcingError(
+            f"{path} cannot be written ({reason(error)}): choose another place"
+        ) from error
     if path.is_dir():
         raise HeadForcingError(f"{path} is a folder: give the name of a file in it")
     remove_leftovers(path, ABANDONED_SECONDS)
 
 
 def check_kept(reads: Iterable[Named], writes: Iterable[Named]) -> None:
-    """Raise HeadForcingError if a file that is written is also one that is read, or is written for two options.
+    """Raise HeadForcingError if a file that is written is also one that is read, or is written for
+    two options.
 
-    Files are the same by device and inode, so through links and in another case, too. Nothing is opened.
+    Files are the same by device and inode, so through links and in another case, too. Nothing is
+    opened.
     """
     if not (writes := list(writes)):
         return
@@ -115,14 +131,20 @@ def check_kept(reads: Iterable[Named], writes: Iterable[Named]) -> None:
         identity = _identity(path)
         if identity is not None and identity in read:
             source = read[identity][0]
-            raise HeadForcingError(f"{option} would write over {path}, which is read ({source}): choose another place")
+            raise HeadForcingError(
+                f"{option} would write over {path}, which is read ({source}): choose another place"
+            )
         place = os.path.join(os.path.realpath(path.parent), path.name)
         if written.setdefault(place, option) != option:
-            raise HeadForcingError(f"{option} and {written[place]} would both write {path}: choose two names")
+            raise HeadForcingError(
+                f"{option} and {written[place]} would both write {path}: choose two names"
+            )
 
 
 def _identity(path: Path) -> tuple[int, int] | str | None:
-    """Device and inode of a file, its real path where the file system has no inodes; None where there is no file."""
+    """Device and inode of a file, its real path where the file system has no inodes; None where
+    there is no file.
+    """
     try:
         found = os.stat(path)
     except (OSError, ValueError):
@@ -132,9 +154,11 @@ def _identity(path: Path) -> tuple[int, int] | str | None:
 
 @contextmanager
 def claimed(*paths: Path | None, patience: float = 0.0) -> Iterator[None]:
-    """Claim these files for this process in the `with` block, and remove what dead processes left of them.
+    """Claim these files for this process in the `with` block, and remove what dead processes left
+    of them.
 
-    Raises TargetInUse if another claim has a file for `patience` seconds, HeadForcingError if one cannot be written.
+    Raises TargetInUse if another claim has a file for `patience` seconds, HeadForcingError if one
+    cannot be written.
     """
     with ExitStack() as stack:
         for path in filter(None, paths):
@@ -146,7 +170,9 @@ def claimed(*paths: Path | None, patience: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def claimed_folder(folder: Path) -> Iterator[None]:
-    """Claim a folder, which is created, for this process in the `with` block; raises as `claimed`."""
+    """Claim a folder, which is created, for this process in the `with` block; raises as
+    `claimed`.
+    """
     check_writable(folder / "claim")
     with _held(folder, folder / FOLDER_LOCK):
         yield
@@ -154,14 +180,17 @@ def claimed_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def claimed_first(paths: Iterable[Path], replaces: bool = False) -> Iterator[Path]:
-    """Claim the first of these files that is not claimed and, unless it `replaces` one, does not exist; its path."""
+    """Claim the first of these files that is not claimed and, unless it `replaces` one, does not
+    exist; its path.
+    """
     for path in paths:
         with ExitStack() as stack:
             try:
                 stack.enter_context(claimed(path))
             except TargetInUse:
                 continue
-            if path.exists() and not replaces:  # under the claim: whoever had it before may have written the file
+            # under the claim: whoever had it before may have written the file
+            if path.exists() and not replaces:
                 continue
             yield path
             return
@@ -172,7 +201,9 @@ def claimed_first(paths: Iterable[Path], replaces: bool = False) -> Iterator[Pat
 def _held(target: Path, lock_file: Path, patience: float = 0.0) -> Iterator[None]:
     held = lock(lock_file, patience)
     if held is None:
-        raise TargetInUse(f"another process is writing {target}: wait for it, or choose another name")
+        raise TargetInUse(
+            f"another process is writing {target}: wait for it, or choose another name"
+        )
     try:
         yield
     finally:
@@ -180,8 +211,11 @@ def _held(target: Path, lock_file: Path, patience: float = 0.0) -> Iterator[None
 
 
 def lock(path: Path, patience: float = 0.0) -> FileLock | None:
-    """Hold a lock file until `unlock`, or until the process ends; None if somebody else holds it for `patience` s."""
-    held = FileLock(path, thread_local=False)  # a render may be ended by another thread than began it
+    """Hold a lock file until `unlock`, or until the process ends; None if somebody else holds it
+    for `patience` s.
+    """
+    # a render may be ended by another thread than began it
+    held = FileLock(path, thread_local=False)
     try:
         held.acquire(timeout=patience, poll_interval=_ASK_AGAIN_SECONDS)
     except Timeout:
@@ -207,15 +241,20 @@ def unlock(held: FileLock, remove: bool = False) -> None:
 
 
 def remove_leftovers(path: Path, older_than: float = 0.0) -> None:
-    """Remove temporary files of the target `path` that were last written to more than `older_than` seconds ago."""
+    """Remove temporary files of the target `path` that were last written to more than `older_than`
+    seconds ago.
+    """
     pattern = rf"\.{re.escape(_short(path.stem))}\.[0-9a-f]{{8}}{re.escape(path.suffix)}"
-    if path.name.endswith(".part.mp4"):  # a growing video beside one that a player has open, see `VideoWriter`
+    # a growing video beside one that a player has open, see `VideoWriter`
+    if path.name.endswith(".part.mp4"):
         pattern += rf"|{re.escape(path.stem)}-[0-9a-f]{{8}}\.mp4"
     remove_matching(path.parent, pattern, older_than)
 
 
 def remove_matching(folder: Path, pattern: str, older_than: float) -> None:
-    """Remove the files of a folder whose names match, last written to more than `older_than` seconds ago."""
+    """Remove the files of a folder whose names match, last written to more than `older_than`
+    seconds ago.
+    """
     ours = re.compile(pattern)
     with suppress(OSError), os.scandir(folder) as entries:  # what stays takes room, nothing else
         for entry in [entry for entry in entries if ours.fullmatch(entry.name)]:
@@ -226,7 +265,9 @@ def remove_matching(folder: Path, pattern: str, older_than: float) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable, where the system can (Windows and some network drives cannot)."""
+    """Make renames in a folder durable, where the system can (Windows and some network drives
+    cannot).
+    """
     with suppress(OSError):
         file = os.open(folder, os.O_RDONLY)
         try:
@@ -236,7 +277,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def check_regular(path: str | Path) -> None:
-    """Raise HeadForcingError unless `path` is a regular file: reading a pipe can wait forever, a device has no end."""
+    """Raise HeadForcingError unless `path` is a regular file: reading a pipe can wait forever, a
+    device has no end.
+    """
     if os.path.isdir(path):
         raise HeadForcingError(f"{path} is a folder: choose a file in it")
     if not os.path.isfile(path):  # also for names that the system does not allow
@@ -245,7 +288,9 @@ def check_regular(path: str | Path) -> None:
 
 
 def cache_folder() -> Path | None:
-    """The user's folder for what can be computed again; None where the system knows no home folder."""
+    """The user's folder for what can be computed again; None where the system knows no home
+    folder.
+    """
     with suppress(RuntimeError, OSError):
         named = os.environ.get("XDG_CACHE_HOME", "")
         return (Path(named) if os.path.isabs(named) else Path.home() / ".cache") / "headforcing"
@@ -258,7 +303,9 @@ def temporary_path(path: Path) -> Path:
 
 
 def _short(name: str) -> str:
-    """A name cut to `_NAME_BYTES`, with a checksum so that long names with one beginning do not become the same."""
+    """A name cut to `_NAME_BYTES`, with a checksum so that long names with one beginning do not
+    become the same.
+    """
     data = os.fsencode(name)
     if len(data) <= _NAME_BYTES:
         return name

@@ -30,7 +30,9 @@ SHORT = 16  # hexadecimal digits of a hash in a file name
 
 
 def file_hash(path: Path) -> str:
-    """Hash of a file's bytes, `SHORT` hexadecimal digits; every file of a run folder has its own in its name."""
+    """Hash of a file's bytes, `SHORT` hexadecimal digits; every file of a run folder has its own in
+    its name.
+    """
     state = hashlib.blake2b(digest_size=SHORT // 2)
     with open(path, "rb") as file:
         while chunk := file.read(1 << 22):

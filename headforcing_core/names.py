@@ -18,7 +18,11 @@ def versions() -> dict[str, str]:
     """The versions of this pack, of torch and of Python, for files that are written."""
     import torch
 
-    return {"headforcing": VERSION, "torch": str(torch.__version__), "python": platform.python_version()}
+    return {
+        "headforcing": VERSION,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
 
 
 def bundled_profiles() -> dict[str, Path]:
@@ -28,11 +32,16 @@ def bundled_profiles() -> dict[str, Path]:
 
 BACKENDS = ("sdpa", "cudnn", "torch_varlen", "flash_attn", "triton", "explicit", "sage")
 """Of attention, see `model/attention_backends.py`."""
-RENAMED_BACKENDS = {"flash_attn_2": "flash_attn", "flash_attn_3": "flash_attn", "flash_attn_4": "flash_attn"}
+RENAMED_BACKENDS = {
+    "flash_attn_2": "flash_attn",
+    "flash_attn_3": "flash_attn",
+    "flash_attn_4": "flash_attn",
+}
 ATTENTION_HELP = (
-    "auto, the fastest of those that work here, by timing them on a GPU; sdpa, PyTorch's; cudnn, PyTorch's with "
-    "cuDNN's kernel; torch_varlen or flash_attn (the newest version that is installed), all heads of a layer in one "
-    "call; triton, the pack's own kernel; explicit, slow and exact; sage, which rounds to 8 bits (auto)"
+    "auto, the fastest of those that work here, by timing them on a GPU; sdpa, PyTorch's; cudnn, "
+    "PyTorch's with cuDNN's kernel; torch_varlen or flash_attn (the newest version that is "
+    "installed), all heads of a layer in one call; triton, the pack's own kernel; explicit, slow "
+    "and exact; sage, which rounds to 8 bits (auto)"
 )
 
 
@@ -42,10 +51,13 @@ def backend_name(name: str) -> str:
 
 
 PRESETS = (
-    "head_forcing no_rope_reencoding uniform_admission fifo_eviction random_tokens centered_keys pinned_first_entry "
-    "no_episodic_memory uniform_memory self_forcing self_forcing_window_21 self_forcing_sink"
+    "head_forcing no_rope_reencoding uniform_admission fifo_eviction random_tokens centered_keys "
+    "pinned_first_entry no_episodic_memory uniform_memory self_forcing self_forcing_window_21 "
+    "self_forcing_sink"
 ).split()
-"""Methods that keep frames by role, see `cache/policy.py`; all others are rows of `methods/registry.py`."""
+"""Methods that keep frames by role, see `cache/policy.py`; all others are rows of
+`methods/registry.py`.
+"""
 
 ALL = "all"  # for `compare`: every published method that the weights allow
 COMPARED_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")

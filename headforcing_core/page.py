@@ -1,6 +1,8 @@
-"""Page layout of all plots: 900 pixels wide, legible at half that size, drawn by matplotlib without pyplot.
+"""Page layout of all plots: 900 pixels wide, legible at half that size, drawn by matplotlib without
+pyplot.
 
-Colours are safe for colour-blind readers (Okabe and Ito) and accompanied by letters, marker shapes or line styles.
+Colours are safe for colour-blind readers (Okabe and Ito) and accompanied by letters, marker shapes
+or line styles.
 """
 
 from __future__ import annotations
@@ -17,11 +19,20 @@ from PIL import Image
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, DPI = 900, 100
-LEFT, RIGHT, MARGIN = 96, 28, 24  # pixels; the left edge is the same in every panel, so that layers are aligned
+WIDTH = 900
+DPI = 100
+# pixels; the left edge is the same in every panel, so that layers are aligned
+LEFT = 96
+RIGHT = 28
+MARGIN = 24
 LEGEND = 42  # pixels
-_TITLE, _LINE, _BELOW = 40, 25, 78
-SMALL, TEXT, LARGE = 12.5, 14, 18  # points, at 100 per inch
+_TITLE = 40
+_LINE = 25
+_BELOW = 78
+# points, at 100 per inch
+SMALL = 12.5
+TEXT = 14
+LARGE = 18
 _DRAWING = threading.Lock()  # matplotlib's font and layout caches are not thread-safe
 
 
@@ -39,14 +50,22 @@ class Theme:
 
 THEMES = {
     "dark": Theme(
-        "#17191d", "#f0f0f4", "#b4b8c2", "#3c404a", "#101114",
+        "#17191d",
+        "#f0f0f4",
+        "#b4b8c2",
+        "#3c404a",
+        "#101114",
         {"local": "#00b386", "anchor": "#e69f00", "memory": "#56b4e9"},
     ),
     "light": Theme(
-        "#ffffff", "#16181c", "#555a64", "#d4d7dd", "#ffffff",
+        "#ffffff",
+        "#16181c",
+        "#555a64",
+        "#d4d7dd",
+        "#ffffff",
         {"local": "#008a64", "anchor": "#d55e00", "memory": "#0072b2"},
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -62,24 +81,43 @@ class Panel:
 
 
 def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
-    """Draw panels below each other as an RGB image; deterministic, because the layout is fixed in pixels."""
+    """Draw panels below each other as an RGB image; deterministic, because the layout is fixed in
+    pixels.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    look, lines = THEMES[theme], [textwrap.wrap(panel.subtitle, 96) for panel in panels]
-    tops = [_TITLE + _LINE * len(text) + panel.legend_height for panel, text in zip(panels, lines, strict=True)]
+    look = THEMES[theme]
+    lines = [textwrap.wrap(panel.subtitle, 96) for panel in panels]
+    tops = [
+        _TITLE + _LINE * len(text) + panel.legend_height
+        for panel, text in zip(panels, lines, strict=True)
+    ]
     height = MARGIN + sum(tops) + sum(panel.height + _BELOW for panel in panels)
     with _DRAWING:
         figure = Figure((WIDTH / DPI, height / DPI), dpi=DPI, facecolor=look.background)
-        canvas, top = FigureCanvasAgg(figure), MARGIN
+        canvas = FigureCanvasAgg(figure)
+        top = MARGIN
         for panel, text, header in zip(panels, lines, tops, strict=True):
             common: dict[str, Any] = {"x": MARGIN / WIDTH, "va": "top", "parse_math": False}
-            figure.text(y=1 - top / height, s=panel.title, color=look.ink, size=LARGE, weight="bold", **common)
+            figure.text(
+                y=1 - top / height,
+                s=panel.title,
+                color=look.ink,
+                size=LARGE,
+                weight="bold",
+                **common,
+            )
             for place, line in enumerate(text):
                 y = 1 - (top + _TITLE + _LINE * place) / height
                 figure.text(y=y, s=line, color=look.dim, size=SMALL, **common)
             bottom = top + header + panel.height
-            box = (LEFT / WIDTH, 1 - bottom / height, (WIDTH - LEFT - panel.right) / WIDTH, panel.height / height)
+            box = (
+                LEFT / WIDTH,
+                1 - bottom / height,
+                (WIDTH - LEFT - panel.right) / WIDTH,
+                panel.height / height,
+            )
             panel.draw(styled(figure.add_axes(box), look), look)
             top = bottom + _BELOW
         canvas.draw()
@@ -87,9 +125,17 @@ def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
 
 
 def styled(ax: Axes, look: Theme) -> Axes:
-    """Give axes the theme's colours, and text that is legible at half size; what is drawn later keeps them."""
+    """Give axes the theme's colours, and text that is legible at half size; what is drawn later
+    keeps them.
+    """
     ax.set_facecolor(look.background)
-    ax.tick_params(labelsize=SMALL, colors=look.dim, labelcolor=look.ink, grid_color=look.grid, grid_linewidth=0.8)
+    ax.tick_params(
+        labelsize=SMALL,
+        colors=look.dim,
+        labelcolor=look.ink,
+        grid_color=look.grid,
+        grid_linewidth=0.8,
+    )
     ax.spines[:].set_color(look.dim)
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_axisbelow(True)
@@ -98,12 +144,26 @@ def styled(ax: Axes, look: Theme) -> Axes:
     return ax
 
 
-def draw_legend(ax: Axes, look: Theme, handles: Sequence[Any] | None = None, columns: int = 5) -> None:
-    """Draw a legend above the axes, with `columns` columns; of the labelled artists, or of these."""
+def draw_legend(
+    ax: Axes, look: Theme, handles: Sequence[Any] | None = None, columns: int = 5
+) -> None:
+    """Draw a legend above the axes, with `columns` columns; of the labelled artists, or of
+    these.
+    """
     ax.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, fontsize=TEXT,
-        labelcolor=look.ink, borderaxespad=0.3, borderpad=0.1, handlelength=0.9, handletextpad=0.5, columnspacing=1.8,
-    )  # fmt: skip
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=columns,
+        frameon=False,
+        fontsize=TEXT,
+        labelcolor=look.ink,
+        borderaxespad=0.3,
+        borderpad=0.1,
+        handlelength=0.9,
+        handletextpad=0.5,
+        columnspacing=1.8,
+    )
 
 
 def cut_name(name: str, limit: int = 40) -> str:

@@ -1,4 +1,6 @@
-"""Attention of every head to its own number of keys, read from the cache's buffers, where keys are fully rotated."""
+"""Attention of every head to its own number of keys, read from the cache's buffers, where keys are
+fully rotated.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ LOG2_E = 1.4426950408889634  # powers of 2 are what the hardware computes
 def attend_reference(
     q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor
 ) -> Tensor:
-    """Attention of `q [heads, tokens, head_dim]` to each head's rows of the buffers; `[tokens, heads, head_dim]`.
+    """Attention of `q [heads, tokens, head_dim]` to each head's rows of the buffers; `[tokens,
+    heads, head_dim]`.
 
     Args:
         head_start, head_rows: `[heads]`, a head's first row and the number of rows it attends to.
@@ -41,7 +44,9 @@ def attend_reference(
 
 @kernel
 def load_tile(x, row, known, channel, HEAD_DIM: tl.constexpr, UPCAST: tl.constexpr):
-    """Load a tile of rows; `row` and the mask `known` run along one axis of the tile, `channel` along the other."""
+    """Load a tile of rows; `row` and the mask `known` run along one axis of the tile, `channel`
+    along the other.
+    """
     tile = tl.load(x + row * HEAD_DIM + channel, mask=known & (channel < HEAD_DIM), other=0.0)
     return tile.to(tl.float32) if UPCAST else tile
 
@@ -63,7 +68,9 @@ def _attend_rows(
     BLOCK_K: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    """Add rows `first` to `last` of a head to an online softmax: weighted values, maximum and sum of weights."""
+    """Add rows `first` to `last` of a head to an online softmax: weighted values, maximum and sum
+    of weights.
+    """
     channel = tl.arange(0, DIM)
     for start in range(first, last, BLOCK_K):
         row = start + tl.arange(0, BLOCK_K)
@@ -76,7 +83,9 @@ def _attend_rows(
         weights = tl.exp2(scores * scale - new_peak[:, None])
         shrink = tl.exp2(peak - new_peak)
         values = load_tile(v, row[:, None], known[:, None], channel[None, :], HEAD_DIM, UPCAST)
-        acc = tl.dot(weights.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
+        acc = tl.dot(
+            weights.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee"
+        )
         total = total * shrink + tl.sum(weights, axis=1)
         peak = new_peak
     return acc, peak, total
@@ -125,12 +134,18 @@ def _attend_kernel(
     tl.store(out + place, result, mask=known & (channel < HEAD_DIM)[None, :])
 
 
-def _launch(q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor) -> Tensor:
+def _launch(
+    q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor
+) -> Tensor:
     heads, tokens, head_dim = q.shape
     for x in (q, k, v):
         fits = x.is_contiguous() and x.dtype == q.dtype and x.shape[-1] == head_dim
-        check_layout(fits, f"queries, keys and values must be contiguous {q.dtype} [.., {head_dim}]", x)
-    block_q, block_k = (FLOAT32_BLOCK_Q, FLOAT32_BLOCK_K) if q.dtype == torch.float32 else (BLOCK_Q, BLOCK_K)
+        check_layout(
+            fits, f"queries, keys and values must be contiguous {q.dtype} [.., {head_dim}]", x
+        )
+    block_q, block_k = (
+        (FLOAT32_BLOCK_Q, FLOAT32_BLOCK_K) if q.dtype == torch.float32 else (BLOCK_Q, BLOCK_K)
+    )
     out = torch.empty(tokens, heads, head_dim, dtype=q.dtype, device=q.device)
     _attend_kernel[tiles(tokens, block_q), heads](
         q,

@@ -1,7 +1,9 @@
-"""Choose the implementation of an operation: its Triton kernel, or the plain PyTorch reference that specifies it.
+"""Choose the implementation of an operation: its Triton kernel, or the plain PyTorch reference that
+specifies it.
 
-The first time an operation is called for a device and dtype, its kernel runs on a small example and must give the
-reference's result. If it cannot be compiled, raises or differs, one line is logged and the reference is used there.
+The first time an operation is called for a device and dtype, its kernel runs on a small example and
+must give the reference's result. If it cannot be compiled, raises or differs, one line is logged
+and the reference is used there.
 """
 
 from __future__ import annotations
@@ -26,12 +28,15 @@ Place = tuple[torch.device, torch.dtype]
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 _choice = "auto"
-_put_aside: dict[torch.device, dict[str, str]] = {}  # operations that run without their kernel, and why
+# operations that run without their kernel, and why
+_put_aside: dict[torch.device, dict[str, str]] = {}
 
 
 @contextmanager
 def using(choice: str) -> Iterator[None]:
-    """Context manager for tests and benchmarks: force `reference` or `triton` on any device, or use `auto`."""
+    """Context manager for tests and benchmarks: force `reference` or `triton` on any device, or use
+    `auto`.
+    """
     global _choice
     before = _choice
     _choice = choice
@@ -42,16 +47,22 @@ def using(choice: str) -> Iterator[None]:
 
 
 def kernels_put_aside(device: torch.device) -> str:
-    """Names of Triton kernels that have not worked on a device so far, and why the first did not; empty if all did."""
+    """Names of Triton kernels that have not worked on a device so far, and why the first did not;
+    empty if all did.
+    """
     if device.type == "mps":
         return ""
-    reasons = _put_aside.get(device, {}) | _put_aside.get(torch.device(device.type), {})  # cuda is any GPU
+    # cuda is any GPU
+    reasons = _put_aside.get(device, {}) | _put_aside.get(torch.device(device.type), {})
     if not reasons:
         return ""
     reason = next(iter(reasons.values()))
     line = f"Triton kernels not used: {', '.join(reasons)} ({reason})"
     if "No module named 'triton'" in reason:
-        line += "; on Windows the package triton-windows provides Triton, and renders are faster with it"
+        line += (
+            "; on Windows the package triton-windows provides Triton, and renders are faster with "
+            "it"
+        )
     return line
 
 
@@ -71,7 +82,9 @@ class Operation(Generic[P, R]):
         launch: Callable[P, R],
         example: Callable[[torch.device, torch.dtype], dict[str, Any]],
     ):
-        self.reference, self.launch, self.example = reference, launch, example
+        self.reference = reference
+        self.launch = launch
+        self.example = example
         self.name = reference.__name__.removesuffix("_reference")
         self._usable: dict[Place, bool] = {}
         self.failures: dict[Place, str] = {}
@@ -82,7 +95,8 @@ class Operation(Generic[P, R]):
             return self.reference(*args, **kwargs)
         try:
             return self.kernel(*args, **kwargs)
-        except Exception as error:  # compilers raise many classes, and they do so before the kernel has written
+        # compilers raise many classes, and they do so before the kernel has written
+        except Exception as error:
             if _choice == "triton" or isinstance(error, (LayoutError, torch.cuda.OutOfMemoryError)):
                 raise
             self._disable(place, error)
@@ -95,8 +109,9 @@ class Operation(Generic[P, R]):
             return self.launch(*args, **kwargs)
 
     def usable(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether the kernel is used on this device and dtype; not on a CPU, nor under torch.compile, which fuses the
-        reference itself. The first call runs the self-test, which must not happen while a CUDA graph is captured."""
+        """Whether the kernel is used on this device and dtype; not on a CPU, nor under
+        torch.compile, which fuses the reference itself. The first call runs the self-test, which
+        must not happen while a CUDA graph is captured."""
         if torch.compiler.is_compiling():
             return False
         if _choice != "auto":
@@ -116,11 +131,13 @@ class Operation(Generic[P, R]):
                 self._disable(place, f"it is off by {difference:.2g} in a self-test")
         except torch.cuda.OutOfMemoryError:
             raise
-        except Exception as error:  # no triton, no driver, a compiler error: the reference works without
+        # no triton, no driver, a compiler error: the reference works without
+        except Exception as error:
             self._disable(place, error)
 
     def difference(self, device: torch.device, dtype: torch.dtype) -> float:
-        """The largest difference between kernel and reference on the example, over all results and arguments.
+        """The largest difference between kernel and reference on the example, over all results and
+        arguments.
 
         Absolute for values up to 1 and relative above; NaN in only one of them counts as infinite.
         """
@@ -136,7 +153,8 @@ class Operation(Generic[P, R]):
         else:
             self.failures[place] = "".join(traceback.format_exception(reason))
         text = str(reason).strip() or type(reason).__name__
-        line = text.splitlines()[0].split(". ")[0]  # the first sentence; messages of compilers fill pages
+        # the first sentence; messages of compilers fill pages
+        line = text.splitlines()[0].split(". ")[0]
         _put_aside.setdefault(place[0], {})[self.name] = line
         log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, line)
 

@@ -1,4 +1,6 @@
-"""The input of a causal convolution in the Wan VAE: residual sum, RMS norm, SiLU and the frames before, in one pass."""
+"""The input of a causal convolution in the Wan VAE: residual sum, RMS norm, SiLU and the frames
+before, in one pass.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,21 @@ _SMALLEST_LENGTH = 1e-12
 
 
 def feature_frames_reference(
-    x: Tensor, past: Tensor, gamma: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
+    x: Tensor,
+    past: Tensor,
+    gamma: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """The frames `[2 + t, H, W, C]` that a causal convolution reads: two of the past, then `silu(norm(x))`.
+    """The frames `[2 + t, H, W, C]` that a causal convolution reads: two of the past, then
+    `silu(norm(x))`.
 
     The norm divides a pixel by the root mean square of its channels, which is computed in float32.
 
     Args:
         x: `[t, H, W, C]`, channels last. Changed to `x + bias + residual`, which is what is normed.
-        past: `[2, H, W, C]`, the last two frames of this convolution so far; changed to the last two of the result.
+        past: `[2, H, W, C]`, the last two frames of this convolution so far; changed to the last
+            two of the result.
         gamma: `[C]`, the norm's weight.
         bias: `[C]` of the layer that gave x. None: 0.
         residual: of x's shape. None: 0.
@@ -37,8 +45,11 @@ def feature_frames_reference(
         x.add_(residual)
     frames = x.new_empty(PAST_FRAMES + len(x), *x.shape[1:])
     frames[:PAST_FRAMES] = past
-    # in place and without a copy in float32: a GPU without Triton runs this, and waits for its memory
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).clamp_min_(_SMALLEST_LENGTH)
+    # in place and without a copy in float32: a GPU without Triton runs this, and waits for its
+    # memory
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).clamp_min_(
+        _SMALLEST_LENGTH
+    )
     new = torch.mul(x, x.shape[-1] ** 0.5 / length, out=frames[PAST_FRAMES:])
     F.silu(new.mul_(gamma), inplace=True)
     past.copy_(frames[-PAST_FRAMES:])
@@ -96,14 +107,20 @@ def _frames_kernel(
 
 
 def _launch(
-    x: Tensor, past: Tensor, gamma: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
+    x: Tensor,
+    past: Tensor,
+    gamma: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
 ) -> Tensor:
     t, height, width, dim = x.shape
     some_bias = gamma if bias is None else bias
     some_residual = x if residual is None else residual
     for tensor in (x, past, gamma, some_bias, some_residual):
         check_layout(
-            tensor.is_contiguous() and tensor.shape[-1] == dim, f"frames must be contiguous [.., {dim}]", tensor
+            tensor.is_contiguous() and tensor.shape[-1] == dim,
+            f"frames must be contiguous [.., {dim}]",
+            tensor,
         )
     frames = x.new_empty(PAST_FRAMES + t, height, width, dim)
     rows = max(1, TILE // power_of_2(dim))

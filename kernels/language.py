@@ -1,7 +1,7 @@
 """Triton, imported when a kernel is first launched and not before.
 
-A kernel file uses `@kernel` instead of `@triton.jit`, and `tl` from this module, None until a kernel of that file is
-launched, instead of `triton.language`.
+A kernel file uses `@kernel` instead of `@triton.jit`, and `tl` from this module, None until a
+kernel of that file is launched, instead of `triton.language`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 tl: Any = None
-_compiling = threading.RLock()  # a kernel's file is changed at once, for all threads that launch kernels of it
+# a kernel's file is changed at once, for all threads that launch kernels of it
+_compiling = threading.RLock()
 
 
 class Kernel:
     """A function in Triton's language that is compiled when it is first launched.
 
-    `jit` then also sets `tl` in the function's module, and replaces every other kernel there by its compiled form.
+    `jit` then also sets `tl` in the function's module, and replaces every other kernel there by its
+    compiled form.
     """
 
     def __init__(self, function: Callable[..., Any]):
@@ -35,7 +37,9 @@ class Kernel:
                 self._jit = triton.jit(self.function)
                 scope = self.function.__globals__
                 scope["tl"] = triton.language
-                scope.update({name: value.jit for name, value in scope.items() if isinstance(value, Kernel)})
+                scope.update(
+                    {name: value.jit for name, value in scope.items() if isinstance(value, Kernel)}
+                )
             return self._jit
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:

@@ -14,13 +14,16 @@ from .rotation import load_rotation, rotate_pairs, rotated
 ROWS = 32  # tokens of a tile
 
 
-def merge_frames_reference(k: Tensor, v: Tensor, merges: Tensor, kept: Tensor, rotations: Tensor) -> None:
+def merge_frames_reference(
+    k: Tensor, v: Tensor, merges: Tensor, kept: Tensor, rotations: Tensor
+) -> None:
     """Keep `s` of the `2 * s` tokens of two frames, keys rotated to the index of the merged one.
 
     Args:
-        merges: `[n, 6]`, each `(row a, row b, target row, rotation of a, rotation of b, row of kept)`; one per memory
-            head and layer. The target is frame a itself or overlaps neither.
-        kept: `[groups, s]`, token numbers in frame a (0 to s-1) and b (s to 2s-1), ascending, each once.
+        merges: `[n, 6]`, each `(row a, row b, target row, rotation of a, rotation of b, row of
+            kept)`; one per memory head and layer. The target is frame a itself or overlaps neither.
+        kept: `[groups, s]`, token numbers in frame a (0 to s-1) and b (s to 2s-1), ascending, each
+            once.
         rotations: `[n, 2, temporal pairs]`.
     """
     a, b, target, rotation_a, rotation_b, group = merges.long()[:, :, None].unbind(1)
@@ -56,15 +59,19 @@ def _merge_kernel(
     chosen_tokens = kept + tl.load(merge + 5) * tokens
     channel = tl.arange(0, DIM)
     pair = tl.arange(0, DIM // 2)
-    # Tile after tile in one program: a kept token never lies before its place, so in frame a no tile overwrites
-    # a token that a later one needs.
+    # Tile after tile in one program: a kept token never lies before its place, so in frame a no
+    # tile overwrites a token that a later one needs.
     for start in range(0, tokens, ROWS):
         token = start + tl.arange(0, ROWS)
         chosen = tl.load(chosen_tokens + token, mask=token < tokens, other=0)
         of_a = chosen < tokens
-        source = tl.where(of_a, a + chosen, b + chosen - tokens)[:, None] * HEAD_DIM + channel[None, :]
+        source = (
+            tl.where(of_a, a + chosen, b + chosen - tokens)[:, None] * HEAD_DIM + channel[None, :]
+        )
         place = (target + token)[:, None] * HEAD_DIM + channel[None, :]
-        cos, sin = load_rotation(rotations, tl.where(of_a, rotation_a, rotation_b)[:, None], pair[None, :], PAIRS)
+        cos, sin = load_rotation(
+            rotations, tl.where(of_a, rotation_a, rotation_b)[:, None], pair[None, :], PAIRS
+        )
         inside = (token < tokens)[:, None] & (channel < HEAD_DIM)[None, :]
         keys = rotate_pairs(tl.load(k + source, mask=inside, other=0.0).to(tl.float32), cos, sin)
         values = tl.load(v + source, mask=inside, other=0.0)
@@ -97,8 +104,16 @@ def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     s = 72
     k, v = noise(2, 7 * s, 128).to(device, dtype)
     kept = noise(2, 2 * s).topk(s).indices.sort().values.int()
-    merges = torch.tensor([[0, 2 * s, 0, 3, 1, 1], [3 * s, 4 * s, 6 * s, 2, 0, 0]], dtype=torch.int32)
-    return dict(k=k, v=v, merges=merges.to(device), kept=kept.to(device), rotations=noise(4, 2, 22).to(device))
+    merges = torch.tensor(
+        [[0, 2 * s, 0, 3, 1, 1], [3 * s, 4 * s, 6 * s, 2, 0, 0]], dtype=torch.int32
+    )
+    return dict(
+        k=k,
+        v=v,
+        merges=merges.to(device),
+        kept=kept.to(device),
+        rotations=noise(4, 2, 22).to(device),
+    )
 
 
 merge_frames = Operation(merge_frames_reference, _launch, _example)

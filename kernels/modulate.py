@@ -1,4 +1,6 @@
-"""Layer norm with per-frame scale and shift, and the residual sum before it, in one pass over the tokens."""
+"""Layer norm with per-frame scale and shift, and the residual sum before it, in one pass over the
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +16,40 @@ from .layout import check_layout
 
 
 def norm_modulate_reference(
-    x: Tensor, y: Tensor | None, gate: Tensor | None, scale: Tensor, shift: Tensor, eps: float, base: float = 1.0
+    x: Tensor,
+    y: Tensor | None,
+    gate: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+    eps: float,
+    base: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """`z = x + y * gate` rounded, and `LN(z) * (base + scale) + shift`, each computed in float32 and rounded once.
+    """`z = x + y * gate` rounded, and `LN(z) * (base + scale) + shift`, each computed in float32
+    and rounded once.
 
     Args:
         x: `[tokens, dim]`, frame after frame.
         y: of the same shape, output of a layer. None: z is x.
-        gate, scale, shift: `[frames, dim]`, rows of any stride; one row serves every frame. Without gate: a plain sum.
-        base: 1 for modulation; 0 makes scale and shift the weight and bias of an ordinary layer norm.
+        gate, scale, shift: `[frames, dim]`, rows of any stride; one row serves every frame. Without
+            gate: a plain sum.
+        base: 1 for modulation; 0 makes scale and shift the weight and bias of an ordinary layer
+            norm.
     """
 
     def by_frame(tokens: Tensor, rows: Tensor) -> Tensor:
         return tokens.unflatten(0, (len(rows), -1))
 
     if y is not None:
-        added = y.float() if gate is None else (by_frame(y.float(), gate) * gate.float()[:, None]).flatten(0, 1)
+        added = (
+            y.float()
+            if gate is None
+            else (by_frame(y.float(), gate) * gate.float()[:, None]).flatten(0, 1)
+        )
         x = (x.float() + added).to(x.dtype)
     normed = by_frame(F.layer_norm(x.float(), x.shape[1:], eps=eps), scale)
-    return x, (normed * (base + scale.float()[:, None]) + shift.float()[:, None]).flatten(0, 1).to(x.dtype)
+    return x, (normed * (base + scale.float()[:, None]) + shift.float()[:, None]).flatten(0, 1).to(
+        x.dtype
+    )
 
 
 @kernel
@@ -72,18 +89,30 @@ def _norm_kernel(
     mean = tl.sum(row, axis=0) / dim
     centred = tl.where(inside, row - mean, 0.0)
     normed = centred / tl.sqrt(tl.sum(centred * centred, axis=0) / dim + eps)
-    factor = base + tl.load(scale + frame * scale_stride + channel, mask=inside, other=0.0).to(tl.float32)
+    factor = base + tl.load(scale + frame * scale_stride + channel, mask=inside, other=0.0).to(
+        tl.float32
+    )
     offset = tl.load(shift + frame * shift_stride + channel, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + token * dim + channel, normed * factor + offset, mask=inside)
 
 
 def _launch(
-    x: Tensor, y: Tensor | None, gate: Tensor | None, scale: Tensor, shift: Tensor, eps: float, base: float = 1.0
+    x: Tensor,
+    y: Tensor | None,
+    gate: Tensor | None,
+    scale: Tensor,
+    shift: Tensor,
+    eps: float,
+    base: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     some_y = x if y is None else y
     some_gate = scale if gate is None else gate
     for tokens in (x, some_y):
-        check_layout(tokens.shape == x.shape and tokens.is_contiguous(), "tokens must be contiguous [n, d]", tokens)
+        check_layout(
+            tokens.shape == x.shape and tokens.is_contiguous(),
+            "tokens must be contiguous [n, d]",
+            tokens,
+        )
     for rows in (some_gate, scale, shift):
         fits = rows.shape[1] == x.shape[1] and rows.stride(1) == 1 and len(x) % len(rows) == 0
         check_layout(fits, f"rows must be [frames, {x.shape[1]}] for {len(x)} tokens", rows)
@@ -114,7 +143,8 @@ def _launch(
 
 
 def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    # a mean other than 0 tests the subtraction; small factors, because they magnify differences in rounding
+    # a mean other than 0 tests the subtraction; small factors, because they magnify differences in
+    # rounding
     x, y = (1 + noise(2, 30, 200)).to(device, dtype)
     shift, scale, gate = (0.5 * noise(3, 6, 200)).to(device, dtype).unbind(1)[:3]
     return dict(x=x, y=y, gate=gate, scale=scale, shift=shift, eps=1e-6)

@@ -1,6 +1,8 @@
-"""Moving frames between slots, with their keys re-rotated to a new temporal index (paper, "Fused Triton Kernels").
+"""Moving frames between slots, with their keys re-rotated to a new temporal index (paper, "Fused
+Triton Kernels").
 
-The roll at the end of a block, admission to episodic memory and rotating keys in place differ in the table only.
+The roll at the end of a block, admission to episodic memory and rotating keys in place differ in
+the table only.
 """
 
 from __future__ import annotations
@@ -19,13 +21,20 @@ ROWS = 32  # tokens of a tile
 
 
 def move_frames_reference(
-    k_from: Tensor, v_from: Tensor, k_to: Tensor, v_to: Tensor, moves: Tensor, rotations: Tensor, frame_tokens: int
+    k_from: Tensor,
+    v_from: Tensor,
+    k_to: Tensor,
+    v_to: Tensor,
+    moves: Tensor,
+    rotations: Tensor,
+    frame_tokens: int,
 ) -> None:
     """Copy frames, keys rotated, to rows of `k_to, v_to`, which may be the buffers they come from.
 
     Args:
-        moves: `[chains, length, 3]`, each `(from row, to row, rotation)`, or a negative row to skip. A chain is carried
-            out in order; different ones run at the same time and must not touch each other's rows.
+        moves: `[chains, length, 3]`, each `(from row, to row, rotation)`, or a negative row to
+            skip. A chain is carried out in order; different ones run at the same time and must not
+            touch each other's rows.
         rotations: `[n, 2, temporal pairs]`.
     """
     token = torch.arange(frame_tokens, device=k_to.device)
@@ -73,7 +82,13 @@ def _move_kernel(
 
 
 def _launch(
-    k_from: Tensor, v_from: Tensor, k_to: Tensor, v_to: Tensor, moves: Tensor, rotations: Tensor, frame_tokens: int
+    k_from: Tensor,
+    v_from: Tensor,
+    k_to: Tensor,
+    v_to: Tensor,
+    moves: Tensor,
+    rotations: Tensor,
+    frame_tokens: int,
 ) -> None:
     head_dim = k_from.shape[1]
     chains, length, _ = moves.shape
@@ -103,16 +118,26 @@ def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     rotations = noise(5, 2, 22).to(device)
     chains = [[[2, 0, 3], [3, 2, 1], [0, 1, 4]], [[5, 5, 2], [-1, 0, 0], [8, 6, 0]]]
     moves = torch.tensor(chains, dtype=torch.int32) * torch.tensor([s, s, 1], dtype=torch.int32)
-    return dict(k_from=k, v_from=v, k_to=k, v_to=v, moves=moves.to(device), rotations=rotations, frame_tokens=s)
+    return dict(
+        k_from=k,
+        v_from=v,
+        k_to=k,
+        v_to=v,
+        moves=moves.to(device),
+        rotations=rotations,
+        frame_tokens=s,
+    )
 
 
 move_frames = Operation(move_frames_reference, _launch, _example)
 
 
 def in_sequence(order: Sequence[int], spare: int) -> list[tuple[int, int]]:
-    """Moves `(from slot, to slot)`, to be made one after another, that bring slot `order[i]` to place `i`.
+    """Moves `(from slot, to slot)`, to be made one after another, that bring slot `order[i]` to
+    place `i`.
 
-    A slot is never overwritten while it is still needed; `spare` is a free slot, used where slots change places.
+    A slot is never overwritten while it is still needed; `spare` is a free slot, used where slots
+    change places.
     """
     waiting = {place: slot for place, slot in enumerate(order) if place != slot}
     moves = []

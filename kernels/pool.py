@@ -14,15 +14,19 @@ from .rotation import load_rotation, rotate_pairs, rotated
 ROWS = 64  # tokens of a tile
 
 
-def pooled_keys_reference(k: Tensor, frames: Tensor, rotations: Tensor, frame_tokens: int) -> Tensor:
-    """The mean key of frames, `[n, head_dim]` float32, rotated: by minus its index, a key has no temporal rotation.
+def pooled_keys_reference(
+    k: Tensor, frames: Tensor, rotations: Tensor, frame_tokens: int
+) -> Tensor:
+    """The mean key of frames, `[n, head_dim]` float32, rotated: by minus its index, a key has no
+    temporal rotation.
 
     Args:
         frames: `[n, 2]`, each `(first row, rotation)`; one per memory head and layer.
         rotations: `[n, 2, temporal pairs]`.
     """
     rows = frames.long()[:, :1] + torch.arange(frame_tokens, device=k.device)
-    mean = k[rows].float().mean(dim=1, keepdim=True)  # all tokens of a frame rotate alike, so their mean does
+    # all tokens of a frame rotate alike, so their mean does
+    mean = k[rows].float().mean(dim=1, keepdim=True)
     return rotated(mean, rotations[frames.long()[:, 1]])[:, 0]
 
 
@@ -41,12 +45,16 @@ def _pool_kernel(
     frame = tl.program_id(0)
     channel = tl.arange(0, DIM)
     first = tl.load(frames + 2 * frame).to(tl.int64)
-    cos, sin = load_rotation(rotations, tl.load(frames + 2 * frame + 1), tl.arange(0, DIM // 2), PAIRS)
+    cos, sin = load_rotation(
+        rotations, tl.load(frames + 2 * frame + 1), tl.arange(0, DIM // 2), PAIRS
+    )
     total = tl.zeros((1, DIM), tl.float32)
     for start in range(0, frame_tokens, ROWS):
         token = start + tl.arange(0, ROWS)
         inside = (token < frame_tokens)[:, None] & (channel < HEAD_DIM)[None, :]
-        keys = tl.load(k + (first + token)[:, None] * HEAD_DIM + channel[None, :], mask=inside, other=0.0)
+        keys = tl.load(
+            k + (first + token)[:, None] * HEAD_DIM + channel[None, :], mask=inside, other=0.0
+        )
         total += tl.sum(keys.to(tl.float32), axis=0)[None, :]
     mean = rotate_pairs(total / frame_tokens, cos[None, :], sin[None, :])
     tl.store(out + frame * HEAD_DIM + channel[None, :], mean, mask=(channel < HEAD_DIM)[None, :])

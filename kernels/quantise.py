@@ -1,4 +1,5 @@
-"""Rows in 8-bit floating point, each with a scale of its own: largest value, scale and rounding in one launch.
+"""Rows in 8-bit floating point, each with a scale of its own: largest value, scale and rounding in
+one launch.
 
 `quantise_gelu` applies GELU before, in the same launch.
 """
@@ -23,18 +24,22 @@ COLUMNS = 2048  # of a tile; rows are wider, and are read twice
 
 
 def quantise_reference(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows `[n, d]` in 8 bits, and the scale `[n, 1]` float32 of each that brings its largest value to 448.
+    """Rows `[n, d]` in 8 bits, and the scale `[n, 1]` float32 of each that brings its largest value
+    to 448.
 
-    A row with NaN becomes NaN; one with infinity has an infinite scale and NaN in its place. Neither becomes large
-    numbers, and products with both are NaN.
+    A row with NaN becomes NaN; one with infinity has an infinite scale and NaN in its place.
+    Neither becomes large numbers, and products with both are NaN.
     """
     peak = torch.linalg.vector_norm(x, torch.inf, dim=-1, keepdim=True).float().clamp(min=SMALLEST)
-    scale = peak / torch.full_like(peak, LARGEST)  # by a number, CUDA would multiply with its rounded reciprocal
+    # by a number, CUDA would multiply with its rounded reciprocal
+    scale = peak / torch.full_like(peak, LARGEST)
     return (x / scale).to(DTYPE), scale
 
 
 def quantise_gelu_reference(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`quantise` of GELU, by its approximation with tanh, of `x`, in float32 and not rounded in between."""
+    """`quantise` of GELU, by its approximation with tanh, of `x`, in float32 and not rounded in
+    between.
+    """
     return quantise_reference(F.gelu(x.float(), approximate="tanh"))
 
 
@@ -42,15 +47,20 @@ def quantise_gelu_reference(x: Tensor) -> tuple[Tensor, Tensor]:
 def _load_values(x, place, inside, GELU: tl.constexpr):
     value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
     if GELU:  # (1 + tanh u) / 2 is the logistic function of 2 u
-        value = value / (1 + tl.exp(-1.5957691216057308 * (value + 0.044715 * value * value * value)))
+        value = value / (
+            1 + tl.exp(-1.5957691216057308 * (value + 0.044715 * value * value * value))
+        )
     return value
 
 
 @kernel
-def _quantise_kernel(x, rounded, scale, dim, largest, smallest, GELU: tl.constexpr, COLUMNS: tl.constexpr):
+def _quantise_kernel(
+    x, rounded, scale, dim, largest, smallest, GELU: tl.constexpr, COLUMNS: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, COLUMNS)
-    # bits of absolute values have their order, with NaN above infinity; a maximum of numbers would drop NaN
+    # bits of absolute values have their order, with NaN above infinity; a maximum of numbers would
+    # drop NaN
     bits = tl.zeros((COLUMNS,), tl.int32)
     for start in range(0, dim, COLUMNS):
         inside = start + column < dim
@@ -62,7 +72,11 @@ def _quantise_kernel(x, rounded, scale, dim, largest, smallest, GELU: tl.constex
     for start in range(0, dim, COLUMNS):
         inside = start + column < dim
         value = _load_values(x, row * dim + start + column, inside, GELU)
-        tl.store(rounded + row * dim + start + column, tl.div_rn(value, factor).to(rounded.dtype.element_ty), inside)
+        tl.store(
+            rounded + row * dim + start + column,
+            tl.div_rn(value, factor).to(rounded.dtype.element_ty),
+            inside,
+        )
 
 
 def _launch(x: Tensor, gelu: bool = False) -> tuple[Tensor, Tensor]:
@@ -95,8 +109,12 @@ def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _example_gelu(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    # few values, none near the middle between two numbers of 8 bits: an exponential is not the same everywhere
-    x = torch.linspace(-4, 6, 23).repeat(3, 100)[:, : COLUMNS + 40] * torch.tensor([1, 0.5, 1])[:, None]
+    # few values, none near the middle between two numbers of 8 bits: an exponential is not the same
+    # everywhere
+    x = (
+        torch.linspace(-4, 6, 23).repeat(3, 100)[:, : COLUMNS + 40]
+        * torch.tensor([1, 0.5, 1])[:, None]
+    )
     x[1, 7] = torch.nan
     x[2, -1] = torch.inf
     return dict(x=x.to(device, dtype))

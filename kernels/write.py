@@ -1,4 +1,6 @@
-"""RMS norm and rotary embedding of a block's queries and keys, and the write of keys and values to the cache."""
+"""RMS norm and rotary embedding of a block's queries and keys, and the write of keys and values to
+the cache.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,21 @@ def write_block_reference(
     temporal: Tensor,
     spatial: Tensor,
 ) -> Tensor | None:
-    """Norm and rotate a block's queries and keys, write keys and values to every head's slots, return the queries.
+    """Norm and rotate a block's queries and keys, write keys and values to every head's slots,
+    return the queries.
 
     Computed in float32 and rounded once.
 
     Args:
         q, k, v: `[tokens, heads * head_dim]`, frame after frame; rows of any stride. q may be None.
-        weights, eps: of the RMS norms of queries and keys, taken over the full width; None if they are normed already.
-        slot_row: `[heads]`, row of the buffers for the block's first token; its other tokens follow.
-        q_row: `[heads]`, row of the result for the first query of a head: the result may order heads differently.
-        first_rotation: `[heads]`, row of `temporal` for the block's first frame; each next frame uses the next row.
+        weights, eps: of the RMS norms of queries and keys, taken over the full width; None if they
+            are normed already.
+        slot_row: `[heads]`, row of the buffers for the block's first token; its other tokens
+            follow.
+        q_row: `[heads]`, row of the result for the first query of a head: the result may order
+            heads differently.
+        first_rotation: `[heads]`, row of `temporal` for the block's first frame; each next frame
+            uses the next row.
         temporal: `[n, 2, pairs]`.
         spatial: `[frame_tokens, 2, pairs]`, for the channels after the temporal ones.
 
@@ -50,7 +57,9 @@ def write_block_reference(
     frame_tokens = len(spatial)
     place = torch.arange(len(k), device=k.device)
     row = first_rotation.long()[:, None] + place // frame_tokens
-    angles = torch.cat((temporal[row], spatial[place % frame_tokens].expand(heads, -1, -1, -1)), dim=-1)
+    angles = torch.cat(
+        (temporal[row], spatial[place % frame_tokens].expand(heads, -1, -1, -1)), dim=-1
+    )
 
     def by_head(x: Tensor) -> Tensor:
         return x.unflatten(1, (heads, -1)).transpose(0, 1)
@@ -72,8 +81,12 @@ def write_block_reference(
 
 
 @kernel
-def _load_angles(temporal, spatial, row, place, pair, TIME_PAIRS: tl.constexpr, PAIRS: tl.constexpr):
-    """Load cosines and sines `[rows, pairs]` for `row, place [rows]` of the tokens: temporal pairs, then spatial."""
+def _load_angles(
+    temporal, spatial, row, place, pair, TIME_PAIRS: tl.constexpr, PAIRS: tl.constexpr
+):
+    """Load cosines and sines `[rows, pairs]` for `row, place [rows]` of the tokens: temporal pairs,
+    then spatial.
+    """
     in_time = (pair < TIME_PAIRS)[None, :]
     in_space = ((pair >= TIME_PAIRS) & (pair < PAIRS))[None, :]
     SPACE_PAIRS: tl.constexpr = PAIRS - TIME_PAIRS
@@ -118,13 +131,19 @@ def _norm_and_rotate(
     for head in range(HEADS):
         part = tl.load(x + head * HEAD_DIM, mask=inside, other=0.0).to(tl.float32)
         if NORM:
-            factor = tl.load(weight + head * HEAD_DIM + channel, mask=channel < HEAD_DIM, other=0.0).to(tl.float32)
+            factor = tl.load(
+                weight + head * HEAD_DIM + channel, mask=channel < HEAD_DIM, other=0.0
+            ).to(tl.float32)
             part = part * scale[:, None] * factor[None, :]
         row = tl.load(first_rotation + head) + token // frame_tokens
         known = tl.where(token < tokens, row, 0)
-        cos, sin = _load_angles(temporal, spatial, known, token % frame_tokens, pair, TIME_PAIRS, HEAD_DIM // 2)
+        cos, sin = _load_angles(
+            temporal, spatial, known, token % frame_tokens, pair, TIME_PAIRS, HEAD_DIM // 2
+        )
         part = rotate_pairs(part, cos, sin)
-        place = (tl.load(first_row + head) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
+        place = (tl.load(first_row + head) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[
+            None, :
+        ]
         tl.store(out + place, part, mask=inside)
 
 
@@ -182,7 +201,9 @@ def _write_kernel(
         inside = (token < tokens)[:, None] & (channel < HEAD_DIM)[None, :]
         source = v + token.to(tl.int64)[:, None] * v_stride + channel[None, :]
         for head in range(HEADS):
-            place = (tl.load(slot_row + head) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
+            place = (tl.load(slot_row + head) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[
+                None, :
+            ]
             values = tl.load(source + head * HEAD_DIM, mask=inside, other=0.0)
             tl.store(v_buffer + place, values, mask=inside)
     else:
@@ -221,12 +242,20 @@ def _launch(
     temporal: Tensor,
     spatial: Tensor,
 ) -> Tensor | None:
-    heads, head_dim, frame_tokens = len(slot_row), k_buffer.shape[1], len(spatial)
-    queries = None if q is None else torch.empty(heads, len(k), head_dim, dtype=k.dtype, device=k.device)
+    heads = len(slot_row)
+    head_dim = k_buffer.shape[1]
+    frame_tokens = len(spatial)
+    queries = (
+        None if q is None else torch.empty(heads, len(k), head_dim, dtype=k.dtype, device=k.device)
+    )
     some_q, some_out = (k, k_buffer) if q is None or queries is None else (q, queries)
     for x in (some_q, k, v):
-        fits = x.shape == (len(k), heads * head_dim) and x.stride(1) == 1 and x.dtype == k_buffer.dtype
-        check_layout(fits, f"projections must be {k_buffer.dtype} [{len(k)}, {heads * head_dim}]", x)
+        fits = (
+            x.shape == (len(k), heads * head_dim) and x.stride(1) == 1 and x.dtype == k_buffer.dtype
+        )
+        check_layout(
+            fits, f"projections must be {k_buffer.dtype} [{len(k)}, {heads * head_dim}]", x
+        )
     q_weight, k_weight = weights or (k, k)
     _write_kernel[tiles(len(k), ROWS), 2 if q is None else 3](
         some_q,

@@ -1,4 +1,6 @@
-"""The ComfyUI nodes: each parses its widgets, calls the core and wraps the result. No mathematics here."""
+"""The ComfyUI nodes: each parses its widgets, calls the core and wraps the result. No mathematics
+here.
+"""
 
 from comfy_api.latest import ComfyExtension, io
 from server import PromptServer
@@ -25,7 +27,8 @@ class HeadForcingExtension(ComfyExtension):
     """Everything the pack registers."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        for route in (*pages.ROUTES, *runs.ROUTES, *live_story.ROUTES):  # not in `on_load`, which 0.3.75 ignores
+        # not in `on_load`, which 0.3.75 ignores
+        for route in (*pages.ROUTES, *runs.ROUTES, *live_story.ROUTES):
             PromptServer.instance.routes.route(route.method, route.path)(route.handler)
         return [
             LoadSelfForcing,

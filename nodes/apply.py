@@ -1,4 +1,6 @@
-"""Apply Head Forcing: the rollout as a SAMPLER, inside the native samplers of ComfyUI, with their noise and sigmas."""
+"""Apply Head Forcing: the rollout as a SAMPLER, inside the native samplers of ComfyUI, with their
+noise and sigmas.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ class ApplyHeadForcing(io.ComfyNode):
             "HeadForcingApply",
             "Apply Head Forcing",
             "sampling",
-            aliases="SamplerCustomAdvanced, custom sampler, long video, infinite, autoregressive, self forcing",
+            aliases=(
+                "SamplerCustomAdvanced, custom sampler, long video, infinite, autoregressive, self "
+                "forcing"
+            ),
             inputs=[
                 io.Model.Input("model"),
                 io.Conditioning.Input("positive"),
@@ -60,29 +65,39 @@ class ApplyHeadForcing(io.ComfyNode):
     @classmethod
     @schema.shows_errors
     def execute(
-        cls, model: Any, positive: list[Any], head_profile: Any = None, options: dict[str, Any] | None = None
+        cls,
+        model: Any,
+        positive: list[Any],
+        head_profile: Any = None,
+        options: dict[str, Any] | None = None,
     ) -> io.NodeOutput:
         chosen, _ = options_for(model, sampler_options({"head_profile": head_profile}, options))
         _, timeline, embeds = read_prompts(model, positive, chosen)
         if timeline.references:
             raise HeadForcingError(
-                "Apply Head Forcing has no vae that could encode pictures: use Head Forcing Sampler, or disconnect "
-                "references from Prompt Timeline"
+                "Apply Head Forcing has no vae that could encode pictures: use Head Forcing "
+                "Sampler, or disconnect references from Prompt Timeline"
             )
         request = NativeRequest(chosen, timeline, embeds)
-        return io.NodeOutput(applied(model, request), RolloutSampler(request), request.sigmas(), request.length())
+        return io.NodeOutput(
+            applied(model, request), RolloutSampler(request), request.sigmas(), request.length()
+        )
 
 
 @dataclass(frozen=True)
 class NativeRequest:
-    """Settings of *Apply Head Forcing*; size, length, seed and noise levels come from the native nodes later."""
+    """Settings of *Apply Head Forcing*; size, length, seed and noise levels come from the native
+    nodes later.
+    """
 
     options: RenderOptions
     timeline: Timeline
     embeds: Embeddings
 
     def sigmas(self) -> Tensor:
-        """The noise levels of the method or the model family as SIGMAS, highest first, 0 at the end."""
+        """The noise levels of the method or the model family as SIGMAS, highest first, 0 at the
+        end.
+        """
         return torch.tensor([*self.options.schedule.sigmas, 0.0])
 
     def length(self) -> int:
@@ -98,15 +113,18 @@ class NativeRequest:
         seed: int = 0,
         named: ModelName = NO_NAME,
     ) -> HostRender:
-        """The render of latents `[videos, 16, frames, h, w]` with these noise levels; None: those of `sigmas`."""
+        """The render of latents `[videos, 16, frames, h, w]` with these noise levels; None: those
+        of `sigmas`.
+        """
         own = self.options.schedule
         _, _, frames, height, width = shape
         blocks, rest = divmod(frames, own.frames_per_block)
         if rest:
             near = [video_frames_of(n * own.frames_per_block) for n in (blocks, blocks + 1) if n]
             raise HeadForcingError(
-                f"latent_image: its {frames} latent frames are no whole number of blocks of {own.frames_per_block}; "
-                f"set the empty latent's length to {' or '.join(map(str, near))}"
+                f"latent_image: its {frames} latent frames are no whole number of blocks of "
+                f"{own.frames_per_block}; set the empty latent's length to "
+                f"{' or '.join(map(str, near))}"
             )
         clock = own.clock
         stride = own.latents.stride
@@ -114,11 +132,15 @@ class NativeRequest:
         options = replace(options, seconds=clock.video_frames(blocks) / clock.fps)
         if sigmas is not None and not torch.equal(sigmas.cpu().float(), self.sigmas()):
             options = replace(options, sigmas=", ".join(map(repr, sigmas.tolist())))
-        return HostRender(model, request_of(model, options, self.timeline, self.embeds, named=named))
+        return HostRender(
+            model, request_of(model, options, self.timeline, self.embeds, named=named)
+        )
 
 
 def applied(model: Any, request: NativeRequest) -> Any:
-    """A clone of a MODEL for `RolloutSampler`: ComfyUI reserves memory for a block and caches, not for all blocks."""
+    """A clone of a MODEL for `RolloutSampler`: ComfyUI reserves memory for a block and caches, not
+    for all blocks.
+    """
 
     def prepare(executor: Any, patcher: Any, noise_shape: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -127,7 +149,9 @@ def applied(model: Any, request: NativeRequest) -> Any:
         except ValueError:  # told when sampling begins, if it is with `RolloutSampler`
             return executor(patcher, noise_shape, *args, **kwargs)
         one_pass = (1, noise_shape[1], plan.frames_per_pass, *noise_shape[3:])
-        return memory.load_with_room(executor, patcher, one_pass, *args, memory=render.needs(plan).working, **kwargs)
+        return memory.load_with_room(
+            executor, patcher, one_pass, *args, memory=render.needs(plan).working, **kwargs
+        )
 
     return bridge.hosting(model, prepare)
 
@@ -135,8 +159,9 @@ def applied(model: Any, request: NativeRequest) -> Any:
 class RolloutSampler(comfy.samplers.Sampler):
     """A SAMPLER that makes a video block by block; keeps no model.
 
-    Of the native noise only its seed is used: as in Head Forcing Sampler, the noise of each block and step is a
-    function of the seed and their numbers, so that the same seed gives the same latents.
+    Of the native noise only its seed is used: as in Head Forcing Sampler, the noise of each block
+    and step is a function of the seed and their numbers, so that the same seed gives the same
+    latents.
     """
 
     def __init__(self, request: NativeRequest):
@@ -154,11 +179,17 @@ class RolloutSampler(comfy.samplers.Sampler):
         denoise_mask: Tensor | None = None,
         disable_pbar: bool = False,
     ) -> Tensor:
-        """Called by a guider: latents as the model sees them, in the shape of `noise [videos, 16, frames, h, w]`."""
-        _check_latent(noise, self.request.options.schedule.latents.channels, latent_image, denoise_mask)
+        """Called by a guider: latents as the model sees them, in the shape of `noise [videos, 16,
+        frames, h, w]`.
+        """
+        _check_latent(
+            noise, self.request.options.schedule.latents.channels, latent_image, denoise_mask
+        )
         _check_guider(model_wrap, extra_args, self.request)
         if float(sigmas[-1]) != 0:
-            raise HeadForcingError(f"sigmas must end with 0, got {sigmas.tolist()[-1]:g}; add it as the last value")
+            raise HeadForcingError(
+                f"sigmas must end with 0, got {sigmas.tolist()[-1]:g}; add it as the last value"
+            )
         model = model_wrap.model_patcher
         check_text_width(model, self.request.embeds.values())
         check_contents(model)
@@ -169,12 +200,14 @@ class RolloutSampler(comfy.samplers.Sampler):
         method = render.request.options.method
         if plan.restart_frames:
             raise HeadForcingError(
-                f"method {method} encodes video frames between its rollouts; use Head Forcing Sampler with a vae"
+                f"method {method} encodes video frames between its rollouts; use Head Forcing "
+                "Sampler with a vae"
             )
         needs = render.check_needs(plan, len(noise))
         # what runs in each step is read there, from a copy that ComfyUI made for this sampling
         model_wrap.model_options = used_options(model_wrap.model_options)
-        for line in contents(model).lines(around=False):  # there is no report to put it in, here and below
+        # there is no report to put it in, here and below
+        for line in contents(model).lines(around=False):
             log.warning("Apply Head Forcing: %s", line)
         progress = _Progress(callback, plan.steps * len(noise))
         videos: list[Tensor] = []
@@ -182,7 +215,9 @@ class RolloutSampler(comfy.samplers.Sampler):
             for video in range(len(noise)):
                 hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
                 kept = KeptLatents()
-                made = _make(render.request.job(plan, video), hosted, noise.device, [progress, kept])
+                made = _make(
+                    render.request.job(plan, video), hosted, noise.device, [progress, kept]
+                )
                 videos.append(torch.cat(kept.blocks).transpose(0, 1))  # in main memory
                 if made.found_profile is not None:
                     plan = render.request.plan(made.found_profile)
@@ -204,7 +239,9 @@ def _make(
 
 
 class _Progress(Listener):
-    """Progress and previews through the callback of a native sampler; stops within one model call on cancel."""
+    """Progress and previews through the callback of a native sampler; stops within one model call
+    on cancel.
+    """
 
     def __init__(self, callback: Callable[[int, Tensor, Tensor, int], None] | None, steps: int):
         self.callback = callback
@@ -229,37 +266,54 @@ class _Progress(Listener):
             self.callback(self.done - 1, latents, latents, self.steps)
 
 
-def _check_latent(noise: Tensor, channels: int, latent_image: Tensor | None, denoise_mask: Tensor | None) -> None:
+def _check_latent(
+    noise: Tensor, channels: int, latent_image: Tensor | None, denoise_mask: Tensor | None
+) -> None:
     if denoise_mask is not None:
-        raise HeadForcingError("latent_image: Head Forcing makes whole video frames; remove the noise mask")
+        raise HeadForcingError(
+            "latent_image: Head Forcing makes whole video frames; remove the noise mask"
+        )
     if noise.ndim != 5 or noise.shape[1] != channels:
         raise HeadForcingError(
-            f"latent_image: expected an empty video latent of the model's [videos, {channels}, frames, h, w], got "
-            f"{list(noise.shape)}"
+            f"latent_image: expected an empty video latent of the model's [videos, {channels}, "
+            f"frames, h, w], got {list(noise.shape)}"
         )
     if latent_image is not None and latent_image.any():
         raise HeadForcingError(
-            "latent_image must be empty; to continue a video use Head Forcing Sampler with start_frames"
+            "latent_image must be empty; to continue a video use Head Forcing Sampler with "
+            "start_frames"
         )
     if not noise.any():
         raise HeadForcingError("noise: connect RandomNoise; its seed sets the noise of every block")
 
 
 def _check_guider(guider: Any, extra_args: dict[str, Any], request: NativeRequest) -> None:
-    """Refuse what a rollout would not do: guidance, another model or conditioning than those of the node."""
+    """Refuse what a rollout would not do: guidance, another model or conditioning than those of the
+    node.
+    """
     patcher = getattr(guider, "model_patcher", None)
     conds = getattr(guider, "conds", {})
     if patcher is None or not bridge.is_hosting(patcher):
         raise HeadForcingError("guider: connect the model of Apply Head Forcing to it")
-    guided = not math.isclose(getattr(guider, "cfg", 1.0), 1.0) or set(conds) - {"positive", "negative"}
+    guided = not math.isclose(getattr(guider, "cfg", 1.0), 1.0) or set(conds) - {
+        "positive",
+        "negative",
+    }
     if guided or extra_args["model_options"].get("disable_cfg1_optimization", False):
         raise HeadForcingError(
-            "guider: Head Forcing runs without guidance and negative prompt; use BasicGuider, or CFGGuider at cfg 1"
+            "guider: Head Forcing runs without guidance and negative prompt; use BasicGuider, or "
+            "CFGGuider at cfg 1"
         )
     positive = conds.get("positive", [])
     text = positive[0].get("cross_attn") if len(positive) == 1 else None
     expected = request.embeds[request.timeline.texts[0]]
-    same = text is not None and text.shape[1:] == expected.shape and torch.equal(text[0].to(expected), expected)
+    same = (
+        text is not None
+        and text.shape[1:] == expected.shape
+        and torch.equal(text[0].to(expected), expected)
+    )
     if not same or positive[0].get(TIMELINE, {}).get("timeline") not in (None, request.timeline):
-        raise HeadForcingError("guider: connect the same conditioning to it as to Apply Head Forcing")
+        raise HeadForcingError(
+            "guider: connect the same conditioning to it as to Apply Head Forcing"
+        )
     check_parts(positive[0], "guider: its conditioning")

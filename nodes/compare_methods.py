@@ -72,7 +72,9 @@ class CompareMethods(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, methods: str | None = None) -> bool | str:
-        """Refuse names of methods that are not there when the graph is queued, see `schema.refusal`."""
+        """Refuse names of methods that are not there when the graph is queued, see
+        `schema.refusal`.
+        """
         return schema.refusal(entries_of, methods)
 
     @classmethod
@@ -97,20 +99,32 @@ class CompareMethods(io.ComfyNode):
             folders.check_prefix(prefix)
         chosen, _ = options_for(model, RenderOptions(model_family=model_family))
         width, height = size_for(model, width, height)
-        chosen = replace(chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile)
+        chosen = replace(
+            chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile
+        )
         positive, timeline, embeds = read_prompts(model, positive, chosen)
         check_contents(model)
         named = name_model(model)
         request = request_of(model, chosen, timeline, embeds, vae=vae, named=named, resume=resume)
-        shared = HostRender(model, request, vae=vae, filename_prefix=filename_prefix, hidden=cls.hidden)
-        todo, left_out = plan_entries(entries, lambda entry: _plan(entry, shared, positive), names_all(methods))
+        shared = HostRender(
+            model, request, vae=vae, filename_prefix=filename_prefix, hidden=cls.hidden
+        )
+        todo, left_out = plan_entries(
+            entries, lambda entry: _plan(entry, shared, positive), names_all(methods)
+        )
         check_disk_room([video.needs for video in todo])
         progress = RenderProgress(model, [video.plan for video in todo], cls.hidden, previews=False)
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
             tags = video_files.graph_tags(cls.hidden)
-            grid(file.path, rows, fps=todo[0].plan.timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
+            grid(
+                file.path,
+                rows,
+                fps=todo[0].plan.timeline.clock.fps,
+                metadata=tags,
+                on_progress=_stop_where_asked,
+            )
         video = InputImpl.VideoFromFile(str(file.path))
         text = "\n".join([report_text(rows, left_out), *contents(model).lines(), *named.notes])
         return io.NodeOutput(video, text, ui=progress.player.output([file]))
@@ -131,21 +145,31 @@ def _plan(entry: Entry, shared: HostRender, positive: list[Any]) -> _Video:
     options = entry.options(common, common.seed)
     pictures = model_pictures(shared.model, pictures_of(options, positive, shared.vae))
     request = replace(shared.request, options=options, pictures=pictures)
-    render = replace(shared, request=request, filename_prefix=_prefix(shared.filename_prefix, entry))
+    render = replace(
+        shared, request=request, filename_prefix=_prefix(shared.filename_prefix, entry)
+    )
     plan = entry.planned(request.plan)
     return _Video(entry, render, plan, render.check_needs(plan))
 
 
 def _compare(video: _Video, place: int, progress: RenderProgress) -> Compared:
-    """Render and measure one method's video; roles that were found are stored for the methods after it."""
+    """Render and measure one method's video; roles that were found are stored for the methods after
+    it.
+    """
     entry = video.entry
     render = video.render
     plan = render.request.job(video.plan).with_found_roles().plan
     progress.next_video(place, plan, entry.label)
     made = sample(render, plan, 0, progress)
     if made.video is None:
-        kept = "; its finished blocks are kept, queue again to go on" if render.request.runs is not None else ""
-        raise HeadForcingError(f"{entry.label}: the video could not be written ({made.failure}){kept}")
+        kept = (
+            "; its finished blocks are kept, queue again to go on"
+            if render.request.runs is not None
+            else ""
+        )
+        raise HeadForcingError(
+            f"{entry.label}: the video could not be written ({made.failure}){kept}"
+        )
     return measured(entry, plan, render.request.dtype, made, on_progress=_stop_where_asked)
 
 

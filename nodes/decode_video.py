@@ -1,4 +1,6 @@
-"""Decode Latents to Video: latents, connected or from a run folder, to an MP4, chunk by chunk, in constant memory."""
+"""Decode Latents to Video: latents, connected or from a run folder, to an MP4, chunk by chunk, in
+constant memory.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +41,9 @@ class DecodeLatentsToVideo(schema.FileNode):
                 io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0),
                 schema.crf_input(),
                 schema.advanced(io.Int.Input("upscale", default=1, min=1, max=16)),
-                schema.advanced(io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED)),
+                schema.advanced(
+                    io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED)
+                ),
             ],
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
             makes_video=True,
@@ -79,7 +83,9 @@ class DecodeLatentsToVideo(schema.FileNode):
                 comfy.model_management.throw_exception_if_processing_interrupted()
                 progress.update_absolute(before + done)
 
-            with folders.output_file(filename_prefix, ".mp4", width * stride, height * stride) as file:
+            with folders.output_file(
+                filename_prefix, ".mp4", width * stride, height * stride
+            ) as file:
                 tags = video_files.graph_tags(cls.hidden) | video_files.video_tags(about, rate)
                 write_video(
                     VideoSettings(file.path, rate, tags, crf, scale=upscale),
@@ -93,17 +99,21 @@ class DecodeLatentsToVideo(schema.FileNode):
             if stored is not None:
                 runs.link_file(stored.folder, stored.keys[-1], file.path, made_by="")
         shown = player.NodePlayer(cls.hidden)
-        shown.show("done", Sentence("wrote %1", ", ".join(f"output/{file.label}" for file in files)))
-        return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=shown.output(files))
+        shown.show(
+            "done", Sentence("wrote %1", ", ".join(f"output/{file.label}" for file in files))
+        )
+        return io.NodeOutput(
+            [InputImpl.VideoFromFile(str(file.path)) for file in files], ui=shown.output(files)
+        )
 
 
 @dataclass(frozen=True)
 class _Latents:
-    """One video to decode: `chunks` of `[frames, 16, h, w]`; `video_frames` is the number of video frames that it is
-    trimmed to, `total` is for the progress bar.
+    """One video to decode: `chunks` of `[frames, 16, h, w]`; `video_frames` is the number of video
+    frames that it is trimmed to, `total` is for the progress bar.
 
-    `restart_frames` are the first latent frames of its rollouts, see `RestartingDecoder`; `about` is the metadata of
-    `about_video`, empty for latents from elsewhere.
+    `restart_frames` are the first latent frames of its rollouts, see `RestartingDecoder`; `about`
+    is the metadata of `about_video`, empty for latents from elsewhere.
     """
 
     chunks: Iterable[Tensor]
@@ -120,20 +130,34 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
     latents = samples["samples"]
     if latents.ndim != 5 or latents.shape[1] not in (WAN21.channels, WAN22.channels):
         raise HeadForcingError(
-            f"samples: expected Wan video latents [videos, 16 or 48, frames, h, w], got {list(latents.shape)}"
+            "samples: expected Wan video latents [videos, 16 or 48, frames, h, w], got "
+            f"{list(latents.shape)}"
         )
     trim = samples.get("head_forcing", {})
-    # latents that were cut or joined still have this metadata, which is then wrong: their number of frames differs
+    # latents that were cut or joined still have this metadata, which is then wrong: their number of
+    # frames differs
     trim = trim if trim.get("frames") == latents.shape[2] else {}
-    wanted, size = trim.get("video_frames"), (latents.shape[3], latents.shape[4])
-    more = wanted or video_frames_of(latents.shape[2]), trim.get("restart_frames", ()), trim.get("about", {})
-    return [_Latents(video.split(CHUNK_FRAMES), size, wanted, *more) for video in latents.transpose(1, 2)]
+    wanted = trim.get("video_frames")
+    size = (latents.shape[3], latents.shape[4])
+    more = (
+        wanted or video_frames_of(latents.shape[2]),
+        trim.get("restart_frames", ()),
+        trim.get("about", {}),
+    )
+    return [
+        _Latents(video.split(CHUNK_FRAMES), size, wanted, *more)
+        for video in latents.transpose(1, 2)
+    ]
 
 
 def _of_run(video: StoredVideo) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
     about = video.about
     height, width = next(video.blocks()).shape[-2:]
-    chunks = (chunk for block in video.blocks() for chunk in runs.to_latent(video, block).split(CHUNK_FRAMES))
+    chunks = (
+        chunk
+        for block in video.blocks()
+        for chunk in runs.to_latent(video, block).split(CHUNK_FRAMES)
+    )
     length = about["video_frames"]
     return _Latents(chunks, (height, width), length, length, about.get("restart_frames", ()), about)

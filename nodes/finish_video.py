@@ -1,4 +1,6 @@
-"""Finish Video: a video through an upscale and a frame interpolation model into an MP4, a few frames at a time."""
+"""Finish Video: a video through an upscale and a frame interpolation model into an MP4, a few
+frames at a time.
+"""
 
 import math
 import os
@@ -69,16 +71,23 @@ class FinishVideo(schema.FileNode):
     ) -> io.NodeOutput:
         if upscale_model is None and interp_model is None:
             raise HeadForcingError(
-                "upscale_model, interp_model: none is connected, and the video would stay as it is; connect Load "
-                "Upscale Model, Load Frame Interpolation Model, or both"
+                "upscale_model, interp_model: none is connected, and the video would stay as it "
+                "is; connect Load Upscale Model, Load Frame Interpolation Model, or both"
             )
         footage, key = _footage(video)
         models = _Models(upscale_model, interp_model, multiplier if interp_model is not None else 1)
         width, height = models.size_of(footage)
         fps = footage.fps * models.multiplier
         key = digest(key, models.key, crf, av.__version__)[:8]
-        sound = footage.sound if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
-        with folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing, ExitStack() as stack:
+        sound = (
+            footage.sound
+            if audio is None
+            else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
+        )
+        with (
+            folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing,
+            ExitStack() as stack,
+        ):
             tags = video_files.graph_tags(cls.hidden)
             settings = VideoSettings(growing.path, fps, tags, crf, partial=growing.path)
             writer = VideoWriter(settings, width, height, goes_on=True, sound=sound)
@@ -102,7 +111,9 @@ class FinishVideo(schema.FileNode):
         wrote = Sentence("wrote %1", f"output/{file.label}")
         size = Sentence("%1 frames, %2 at %3 fps", total, f"{width}x{height}", f"{fps:g}")
         progress.show("done", joined([wrote, size], " - "))
-        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), ui=progress.player.output([file]))
+        return io.NodeOutput(
+            InputImpl.VideoFromFile(str(file.path)), ui=progress.player.output([file])
+        )
 
 
 def _footage(video: Any) -> tuple[Footage, str]:
@@ -111,7 +122,9 @@ def _footage(video: Any) -> tuple[Footage, str]:
         parts = video.get_components()
         images = parts.images[..., :3]
         audio = parts.audio
-        sound = None if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
+        sound = (
+            None if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
+        )
         fps = float(parts.frame_rate)
         return Footage.of_images(images, fps, sound), digest(fps, *images)
     source = video.get_stream_source()
@@ -126,9 +139,11 @@ def _footage(video: Any) -> tuple[Footage, str]:
 
 @dataclass(frozen=True)
 class _Models:
-    """The models for frames, run by ComfyUI's own nodes, which know its memory and every kind of model.
+    """The models for frames, run by ComfyUI's own nodes, which know its memory and every kind of
+    model.
 
-    Frames are added first: motion is found at the size that interpolation models are made for, with less memory.
+    Frames are added first: motion is found at the size that interpolation models are made for, with
+    less memory.
     """
 
     upscale: Any
@@ -155,8 +170,8 @@ class _Models:
         height = round(footage.height * self.scale) // 2 * 2
         if width * height > MAX_PIXELS:
             raise HeadForcingError(
-                f"upscale_model: the video would be {width}x{height}, expected at most 8192x4320; use a model with a "
-                f"smaller scale than {self.scale:g}"
+                f"upscale_model: the video would be {width}x{height}, expected at most 8192x4320; "
+                f"use a model with a smaller scale than {self.scale:g}"
             )
         return width, height
 
@@ -192,12 +207,16 @@ class _Models:
 def _checked(images: Tensor, model: str) -> Tensor:
     """Refuse NaN and infinity, which a video would show as black."""
     if not torch.isfinite(images).all():
-        raise HeadForcingError(f"{model} gives NaN or infinity for these frames: use another model, or float32")
+        raise HeadForcingError(
+            f"{model} gives NaN or infinity for these frames: use another model, or float32"
+        )
     return images
 
 
 def _run(node: Any, *inputs: Any) -> Tensor:
-    """The images of another node, which does not move this one's progress bar, and still stops on cancel."""
+    """The images of another node, which does not move this one's progress bar, and still stops on
+    cancel.
+    """
     hook = comfy.utils.PROGRESS_BAR_HOOK
     comfy.utils.set_progress_bar_global_hook(
         lambda *_, **__: comfy.model_management.throw_exception_if_processing_interrupted()

@@ -4,7 +4,11 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles import profile_plot as pictures
-from ..headforcing_core.head_profiles.agreement import compare_profiles, describe_profile, sanity_checks
+from ..headforcing_core.head_profiles.agreement import (
+    compare_profiles,
+    describe_profile,
+    sanity_checks,
+)
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from .host.graph import images, schema
@@ -24,7 +28,10 @@ class InspectHeadProfile(io.ComfyNode):
                 HeadProfileType.Input("compare_with", optional=True),
                 schema.theme_input(),
             ],
-            outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
+            outputs=[
+                io.Image.Output(display_name="picture"),
+                io.String.Output(display_name="report"),
+            ],
         )
 
     @classmethod
@@ -33,11 +40,15 @@ class InspectHeadProfile(io.ComfyNode):
         cls, head_profile: HeadProfile, compare_with: HeadProfile | None = None, theme: str = "dark"
     ) -> io.NodeOutput:
         if isinstance(head_profile, AutoProfile) or isinstance(compare_with, AutoProfile):
-            raise HeadForcingError("head_profile: auto has no roles before the sampler has found them; load a profile")
+            raise HeadForcingError(
+                "head_profile: auto has no roles before the sampler has found them; load a profile"
+            )
         if compare_with is None:
             picture = pictures.profile_picture(head_profile, theme=theme)
             lines = describe_profile(head_profile)
         else:
             picture = pictures.comparison_map(head_profile, compare_with, theme=theme)
             lines = [compare_profiles(head_profile, compare_with).text()]
-        return io.NodeOutput(images.to_image(picture), "\n".join([*lines, *sanity_checks(head_profile)]))
+        return io.NodeOutput(
+            images.to_image(picture), "\n".join([*lines, *sanity_checks(head_profile)])
+        )

@@ -25,4 +25,6 @@ class LoadDemoModel(io.ComfyNode):
     @classmethod
     @schema.shows_errors
     def execute(cls) -> io.NodeOutput:
-        return io.NodeOutput(native.reloadable(native.load_toy_model), native.load_toy_clip(), native.ToyVAE())
+        return io.NodeOutput(
+            native.reloadable(native.load_toy_model), native.load_toy_clip(), native.ToyVAE()
+        )

@@ -10,7 +10,12 @@ from ..headforcing_core.weights.checkpoint import load_state_dict
 from .host.graph import schema
 from .host.model import native_model
 
-WEIGHT_DTYPES = {"default": None, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8_e4m3fn": torch.float8_e4m3fn}
+WEIGHT_DTYPES = {
+    "default": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8_e4m3fn": torch.float8_e4m3fn,
+}
 
 
 class LoadSelfForcing(io.ComfyNode):
@@ -20,25 +25,39 @@ class LoadSelfForcing(io.ComfyNode):
             "HeadForcingLoadModel",
             "Load Self Forcing",
             "loaders",
-            aliases="LongLive, Causal Forcing, RAVEN, autoregressive, causal Wan, long video, infinite",
+            aliases=(
+                "LongLive, Causal Forcing, RAVEN, autoregressive, causal Wan, long video, infinite"
+            ),
             inputs=[
-                io.Combo.Input("checkpoint", options=folder_paths.get_filename_list("diffusion_models")),
-                schema.advanced(
-                    io.Combo.Input("weights", options=["auto", "generator_ema", "generator"], default="auto")
+                io.Combo.Input(
+                    "checkpoint", options=folder_paths.get_filename_list("diffusion_models")
                 ),
-                schema.advanced(io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default")),
+                schema.advanced(
+                    io.Combo.Input(
+                        "weights", options=["auto", "generator_ema", "generator"], default="auto"
+                    )
+                ),
+                schema.advanced(
+                    io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default")
+                ),
             ],
             outputs=[io.Model.Output(display_name="model")],
         )
 
     @classmethod
     @schema.shows_errors
-    def execute(cls, checkpoint: str, weights: str = "auto", weight_dtype: str = "default") -> io.NodeOutput:
+    def execute(
+        cls, checkpoint: str, weights: str = "auto", weight_dtype: str = "default"
+    ) -> io.NodeOutput:
         path = folder_paths.get_full_path_or_raise("diffusion_models", checkpoint)
-        return io.NodeOutput(native_model.reloadable(load_model, path, weights, WEIGHT_DTYPES[weight_dtype]))
+        return io.NodeOutput(
+            native_model.reloadable(load_model, path, weights, WEIGHT_DTYPES[weight_dtype])
+        )
 
 
-def load_model(path: str, weights: str, dtype: torch.dtype | None, disable_dynamic: bool = False) -> Any:
+def load_model(
+    path: str, weights: str, dtype: torch.dtype | None, disable_dynamic: bool = False
+) -> Any:
     """The MODEL of a checkpoint file, see `native_model.native_model`."""
     state_dict, _ = load_state_dict(path, weights=weights)
     return native_model.native_model(state_dict, dtype, disable_dynamic)

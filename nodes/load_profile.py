@@ -7,7 +7,12 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.auto import AutoProfile
-from ..headforcing_core.head_profiles.profile import ANCHOR_FRACTION, LOCAL_FRACTION, bundled_profiles, load_profile
+from ..headforcing_core.head_profiles.profile import (
+    ANCHOR_FRACTION,
+    LOCAL_FRACTION,
+    bundled_profiles,
+    load_profile,
+)
 from ..headforcing_core.head_profiles.profile_plot import profile_picture
 from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.names import RULES
@@ -29,14 +34,25 @@ class LoadHeadProfile(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "profile",
-                    options=[AUTO, *bundled_profiles(), *folder_paths.get_filename_list(folders.PROFILE_FOLDER)],
+                    options=[
+                        AUTO,
+                        *bundled_profiles(),
+                        *folder_paths.get_filename_list(folders.PROFILE_FOLDER),
+                    ],
                     default="self_forcing",
                 ),
-                schema.advanced(io.Float.Input("anchor_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)),
-                schema.advanced(io.Float.Input("local_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)),
+                schema.advanced(
+                    io.Float.Input("anchor_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)
+                ),
+                schema.advanced(
+                    io.Float.Input("local_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)
+                ),
                 schema.advanced(io.Combo.Input("rule", options=[IN_FILE, *RULES], default=IN_FILE)),
             ],
-            outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
+            outputs=[
+                HeadProfileType.Output(display_name="head_profile"),
+                io.Image.Output(display_name="picture"),
+            ],
         )
 
     @classmethod
@@ -47,7 +63,11 @@ class LoadHeadProfile(io.ComfyNode):
     @classmethod
     @schema.shows_errors
     def execute(
-        cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0, rule: str = IN_FILE
+        cls,
+        profile: str,
+        anchor_percent: float = -1.0,
+        local_percent: float = -1.0,
+        rule: str = IN_FILE,
     ) -> io.NodeOutput:
         anchor = None if anchor_percent < 0 else anchor_percent / 100
         local = None if local_percent < 0 else local_percent / 100
@@ -59,7 +79,9 @@ class LoadHeadProfile(io.ComfyNode):
         loaded = load_profile(_path(profile))
         if rule != IN_FILE or anchor is not None or local is not None:
             loaded = with_rule(loaded, given, anchor, local)
-        return io.NodeOutput(loaded, images.picture_or_nothing(lambda: profile_picture(loaded, theme="dark")))
+        return io.NodeOutput(
+            loaded, images.picture_or_nothing(lambda: profile_picture(loaded, theme="dark"))
+        )
 
 
 def _path(profile: str) -> Path:
@@ -67,7 +89,8 @@ def _path(profile: str) -> Path:
     path = bundled.get(profile) or folders.profile_file(profile)
     if path is None:
         raise HeadForcingError(
-            f"profile: {profile[:80]!r} is neither shipped with the pack nor in ComfyUI/models/head_profiles; "
-            f"put the file there, or choose one of {', '.join(bundled)}"
+            f"profile: {profile[:80]!r} is neither shipped with the pack nor in "
+            "ComfyUI/models/head_profiles; put the file there, or choose one of "
+            f"{', '.join(bundled)}"
         )
     return path

@@ -52,7 +52,13 @@ class LoadHeadForcingRun(io.ComfyNode):
             *(f"damaged: {problem}" for problem in video.run.problems),
         ]
         video_frames = min(video.about["video_frames"], video_frames_of(frames))
-        trim = {"video_frames": video_frames, "frames": frames, "restart_frames": video.about.get("restart_frames", [])}
+        trim = {
+            "video_frames": video_frames,
+            "frames": frames,
+            "restart_frames": video.about.get("restart_frames", []),
+        }
         samples = {"samples": latents, "head_forcing": {**trim, "about": video.about}}
-        picture = images.picture_or_nothing(lambda: run_picture(report, "dark", video.about.get("novelty_threshold")))
+        picture = images.picture_or_nothing(
+            lambda: run_picture(report, "dark", video.about.get("novelty_threshold"))
+        )
         return io.NodeOutput(samples, "\n".join(lines), picture)

@@ -1,4 +1,6 @@
-"""Head Forcing Options: the method and its settings, for the sampler nodes that they are connected to."""
+"""Head Forcing Options: the method and its settings, for the sampler nodes that they are connected
+to.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -46,6 +48,6 @@ def check_removed(inputs: Mapping[str, Any]) -> None:
     for name, default in REMOVED_INPUTS.items():
         if inputs.get(name, default) != default:
             raise HeadForcingError(
-                f"Head Forcing Options no longer has the input {name}; remove it from the node, or set it to "
-                f"{default}, got {inputs[name]!r}"
+                f"Head Forcing Options no longer has the input {name}; remove it from the node, or "
+                f"set it to {default}, got {inputs[name]!r}"
             )

@@ -51,7 +51,9 @@ class ProfileHeads(io.ComfyNode):
                 schema.seed_input(),
                 io.String.Input("save_name", default="my_model"),
                 io.String.Input("prompts", default="", multiline=True, optional=True),
-                schema.advanced(io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute")),
+                schema.advanced(
+                    io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute")
+                ),
                 schema.family_input(),
                 schema.advanced(io.Combo.Input("rule", options=list(RULES), default="quota")),
             ],
@@ -88,7 +90,9 @@ class ProfileHeads(io.ComfyNode):
         count, seconds = BUDGETS[preset]
         texts = split_prompts(prompts)
         if not texts:
-            texts = word_hash.sample_prompts(count) if is_toy_clip(clip) else PROFILING_PROMPTS[:count]
+            texts = (
+                word_hash.sample_prompts(count) if is_toy_clip(clip) else PROFILING_PROMPTS[:count]
+            )
         blocks = BlockClock(family.frames_per_block).blocks_for(seconds)
         check_contents(model)
         named = name_model(model)
@@ -107,14 +111,20 @@ class ProfileHeads(io.ComfyNode):
         profile = profile if rule == "quota" else with_rule(profile, rule)
         report = [*shares.describe(profile), *sanity_checks(profile), *contents(model).lines()]
         if path is not None:
-            report.append(f"saved as {folders.save_profile(profile, path).name} in models/head_profiles")
+            report.append(
+                f"saved as {folders.save_profile(profile, path).name} in models/head_profiles"
+            )
         picture = images.to_image(pictures.profile_picture(profile, shares, theme="dark"))
         return io.NodeOutput(profile, picture, "\n".join(report))
 
 
-def _measure(model: Any, clip: Any, setup: ProfileSetup, named: ModelName, node_id: str) -> HeadShares:
+def _measure(
+    model: Any, clip: Any, setup: ProfileSetup, named: ModelName, node_id: str
+) -> HeadShares:
     """Measure all prompts; resumes a cancelled measurement of the same setup."""
-    embeds = [clip.encode_from_tokens_scheduled(clip.tokenize(text))[0][0][0] for text in setup.prompts]
+    embeds = [
+        clip.encode_from_tokens_scheduled(clip.tokenize(text))[0][0][0] for text in setup.prompts
+    ]
     key = digest(setup, *embeds)[:16]  # the text encoder is part of the setup
     path = folders.user_folder("measured") / f"{key}.safetensors"
     shares = HeadShares.load(path) if named.is_known and path.exists() else HeadShares(setup)
@@ -128,17 +138,24 @@ def _measure(model: Any, clip: Any, setup: ProfileSetup, named: ModelName, node_
         comfy.model_management.throw_exception_if_processing_interrupted()
         if latents is None:
             done = len(missing) - len(shares.missing_prompts())
-            say(f"prompt {done + 1} of {len(missing)} - block {block + 1} of {setup.blocks}", node_id)
+            say(
+                f"prompt {done + 1} of {len(missing)} - block {block + 1} of {setup.blocks}",
+                node_id,
+            )
         else:
             last = step == len(setup.sigmas)
-            bar.update_absolute(bar.current + 1, preview=preview(latents.transpose(0, 1)[None]) if last else None)
+            bar.update_absolute(
+                bar.current + 1, preview=preview(latents.transpose(0, 1)[None]) if last else None
+            )
 
     def keep(*_: int) -> None:
         if named.is_known:
             shares.save(path)
 
     try:
-        measure(model, shares, {prompt: embeds[prompt] for prompt in missing}, on_step, on_prompt=keep)
+        measure(
+            model, shares, {prompt: embeds[prompt] for prompt in missing}, on_step, on_prompt=keep
+        )
     finally:
         keep()
     return shares
@@ -151,7 +168,9 @@ def measure(
     on_step: StepCallback,
     on_prompt: Callable[[int], None],
 ) -> None:
-    """Profile the heads of a MODEL into `shares`, on those of the setup's prompts whose `embeds` are given."""
+    """Profile the heads of a MODEL into `shares`, on those of the setup's prompts whose `embeds`
+    are given.
+    """
     setup = shares.setup
     config = wan_config(model)
     dtype = compute_dtype(model)
@@ -159,9 +178,20 @@ def measure(
     shape = setup.shape(config)
 
     def body(hosted: HostedModel, device: torch.device) -> None:
-        profile_heads(hosted, config, shares, embeds, on_prompt=on_prompt, dtype=dtype, device=device, on_step=on_step)
+        profile_heads(
+            hosted,
+            config,
+            shares,
+            embeds,
+            on_prompt=on_prompt,
+            dtype=dtype,
+            device=device,
+            on_step=on_step,
+        )
 
     # twice, for what measures attention beside a pass
-    memory = shape.bytes(dtype) + 2 * pass_bytes(config, setup.frames_per_block * shape.frame_tokens, dtype)
+    memory = shape.bytes(dtype) + 2 * pass_bytes(
+        config, setup.frames_per_block * shape.frame_tokens, dtype
+    )
     first = next(iter(embeds.values()))
     host(model, first, setup.schedule, block_shape, memory=memory, body=body)

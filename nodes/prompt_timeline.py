@@ -26,15 +26,25 @@ class PromptTimeline(io.ComfyNode):
             "HeadForcingPromptTimeline",
             "Prompt Timeline",
             "prompts",
-            aliases="prompt travel, prompt schedule, prompt scheduling, multi prompt, story, keyframes, scenes",
+            aliases=(
+                "prompt travel, prompt schedule, prompt scheduling, multi prompt, story, "
+                "keyframes, scenes"
+            ),
             inputs=[
                 io.Clip.Input("clip"),
                 io.String.Input("prompts", multiline=True, default=EXAMPLE),
                 schema.seconds_input(default=60.0),
                 schema.advanced(io.String.Input("shared_prompt", default="")),
-                schema.advanced(io.Combo.Input("switch", options=list(SWITCHES), default=DEFAULTS.switch.kind)),
                 schema.advanced(
-                    io.Int.Input("blend_blocks", default=DEFAULTS.switch.blend_blocks, min=0, max=MAX_BLEND_BLOCKS)
+                    io.Combo.Input("switch", options=list(SWITCHES), default=DEFAULTS.switch.kind)
+                ),
+                schema.advanced(
+                    io.Int.Input(
+                        "blend_blocks",
+                        default=DEFAULTS.switch.blend_blocks,
+                        min=0,
+                        max=MAX_BLEND_BLOCKS,
+                    )
                 ),
                 schema.advanced(io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor)),
                 References.Input("references", optional=True),
@@ -67,12 +77,20 @@ class PromptTimeline(io.ComfyNode):
         model_family: str = DEFAULTS.model_family,
     ) -> io.NodeOutput:
         if clip is None:  # what a checkpoint loader gives when the file has no text encoder in it
-            raise HeadForcingError("clip is empty: the file has no text encoder; use Load CLIP with umt5_xxl, type wan")
+            raise HeadForcingError(
+                "clip is empty: the file has no text encoder; use Load CLIP with umt5_xxl, type wan"
+            )
         CLIPS[key := uuid.uuid4().hex] = clip
         chosen = Switch(switch, blend_blocks, re_anchor)
         family = RenderOptions(model_family=model_family)
         node = TimelineNode(
-            prompts, seconds, shared_prompt, chosen, clip=key, options=family, references=references or {}
+            prompts,
+            seconds,
+            shared_prompt,
+            chosen,
+            clip=key,
+            options=family,
+            references=references or {},
         )
         positive, timeline = node.conditioning()
         return io.NodeOutput(positive, timeline.table(), timeline.seconds)

@@ -37,8 +37,13 @@ class SceneReferences(io.ComfyNode):
     def execute(cls, **given: Any) -> io.NodeOutput:
         numbers = [n for n in range(1, MAX_REFERENCES + 1) if given.get(f"image_{n}") is not None]
         if not numbers:
-            raise HeadForcingError("image_1: connect a picture, or disconnect Scene References from Prompt Timeline")
+            raise HeadForcingError(
+                "image_1: connect a picture, or disconnect Scene References from Prompt Timeline"
+            )
         names = [given.get(f"name_{n}", _NAMES[n - 1]).strip().removeprefix("@") for n in numbers]
         check_names(names)
-        pictures = {name: one_image(given[f"image_{n}"], f"image_{n}") for n, name in zip(numbers, names, strict=True)}
+        pictures = {
+            name: one_image(given[f"image_{n}"], f"image_{n}")
+            for n, name in zip(numbers, names, strict=True)
+        }
         return io.NodeOutput(pictures)

@@ -47,12 +47,16 @@ class HeadForcingSampler(schema.FileNode):
 
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> int:
-        """Count changed stories: a result whose story was changed is not that of its inputs, and is not reused."""
+        """Count changed stories: a result whose story was changed is not that of its inputs, and is
+        not reused.
+        """
         return live_story.changes()
 
     @classmethod
     @player.shows_errors
-    def execute(cls, model: Any, positive: list[Any], batch_size: int = 1, **inputs: Any) -> io.NodeOutput:
+    def execute(
+        cls, model: Any, positive: list[Any], batch_size: int = 1, **inputs: Any
+    ) -> io.NodeOutput:
         render, story, notes = _render(cls.hidden, model, positive, **inputs)
         return _make(render, story, batch_size, notes)
 
@@ -72,7 +76,9 @@ def _render(
     begins_with = {name: settings.pop(name, None) for name in STARTS}
     part = Part.of(hidden)
     if part.draft and begins_with["start_frames"] is not None:
-        raise HeadForcingError("a draft is smaller than start_frames, whose size a render takes; connect the video")
+        raise HeadForcingError(
+            "a draft is smaller than start_frames, whose size a render takes; connect the video"
+        )
     asked = settings["width"], settings["height"]
     settings["width"], settings["height"] = made_for = size_for(model, *asked)
     options, notes = options_for(model, sampler_options(settings, options))
@@ -120,8 +126,12 @@ def _render(
     return render, story, notes
 
 
-def _make(render: HostRender, story: live_story.LiveStory, batch_size: int, notes: list[str]) -> io.NodeOutput:
-    """Make the videos of a batch, while their story can be changed, and report on them; `notes` are part of that."""
+def _make(
+    render: HostRender, story: live_story.LiveStory, batch_size: int, notes: list[str]
+) -> io.NodeOutput:
+    """Make the videos of a batch, while their story can be changed, and report on them; `notes` are
+    part of that.
+    """
     request = render.request
     model = render.model
     planned = request.job().with_found_roles().plan
@@ -151,7 +161,8 @@ def _sample(
 ) -> tuple[list[RenderResult], list[str]]:
     """All videos of a batch, and the lines of the report about them.
 
-    The story of a running render can be changed, and head roles are found in the first video: both hold for the rest.
+    The story of a running render can be changed, and head roles are found in the first video: both
+    hold for the rest.
     """
     videos: list[RenderResult] = []
     lines: list[str] = []
@@ -163,15 +174,23 @@ def _sample(
         render = replace(render, request=made.job.request)
         if render.story is not None:
             render.story.video_frames = plan.video_frames
-        lines += ["", f"video {video + 1} of {count}:", *made.lines(lambda path: f"output/{folders.shown(path).label}")]
+        lines += [
+            "",
+            f"video {video + 1} of {count}:",
+            *made.lines(lambda path: f"output/{folders.shown(path).label}"),
+        ]
         if made.found_profile is not None:
             plan = render.request.plan(made.found_profile)
     return videos, lines
 
 
 def _latents(videos: list[RenderResult], job: RenderJob) -> dict[str, Any]:
-    """The LATENT of a batch whose last video is that of `job`, with what *Decode Latents to Video* needs to know."""
-    samples = torch.stack([made.latents.transpose(0, 1) for made in videos if made.latents is not None])
+    """The LATENT of a batch whose last video is that of `job`, with what *Decode Latents to Video*
+    needs to know.
+    """
+    samples = torch.stack(
+        [made.latents.transpose(0, 1) for made in videos if made.latents is not None]
+    )
     about_samples = {
         "video_frames": job.plan.video_frames,
         "frames": job.plan.frames,
@@ -182,7 +201,9 @@ def _latents(videos: list[RenderResult], job: RenderJob) -> dict[str, Any]:
 
 
 def _video(made: RenderResult) -> Any:
-    """The file as a VIDEO; without one a stand-in that raises an error with the reason when it is used."""
+    """The file as a VIDEO; without one a stand-in that raises an error with the reason when it is
+    used.
+    """
     if made.video is not None:
         return InputImpl.VideoFromFile(str(made.video.path))
     reason = "connect a vae to Head Forcing Sampler"

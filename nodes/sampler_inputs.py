@@ -1,4 +1,6 @@
-"""The inputs of Head Forcing Sampler. Their names and order are frozen; new ones go to the end and are optional."""
+"""The inputs of Head Forcing Sampler. Their names and order are frozen; new ones go to the end and
+are optional.
+"""
 
 from typing import Any
 
@@ -15,11 +17,19 @@ from .host.graph.schema import HeadProfileType
 HeadForcingOptions = io.Custom("HEAD_FORCING_OPTIONS")
 
 # widgets that are called otherwise than what they set
-_SETS = {"memory_every_blocks": "update_interval", "checkpoint_seconds": "state_seconds", "head_profile": "profile"}
+_SETS = {
+    "memory_every_blocks": "update_interval",
+    "checkpoint_seconds": "state_seconds",
+    "head_profile": "profile",
+}
 
 
-def sampler_options(settings: dict[str, Any], options: dict[str, Any] | None = None) -> RenderOptions:
-    """The `RenderOptions` from the inputs that set its fields; `options` of *Head Forcing Options* replace them."""
+def sampler_options(
+    settings: dict[str, Any], options: dict[str, Any] | None = None
+) -> RenderOptions:
+    """The `RenderOptions` from the inputs that set its fields; `options` of *Head Forcing Options*
+    replace them.
+    """
     settings = settings | (options or {})
     values = {_SETS.get(name, name): value for name, value in settings.items()}
     memory = {name: values.pop(name, None) for name in MEMORY_INPUTS}
@@ -73,9 +83,13 @@ def _memory() -> list[Any]:
     return [
         schema.advanced(io.Int.Input("episodic_frames", default=5, min=0, max=21)),
         schema.advanced(io.Int.Input("recent_frames", default=3, min=0, max=63, step=3)),
-        schema.advanced(io.Float.Input("novelty_threshold", default=0.95, min=0.0, max=1.0, step=0.005)),
+        schema.advanced(
+            io.Float.Input("novelty_threshold", default=0.95, min=0.0, max=1.0, step=0.005)
+        ),
         schema.advanced(io.Int.Input("memory_every_blocks", default=3, min=1, max=100)),
-        schema.advanced(io.Combo.Input("roles", options=list(ROLE_ARRANGEMENTS), default=DEFAULTS.roles)),
+        schema.advanced(
+            io.Combo.Input("roles", options=list(ROLE_ARRANGEMENTS), default=DEFAULTS.roles)
+        ),
     ]
 
 
@@ -84,7 +98,13 @@ def _files() -> list[Any]:
         schema.advanced(io.Int.Input("batch_size", default=1, min=1, max=64)),
         io.Boolean.Input("resume", default=True, optional=True),
         schema.advanced(
-            io.Float.Input("checkpoint_seconds", default=DEFAULTS.state_seconds, min=0.0, max=36000.0, step=10.0)
+            io.Float.Input(
+                "checkpoint_seconds",
+                default=DEFAULTS.state_seconds,
+                min=0.0,
+                max=36000.0,
+                step=10.0,
+            )
         ),
         io.Vae.Input("vae", optional=True),
         io.String.Input("filename_prefix", default="video/HeadForcing", optional=True),

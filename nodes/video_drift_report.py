@@ -24,7 +24,10 @@ class VideoDriftReport(io.ComfyNode):
             "analysis",
             aliases="drift, flicker, video quality, metrics, evaluate",
             inputs=[io.Video.Input("video"), schema.theme_input()],
-            outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
+            outputs=[
+                io.Image.Output(display_name="picture"),
+                io.String.Output(display_name="report"),
+            ],
         )
 
     @classmethod
@@ -44,11 +47,20 @@ class VideoDriftReport(io.ComfyNode):
 
 
 def _measure(video: Any, on_progress: Callable[[int, int], None]) -> DriftReport:
-    if isinstance(video, InputImpl.VideoFromComponents):  # already in memory: no need to encode it first
+    # already in memory: no need to encode it first
+    if isinstance(video, InputImpl.VideoFromComponents):
         parts = video.get_components()
-        chunks = (to_uint8(chunk[..., :3]).cpu().numpy() for chunk in parts.images.split(CHUNK_VIDEO_FRAMES))
-        return report_frames(chunks, float(parts.frame_rate), None, None, on_progress, len(parts.images))
+        chunks = (
+            to_uint8(chunk[..., :3]).cpu().numpy()
+            for chunk in parts.images.split(CHUNK_VIDEO_FRAMES)
+        )
+        return report_frames(
+            chunks, float(parts.frame_rate), None, None, on_progress, len(parts.images)
+        )
     start, duration = video_files.window_of(video)
     return report_video(
-        video.get_stream_source(), on_progress=on_progress, start_seconds=start, duration_seconds=duration
+        video.get_stream_source(),
+        on_progress=on_progress,
+        start_seconds=start,
+        duration_seconds=duration,
     )

@@ -19,7 +19,9 @@ COMMANDS = (train, gate, accuracy, measure, returning, references, check_claim, 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; exit codes as those of `headforcing`."""
-    parser = Parser(prog="python -m headforcing.research", description="Training, measurements and claims.")
+    parser = Parser(
+        prog="python -m headforcing.research", description="Training, measurements and claims."
+    )
     command = subcommands(parser)
     for module in COMMANDS:
         module.add_parsers(command)

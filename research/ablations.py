@@ -1,4 +1,6 @@
-"""Caches and rules of roles that answer a question about Head Forcing and that nobody would render with."""
+"""Caches and rules of roles that answer a question about Head Forcing and that nobody would render
+with.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,15 @@ RULES: dict[str, Callable[..., tuple[tuple[HeadRole, ...], ...]]] = {
     "quota": classify,
     "function": classify_by_function,
 }
-"""Roles `[layer][head]` from shares `[layer][head]` = (sink, middle, current) and the fractions of anchors, locals."""
+"""Roles `[layer][head]` from shares `[layer][head]` = (sink, middle, current) and the fractions of
+anchors, locals.
+"""
 
 
 def with_rule(profile: HeadProfile, rule: str) -> HeadProfile:
-    """The same measurement, with shares, with the roles that a rule of `RULES` gives, and as many of each."""
+    """The same measurement, with shares, with the roles that a rule of `RULES` gives, and as many
+    of each.
+    """
     made = RULES[rule](profile.shares, profile.anchor_fraction, profile.local_fraction)
     return replace(profile, roles=made)
 
@@ -39,8 +45,8 @@ def with_rule(profile: HeadProfile, rule: str) -> HeadProfile:
 class GivenFrames(CachePolicy):
     """Head Forcing whose memory heads are given frames: the ceiling of any rule of admission.
 
-    `given` are for every block the earlier latent frames that are the entries of episodic memory while it is made;
-    where there are none, the memory is what it would be without.
+    `given` are for every block the earlier latent frames that are the entries of episodic memory
+    while it is made; where there are none, the memory is what it would be without.
     """
 
     given: tuple[tuple[int, ...], ...] = field(default=(), metadata=NO_OPTION)
@@ -88,8 +94,8 @@ class GivenFramesCache(HeadCache):
 class EvenMemory(CachePolicy):
     """Every head is a memory head, with as many frame-slots together as Head Forcing has.
 
-    Where these slots cannot be divided by the number of heads, some heads, spread evenly over the model, have one entry
-    more than the others; the two kinds admit and merge frames separately.
+    Where these slots cannot be divided by the number of heads, some heads, spread evenly over the
+    model, have one entry more than the others; the two kinds admit and merge frames separately.
     """
 
     def __post_init__(self) -> None:
@@ -112,7 +118,10 @@ class EvenMemory(CachePolicy):
         entries, more = divmod(budget - count * (fast + frames_per_block), count)
         large = [(head + 1) * more // count > head * more // count for head in range(count)]
         spread = [
-            ["memory" if large[layer * config.num_heads + head] else "local" for head in range(config.num_heads)]
+            [
+                "memory" if large[layer * config.num_heads + head] else "local"
+                for head in range(config.num_heads)
+            ]
             for layer in range(config.num_layers)
         ]
         small = RolePolicy(recent_frames=fast, episodic_frames=entries)
@@ -138,7 +147,9 @@ class EvenMemoryCache(HeadCache):
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         for group, memory in self.others:
             fast = group.policy.recent_frames or 0
-            frame = self.shape.policy.episodic.candidate_frame(self.block, self.shape.frames_per_block, fast)
+            frame = self.shape.policy.episodic.candidate_frame(
+                self.block, self.shape.frames_per_block, fast
+            )
             if frame is not None and not memory.holds(frame):
                 memory.consider(self.block, frame, prompt, group.heads, group)
         return super().commit(prompt)
@@ -165,7 +176,9 @@ class _RandomMemory(EpisodicMemory):
         super().__init__(capacity, policy)
         self._draw = random.Random(seed)
 
-    def consider(self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: Any) -> MemoryEvent:
+    def consider(
+        self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: Any
+    ) -> MemoryEvent:
         if self._draw.random() < 0.5:
             return MemoryEvent(block, frame, delta=-1.0, admitted=False, merged=None, dropped=None)
         return super().consider(block, frame, prompt, heads, store)

@@ -1,4 +1,5 @@
-"""Lists of static and dynamic heads that Forcing-KV publishes, as head profiles: the bundled ones are made of them.
+"""Lists of static and dynamic heads that Forcing-KV publishes, as head profiles: the bundled ones
+are made of them.
 
 `python -m headforcing.research.forcing_kv_heads ../shared` writes those of `profiles/` again.
 """
@@ -14,11 +15,15 @@ from ..headforcing_core.head_profiles.profile import BUNDLED_FOLDER, HeadProfile
 
 UNSTATED = "not stated; half of each layer is static"
 NOTE = (
-    "Imported two-way split, NOT the paper's three-way measurement. Forcing-KV's static heads take the anchor "
-    "policy (its 7-frame cache contains the local one), its dynamic heads the memory policy. The list has no "
-    "attention shares, so the thresholds cannot be changed; a measured profile can replace it."
+    "Imported two-way split, NOT the paper's three-way measurement. Forcing-KV's static heads take "
+    "the anchor policy (its 7-frame cache contains the local one), its dynamic heads the memory "
+    "policy. The list has no attention shares, so the thresholds cannot be changed; a measured "
+    "profile can replace it."
 )
-SAME_LIST = "Forcing-KV ships the identical list for Self Forcing, so this one is reused or extremely stable."
+SAME_LIST = (
+    "Forcing-KV ships the identical list for Self Forcing, so this one is reused or extremely "
+    "stable."
+)
 FORCING_KV = {  # name: (list, family, remark)
     "self_forcing": ("selfforcing", "self_forcing", ""),
     "causal_forcing": ("causalforcing", "causal_forcing_chunkwise", SAME_LIST),
@@ -29,19 +34,27 @@ FORCING_KV = {  # name: (list, family, remark)
 
 
 def shipped_profiles(shared: Path) -> dict[str, HeadProfile]:
-    """The imported ones of the bundled profiles, made from their sources: custom2 objects or bare lists of layers."""
+    """The imported ones of the bundled profiles, made from their sources: custom2 objects or bare
+    lists of layers.
+    """
     made = {}
     for name, (stem, family, remark) in FORCING_KV.items():
         data: Any = json.loads((shared / "heads" / f"forcingkv_heads_{stem}.json").read_text())
-        listed: Mapping[str, Any] = data if isinstance(data, Mapping) else {"layers": data, "description": UNSTATED}
-        rows = tuple(_roles(layer["static_head"], layer["dynamic_head"]) for layer in listed["layers"])
+        listed: Mapping[str, Any] = (
+            data if isinstance(data, Mapping) else {"layers": data, "description": UNSTATED}
+        )
+        rows = tuple(
+            _roles(layer["static_head"], layer["dynamic_head"]) for layer in listed["layers"]
+        )
         provenance = {
             "source": "https://github.com/zju-jiyicheng/Forcing-KV",
             "licence": "Apache-2.0",
             "criterion": listed.get("description", ""),
             "note": f"{NOTE} {remark}".strip(),
         }
-        made[name] = HeadProfile(name, len(rows), len(rows[0]), rows, families=(family,), provenance=provenance)
+        made[name] = HeadProfile(
+            name, len(rows), len(rows[0]), rows, families=(family,), provenance=provenance
+        )
     return made
 
 

@@ -19,13 +19,17 @@ class Entry(comparison.Entry):
     """A method, or an ablation of one; `roles` and `shuffle` are those of `RenderSettings`."""
 
     roles: str = "profile"
-    rope: str | None = None  # other than the method's own; only for methods in `cache.policy.PRESETS`
-    given: CachePolicy | None = None  # settings that no method has; `method` is then only a name for files
+    # other than the method's own; only for methods in `cache.policy.PRESETS`
+    rope: str | None = None
+    # settings that no method has; `method` is then only a name for files
+    given: CachePolicy | None = None
     shuffle: int = 0
 
     @property
     def key(self) -> str:
-        roles = f"{self.roles}_{self.shuffle}" if self.shuffle else self.roles.replace("profile", "")
+        roles = (
+            f"{self.roles}_{self.shuffle}" if self.shuffle else self.roles.replace("profile", "")
+        )
         return "-".join(filter(None, [self.method, roles, self.rope]))
 
     @property
@@ -43,7 +47,9 @@ class Entry(comparison.Entry):
 
 @dataclass(frozen=True)
 class Rendered:
-    """A row without a model: the truth, drawn from the prompts, `encoded` and decoded by the autoencoder or not."""
+    """A row without a model: the truth, drawn from the prompts, `encoded` and decoded by the
+    autoencoder or not.
+    """
 
     label: str
     encoded: bool
@@ -51,7 +57,9 @@ class Rendered:
 
 @dataclass(frozen=True)
 class Shuffles:
-    """A row of several shuffles of the head roles, each measured on all videos, so that the two are told apart."""
+    """A row of several shuffles of the head roles, each measured on all videos, so that the two are
+    told apart.
+    """
 
     entry: Entry
     count: int = SHUFFLES
@@ -65,7 +73,9 @@ Row = Entry | Rendered | Shuffles
 
 
 def renders_of(row: Row) -> list[Entry]:
-    """Entries that are rendered for a row: as many as it has shuffles, and nothing where it has no model."""
+    """Entries that are rendered for a row: as many as it has shuffles, and nothing where it has no
+    model.
+    """
     if isinstance(row, Shuffles):
         return [replace(row.entry, shuffle=shuffle) for shuffle in range(row.count)]
     return [] if isinstance(row, Rendered) else [row]

@@ -1,9 +1,10 @@
 """Means over videos with 95 % confidence intervals, and the exact test that has to agree with them.
 
-Intervals are studentised (Student's t): with ten values the percentile bootstrap excludes the truth in about 10 % of
-samples. A difference is tested by flipping signs, which assumes nothing but that it is as likely to be the other way
-round where rows do not differ. Against a bound other than 0 this assumes that differences are symmetric about it, which
-does not follow from equal rows, so there the t interval has to agree. README.md says what a missing number means.
+Intervals are studentised (Student's t): with ten values the percentile bootstrap excludes the truth
+in about 10 % of samples. A difference is tested by flipping signs, which assumes nothing but that
+it is as likely to be the other way round where rows do not differ. Against a bound other than 0
+this assumes that differences are symmetric about it, which does not follow from equal rows, so
+there the t interval has to agree. README.md says what a missing number means.
 """
 
 from __future__ import annotations
@@ -42,12 +43,16 @@ class Interval:
     count: int
 
     def excludes(self, value: float) -> bool:
-        """Whether a value is out of the interval; never for a single measurement, which has none."""
+        """Whether a value is out of the interval; never for a single measurement, which has
+        none.
+        """
         return self.count > 1 and not self.low <= value <= self.high
 
     def text(self, form: Callable[[float], str] = "{:.3f}".format, count: str = "") -> str:
         """`mean (low to high)`, with `count` such as `; {}` behind the bounds."""
-        return f"{form(self.mean)} ({form(self.low)} to {form(self.high)}{count.format(self.count)})"
+        return (
+            f"{form(self.mean)} ({form(self.low)} to {form(self.high)}{count.format(self.count)})"
+        )
 
 
 def mean_interval(values: Values) -> Interval | None:
@@ -68,9 +73,11 @@ def differences(values: Values, others: Values) -> list[float | None]:
 
 
 def sign_flip_p(values: Values) -> float | None:
-    """The two-sided p-value of a mean of 0, from the means that other signs of the values would give; None without.
+    """The two-sided p-value of a mean of 0, from the means that other signs of the values would
+    give; None without.
 
-    All signs for up to `EXACT_VALUES` values other than 0, else `DRAWS` of them, drawn the same in every call.
+    All signs for up to `EXACT_VALUES` values other than 0, else `DRAWS` of them, drawn the same in
+    every call.
     """
     known = _known(values)
     if not len(known):
@@ -84,7 +91,9 @@ def sign_flip_p(values: Values) -> float | None:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values: those at most `LEVEL` hold together with that error rate, however they depend."""
+    """Holm's adjusted p-values: those at most `LEVEL` hold together with that error rate, however
+    they depend.
+    """
     adjusted = [0.0] * len(p_values)
     largest = 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
@@ -95,11 +104,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class Paired:
-    """A paired difference: its interval, and the p-value of a mean of 0, before and after Holm's correction.
+    """A paired difference: its interval, and the p-value of a mean of 0, before and after Holm's
+    correction.
 
     Attributes:
-        below: of a row of shuffles how many are below Head Forcing, and how many there are; else None.
-        agrees: whether all shuffles, or from `ENOUGH_SHUFFLES` on all but one, lie on the side of the mean.
+        below: of a row of shuffles how many are below Head Forcing, and how many there are; else
+            None.
+        agrees: whether all shuffles, or from `ENOUGH_SHUFFLES` on all but one, lie on the side of
+            the mean.
     """
 
     interval: Interval
@@ -109,8 +121,12 @@ class Paired:
     agrees: bool = True
 
     @classmethod
-    def of(cls, values: Values, below: tuple[int, int] | None = None, towards: int = 1) -> Paired | None:
-        """The test of differences; `towards` is 1 for Head Forcing less a row, -1 for a row less Head Forcing."""
+    def of(
+        cls, values: Values, below: tuple[int, int] | None = None, towards: int = 1
+    ) -> Paired | None:
+        """The test of differences; `towards` is 1 for Head Forcing less a row, -1 for a row less
+        Head Forcing.
+        """
         interval = mean_interval(values)
         p = sign_flip_p(values)
         if interval is None or p is None:
@@ -124,14 +140,23 @@ class Paired:
 
     @property
     def clear(self) -> bool:
-        """Whether interval and test of this difference alone exclude 0, and the shuffles say the same."""
+        """Whether interval and test of this difference alone exclude 0, and the shuffles say the
+        same.
+        """
         return self.interval.excludes(0) and self.p <= LEVEL and self.agrees
 
     @property
     def certain(self) -> bool:
-        """Whether interval and corrected test exclude 0 with enough videos, whatever each of the shuffles says."""
+        """Whether interval and corrected test exclude 0 with enough videos, whatever each of the
+        shuffles says.
+        """
         found = self.interval
-        return found.excludes(0) and found.count >= ENOUGH and self.holm is not None and self.holm <= LEVEL
+        return (
+            found.excludes(0)
+            and found.count >= ENOUGH
+            and self.holm is not None
+            and self.holm <= LEVEL
+        )
 
     @property
     def sure(self) -> bool:
@@ -141,11 +166,16 @@ class Paired:
 
 def corrected(tests: Sequence[T]) -> list[T]:
     """The tests, or verdicts, with Holm's correction over all of them."""
-    return [replace(test, holm=p) for test, p in zip(tests, holm([test.p for test in tests]), strict=True)]
+    return [
+        replace(test, holm=p)
+        for test, p in zip(tests, holm([test.p for test in tests]), strict=True)
+    ]
 
 
 def mean(values: Values, decides: bool = True) -> float | None:
-    """The mean of several numbers of one video; where it decides None if one of them is missing, else if all are."""
+    """The mean of several numbers of one video; where it decides None if one of them is missing,
+    else if all are.
+    """
     known = _known(values).tolist()
     if known and (len(known) == len(values) or not decides):
         return sum(known) / len(known)
@@ -164,7 +194,9 @@ def values_of(videos: Sequence[Numbers], key: str) -> list[float | None]:
 
 @dataclass(frozen=True)
 class Measured:
-    """The numbers of a row's videos; of a row of several shuffles the means over them, and each of the shuffles."""
+    """The numbers of a row's videos; of a row of several shuffles the means over them, and each of
+    the shuffles.
+    """
 
     videos: Sequence[Numbers] = ()
     shuffles: Sequence[Sequence[Numbers]] = ()
@@ -173,31 +205,43 @@ class Measured:
     def of_shuffles(cls, shuffles: Sequence[Sequence[Numbers]], decides: bool) -> Measured:
         """The row of these shuffles."""
         same_video = zip(*shuffles, strict=True)
-        means = [{key: mean(values_of(made, key), decides) for key in made[0]} for made in same_video]
+        means = [
+            {key: mean(values_of(made, key), decides) for key in made[0]} for made in same_video
+        ]
         return cls(means, shuffles)
 
     def values(self, key: str) -> list[float | None]:
         return values_of(self.videos, key)
 
     def below(self, ours: Measured, key: str, by: float = 0.0) -> tuple[int, int] | None:
-        """Number of shuffles with a mean below that of `ours` by more than `by`, and of all of them; None without."""
+        """Number of shuffles with a mean below that of `ours` by more than `by`, and of all of
+        them; None without.
+        """
         if not self.shuffles:
             return None
         mine = mean_interval(ours.values(key))
         means = [mean_interval(values_of(videos, key)) for videos in self.shuffles]
-        return sum(mine is not None and it is not None and it.mean < mine.mean - by for it in means), len(means)
+        return sum(
+            mine is not None and it is not None and it.mean < mine.mean - by for it in means
+        ), len(means)
 
 
 @cache
 def t_quantile(freedom: int) -> float:
-    """The number that Student's t with so many degrees of freedom exceeds in either direction in 5 % of cases."""
-    log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+    """The number that Student's t with so many degrees of freedom exceeds in either direction in 5
+    % of cases.
+    """
+    log_scale = (
+        math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
+    )
     simpson = np.where(np.arange(2001) % 2, 4.0, 2.0)
     simpson[[0, -1]] = 1.0
 
     def inside(limit: float) -> float:
         """The probability of values up to `limit`, by Simpson's rule."""
-        density = np.exp(log_scale - (freedom + 1) / 2 * np.log1p(np.linspace(0.0, limit, 2001) ** 2 / freedom))
+        density = np.exp(
+            log_scale - (freedom + 1) / 2 * np.log1p(np.linspace(0.0, limit, 2001) ** 2 / freedom)
+        )
         return 2 * limit / 2000 / 3 * float(simpson @ density)
 
     low = 0.0
@@ -210,7 +254,9 @@ def t_quantile(freedom: int) -> float:
 
 @cache
 def _signs(count: int) -> np.ndarray:
-    """Signs of so many values: all that there are for up to `EXACT_VALUES`, else `DRAWS`, `[n, count]`."""
+    """Signs of so many values: all that there are for up to `EXACT_VALUES`, else `DRAWS`, `[n,
+    count]`.
+    """
     if count <= EXACT_VALUES:
         return 1 - 2 * (np.arange(2**count)[:, None] >> np.arange(count) & 1)
     return np.random.default_rng(0).choice((-1.0, 1.0), size=(DRAWS, count))

@@ -1,4 +1,6 @@
-"""Videos of real weights: planned, kept with their scores beside them, made and scored in any process."""
+"""Videos of real weights: planned, kept with their scores beside them, made and scored in any
+process.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..headforcing_core.commands.compare import ComparedJob, ComparedVideo, compared_source, render_compared
+from ..headforcing_core.commands.compare import (
+    ComparedJob,
+    ComparedVideo,
+    compared_source,
+    render_compared,
+)
 from ..headforcing_core.commands.farms import check_roles
 from ..headforcing_core.commands.values import changed, read_text
 from ..headforcing_core.distributed.farm import Farm, Shared
@@ -33,7 +40,9 @@ from .rows import Entry, Row, renders_of
 from .statistics import Numbers
 
 Note = dict[str, Any]
-"""What lies beside a finished video: its hash `file`, what it was `made_from`, its `numbers`, stamps of `metrics`."""
+"""What lies beside a finished video: its hash `file`, what it was `made_from`, its `numbers`,
+stamps of `metrics`.
+"""
 MAX_VIDEOS = 10_000  # of a row
 
 
@@ -67,13 +76,18 @@ class ScoredVideo:
         asked = source.request.options
         assert isinstance(entry, Entry)
         options = {field.name: getattr(asked, field.name) for field in fields(asked)}
-        files: dict[str, Path | None] = {name: given.get(name) for name in ("text_encoder", "embeddings", "vae")}
+        files: dict[str, Path | None] = {
+            name: given.get(name) for name in ("text_encoder", "embeddings", "vae")
+        }
         profile = options.pop("profile")
         options.pop("policy")
         options.pop("state_seconds")
         return {
             "weights": source.info.fingerprint,
-            **{name: f"{path.name}, {path.stat().st_size} bytes" if path else "" for name, path in files.items()},
+            **{
+                name: f"{path.name}, {path.stat().st_size} bytes" if path else ""
+                for name, path in files.items()
+            },
             "profile": digest(profile.roles) if isinstance(profile, HeadProfile) else "",
             "prompts": self.text,
             "row": entry.key if entry.given is None else f"{entry.key}: {entry.given}",
@@ -83,22 +97,26 @@ class ScoredVideo:
         }
 
     def note(self) -> Note | None:
-        """The note of the finished video, None without one; HeadForcingError if it was made from something else."""
+        """The note of the finished video, None without one; HeadForcingError if it was made from
+        something else.
+        """
         note = _note_of(self.video.path)
         wanted = self.made_from
         if note is None or note["made_from"] == wanted:
             return note
         other = next(key for key in wanted if note["made_from"].get(key) != wanted[key])
         raise HeadForcingError(
-            f"{self.video.path} was made with other {other.replace('_', ' ')}: choose another --out, or remove this "
-            "folder"
+            f"{self.video.path} was made with other {other.replace('_', ' ')}: choose another "
+            "--out, or remove this folder"
         )
 
 
 def plan_videos(
     args: argparse.Namespace, rows: Mapping[str, Row], stories: Mapping[str, Sequence[str]]
 ) -> tuple[list[ScoredVideo], dict[str, str]]:
-    """Plan all videos of the rows; returns them, and why rows are left out that cannot be planned."""
+    """Plan all videos of the rows; returns them, and why rows are left out that cannot be
+    planned.
+    """
     planned: list[ScoredVideo] = []
     left_out: dict[str, str] = {}
     for story, texts in stories.items():
@@ -115,20 +133,29 @@ def plan_videos(
                         # of two videos in one folder of runs, one would be refused
                         own = video.source.with_request(runs=runs / video.path.stem)
                         video = replace(video, source=own)
-                        planned.append(ScoredVideo(name, story, number=number, text=text, args=args, video=video))
+                        planned.append(
+                            ScoredVideo(
+                                name, story, number=number, text=text, args=args, video=video
+                            )
+                        )
             except HeadForcingError as error:
                 left_out[name] = str(error).removeprefix(f"{row.label}: ")
     return [each for each in planned if each.row not in left_out], left_out
 
 
 def load_metrics(args: argparse.Namespace) -> tuple[Panel | None, dict[str, str]]:
-    """The metrics with models, loaded here so that a damaged file is found now, and stamps of their files by name."""
+    """The metrics with models, loaded here so that a damaged file is found now, and stamps of their
+    files by name.
+    """
     panel = panel_of(changed(args, metric_device="cpu") if args.farm else args)
     if panel is None:
         return None, {}
     models = Models(args.metric_models, aesthetic_head=args.aesthetic_head)
     hash_of = cache(file_hash)
-    files = {metric.name: [hash_of(models.file(needed)) for needed in metric.needs] for metric in panel.metrics}
+    files = {
+        metric.name: [hash_of(models.file(needed)) for needed in metric.needs]
+        for metric in panel.metrics
+    }
     return panel, {name: digest(hashes)[:SHORT] for name, hashes in files.items()}
 
 
@@ -179,17 +206,23 @@ def make_and_score(job: ScoreJob) -> Numbers:
 
 
 class Scores:
-    """The numbers of all videos, those of earlier runs included, without those of metrics that are not asked for.
+    """The numbers of all videos, those of earlier runs included, without those of metrics that are
+    not asked for.
 
     Args:
-        metrics: the metrics with models, and the stamps of their files, see `load_metrics`. A video that was scored
-            with other files is scored again.
+        metrics: the metrics with models, and the stamps of their files, see `load_metrics`. A video
+            that was scored with other files is scored again.
     """
 
     def __init__(self, videos: Sequence[ScoredVideo], metrics: Mapping[str, str]):
         self.videos = list(videos)
         self.metrics = dict(metrics)
-        unasked = {column.key for name, metric in METRICS.items() if name not in metrics for column in metric.columns}
+        unasked = {
+            column.key
+            for name, metric in METRICS.items()
+            if name not in metrics
+            for column in metric.columns
+        }
         notes = {each.name: note for each in self.videos if (note := each.note()) is not None}
         self.made = set(notes)
         self.known: dict[str, Numbers] = {
@@ -208,13 +241,16 @@ class Scores:
 
     @property
     def progress(self) -> str:
-        return f"{len(self.known)} of {len({each.name for each in self.videos})} videos are finished"
+        return (
+            f"{len(self.known)} of {len({each.name for each in self.videos})} videos are finished"
+        )
 
     def leave_out_unfit(self, farm: Farm) -> tuple[dict[str, str], Needs | None]:
-        """Leave out rows whose videos cannot be made; returns why, and the needs of all others that are to be made.
+        """Leave out rows whose videos cannot be made; returns why, and the needs of all others that
+        are to be made.
 
-        One video of each row and story is checked, as all have one size. Finished blocks of one video at a time stay,
-        unless `--runs` names a folder for them.
+        One video of each row and story is checked, as all have one size. Finished blocks of one
+        video at a time stay, unless `--runs` names a folder for them.
         """
         left_out: dict[str, str] = {}
         found: dict[tuple[str, str, str], Needs] = {}
@@ -223,7 +259,9 @@ class Scores:
             key = (each.row, each.story, each.video.entry.key)
             if each.row not in left_out and key not in found:
                 try:
-                    found[key] = video.source.check_needs(video.plan, video.path, elsewhere=farm.remote)
+                    found[key] = video.source.check_needs(
+                        video.plan, video.path, elsewhere=farm.remote
+                    )
                 except HeadForcingError as error:
                     left_out[each.row] = str(error).removeprefix(f"{video.entry.label}: ")
         self.videos = [each for each in self.videos if each.row not in left_out]
@@ -235,7 +273,9 @@ class Scores:
         kept = 1 if unmade[0].args.runs is None else len(unmade)
         run_folder = max(need.run_folder for need in needs)
         video_file = max(need.video for need in needs)
-        together = replace(in_turn(needs), run_folder=kept * run_folder, video=len(unmade) * video_file)
+        together = replace(
+            in_turn(needs), run_folder=kept * run_folder, video=len(unmade) * video_file
+        )
         check_disk(together, args.runs or args.out, args.out)
         return left_out, together
 
@@ -268,12 +308,16 @@ class Scores:
                         failed.append(outcome)
                     bar.update()
         except KeyboardInterrupt as stop:
-            raise KeyboardInterrupt(*stop.args, f"{self.progress}, the same command goes on") from stop
+            raise KeyboardInterrupt(
+                *stop.args, f"{self.progress}, the same command goes on"
+            ) from stop
         try:
             for outcome in failed:
                 outcome.get()
         except HeadForcingError as error:
-            raise HeadForcingError(f"{error} ({self.progress}, the same command goes on)") from error
+            raise HeadForcingError(
+                f"{error} ({self.progress}, the same command goes on)"
+            ) from error
 
     def _job(self, each: ScoredVideo, shared: Mapping[str, Shared[Tensor]], farm: Farm) -> ScoreJob:
         texts = [] if each.name in self.made else each.video.source.request.timeline.texts
@@ -283,7 +327,9 @@ class Scores:
         return ScoreJob(compared, each.made_from, self.metrics, runs and runs.absolute())
 
     def add_vbench(self, story: str) -> str:
-        """Take up what VBench has measured of a story's videos, and return the line that measures them."""
+        """Take up what VBench has measured of a story's videos, and return the line that measures
+        them.
+        """
         mine = [each for each in self.videos if each.story == story]
         folder = mine[0].video.path.parent
         results = vbench.read_results(folder)
@@ -293,7 +339,9 @@ class Scores:
         return f"for VBench, then repeat this command:\n{line}"
 
     def by_entry(self, story: str) -> dict[str, list[ScoredVideo]]:
-        """The videos of a story by the key of their entry, in the order of their numbers, each once."""
+        """The videos of a story by the key of their entry, in the order of their numbers, each
+        once.
+        """
         found: dict[str, dict[str, ScoredVideo]] = {}
         for each in self.videos:
             if each.story == story:
@@ -303,7 +351,9 @@ class Scores:
 
 def _encoded(videos: Sequence[ScoredVideo]) -> dict[str, Tensor]:
     """The embedding of every text of the videos."""
-    texts = list(dict.fromkeys(text for each in videos for text in each.video.source.request.timeline.texts))
+    texts = list(
+        dict.fromkeys(text for each in videos for text in each.video.source.request.timeline.texts)
+    )
     if not texts:
         return {}
     return {text: embed.cpu() for text, embed in videos[0].video.source.encode(texts).items()}

@@ -10,19 +10,23 @@ sys.path.append(str(Path(__file__).resolve().parent / "helpers"))  # never the r
 
 from counts import COUNTED
 
-# Many containers set it; then each process and server compiles ComfyUI, the pack and the tests anew.
+# Many containers set it; then each process and server compiles ComfyUI, the pack and the tests
+# anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 TESTS = Path(__file__).resolve().parent
 VERSIONS = ("0.30.0", "0.3.75")  # parameters of the tests that run ComfyUI in a process of its own
 IN_A_BROWSER = {  # files that open pages of the newest frontend; as many minutes as all other tests of servers
-    f"test_{name}.py" for name in ("player", "renders_on_pages", "shelf", "timeline_editor", "widgets")
+    f"test_{name}.py"
+    for name in ("player", "renders_on_pages", "shelf", "timeline_editor", "widgets")
 }
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--record", action="store_true", help="write stored results and sentences anew")
+    parser.addoption(
+        "--record", action="store_true", help="write stored results and sentences anew"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,13 +42,17 @@ def repo_root() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_dir(repo_root: Path) -> Path | None:
-    """The project's folder of recorded cases and notes beside the repository, where there is one."""
+    """The project's folder of recorded cases and notes beside the repository, where there is
+    one.
+    """
     folder = repo_root.parent / "shared"
     return folder if folder.is_dir() else None
 
 
 def process_group(node_id: str) -> str:
-    """The tests that run one after the other in one process: those of a ComfyUI server, else those of a file."""
+    """The tests that run one after the other in one process: those of a ComfyUI server, else those
+    of a file.
+    """
     file, _, test = node_id.partition("::")
     parameters = test.partition("[")[2]
     version = next((version for version in VERSIONS if version in parameters), "")
@@ -84,7 +92,9 @@ def skip_repetitions(items: list[pytest.Item]) -> None:
     """Leave out what `pytest.mark.repeat` names, unless the environment asks for everything."""
     if os.environ.get("HEADFORCING_EVERYTHING"):
         return
-    skip = pytest.mark.skip(reason="repeats a test with other methods or sizes; HEADFORCING_EVERYTHING=1 runs it")
+    skip = pytest.mark.skip(
+        reason="repeats a test with other methods or sizes; HEADFORCING_EVERYTHING=1 runs it"
+    )
     for item in items:
         parameters = item.nodeid.partition("[")[2]
         if any(named in parameters for mark in item.iter_markers("repeat") for named in mark.args):
@@ -92,9 +102,13 @@ def skip_repetitions(items: list[pytest.Item]) -> None:
 
 
 def counted(terminalreporter) -> dict[str, int]:
-    """The sums of what passed tests recorded under the labels of docs/reliability.md (`record_property`)."""
+    """The sums of what passed tests recorded under the labels of docs/reliability.md
+    (`record_property`).
+    """
     reports = terminalreporter.stats.get("passed", ())
-    properties = [entry for report in reports if report.when == "call" for entry in report.user_properties]
+    properties = [
+        entry for report in reports if report.when == "call" for entry in report.user_properties
+    ]
     return {label: sum(count for name, count in properties if name == label) for label in COUNTED}
 
 
@@ -102,7 +116,10 @@ def counted(terminalreporter) -> dict[str, int]:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A run of everything must count at least what docs/reliability.md says."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-    everything = session.config.option.markexpr == "not alone" and session.config.args in ([str(TESTS)], ["tests"])
+    everything = session.config.option.markexpr == "not alone" and session.config.args in (
+        [str(TESTS)],
+        ["tests"],
+    )
     if hasattr(session.config, "workerinput") or exitstatus or not everything or terminal is None:
         return
     missing = {label: count for label, count in counted(terminal).items() if count < COUNTED[label]}

@@ -1,1 +1,3 @@
-"""Latent frames that each attention head keeps: policies, the head-wise KV cache, episodic memory."""
+"""Latent frames that each attention head keeps: policies, the head-wise KV cache, episodic
+memory.
+"""

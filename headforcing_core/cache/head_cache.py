@@ -1,12 +1,15 @@
-"""Head-wise KV caches: every head keeps the latent frames of its role, in buffers that attention reads directly.
+"""Head-wise KV caches: every head keeps the latent frames of its role, in buffers that attention
+reads directly.
 
-Heads of one layer whose policies are equal form a group (`head_group.py`). A group's slots `[heads, slots, s, d]` hold,
-in order, `[episodic, summary first | sink | recent | current block]` without gaps, so the first `frames` slots are the
-context and no pass has to assemble it. Groups of a layer, and layers, lie one after another, so that one attention call
-can process all heads of a layer, and one launch can change all caches.
+Heads of one layer whose policies are equal form a group (`head_group.py`). A group's slots `[heads,
+slots, s, d]` hold, in order, `[episodic, summary first | sink | recent | current block]` without
+gaps, so the first `frames` slots are the context and no pass has to assemble it. Groups of a layer,
+and layers, lie one after another, so that one attention call can process all heads of a layer, and
+one launch can change all caches.
 
-A key is stored fully rotated; once per block, slots whose index in the context has changed are re-rotated by the
-difference. The paper rotates every assembled context anew ("Head-wise RoPE Re-encoding"; `reference.py` does so), which
+A key is stored fully rotated; once per block, slots whose index in the context has changed are
+re-rotated by the difference. The paper rotates every assembled context anew ("Head-wise RoPE
+Re-encoding"; `reference.py` does so), which
 gives the same keys, because rotations compose: `R(b - a) R(a) = R(b)`.
 """
 
@@ -44,15 +47,19 @@ class AttentionMeter(Protocol):
 
     active: bool
 
-    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
-        """A function that attends like `attention`, and measures the heads of a group in a layer."""
+    def around(
+        self, layer: int, group: HeadGroup, attention: AttentionFunction
+    ) -> AttentionFunction:
+        """A function that attends like `attention`, and measures the heads of a group in a
+        layer.
+        """
 
 
 class HeadCache(Cache):
     """The caches of all heads of a model for one video.
 
-    `flush`, `re_anchor` and `rewind` are called between two blocks and drop history. `everywhere` is for
-    `EpisodicMemory`, where several processes share the heads.
+    `flush`, `re_anchor` and `rewind` are called between two blocks and drop history. `everywhere`
+    is for `EpisodicMemory`, where several processes share the heads.
     """
 
     meter: AttentionMeter | None = None  # of `head_profiles.profiler`
@@ -74,8 +81,9 @@ class HeadCache(Cache):
         self.origin = 0  # the first sink frame: 0 until a re-anchor
         self.oldest = 0  # no recent frame is older than this one
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
-        # keys and values of all layers `[rows, head_dim]`, each in one piece so that one launch can change all of them;
-        # zeroed, because some kernels multiply the rows after the last key by zero, which leaves NaN as NaN
+        # keys and values of all layers `[rows, head_dim]`, each in one piece so that one launch can
+        # change all of them; zeroed, because some kernels multiply the rows after the last key by
+        # zero, which leaves NaN as NaN
         rows = shape.frame_slots * shape.frame_tokens
         k = torch.zeros(rows, shape.head_dim, dtype=dtype, device=device)
         v = torch.zeros_like(k)
@@ -95,7 +103,8 @@ class HeadCache(Cache):
                 everywhere=everywhere,
             )
             self.groups.append(group)
-        # per layer, the heads in the order of its buffers, and the position of each head in that order
+        # per layer, the heads in the order of its buffers, and the position of each head in that
+        # order
         self.order: list[Tensor] = []
         self.places: list[list[int]] = []
         for layer in range(shape.layers):
@@ -151,7 +160,9 @@ class HeadCache(Cache):
         return self.attend_rotated(layer, queries.flatten(1, 2))
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
-        """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the layer's buffers."""
+        """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the
+        layer's buffers.
+        """
         meter = self.meter if self.meter is not None and self.meter.active else None
         if meter is None and isinstance(self.attention, LayerAttention):
             k = self.k[layer].flatten(0, 1)
@@ -160,12 +171,20 @@ class HeadCache(Cache):
         else:
             attended = []
             for group, part in parts(self.groups, layer, queries):
-                attention = self.attention if meter is None else meter.around(layer, group, self.attention)
+                attention = (
+                    self.attention if meter is None else meter.around(layer, group, self.attention)
+                )
                 attended += attention(part, *group.context(layer))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
     def write_projections(
-        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
+        self,
+        layer: int,
+        q: Tensor | None,
+        k: Tensor,
+        v: Tensor,
+        weights: tuple[Tensor, Tensor] | None,
+        eps: float,
     ) -> Tensor | None:
         starts = []
         for group in self.groups:
@@ -173,35 +192,49 @@ class HeadCache(Cache):
                 first = group.current.start
                 starts.append((first * self.rope.frame_tokens, group.indices[first]))
         tables = block_tables(
-            self.spans(layer), starts=tuple(starts), places=tuple(self.places[layer]), tokens=len(k), device=self.device
+            self.spans(layer),
+            starts=tuple(starts),
+            places=tuple(self.places[layer]),
+            tokens=len(k),
+            device=self.device,
         )
         last_index = max(group.indices[-1] for group in self.groups)
         buffers = (self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1))
-        return write_block(q, k, v, weights, eps, *buffers, *tables, *self.rope.tables(last_index + 1))
+        return write_block(
+            q, k, v, weights, eps, *buffers, *tables, *self.rope.tables(last_index + 1)
+        )
 
     def spans(self, layer: int) -> tuple[Span, ...]:
-        """Per group of a layer: the rows of its heads in the buffers, and how many of them are in use."""
+        """Per group of a layer: the rows of its heads in the buffers, and how many of them are in
+        use.
+        """
         spans = []
         first = 0
         for group in self.groups:
             heads = group.sizes[layer]
             if heads:
                 room = group.k[layer].shape[1] * self.rope.frame_tokens
-                spans.append(Span(heads, first, room=room, rows=group.frames * self.rope.frame_tokens))
+                spans.append(
+                    Span(heads, first, room=room, rows=group.frames * self.rope.frame_tokens)
+                )
                 first += heads * room
         return tuple(spans)
 
     # --- between passes
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        """Close the block: update episodic memory first, whose candidate is one of the frames that are then dropped."""
+        """Close the block: update episodic memory first, whose candidate is one of the frames that
+        are then dropped.
+        """
         if self.scenes is not None:
             self.scenes.keep(self.frames_seen, self.shape.frames_per_block)
         event = None
         group = self.memory_group
         if group is not None:
             fast = group.policy.recent_frames or 0
-            frame = self.shape.policy.episodic.candidate_frame(self.block, self.shape.frames_per_block, fast)
+            frame = self.shape.policy.episodic.candidate_frame(
+                self.block, self.shape.frames_per_block, fast
+            )
             # not where it is an entry, or was dropped
             if frame is not None and [frame] in group.sources[group.entries :]:
                 event = self.memory.consider(self.block, frame, prompt, group.heads, group)
@@ -222,7 +255,9 @@ class HeadCache(Cache):
     def switch_blocks(self, switch: Switch) -> int:
         return self.shape.recache_blocks if switch.kind == "recache" else 0
 
-    def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
+    def apply_switch(
+        self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]
+    ) -> None:
         """Change the history as BEYOND_THE_PAPER.md says; a recalled scene has a number."""
         self.begin_scene(switch)
         if switch.re_anchor:
@@ -238,7 +273,9 @@ class HeadCache(Cache):
                 self.close()
 
     def flush(self) -> None:
-        """Drop everything but the sinks and the last two frames; episodic memory is emptied, too."""
+        """Drop everything but the sinks and the last two frames; episodic memory is emptied,
+        too.
+        """
         if self.memory_group is not None:
             self.memory.forget(self.memory_group)
         self.oldest = max(self.oldest, self.frames_seen - FLUSHED_TO_FRAMES)
@@ -250,7 +287,9 @@ class HeadCache(Cache):
         self._keep_history()
 
     def rewind(self, blocks: int) -> None:
-        """Drop the last blocks, so that they can be written again; episodic memory and earlier sinks stay."""
+        """Drop the last blocks, so that they can be written again; episodic memory and earlier
+        sinks stay.
+        """
         self.block -= blocks
         self.oldest = max(self.oldest, self.frames_seen)
         self._keep_history()
@@ -263,7 +302,9 @@ class HeadCache(Cache):
             self.scenes.begin(switch, self.frames_seen)
 
     def bring_back(self, switch: Switch) -> None:
-        """Put the frames of `Scenes.brought_back` in place of the entries of episodic memory and the sinks."""
+        """Put the frames of `Scenes.brought_back` in place of the entries of episodic memory and
+        the sinks.
+        """
         back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
         if back is None:
             return
@@ -309,7 +350,9 @@ class HeadCache(Cache):
 
     def restore(self, state: State) -> None:
         try:
-            self.saved = unpack(state, torch.device("cpu"), MemoryEntry, KeptScene, KeptFrame, Recall)
+            self.saved = unpack(
+                state, torch.device("cpu"), MemoryEntry, KeptScene, KeptFrame, Recall
+            )
         except (KeyError, ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
             raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 
@@ -350,9 +393,11 @@ class HeadCache(Cache):
         return None if self.scenes is None else self.scenes.starts
 
 
-def _views(buffer: Tensor, shape: CacheShape) -> tuple[list[Tensor], dict[RolePolicy, list[Tensor]]]:
-    """Views of a buffer: per layer `[slots, s, head_dim]` of all its heads, and by policy and layer `[heads, slots, s,
-    head_dim]`."""
+def _views(
+    buffer: Tensor, shape: CacheShape
+) -> tuple[list[Tensor], dict[RolePolicy, list[Tensor]]]:
+    """Views of a buffer: per layer `[slots, s, head_dim]` of all its heads, and by policy and layer
+    `[heads, slots, s, head_dim]`."""
     slots = buffer.view(-1, shape.frame_tokens, shape.head_dim)
     layers: list[Tensor] = []
     groups: dict[RolePolicy, list[Tensor]] = {policy: [] for policy in shape.groups}
@@ -362,6 +407,8 @@ def _views(buffer: Tensor, shape: CacheShape) -> tuple[list[Tensor], dict[RolePo
         for policy, heads in shape.groups.items():
             start = end
             end += len(heads[layer]) * shape.slots[policy]
-            groups[policy].append(slots[start:end].unflatten(0, (len(heads[layer]), shape.slots[policy])))
+            groups[policy].append(
+                slots[start:end].unflatten(0, (len(heads[layer]), shape.slots[policy]))
+            )
         layers.append(slots[first:end])
     return layers, groups

@@ -1,4 +1,5 @@
-"""A group of heads with equal policies: which latent frames its slots hold, and how slots are moved and re-rotated.
+"""A group of heads with equal policies: which latent frames its slots hold, and how slots are moved
+and re-rotated.
 
 Each operation of `kernels` changes the slots of all layers at once.
 """
@@ -29,12 +30,16 @@ Move = tuple[int, int, int]  # from slot, to slot, difference of temporal indice
 
 
 class HeadGroup:
-    """The slots of all heads that share one policy, over all layers. Slot numbers are the same in every layer.
+    """The slots of all heads that share one policy, over all layers. Slot numbers are the same in
+    every layer.
 
     Args:
-        heads, k, v: per layer, which heads these are, and their slots `[heads, slots, s, head_dim]`.
-        reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
-        flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v` are views of.
+        heads, k, v: per layer, which heads these are, and their slots `[heads, slots, s,
+            head_dim]`.
+        reencode: whether temporal indices count from 0 in each context, or are the frames' indices
+            in the video.
+        flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v`
+            are views of.
         everywhere: as for `memory.EpisodicMemory`.
     """
 
@@ -56,9 +61,11 @@ class HeadGroup:
         self.v = v
         self.rope = rope
         self.reencode = reencode
-        self.sizes = [len(layer) for layer in heads]  # asked for in every pass, where a tensor's length takes long
+        # asked for in every pass, where a tensor's length takes long
+        self.sizes = [len(layer) for layer in heads]
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
-        self.indices: list[int] = []  # per used slot, the temporal index that its keys are rotated to
+        # per used slot, the temporal index that its keys are rotated to
+        self.indices: list[int] = []
         self.entries = 0  # how many slots, the first ones, hold episodic memory
         self.current = slice(0, 0)  # slots of the current block
         self._flat = flat
@@ -72,10 +79,14 @@ class HeadGroup:
         return len(self.sources)
 
     def begin_block(self, first_frame: int, frames_per_block: int) -> None:
-        """Assign slots to the block's own frames, and re-rotate the history to its indices for this block."""
+        """Assign slots to the block's own frames, and re-rotate the history to its indices for this
+        block.
+        """
         history = self.frames
         self.sources += [[first_frame + i] for i in range(frames_per_block)]
-        indices = list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
+        indices = (
+            list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
+        )
         changes = [new - old for new, old in zip(indices[:history], self.indices, strict=True)]
         moves = [(slot, slot, change) for slot, change in enumerate(changes) if change]
         if moves and self._in_one_launch:
@@ -87,30 +98,44 @@ class HeadGroup:
         self.current = slice(history, self.frames)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store the current block's `k, v [all heads, frames, s, head_dim]`, `k` without rotary embedding."""
+        """Store the current block's `k, v [all heads, frames, s, head_dim]`, `k` without rotary
+        embedding.
+        """
         slots = self.k[layer][:, self.current]
         _gather(k, self.heads[layer], out=slots)
         self.rotate(slots)
         _gather(v, self.heads[layer], out=self.v[layer][:, self.current])
 
     def rotate(self, x: Tensor) -> None:
-        """Rotate the current block's queries or keys `[heads, frames, s, head_dim]`, in place, to its indices."""
+        """Rotate the current block's queries or keys `[heads, frames, s, head_dim]`, in place, to
+        its indices.
+        """
         self.rope.rotate(x, self.indices[self.current], out=x)
 
     def take(self, layer: int, k: Tensor, v: Tensor, indices: Sequence[int]) -> None:
         """Store `k, v` like `write`, where `k` is already rotated to these temporal indices."""
         slots = self.k[layer][:, self.current]
         slots.copy_(k)
-        self.rope.rerotate(slots, [new - old for new, old in zip(self.indices[self.current], indices, strict=True)])
+        self.rope.rerotate(
+            slots, [new - old for new, old in zip(self.indices[self.current], indices, strict=True)]
+        )
         self.v[layer][:, self.current] = v
 
     def context(self, layer: int) -> tuple[Tensor, Tensor]:
-        """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of the buffers."""
-        return self.k[layer][:, : self.frames].flatten(1, 2), self.v[layer][:, : self.frames].flatten(1, 2)
+        """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of
+        the buffers.
+        """
+        return self.k[layer][:, : self.frames].flatten(1, 2), self.v[layer][
+            :, : self.frames
+        ].flatten(1, 2)
 
     def keep(self, frames: Sequence[int]) -> None:
-        """Drop all frames but these and episodic entries; a frame that is part of an entry is not kept twice."""
-        slot_of = {sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries}
+        """Drop all frames but these and episodic entries; a frame that is part of an entry is not
+        kept twice.
+        """
+        slot_of = {
+            sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries
+        }
         in_entries = {frame for sources in self.sources[: self.entries] for frame in sources}
         kept = [slot_of[frame] for frame in frames if frame in slot_of and frame not in in_entries]
         self._arrange([*range(self.entries), *kept])
@@ -119,12 +144,15 @@ class HeadGroup:
 
     @property
     def _in_one_launch(self) -> bool:
-        """Whether one launch moves the slots of all layers; elsewhere PyTorch copies slots faster than rows."""
+        """Whether one launch moves the slots of all layers; elsewhere PyTorch copies slots faster
+        than rows.
+        """
         return move_frames.usable(self._flat[0].device, self._flat[0].dtype)
 
     def _arrange(self, order: list[int]) -> None:
         """Keep only these slots, in this order."""
-        spare = len(order)  # a free slot once only circles of slots are left to move, but in a full context
+        # a free slot once only circles of slots are left to move, but in a full context
+        spare = len(order)
         moves = in_sequence(order, spare)
         has_room = spare < self.k[0].shape[1] or all(target != spare for _, target in moves)
         if has_room and self._in_one_launch:
@@ -148,14 +176,25 @@ class HeadGroup:
         if steps not in self._tables:
             if len(self._tables) >= _MOST_TABLES:
                 self._tables.clear()
-            chains = [[(row + source, row + target, by) for source, target, by in steps] for _, row in self._rows]
+            chains = [
+                [(row + source, row + target, by) for source, target, by in steps]
+                for _, row in self._rows
+            ]
             self._tables[steps] = self._upload(chains)
         move_frames(
-            k_from=k, v_from=v, k_to=k, v_to=v, moves=self._tables[steps], rotations=rotations, frame_tokens=s
-        )  # fmt: skip
+            k_from=k,
+            v_from=v,
+            k_to=k,
+            v_to=v,
+            moves=self._tables[steps],
+            rotations=rotations,
+            frame_tokens=s,
+        )
 
     def _pool(self, slot: int) -> Tensor:
-        """The mean key of a slot without its temporal rotation, `[memory_heads, head_dim]` float32."""
+        """The mean key of a slot without its temporal rotation, `[memory_heads, head_dim]`
+        float32.
+        """
         s = self.rope.frame_tokens
         k = self._flat[0]
         if self._rows:
@@ -182,7 +221,9 @@ class HeadGroup:
             if self._everywhere.in_layer(layer, len(k)):
                 moved = self.rope.rotate_temporal(k[:, j, None], [difference])
                 keys = torch.cat((k[:, i, None], moved), dim=2).float()
-                kept[layer] = select(layer, self.rope.rotate_temporal(keys, [-self.indices[i]])[:, 0])
+                kept[layer] = select(
+                    layer, self.rope.rotate_temporal(keys, [-self.indices[i]])[:, 0]
+                )
         if self._rows:
             rotations, zero = self.rope.differences(abs(difference))
             merges = []
@@ -217,7 +258,9 @@ class HeadGroup:
     def put_entries(self, frames: Sequence[KeptFrame]) -> list[MemoryEntry]:
         """Replace all entries of episodic memory by these frames."""
         own = [[kept.frame] for kept in frames]
-        self._arrange([slot for slot in range(self.entries, self.frames) if self.sources[slot] not in own])
+        self._arrange(
+            [slot for slot in range(self.entries, self.frames) if self.sources[slot] not in own]
+        )
         self._put_first(frames)
         self.entries = len(frames)
         return [MemoryEntry([kept.frame], self._pool(slot)) for slot, kept in enumerate(frames)]
@@ -239,11 +282,16 @@ class HeadGroup:
 
     @contextmanager
     def emptied(self, slots: int) -> Iterator[None]:
-        """Hold nothing, and afterwards the same as before; the first `slots` may be written meanwhile."""
+        """Hold nothing, and afterwards the same as before; the first `slots` may be written
+        meanwhile.
+        """
         buffers = (*self.k, *self.v)
         count = min(slots, self.frames)
         copies = [buffer[:, :count].to("cpu", copy=True) for buffer in buffers]
-        sources, indices, entries, current = self.sources, self.indices, self.entries, self.current
+        sources = self.sources
+        indices = self.indices
+        entries = self.entries
+        current = self.current
         self.sources = []
         self.indices = []
         self.entries = 0
@@ -261,7 +309,9 @@ class HeadGroup:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """Its part of a stored cache, see `cache.state`; keys and values are views of the buffers."""
+        """Its part of a stored cache, see `cache.state`; keys and values are views of the
+        buffers.
+        """
         return {
             "sources": self.sources,
             "indices": self.indices,
@@ -280,17 +330,22 @@ class HeadGroup:
             buffer[:, : self.frames] = tensor.to(buffer)
 
 
-# ------------------------------------------------------------------------------------------ the groups of a layer
+# ------------------------------------------------------------------------------------------ the
+# groups of a layer
 
 
 def parts(groups: Sequence[HeadGroup], layer: int, heads: Tensor) -> list[tuple[HeadGroup, Tensor]]:
-    """Every group that has heads in a layer, with its part of a tensor whose heads are in the order of the buffers."""
+    """Every group that has heads in a layer, with its part of a tensor whose heads are in the order
+    of the buffers.
+    """
     split = heads.split([group.sizes[layer] for group in groups])
     return [(group, part) for group, part in zip(groups, split, strict=True) if group.sizes[layer]]
 
 
 def _head_rows(buffers: Sequence[Tensor]) -> list[tuple[int, int]]:
-    """The layer and the first row in the flat buffer of every head of buffers `[heads, slots, s, head_dim]`."""
+    """The layer and the first row in the flat buffer of every head of buffers `[heads, slots, s,
+    head_dim]`.
+    """
     rows = []
     for layer, slots in enumerate(buffers):
         for head in slots:
@@ -299,7 +354,9 @@ def _head_rows(buffers: Sequence[Tensor]) -> list[tuple[int, int]]:
 
 
 def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:
-    """Copy these heads of `x` into `out`: without a temporary where `index_select` can write to strided memory."""
+    """Copy these heads of `x` into `out`: without a temporary where `index_select` can write to
+    strided memory.
+    """
     if x.device.type in ("cpu", "cuda"):
         torch.index_select(x, 0, heads, out=out)
     else:
@@ -308,12 +365,18 @@ def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:
 
 @kept_tables
 def block_tables(
-    spans: Spans, starts: tuple[tuple[int, int], ...], places: tuple[int, ...], tokens: int, device: torch.device
+    spans: Spans,
+    starts: tuple[tuple[int, int], ...],
+    places: tuple[int, ...],
+    tokens: int,
+    device: torch.device,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Index tables of `kernels.write.write_block` for a layer: `slot_row, q_row, first_rotation [heads]`, int32.
+    """Index tables of `kernels.write.write_block` for a layer: `slot_row, q_row, first_rotation
+    [heads]`, int32.
 
     Args:
-        starts: for each span, the row within a head where the current block begins, and its first temporal index.
+        starts: for each span, the row within a head where the current block begins, and its first
+            temporal index.
         places: per head of the model, its position in the order of the spans.
         tokens: number of tokens of the block.
     """
@@ -325,5 +388,7 @@ def block_tables(
     for place in places:
         row, index = rows[place]
         table.append((row, place * tokens, index))
-    slot_row, q_row, first_rotation = upload(torch.tensor(table, dtype=torch.int32).T.contiguous(), device).unbind(0)
+    slot_row, q_row, first_rotation = upload(
+        torch.tensor(table, dtype=torch.int32).T.contiguous(), device
+    ).unbind(0)
     return slot_row, q_row, first_rotation

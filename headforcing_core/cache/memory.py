@@ -1,7 +1,8 @@
-"""Episodic memory: which latent frames are admitted, merged and dropped (paper, "Hierarchical Memory System").
+"""Episodic memory: which latent frames are admitted, merged and dropped (paper, "Hierarchical
+Memory System").
 
-The caches hold the tokens (`TokenStore`). Frames are compared by their pooled keys `[memory_heads, head_dim]` float32:
-for each memory head of every layer, the mean key over a frame's tokens.
+The caches hold the tokens (`TokenStore`). Frames are compared by their pooled keys `[memory_heads,
+head_dim]` float32: for each memory head of every layer, the mean key over a frame's tokens.
 """
 
 from __future__ import annotations
@@ -30,23 +31,30 @@ class MemoryEntry:
 
 
 def similarities(pooled: Sequence[Tensor], center: bool = False) -> Tensor:
-    """Mean cosine over all memory heads between every two frames: `n x [heads, d]` -> `[n, n]` (paper, Eq. 4)."""
+    """Mean cosine over all memory heads between every two frames: `n x [heads, d]` -> `[n, n]`
+    (paper, Eq. 4).
+    """
     keys = torch.stack(list(pooled))
     if center:
         keys = keys - keys.mean(dim=0)
     keys = F.normalize(keys, dim=-1)
-    # no matrix product: where somebody allows TF32 it would round to 10 bits, and decide otherwise near the threshold
+    # no matrix product: where somebody allows TF32 it would round to 10 bits, and decide otherwise
+    # near the threshold
     return (keys[:, None] * keys).sum(dim=(-2, -1)) / keys.shape[1]
 
 
 def most_similar_pair(similarity: Tensor, first: int = 0) -> tuple[int, int]:
-    """The two entries, from index `first` on, with the highest pairwise similarity; the earliest pair on a tie."""
+    """The two entries, from index `first` on, with the highest pairwise similarity; the earliest
+    pair on a tie.
+    """
     pairs = combinations(range(first, len(similarity)), 2)
     return max(pairs, key=lambda pair: float(similarity[pair]))
 
 
 def most_redundant_entry(similarity: Tensor, first: int = 1) -> int:
-    """The entry, from index `first` on, with the highest mean similarity to its neighbours in stored order."""
+    """The entry, from index `first` on, with the highest mean similarity to its neighbours in
+    stored order.
+    """
 
     def redundancy(j: int) -> float:
         neighbours = [i for i in (j - 1, j + 1) if 0 <= i < len(similarity)]
@@ -56,8 +64,8 @@ def most_redundant_entry(similarity: Tensor, first: int = 1) -> int:
 
 
 def token_scores(keys: Tensor, prompt_key: Tensor) -> Tensor:
-    """Cosine similarity of each memory head's tokens to the prompt, `[heads, tokens]` float32, from keys
-    `[heads, tokens, head_dim]` and the heads' `PromptKV.mean_key`."""
+    """Cosine similarity of each memory head's tokens to the prompt, `[heads, tokens]` float32, from
+    keys `[heads, tokens, head_dim]` and the heads' `PromptKV.mean_key`."""
     return F.cosine_similarity(keys.float(), prompt_key.float()[:, None], dim=-1)
 
 
@@ -67,14 +75,18 @@ def best_tokens(scores: Tensor, count: int) -> Tensor:
 
 
 class MemoryHeads:
-    """The memory heads of the model, all in this process; `distributed/cache.py` has those of several processes."""
+    """The memory heads of the model, all in this process; `distributed/cache.py` has those of
+    several processes.
+    """
 
     def in_layer(self, layer: int, here: int) -> bool:
         """Whether a layer has memory heads, `here` of them in this process."""
         return here > 0
 
     def pooled(self, here: Tensor) -> Tensor:
-        """The pooled key of a frame `[memory_heads, head_dim]` over all memory heads, layer after layer."""
+        """The pooled key of a frame `[memory_heads, head_dim]` over all memory heads, layer after
+        layer.
+        """
         return here
 
     def scores(self, layer: int, here: Tensor) -> Tensor:
@@ -90,11 +102,13 @@ class TokenStore(Protocol):
     """Holds the keys and values of the entries. Entries are numbered in stored order."""
 
     def pooled_key(self, frame: int) -> Tensor:
-        """The pooled key of a frame that is about to leave fast memory, `[memory_heads, head_dim]` float32."""
+        """The pooled key of a frame that is about to leave fast memory, `[memory_heads, head_dim]`
+        float32.
+        """
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Replace entry `i` by the tokens of `i` and `j` that `select(layer, keys [heads, 2s, head_dim])` keeps in each
-        layer; returns its pooled key."""
+        """Replace entry `i` by the tokens of `i` and `j` that `select(layer, keys [heads, 2s,
+        head_dim])` keeps in each layer; returns its pooled key."""
 
     def arrange_entries(self, order: list[int]) -> None:
         """Keep only these entries, in this order."""
@@ -142,22 +156,31 @@ class EpisodicMemory:
     def consider(
         self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
     ) -> MemoryEvent:
-        """Decide about a candidate after `block`, and change `store`; `heads` are the memory heads of each layer."""
+        """Decide about a candidate after `block`, and change `store`; `heads` are the memory heads
+        of each layer.
+        """
         pooled = store.pooled_key(frame)
         pooled_keys = [entry.pooled for entry in self.entries] + [pooled]
         plain = similarities(pooled_keys)
         centered = similarities(pooled_keys, self.policy.center_keys)
-        compared = torch.stack((plain, centered)).cpu()  # stacked, so that the host waits for the device only once
+        # stacked, so that the host waits for the device only once
+        compared = torch.stack((plain, centered)).cpu()
         similarity, for_novelty = self.everywhere.decisive(compared)
         delta = float(for_novelty[-1, :-1].max()) if self.entries else -1.0
-        admitted = not self.entries or self.policy.admission == "uniform" or delta < self.policy.novelty_threshold
+        admitted = (
+            not self.entries
+            or self.policy.admission == "uniform"
+            or delta < self.policy.novelty_threshold
+        )
         merged = None
         dropped = None
         if admitted:
             if len(self.entries) == self.capacity and self.policy.eviction == "fifo":
                 dropped = self._drop_oldest(store)
             elif len(self.entries) == self.capacity:
-                merged = self._merge(similarity[:-1, :-1], block=block, prompt=prompt, heads=heads, store=store)
+                merged = self._merge(
+                    similarity[:-1, :-1], block=block, prompt=prompt, heads=heads, store=store
+                )
             store.admit(frame)
             self.entries.append(MemoryEntry([frame], pooled))
         return MemoryEvent(block, frame, delta, admitted, merged, dropped)
@@ -166,7 +189,9 @@ class EpisodicMemory:
 
     @property
     def pictures(self) -> int:
-        """Number of entries, the first ones, that are pictures, never merged or dropped while their scene lasts."""
+        """Number of entries, the first ones, that are pictures, never merged or dropped while their
+        scene lasts.
+        """
         return sum(entry.sources[0] < 0 for entry in self.entries)
 
     def drop_pictures(self, store: TokenStore) -> None:
@@ -187,7 +212,9 @@ class EpisodicMemory:
 
     @property
     def _first_free(self) -> int:
-        """Index of the summary and of the first entry that may be dropped: behind pictures or a pinned entry."""
+        """Index of the summary and of the first entry that may be dropped: behind pictures or a
+        pinned entry.
+        """
         return self.pictures or int(self.policy.pin_first and self.capacity > 2)
 
     def _drop_oldest(self, store: TokenStore) -> list[int]:
@@ -218,7 +245,9 @@ class EpisodicMemory:
             count = keys.shape[1] // 2
             if self.policy.token_selection == "random":
                 drawn = torch.Generator().manual_seed(block * 1000 + layer)
-                return torch.randperm(2 * count, generator=drawn)[:count].sort().values.to(keys.device)
+                return (
+                    torch.randperm(2 * count, generator=drawn)[:count].sort().values.to(keys.device)
+                )
             scores = token_scores(keys, prompt.mean_key(layer)[heads[layer]])
             return best_tokens(self.everywhere.scores(layer, scores).mean(dim=0), count)
 

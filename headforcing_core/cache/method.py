@@ -1,6 +1,8 @@
-"""The interface of every method: its options, the size of its cache, the cache itself, and the rollout loop.
+"""The interface of every method: its options, the size of its cache, the cache itself, and the
+rollout loop.
 
-`policy.CachePolicy` implements it for heads that keep frames by role, `methods.base.MethodPolicy` for other papers.
+`policy.CachePolicy` implements it for heads that keep frames by role, `methods.base.MethodPolicy`
+for other papers.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ class RolloutInputs:
 
     Attributes:
         unfinished: `Block.unfinished` of the last given block.
-        reencode: decodes latents `[frames, channels, h, w]` and encodes the last video frame as the first latent frame
-            of a new video; needed where a video is made of several rollouts.
+        reencode: decodes latents `[frames, channels, h, w]` and encodes the last video frame as the
+            first latent frame of a new video; needed where a video is made of several rollouts.
     """
 
     script: Script
@@ -53,7 +55,8 @@ class VideoFacts:
     schedule: Schedule
     blocks: int  # start blocks included
     start_frames: int = 0
-    prompts: int = 1  # number of its prompts; `recalls` tells whether one of them brings a scene back
+    # number of its prompts; `recalls` tells whether one of them brings a scene back
+    prompts: int = 1
     recalls: bool = False
     pictures: bool = False  # whether there are any that prompts could name
     seed: int = 0  # of the noise
@@ -69,11 +72,13 @@ class Overlap:
 
     def __post_init__(self) -> None:
         if self.frames % self.frames_per_block:
-            raise HeadForcingError(f"frames must be whole blocks of {self.frames_per_block}, got {self.frames}")
+            raise HeadForcingError(
+                f"frames must be whole blocks of {self.frames_per_block}, got {self.frames}"
+            )
         if self.overlap % self.frames_per_block or not 0 < self.overlap < self.frames:
             raise HeadForcingError(
-                f"overlap must be whole blocks of {self.frames_per_block} latent frames, at least one and less than "
-                f"the {self.frames} of a rollout, got {self.overlap}"
+                f"overlap must be whole blocks of {self.frames_per_block} latent frames, at least "
+                f"one and less than the {self.frames} of a rollout, got {self.overlap}"
             )
 
     @property
@@ -92,16 +97,25 @@ class Overlap:
 
     @property
     def finished_frames(self) -> int:
-        """Latent frames of a rollout up to the one whose last video frame is encoded for the next rollout: 19 of 21."""
+        """Latent frames of a rollout up to the one whose last video frame is encoded for the next
+        rollout: 19 of 21.
+        """
         return self.frames - self.overlap + 1
 
     def rollouts(self, blocks: int) -> int:
-        """Number of rollouts of a video of `blocks` blocks; the last one may be shorter than the others."""
+        """Number of rollouts of a video of `blocks` blocks; the last one may be shorter than the
+        others.
+        """
         return max(1, -(-(blocks - self.given_blocks) // self.stride))
 
     def restart_frames(self, blocks: int) -> tuple[int, ...]:
-        """First latent frame of every rollout after the first, in a video of `blocks` blocks: 18, 36 ..."""
-        return tuple(number * self.stride * self.frames_per_block for number in range(1, self.rollouts(blocks)))
+        """First latent frame of every rollout after the first, in a video of `blocks` blocks: 18,
+        36 ...
+        """
+        return tuple(
+            number * self.stride * self.frames_per_block
+            for number in range(1, self.rollouts(blocks))
+        )
 
 
 @dataclass(frozen=True)
@@ -109,23 +123,27 @@ class Passes:
     """Division of a video into passes of the model by a method's loop."""
 
     blocks_per_pass: int = 1  # how many consecutive blocks one model call denoises together
-    recached_frames: int = 0  # how many of the last latent frames a prompt switch writes again in one clean pass
-    overlap: Overlap | None = None  # lengths of the rollouts that make up a video; None if one makes the whole video
+    # how many of the last latent frames a prompt switch writes again in one clean pass
+    recached_frames: int = 0
+    # lengths of the rollouts that make up a video; None if one makes the whole video
+    overlap: Overlap | None = None
 
 
 @dataclass(frozen=True)
 class Method:
-    """The settings of a method, and everything that a render asks of it. The fields are its options (`options.py`).
+    """The settings of a method, and everything that a render asks of it. The fields are its options
+    (`options.py`).
 
     Attributes:
         shape_class: computes the size of the cache.
         cache_class: makes the cache.
         own_schedule: noise levels that replace those of the model family; None keeps the family's.
         heads_by: what of a head profile the cache depends on: nothing (empty), `roles` or `labels`.
-        resumes_from: what rebuilds the cache of an interrupted render exactly: clean passes over its finished `blocks`,
-            the stored `state` of the cache, or either.
+        resumes_from: what rebuilds the cache of an interrupted render exactly: clean passes over
+            its finished `blocks`, the stored `state` of the cache, or either.
         repeats_image: a start image is shown for a whole first block.
-        rope: temporal index of a key: its frame's index in the video (`absolute`) or in the context (`contiguous`).
+        rope: temporal index of a key: its frame's index in the video (`absolute`) or in the context
+            (`contiguous`).
         needs_shots: the model must have been trained with shots (`Schedule.shot_prefix`).
         most_pictures: how many pictures of a scene its caches can hold.
     """
@@ -154,17 +172,22 @@ class Method:
 
     @property
     def memory_options(self) -> tuple[str, ...]:
-        """The names of the options of episodic memory that commands and nodes have inputs for, see `MEMORY_OPTIONS`."""
+        """The names of the options of episodic memory that commands and nodes have inputs for, see
+        `MEMORY_OPTIONS`.
+        """
         return ()
 
     @property
     def key(self) -> dict[str, Any]:
         """The identity of the settings, for the keys of stored blocks: JSON values."""
-        return {"method": type(self).__name__, **{name: option.value for name, option in options_of(self).items()}}
+        return {
+            "method": type(self).__name__,
+            **{name: option.value for name, option in options_of(self).items()},
+        }
 
     def for_video(self, video: VideoFacts) -> Method:
-        """The settings for a video, or for a changed one, with the fields that are no options; raises HeadForcingError
-        for one that the method cannot make."""
+        """The settings for a video, or for a changed one, with the fields that are no options;
+        raises HeadForcingError for one that the method cannot make."""
         return self
 
     def shape(
@@ -181,37 +204,49 @@ class Method:
         return self.shape_class.for_model(config, roles, self, *sizes)
 
     def make_cache(
-        self, shape: Shape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+        self,
+        shape: Shape,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        attention: AttentionFunction,
     ) -> Cache:
         """An empty cache of the given shape, for this method's `rollout`."""
         return self.cache_class(shape, dtype, device, attention)
 
     def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        """Yield the finished blocks of one video in order; by default each block is denoised alone."""
-        return rollout(model, cache, video.script, video.noise, video.given, video.on_step, held=video.held)
+        """Yield the finished blocks of one video in order; by default each block is denoised
+        alone.
+        """
+        return rollout(
+            model, cache, video.script, video.noise, video.given, video.on_step, held=video.held
+        )
 
     def passes(self, schedule: Schedule) -> Passes:
         """Division of a video by `rollout`."""
         return Passes()
 
     def with_scenes(self, timeline: Timeline) -> Timeline:
-        """The timeline with a tag for every scene that the method brings back, by default those of the user; raises
-        HeadForcingError for one that it cannot bring back."""
+        """The timeline with a tag for every scene that the method brings back, by default those of
+        the user; raises HeadForcingError for one that it cannot bring back."""
         return timeline
 
     def own_switch(self, switch: Switch) -> Switch | None:
-        """The prompt switch for the cache where a user asks for `switch`; None where the cache need not know of the
-        prompt. Raises HeadForcingError if it is not possible."""
+        """The prompt switch for the cache where a user asks for `switch`; None where the cache need
+        not know of the prompt. Raises HeadForcingError if it is not possible."""
         raise NotImplementedError
 
     def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
-        """By block, for the switches that bring a scene back, its number, from 1, and what else depends on it."""
+        """By block, for the switches that bring a scene back, its number, from 1, and what else
+        depends on it.
+        """
         return {}
 
 
 def refuse_recall(switch: Switch) -> None:
-    """Raise HeadForcingError for a switch that recalls a scene, where the method has no memory of scenes."""
+    """Raise HeadForcingError for a switch that recalls a scene, where the method has no memory of
+    scenes.
+    """
     raise HeadForcingError(
-        "this method keeps nothing of earlier scenes and cannot bring one back; remove the tag, or choose head_forcing "
-        f"or echo_forcing, got [{switch}]"
+        "this method keeps nothing of earlier scenes and cannot bring one back; remove the tag, "
+        f"or choose head_forcing or echo_forcing, got [{switch}]"
     )

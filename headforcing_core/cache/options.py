@@ -1,4 +1,6 @@
-"""The options of a method: the fields of its frozen dataclass, and their values from text (`window_frames=12`)."""
+"""The options of a method: the fields of its frozen dataclass, and their values from text
+(`window_frames=12`).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Option(NamedTuple):
 
 
 def options_of(settings: Any) -> dict[str, Option]:
-    """All options by name; those of a part of the settings have its name before theirs: `memory.recent_frames`."""
+    """All options by name; those of a part of the settings have its name before theirs:
+    `memory.recent_frames`.
+    """
     found: dict[str, Option] = {}
     hints = get_type_hints(type(settings))
     for item in fields(settings):
@@ -53,14 +57,18 @@ def option_text(value: Any) -> str:
 
 
 def read_pairs(text: str) -> list[tuple[str, str]]:
-    """The pairs of a text, `window_frames=12, sink_frames=3`; raises HeadForcingError for another one."""
+    """The pairs of a text, `window_frames=12, sink_frames=3`; raises HeadForcingError for another
+    one.
+    """
     pairs = []
     for part in re.split(r"[,;\n]", text):
         name, equals, value = part.partition("=")
         if equals:
             pairs.append((name.strip(), value.strip()))
         elif part.strip():
-            raise HeadForcingError(f"method options are name=value with commas between them, got {part.strip()[:60]!r}")
+            raise HeadForcingError(
+                f"method options are name=value with commas between them, got {part.strip()[:60]!r}"
+            )
     return pairs
 
 
@@ -72,7 +80,8 @@ def pairs_text(pairs: Pairs) -> str:
 def with_options(settings: S, pairs: Pairs, method: str) -> S:
     """The settings with these options.
 
-    Raises HeadForcingError, with the names of all options, for one that the settings of `method` do not have.
+    Raises HeadForcingError, with the names of all options, for one that the settings of `method` do
+    not have.
     """
     known = options_of(settings)
     values: dict[str, Any] = {}
@@ -81,16 +90,22 @@ def with_options(settings: S, pairs: Pairs, method: str) -> S:
             raise HeadForcingError(f"the method option {name} is given twice; remove one")
         if name not in known:
             if not known:
-                raise HeadForcingError(f"the method {method} has no option {name[:60]!r}; it has none")
+                raise HeadForcingError(
+                    f"the method {method} has no option {name[:60]!r}; it has none"
+                )
             names = ", ".join(known)
-            raise HeadForcingError(f"the method {method} has no option {name[:60]!r}; its options are {names}")
+            raise HeadForcingError(
+                f"the method {method} has no option {name[:60]!r}; its options are {names}"
+            )
         values[name] = _read(name, value, known[name].types)
     changed: S = _replace(settings, values)
     return changed
 
 
 def _read(name: str, text: str, types: tuple[type, ...]) -> Any:
-    """The value that a text stands for; a whole number is not negative and has at most nine digits."""
+    """The value that a text stands for; a whole number is not negative and has at most nine
+    digits.
+    """
     low = text.lower()
     if NoneType in types and low == "none":
         return None
@@ -105,11 +120,15 @@ def _read(name: str, text: str, types: tuple[type, ...]) -> Any:
     if str in types:
         return text
     kinds = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "none"}
-    raise HeadForcingError(f"{name} must be {' or '.join(kinds[kind] for kind in types)}, got {text[:60]!r}")
+    raise HeadForcingError(
+        f"{name} must be {' or '.join(kinds[kind] for kind in types)}, got {text[:60]!r}"
+    )
 
 
 def _replace(settings: Any, values: dict[str, Any]) -> Any:
-    """The settings with these values; all at once, because each dataclass checks its fields together."""
+    """The settings with these values; all at once, because each dataclass checks its fields
+    together.
+    """
     own: dict[str, Any] = {}
     of_parts: dict[str, dict[str, Any]] = {}
     for name, value in values.items():

@@ -38,10 +38,10 @@ class CachePolicy(Method):
     Heads with equal policies share one cache group, even if their roles differ.
 
     Attributes:
-        rope: `contiguous` numbers the frames of every context from 0 (the paper's re-encoding); `absolute` keeps each
-            frame's index in the video.
-        scenes: what brings an earlier scene back: `off` only a tag, `auto` a prompt that returns to it, too. Frames of
-            scenes are kept, unless it is `off` and the story has no such tag.
+        rope: `contiguous` numbers the frames of every context from 0 (the paper's re-encoding);
+            `absolute` keeps each frame's index in the video.
+        scenes: what brings an earlier scene back: `off` only a tag, `auto` a prompt that returns to
+            it, too. Frames of scenes are kept, unless it is `off` and the story has no such tag.
         kept_scenes: of how many scenes frames are kept, at most; 0 where none are.
         picture_frames: how many frames of pictures a head may hold beside the video's own, at most.
     """
@@ -62,23 +62,33 @@ class CachePolicy(Method):
         check_choice("rope", self.rope, ("contiguous", "absolute"))
         check_choice("scenes", self.scenes, ("off", "auto", "tagged"))
         if any(role.episodic_frames and role != self.memory for role in (self.local, self.anchor)):
-            raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
+            raise HeadForcingError(
+                "only memory heads hold episodic memory; set episodic_frames on the memory role"
+            )
 
     def of(self, role: str | HeadLabel) -> RolePolicy:
         """The policy of a `HeadRole`."""
         policies: dict[str | HeadLabel, RolePolicy] = {
-            "local": self.local, "anchor": self.anchor, "memory": self.memory
-        }  # fmt: skip
+            "local": self.local,
+            "anchor": self.anchor,
+            "memory": self.memory,
+        }
         return policies[role]
 
     @property
     def keeps_scenes(self) -> bool:
         """Whether any head keeps what a scene can bring back: sinks or episodic memory."""
-        return any(role.sink_frames or role.episodic_frames for role in (self.local, self.anchor, self.memory))
+        return any(
+            role.sink_frames or role.episodic_frames
+            for role in (self.local, self.anchor, self.memory)
+        )
 
     @property
     def most_pictures(self) -> int:
-        return max(max(role.sink_frames, role.episodic_frames - FREE_ENTRIES) for role in (self.anchor, self.memory))
+        return max(
+            max(role.sink_frames, role.episodic_frames - FREE_ENTRIES)
+            for role in (self.anchor, self.memory)
+        )
 
     @property
     def heads_by(self) -> str:
@@ -98,12 +108,16 @@ class CachePolicy(Method):
     def for_video(self, video: VideoFacts) -> CachePolicy:
         if self.scenes != "off" and not self.keeps_scenes:
             raise HeadForcingError(
-                f"scenes {self.scenes}: this method keeps nothing of earlier scenes; choose scenes=off, or head_forcing"
+                f"scenes {self.scenes}: this method keeps nothing of earlier scenes; choose "
+                "scenes=off, or head_forcing"
             )
         fitted = self._in_blocks(video.schedule.frames_per_block)
         keeps = self.keeps_scenes and (video.recalls or video.pictures or self.scenes != "off")
-        scenes = min(video.prompts, MAX_SCENES + 2) if keeps else 0  # with the current one, and that of the sinks
-        frames = max(fitted.anchor.sink_frames, fitted.memory.sink_frames, fitted.memory.episodic_frames)
+        # with the current one, and that of the sinks
+        scenes = min(video.prompts, MAX_SCENES + 2) if keeps else 0
+        frames = max(
+            fitted.anchor.sink_frames, fitted.memory.sink_frames, fitted.memory.episodic_frames
+        )
         return replace(fitted, kept_scenes=scenes, picture_frames=frames if video.pictures else 0)
 
     def _in_blocks(self, frames: int) -> CachePolicy:
@@ -118,7 +132,11 @@ class CachePolicy(Method):
         memory = replace(self.memory, recent_frames=None if recent is None else whole(recent))
         if not self.heads_by:
             return replace(self, local=memory, anchor=memory, memory=memory)
-        return replace(self, anchor=replace(self.anchor, sink_frames=whole(self.anchor.sink_frames)), memory=memory)
+        return replace(
+            self,
+            anchor=replace(self.anchor, sink_frames=whole(self.anchor.sink_frames)),
+            memory=memory,
+        )
 
     def with_scenes(self, timeline: Timeline) -> Timeline:
         story = with_returns(timeline, MAX_SCENES) if self.scenes == "auto" else timeline
@@ -131,8 +149,9 @@ class CachePolicy(Method):
             refuse_recall(switch)
         if switch.recall is not None and not self.kept_scenes:
             raise HeadForcingError(
-                f"this video began without a [recall], so no frames of its scenes are kept; remove [{switch}], "
-                "render the new story by itself, or begin with the method option scenes=tagged"
+                "this video began without a [recall], so no frames of its scenes are kept; remove "
+                f"[{switch}], render the new story by itself, or begin with the method option "
+                "scenes=tagged"
             )
         return switch if switch.changes_cache or self.kept_scenes else None
 
@@ -144,7 +163,8 @@ class CachePolicy(Method):
         if not self.memory.episodic_frames:
             return ()
         rules = ("episodic.novelty_threshold", "episodic.update_interval")
-        if not self.heads_by:  # an ablation that compares methods of one size keeps its numbers of frames
+        # an ablation that compares methods of one size keeps its numbers of frames
+        if not self.heads_by:
             return rules
         return ("memory.episodic_frames", "memory.recent_frames", *rules)
 
@@ -167,11 +187,15 @@ PRESETS: dict[str, CachePolicy] = {
     "pinned_first_entry": replace(_HEAD_FORCING, episodic=EpisodicPolicy(pin_first=True)),
     "no_episodic_memory": replace(_HEAD_FORCING, memory=RolePolicy(recent_frames=8)),
     # every head is a memory head with 9 frame-slots, about the paper's mean of 8.6 per head
-    "uniform_memory": CachePolicy.uniform(RolePolicy(recent_frames=3, episodic_frames=3), "contiguous"),
+    "uniform_memory": CachePolicy.uniform(
+        RolePolicy(recent_frames=3, episodic_frames=3), "contiguous"
+    ),
     # one cache for all heads; windows count the current block of three frames
     "self_forcing": CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute"),
     "self_forcing_window_21": CachePolicy.uniform(RolePolicy(recent_frames=18), "absolute"),
-    "self_forcing_sink": CachePolicy.uniform(RolePolicy(sink_frames=1, recent_frames=17), "absolute"),
+    "self_forcing_sink": CachePolicy.uniform(
+        RolePolicy(sink_frames=1, recent_frames=17), "absolute"
+    ),
 }
 
 

@@ -1,8 +1,10 @@
-"""The specification: the head-wise KV caches, one head at a time (paper, sections 3.3 and 3.4; METHOD.md).
+"""The specification: the head-wise KV caches, one head at a time (paper, sections 3.3 and 3.4;
+METHOD.md).
 
-`ReferenceCache` keeps every frame's keys with their spatial rotation only, assembles each head's context anew in every
-pass and rotates it then, as in the paper. Tests compare `HeadCache` with it. Prompt switches, scenes and pictures are
-not the paper's. None of its rules is shared with `HeadCache`, so that an error in one of them is a difference.
+`ReferenceCache` keeps every frame's keys with their spatial rotation only, assembles each head's
+context anew in every pass and rotates it then, as in the paper. Tests compare `HeadCache` with it.
+Prompt switches, scenes and pictures are not the paper's. None of its rules is shared with
+`HeadCache`, so that an error in one of them is a difference.
 """
 
 from __future__ import annotations
@@ -24,12 +26,15 @@ from .roles import RolePolicy
 from .scenes import Recall
 from .shape import CacheShape
 
-HeadContext = tuple[Tensor, Tensor, Tensor]  # of one head: rotated queries, keys and values [frames, s, head_dim]
+# of one head: rotated queries, keys and values [frames, s, head_dim]
+HeadContext = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass
 class HeldPictures:
-    """Pictures of a scene as the heads hold them: by policy its sinks, and the entries of episodic memory."""
+    """Pictures of a scene as the heads hold them: by policy its sinks, and the entries of episodic
+    memory.
+    """
 
     start: int  # the number of the first sink, which is negative
     sinks: dict[RolePolicy, dict[int, Frame]]
@@ -51,9 +56,12 @@ class ReferenceCache(Cache):
         self.memory = ReferenceMemory(shape)
         self.origin = 0  # the first sink frame
         self.oldest = 0  # no recent frame is older than this one
-        self.sinks: dict[RolePolicy, dict[int, Frame]] = {}  # by policy, those that were put in place of `past`
-        self.recalled: set[int] = set()  # frames that came back as entries, and are no recent frames any more
-        # scenes: every frame as it was when its block was made, and for each prompt its scene and where its visit began
+        # by policy, those that were put in place of `past`
+        self.sinks: dict[RolePolicy, dict[int, Frame]] = {}
+        # frames that came back as entries, and are no recent frames any more
+        self.recalled: set[int] = set()
+        # scenes: every frame as it was when its block was made, and for each prompt its scene and
+        # where its visit began
         self.made: list[Frame] = []
         self.scenes = [1]
         self.starts = [0]
@@ -88,7 +96,10 @@ class ReferenceCache(Cache):
     def attend(self, layer: int, q: Tensor) -> Tensor:
         q = self.rope.rotate_spatial(self._by_frame(q))
         heads = [self.context(layer, head, q[:, head]) for head in range(q.shape[1])]
-        out = [explicit(q.flatten(0, 1)[None], k.flatten(0, 1)[None], v.flatten(0, 1)[None])[0] for q, k, v in heads]
+        out = [
+            explicit(q.flatten(0, 1)[None], k.flatten(0, 1)[None], v.flatten(0, 1)[None])[0]
+            for q, k, v in heads
+        ]
         return torch.stack(out, dim=1)
 
     def context(self, layer: int, head: int, q: Tensor) -> HeadContext:
@@ -97,10 +108,16 @@ class ReferenceCache(Cache):
         indices = list(range(len(frames))) if self.policy.rope == "contiguous" else numbers
         k = torch.stack([frame[layer][0][head] for frame in frames])
         v = torch.stack([frame[layer][1][head] for frame in frames])
-        return self.rope.rotate_temporal(q, indices[-len(q) :]), self.rope.rotate_temporal(k, indices), v
+        return (
+            self.rope.rotate_temporal(q, indices[-len(q) :]),
+            self.rope.rotate_temporal(k, indices),
+            v,
+        )
 
     def seen(self, layer: int, head: int) -> tuple[list[Frame], list[int]]:
-        """The frames in a head's context, entries first, the current block last, and their numbers in the video."""
+        """The frames in a head's context, entries first, the current block last, and their numbers
+        in the video.
+        """
         policy = self.policy.of(self.shape.roles[layer][head])
         frames: list[Frame] = []
         numbers: list[int] = []
@@ -125,7 +142,11 @@ class ReferenceCache(Cache):
     def _recent(self, policy: RolePolicy) -> list[int]:
         """The last frames before the current block, none of which a flush has dropped."""
         count = self.frames_seen if policy.recent_frames is None else policy.recent_frames
-        return [number for number in range(self.frames_seen) if number >= max(self.oldest, self.frames_seen - count)]
+        return [
+            number
+            for number in range(self.frames_seen)
+            if number >= max(self.oldest, self.frames_seen - count)
+        ]
 
     def _history(self, policy: RolePolicy) -> list[int]:
         """The frames that a head holds besides entries: sinks, and then recent frames."""
@@ -173,9 +194,11 @@ class ReferenceCache(Cache):
                 blocks += 1
         return blocks + 1  # that before them
 
-    def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
-        """Sinks, entries and older recent frames go; then a scene comes back; then the last blocks are written again
-        and attend to it (BEYOND_THE_PAPER.md)."""
+    def apply_switch(
+        self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]
+    ) -> None:
+        """Sinks, entries and older recent frames go; then a scene comes back; then the last blocks
+        are written again and attend to it (BEYOND_THE_PAPER.md)."""
         if self.policy.kept_scenes:
             self._begin_scene(switch)
         if switch.re_anchor:
@@ -201,7 +224,9 @@ class ReferenceCache(Cache):
         for policy, back in self.sinks.items():
             self.sinks[policy] = {number: frame for number, frame in back.items() if number < first}
         # frames that are written again are recent ones again, but for entries
-        self.recalled = {frame for frame in self.recalled if frame < first or self.memory.holds(frame)}
+        self.recalled = {
+            frame for frame in self.recalled if frame < first or self.memory.holds(frame)
+        }
 
     # --- scenes
 
@@ -246,7 +271,9 @@ class ReferenceCache(Cache):
                 if pictures is not None:
                     back_here = pictures.sinks[policy]
                 else:
-                    back_here = {n: self.made[n] for n in self._first_frames(start, policy.sink_frames)}
+                    back_here = {
+                        n: self.made[n] for n in self._first_frames(start, policy.sink_frames)
+                    }
                 recent = self._recent(policy)
                 self.sinks[policy] = {n: frame for n, frame in back_here.items() if n not in recent}
 
@@ -286,11 +313,15 @@ class ReferenceCache(Cache):
         sinks: dict[RolePolicy, dict[int, Frame]] = {}
         for policy in self._with_sinks:
             share = max(1, policy.sink_frames // len(pictures))
-            frames = [frame for of_picture in alone for frame in of_picture[:share]][: policy.sink_frames]
+            frames = [frame for of_picture in alone for frame in of_picture[:share]][
+                : policy.sink_frames
+            ]
             sinks[policy] = {start + place: frame for place, frame in enumerate(frames)}
         free = 2  # entries, for the video
         in_memory = alone[: max(0, self.memory.capacity - free)]
-        entries = [(number - len(pictures), of_picture[0]) for number, of_picture in enumerate(in_memory)]
+        entries = [
+            (number - len(pictures), of_picture[0]) for number, of_picture in enumerate(in_memory)
+        ]
         self.pictures = HeldPictures(start, sinks, entries)
         if self.block == 0:  # no switch comes before the first block
             self._bring_back(Switch())
@@ -299,7 +330,9 @@ class ReferenceCache(Cache):
         """The frames of a picture, of a clean pass with nothing else in any context."""
         alone = ReferenceCache(self.shape, self.dtype, self.device)
         frames = self.past, self.memory, self.sinks
-        self.past, self.memory, self.sinks = alone.past, alone.memory, alone.sinks
+        self.past = alone.past
+        self.memory = alone.memory
+        self.sinks = alone.sinks
         self.begin_block()
         write_clean(latents)
         self.past, self.memory, self.sinks = frames

@@ -1,4 +1,6 @@
-"""The specification of episodic memory (paper, "Hierarchical Memory System"; METHOD.md), for `ReferenceCache`."""
+"""The specification of episodic memory (paper, "Hierarchical Memory System"; METHOD.md), for
+`ReferenceCache`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent
 from .shape import CacheShape
 
-Frame = dict[int, tuple[Tensor, Tensor]]  # by layer, keys and values [heads, s, head_dim] of all heads
+# by layer, keys and values [heads, s, head_dim] of all heads
+Frame = dict[int, tuple[Tensor, Tensor]]
 
 
 @dataclass
@@ -32,7 +35,9 @@ class ReferenceMemory:
         # by layer, its memory heads
         self.heads: dict[int, list[int]] = {}
         for layer, roles in enumerate(shape.roles):
-            of_layer = [head for head, role in enumerate(roles) if shape.policy.of(role).episodic_frames]
+            of_layer = [
+                head for head, role in enumerate(roles) if shape.policy.of(role).episodic_frames
+            ]
             if of_layer:
                 self.heads[layer] = of_layer
         self.capacity = shape.policy.memory.episodic_frames if self.heads else 0
@@ -70,7 +75,11 @@ class ReferenceMemory:
         delta = -1.0
         for similarity in self._similarities(candidate):
             delta = max(delta, similarity)
-        admitted = not self.entries or self.policy.admission == "uniform" or delta < self.policy.novelty_threshold
+        admitted = (
+            not self.entries
+            or self.policy.admission == "uniform"
+            or delta < self.policy.novelty_threshold
+        )
         merged = None
         dropped = None
         if admitted and len(self.entries) == self.capacity:
@@ -94,21 +103,27 @@ class ReferenceMemory:
         return free[1:] if pinned else free
 
     def _chosen_pair(self) -> tuple[ReferenceEntry, ReferenceEntry]:
-        """The two most similar entries; the summary and the entry that is most like its neighbours, where there is a
-        summary. The earliest of equal ones."""
+        """The two most similar entries; the summary and the entry that is most like its neighbours,
+        where there is a summary. The earliest of equal ones."""
         if self.summary is None:
             pairs = combinations(self._free, 2)
             return max(pairs, key=lambda pair: self._similarity(pair[0].tokens, pair[1].tokens))
 
         def likeness_to_neighbours(entry: ReferenceEntry) -> float:
             place = self._place(entry)
-            neighbours = self.entries[max(0, place - 1) : place] + self.entries[place + 1 : place + 2]
-            return sum(self._similarity(entry.tokens, other.tokens) for other in neighbours) / len(neighbours)
+            neighbours = (
+                self.entries[max(0, place - 1) : place] + self.entries[place + 1 : place + 2]
+            )
+            return sum(self._similarity(entry.tokens, other.tokens) for other in neighbours) / len(
+                neighbours
+            )
 
         others = [entry for entry in self._free if entry is not self.summary]
         return self.summary, max(others, key=likeness_to_neighbours)
 
-    def _merge(self, one: ReferenceEntry, other: ReferenceEntry, block: int, prompt: PromptKV) -> None:
+    def _merge(
+        self, one: ReferenceEntry, other: ReferenceEntry, block: int, prompt: PromptKV
+    ) -> None:
         """Replace two entries by their summary, the first entry that is free."""
         tokens: Frame = {}
         for layer, (k, v) in one.tokens.items():
@@ -126,13 +141,18 @@ class ReferenceMemory:
         self.entries.insert(first, self.summary)
 
     def _kept_tokens(self, layer: int, keys: Tensor, block: int, prompt: PromptKV) -> list[int]:
-        """Half of the tokens of two entries, in their order, from the keys `[memory heads, 2s, head_dim]`."""
+        """Half of the tokens of two entries, in their order, from the keys `[memory heads, 2s,
+        head_dim]`.
+        """
         count = keys.shape[1] // 2
         if self.policy.token_selection == "random":
             drawn = torch.Generator().manual_seed(block * 1000 + layer)
             return sorted(torch.randperm(2 * count, generator=drawn)[:count].tolist())
         wanted = prompt.mean_key(layer)[self.heads[layer]].float()
-        cosines = [F.cosine_similarity(keys[head].float(), wanted[head], dim=-1) for head in range(len(keys))]
+        cosines = [
+            F.cosine_similarity(keys[head].float(), wanted[head], dim=-1)
+            for head in range(len(keys))
+        ]
         best = torch.stack(cosines).mean(dim=0).argsort(descending=True, stable=True)[:count]
         return sorted(best.tolist())
 
@@ -156,8 +176,12 @@ class ReferenceMemory:
         return self._mean_cosine(self._pooled(one), self._pooled(other))
 
     def _pooled(self, frame: Frame) -> Tensor:
-        """The mean key over the tokens of a frame, of every memory head of the model, `[heads, head_dim]`."""
-        return torch.cat([frame[layer][0][heads].float().mean(dim=1) for layer, heads in self.heads.items()])
+        """The mean key over the tokens of a frame, of every memory head of the model, `[heads,
+        head_dim]`.
+        """
+        return torch.cat(
+            [frame[layer][0][heads].float().mean(dim=1) for layer, heads in self.heads.items()]
+        )
 
     def _mean_cosine(self, one: Tensor, other: Tensor) -> float:
         return float(F.cosine_similarity(one, other, dim=-1).mean())

@@ -1,4 +1,6 @@
-"""Roles of attention heads, the frames that a head of each role keeps, and the rules of episodic memory."""
+"""Roles of attention heads, the frames that a head of each role keeps, and the rules of episodic
+memory.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,14 @@ from enum import Enum
 from ..errors import HeadForcingError, unknown_name
 from ..names import ROLE_ARRANGEMENTS
 
-FREE_ENTRIES = 2  # of episodic memory, which pictures leave to the video's own frames: two are merged into one
+# of episodic memory, which pictures leave to the video's own frames: two are merged into one
+FREE_ENTRIES = 2
 
 
 class HeadRole(str, Enum):
-    """The role of a head in a long rollout (paper, section "Profile the Different Role of Attention Heads")."""
+    """The role of a head in a long rollout (paper, section "Profile the Different Role of Attention
+    Heads").
+    """
 
     LOCAL = "local"
     ANCHOR = "anchor"
@@ -25,7 +30,9 @@ class HeadRole(str, Enum):
 
 
 class HeadLabel(Enum):
-    """The label of a head in Pyramid Forcing, whose anchors are not Head Forcing's; equal to no role and no text."""
+    """The label of a head in Pyramid Forcing, whose anchors are not Head Forcing's; equal to no
+    role and no text.
+    """
 
     WAVE = "wave"
     ANCHOR = "anchor"
@@ -35,7 +42,8 @@ class HeadLabel(Enum):
         return self.value
 
 
-Roles = Sequence[Sequence[str | HeadLabel]]  # roles[layer][head]: a `HeadRole`, or a label where a method uses labels
+# roles[layer][head]: a `HeadRole`, or a label where a method uses labels
+Roles = Sequence[Sequence[str | HeadLabel]]
 
 
 @dataclass(frozen=True)
@@ -54,12 +62,18 @@ class RolePolicy:
             if count < 0:
                 raise HeadForcingError(f"{name} must not be negative, got {count}")
         if self.episodic_frames == 1:
-            raise HeadForcingError("episodic_frames must be 0 (off) or at least 2, because two entries merge into one")
+            raise HeadForcingError(
+                "episodic_frames must be 0 (off) or at least 2, because two entries merge into one"
+            )
         if self.episodic_frames and self.sink_frames:
-            raise HeadForcingError("a role keeps either sink_frames or episodic_frames: a frame must not be held twice")
+            raise HeadForcingError(
+                "a role keeps either sink_frames or episodic_frames: a frame must not be held twice"
+            )
 
     def history(self, frames_seen: int, origin: int = 0, oldest: int = 0) -> list[int]:
-        """Frames kept, oldest first, after `frames_seen` frames: sinks from `origin` on, then `recent` ones."""
+        """Frames kept, oldest first, after `frames_seen` frames: sinks from `origin` on, then
+        `recent` ones.
+        """
         recent = self.recent(frames_seen, oldest)
         return [*range(origin, min(origin + self.sink_frames, recent.start)), *recent]
 
@@ -74,14 +88,20 @@ class RolePolicy:
         """Frame-slots one head needs, the current block included; never more than the video has."""
         if self.recent_frames is None:
             return total_frames
-        return min(self.sink_frames + self.recent_frames + self.episodic_frames + frames_per_block, total_frames)
+        return min(
+            self.sink_frames + self.recent_frames + self.episodic_frames + frames_per_block,
+            total_frames,
+        )
 
 
 @dataclass(frozen=True)
 class EpisodicPolicy:
-    """Updates of episodic memory (paper, "Dynamic Update for Episodic Memory" and "Prompt-guided Compression")."""
+    """Updates of episodic memory (paper, "Dynamic Update for Episodic Memory" and "Prompt-guided
+    Compression").
+    """
 
-    novelty_threshold: float = 0.95  # a candidate is admitted that is less similar to all entries (tau_novel)
+    # a candidate is admitted that is less similar to all entries (tau_novel)
+    novelty_threshold: float = 0.95
     update_interval: int = 3  # a candidate is considered once in this many blocks
     admission: str = "novelty"  # `novelty`, or `uniform`, which admits every candidate
     eviction: str = "summary"  # `summary` merges redundant entries, `fifo` drops the oldest
@@ -94,13 +114,17 @@ class EpisodicPolicy:
         check_choice("eviction", self.eviction, ("summary", "fifo"))
         check_choice("token_selection", self.token_selection, ("prompt", "random"))
         if self.update_interval < 1:
-            raise HeadForcingError(f"update_interval must be at least 1 block, got {self.update_interval}")
+            raise HeadForcingError(
+                f"update_interval must be at least 1 block, got {self.update_interval}"
+            )
         if not -1.0 <= self.novelty_threshold <= 2.0:
-            raise HeadForcingError(f"novelty_threshold must be between -1 and 2, got {self.novelty_threshold}")
+            raise HeadForcingError(
+                f"novelty_threshold must be between -1 and 2, got {self.novelty_threshold}"
+            )
 
     def candidate_frame(self, block: int, frames_per_block: int, fast_frames: int) -> int | None:
-        """The frame to consider once `block` is committed: the first of the block that has just left fast memory; None
-        unless the block's number is a multiple of `update_interval`."""
+        """The frame to consider once `block` is committed: the first of the block that has just
+        left fast memory; None unless the block's number is a multiple of `update_interval`."""
         leaving = block - fast_frames // frames_per_block
         if leaving < 0 or leaving % self.update_interval:
             return None
@@ -114,7 +138,9 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def arrange_roles(roles: Roles, arrangement: str, seed: int = 0) -> list[list[str | HeadLabel]]:
-    """The paper's ablations of head roles: merge one role into memory, or shuffle all roles over the model (seeded)."""
+    """The paper's ablations of head roles: merge one role into memory, or shuffle all roles over
+    the model (seeded).
+    """
     check_choice("roles", arrangement, ROLE_ARRANGEMENTS)
     flat = [role for layer in roles for role in layer]
     if arrangement == "shuffled":

@@ -1,4 +1,5 @@
-"""Scenes that come back: the latent frames that are kept of every scene, and which scene a prompt recalls.
+"""Scenes that come back: the latent frames that are kept of every scene, and which scene a prompt
+recalls.
 
 BEYOND_THE_PAPER.md specifies it. The caches hold the tokens (`FrameStore`), this module decides.
 """
@@ -29,7 +30,9 @@ MAX_SCENES = 8  # scenes that can come back: those that were visited last
 
 @dataclass
 class KeptFrame:
-    """A latent frame of a scene, in main memory: per layer `k, v [heads, s, head_dim]`, keys rotated to `index`."""
+    """A latent frame of a scene, in main memory: per layer `k, v [heads, s, head_dim]`, keys
+    rotated to `index`.
+    """
 
     frame: int
     index: int
@@ -42,14 +45,18 @@ class KeptScene:
     """The frames that are kept of one scene, which begins at latent frame `start`."""
 
     start: int
-    first: list[list[KeptFrame]]  # for every store of sinks, the scene's first frames, as many as it has sinks
-    spread: list[KeptFrame] = field(default_factory=list)  # of its first visit for memory heads, one of `step` blocks
+    # for every store of sinks, the scene's first frames, as many as it has sinks
+    first: list[list[KeptFrame]]
+    # of its first visit for memory heads, one of `step` blocks
+    spread: list[KeptFrame] = field(default_factory=list)
     step: int = 1
 
 
 @dataclass(frozen=True)
 class Recall:
-    """A scene that was brought back before `block`: its number, from 1, and the latent frames that came back."""
+    """A scene that was brought back before `block`: its number, from 1, and the latent frames that
+    came back.
+    """
 
     block: int
     scene: int
@@ -82,11 +89,16 @@ class Scenes:
         kept: by scene number, the frames that are kept of it.
         home: the scene whose first frames are the sinks while no other one is recalled.
         recalls: the scenes that were brought back.
-        pictures: frames of the pictures that the prompt about to begin names, until they are in the caches.
+        pictures: frames of the pictures that the prompt about to begin names, until they are in the
+            caches.
     """
 
     def __init__(
-        self, memory: FrameStore | None, entries: int, anchors: Sequence[FrameStore], sinks: Sequence[int]
+        self,
+        memory: FrameStore | None,
+        entries: int,
+        anchors: Sequence[FrameStore],
+        sinks: Sequence[int],
     ) -> None:
         self.memory = memory
         self.entries = entries
@@ -123,13 +135,18 @@ class Scenes:
         self.recalls = [replace(recall, frames=tuple(recall.frames)) for recall in saved["recalls"]]
 
     def keep(self, first: int, frames: int) -> None:
-        """Keep the frames of a finished block that a recall may bring back; `first` is the block's first frame."""
+        """Keep the frames of a finished block that a recall may bring back; `first` is the block's
+        first frame.
+        """
         for scene in self.kept.values():
             for store, held, sinks in zip(self.anchors, scene.first, self.sinks, strict=True):
-                for frame in range(max(first, scene.start), min(first + frames, scene.start + sinks)):
+                for frame in range(
+                    max(first, scene.start), min(first + frames, scene.start + sinks)
+                ):
                     held.append(store.keep_frame(frame))
         scene = self.kept[self.numbers[-1]]
-        if self.memory is None or self.starts[-1] != scene.start:  # of a later visit nothing is kept
+        # of a later visit nothing is kept
+        if self.memory is None or self.starts[-1] != scene.start:
             return
         if (first - scene.start) // frames % scene.step == 0:
             scene.spread.append(self.memory.keep_frame(first))
@@ -146,7 +163,9 @@ class Scenes:
             latest = {*latest_scenes(self.numbers, MAX_SCENES), self.home}
             self.kept = {scene: kept for scene, kept in self.kept.items() if scene in latest}
             if switch.recall is not None and number not in self.kept:
-                raise HeadForcingError(f"no frames of scene {number} are kept in this cache; render the story anew")
+                raise HeadForcingError(
+                    f"no frames of scene {number} are kept in this cache; render the story anew"
+                )
             self.kept.setdefault(number, self._new(frames_seen))
             if switch.re_anchor:
                 self.home = number
@@ -159,8 +178,10 @@ class Scenes:
         """Keep what heads hold of pictures, for the next `brought_back` (BEYOND_THE_PAPER.md).
 
         Args:
-            pictures: `[frames, channels, h, w]` each, at most a block; their frames get negative numbers.
-            alone: writes latents as a current block with nothing else in its context, while it is entered.
+            pictures: `[frames, channels, h, w]` each, at most a block; their frames get negative
+                numbers.
+            alone: writes latents as a current block with nothing else in its context, while it is
+                entered.
         """
         kept = self._new(-max(self.sinks, default=0))
         for number, latents in enumerate(pictures):
@@ -178,8 +199,8 @@ class Scenes:
         self.pictures = kept
 
     def brought_back(self, switch: Switch, block: int) -> tuple[KeptScene, list[KeptFrame]] | None:
-        """The frames that are the sinks from `block` on, and the entries of memory in place of all others; without
-        entries memory keeps its own, but for pictures. None: nothing changes."""
+        """The frames that are the sinks from `block` on, and the entries of memory in place of all
+        others; without entries memory keeps its own, but for pictures. None: nothing changes."""
         pictures = self.pictures
         self.pictures = None
         if switch.continues and pictures is None:
@@ -212,18 +233,19 @@ def check_recalls(timeline: Timeline) -> None:
         recall = segment.switch.recall
         if recall and scenes[recall - 1] not in latest:
             raise HeadForcingError(
-                f"prompt {number} recalls the scene of prompt {recall}, and frames of the last {MAX_SCENES} scenes "
-                f"are kept; recall one from {min(latest)} on"
+                f"prompt {number} recalls the scene of prompt {recall}, and frames of the last "
+                f"{MAX_SCENES} scenes are kept; recall one from {min(latest)} on"
             )
         scenes.append(scene_of(segment.switch, scenes))
 
 
-# ------------------------------------------------------------------------------------------------ likeness of prompts
+# ------------------------------------------------------------------------------------------------
+# likeness of prompts
 
 
 def scene_features(script: Script, by_words: bool = False) -> list[Tensor]:
-    """A feature of every scene, normalised: of the words of its prompt, or the mean over the rows that are not zero of
-    its embedding, or of that of its text in `Script.alike`."""
+    """A feature of every scene, normalised: of the words of its prompt, or the mean over the rows
+    that are not zero of its embedding, or of that of its text in `Script.alike`."""
     ends = [*scene_starts(script.rows)[1:], len(script)]
     prompts = [script.rows[end - 1].prompt for end in ends]  # a scene's last block has no blend
     if by_words and script.alike:
@@ -244,7 +266,9 @@ def scene_starts(rows: Sequence[BlockRow]) -> list[int]:
 
 
 def visit_starts(rows: Sequence[BlockRow]) -> list[int]:
-    """For every prompt the first block of the visit to a scene that it belongs to, as in `Scenes.starts`."""
+    """For every prompt the first block of the visit to a scene that it belongs to, as in
+    `Scenes.starts`.
+    """
     starts = [0]
     for block, row in enumerate(rows):
         if row.switch is not None:
@@ -253,8 +277,12 @@ def visit_starts(rows: Sequence[BlockRow]) -> list[int]:
 
 
 def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
-    """By block, the number of the scene, from 1, that its switch names, or the first of the most alike kept ones."""
-    switches = {block: row.switch for block, row in enumerate(script.rows) if row.switch is not None}
+    """By block, the number of the scene, from 1, that its switch names, or the first of the most
+    alike kept ones.
+    """
+    switches = {
+        block: row.switch for block, row in enumerate(script.rows) if row.switch is not None
+    }
     features: list[Tensor] = []
     numbers: dict[int, tuple[int, ...]] = {}
     for ended, (block, switch) in enumerate(switches.items(), 1):
@@ -269,9 +297,11 @@ def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
 
 
 def number_recalls(script: Script, recalled: Mapping[int, tuple[int, ...]]) -> Script:
-    """The script with the number of a scene in every switch that brings one back; `recalled` as `Method.recalled`.
+    """The script with the number of a scene in every switch that brings one back; `recalled` as
+    `Method.recalled`.
 
-    These rows, and those of scenes after them or after pictures, also depend on where the scenes before them begin.
+    These rows, and those of scenes after them or after pictures, also depend on where the scenes
+    before them begin.
     """
     rows = list(script.rows)
     with_pictures = [block for block, row in enumerate(rows) if row.pictures]
@@ -283,5 +313,7 @@ def number_recalls(script: Script, recalled: Mapping[int, tuple[int, ...]]) -> S
         numbers = recalled.get(block, (0,))
         if block in recalled:
             switch = replace(switch, recall=numbers[0])
-        rows[block] = replace(row, switch=switch, recall=(*numbers, *visit_starts(rows[: block + 1])))
+        rows[block] = replace(
+            row, switch=switch, recall=(*numbers, *visit_starts(rows[: block + 1]))
+        )
     return Script(rows, script.embeds, script.alike, script.pictures)

@@ -63,7 +63,9 @@ class Shape:
         return self.bytes_of(self.frame_slots, dtype)
 
     def peak_bytes(self, dtype: torch.dtype, switches: bool) -> int:
-        """Peak size of the cache; `switches` tells whether the video has prompt switches that change it."""
+        """Peak size of the cache; `switches` tells whether the video has prompt switches that
+        change it.
+        """
         return self.bytes(dtype)
 
     def bytes_of(self, frame_slots: int, dtype: torch.dtype) -> int:
@@ -81,28 +83,33 @@ class Shape:
         frames_per_block: int,
         total_frames: int,
     ) -> S:
-        """The shape for latents of `latent_height x latent_width`; checks the roles against the model."""
+        """The shape for latents of `latent_height x latent_width`; checks the roles against the
+        model.
+        """
         given = {(len(roles), len(layer)) for layer in roles}
         if given != {(config.num_layers, config.num_heads)}:
             raise HeadForcingError(
-                f"the head roles must be given for {config.num_layers} layers x {config.num_heads} heads, "
-                f"got {sorted(given)}"
+                f"the head roles must be given for {config.num_layers} layers x {config.num_heads} "
+                f"heads, got {sorted(given)}"
             )
         _, ph, pw = config.patch_size
-        rows, columns = latent_height // ph, latent_width // pw
+        rows = latent_height // ph
+        columns = latent_width // pw
         return cls(roles, policy, rows, columns, config.head_dim, frames_per_block, total_frames)
 
 
 @dataclass(frozen=True)
 class CacheShape(Shape):
-    """The shape of a `HeadCache`, whose heads keep frames by role; its policy is a `CachePolicy`."""
+    """The shape of a `HeadCache`, whose heads keep frames by role; its policy is a
+    `CachePolicy`.
+    """
 
     def __post_init__(self) -> None:
         fast = self.policy.memory.recent_frames
         if self.policy.memory.episodic_frames and (fast is None or fast % self.frames_per_block):
             raise HeadForcingError(
-                f"memory heads with episodic memory need recent frames in whole blocks of {self.frames_per_block}, "
-                f"got {'all' if fast is None else fast}"
+                "memory heads with episodic memory need recent frames in whole blocks of "
+                f"{self.frames_per_block}, got {'all' if fast is None else fast}"
             )
 
     @cached_property
@@ -119,7 +126,9 @@ class CacheShape(Shape):
 
     @cached_property
     def groups(self) -> dict[RolePolicy, list[list[int]]]:
-        """Heads by policy, in the order of `policies`: per layer, the indices of the heads that share it."""
+        """Heads by policy, in the order of `policies`: per layer, the indices of the heads that
+        share it.
+        """
         groups: dict[RolePolicy, list[list[int]]] = {policy: [] for policy in self.policies}
         for layer in self.roles:
             for heads in groups.values():
@@ -139,12 +148,16 @@ class CacheShape(Shape):
 
     @property
     def frame_slots(self) -> int:
-        """Frame-slots of all heads together, the current block included: 3,096 at the paper's setting."""
+        """Frame-slots of all heads together, the current block included: 3,096 at the paper's
+        setting.
+        """
         return sum(slots * self._count(policy) for policy, slots in self.slots.items())
 
     @property
     def scene_slots(self) -> int:
-        """Frame-slots of the frames that are kept of scenes, in main memory; at most, in all heads."""
+        """Frame-slots of the frames that are kept of scenes, in main memory; at most, in all
+        heads.
+        """
         if not self.policy.kept_scenes:
             return 0
         entries = sum(policy.episodic_frames * self._count(policy) for policy in self.policies)
@@ -154,7 +167,9 @@ class CacheShape(Shape):
 
     @property
     def layer_sizes(self) -> LayerSizes:
-        """Sizes that a layer with the model's mean number of heads per role reads, contexts full."""
+        """Sizes that a layer with the model's mean number of heads per role reads, contexts
+        full.
+        """
         groups = []
         for policy, slots in self.slots.items():
             heads = round(self._count(policy) / self.layers) or 1
@@ -163,8 +178,12 @@ class CacheShape(Shape):
 
     @property
     def recache_blocks(self) -> int:
-        """Number of blocks that a recache writes again: all with a recent frame of any role, and one before them."""
+        """Number of blocks that a recache writes again: all with a recent frame of any role, and
+        one before them.
+        """
         frames = 0
         for role in (self.policy.local, self.policy.anchor, self.policy.memory):
-            frames = max(frames, self.total_frames if role.recent_frames is None else role.recent_frames)
+            frames = max(
+                frames, self.total_frames if role.recent_frames is None else role.recent_frames
+            )
         return math.ceil(frames / self.frames_per_block) + 1

@@ -37,9 +37,11 @@ def pack(value: Any) -> State:
 
 
 def unpack(state: State, device: torch.device, *classes: type) -> Any:
-    """The inverse of `pack`, with tensors on `device` and lists for tuples; KeyError for a state of another form.
+    """The inverse of `pack`, with tensors on `device` and lists for tuples; KeyError for a state of
+    another form.
 
-    Dataclasses that are not among `classes` become dictionaries. ValueError for one that has other fields now.
+    Dataclasses that are not among `classes` become dictionaries. ValueError for one that has other
+    fields now.
     """
     tensors, stored = state
     known = {cls.__name__: cls for cls in classes}

@@ -30,7 +30,8 @@ from .batch_jobs import check_files, outputs, read_jobs
 from .farms import check_roles, farm_of, render_one, run_jobs
 from .source import Source
 
-PATIENCE_SECONDS = 120.0  # of a worker of a farm: a network disk may keep a dead machine's lock for so long
+# of a worker of a farm: a network disk may keep a dead machine's lock for so long
+PATIENCE_SECONDS = 120.0
 Note = dict[str, Any]
 """What is known of a finished video, as `finished.json` beside its blocks states it."""
 
@@ -90,13 +91,18 @@ def batch(args: argparse.Namespace) -> Result:
                 tqdm.write(_line(row), file=sys.stderr)
     except KeyboardInterrupt as stop:
         done = sum(row["state"] != "failed" for row in rows.values())
-        said = f"{done} of {len(jobs)} videos are finished, what is made of the others is kept in {out / 'runs'}"
+        said = (
+            f"{done} of {len(jobs)} videos are finished, what is made of the others is kept in "
+            f"{out / 'runs'}"
+        )
         raise KeyboardInterrupt(*stop.args, f"{said}, the same command goes on") from stop
     return _result([rows[name] for name, _ in jobs], farm, time.monotonic() - begun)
 
 
 def make_video(job: VideoJob) -> Note:
-    """Make one video, or go on with it, and note that it is finished; to be called in any process."""
+    """Make one video, or go on with it, and note that it is finished; to be called in any
+    process.
+    """
     begun = time.monotonic()
     args = job.args
     source = Source.of(args)
@@ -105,7 +111,9 @@ def make_video(job: VideoJob) -> Note:
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        video, result = render_one(source, job.embeds, args.out, args.latents, patience=job.patience)
+        video, result = render_one(
+            source, job.embeds, args.out, args.latents, patience=job.patience
+        )
         if result.failure is not None:
             raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
@@ -122,7 +130,9 @@ def make_video(job: VideoJob) -> Note:
 
 
 def finished(args: argparse.Namespace) -> Note | None:
-    """The note of a video that is finished: same options, and files as they were written; None for another."""
+    """The note of a video that is finished: same options, and files as they were written; None for
+    another.
+    """
     try:
         note = json.loads((args.runs / "finished.json").read_text(encoding="utf-8"))
         files = {path.name: file_hash(path) for path in outputs(args)}
@@ -141,10 +151,14 @@ def finished(args: argparse.Namespace) -> Note | None:
 
 
 def _check(name: str, args: argparse.Namespace, farm: Farm) -> CheckedVideo:
-    """Check a video. Of a farm of other machines only the worker knows the device, so it checks that itself."""
+    """Check a video. Of a farm of other machines only the worker knows the device, so it checks
+    that itself.
+    """
     try:
         if farm.parallel and ":" in args.device:
-            raise HeadForcingError(f"on a farm the device is auto, cuda or cpu, got {args.device!r}")
+            raise HeadForcingError(
+                f"on a farm the device is auto, cuda or cpu, got {args.device!r}"
+            )
         source = Source.of(args, elsewhere=farm.remote)
         source.note_unlike_training(source.request.timeline)
         plan = source.request.plan()
@@ -163,14 +177,20 @@ def _encode(videos: Iterable[CheckedVideo]) -> dict[Any, dict[str, Tensor]]:
         by_encoder.setdefault(video.encoder, []).append(video.source)
     encoded = {}
     for encoder, sources in by_encoder.items():
-        texts = dict.fromkeys(chain.from_iterable(source.request.timeline.texts for source in sources))
+        texts = dict.fromkeys(
+            chain.from_iterable(source.request.timeline.texts for source in sources)
+        )
         embeds = sources[0].encode(list(texts))
         encoded[encoder] = {text: embed.cpu() for text, embed in embeds.items()}
     return encoded
 
 
 def _make(
-    todo: Mapping[str, argparse.Namespace], checked: Mapping[str, CheckedVideo], farm: Farm, *, quiet: bool
+    todo: Mapping[str, argparse.Namespace],
+    checked: Mapping[str, CheckedVideo],
+    farm: Farm,
+    *,
+    quiet: bool,
 ) -> Iterator[Outcome[Note]]:
     """Make all videos, and yield their outcomes as they come."""
     if not todo:
@@ -178,7 +198,13 @@ def _make(
     encoded = _encode(checked.values())
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
-    check_roles({name: video.source.job(video.plan, encoded[video.encoder]) for name, video in checked.items()}, farm)
+    check_roles(
+        {
+            name: video.source.job(video.plan, encoded[video.encoder])
+            for name, video in checked.items()
+        },
+        farm,
+    )
     with farm:
         shared = {}
         for encoder, embeds in encoded.items():
@@ -186,8 +212,12 @@ def _make(
         del encoded
         jobs = {}
         for name, video in checked.items():
-            embeds_of_video = {text: shared[video.encoder][text] for text in video.source.request.timeline.texts}
-            jobs[name] = VideoJob(todo[name], embeds_of_video, PATIENCE_SECONDS if farm.parallel else 0.0)
+            embeds_of_video = {
+                text: shared[video.encoder][text] for text in video.source.request.timeline.texts
+            }
+            jobs[name] = VideoJob(
+                todo[name], embeds_of_video, PATIENCE_SECONDS if farm.parallel else 0.0
+            )
         yield from run_jobs(farm, make_video, jobs, unit="video", quiet=quiet)
 
 
@@ -199,7 +229,11 @@ def _row(name: str, note: Note) -> Note:
 
 def _failure(name: str, error: Exception) -> Note:
     """Row of a video that has failed."""
-    why = str(error) if isinstance(error, HeadForcingError) else f"{type(error).__name__}: {first_sentence(error)}"
+    why = (
+        str(error)
+        if isinstance(error, HeadForcingError)
+        else f"{type(error).__name__}: {first_sentence(error)}"
+    )
     return {"name": name, "state": "failed", "why": one_line(why)}
 
 
@@ -230,5 +264,9 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
         f"farm     {farm.describe()}",
         f"took     {seconds:.1f} s; the videos, added up, {of_videos:.1f} s",
     ]
-    found = {"videos": rows, "seconds": {"all": seconds, "videos": of_videos}, "farm": farm.describe()}
+    found = {
+        "videos": rows,
+        "seconds": {"all": seconds, "videos": of_videos},
+        "farm": farm.describe(),
+    }
     return {"text": "\n".join(lines), "json": found, "code": 1 if count["failed"] else 0}

@@ -20,7 +20,8 @@ from .parser import VIDEO, Parser, named_file, named_files
 from .values import portable, read_file
 
 OTHERS = {"name", "demo", "seeds", "latents"}  # fields of a line that are no options of a command
-SEVERAL = {"gpus", "shard_weights", "gpu_speeds", "rank_timeout"}  # options of one video on several GPUs
+# options of one video on several GPUs
+SEVERAL = {"gpus", "shard_weights", "gpu_speeds", "rank_timeout"}
 COMMANDS_OWN = {"out", "follow", "runs", "json", "run"} | SEVERAL  # options that a line cannot have
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}")
 
@@ -39,10 +40,11 @@ def _parser(command: str) -> Parser:
 
 
 def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
-    """The arguments of every video by its name, with absolute paths; a line with `seeds` is a video for each of them.
+    """The arguments of every video by its name, with absolute paths; a line with `seeds` is a video
+    for each of them.
 
-    Each has also `demo`, `reads`, the files that it reads, and `identity`, a hash of everything that its files depend
-    on. Raises HeadForcingError with the line of a mistake.
+    Each has also `demo`, `reads`, the files that it reads, and `identity`, a hash of everything
+    that its files depend on. Raises HeadForcingError with the line of a mistake.
     """
     jobs: dict[str, argparse.Namespace] = {}
     names: set[str] = set()
@@ -53,13 +55,17 @@ def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
             for name, fields in _videos(line, number):
                 args = _arguments(fields, name, out)
                 if name.lower() in names:  # some file systems take them for one
-                    raise HeadForcingError(f"there are two videos named {name!r}: give each its own name")
+                    raise HeadForcingError(
+                        f"there are two videos named {name!r}: give each its own name"
+                    )
                 names.add(name.lower())
                 jobs[name] = args
         except HeadForcingError as error:
             raise HeadForcingError(f"{file.name}, line {number}: {error}") from error
     if not jobs:
-        raise HeadForcingError(f'{file.name} has no line: write one JSON object a line, such as {{"demo": true}}')
+        raise HeadForcingError(
+            f'{file.name} has no line: write one JSON object a line, such as {{"demo": true}}'
+        )
     return jobs
 
 
@@ -69,13 +75,17 @@ def outputs(args: argparse.Namespace) -> list[Path]:
 
 
 def check_files(file: Path, jobs: Mapping[str, argparse.Namespace]) -> None:
-    """Refuse videos that cannot be written, or are read for another video: they are made in any order."""
+    """Refuse videos that cannot be written, or are read for another video: they are made in any
+    order.
+    """
     reads: dict[Path, str] = {file: "the list of videos"}
     writes: list[Named] = []
     for name, args in jobs.items():
         for path in outputs(args):
             if path.is_dir():
-                raise HeadForcingError(f"{name}: {path} is a folder: remove it, or give the video another name")
+                raise HeadForcingError(
+                    f"{name}: {path} is a folder: remove it, or give the video another name"
+                )
             writes.append((name, path))
         if args.out is not None:
             writes += [(name, path) for path in VIDEO.writes(args.out, args)]
@@ -96,7 +106,9 @@ def _videos(line: str, number: int) -> list[tuple[str, dict[str, Any]]]:
     fields = {str(key).replace("-", "_"): value for key, value in found.items()}
     name = fields.get("name", f"line-{number:04}")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith((".", " ")):
-        raise HeadForcingError(f"a name has up to 80 letters, digits, spaces, dots and dashes, got {name!r:.80}")
+        raise HeadForcingError(
+            f"a name has up to 80 letters, digits, spaces, dots and dashes, got {name!r:.80}"
+        )
     for field in ("demo", "latents"):
         if not isinstance(fields.get(field, False), bool):
             raise HeadForcingError(f"{field} must be true or false, got {fields[field]!r:.80}")
@@ -112,7 +124,9 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
     """The arguments of one video, whose files are named after it."""
     own = COMMANDS_OWN.intersection(fields)
     if own:
-        raise HeadForcingError(f"{own.pop()!r} is no option of a line: the command sets it for all videos")
+        raise HeadForcingError(
+            f"{own.pop()!r} is no option of a line: the command sets it for all videos"
+        )
     demo = fields.get("demo", False)
     latents = fields.get("latents", False)
     parser = _parser("demo" if demo else "generate")
@@ -130,7 +144,8 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
     args.reads = [(option, path.absolute()) for option, path in reads]
     args.out = out / f"{name}.mp4" if demo or args.vae is not None else None
     args.latents = out / f"{name}.safetensors" if latents or args.out is None else None
-    args.runs = out / "runs" / name  # its own: two stories of one seed would share a folder, which one process locks
+    # its own: two stories of one seed would share a folder, which one process locks
+    args.runs = out / "runs" / name
     return args
 
 
@@ -144,7 +159,9 @@ def _identity(args: argparse.Namespace, demo: bool, latents: bool) -> str:
         if os.path.isfile(path):
             found = os.stat(path)
             stamps.append((str(path), found.st_size, found.st_mtime_ns))
-    return digest({name: str(value) for name, value in (options | {"demo": demo}).items()}, latents, stamps)
+    return digest(
+        {name: str(value) for name, value in (options | {"demo": demo}).items()}, latents, stamps
+    )
 
 
 def _words(fields: dict[str, Any]) -> list[str]:
@@ -163,5 +180,7 @@ def _words(fields: dict[str, Any]) -> list[str]:
         elif isinstance(value, (str, int, float)):
             words.append(f"{option}={value}")
         else:
-            raise HeadForcingError(f"{field} must be a text, a number, true or false, got {value!r:.80}")
+            raise HeadForcingError(
+                f"{field} must be a text, a number, true or false, got {value!r:.80}"
+            )
     return words

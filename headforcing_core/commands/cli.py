@@ -1,4 +1,6 @@
-"""The command line: `headforcing demo | generate | profile | report | ...`; `headforcing --help` lists them all."""
+"""The command line: `headforcing demo | generate | profile | report | ...`; `headforcing --help`
+lists them all.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,17 @@ MOVED = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Exit codes: 0 done, 1 failed, 2 wrong input (one sentence on stderr), 130 interrupted."""
+    """Run one command. Exit codes: 0 done, 1 failed, 2 wrong input (one sentence on stderr), 130
+    interrupted.
+    """
     words = sys.argv[1:] if argv is None else argv
     with usable_streams():
         if words and words[0] in MOVED:
-            return _answer(2, f"error: this is done in a checkout: python -m headforcing.research {MOVED[words[0]]}")
+            return _answer(
+                2,
+                "error: this is done in a checkout: python -m headforcing.research "
+                f"{MOVED[words[0]]}",
+            )
         try:
             args = _parser(words).parse_args(words)
             if "method" in args and args.method not in method_names():
@@ -42,8 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         except HeadForcingError as error:
             return _answer(2, f"error: {error}")
         if "gpus" in args:
-            under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-            several = args.gpus != 1 or args.shard_weights or args.gpu_speeds or args.rank_timeout is not None
+            under_torchrun = (
+                "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+            )
+            several = (
+                args.gpus != 1
+                or args.shard_weights
+                or args.gpu_speeds
+                or args.rank_timeout is not None
+            )
             if under_torchrun or several:
                 from .several import run_on_several  # imports torch
 
@@ -91,8 +106,8 @@ def _parser(words: Sequence[str] = ()) -> Parser:
 def _function(run: Any) -> Any:
     """The function of a command, which may be given by its name.
 
-    Torch is imported without garbage collection, and its modules are left out of later ones: looking through their
-    objects took a tenth of the time of a short command.
+    Torch is imported without garbage collection, and its modules are left out of later ones:
+    looking through their objects took a tenth of the time of a short command.
     """
     if not isinstance(run, str):
         return run
@@ -108,7 +123,8 @@ def _function(run: Any) -> Any:
     return getattr(found, name)
 
 
-# ----------------------------------------------------------------------------------------- what is printed
+# ----------------------------------------------------------------------------------------- what is
+# printed
 
 
 class LossyStream:
@@ -134,13 +150,15 @@ class LossyStream:
 def usable_streams() -> Iterator[None]:
     """In the `with` block nothing fails because stdin, stdout or stderr is closed, or stderr full.
 
-    A closed stream is opened on the null device: else what libraries write to stderr goes to the next file opened.
+    A closed stream is opened on the null device: else what libraries write to stderr goes to the
+    next file opened.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest number that is free
+            # gets the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         out = sys.stdout or nowhere
         err = sys.stderr or nowhere
@@ -156,7 +174,9 @@ def usable_streams() -> Iterator[None]:
 
 
 def _answer(code: int, text: str) -> int:
-    """Print a result, or what went wrong; returns the exit code, which is 1 where stdout does not take a result."""
+    """Print a result, or what went wrong; returns the exit code, which is 1 where stdout does not
+    take a result.
+    """
     if not text:
         return code
     if code not in (0, 1):
@@ -167,14 +187,17 @@ def _answer(code: int, text: str) -> int:
         sys.stdout.flush()
     except (OSError, ValueError) as error:
         _lose(sys.stdout)
-        if not isinstance(error, BrokenPipeError):  # whoever closes a pipe has read what they wanted
+        # whoever closes a pipe has read what they wanted
+        if not isinstance(error, BrokenPipeError):
             sys.stderr.write(f"error: the result cannot be printed: {reason(error)}\n")
             return 1
     return code
 
 
 def _lose(stream: TextIO) -> None:
-    """Send what is left in a stream's buffer to the null device: Python would fail on it when it ends."""
+    """Send what is left in a stream's buffer to the null device: Python would fail on it when it
+    ends.
+    """
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

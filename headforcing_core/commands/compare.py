@@ -35,25 +35,37 @@ from .farms import check_roles, farm_of, render_one, run_jobs
 from .source import Source
 from .values import changed, portable
 
-TURN_SECONDS = 86400.0  # for a worker of a farm: methods of one policy share a run folder, which one at a time writes
+# for a worker of a farm: methods of one policy share a run folder, which one at a time writes
+TURN_SECONDS = 86400.0
 
 
 def compare(args: argparse.Namespace) -> Result:
-    """Render, measure, and write `grid.mp4`, `picture.png`, `comparison.md` and `.json` beside the videos."""
+    """Render, measure, and write `grid.mp4`, `picture.png`, `comparison.md` and `.json` beside the
+    videos.
+    """
     labels = assets.COMPARED if args.demo and args.methods is None else {}
     names = ",".join(args.methods or labels or COMPARED_METHODS)
-    entries = [replace(entry, label=labels.get(entry.method, entry.label)) for entry in entries_of(names)]
+    entries = [
+        replace(entry, label=labels.get(entry.method, entry.label)) for entry in entries_of(names)
+    ]
     source = compared_source(args)
     source.note_unlike_training(source.request.timeline)
     farm = farm_of(args)
     with claimed_folder(args.out):
-        videos, left_out = _plan_videos(source, entries, args, skip=names_all(names), elsewhere=farm.remote)
+        videos, left_out = _plan_videos(
+            source, entries, args, skip=names_all(names), elsewhere=farm.remote
+        )
         rows = _render_all(source, videos, args, farm)
         about = _about(args, source, videos[0].plan)
         shown = [row.entry.label for row in rows]
         tags = {"methods": shown, "seed": args.seed, **about}
         del tags["seeds"]
-        made = grid(args.out / "grid.mp4", rows, fps=about["fps"], metadata={"head_forcing": json.dumps(tags)})
+        made = grid(
+            args.out / "grid.mp4",
+            rows,
+            fps=about["fps"],
+            metadata={"head_forcing": json.dumps(tags)},
+        )
         prompts = list(zip(about["starts_seconds"], about["prompts"], strict=True))
         tiles = [(row.entry.label, row.video) for row in rows]
         picture = side_by_side(args.out / "picture.png", tiles, prompts, about["seconds"])
@@ -71,7 +83,9 @@ def compare(args: argparse.Namespace) -> Result:
             "left_out": left_out,
         }
         files = [f"grid     {made.path}", f"picture  {picture}"]
-        return write_result(args.out, "comparison", text=report_text(rows, left_out), found=found, files=files)
+        return write_result(
+            args.out, "comparison", text=report_text(rows, left_out), found=found, files=files
+        )
 
 
 def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[str, Any]:
@@ -98,7 +112,13 @@ def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[s
 
 
 def write_result(
-    folder: Path, name: str, *, text: str, found: dict[str, Any], files: Sequence[str] = (), indent: int | None = 1
+    folder: Path,
+    name: str,
+    *,
+    text: str,
+    found: dict[str, Any],
+    files: Sequence[str] = (),
+    indent: int | None = 1,
 ) -> Result:
     """Write a result to a folder as Markdown and JSON, and return it."""
     lines = [text, "", *files]
@@ -111,9 +131,13 @@ def write_result(
 
 
 def compared_source(args: argparse.Namespace) -> Source:
-    """The source of all videos of a comparison: the model of `--weights` with its VAE, else the embedded one."""
+    """The source of all videos of a comparison: the model of `--weights` with its VAE, else the
+    embedded one.
+    """
     if args.weights is not None and (args.prompts is None or args.vae is None):
-        raise HeadForcingError("--weights needs --prompts, and --vae, the Wan 2.1 VAE, to make videos")
+        raise HeadForcingError(
+            "--weights needs --prompts, and --vae, the Wan 2.1 VAE, to make videos"
+        )
     return Source.of(args)
 
 
@@ -130,10 +154,19 @@ class ComparedVideo:
     def of(cls, common: Source, entry: Entry, seed: int, folder: Path) -> ComparedVideo:
         """Plan an entry's video."""
         source = common.with_request(options=entry.options(common.request.options, seed))
-        return cls(entry, source, entry.planned(source.request.plan), folder / f"{entry.key}-seed{seed}.mp4")
+        return cls(
+            entry,
+            source,
+            entry.planned(source.request.plan),
+            folder / f"{entry.key}-seed{seed}.mp4",
+        )
 
     def job(
-        self, args: argparse.Namespace, embeds: Mapping[str, Shared[Tensor]], farm: Farm, encodes: bool = False
+        self,
+        args: argparse.Namespace,
+        embeds: Mapping[str, Shared[Tensor]],
+        farm: Farm,
+        encodes: bool = False,
     ) -> ComparedJob:
         """The video as a job; `args` have its prompts and its length."""
         request = self.source.request
@@ -141,14 +174,22 @@ class ComparedVideo:
         if farm.parallel:
             given = changed(portable(given), json=True)  # workers show no bars
         patience = TURN_SECONDS if farm.parallel else 0.0
-        return ComparedJob(given, self.entry, request.options.seed, embeds=embeds, encodes=encodes, patience=patience)
+        return ComparedJob(
+            given,
+            self.entry,
+            request.options.seed,
+            embeds=embeds,
+            encodes=encodes,
+            patience=patience,
+        )
 
 
 @dataclass(frozen=True)
 class ComparedJob:
     """A video of a comparison as a worker gets it.
 
-    `args` have its prompts and length, and its folders; `encodes` and `patience` as for `render_one`.
+    `args` have its prompts and length, and its folders; `encodes` and `patience` as for
+    `render_one`.
     """
 
     args: argparse.Namespace
@@ -164,9 +205,16 @@ class ComparedJob:
 
 
 def _plan_videos(
-    source: Source, entries: Sequence[Entry], args: argparse.Namespace, *, skip: bool, elsewhere: bool
+    source: Source,
+    entries: Sequence[Entry],
+    args: argparse.Namespace,
+    *,
+    skip: bool,
+    elsewhere: bool,
 ) -> tuple[list[ComparedVideo], dict[str, str]]:
-    """Plan and check the videos of all entries; returns them and, with `skip`, why others are left out."""
+    """Plan and check the videos of all entries; returns them and, with `skip`, why others are left
+    out.
+    """
 
     def plan_one(entry: Entry) -> tuple[ComparedVideo, Needs]:
         video = ComparedVideo.of(source, entry, args.seed, args.out)
@@ -196,6 +244,9 @@ def _render_all(
 def render_compared(job: ComparedJob) -> Compared:
     """Render and measure one video of a comparison; with `--runs` finished blocks are reused."""
     video = job.planned()
-    with claimed(video.path, patience=job.patience):  # `generate --out` may name a file in a comparison's folder
-        render, result = render_one(video.source, job.embeds, video.path, encodes=job.encodes, patience=job.patience)
+    # `generate --out` may name a file in a comparison's folder
+    with claimed(video.path, patience=job.patience):
+        render, result = render_one(
+            video.source, job.embeds, video.path, encodes=job.encodes, patience=job.patience
+        )
     return measured(video.entry, render.plan, video.source.machine.dtype, result)

@@ -1,4 +1,6 @@
-"""Videos that a farm makes: the farm of a command, and the model that a worker keeps from one job to the next."""
+"""Videos that a farm makes: the farm of a command, and the model that a worker keeps from one job
+to the next.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def farm_of(args: argparse.Namespace) -> Farm:
 def run_jobs(
     farm: Farm, function: Callable[[Job], Value], jobs: Mapping[str, Job], *, unit: str, quiet: bool
 ) -> Iterator[Outcome[Value]]:
-    """The outcomes of jobs, with a bar if they are made at the same time; a job in this process has its own."""
+    """The outcomes of jobs, with a bar if they are made at the same time; a job in this process has
+    its own.
+    """
     with tqdm(total=len(jobs), unit=unit, disable=quiet or not farm.parallel) as bar:
         for outcome in farm.run(function, jobs):
             yield outcome
@@ -38,14 +42,17 @@ def run_jobs(
 
 
 def check_roles(jobs: Mapping[str, RenderJob], farm: Farm) -> None:
-    """Refuse videos at the same time that would each find head roles: one after the other all use the first's."""
+    """Refuse videos at the same time that would each find head roles: one after the other all use
+    the first's.
+    """
     if not farm.parallel or len(jobs) == 1:
         return
     for name, job in jobs.items():
         if job.with_found_roles().plan.auto is not None and not job.finished_blocks:
             raise HeadForcingError(
-                f"{name}: the roles of this model's heads are not known yet, and videos made at the same time would "
-                "each find their own: make one video first, measure them with `headforcing profile`, or give a profile"
+                f"{name}: the roles of this model's heads are not known yet, and videos made at "
+                "the same time would each find their own: make one video first, measure them with "
+                "`headforcing profile`, or give a profile"
             )
 
 
@@ -58,7 +65,8 @@ def render_one(
     encodes: bool = False,
     patience: float = 0.0,
 ) -> tuple[RenderJob, RenderResult]:
-    """Render one of many videos with the model of the last one, if it is the same; another is let go first.
+    """Render one of many videos with the model of the last one, if it is the same; another is let
+    go first.
 
     Args:
         encodes: whether a video of any of these jobs needs the VAE's encoder.

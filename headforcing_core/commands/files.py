@@ -1,4 +1,6 @@
-"""The commands that describe and convert models, and those that do a part of a render: `encode`, `decode`."""
+"""The commands that describe and convert models, and those that do a part of a render: `encode`,
+`decode`.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ CHUNK_FRAMES = 3  # of latents that are decoded at a time
 
 def inspect(args: argparse.Namespace) -> Result:
     """Describe a head profile, or a checkpoint and the cache of a minute."""
-    if args.file.suffix == ".json" and not args.file.name.endswith(".index.json"):  # which names a model's files
+    # which names a model's files
+    if args.file.suffix == ".json" and not args.file.name.endswith(".index.json"):
         return _inspect_profile(load_profile(args.file))
     info = inspect_checkpoint(args.file, num_heads=args.num_heads)
     options, family = with_family(RenderOptions(model_family=AUTO_FAMILY), args.file)
@@ -68,7 +71,10 @@ def _inspect_profile(profile: HeadProfile) -> Result:
     counts = profile.counts()
     roles = ", ".join(f"{count} {role}" for role, count in counts.items())
     size = f"{profile.num_layers} layers x {profile.num_heads} heads"
-    text = f"head profile {profile.name!r}: {size}, {roles}\n{json.dumps(profile.provenance, indent=1)}"
+    text = (
+        f"head profile {profile.name!r}: {size}, "
+        f"{roles}\n{json.dumps(profile.provenance, indent=1)}"
+    )
     found = {
         "name": profile.name,
         "num_layers": profile.num_layers,
@@ -84,8 +90,12 @@ def methods(args: argparse.Namespace) -> Result:
     options = {}
     for name in method_names():
         if name not in ALIASES:
-            options[name] = {option: default for option, (default, _) in options_of(method_policy(name)).items()}
-    aliases = {name: {"method": method, "options": text} for name, (method, text) in ALIASES.items()}
+            options[name] = {
+                option: default for option, (default, _) in options_of(method_policy(name)).items()
+            }
+    aliases = {
+        name: {"method": method, "options": text} for name, (method, text) in ALIASES.items()
+    }
     return {"text": "\n".join(list_methods()), "json": {"options": options, "aliases": aliases}}
 
 
@@ -103,14 +113,20 @@ def budget(args: argparse.Namespace) -> Result:
         ("every frame in every head", "self_forcing", heads),
         ("window of 21 frames", "self_forcing_window_21", heads),
         *of_paper,
-        *((name, name, heads) for name, row in METHODS.items() if row.policy not in PRESETS.values()),
+        *(
+            (name, name, heads)
+            for name, row in METHODS.items()
+            if row.policy not in PRESETS.values()
+        ),
     ]
     found = []
     cells = []
     for seconds in args.seconds:
         timeline = parse_timeline("a video", seconds)
         for name, method, profile in caches:
-            options = RenderOptions(method=method, width=width, height=height, model_family=args.model_family)
+            options = RenderOptions(
+                method=method, width=width, height=height, model_family=args.model_family
+            )
             try:
                 shape = options.plan(config, timeline, profile=profile).shape
             except HeadForcingError:
@@ -118,23 +134,32 @@ def budget(args: argparse.Namespace) -> Result:
                     raise
                 continue  # another paper's method makes no video that short, or has another sampler
             size = shape.bytes(torch.bfloat16)
-            found.append({"seconds": seconds, "cache": name, "frame_slots": shape.frame_slots, "bytes": size})
+            found.append(
+                {"seconds": seconds, "cache": name, "frame_slots": shape.frame_slots, "bytes": size}
+            )
             cells.append([f"{seconds:g}", name, f"{shape.frame_slots:,}", format_bytes(size)])
-    return {"text": markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells), "json": found}
+    return {
+        "text": markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells),
+        "json": found,
+    }
 
 
 def memory(args: argparse.Namespace) -> Result:
     """Estimate a minute of a released model on cards; sizes with the same answers share a table."""
     for gib in args.cards:
         if not 0 < gib <= MAX_CARD_GIB:
-            raise HeadForcingError(f"--cards must be above 0 and at most {MAX_CARD_GIB} GiB, got {gib:g}")
+            raise HeadForcingError(
+                f"--cards must be above 0 and at most {MAX_CARD_GIB} GiB, got {gib:g}"
+            )
     tables: dict[str, list[str]] = {}
     found = []
     for size in args.sizes:
         width, height = parse_size(size)
         _, needs = released_needs(width, height, args.model_family)
         cards = [card(gib, width, height, args.model_family) for gib in args.cards]
-        found.append({"size": size, "needs": asdict(needs), "cards": [asdict(one) for one in cards]})
+        found.append(
+            {"size": size, "needs": asdict(needs), "cards": [asdict(one) for one in cards]}
+        )
         table = f"{_parts_table(needs)}\n\n{_cards_table(cards)}"
         tables.setdefault(table, []).append(size)
     text = "\n\n".join(f"{' and '.join(sizes)}:\n\n{table}" for table, sizes in tables.items())
@@ -165,7 +190,9 @@ def _cards_table(cards: Sequence[Card]) -> str:
         places = ", ".join(f"{file}: {place}" for file, place in one.text_encoder.items())
         fits = [_describe_fit(one.command_line), f"{_describe_fit(one.comfyui)}; {streamed}"]
         rows.append([f"{one.size:g} GB", format_bytes(one.room), *fits, places])
-    return markdown_table(["card", "room", "command line", "ComfyUI", "umT5 on the command line"], rows)
+    return markdown_table(
+        ["card", "room", "command line", "ComfyUI", "umT5 on the command line"], rows
+    )
 
 
 def _describe_fit(fit: Fit) -> str:
@@ -175,17 +202,24 @@ def _describe_fit(fit: Fit) -> str:
 
 
 def convert(args: argparse.Namespace) -> Result:
-    """Write a copy of a checkpoint; a LoRA is only renamed, since its strength is set where it is used."""
+    """Write a copy of a checkpoint; a LoRA is only renamed, since its strength is set where it is
+    used.
+    """
     found: dict[str, Any] = {"out": str(args.out)}
     dtype = DTYPES[args.dtype]
     if holds_lora(args.file):
         if args.lora is not None:
-            raise HeadForcingError(f"{args.file.name} is a LoRA itself: give the base model first to merge one into it")
+            raise HeadForcingError(
+                f"{args.file.name} is a LoRA itself: give the base model first to merge one into it"
+            )
         with claimed(args.out):
             found["tensors"] = convert_lora(args.file, args.out, dtype)
         summary = f"LoRA of {found['tensors']} tensors, named as ComfyUI's LoRA loaders expect"
     else:
-        with claimed(args.out), tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json, delay=1e-3) as bar:
+        with (
+            claimed(args.out),
+            tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json, delay=1e-3) as bar,
+        ):
 
             def on_progress(written: int, total: int) -> None:
                 bar.total = total
@@ -209,7 +243,8 @@ def convert(args: argparse.Namespace) -> Result:
     return {"text": f"{summary}\nwrote {args.out}, {format_bytes(found['bytes'])}", "json": found}
 
 
-# ------------------------------------------------------------------------------------- parts of a render
+# ------------------------------------------------------------------------------------- parts of a
+# render
 
 
 def encode(args: argparse.Namespace) -> Result:
@@ -217,7 +252,9 @@ def encode(args: argparse.Namespace) -> Result:
     from ..weights.umt5 import save_embeddings
 
     if args.out.suffix != ".safetensors":
-        raise HeadForcingError(f"the file of embeddings must end in .safetensors, got {args.out.name!r}")
+        raise HeadForcingError(
+            f"the file of embeddings must end in .safetensors, got {args.out.name!r}"
+        )
     options = RenderOptions(model_family=args.model_family)
     timelines = [options.parse(read_text(text)) for text in args.prompts]
     texts = list(dict.fromkeys(text for timeline in timelines for text in timeline.texts))
@@ -243,12 +280,26 @@ def decode(args: argparse.Namespace) -> Result:
             codec = toy_codec(device)
         else:
             encodes = bool(video.restarts)
-            codec = load_codec(args.vae, device, DTYPES[args.dtype], encodes=encodes, decoder=args.decoder)
-        settings = VideoSettings(args.out, video.fps, video.tags, scale=args.scale, partial=partial_path(args.out))
-        info = write_video(settings, video.blocks, codec.decoder(video.restarts), video.video_frames)
+            codec = load_codec(
+                args.vae, device, DTYPES[args.dtype], encodes=encodes, decoder=args.decoder
+            )
+        settings = VideoSettings(
+            args.out, video.fps, video.tags, scale=args.scale, partial=partial_path(args.out)
+        )
+        info = write_video(
+            settings, video.blocks, codec.decoder(video.restarts), video.video_frames
+        )
     made = f"{info.video_frames} frames, {info.seconds:.2f} s, in {args.out}"
-    found = {"video": str(args.out), "frames": info.video_frames, "seconds": info.seconds, "problems": problems}
-    return {"text": "\n".join([made, *(f"damaged  {problem}" for problem in problems)]), "json": found}
+    found = {
+        "video": str(args.out),
+        "frames": info.video_frames,
+        "seconds": info.seconds,
+        "problems": problems,
+    }
+    return {
+        "text": "\n".join([made, *(f"damaged  {problem}" for problem in problems)]),
+        "json": found,
+    }
 
 
 @dataclass(frozen=True)
@@ -276,10 +327,14 @@ def _of_file(path: Path) -> LatentVideo:
         about = json.loads(read_weights(path)[1].get("head_forcing", "{}"))
         video_frames = int(about.get("video_frames", most))
         restarts = tuple(map(int, about.get("restart_frames", ())))
-        if not 1 <= video_frames <= most or not all(0 <= frame < len(latents) for frame in restarts):
+        if not 1 <= video_frames <= most or not all(
+            0 <= frame < len(latents) for frame in restarts
+        ):
             raise ValueError("of another video")
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise HeadForcingError(f"{path} does not say what its latents are of; write them again") from error
+        raise HeadForcingError(
+            f"{path} does not say what its latents are of; write them again"
+        ) from error
     blocks = torch.split(latents, CHUNK_FRAMES)
     return LatentVideo(blocks, video_frames, latent_format(latents.shape[1]).fps, restarts)
 

@@ -1,4 +1,6 @@
-"""The machine of a command, and a model in its memory, which renders videos to files and shows the progress."""
+"""The machine of a command, and a model in its memory, which renders videos to files and shows the
+progress.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from ..render.live_story import Story
 
 OUT_OF_MEMORY = (
-    "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them later"
+    "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and "
+    "decode them later"
 )
 
 
@@ -40,7 +43,8 @@ OUT_OF_MEMORY = (
 class Machine:
     """Devices and attention backend of a command.
 
-    `vae_device` is None for decoding in turn; `peers` are the ranks that make one video together, None for one GPU.
+    `vae_device` is None for decoding in turn; `peers` are the ranks that make one video together,
+    None for one GPU.
     """
 
     device: torch.device
@@ -56,8 +60,12 @@ class Machine:
     shard_weights: bool
 
     @classmethod
-    def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int, elsewhere: bool = False) -> Machine:
-        """Take the fields from the arguments; `elsewhere`: another process renders, and no device is tried here."""
+    def of(
+        cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int, elsewhere: bool = False
+    ) -> Machine:
+        """Take the fields from the arguments; `elsewhere`: another process renders, and no device
+        is tried here.
+        """
         device = torch.device("cpu") if elsewhere else pick_device(args.device)
         choice = "auto" if elsewhere else args.attention
         vae_device = None
@@ -73,7 +81,8 @@ class Machine:
             attention_choice=choice,
             cuda_graph=args.cuda_graph and not elsewhere,
             compile=args.compile,
-            quiet=args.json or (peers is not None and not peers.leads),  # rank 0 alone shows progress
+            # rank 0 alone shows progress
+            quiet=args.json or (peers is not None and not peers.leads),
             vae_device=vae_device,
             fp8_linears=args.fp8_linears,
             peers=peers,
@@ -92,10 +101,15 @@ class Machine:
             return []
         if fp8.has_product(self.device):
             return [f"{fp8.INEXACT} (--fp8-linears)"]
-        return [f"{fp8.INEXACT} (--fp8-linears, emulated: this device does not multiply them, nothing is faster)"]
+        return [
+            f"{fp8.INEXACT} (--fp8-linears, emulated: this device does not multiply them, nothing "
+            "is faster)"
+        ]
 
     def place(self, plan: RenderPlan) -> Place:
-        """Choose where a plan's video is made; the attention backend `auto` is timed at the sizes of its cache."""
+        """Choose where a plan's video is made; the attention backend `auto` is timed at the sizes
+        of its cache.
+        """
         attention = self.attention
         if self.peers is not None:  # each of them could choose another backend
             from ..distributed.ranks import rank_place
@@ -119,11 +133,17 @@ class LoadedModel:
     scale: int
 
     def render(
-        self, job: RenderJob, video: Path | None, latents: Path | None = None, story: Story | None = None
+        self,
+        job: RenderJob,
+        video: Path | None,
+        latents: Path | None = None,
+        story: Story | None = None,
     ) -> RenderResult:
-        """Render one video to files and, if there is one, a run folder; on interruption the error says what is kept.
+        """Render one video to files and, if there is one, a run folder; on interruption the error
+        says what is kept.
 
-        Where latents are written, too, a video that cannot be written is the result's `failure`, else an error.
+        Where latents are written, too, a video that cannot be written is the result's `failure`,
+        else an error.
         """
         machine = self.machine
         model = WanVideoModel(self.backbone, machine.dtype, machine.device)
@@ -159,13 +179,17 @@ class LoadedModel:
             ranks = MeasuredRanks(str(machine.device))
             listeners.append(ranks)
         try:
-            result = make_video(job.with_request(codec=self.codec), model, machine.place(job.plan), listeners)
+            result = make_video(
+                job.with_request(codec=self.codec), model, machine.place(job.plan), listeners
+            )
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
             said = OUT_OF_MEMORY
             if machine.peers is not None:
-                said = f"rank {machine.peers.rank} of {machine.peers.world} ({machine.device}): {said}"
+                said = (
+                    f"rank {machine.peers.rank} of {machine.peers.world} ({machine.device}): {said}"
+                )
             raise HeadForcingError("; ".join([said, *self._kept(bar, video)])) from error
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt(*self._kept(bar, video)) from stop
@@ -176,7 +200,9 @@ class LoadedModel:
         return replace(result, latents_file=latents)
 
     def _kept(self, bar: ProgressBar, video: Path | None) -> list[str]:
-        """Say what is stored of a render that ended early, and how to resume it; rank 0 alone says so."""
+        """Say what is stored of a render that ended early, and how to resume it; rank 0 alone says
+        so.
+        """
         if bar.render is None or not self.machine.leads:
             return []
         job = bar.render.job

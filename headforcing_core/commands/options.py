@@ -1,4 +1,6 @@
-"""The options that mean the same in every command that has them, with their types, defaults and help."""
+"""The options that mean the same in every command that has them, with their types, defaults and
+help.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,17 @@ from ..render.settings import DEFAULTS
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.references import MAX_REFERENCES
 from ..timeline.switch import SWITCHES
-from .parser import FOLLOWED, NAMED, PROFILE, READ, STORE, count, method_options, seed_number, speeds
+from .parser import (
+    FOLLOWED,
+    NAMED,
+    PROFILE,
+    READ,
+    STORE,
+    count,
+    method_options,
+    seed_number,
+    speeds,
+)
 
 THEMES = ("dark", "light")
 
@@ -23,76 +35,192 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "--text-encoder": (READ, None, "umT5-xxl encoder, ComfyUI's or the original file"),
     "--embeddings": (READ, None, "precomputed prompt embeddings instead of a text encoder"),
     "--vae": (READ, None, "Wan 2.1 VAE, or a tiny decoder for a fast draft; needed for a video"),
-    "--decoder": (names.DECODERS, "auto", "what the file of --vae is: wan, or one of the tiny decoders; auto goes by "
-                  "its tensors (auto)"),
-    "--park-features": (bool, None, "on a GPU: what the VAE keeps of earlier frames waits in the host's memory while "
-                        "blocks are sampled (off)"),
+    "--decoder": (
+        names.DECODERS,
+        "auto",
+        "what the file of --vae is: wan, or one of the tiny decoders; auto goes by "
+        "its tensors (auto)",
+    ),
+    "--park-features": (
+        bool,
+        None,
+        "on a GPU: what the VAE keeps of earlier frames waits in the host's memory while "
+        "blocks are sampled (off)",
+    ),
     "--num-heads": (int, None, "only for models whose heads are not 128 wide"),
     "--dtype": (names.DTYPES, "bf16", "compute dtype (bf16)"),
     "--seed": (seed_number, DEFAULTS.seed, None),
-    "--switch": (SWITCHES, DEFAULTS.switch.kind, "what a new prompt does to the caches: reset nothing, recache writes "
-                 "the last blocks again under the new prompt, flush keeps only the first and the last two latent "
-                 "frames; a tag before a prompt, such as [flush], sets it for that prompt (reset)"),
-    "--blend-blocks": (int, DEFAULTS.switch.blend_blocks, "blocks over which the text embedding is interpolated at a "
-                       "new prompt; tag: [blend 3]"),
-    "--re-anchor": (bool, None, "scene cut: a new prompt's first frames replace the anchor heads' first frames; tag: "
-                    "[re-anchor]"),
-    "--profile": (PROFILE, None, f"head profile: a file, {', '.join(names.bundled_profiles())}, or auto, which finds "
-                  "the roles in the first seconds and stores them for later runs; default: the bundled one that fits "
-                  "the model, else auto"),
-    "--rule": (names.RULES, None, "roles from the profile's shares: quota (the paper's), function (memory heads are "
-               "those that look at the middle most), auto (function where the quota misnames a head); default: as in "
-               "the profile"),
+    "--switch": (
+        SWITCHES,
+        DEFAULTS.switch.kind,
+        "what a new prompt does to the caches: reset nothing, recache writes "
+        "the last blocks again under the new prompt, flush keeps only the first and the "
+        "last two latent frames; a tag before a prompt, such as [flush], sets it for that "
+        "prompt (reset)",
+    ),
+    "--blend-blocks": (
+        int,
+        DEFAULTS.switch.blend_blocks,
+        "blocks over which the text embedding is interpolated at a new prompt; tag: [blend 3]",
+    ),
+    "--re-anchor": (
+        bool,
+        None,
+        "scene cut: a new prompt's first frames replace the anchor heads' first frames; tag: "
+        "[re-anchor]",
+    ),
+    "--profile": (
+        PROFILE,
+        None,
+        f"head profile: a file, {', '.join(names.bundled_profiles())}, or auto, which finds "
+        "the roles in the first seconds and stores them for later runs; default: the "
+        "bundled one that fits the model, else auto",
+    ),
+    "--rule": (
+        names.RULES,
+        None,
+        "roles from the profile's shares: quota (the paper's), function (memory heads are "
+        "those that look at the middle most), auto (function where the quota misnames a "
+        "head); default: as in the profile",
+    ),
     "--found-profiles": (STORE, None, "folder for found profiles; default: in the user's cache"),
-    "--model-family": ((AUTO_FAMILY, *SCHEDULES), AUTO_FAMILY, "noise levels, block, profile; auto goes by what the "
-                       "weights file states, or by its name (auto)"),
+    "--model-family": (
+        (AUTO_FAMILY, *SCHEDULES),
+        AUTO_FAMILY,
+        "noise levels, block, profile; auto goes by what the "
+        "weights file states, or by its name (auto)",
+    ),
     "--sigmas": (str, DEFAULTS.sigmas, "noise levels, such as '1, 0.9375, 0.8333, 0.625'"),
     "--episodic-frames": (int, None, "the same as --set memory.episodic_frames=N (5)"),
     "--recent-frames": (int, None, "the same as --set memory.recent_frames=N (3)"),
     "--novelty-threshold": (float, None, "the same as --set episodic.novelty_threshold=X (0.95)"),
     "--update-interval": (int, None, "the same as --set episodic.update_interval=N (3)"),
     "--runs": (STORE, None, "folder for finished blocks; the same command resumes from them"),
-    "--state-seconds": (float, DEFAULTS.state_seconds, "seconds between two stored states of the cache in --runs; 0: "
-                        "never"),
+    "--state-seconds": (
+        float,
+        DEFAULTS.state_seconds,
+        "seconds between two stored states of the cache in --runs; 0: never",
+    ),
     "--device": (None, "auto", "auto, cpu, cuda, mps (auto)"),
-    "--vae-device": (None, None, "decode on this device, such as cuda:1, while the next block is sampled; default: on "
-                     "--device, in turn", {"metavar": "DEVICE"}),
-    "--attention": (("auto", *names.BACKENDS), "auto", names.ATTENTION_HELP, {"type": names.backend_name}),
-    "--cuda-graph": (bool, None, "on CUDA: replay denoising passes as a CUDA graph while the cache's layout is the "
-                     "same; needs the memory of one more pass; not yet tried on a GPU (off)"),
-    "--compile": (bool, None, "compile the parts of layers that do not use the cache with torch.compile, in place of "
-                  "the fused kernels: compiles first and needs a C compiler; not yet tried on a GPU (off)"),
-    "--fp8-linears": (bool, None, "inexact: linear layers of all blocks in 8-bit floating point, which halves their "
-                      "memory; meant for GPUs that multiply it, not yet tried on one (off)"),
-    "--farm": (None, None, "make videos at the same time with Ray: local starts it on this machine, auto finds the "
-               "cluster that this machine belongs to, ray://HOST:PORT reaches another; all machines need the same "
-               "files at the same paths"),
-    "--farm-gpus": (float, None, "GPUs for each video, 0.5 for two videos on one; default: 1 if there are any"),
-    "--farm-workers": (int, None, "with --farm local: videos at a time; default: one for each GPU, or core"),
-    "--start-image": (READ, None, "image that the video begins with, for framewise models, LongLive 2.0 and Self "
-                      "Gradient Forcing; cropped around the middle and scaled to the size", {"metavar": "FILE"}),
-    "--start-video": (READ, None, "video of any size and frame rate to go on from, without sound", {"metavar": "FILE"}),
+    "--vae-device": (
+        None,
+        None,
+        "decode on this device, such as cuda:1, while the next block is sampled; default: on "
+        "--device, in turn",
+        {"metavar": "DEVICE"},
+    ),
+    "--attention": (
+        ("auto", *names.BACKENDS),
+        "auto",
+        names.ATTENTION_HELP,
+        {"type": names.backend_name},
+    ),
+    "--cuda-graph": (
+        bool,
+        None,
+        "on CUDA: replay denoising passes as a CUDA graph while the cache's layout is the "
+        "same; needs the memory of one more pass; not yet tried on a GPU (off)",
+    ),
+    "--compile": (
+        bool,
+        None,
+        "compile the parts of layers that do not use the cache with torch.compile, in place of "
+        "the fused kernels: compiles first and needs a C compiler; not yet tried on a "
+        "GPU (off)",
+    ),
+    "--fp8-linears": (
+        bool,
+        None,
+        "inexact: linear layers of all blocks in 8-bit floating point, which halves their "
+        "memory; meant for GPUs that multiply it, not yet tried on one (off)",
+    ),
+    "--farm": (
+        None,
+        None,
+        "make videos at the same time with Ray: local starts it on this machine, auto finds the "
+        "cluster that this machine belongs to, ray://HOST:PORT reaches another; all "
+        "machines need the same files at the same paths",
+    ),
+    "--farm-gpus": (
+        float,
+        None,
+        "GPUs for each video, 0.5 for two videos on one; default: 1 if there are any",
+    ),
+    "--farm-workers": (
+        int,
+        None,
+        "with --farm local: videos at a time; default: one for each GPU, or core",
+    ),
+    "--start-image": (
+        READ,
+        None,
+        "image that the video begins with, for framewise models, LongLive 2.0 and Self "
+        "Gradient Forcing; cropped around the middle and scaled to the size",
+        {"metavar": "FILE"},
+    ),
+    "--start-video": (
+        READ,
+        None,
+        "video of any size and frame rate to go on from, without sound",
+        {"metavar": "FILE"},
+    ),
     "--start-part": (names.PARTS, None, "which part of --start-video is taken (last)"),
-    "--start-seconds": (float, None, "how much of it is taken at most, in whole blocks "
-                        f"({names.DEFAULT_START_SECONDS:g})"),
-    "--reference": (NAMED, [], "picture that scenes keep: hero=hero.png is held while the scene of a prompt with "
-                    f"@hero lasts; may be given up to {MAX_REFERENCES} times; needs --vae",
-                    {"action": "append", "metavar": "NAME=FILE"}),
-    "--follow": (FOLLOWED, None, "like --prompts @FILE, and reads FILE again when it changes: prompts that have not "
-                 "begun take the new text; the story that was rendered is written beside the video, with the ending "
-                 ".story.txt", {"metavar": "FILE"}),
+    "--start-seconds": (
+        float,
+        None,
+        f"how much of it is taken at most, in whole blocks ({names.DEFAULT_START_SECONDS:g})",
+    ),
+    "--reference": (
+        NAMED,
+        [],
+        "picture that scenes keep: hero=hero.png is held while the scene of a prompt with "
+        f"@hero lasts; may be given up to {MAX_REFERENCES} times; needs --vae",
+        {"action": "append", "metavar": "NAME=FILE"},
+    ),
+    "--follow": (
+        FOLLOWED,
+        None,
+        "like --prompts @FILE, and reads FILE again when it changes: prompts that have not "
+        "begun take the new text; the story that was rendered is written beside the "
+        "video, with the ending "
+        ".story.txt",
+        {"metavar": "FILE"},
+    ),
     "--method": (None, DEFAULTS.method, None, {"metavar": f"{{{','.join(method_names())}}}"}),
-    "--set": (method_options, [], "an option of the method, such as window_frames=12; may be given several times; "
-              "`headforcing methods` lists all of them", {"action": "extend", "metavar": "NAME=VALUE"}),
+    "--set": (
+        method_options,
+        [],
+        "an option of the method, such as window_frames=12; may be given several times; "
+        "`headforcing methods` lists all of them",
+        {"action": "extend", "metavar": "NAME=VALUE"},
+    ),
     "--roles": (names.ROLE_ARRANGEMENTS, DEFAULTS.roles, None),
     "--shuffle": (int, DEFAULTS.shuffle, "with --roles shuffled: which shuffle (0)"),
-    "--gpus": (count, 1, "GPUs of this machine that make the video together, with the heads and their caches divided "
-               "among them; not yet tried on GPUs (1)"),
-    "--shard-weights": (bool, None, "with --gpus: the weights, too, in equal shares on all GPUs, for models that do "
-                        "not fit on one (off)"),
-    "--gpu-speeds": (speeds, None, "with --gpus: how fast the GPUs are relative to each other, as 2,1; work is divided "
-                     "in proportion (equal)", {"metavar": "A,B,..."}),
-    "--rank-timeout": (float, None, "with --gpus: a rank that does not answer the others for so long counts as dead, "
-                       "and all are started again (600)", {"metavar": "SECONDS"}),
+    "--gpus": (
+        count,
+        1,
+        "GPUs of this machine that make the video together, with the heads and their caches "
+        "divided among them; not yet tried on GPUs (1)",
+    ),
+    "--shard-weights": (
+        bool,
+        None,
+        "with --gpus: the weights, too, in equal shares on all GPUs, for models that do "
+        "not fit on one (off)",
+    ),
+    "--gpu-speeds": (
+        speeds,
+        None,
+        "with --gpus: how fast the GPUs are relative to each other, as 2,1; work is divided "
+        "in proportion (equal)",
+        {"metavar": "A,B,..."},
+    ),
+    "--rank-timeout": (
+        float,
+        None,
+        "with --gpus: a rank that does not answer the others for so long counts as dead, "
+        "and all are started again (600)",
+        {"metavar": "SECONDS"},
+    ),
     "--theme": (THEMES, "light", "of the plot (light)"),
-}  # fmt: skip
+}

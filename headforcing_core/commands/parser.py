@@ -1,7 +1,7 @@
 """The parser of the command line, and the types of its arguments.
 
-Files and folders are declared by the argument's type as what is read and what is written. `Parser` refuses a command
-that would write over a file that it reads, before anything is opened for writing.
+Files and folders are declared by the argument's type as what is read and what is written. `Parser`
+refuses a command that would write over a file that it reads, before anything is opened for writing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def speeds(text: str) -> tuple[float, ...]:
     except ValueError:
         found = (0.0,)
     if not all(0.001 <= speed <= 1000 for speed in found):
-        raise Mistake(f"expected numbers from 0.001 to 1000 with commas between them, as 2,1, got {text!r}")
+        raise Mistake(
+            f"expected numbers from 0.001 to 1000 with commas between them, as 2,1, got {text!r}"
+        )
     return found
 
 
@@ -67,7 +69,9 @@ def method_options(text: str) -> list[tuple[str, str]]:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose numbers are finite and whose errors are one short line, whatever the arguments hold."""
+    """A parser whose numbers are finite and whose errors are one short line, whatever the arguments
+    hold.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -80,13 +84,14 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Raises HeadForcingError as `check_files`."""
         found, unknown = super().parse_known_args(args, namespace)
-        if not unknown and self._subparsers is None:  # an unknown argument is an error; a command checks its own files
+        # an unknown argument is an error; a command checks its own files
+        if not unknown and self._subparsers is None:
             self.check_files(found)
         return found, unknown
 
     def check_files(self, found: argparse.Namespace) -> None:
-        """Refuse pipes and devices in place of files that are read, and files that would be written over one of these,
-        see `check_kept`."""
+        """Refuse pipes and devices in place of files that are read, and files that would be written
+        over one of these, see `check_kept`."""
         reads, writes = named_files(self, found)
         for _, path in reads:
             if os.path.exists(path) and not os.path.isdir(path):
@@ -94,11 +99,13 @@ class Parser(argparse.ArgumentParser):
         check_kept(reads, writes)
 
 
-def subcommands(parser: argparse.ArgumentParser) -> Callable[[str, Any, str], argparse.ArgumentParser]:
+def subcommands(
+    parser: argparse.ArgumentParser,
+) -> Callable[[str, Any, str], argparse.ArgumentParser]:
     """A function that adds a command to a parser, from its name, what runs it, and its help.
 
-    It is run by a function of the parsed arguments, or the name of one, `module.function` of this folder, which is
-    imported when it is called; empty for a group of commands.
+    It is run by a function of the parsed arguments, or the name of one, `module.function` of this
+    folder, which is imported when it is called; empty for a group of commands.
     """
     added = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -106,13 +113,16 @@ def subcommands(parser: argparse.ArgumentParser) -> Callable[[str, Any, str], ar
         sub: argparse.ArgumentParser = added.add_parser(name, help=text, description=text)
         if run:
             sub.set_defaults(run=run)
-            sub.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+            sub.add_argument(
+                "--json", action="store_true", help="print one JSON object, for programs"
+            )
         return sub
 
     return add_command
 
 
-# ------------------------------------------------------------------------------- files that arguments name
+# ------------------------------------------------------------------------------- files that
+# arguments name
 
 
 Files = Callable[[Any, argparse.Namespace], Iterable[Path]]
@@ -181,39 +191,61 @@ READ = PathType(reads=lambda path, args: [path])
 WRITTEN = PathType(writes=lambda path, args: [path])
 VIDEO = PathType(writes=lambda path, args: [path, partial_path(path)] if path.name else [])
 STORE = PathType()
-"""A folder of files that have a hash of what they hold in their names: none is written over by another content."""
+"""A folder of files that have a hash of what they hold in their names: none is written over by
+another content.
+"""
 STORED = PathType(value=_folder)
 """The same where it is only read, and so must be there."""
-TEXT = PathType(reads=lambda text, args: [Path(text[1:])] if text.startswith("@") else [], value=str)
+TEXT = PathType(
+    reads=lambda text, args: [Path(text[1:])] if text.startswith("@") else [], value=str
+)
 """A text, or `@FILE`."""
 NAMED = PathType(reads=lambda word, args: [named_file(word)[1]], value=str)
 """A file with a name, `hero=hero.png`."""
 PROFILE = PathType(
-    reads=lambda name, args: _profile_files(bundled_profiles().get(name, Path(name))) if Path(name).name else [],
+    reads=lambda name, args: (
+        _profile_files(bundled_profiles().get(name, Path(name))) if Path(name).name else []
+    ),
     value=str,
 )
 """A bundled head profile, or the file of one; its shares lie beside it."""
-PROFILE_OUT = PathType(writes=lambda path, args: _profile_files(path) if path.suffix == ".json" else [])
+PROFILE_OUT = PathType(
+    writes=lambda path, args: _profile_files(path) if path.suffix == ".json" else []
+)
 LATENTS = PathType(reads=lambda path, args: [path, *path.glob("*")] if path.is_dir() else [path])
 """A file of latents, or a run folder."""
 FOLLOWED = PathType(reads=lambda path, args: [path], writes=_story)
 DEMO_FILES = ("demo.mp4", "demo.part.mp4", "demo.png")
 COMPARED_FILES = (
-    "grid.mp4", "picture.png", "comparison.md", "comparison.json", "*-seed*.mp4", "*-seed*.part.mp4",
-)  # fmt: skip
+    "grid.mp4",
+    "picture.png",
+    "comparison.md",
+    "comparison.json",
+    "*-seed*.mp4",
+    "*-seed*.part.mp4",
+)
 
 
-def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[list[Named], list[Named]]:
-    """The files that parsed arguments name: those that are read, and those that are written, by option."""
+def named_files(
+    parser: argparse.ArgumentParser, args: argparse.Namespace
+) -> tuple[list[Named], list[Named]]:
+    """The files that parsed arguments name: those that are read, and those that are written, by
+    option.
+    """
     reads: list[Named] = [("the embedded model", path) for path in (DEMO_MODEL, DEMO_AUTOENCODER)]
     writes: list[Named] = []
     for action in parser._actions:
         if not isinstance(action.type, PathType):
             continue
-        option = action.option_strings[0] if action.option_strings else str(action.metavar or action.dest).upper()
+        option = (
+            action.option_strings[0]
+            if action.option_strings
+            else str(action.metavar or action.dest).upper()
+        )
         values = vars(args).get(action.dest)
         if values is None and action.type is PROFILE:
-            reads += [(option, path) for path in bundled_profiles().values()]  # whichever of them fits
+            # whichever of them fits
+            reads += [(option, path) for path in bundled_profiles().values()]
         if not isinstance(values, list):
             values = [] if values is None else [values]
         for value in values:

@@ -28,14 +28,27 @@ from ..timeline.clock import BlockClock
 from ..timeline.grammar import split_prompts
 from .arguments import Result
 from .farms import farm_of, run_jobs
-from .values import DTYPES, LastValue, ModelFiles, find_profile, parse_size, pick_device, read_text, save_plot
+from .values import (
+    DTYPES,
+    LastValue,
+    ModelFiles,
+    find_profile,
+    parse_size,
+    pick_device,
+    read_text,
+    save_plot,
+)
 
 
 def profile(args: argparse.Namespace) -> Result:
-    """Measure attention shares, resuming an interrupted measurement, and save shares and profile."""
+    """Measure attention shares, resuming an interrupted measurement, and save shares and
+    profile.
+    """
     _check_profile_name(args.out)
     if args.returns and args.farm is not None:
-        raise HeadForcingError("--returns is measured by one process, or by each --shard; leave out --farm")
+        raise HeadForcingError(
+            "--returns is measured by one process, or by each --shard; leave out --farm"
+        )
     count, seconds = BUDGETS[args.preset]
     if args.demo:
         weights = args.demo_weights or assets.model_path()
@@ -50,7 +63,9 @@ def profile(args: argparse.Namespace) -> Result:
         dtype = DTYPES[args.dtype]
     if args.prompts is not None:
         prompts = split_prompts(read_text(args.prompts))
-    setup = setup_of(files, prompts, seconds, size=size, family=args.model_family, rope=args.rope, seed=args.seed)
+    setup = setup_of(
+        files, prompts, seconds, size=size, family=args.model_family, rope=args.rope, seed=args.seed
+    )
     if args.returns:
         ReturnStory.of(setup, 0)  # refuses prompts and blocks that none fits
     return measure(
@@ -66,13 +81,23 @@ def profile(args: argparse.Namespace) -> Result:
 
 
 def setup_of(
-    files: ModelFiles, prompts: tuple[str, ...], seconds: float, *, size: tuple[int, int], family: str, **options: Any
+    files: ModelFiles,
+    prompts: tuple[str, ...],
+    seconds: float,
+    *,
+    size: tuple[int, int],
+    family: str,
+    **options: Any,
 ) -> ProfileSetup:
-    """The setup of a measurement on these files; `seconds` of video for each prompt, `options` of `ProfileSetup`."""
+    """The setup of a measurement on these files; `seconds` of video for each prompt, `options` of
+    `ProfileSetup`.
+    """
     info = files.inspect()
     schedule = SCHEDULES[family]
     blocks = BlockClock(schedule.frames_per_block).blocks_for(seconds)
-    return ProfileSetup.of(info.fingerprint, info.config, prompts, blocks, family=schedule, size=size, **options)
+    return ProfileSetup.of(
+        info.fingerprint, info.config, prompts, blocks, family=schedule, size=size, **options
+    )
 
 
 @dataclass(frozen=True)
@@ -117,7 +142,8 @@ def measure(
     """Measure the prompts that are missing, and save the shares and, as `out`, the profile.
 
     Args:
-        made_for: the model family that the profile is for; `toy_world` for files of a model of that world.
+        made_for: the model family that the profile is for; `toy_world` for files of a model of that
+            world.
         part: of the prompts, such as 2/4, for one machine of several.
         returns: whether return stories are measured, too, see `head_profiles.profiler`.
     """
@@ -126,7 +152,9 @@ def measure(
     with claimed(out, path):
         shares = HeadShares.load(path) if path.exists() else HeadShares(setup)
         if shares.setup != setup:
-            raise HeadForcingError(f"{path} was measured with other settings; choose another name or remove it")
+            raise HeadForcingError(
+                f"{path} was measured with other settings; choose another name or remove it"
+            )
         prompts = pick_part(len(setup.prompts), part)
         if made_for == "toy_world":
             embeds = [word_hash.encode(prompt) for prompt in setup.prompts]
@@ -138,12 +166,18 @@ def measure(
             if farm.parallel:
                 _measure_on_farm(model, shares, path, todo=todo, farm=farm, quiet=quiet)
             else:
-                stories = tqdm(prompts if returns else [], unit="return story", disable=quiet or not returns)
-                _measure_here(model, shares, path, todo=todo, embeds=embeds, stories=stories, quiet=quiet)
+                stories = tqdm(
+                    prompts if returns else [], unit="return story", disable=quiet or not returns
+                )
+                _measure_here(
+                    model, shares, path, todo=todo, embeds=embeds, stories=stories, quiet=quiet
+                )
         finally:
             shares.save(path)
             _backbones.drop()  # what comes next may need its memory
-        return _finish(shares, out, f"measured on {model.files.weights.name}", families=(made_for,), rule=rule)
+        return _finish(
+            shares, out, f"measured on {model.files.weights.name}", families=(made_for,), rule=rule
+        )
 
 
 def _measure_here(
@@ -156,7 +190,9 @@ def _measure_here(
     stories: Iterable[int],
     quiet: bool,
 ) -> None:
-    """Measure prompts by their embeddings into `shares`, which are saved after each; then stories from all `embeds`."""
+    """Measure prompts by their embeddings into `shares`, which are saved after each; then stories
+    from all `embeds`.
+    """
     config = measured.config
     model = measured.load()
     steps = len(todo) * measured.setup.blocks * len(measured.setup.sigmas)
@@ -169,21 +205,46 @@ def _measure_here(
         def step(block: int, step: int, latents: Tensor | None) -> None:
             bar.update(latents is not None)
 
-        profile_heads(model, config, shares, todo, on_prompt=save, on_step=step, dtype=model.dtype, device=model.device)
+        profile_heads(
+            model,
+            config,
+            shares,
+            todo,
+            on_prompt=save,
+            on_step=step,
+            dtype=model.dtype,
+            device=model.device,
+        )
     measure_returns(
-        model, config, shares, stories, embeds=embeds, on_story=save, dtype=model.dtype, device=model.device
+        model,
+        config,
+        shares,
+        stories,
+        embeds=embeds,
+        on_story=save,
+        dtype=model.dtype,
+        device=model.device,
     )
 
 
 def _measure_on_farm(
-    measured: MeasuredModel, shares: HeadShares, path: Path, *, todo: dict[int, Tensor], farm: Farm, quiet: bool
+    measured: MeasuredModel,
+    shares: HeadShares,
+    path: Path,
+    *,
+    todo: dict[int, Tensor],
+    farm: Farm,
+    quiet: bool,
 ) -> None:
     """Measure prompts, given with their text embeddings, as jobs of a farm; as `_measure_here`."""
     files = measured.files
     lora = None if files.lora is None else files.lora.absolute()
     measured = replace(measured, files=replace(files, weights=files.weights.absolute(), lora=lora))
     with farm:
-        jobs = {f"prompt {prompt}": (measured, prompt, farm.share(embed)) for prompt, embed in todo.items()}
+        jobs = {
+            f"prompt {prompt}": (measured, prompt, farm.share(embed))
+            for prompt, embed in todo.items()
+        }
         for outcome in run_jobs(farm, measure_prompt, jobs, unit="prompt", quiet=quiet):
             found = outcome.get()
             shares.forget(jobs[outcome.name][1])
@@ -196,7 +257,9 @@ def measure_prompt(job: tuple[MeasuredModel, int, Shared[Tensor]]) -> HeadShares
     measured, prompt, embed = job
     shares = HeadShares(measured.setup)
     model = measured.load()
-    profile_heads(model, measured.config, shares, {prompt: embed()}, dtype=model.dtype, device=model.device)
+    profile_heads(
+        model, measured.config, shares, {prompt: embed()}, dtype=model.dtype, device=model.device
+    )
     return shares
 
 
@@ -217,7 +280,10 @@ def compare(args: argparse.Namespace) -> Result:
     first, second = map(find_profile, args.profiles)
     found = compare_profiles(first, second)
     remarks = sanity_checks(first)
-    return {"text": "\n".join([found.text(), *remarks]), "json": {**found.to_dict(), "remarks": remarks}}
+    return {
+        "text": "\n".join([found.text(), *remarks]),
+        "json": {**found.to_dict(), "remarks": remarks},
+    }
 
 
 def show(args: argparse.Namespace) -> Result:
@@ -237,7 +303,9 @@ def plot(args: argparse.Namespace) -> Result:
     from ..head_profiles.profile_plot import profile_picture
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".webp"):
-        raise HeadForcingError(f"the name of the plot must end in .png, .jpg or .webp, got {args.out.name!r}")
+        raise HeadForcingError(
+            f"the name of the plot must end in .png, .jpg or .webp, got {args.out.name!r}"
+        )
     check_writable(args.out)
     profile = find_profile(args.profile)
     shares = None if args.measured is None else HeadShares.load(args.measured)
@@ -254,7 +322,9 @@ def _check_profile_name(out: Path) -> None:
     check_writable(out.with_suffix(".safetensors"))
 
 
-def _finish(shares: HeadShares, out: Path, source: str, families: tuple[str, ...] = (), rule: str = "quota") -> Result:
+def _finish(
+    shares: HeadShares, out: Path, source: str, families: tuple[str, ...] = (), rule: str = "quota"
+) -> Result:
     """Save the profile of measured shares, and report on both."""
     measured = out.with_suffix(".safetensors")
     made = replace(shares.profile(out.stem, {"source": source}), families=families)

@@ -1,4 +1,6 @@
-"""The commands that render one video. Each takes the parsed arguments and returns its result as text and JSON."""
+"""The commands that render one video. Each takes the parsed arguments and returns its result as
+text and JSON.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,14 @@ def demo(args: argparse.Namespace) -> Result:
         found["json"]["contact_sheet"] = None
         if result.failure is None:
             timeline = result.plan.timeline
-            starts = [(timeline.clock.start_seconds(part.start_block), part.text) for part in timeline.segments]
+            starts = [
+                (timeline.clock.start_seconds(part.start_block), part.text)
+                for part in timeline.segments
+            ]
             seconds = result.plan.video_frames / timeline.clock.fps
-            contact_sheet(video, sheet, labels=[(start, text) for start, text in starts if start < seconds])
+            contact_sheet(
+                video, sheet, labels=[(start, text) for start, text in starts if start < seconds]
+            )
             found["text"] += f"\nsheet    {sheet}"
             found["json"]["contact_sheet"] = str(sheet)
     return found
@@ -70,9 +77,13 @@ def check_outputs(args: argparse.Namespace) -> None:
     if "weights" not in args:
         video = args.out / "demo.mp4"
     elif args.out is None and args.latents is None:
-        raise HeadForcingError("nothing to write: give --out VIDEO.mp4, --latents FILE.safetensors or both")
+        raise HeadForcingError(
+            "nothing to write: give --out VIDEO.mp4, --latents FILE.safetensors or both"
+        )
     elif args.out is not None and args.vae is None:
-        raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents, for `headforcing decode`")
+        raise HeadForcingError(
+            "--out needs --vae, the Wan 2.1 VAE; or write --latents, for `headforcing decode`"
+        )
     check_writable(video)
     check_writable(args.latents)
 
@@ -86,7 +97,9 @@ def follow(args: argparse.Namespace) -> Result:
 def _render(
     source: Source, video: Path | None, latents: Path | None = None, note: str = ""
 ) -> tuple[Needs, RenderResult]:
-    """Render a source to files; all checks are done before weights are loaded, the note is told after the first."""
+    """Render a source to files; all checks are done before weights are loaded, the note is told
+    after the first.
+    """
     plan = source.request.plan()
     peers = source.machine.peers
     if peers is not None:  # first, since it takes no time
@@ -122,7 +135,10 @@ def _render(
 def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
     """Report of a render; the exit code is 1 where only the latents could be written."""
     options = source.request.options
-    lines = [*describe_method(options.method, options.method_options), describe(result.plan, source.machine.dtype)]
+    lines = [
+        *describe_method(options.method, options.method_options),
+        describe(result.plan, source.machine.dtype),
+    ]
     found = {**result.to_dict(), "needs": asdict(needs), "model_family": options.model_family}
     if source.family:
         lines.append(source.family)
@@ -136,7 +152,9 @@ def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
 
 
 class FollowedStory(Story):
-    """The story of a source's followed file; says in one line on stderr what is taken and what is not."""
+    """The story of a source's followed file; says in one line on stderr what is taken and what is
+    not.
+    """
 
     def __init__(self, source: Source, file: FollowedFile):
         self._source = source
@@ -160,12 +178,17 @@ class FollowedStory(Story):
         try:
             return self._source.encode(texts)
         except torch.OutOfMemoryError as error:
-            raise HeadForcingError("the text encoder does not fit into memory beside the model") from error
+            raise HeadForcingError(
+                "the text encoder does not fit into memory beside the model"
+            ) from error
 
     def taken(self, plan: RenderPlan, block: int) -> None:
         self._file.text = self._asked
         time = format_time(plan.timeline.clock.start_seconds(max(0, block - plan.start_blocks)))
-        tqdm.write(f"{self._file.path} is taken from {time} on (block {block + 1} of {plan.blocks})", file=sys.stderr)
+        tqdm.write(
+            f"{self._file.path} is taken from {time} on (block {block + 1} of {plan.blocks})",
+            file=sys.stderr,
+        )
 
     def refused(self, error: HeadForcingError) -> None:
         tqdm.write(f"{self._file.path} is not taken: {error}", file=sys.stderr)

@@ -28,7 +28,8 @@ def report(args: argparse.Namespace) -> Result:
         timeline = parse_timeline(read_text(args.prompts))
         prompts = []
         for (start, _), segment in zip(timeline.requested, timeline.segments, strict=True):
-            prompts.append((start, segment.text))  # rounded to a block with the file's own frame rate and block length
+            # rounded to a block with the file's own frame rate and block length
+            prompts.append((start, segment.text))
     # the delay keeps the bar from being printed before an error
     with tqdm(unit="frame", desc="measuring", disable=args.json, delay=1e-3) as bar:
 
@@ -57,8 +58,12 @@ def list_runs(args: argparse.Namespace) -> Result:
         size = disk_bytes(video.folder)
         blocks = len(video.keys)
         prompts = video.about.get("prompts") or [""]
-        found.append({"name": video.name, "finished": video.finished, "blocks": blocks, "bytes": size})
-        lines.append(f"{video.name}  {video.finished}/{blocks} blocks  {format_bytes(size)}  {prompts[0]}")
+        found.append(
+            {"name": video.name, "finished": video.finished, "blocks": blocks, "bytes": size}
+        )
+        lines.append(
+            f"{video.name}  {video.finished}/{blocks} blocks  {format_bytes(size)}  {prompts[0]}"
+        )
     return _stored_result(args.folder, lines, "runs", found, problems=problems)
 
 
@@ -68,7 +73,9 @@ def list_run_takes(args: argparse.Namespace) -> Result:
     found = []
     rows = [("take", "date", "length", "size", "name", "prompts")]
     for take in takes:
-        rows.append((str(take.take.number), take.date, take.length, take.size, take.name, take.story))
+        rows.append(
+            (str(take.take.number), take.date, take.length, take.size, take.name, take.story)
+        )
         found.append(
             {
                 "name": take.name,
@@ -98,10 +105,16 @@ def show_run(args: argparse.Namespace) -> Result:
     video = next((video for video in videos if args.name in (None, video.name)), None)
     if video is None:
         damaged = "".join(f"; {problem}" for problem in problems)
-        raise HeadForcingError(f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them{damaged}")
+        raise HeadForcingError(
+            f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them{damaged}"
+        )
     report = report_stored(video)
     problems += video.run.problems
-    lines = [f"{video.name}: {video.finished} of {len(video.keys)} blocks", report.text(), *_damage_lines(problems)]
+    lines = [
+        f"{video.name}: {video.finished} of {len(video.keys)} blocks",
+        report.text(),
+        *_damage_lines(problems),
+    ]
     result = {"name": video.name, **report.to_dict(), "problems": problems}
     if args.plot is not None:
         from ..report.latents_plot import run_picture
@@ -115,14 +128,19 @@ def show_run(args: argparse.Namespace) -> Result:
 def prune_runs(args: argparse.Namespace) -> Result:
     """Remove old run folders; says what that freed, and which folders stayed and why."""
     if not (math.isfinite(args.keep_gb * 1e9) and args.keep_gb >= 0):
-        raise HeadForcingError(f"--keep-gb must be 0 or more and a number of bytes, got {args.keep_gb}")
+        raise HeadForcingError(
+            f"--keep-gb must be 0 or more and a number of bytes, got {args.keep_gb}"
+        )
     done = prune(args.folder, int(args.keep_gb * 1e9))
     removed = [folder.name for folder in done.removed]
     line = f"removed {len(removed)}, freed {format_bytes(done.freed)}"
     if removed:
         line += f": {', '.join(removed)}"
     lines = [line, *(f"stayed   {name}: {why}" for name, why in done.stayed.items())]
-    return {"text": "\n".join(lines), "json": {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed}}
+    return {
+        "text": "\n".join(lines),
+        "json": {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed},
+    }
 
 
 def _stored_result(
@@ -130,7 +148,10 @@ def _stored_result(
 ) -> Result:
     """The result of a command that lists stored videos."""
     lines = lines or [f"no runs in {folder}"]
-    return {"text": "\n".join([*lines, *_damage_lines(problems)]), "json": {name: found, "problems": problems}}
+    return {
+        "text": "\n".join([*lines, *_damage_lines(problems)]),
+        "json": {name: found, "problems": problems},
+    }
 
 
 def _damage_lines(problems: list[str]) -> list[str]:

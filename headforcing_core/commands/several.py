@@ -1,4 +1,6 @@
-"""One video on several GPUs: `--gpus N` starts this command N times under torchrun, and each of them is one rank."""
+"""One video on several GPUs: `--gpus N` starts this command N times under torchrun, and each of
+them is one rank.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ MOST_SECONDS = 86400
 
 
 def run_on_several(
-    args: argparse.Namespace, argv: Sequence[str], run: Callable[[argparse.Namespace], Outcome], under_torchrun: bool
+    args: argparse.Namespace,
+    argv: Sequence[str],
+    run: Callable[[argparse.Namespace], Outcome],
+    under_torchrun: bool,
 ) -> Outcome:
     """Run a command as one of several ranks, or start them; `run` runs it in this process."""
     if under_torchrun:
@@ -56,7 +61,9 @@ def run_on_several(
 
 
 def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outcome]) -> NoReturn:
-    """Run one rank of a render, report its outcome, and end this process; errors while it ends change nothing."""
+    """Run one rank of a render, report its outcome, and end this process; errors while it ends
+    change nothing.
+    """
     device = torch.device(_kind(args.device))
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -74,7 +81,8 @@ def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outco
             if code == 0:
                 with suppress(PeersLost):  # everything is made
                     peers.any(False)  # no rank leaves while another still writes files
-            if peers.leads or code not in (0, 130):  # all stop at an interrupt, and rank 0 knows what is kept
+            # all stop at an interrupt, and rank 0 knows what is kept
+            if peers.leads or code not in (0, 130):
                 say(peers.rank, (code, text))
             if code == 130 and started_here():
                 code = 0  # nothing to start again
@@ -94,7 +102,9 @@ def _end(code: int) -> NoReturn:
 
 
 def _kind(device: str) -> str:
-    """The value of `--device`, `auto` resolved without using a GPU: a process that starts ranks needs none."""
+    """The value of `--device`, `auto` resolved without using a GPU: a process that starts ranks
+    needs none.
+    """
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -106,38 +116,49 @@ def _check_arguments(args: argparse.Namespace, world: int) -> None:
     speeds = args.gpu_speeds
     seconds = args.rank_timeout
     if args.gpus not in (1, world):
-        raise HeadForcingError(f"torchrun has started {world} ranks, got --gpus {args.gpus}; leave it out")
+        raise HeadForcingError(
+            f"torchrun has started {world} ranks, got --gpus {args.gpus}; leave it out"
+        )
     if world == 1:
         raise HeadForcingError(
-            "--shard-weights, --gpu-speeds and --rank-timeout are about several GPUs; give --gpus 2 or more"
+            "--shard-weights, --gpu-speeds and --rank-timeout are about several GPUs; give --gpus "
+            "2 or more"
         )
     if speeds is not None and len(speeds) != world:
-        raise HeadForcingError(f"--gpu-speeds must be {world} numbers, one for each rank, got {len(speeds)}")
+        raise HeadForcingError(
+            f"--gpu-speeds must be {world} numbers, one for each rank, got {len(speeds)}"
+        )
     if seconds is not None and not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise HeadForcingError(
-            f"--rank-timeout must be from {LEAST_SECONDS} to {MOST_SECONDS} seconds, got {seconds:g}"
+            f"--rank-timeout must be from {LEAST_SECONDS} to {MOST_SECONDS} seconds, got "
+            f"{seconds:g}"
         )
     if kind not in ("cpu", "cuda"):
         raise HeadForcingError(
-            f"on several GPUs --device must be cuda or cpu, got {args.device}; each rank has its own"
+            f"on several GPUs --device must be cuda or cpu, got {args.device}; each rank has its "
+            "own"
         )
     if kind == "cuda" and not dist.is_nccl_available():
         raise HeadForcingError(
-            "several GPUs exchange data by NCCL, which this PyTorch is built without, as on Windows; use --vae-device "
-            "for the second GPU, or Linux"
+            "several GPUs exchange data by NCCL, which this PyTorch is built without, as on "
+            "Windows; use --vae-device for the second GPU, or Linux"
         )
     if args.cuda_graph:
         raise _not_possible("--cuda-graph", "a graph cannot hold the exchanges between ranks")
     if args.follow:
         raise _not_possible("--follow", "the ranks would read the file at different times")
     if args.fp8_linears and args.shard_weights:
-        raise _not_possible("--fp8-linears with --shard-weights", "weights of one dtype are divided")
+        raise _not_possible(
+            "--fp8-linears with --shard-weights", "weights of one dtype are divided"
+        )
     if args.compile and args.shard_weights:
         raise _not_possible("--compile with --shard-weights", "weights move between passes")
 
 
 def _not_possible(option: str, reason: str) -> HeadForcingError:
-    return HeadForcingError(f"{option} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus")
+    return HeadForcingError(
+        f"{option} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
+    )
 
 
 def _check_machine(args: argparse.Namespace) -> None:
@@ -145,18 +166,25 @@ def _check_machine(args: argparse.Namespace) -> None:
     if _kind(args.device) == "cuda":
         gpus = torch.cuda.device_count()
         if gpus < args.gpus:
-            raise HeadForcingError(f"this machine has {gpus} GPUs, got --gpus {args.gpus}; choose fewer")
+            raise HeadForcingError(
+                f"this machine has {gpus} GPUs, got --gpus {args.gpus}; choose fewer"
+            )
         return
     cores = os.cpu_count() or 1
     if args.gpus > max(LEAST_RANKS, cores):
-        raise HeadForcingError(f"this machine has {cores} processor cores, got --gpus {args.gpus}; choose fewer")
+        raise HeadForcingError(
+            f"this machine has {cores} processor cores, got --gpus {args.gpus}; choose fewer"
+        )
 
 
 def _check_render(args: argparse.Namespace) -> None:
-    """Refuse what `demo` or `generate` would refuse as ranks of this machine, as far as it is seen without a GPU."""
+    """Refuse what `demo` or `generate` would refuse as ranks of this machine, as far as it is seen
+    without a GPU.
+    """
     render.check_outputs(args)
     with redirect_stderr(io.StringIO()):  # rank 0 has the same notes
-        source = Source.of(args, elsewhere=True)  # on a GPU this process would hold memory of the first one
+        # on a GPU this process would hold memory of the first one
+        source = Source.of(args, elsewhere=True)
     plan = source.request.plan()
     check_division(plan.shape, args.gpus, args.gpu_speeds)
     source.check_encoders(plan)

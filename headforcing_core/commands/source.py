@@ -1,4 +1,6 @@
-"""Model, prompts and device of a command that renders: everything is checked before anything is loaded."""
+"""Model, prompts and device of a command that renders: everything is checked before anything is
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,12 @@ from .values import (
 
 @dataclass(frozen=True)
 class Source:
-    """The request that the arguments of a command describe, with what carries it out, before weights are loaded.
+    """The request that the arguments of a command describe, with what carries it out, before
+    weights are loaded.
 
     Attributes:
-        request: without embeddings at first, and with stand-ins for video frames that are not encoded yet.
+        request: without embeddings at first, and with stand-ins for video frames that are not
+            encoded yet.
         files: of the model; None is the embedded one.
         scale: every pixel of the video becomes a square of this side.
         start, references: video frames to continue from, and pictures by name; see `with_start`.
@@ -73,7 +77,8 @@ class Source:
 
     @classmethod
     def of(cls, args: argparse.Namespace, elsewhere: bool = False) -> Source:
-        """The inputs that the arguments of a command name: the model of `--weights`, else the embedded one.
+        """The inputs that the arguments of a command name: the model of `--weights`, else the
+        embedded one.
 
         `elsewhere`: another machine renders.
         """
@@ -99,14 +104,17 @@ class Source:
             info = replace(info, identify=lambda: digest(identify(), fp8.IDENTITY)[:16])
         dtype = torch.float32 if files is None else DTYPES[args.dtype]
         machine = Machine.of(args, dtype, info.config.head_dim, elsewhere)
-        references = read_references(pictures, options)  # after the prompts: a large picture takes seconds
+        # after the prompts: a large picture takes seconds
+        references = read_references(pictures, options)
         start = chosen_start(args, options)
         start_latents = None
         if start is not None:
             stand_in = torch.empty((1, start.frames, 0, 0, 0))
             start_latents = StartLatents(stand_in, about=start.about)
         elif "start_latents" in args and args.start_latents is not None:
-            start_latents = StartLatents(load_latents(args.start_latents, (options.width, options.height))[None])
+            start_latents = StartLatents(
+                load_latents(args.start_latents, (options.width, options.height))[None]
+            )
         cache = cache_folder()
         request = RenderRequest(
             info.config,
@@ -141,7 +149,9 @@ class Source:
         return self.request.options.parse(text, references=self.request.timeline.references)
 
     def note_unlike_training(self, timeline: Timeline) -> None:
-        """Write to stderr one sentence on the first prompt that is unlike those the embedded model was trained on."""
+        """Write to stderr one sentence on the first prompt that is unlike those the embedded model
+        was trained on.
+        """
         if self.files is not None:
             return
         for segment in timeline.segments:
@@ -161,24 +171,32 @@ class Source:
         return self.files is None or self.files.vae is not None
 
     def encode(self, texts: Sequence[str] | None = None) -> dict[str, Tensor]:
-        """The embeddings of all prompts, or of these texts, by text; call it before `load`, as text encoder and weights
-        may not fit together."""
+        """The embeddings of all prompts, or of these texts, by text; call it before `load`, as text
+        encoder and weights may not fit together."""
         texts = list(self.request.timeline.texts if texts is None else texts)
         if self.files is None:
             return {text: word_hash.encode(text) for text in texts}
         embeds = self.files.encode(texts, self.machine.device)
         width = embeds[0].shape[-1]
         if width != self.info.config.text_dim:
-            raise HeadForcingError(f"the model reads text embeddings of width {self.info.config.text_dim}, got {width}")
+            raise HeadForcingError(
+                f"the model reads text embeddings of width {self.info.config.text_dim}, got {width}"
+            )
         return dict(zip(texts, embeds, strict=True))
 
     def check_encoders(self, plan: RenderPlan) -> None:
-        """Refuse prompts that nothing encodes, and a plan that encodes video frames if there is no VAE."""
+        """Refuse prompts that nothing encodes, and a plan that encodes video frames if there is no
+        VAE.
+        """
         if self.files is not None:
             self.files.check_text()
         plan.check_encoder(self.has_vae, f"give --vae, the {self.vae_name}")
         if not self.has_vae and (self.start is not None or self.references):
-            options = "--start-image and --start-video need" if self.start is not None else "--reference needs"
+            options = (
+                "--start-image and --start-video need"
+                if self.start is not None
+                else "--reference needs"
+            )
             raise HeadForcingError(f"{options} --vae, the {self.vae_name}, which encodes images")
 
     def with_start(self) -> Source:
@@ -189,14 +207,17 @@ class Source:
         assert codec is not None
         start = self.request.start
         if self.start is not None:
-            start = StartLatents(self.start.encoded(codec)[None], self.start.key(codec), self.start.about)
+            start = StartLatents(
+                self.start.encoded(codec)[None], self.start.key(codec), self.start.about
+            )
         pictures = {name: picture.picture(codec) for name, picture in self.references.items()}
         return self.with_request(start=start, pictures=pictures)
 
     def job(self, plan: RenderPlan, embeds: Embeddings) -> RenderJob:
         """The video of a plan of this source, from the embeddings of its prompts.
 
-        The fingerprint of the weights, for which they are read, is taken only if something is stored or compared by it.
+        The fingerprint of the weights, for which they are read, is taken only if something is
+        stored or compared by it.
         """
         weights = ""
         if self.request.runs is not None or plan.auto is not None or self.machine.peers is not None:
@@ -245,10 +266,14 @@ class Source:
 
         if room is not None and not on_gpu:
             room //= machine.peers.world  # all ranks are on this machine
-        return check_rank_memory(needs, plan, machine.peers, sharded=machine.shard_weights, room=room)
+        return check_rank_memory(
+            needs, plan, machine.peers, sharded=machine.shard_weights, room=room
+        )
 
     def _decoder_memory(self, plan: RenderPlan, *, decodes: bool, loaded: bool) -> DecoderMemory:
-        """Memory of the VAE where blocks are sampled; refuses one that is too large for `--vae-device`."""
+        """Memory of the VAE where blocks are sampled; refuses one that is too large for
+        `--vae-device`.
+        """
         files = self.files
         encodes = bool(plan.restart_frames)
         if files is None or files.vae is None or not (decodes or encodes):
@@ -272,13 +297,16 @@ class Source:
         room = room_on(device)
         if device.type == "cuda" and room is not None and needed > room:
             raise HeadForcingError(
-                f"--vae-device {device} has {format_bytes(room)} free, decoding needs {format_bytes(needed)}: choose a "
-                "smaller --size, or write --latents and decode them later"
+                f"--vae-device {device} has {format_bytes(room)} free, decoding needs "
+                f"{format_bytes(needed)}: choose a smaller --size, or write --latents and decode "
+                "them later"
             )
         return NO_DECODER
 
     def load(self, decodes: bool = True, encodes: bool = False) -> LoadedModel:
-        """Load the model, and the VAE if it `decodes` videos or `encodes` video frames between rollouts."""
+        """Load the model, and the VAE if it `decodes` videos or `encodes` video frames between
+        rollouts.
+        """
         machine = self.machine
         codec = self._codec(encodes) if decodes or encodes else None
         state_dict = (self.files or ModelFiles(assets.model_path())).load()
@@ -316,7 +344,9 @@ class Source:
         )
 
 
-def _notes(info: CheckpointInfo, machine: Machine, references: Mapping[str, Start]) -> dict[str, Any]:
+def _notes(
+    info: CheckpointInfo, machine: Machine, references: Mapping[str, Start]
+) -> dict[str, Any]:
     """The fields of a run's note that no plan has."""
     notes: dict[str, Any] = {"weights": info.path.name}
     if machine.inexact:

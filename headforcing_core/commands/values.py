@@ -1,4 +1,6 @@
-"""Values of common arguments: texts, head profiles, options of a render, files of a model, devices."""
+"""Values of common arguments: texts, head profiles, options of a render, files of a model,
+devices.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 def read_text(value: str, pictures: Sequence[str] = ()) -> str:
     """The argument itself, or the contents of @FILE, a regular file of at most 1 MB.
 
-    Words that begin with the name of one of the `pictures` are a prompt, unless there is a file of that name.
+    Words that begin with the name of one of the `pictures` are a prompt, unless there is a file of
+    that name.
     """
     if not value.startswith("@"):
         return value
@@ -52,7 +55,9 @@ def read_text(value: str, pictures: Sequence[str] = ()) -> str:
         return read_file(path, "the prompts file ", MAX_TEXT_BYTES)
     except HeadForcingError as error:
         if " " in value and not is_path(path):
-            raise HeadForcingError(f"{error}; a prompt that begins with @ is written 0:00 {value[:40]}") from None
+            raise HeadForcingError(
+                f"{error}; a prompt that begins with @ is written 0:00 {value[:40]}"
+            ) from None
         raise
 
 
@@ -71,16 +76,22 @@ def read_file(path: Path, kind: str = "", most: int = 64 << 20) -> str:
         with open(path, "rb") as file:
             data = file.read(most + 1)
         if len(data) > most:
-            raise HeadForcingError(f"{kind}{path} is larger than {most >> 20} MB; split it into several")
+            raise HeadForcingError(
+                f"{kind}{path} is larger than {most >> 20} MB; split it into several"
+            )
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise HeadForcingError(f"{kind}{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+        raise HeadForcingError(
+            f"{kind}{path} is not UTF-8 text ({error.reason}); save it as UTF-8"
+        ) from error
     except OSError as error:
         raise HeadForcingError(f"{kind}{path} cannot be read: {error.strerror}") from error
 
 
 class FollowedFile:
-    """A text file that is read again when it has changed; `text` is the one in use, which its reader sets."""
+    """A text file that is read again when it has changed; `text` is the one in use, which its
+    reader sets.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -88,9 +99,13 @@ class FollowedFile:
         self.text = read_text(f"@{path}")
 
     def changed(self) -> str | None:
-        """The new text, None if it is the same or was written just now; raises as `read_text`, once for each change."""
+        """The new text, None if it is the same or was written just now; raises as `read_text`, once
+        for each change.
+        """
         state = self._state()
-        if state == self._seen or (state is not None and 0 <= time.time() - state[0] / 1e9 < RESTED_SECONDS):
+        if state == self._seen or (
+            state is not None and 0 <= time.time() - state[0] / 1e9 < RESTED_SECONDS
+        ):
             return None
         self._seen = state
         text = read_text(f"@{self.path}")
@@ -120,7 +135,9 @@ def find_profile(name: str) -> HeadProfile:
 def render_options(
     args: argparse.Namespace, size: tuple[int, int] | None = None, family: str | None = None
 ) -> RenderOptions:
-    """The options from the arguments of `add_render_arguments`; `size` and `family` replace those of the arguments."""
+    """The options from the arguments of `add_render_arguments`; `size` and `family` replace those
+    of the arguments.
+    """
     given = vars(args)
     named = {part.name: given[part.name] for part in fields(RenderOptions) if part.name in given}
     width, height = size or parse_size(args.size)
@@ -129,16 +146,21 @@ def render_options(
     named["model_family"] = family or args.model_family
     named["profile"] = _chosen_profile(args.profile, args.rule)
     named["switch"] = Switch(args.switch, args.blend_blocks, args.re_anchor)
-    named["method_options"] = method_options(given.get("method", DEFAULTS.method), given, given.get("set", ()))
+    named["method_options"] = method_options(
+        given.get("method", DEFAULTS.method), given, given.get("set", ())
+    )
     return RenderOptions(**named)
 
 
 def _chosen_profile(name: str | None, rule: str | None) -> HeadProfile | AutoProfile | None:
-    """The head profile of `--profile`, its roles by `--rule`; None for the bundled one that fits the model."""
+    """The head profile of `--profile`, its roles by `--rule`; None for the bundled one that fits
+    the model.
+    """
     if name is None:
         if rule is not None:
             raise HeadForcingError(
-                "--rule makes roles of a profile's shares; name it with --profile, or --profile auto"
+                "--rule makes roles of a profile's shares; name it with --profile, or --profile "
+                "auto"
             )
         return None
     if name == "auto":
@@ -154,7 +176,9 @@ def reference_files(args: argparse.Namespace) -> dict[str, Path]:
     for word in vars(args).get("reference", ()):
         name, file = named_file(word)
         if not name or file == Path():
-            raise HeadForcingError(f"--reference is NAME=FILE, such as hero=hero.png, got {word[:80]!r}")
+            raise HeadForcingError(
+                f"--reference is NAME=FILE, such as hero=hero.png, got {word[:80]!r}"
+            )
         names.append(name)
         files[name] = file
     if names:
@@ -170,13 +194,17 @@ def read_references(files: Mapping[str, Path], options: RenderOptions) -> dict[s
 
 
 def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | None:
-    """The video frames of `--start-image` or `--start-video`, None if neither is given or the command has neither."""
+    """The video frames of `--start-image` or `--start-video`, None if neither is given or the
+    command has neither.
+    """
     if "start_video" not in args:
         return None
     size = (options.width, options.height)
     schedule = options.schedule
     if args.start_video is None and (args.start_part is not None or args.start_seconds is not None):
-        raise HeadForcingError("--start-part and --start-seconds choose a section of --start-video FILE; give one")
+        raise HeadForcingError(
+            "--start-part and --start-seconds choose a section of --start-video FILE; give one"
+        )
     if args.start_image is not None:
         instead = "give a short video with --start-video"
         frames = image_frames(options.cache_policy, schedule, options.model_family, instead)
@@ -225,7 +253,9 @@ class ModelFiles:
     def check_text(self) -> None:
         """Refuse files that do not say from what prompts are encoded."""
         if (self.text_encoder is None) == (self.embeddings is None):
-            raise HeadForcingError("give either --text-encoder (a umT5-xxl file) or --embeddings (precomputed)")
+            raise HeadForcingError(
+                "give either --text-encoder (a umT5-xxl file) or --embeddings (precomputed)"
+            )
 
     def encode(self, texts: list[str], device: torch.device) -> list[torch.Tensor]:
         """Text embeddings from `--embeddings` or `--text-encoder`, one per text."""
@@ -244,17 +274,23 @@ class ModelFiles:
 
 
 def encode_texts(text_encoder: Path, texts: list[str], device: torch.device) -> list[torch.Tensor]:
-    """One text embedding per text, computed on `device` if the encoder fits there now, else on the CPU."""
+    """One text embedding per text, computed on `device` if the encoder fits there now, else on the
+    CPU.
+    """
     from ..weights.umt5 import load_text_encoder
 
     place = device if text_encoder_bytes(text_encoder, device) else torch.device("cpu")
     if place != device:
-        sys.stderr.write(f"note: prompts are encoded on the CPU, {text_encoder.name} does not fit on {device}\n")
+        sys.stderr.write(
+            f"note: prompts are encoded on the CPU, {text_encoder.name} does not fit on {device}\n"
+        )
     return load_text_encoder(text_encoder, place).encode(texts)
 
 
 def text_encoder_bytes(text_encoder: Path, device: torch.device) -> int:
-    """Memory in bytes of encoding prompts on `device`; 0 where the encoder does not fit there now."""
+    """Memory in bytes of encoding prompts on `device`; 0 where the encoder does not fit there
+    now.
+    """
     from ..weights.umt5 import encoder_bytes
 
     needed = encoder_bytes(text_encoder)
@@ -269,7 +305,9 @@ _MOST_DEVICE_WORDS = 160  # letters
 
 
 def pick_device(name: str, option: str = "--device") -> torch.device:
-    """The device of that name, with its number, after a test that it works; `auto` takes the fastest kind there is."""
+    """The device of that name, with its number, after a test that it works; `auto` takes the
+    fastest kind there is.
+    """
     if name == "auto":
         name = "cpu"
         if torch.cuda.is_available():
@@ -307,8 +345,12 @@ def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
 
 
 def portable(args: argparse.Namespace) -> argparse.Namespace:
-    """A copy that means the same in another process: absolute paths, and the text of a file of prompts."""
-    values: dict[str, Any] = {name: value.absolute() for name, value in vars(args).items() if isinstance(value, Path)}
+    """A copy that means the same in another process: absolute paths, and the text of a file of
+    prompts.
+    """
+    values: dict[str, Any] = {
+        name: value.absolute() for name, value in vars(args).items() if isinstance(value, Path)
+    }
     if args.profile not in (None, "auto", *bundled_profiles()):
         values["profile"] = str(Path(args.profile).absolute())
     pictures = [named_file(word) for word in vars(args).get("reference", ())]
@@ -316,7 +358,8 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
         values["reference"] = [f"{name}={file.absolute()}" for name, file in pictures]
     if args.prompts is not None:
         text = read_text(args.prompts, [name for name, _ in pictures])
-        values["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file
+        # which would be taken for a file
+        values["prompts"] = f"\n{text}" if text.startswith("@") else text
     return changed(args, **values)
 
 
@@ -335,7 +378,9 @@ class LastValue:
         return self._value
 
     def has(self, key: Any) -> bool:
-        """Whether the value is of this key; another one is let go, since two models may not fit into memory."""
+        """Whether the value is of this key; another one is let go, since two models may not fit
+        into memory.
+        """
         if key != self._key:
             self.drop()
         return self._key is not None

@@ -1,1 +1,3 @@
-"""The embedded toy model: a tiny trained Wan model that runs through the same engine as real weights."""
+"""The embedded toy model: a tiny trained Wan model that runs through the same engine as real
+weights.
+"""

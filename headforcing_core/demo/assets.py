@@ -1,4 +1,6 @@
-"""Parts of the embedded toy model: files, dimensions, the demo story, and the methods compared on it."""
+"""Parts of the embedded toy model: files, dimensions, the demo story, and the methods compared on
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from ..names import DEMO_AUTOENCODER, DEMO_MODEL
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint
 from .rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 
-TOY_CONFIG = WanConfig(dim=192, ffn_dim=768, num_layers=8, num_heads=6, freq_dim=192, text_dim=64, text_len=12)
+TOY_CONFIG = WanConfig(
+    dim=192, ffn_dim=768, num_layers=8, num_heads=6, freq_dim=192, text_dim=64, text_len=12
+)
 SIZE = (64, 64)  # width and height in pixels: all that the model was trained on
 BLOCK_FRAMES = 3
 DEMO_SECONDS = 60.0
@@ -28,24 +32,32 @@ DEMO_STORY = """\
 COMPARED = {
     "self_forcing": "full cache: every frame is kept",
     "head_forcing": "Head Forcing: each head keeps what it needs",
-    "head_forcing_scenes": "head_forcing_scenes: besides, a scene that returns gets its own frames back",
+    "head_forcing_scenes": (
+        "head_forcing_scenes: besides, a scene that returns gets its own frames back"
+    ),
     "self_forcing_window_21": "window: the last 21 frames are kept",
 }
 """The methods that are compared on the story without others, labels by name."""
 
 
 def model_path() -> Path:
-    """Path of the toy transformer, distilled for the Self Forcing sampler (four steps with fresh noise, no CFG)."""
+    """Path of the toy transformer, distilled for the Self Forcing sampler (four steps with fresh
+    noise, no CFG).
+    """
     return DEMO_MODEL
 
 
 def inspect_toy(path: str | Path) -> CheckpointInfo:
-    """Describe a file of a toy model; other dimensions are allowed, with heads as wide as the embedded model's."""
+    """Describe a file of a toy model; other dimensions are allowed, with heads as wide as the
+    embedded model's.
+    """
     info = inspect_checkpoint(path, num_heads=1)
     heads = info.config.dim // (TOY_CONFIG.dim // TOY_CONFIG.num_heads)
     return replace(info, config=replace(info.config, num_heads=heads, text_len=TOY_CONFIG.text_len))
 
 
-def load_autoencoder(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> RoomsAutoencoder:
+def load_autoencoder(
+    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+) -> RoomsAutoencoder:
     """The toy autoencoder with its trained weights, ready for inference."""
     return load_rooms_autoencoder(DEMO_AUTOENCODER).to(device, dtype)

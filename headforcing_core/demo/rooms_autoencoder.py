@@ -1,6 +1,8 @@
-"""The autoencoder of the world of rooms: 16 channels, spatial factor 8, 1 + 4k video frames, as in Wan.
+"""The autoencoder of the world of rooms: 16 channels, spatial factor 8, 1 + 4k video frames, as in
+Wan.
 
-The decoder looks at the latent frame before, against jumps, and its last layers at whole video frames, against seams.
+The decoder looks at the latent frame before, against jumps, and its last layers at whole video
+frames, against seams.
 """
 
 from __future__ import annotations
@@ -17,14 +19,24 @@ from ..timeline.clock import TEMPORAL_STRIDE
 
 LATENT_CHANNELS = 16
 SPATIAL_FACTOR = 8
-# fmt: off
 PREVIEW_FACTORS = (
-    (-0.0256, -0.0203, -0.1832), (-0.0238, 0.0361, -0.0303), (-0.1567, -0.2092, -0.0278), (-0.0006, -0.0064, 0.0022),
-    (0.0913, -0.0161, -0.1136), (-0.0026, 0.0032, 0.0035), (0.0000, -0.0007, 0.0044), (-0.0009, 0.0006, 0.0021),
-    (-0.0497, 0.1105, -0.0198), (-0.0061, 0.0196, -0.0465), (-0.0693, 0.0422, 0.0502), (0.0619, 0.0136, 0.0263),
-    (-0.0032, -0.0071, 0.0010), (-0.0014, 0.0076, 0.0009), (0.1280, 0.0159, -0.0014), (-0.0038, -0.0021, 0.0046),
+    (-0.0256, -0.0203, -0.1832),
+    (-0.0238, 0.0361, -0.0303),
+    (-0.1567, -0.2092, -0.0278),
+    (-0.0006, -0.0064, 0.0022),
+    (0.0913, -0.0161, -0.1136),
+    (-0.0026, 0.0032, 0.0035),
+    (0.0000, -0.0007, 0.0044),
+    (-0.0009, 0.0006, 0.0021),
+    (-0.0497, 0.1105, -0.0198),
+    (-0.0061, 0.0196, -0.0465),
+    (-0.0693, 0.0422, 0.0502),
+    (0.0619, 0.0136, 0.0263),
+    (-0.0032, -0.0071, 0.0010),
+    (-0.0014, 0.0076, 0.0009),
+    (0.1280, 0.0159, -0.0014),
+    (-0.0038, -0.0021, 0.0046),
 )
-# fmt: on
 PREVIEW_BIAS = (-0.2718, -0.3073, -0.3155)
 """Latent pixel to colour in -1..1, as `training/release.py` prints them."""
 _PATCH = 4
@@ -52,7 +64,8 @@ class RoomsAutoencoder(nn.Module):
 
     def __init__(self, latent_channels: int = LATENT_CHANNELS, fine: int = 64, coarse: int = 128):
         super().__init__()
-        colours, clip = 3, 3 * TEMPORAL_STRIDE
+        colours = 3
+        clip = 3 * TEMPORAL_STRIDE
         self.in_img = nn.Conv2d(colours * _PATCH**2, fine, 1)
         self.in_vid = nn.Conv2d(clip * _PATCH**2, fine, 1)
         self.enc = nn.Sequential(
@@ -83,8 +96,12 @@ class RoomsAutoencoder(nn.Module):
         self.register_buffer("std", torch.ones(1, latent_channels, 1, 1))
 
     def encode_raw(self, video_frames: Tensor) -> Tensor:
-        """Latents before normalisation, of clips `[batch, 4(n-1)+1, 3, 8h, 8w]` to `[batch, n, 16, h, w]`."""
-        first = self.enc(self.in_img(F.pixel_unshuffle(video_frames[:, 0] * 2 - 1, _PATCH)))[:, None]
+        """Latents before normalisation, of clips `[batch, 4(n-1)+1, 3, 8h, 8w]` to `[batch, n, 16,
+        h, w]`.
+        """
+        first = self.enc(self.in_img(F.pixel_unshuffle(video_frames[:, 0] * 2 - 1, _PATCH)))[
+            :, None
+        ]
         batch, length = video_frames.shape[:2]
         if length == 1:
             return first
@@ -94,7 +111,9 @@ class RoomsAutoencoder(nn.Module):
 
     @torch.no_grad()
     def encode(self, video_frames: Tensor) -> Tensor:
-        """Encode a whole video: `4(n-1)+1` video frames to `n` latent frames (up to 3 further frames are ignored)."""
+        """Encode a whole video: `4(n-1)+1` video frames to `n` latent frames (up to 3 further
+        frames are ignored).
+        """
         whole = 1 + (len(video_frames) - 1) // TEMPORAL_STRIDE * TEMPORAL_STRIDE
         latents = self.encode_raw(video_frames[:whole].to(self.mean).movedim(-1, 1)[None])[0]
         return (latents - self.mean) / self.std
@@ -136,7 +155,8 @@ def _full_resolution(channels: int) -> nn.Sequential:
 class RoomsStreamingDecoder:
     """A `stream.StreamingDecoder`; its state is the features of the last latent frame.
 
-    Latent frames are decoded one at a time: the rounding of a convolution depends on the size of a batch.
+    Latent frames are decoded one at a time: the rounding of a convolution depends on the size of a
+    batch.
     """
 
     def __init__(self, autoencoder: RoomsAutoencoder):
@@ -149,9 +169,11 @@ class RoomsStreamingDecoder:
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
         """Decode the next `[frames, 16, h, w]` to `[video frames, 8h, 8w, 3]` in 0..1."""
-        network, parts = self.autoencoder, []
+        network = self.autoencoder
+        parts = []
         for latent in latents.to(network.mean).split(1):
-            before, hidden = self._before, network.dec(network.raw(latent))
+            before = self._before
+            hidden = network.dec(network.raw(latent))
             mixed = network.mix(hidden, hidden if before is None else before)
             parts.append(network.draw(mixed, before is None)[0].movedim(1, -1).clamp(0, 1))
             self._before = hidden

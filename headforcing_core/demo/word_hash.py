@@ -1,4 +1,6 @@
-"""Text embeddings of the toy model: a fixed random vector for every word, so that it needs no text encoder."""
+"""Text embeddings of the toy model: a fixed random vector for every word, so that it needs no text
+encoder.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def split_words(prompt: str) -> list[str]:
 
 
 def nearest(prompt: str) -> str:
-    """The prompt of the toy world that has most of a text's words; what the text does not say is as in the demo."""
+    """The prompt of the toy world that has most of a text's words; what the text does not say is as
+    in the demo.
+    """
     words = f" {' '.join(split_words(prompt))} "
     usual = vars(Look.parse(DEMO_STORY.splitlines()[0].split(maxsplit=1)[1]))
     chosen = {
@@ -39,23 +43,35 @@ def nearest(prompt: str) -> str:
 
 
 def advice(prompt: str) -> str | None:
-    """One sentence for a prompt unlike those that the toy model was trained on; None for one that is like them."""
+    """One sentence for a prompt unlike those that the toy model was trained on; None for one that
+    is like them.
+    """
     known = nearest(prompt)
     if split_words(prompt) == split_words(known):
         return None
     # in order and once each; they act as noise
-    unknown = [word for word in dict.fromkeys(split_words(prompt)) if word and word not in _KNOWN_WORDS]
+    unknown = [
+        word for word in dict.fromkeys(split_words(prompt)) if word and word not in _KNOWN_WORDS
+    ]
     why = f"was not trained on prompts in the form of '{prompt}'"
     if unknown:
-        why = f"does not know {', '.join(unknown[:MOST_NAMED])}{' ...' if len(unknown) > MOST_NAMED else ''}"
-    return f"the toy world {why}, so what it shows is left to chance: try '{known}'; --help lists all its words"
+        why = (
+            "does not know "
+            f"{', '.join(unknown[:MOST_NAMED])}{' ...' if len(unknown) > MOST_NAMED else ''}"
+        )
+    return (
+        f"the toy world {why}, so what it shows is left to chance: try '{known}'; --help lists all "
+        "its words"
+    )
 
 
 def encode(prompt: str, length: int = TEXT_LEN, dim: int = TEXT_DIM) -> Tensor:
-    """Text embedding of `prompt`: float32 `[length, dim]`, one row per word, zero rows after the last.
+    """Text embedding of `prompt`: float32 `[length, dim]`, one row per word, zero rows after the
+    last.
 
-    Half of each neighbour's vector is added to that of a word, so that a row encodes the word order ("red" before
-    "ball"). Words beyond `length` are ignored. The model was trained with these vectors, so they must never change.
+    Half of each neighbour's vector is added to that of a word, so that a row encodes the word order
+    ("red" before "ball"). Words beyond `length` are ignored. The model was trained with these
+    vectors, so they must never change.
     """
     words = split_words(prompt)[:length]
     rows = np.zeros((length, dim), np.float32)
@@ -75,5 +91,7 @@ def _gaussian(salted_word: str, dim: int) -> np.ndarray:
 
 
 def sample_prompts(count: int) -> tuple[str, ...]:
-    """Random prompts for profiling the toy model, which no table uses; prompt i is the same in every call."""
+    """Random prompts for profiling the toy model, which no table uses; prompt i is the same in
+    every call.
+    """
     return tuple(Look.draw(np.random.default_rng(FIRST_PROMPT + i)).prompt for i in range(count))

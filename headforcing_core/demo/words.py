@@ -21,13 +21,16 @@ CHOICES: dict[str, tuple[str, ...]] = {
 TEMPLATE = "a {colour} {shape} {motion} in the {background} {pattern} room {camera}"
 
 HELP = f"The toy world understands prompts of the form '{TEMPLATE}', with " + "; ".join(
-    f"{kind}: {'' if all(words) else 'nothing or '}{', '.join(filter(None, words))}" for kind, words in CHOICES.items()
+    f"{kind}: {'' if all(words) else 'nothing or '}{', '.join(filter(None, words))}"
+    for kind, words in CHOICES.items()
 )
 
 
 @dataclass(frozen=True)
 class Look:
-    """The content of a prompt such as `a red ball bouncing in the teal striped room panning left`."""
+    """The content of a prompt such as `a red ball bouncing in the teal striped room panning
+    left`.
+    """
 
     colour: str
     shape: str
@@ -43,13 +46,22 @@ class Look:
 
     @property
     def prompt(self) -> str:
-        return f"a {self.colour} {self.shape} {self.motion} in the {self.room} room {self.camera}".strip()
+        return (
+            f"a {self.colour} {self.shape} {self.motion} in the {self.room} room {self.camera}"
+        ).strip()
 
     @classmethod
     def parse(cls, prompt: str) -> Look:
-        """Parse a prompt; raises ValueError for text that is not in the grammar of the world of rooms."""
+        """Parse a prompt; raises ValueError for text that is not in the grammar of the world of
+        rooms.
+        """
         words = prompt.lower().split()
-        fixed = len(words) in (9, 11) and (words[0], *words[4:6], words[8]) == ("a", "in", "the", "room")
+        fixed = len(words) in (9, 11) and (words[0], *words[4:6], words[8]) == (
+            "a",
+            "in",
+            "the",
+            "room",
+        )
         if not fixed:
             raise ValueError(f"not a prompt of the world of rooms: {prompt!r}")
         named = dict(zip(CHOICES, (*words[1:4], *words[6:8], " ".join(words[9:])), strict=True))
@@ -61,4 +73,6 @@ class Look:
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Look:
         """Draw a random look with a camera that stands still."""
-        return cls(**{name: str(rng.choice(words)) for name, words in CHOICES.items() if name != "camera"})
+        return cls(
+            **{name: str(rng.choice(words)) for name, words in CHOICES.items() if name != "camera"}
+        )

@@ -1,7 +1,8 @@
 """A head-wise KV cache whose heads lie on several ranks, and the forward pass of one rank's strip.
 
-`wan.forward_block` runs unchanged on a strip of every frame. `ParallelCache` carries the projections of its tokens to
-the ranks that hold their heads, and the results of attention back. A rank holds whole heads, so no cache is ever moved.
+`wan.forward_block` runs unchanged on a strip of every frame. `ParallelCache` carries the
+projections of its tokens to the ranks that hold their heads, and the results of attention back. A
+rank holds whole heads, so no cache is ever moved.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ PATCH = 2  # latents per token, in both directions
 
 @dataclass(frozen=True)
 class PartShape(CacheShape):
-    """The part of a cache that one rank holds: `roles` are those of its own heads, whose number differs by layer.
+    """The part of a cache that one rank holds: `roles` are those of its own heads, whose number
+    differs by layer.
 
-    Groups are those of the whole model, also where the rank has no head of them, so that all ranks agree on them.
+    Groups are those of the whole model, also where the rank has no head of them, so that all ranks
+    agree on them.
     """
 
     whole: CacheShape
@@ -43,7 +46,9 @@ class PartShape(CacheShape):
     def of(cls, whole: CacheShape, heads: Sequence[Sequence[int]]) -> PartShape:
         """The part with these heads of every layer."""
         return cls(
-            roles=[[layer[head] for head in own] for layer, own in zip(whole.roles, heads, strict=True)],
+            roles=[
+                [layer[head] for head in own] for layer, own in zip(whole.roles, heads, strict=True)
+            ],
             policy=whole.policy,
             rows=whole.rows,
             columns=whole.columns,
@@ -60,7 +65,9 @@ class PartShape(CacheShape):
 
 @dataclass(frozen=True)
 class PartPrompt(PromptKV):
-    """A prompt whose mean keys are those of a rank's own `heads` per layer, which index on the device."""
+    """A prompt whose mean keys are those of a rank's own `heads` per layer, which index on the
+    device.
+    """
 
     heads: Sequence[Tensor]
 
@@ -69,9 +76,11 @@ class PartPrompt(PromptKV):
 
 
 class SpreadMemoryHeads(MemoryHeads):
-    """Memory heads that lie on several ranks: every rank decides from all of them, in the model's order of heads.
+    """Memory heads that lie on several ranks: every rank decides from all of them, in the model's
+    order of heads.
 
-    The similarities are rank 0's, because GPUs of two kinds may round differently and must not decide differently.
+    The similarities are rank 0's, because GPUs of two kinds may round differently and must not
+    decide differently.
     """
 
     def __init__(self, peers: Peers, shape: CacheShape, division: Division):
@@ -80,7 +89,9 @@ class SpreadMemoryHeads(MemoryHeads):
         for layers in division.heads:
             self._heads.append([])
             for roles, own in zip(shape.roles, layers, strict=True):
-                self._heads[-1].append([head for head in own if shape.policy.of(roles[head]).episodic_frames])
+                self._heads[-1].append(
+                    [head for head in own if shape.policy.of(roles[head]).episodic_frames]
+                )
 
     def in_layer(self, layer: int, here: int) -> bool:
         return any(heads[layer] for heads in self._heads)
@@ -92,7 +103,9 @@ class SpreadMemoryHeads(MemoryHeads):
         return self._gather(here, places)
 
     def scores(self, layer: int, here: Tensor) -> Tensor:
-        return self._gather(here, [[(layer, head) for head in layers[layer]] for layers in self._heads])
+        return self._gather(
+            here, [[(layer, head) for head in layers[layer]] for layers in self._heads]
+        )
 
     def decisive(self, similarity: Tensor) -> Tensor:
         return self._peers.from_first(similarity)
@@ -106,7 +119,8 @@ class SpreadMemoryHeads(MemoryHeads):
 
 
 class ParallelCache(HeadCache):
-    """The caches of one rank's heads, for its strip of tokens; `bytes` are those of this rank's keys and values.
+    """The caches of one rank's heads, for its strip of tokens; `bytes` are those of this rank's
+    keys and values.
 
     Args:
         shape: of the whole model's cache.
@@ -129,12 +143,18 @@ class ParallelCache(HeadCache):
         self._own = self.division.heads[peers.rank]
         everywhere = SpreadMemoryHeads(peers, whole, self.division)
         super().__init__(
-            PartShape.of(whole, self._own), dtype, device=device, attention=attention, everywhere=everywhere
+            PartShape.of(whole, self._own),
+            dtype,
+            device=device,
+            attention=attention,
+            everywhere=everywhere,
         )
         # per rank and layer, its heads, as what indexes tensors on the device without a copy
         self._heads: list[list[Tensor]] = []
         for layers in self.division.heads:
-            self._heads.append([torch.tensor(own, dtype=torch.long, device=self.device) for own in layers])
+            self._heads.append(
+                [torch.tensor(own, dtype=torch.long, device=self.device) for own in layers]
+            )
 
     @property
     def occupied(self) -> int:
@@ -150,7 +170,9 @@ class ParallelCache(HeadCache):
         raise HeadForcingError("this cache does not store its state")
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        return super().commit(PartPrompt(prompt.layers, prompt.valid_tokens, self._heads[self.peers.rank]))
+        return super().commit(
+            PartPrompt(prompt.layers, prompt.valid_tokens, self._heads[self.peers.rank])
+        )
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store `k, v [own tokens, all heads, head_dim]` where their heads are."""
@@ -159,14 +181,24 @@ class ParallelCache(HeadCache):
         super().write(layer, k, v)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of `q [own tokens, all heads, head_dim]` in the contexts of all heads, in the same shape."""
+        """Attention of `q [own tokens, all heads, head_dim]` in the contexts of all heads, in the
+        same shape.
+        """
         q = self._to_heads(layer, q)
         return super().attend(layer, q) if self._own[layer] else self._to_tokens(layer, q)
 
     def write_projections(
-        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
+        self,
+        layer: int,
+        q: Tensor | None,
+        k: Tensor,
+        v: Tensor,
+        weights: tuple[Tensor, Tensor] | None,
+        eps: float,
     ) -> Tensor | None:
-        """Norms over all heads first, then one message for queries, keys and values, then the kernel."""
+        """Norms over all heads first, then one message for queries, keys and values, then the
+        kernel.
+        """
         if weights is not None:
             k = F.rms_norm(k, k.shape[1:], weights[1], eps)
             if q is not None:
@@ -193,7 +225,9 @@ class ParallelCache(HeadCache):
         return self._to_tokens(layer, queries)
 
     def _to_heads(self, layer: int, x: Tensor) -> Tensor:
-        """`x [own tokens, all heads, n]` to `[all tokens, own heads, n]`, tokens in the order of the frames."""
+        """`x [own tokens, all heads, n]` to `[all tokens, own heads, n]`, tokens in the order of
+        the frames.
+        """
         strips = self.division.strips
         own = len(self._own[layer])
         frames = len(x) // strips[self.peers.rank].tokens
@@ -207,7 +241,9 @@ class ParallelCache(HeadCache):
         return full.flatten(1, 3).transpose(0, 1)
 
     def _to_tokens(self, layer: int, x: Tensor) -> Tensor:
-        """The inverse of `_to_heads`: `x [all tokens, own heads, n]` to `[own tokens, all heads, n]`."""
+        """The inverse of `_to_heads`: `x [all tokens, own heads, n]` to `[own tokens, all heads,
+        n]`.
+        """
         strips = self.division.strips
         shape = self.whole
         width = x.shape[-1]
@@ -234,9 +270,11 @@ def parallel_forward(
     write_only: bool = False,
     forward: Callable[..., Tensor | None] = forward_block,
 ) -> Tensor | None:
-    """`wan.forward_block` of the rank's own strip of `latents`; every rank returns the flow of the whole block.
+    """`wan.forward_block` of the rank's own strip of `latents`; every rank returns the flow of the
+    whole block.
 
-    `forward` replaces `forward_block`. Raises KeyboardInterrupt on all ranks after the pass in which one was stopped.
+    `forward` replaces `forward_block`. Raises KeyboardInterrupt on all ranks after the pass in
+    which one was stopped.
     """
     peers = cache.peers
     strips = cache.division.strips

@@ -1,4 +1,6 @@
-"""Division of a model's work among ranks: a rectangle of every frame's tokens, and whole heads of every layer."""
+"""Division of a model's work among ranks: a rectangle of every frame's tokens, and whole heads of
+every layer.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Strip:
         return self.rows * self.columns
 
     def of_frames(self, x: Tensor, patch: int = 1) -> Tensor:
-        """The strip of `x [..., rows, columns]` as a view, each token `patch x patch` numbers wide."""
+        """The strip of `x [..., rows, columns]` as a view, each token `patch x patch` numbers
+        wide.
+        """
         bands = x.narrow(-2, self.row * patch, self.rows * patch)
         return bands.narrow(-1, self.column * patch, self.columns * patch)
 
@@ -49,10 +53,14 @@ def ratio(speeds: Sequence[float] | None, ranks: int) -> list[int]:
     return [part // divisor for part in parts]
 
 
-def strips(rows: int, columns: int, ranks: int, speeds: Sequence[float] | None = None) -> tuple[Strip, ...]:
-    """Cut a frame of tokens into bands of rows, and these into one rectangle per rank, so that all finish together.
+def strips(
+    rows: int, columns: int, ranks: int, speeds: Sequence[float] | None = None
+) -> tuple[Strip, ...]:
+    """Cut a frame of tokens into bands of rows, and these into one rectangle per rank, so that all
+    finish together.
 
-    `speeds` as for `assign_heads`. Of all numbers of bands the one whose slowest rank finishes earliest.
+    `speeds` as for `assign_heads`. Of all numbers of bands the one whose slowest rank finishes
+    earliest.
     """
     parts = ratio(speeds, ranks)
     best: tuple[Strip, ...] = ()
@@ -89,18 +97,24 @@ def _cuts(length: int, parts: Sequence[int]) -> list[int]:
 
 
 def head_costs(shape: CacheShape) -> list[list[int]]:
-    """Per layer and head, the latent frames that a head's queries look at when its context is full."""
+    """Per layer and head, the latent frames that a head's queries look at when its context is
+    full.
+    """
     costs = []
     for roles in shape.roles:
         costs.append([shape.slots[shape.policy.of(role)] for role in roles])
     return costs
 
 
-def assign_heads(costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[float] | None = None) -> Heads:
-    """Give every head of every layer to a rank, so that all ranks finish a layer at about the same time.
+def assign_heads(
+    costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[float] | None = None
+) -> Heads:
+    """Give every head of every layer to a rank, so that all ranks finish a layer at about the same
+    time.
 
-    Layers wait for each other, so each is balanced by itself: its dearest head first, to the rank that is done
-    earliest; on a tie to the rank that holds least so far. `costs` are per layer and head, `speeds` relative.
+    Layers wait for each other, so each is balanced by itself: its dearest head first, to the rank
+    that is done earliest; on a tie to the rank that holds least so far. `costs` are per layer and
+    head, `speeds` relative.
     """
     parts = ratio(speeds, ranks)
     held = [0.0] * ranks
@@ -110,7 +124,9 @@ def assign_heads(costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[
         own: list[list[int]] = [[] for _ in range(ranks)]
         for head in sorted(range(len(row)), key=lambda head: -row[head]):
             cost = row[head]
-            first = min(range(ranks), key=lambda rank: ((load[rank] + cost) / parts[rank], held[rank]))
+            first = min(
+                range(ranks), key=lambda rank: ((load[rank] + cost) / parts[rank], held[rank])
+            )
             load[first] += cost
             held[first] += cost
             own[first].append(head)
@@ -147,7 +163,9 @@ class Division:
 
     @property
     def worst_over_mean(self) -> float:
-        """Time of the slowest rank's attention over that of an ideal division, in the layer where that is worst."""
+        """Time of the slowest rank's attention over that of an ideal division, in the layer where
+        that is worst.
+        """
         speeds = ratio(self.speeds, self.ranks)
         worst = 0.0
         for layer, costs in enumerate(self.costs):
@@ -174,31 +192,39 @@ class Division:
 
 
 def grouped(shape: Shape) -> CacheShape:
-    """The shape of a cache that is divided by heads; raises HeadForcingError for a method with a cache of its own."""
+    """The shape of a cache that is divided by heads; raises HeadForcingError for a method with a
+    cache of its own.
+    """
     if not isinstance(shape, CacheShape) or not isinstance(shape.policy, CachePolicy):
         raise HeadForcingError(
-            "several GPUs divide caches that keep frames by role, as head_forcing and self_forcing do, and this method "
-            "has a cache of its own; choose another, or leave out --gpus"
+            "several GPUs divide caches that keep frames by role, as head_forcing and self_forcing "
+            "do, and this method has a cache of its own; choose another, or leave out --gpus"
         )
     return shape
 
 
 def check_division(shape: Shape, ranks: int, speeds: Sequence[float] | None = None) -> None:
-    """Refuse a method whose cache is not divided, and ranks or speeds that leave one of the ranks without work."""
+    """Refuse a method whose cache is not divided, and ranks or speeds that leave one of the ranks
+    without work.
+    """
     grouped(shape)
     if not _fits(shape, ranks):
         counts = [str(count) for count in range(1, shape.heads + 1) if _fits(shape, count)]
         raise HeadForcingError(
-            f"{ranks} GPUs leave one without a head or without a part of the frame ({shape.heads} heads, "
-            f"{shape.rows}x{shape.columns} tokens a frame); choose --gpus {', '.join(counts)}"
+            f"{ranks} GPUs leave one without a head or without a part of the frame ({shape.heads} "
+            f"heads, {shape.rows}x{shape.columns} tokens a frame); choose --gpus "
+            f"{', '.join(counts)}"
         )
     if any(strip.tokens == 0 for strip in strips(shape.rows, shape.columns, ranks, speeds)):
         given = ",".join(f"{speed:g}" for speed in speeds or ())
         raise HeadForcingError(
-            f"--gpu-speeds {given} leave one GPU without a part of the frame ({shape.rows}x{shape.columns} tokens); "
-            "give numbers closer to each other, or leave out the slowest GPU"
+            f"--gpu-speeds {given} leave one GPU without a part of the frame "
+            f"({shape.rows}x{shape.columns} tokens); give numbers closer to each other, or leave "
+            "out the slowest GPU"
         )
 
 
 def _fits(shape: Shape, ranks: int) -> bool:
-    return ranks <= shape.heads and all(strip.tokens for strip in strips(shape.rows, shape.columns, ranks))
+    return ranks <= shape.heads and all(
+        strip.tokens for strip in strips(shape.rows, shape.columns, ranks)
+    )

@@ -37,7 +37,8 @@ Shared = Callable[[], Value]
 
 
 class Farm:
-    """Runs jobs one after the other in this process; the interface of all farms. Use as a context manager.
+    """Runs jobs one after the other in this process; the interface of all farms. Use as a context
+    manager.
 
     Attributes:
         remote: whether jobs may run on other machines than this one.
@@ -56,10 +57,13 @@ class Farm:
         """Share a value among any number of jobs."""
         return lambda: value
 
-    def run(self, function: Callable[[Job], Value], jobs: Mapping[str, Job]) -> Iterator[Outcome[Value]]:
+    def run(
+        self, function: Callable[[Job], Value], jobs: Mapping[str, Job]
+    ) -> Iterator[Outcome[Value]]:
         """Call a module's function with each job, jobs by name; yields outcomes as they come.
 
-        A job that fails does not end the others; who stops before the last outcome cancels the rest.
+        A job that fails does not end the others; who stops before the last outcome cancels the
+        rest.
         """
         for name, job in jobs.items():
             try:

@@ -23,13 +23,15 @@ class PeersLost(Exception):
 
 
 class Peers:
-    """The ranks of one video in torch.distributed, as one of them sees them; all make the same calls in one order.
+    """The ranks of one video in torch.distributed, as one of them sees them; all make the same
+    calls in one order.
 
     Attributes:
         rank: of this process; rank 0 reads and writes files.
         speeds: of all ranks, relative to each other; None if they are equal.
         sent: bytes that this rank sent to others, by kind.
-        stopping: set, at any time and by any rank, to end the render on all ranks after the same pass.
+        stopping: set, at any time and by any rank, to end the render on all ranks after the same
+            pass.
     """
 
     def __init__(self, rank: int, world: int):
@@ -47,7 +49,9 @@ class Peers:
         return self.rank == 0
 
     def exchange(self, parts: Sequence[Tensor], sizes: Sequence[int], kind: str) -> list[Tensor]:
-        """Send `parts[p]` to rank p and receive `sizes[p]` numbers of the same dtype from it, flat, for every p."""
+        """Send `parts[p]` to rank p and receive `sizes[p]` numbers of the same dtype from it, flat,
+        for every p.
+        """
         with self._timed(parts[0].device):
             got = self._exchange([part.reshape(-1) for part in parts], sizes)
         self.sent[kind] += sum(part.nbytes for rank, part in enumerate(parts) if rank != self.rank)
@@ -66,8 +70,9 @@ class Peers:
             for rank, theirs in enumerate(everyone):
                 if theirs[name] != expected:
                     raise HeadForcingError(
-                        f"rank {rank} of {self.world} has another {name} than rank 0 ({theirs[name]}, not {expected}); "
-                        "give every machine the same command, files and versions"
+                        f"rank {rank} of {self.world} has another {name} than rank 0 "
+                        f"({theirs[name]}, not {expected}); give every machine the same command, "
+                        "files and versions"
                     )
 
     def check_stop(self) -> None:
@@ -108,7 +113,9 @@ class Peers:
     def _exchange(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
         got = parts[0].new_empty(sum(sizes))
         with losing_peers():
-            dist.all_to_all_single(got, torch.cat(list(parts)), list(sizes), [part.numel() for part in parts])
+            dist.all_to_all_single(
+                got, torch.cat(list(parts)), list(sizes), [part.numel() for part in parts]
+            )
         return list(got.split(list(sizes)))
 
     def share(self, value: T) -> list[T]:
@@ -127,7 +134,8 @@ class Peers:
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank."""
-        found = torch.tensor(int(flag))  # on the host, where asking for it does not wait for the GPU
+        # on the host, where asking for it does not wait for the GPU
+        found = torch.tensor(int(flag))
         with losing_peers():
             dist.all_reduce(found, dist.ReduceOp.MAX)
         return bool(found)

@@ -1,4 +1,6 @@
-"""The outcome of a render, from its ranks to the process that started them, and how they end with it; without torch."""
+"""The outcome of a render, from its ranks to the process that started them, and how they end with
+it; without torch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from pathlib import Path
 
 from ..files import FOLDER_LOCK, lock
 
-FOLDER = "HEADFORCING_OUTCOMES"  # environment: where ranks put their outcomes, and what `start` claims while it runs
+# environment: where ranks put their outcomes, and what `start` claims while it runs
+FOLDER = "HEADFORCING_OUTCOMES"
 
 Outcome = tuple[int, str]  # exit code and text
 
@@ -22,15 +25,21 @@ def started_here() -> bool:
 
 
 def decided() -> bool:
-    """Whether a rank has reported the render's outcome, after which ranks that are started again have nothing to do."""
+    """Whether a rank has reported the render's outcome, after which ranks that are started again
+    have nothing to do.
+    """
     return started_here() and said(Path(os.environ[FOLDER])) is not None
 
 
 def say(rank: int, outcome: Outcome) -> None:
-    """Hand `start` an outcome that another start would not change; print it where torchrun was started by hand."""
+    """Hand `start` an outcome that another start would not change; print it where torchrun was
+    started by hand.
+    """
     if not started_here():
         code, text = outcome
-        (sys.stderr if code else sys.stdout).write(f"rank {rank}: {text}\n" if code else f"{text}\n")
+        (sys.stderr if code else sys.stdout).write(
+            f"rank {rank}: {text}\n" if code else f"{text}\n"
+        )
         return
     path = Path(os.environ[FOLDER]) / f"outcome-{rank:05}.json"
     written = path.with_suffix(".part")
@@ -47,12 +56,15 @@ def said(folder: Path) -> Outcome | None:
 
 
 def end_with_starter() -> None:
-    """End this rank within a second of the process that has started it, whatever the rank does then."""
+    """End this rank within a second of the process that has started it, whatever the rank does
+    then.
+    """
     folder = Path(os.environ[FOLDER])
 
     def wait() -> None:
         try:
-            lock(folder / FOLDER_LOCK, inf)  # every operating system frees it when the starter is killed
+            # every operating system frees it when the starter is killed
+            lock(folder / FOLDER_LOCK, inf)
         finally:
             os._exit(1)
 

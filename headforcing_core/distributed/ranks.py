@@ -1,4 +1,6 @@
-"""A video on several GPUs: checks before weights are loaded, the place of a rank, and the report of all ranks."""
+"""A video on several GPUs: checks before weights are loaded, the place of a rank, and the report of
+all ranks.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,15 @@ from .sharded import weight_bytes
 LAYERS_AT_ONCE = 2  # of sharded weights: the one that is computed, and the next one on its way
 
 
-def rank_place(peers: Peers, device: torch.device, attention: AttentionFunction, choice: str) -> Place:
+def rank_place(
+    peers: Peers, device: torch.device, attention: AttentionFunction, choice: str
+) -> Place:
     """Make the place of a rank: its heads' caches, and rank 0's stored blocks."""
 
     def new_cache(job: RenderJob) -> ParallelCache:
-        return ParallelCache(peers, job.plan.shape, job.request.dtype, device=device, attention=attention)
+        return ParallelCache(
+            peers, job.plan.shape, job.request.dtype, device=device, attention=attention
+        )
 
     return Place(device, attention, choice, new_cache=new_cache, share=peers.from_first)
 
@@ -39,7 +45,8 @@ def check_roles(plan: RenderPlan) -> None:
     """Refuse roles that are found while sampling."""
     if plan.auto is not None:
         raise HeadForcingError(
-            "head roles cannot be found on several GPUs: load or measure a head profile, or leave out --gpus"
+            "head roles cannot be found on several GPUs: load or measure a head profile, or leave "
+            "out --gpus"
         )
 
 
@@ -56,8 +63,12 @@ def check_ranks(job: RenderJob, peers: Peers) -> None:
     )
 
 
-def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, *, sharded: bool, room: int | None) -> Needs:
-    """The needs of this rank, refused if its device has less than `room` bytes; `needs` are those of one GPU alone."""
+def check_rank_memory(
+    needs: Needs, plan: RenderPlan, peers: Peers, *, sharded: bool, room: int | None
+) -> Needs:
+    """The needs of this rank, refused if its device has less than `room` bytes; `needs` are those
+    of one GPU alone.
+    """
     rank = peers.rank
 
     def part(speeds: Sequence[float] | None) -> Needs:
@@ -80,22 +91,23 @@ def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, *, sharded: 
         if peers.speeds is not None and part(None).memory <= room:
             remedies.insert(0, "--gpu-speeds closer to each other")
         raise HeadForcingError(
-            f"rank {rank} of {peers.world}: not enough memory, its part needs {format_bytes(own.memory)} "
-            f"({own.describe().splitlines()[0].partition(': ')[2]}) and its GPU has {format_bytes(room)}; choose "
-            + " or ".join(remedies)
+            f"rank {rank} of {peers.world}: not enough memory, its part needs "
+            f"{format_bytes(own.memory)} ({own.describe().splitlines()[0].partition(': ')[2]}) and "
+            f"its GPU has {format_bytes(room)}; choose " + " or ".join(remedies)
         )
     return own
 
 
-# ------------------------------------------------------------------------------------------- the report
+# ------------------------------------------------------------------------------------------- the
+# report
 
 
 @dataclass(frozen=True)
 class RanksReport:
     """All ranks of a finished render.
 
-    `ranks` has per rank its `device`, the `heads` of each layer whose caches it holds, bytes of weights, of caches and
-    of what it sent by kind, and `waited_seconds` in exchanges.
+    `ranks` has per rank its `device`, the `heads` of each layer whose caches it holds, bytes of
+    weights, of caches and of what it sent by kind, and `waited_seconds` in exchanges.
     """
 
     ranks: Sequence[dict[str, Any]]
@@ -130,18 +142,23 @@ class RanksReport:
 
     def describe(self) -> list[str]:
         """Lines of plain text."""
-        given = "" if self.speeds is None else f" with speeds {','.join(f'{speed:g}' for speed in self.speeds)}"
+        given = (
+            ""
+            if self.speeds is None
+            else f" with speeds {','.join(f'{speed:g}' for speed in self.speeds)}"
+        )
         lines = [
-            f"ranks    {len(self.ranks)}{given}; attention of the worst layer {self.worst_over_mean:.3f} of the ideal "
-            f"share; slowest rank {self.slowest}"
+            f"ranks    {len(self.ranks)}{given}; attention of the worst layer "
+            f"{self.worst_over_mean:.3f} of the ideal share; slowest rank {self.slowest}"
         ]
         for number, rank in enumerate(self.ranks):
             heads = sum(map(len, rank["heads"]))
             sent = sum(rank["sent_bytes"].values())
             lines.append(
-                f"rank {number}   {rank['device']}: {heads} heads, weights {rank['weight_bytes'] / 1e6:.1f} MB, "
-                f"KV cache {rank['cache_bytes'] / 1e6:.1f} MB, sent {sent / 1e6:.1f} MB, "
-                f"{rank['waited_seconds']:.1f} of {self.seconds:.1f} s in exchanges"
+                f"rank {number}   {rank['device']}: {heads} heads, weights "
+                f"{rank['weight_bytes'] / 1e6:.1f} MB, KV cache {rank['cache_bytes'] / 1e6:.1f} "
+                f"MB, sent {sent / 1e6:.1f} MB, {rank['waited_seconds']:.1f} of {self.seconds:.1f} "
+                "s in exchanges"
             )
         return lines
 

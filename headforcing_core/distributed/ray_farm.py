@@ -1,4 +1,6 @@
-"""A farm of Ray: https://docs.ray.io, started on this machine or running on a cluster; imported when it is used."""
+"""A farm of Ray: https://docs.ray.io, started on this machine or running on a cluster; imported
+when it is used.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,15 @@ from .farm import Farm, Job, Outcome, Shared, Value, log
 RETRIES = 3  # of a job whose worker or machine died; its error is not tried again
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 15.0  # a cancelled job may store what it has
-_OBJECT_STORE_BYTES = 500_000_000  # of a local Ray: jobs share text embeddings, and Ray moves to disk what is more
+# of a local Ray: jobs share text embeddings, and Ray moves to disk what is more
+_OBJECT_STORE_BYTES = 500_000_000
 LOCAL = "local"  # name of a farm of Ray on this machine
 INSTALL = 'pip install -e ".[farm]"'
 _LOCAL_SETTINGS = {
     "RAY_worker_niceness": "0",  # 15 by default: on a machine with other work jobs would starve
     "RAY_USAGE_STATS_ENABLED": "0",  # Ray would report its use to its makers
-    "RAY_task_oom_retries": str(RETRIES),  # without a limit by default: a video too large for the machine never ends
+    # without a limit by default: a video too large for the machine never ends
+    "RAY_task_oom_retries": str(RETRIES),
 }
 
 
@@ -35,10 +39,11 @@ class RayFarm(Farm):
     """Runs each job as a task of Ray, which is retried where its worker dies.
 
     Args:
-        address: `local` starts Ray on this machine and ends it; `auto` finds the cluster that this machine belongs to;
-            `ray://HOST:PORT` reaches another one.
+        address: `local` starts Ray on this machine and ends it; `auto` finds the cluster that this
+            machine belongs to; `ray://HOST:PORT` reaches another one.
         gpus: of each job; None: one where the farm has any.
-        workers: jobs at a time on this machine; None: as many as it has GPUs, without any as it has cores.
+        workers: jobs at a time on this machine; None: as many as it has GPUs, without any as it has
+            cores.
     """
 
     parallel = True
@@ -51,14 +56,17 @@ class RayFarm(Farm):
         self._stack = ExitStack()
 
     def __enter__(self) -> RayFarm:
-        with ExitStack() as stack:  # Ray prints there what happens to workers, between a command's JSON
+        # Ray prints there what happens to workers, between a command's JSON
+        with ExitStack() as stack:
             stack.enter_context(redirect_stdout(sys.stderr))
             resources = self._connect(stack)
             gpus = resources.get("GPU", 0)
             if self.gpus is None:
                 self.gpus = 1.0 if gpus else 0.0
             if self.gpus > gpus and not self.remote:  # Ray would wait for them for ever
-                raise HeadForcingError(f"--farm-gpus asks for {self.gpus:g} GPUs a video, this machine has {gpus:g}")
+                raise HeadForcingError(
+                    f"--farm-gpus asks for {self.gpus:g} GPUs a video, this machine has {gpus:g}"
+                )
             workers = resources.get("CPU", 1)
             if self.gpus:
                 workers = min(workers, gpus / self.gpus)
@@ -70,7 +78,9 @@ class RayFarm(Farm):
         self._stack.close()
 
     def _connect(self, stack: ExitStack) -> dict[str, float]:
-        """Connect to Ray, which is started unless a program has done so for several commands; returns its resources."""
+        """Connect to Ray, which is started unless a program has done so for several commands;
+        returns its resources.
+        """
         ray = _ray()
         options: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
         if not self.remote:
@@ -88,21 +98,28 @@ class RayFarm(Farm):
             return cast(dict[str, float], ray.cluster_resources())
         except (OSError, RuntimeError, ValueError, ImportError) as error:
             raise HeadForcingError(
-                f"--farm {self.address} cannot be used ({first_sentence(error)}): start Ray with `ray start --head`, "
-                "check the address and its token (RAY_AUTH_MODE), or use --farm local"
+                f"--farm {self.address} cannot be used ({first_sentence(error)}): start Ray with "
+                "`ray start --head`, check the address and its token (RAY_AUTH_MODE), or use "
+                "--farm local"
             ) from error
 
     def share(self, value: Value) -> Shared[Value]:
         return partial(_ray().get, _ray().put(value))
 
-    def run(self, function: Callable[[Job], Value], jobs: Mapping[str, Job]) -> Iterator[Outcome[Value]]:
+    def run(
+        self, function: Callable[[Job], Value], jobs: Mapping[str, Job]
+    ) -> Iterator[Outcome[Value]]:
         ray = _ray()
         task = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=RETRIES)(call)
-        waiting = {task.options(name=name).remote(function, VERSION, job): name for name, job in jobs.items()}
+        waiting = {
+            task.options(name=name).remote(function, VERSION, job): name
+            for name, job in jobs.items()
+        }
         try:
             with _interrupts() as interrupted:
                 while waiting:
-                    # asked often: a task that failed at once says so only then, and Ctrl-C is seen in between
+                    # asked often: a task that failed at once says so only then, and Ctrl-C is seen
+                    # in between
                     ready = ray.wait(list(waiting), timeout=_POLL_SECONDS)[0]
                     if interrupted.is_set():
                         raise KeyboardInterrupt
@@ -133,7 +150,9 @@ def _interrupts() -> Iterator[threading.Event]:
 def call(function: Callable[[Job], Value], version: str, job: Job) -> Value:
     """Run a job in a worker; refuses to mix versions of the pack."""
     if version != VERSION:
-        raise HeadForcingError(f"this worker has version {VERSION} of Head Forcing, the command {version}: update one")
+        raise HeadForcingError(
+            f"this worker has version {VERSION} of Head Forcing, the command {version}: update one"
+        )
     return function(job)
 
 
@@ -145,9 +164,17 @@ def _outcome(name: str, task: Any) -> Outcome[Any]:
         cause = getattr(error, "cause", None)
         if not isinstance(cause, (HeadForcingError, OSError)):
             log.error("Head Forcing: %s failed\n%s", name, error)
-        return Outcome(name, error=cause if isinstance(cause, Exception) else HeadForcingError(first_sentence(error)))
+        return Outcome(
+            name,
+            error=cause
+            if isinstance(cause, Exception)
+            else HeadForcingError(first_sentence(error)),
+        )
     except ray.exceptions.RayError as error:
-        why = f"its worker died {RETRIES + 1} times, or its machine ({type(error).__name__}): {first_sentence(error)}"
+        why = (
+            f"its worker died {RETRIES + 1} times, or its machine ({type(error).__name__}): "
+            f"{first_sentence(error)}"
+        )
         return Outcome(name, error=HeadForcingError(why))
 
 
@@ -171,17 +198,28 @@ def farm_named(name: str | None, gpus: float | None = None, workers: int | None 
     """
     if name is None:
         if gpus is not None or workers is not None:
-            raise HeadForcingError("--farm-gpus and --farm-workers go with --farm: add --farm local")
+            raise HeadForcingError(
+                "--farm-gpus and --farm-workers go with --farm: add --farm local"
+            )
         return Farm()
     if name not in (LOCAL, "auto") and not re.fullmatch(r"ray://[^\s/]+:\d{1,5}", name):
         raise HeadForcingError(f"--farm must be local, auto or ray://HOST:PORT, got {name!r}")
-    if (gpus is not None and not 0 <= gpus <= 64) or (workers is not None and not 1 <= workers <= 1024):
-        raise HeadForcingError(f"--farm-gpus is from 0 to 64, --farm-workers from 1 to 1024, got {gpus}, {workers}")
+    if (gpus is not None and not 0 <= gpus <= 64) or (
+        workers is not None and not 1 <= workers <= 1024
+    ):
+        raise HeadForcingError(
+            f"--farm-gpus is from 0 to 64, --farm-workers from 1 to 1024, got {gpus}, {workers}"
+        )
     if workers is not None and name != LOCAL:
-        raise HeadForcingError("--farm-workers goes with --farm local: a cluster knows its own size")
+        raise HeadForcingError(
+            "--farm-workers goes with --farm local: a cluster knows its own size"
+        )
     if importlib.util.find_spec("ray") is not None:
         return RayFarm(name, gpus, workers)
     if name != LOCAL:
         raise HeadForcingError(f"--farm {name} needs Ray, which is not installed: {INSTALL}")
-    log.warning("Head Forcing: Ray is not installed (%s), so everything is made one after the other", INSTALL)
+    log.warning(
+        "Head Forcing: Ray is not installed (%s), so everything is made one after the other",
+        INSTALL,
+    )
     return Farm()

@@ -15,7 +15,8 @@ from .peers import losing_peers
 class GatheredLayers:
     """The layers of a sharded model as `wan.forward_block` iterates over them.
 
-    Each is gathered from all ranks before it is handed out, while the one before it is computed, and freed after it.
+    Each is gathered from all ranks before it is handed out, while the one before it is computed,
+    and freed after it.
     """
 
     def __init__(self, layers: Any):
@@ -45,7 +46,9 @@ class GatheredLayers:
 
 
 class ShardedModel:
-    """Parts of a `WanModel` that `wan.forward_block` uses: its layers are sharded, all else is whole on every rank."""
+    """Parts of a `WanModel` that `wan.forward_block` uses: its layers are sharded, all else is
+    whole on every rank.
+    """
 
     def __init__(self, model: WanModel):
         self.whole = model
@@ -67,11 +70,15 @@ def weight_bytes(model: Any) -> int:
 
     whole = model.whole if isinstance(model, ShardedModel) else model
     weights = (*whole.parameters(), *whole.buffers())  # buffers hold those in 8 bits
-    return sum((weight.to_local() if isinstance(weight, DTensor) else weight).nbytes for weight in weights)
+    return sum(
+        (weight.to_local() if isinstance(weight, DTensor) else weight).nbytes for weight in weights
+    )
 
 
 def shard(model: WanModel, device: torch.device) -> ShardedModel:
-    """Keep on `device` this rank's share of each layer of `model`, which may be on the CPU, and everything else."""
+    """Keep on `device` this rank's share of each layer of `model`, which may be on the CPU, and
+    everything else.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

@@ -23,20 +23,25 @@ from .peers import Peers, losing_peers
 from .rank_outcome import FOLDER, Outcome, said
 
 RESTARTS = 3
-ANSWER_SECONDS = 600.0  # a rank that says nothing for so long is taken for dead; loading may differ by minutes
+# a rank that says nothing for so long is taken for dead; loading may differ by minutes
+ANSWER_SECONDS = 600.0
 
 
 def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
-    """Run `python -m module arguments` as `ranks` processes of this machine under torchrun; returns when they are done.
+    """Run `python -m module arguments` as `ranks` processes of this machine under torchrun; returns
+    when they are done.
 
-    When a rank ends without an outcome (`rank_outcome.say`), all of them are started again, at most `RESTARTS` times.
+    When a rank ends without an outcome (`rank_outcome.say`), all of them are started again, at most
+    `RESTARTS` times.
     """
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     _interrupted_once()
-    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")]:
+    for name in [
+        name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")
+    ]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what a user needs to know is said here
     with tempfile.TemporaryDirectory(prefix="headforcing-") as folder, claimed_folder(Path(folder)):
         os.environ[FOLDER] = folder
@@ -57,10 +62,12 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             sys.stderr.write(
-                f"error: rank {rank} of {ranks} ended {RESTARTS + 1} times, at last with exit code {failure.exitcode}; "
-                "its messages stand above, and with --runs the same command goes on\n"
+                f"error: rank {rank} of {ranks} ended {RESTARTS + 1} times, at last with exit code "
+                f"{failure.exitcode}; its messages stand above, and with --runs the same command "
+                "goes on\n"
             )
-            ended = 1, ""  # what is printed with exit code 1 is a result, as of a batch in which one video failed
+            # what is printed with exit code 1 is a result, as of a batch in which one video failed
+            ended = 1, ""
         except (SignalException, KeyboardInterrupt):
             ended = 130, "interrupted"
         finally:
@@ -69,7 +76,9 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
 
 
 def _interrupted_once() -> None:
-    """Take the first Ctrl-C only: another one would cut off how torchrun ends the ranks, and what they say."""
+    """Take the first Ctrl-C only: another one would cut off how torchrun ends the ranks, and what
+    they say.
+    """
     from torch.distributed.elastic.multiprocessing import api
 
     def stop(signum: int, frame: FrameType | None) -> None:
@@ -88,18 +97,21 @@ def restarts() -> int:
 
 @contextmanager
 def joined(device: torch.device, answer_seconds: float = ANSWER_SECONDS) -> Iterator[Peers]:
-    """The ranks of this render, joined by NCCL on CUDA devices and by gloo on CPUs; an interrupt stops all of them.
+    """The ranks of this render, joined by NCCL on CUDA devices and by gloo on CPUs; an interrupt
+    stops all of them.
 
     A rank whose exchange is not answered for `answer_seconds`, or while it ends, raises PeersLost.
     """
-    begins = timedelta(seconds=max(answer_seconds, ANSWER_SECONDS))  # processes do not start at the same time
+    # processes do not start at the same time
+    begins = timedelta(seconds=max(answer_seconds, ANSWER_SECONDS))
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"
     with losing_peers():
         store, rank, world = next(dist.rendezvous("env://", timeout=begins))
-        # the store outlives the ranks: those that are started again must not find the addresses of those that ended
+        # the store outlives the ranks: those that are started again must not find the addresses of
+        # those that ended
         store = dist.PrefixStore(f"start {restarts()}", store)
         store.set(f"here {rank}", "")
         store.wait([f"here {other}" for other in range(world)], begins)

@@ -1,4 +1,6 @@
-"""Comparison of two head profiles of one model, and warnings about unusual values in a single one."""
+"""Comparison of two head profiles of one model, and warnings about unusual values in a single
+one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ LOW_CURRENT_SHARE = 0.5  # in the paper, local heads typically have more than 0.
 
 @dataclass(frozen=True)
 class ProfileComparison:
-    """Agreement of two profiles; `confusion[i][j]` is the number of heads with ROLES[i] in a and ROLES[j] in b."""
+    """Agreement of two profiles; `confusion[i][j]` is the number of heads with ROLES[i] in a and
+    ROLES[j] in b.
+    """
 
     name_a: str
     name_b: str
@@ -60,7 +64,8 @@ def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
     if (a.num_layers, a.num_heads) != (b.num_layers, b.num_heads):
         raise HeadForcingError(
             f"Head profiles '{a.name}' ({a.num_layers}x{a.num_heads} heads) and '{b.name}' "
-            f"({b.num_layers}x{b.num_heads}) are of different models; compare profiles of the same model."
+            f"({b.num_layers}x{b.num_heads}) are of different models; compare profiles of the same "
+            "model."
         )
     pairs: Counter[tuple[str, str]] = Counter(zip(chain(*a.roles), chain(*b.roles), strict=True))
     confusion = []
@@ -70,7 +75,9 @@ def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
 
 
 def describe_profile(profile: HeadProfile) -> list[str]:
-    """Lines about one profile: how many heads have which role, where it is from, where its sources disagree."""
+    """Lines about one profile: how many heads have which role, where it is from, where its sources
+    disagree.
+    """
     lines = [", ".join(f"{count} {role}" for role, count in profile.counts().items())]
     for key, value in profile.provenance.items():
         if key == "agreement" and isinstance(value, dict):
@@ -89,28 +96,34 @@ def describe_profile(profile: HeadProfile) -> list[str]:
 
 
 def sanity_checks(profile: HeadProfile) -> list[str]:
-    """Remarks about unusual shares and roles of a profile, one or two sentences each; none of them is an error."""
+    """Remarks about unusual shares and roles of a profile, one or two sentences each; none of them
+    is an error.
+    """
     remarks = list[str]()
     even = anchor_floor(profile) / EVEN_SHARES
     anchors = _heads(profile, HeadRole.ANCHOR, SINK)
     locals_ = _heads(profile, HeadRole.LOCAL, CURRENT)
     if weak := [anchor for anchor in anchors if anchor[0] < even]:
         remarks.append(
-            f"{len(weak)} of {len(anchors)} anchors give the first frame less attention than a uniform distribution "
-            f"over the measured window would ({even:.1%}); the weakest is {_place(weak[0])}. They are anchors by rank "
-            "only, so a smaller anchor percentage may fit this model better."
+            f"{len(weak)} of {len(anchors)} anchors give the first frame less attention than a "
+            f"uniform distribution over the measured window would ({even:.1%}); the weakest is "
+            f"{_place(weak[0])}. They are anchors by rank only, so a smaller anchor percentage may "
+            "fit this model better."
         )
     if low := [local for local in locals_ if local[0] < LOW_CURRENT_SHARE]:
         remarks.append(
-            f"{len(low)} of {len(locals_)} local heads give the current block less than {LOW_CURRENT_SHARE:.0%} of "
-            f"their attention (in the paper typically more than 85%); the lowest is {_place(low[0])}. They attend to "
-            "frames that a local cache does not hold, so a smaller local percentage may fit this model better."
+            f"{len(low)} of {len(locals_)} local heads give the current block less than "
+            f"{LOW_CURRENT_SHARE:.0%} of their attention (in the paper typically more than 85%); "
+            f"the lowest is {_place(low[0])}. They attend to frames that a local cache does not "
+            "hold, so a smaller local percentage may fit this model better."
         )
     return [*remarks, *remark_on_rule(profile)]
 
 
 def _heads(profile: HeadProfile, role: str, part: int) -> list[tuple[float, int, int]]:
-    """(share, layer, head) of all heads of a role, smallest share first; `part` as in `HeadProfile.shares`."""
+    """(share, layer, head) of all heads of a role, smallest share first; `part` as in
+    `HeadProfile.shares`.
+    """
     if profile.shares is None:
         return []
     found = []

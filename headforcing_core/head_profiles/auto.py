@@ -1,8 +1,10 @@
-"""Automatic head profile: measure the head roles during the first seconds of a video, then use head-wise caches.
+"""Automatic head profile: measure the head roles during the first seconds of a video, then use
+head-wise caches.
 
-During the warm-up of 21 latent frames every head attends to all frames, which is plain Self Forcing within its training
-length, and attention shares are measured in the same passes. Then the roles are fixed, and the head-wise caches are
-filled with the content that they would have if they had been used from the start.
+During the warm-up of 21 latent frames every head attends to all frames, which is plain Self Forcing
+within its training length, and attention shares are measured in the same passes. Then the roles are
+fixed, and the head-wise caches are filled with the content that they would have if they had been
+used from the start.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ FIRST_MEASURED_BLOCK = 2  # 0-based; before it, the context is too short to dist
 
 @dataclass(frozen=True)
 class AutoProfile:
-    """Requests that head roles are measured during sampling, by a rule of `names.RULES`; in place of a head profile."""
+    """Requests that head roles are measured during sampling, by a rule of `names.RULES`; in place
+    of a head profile.
+    """
 
     anchor_fraction: float = ANCHOR_FRACTION
     local_fraction: float = LOCAL_FRACTION
@@ -56,13 +60,17 @@ class AutoProfile:
         return fractions | {"rule": self.rule}
 
     def expected_roles(self, num_layers: int, num_heads: int) -> tuple[tuple[HeadRole, ...], ...]:
-        """Roles in the right numbers but for arbitrary heads, to compute cache sizes before the measurement."""
+        """Roles in the right numbers but for arbitrary heads, to compute cache sizes before the
+        measurement.
+        """
         nothing = [[(1.0, 0.0, 0.0)] * num_heads] * num_layers
         return classify(nothing, self.anchor_fraction, self.local_fraction)
 
 
 def warm_up_frames(frames_per_block: int) -> int:
-    """Length of the warm-up in latent frames, a multiple of `frames_per_block`; shorter videos keep every frame."""
+    """Length of the warm-up in latent frames, a multiple of `frames_per_block`; shorter videos keep
+    every frame.
+    """
     return max(FIRST_MEASURED_BLOCK + 1, WARM_UP_FRAMES // frames_per_block) * frames_per_block
 
 
@@ -77,10 +85,11 @@ def warm_up_shape(shape: CacheShape) -> CacheShape:
 
 
 class AutoProfileCache(HeadCache):
-    """A `HeadCache` of every frame that measures the head roles, and begins again with them after the warm-up.
+    """A `HeadCache` of every frame that measures the head roles, and begins again with them after
+    the warm-up.
 
-    `shape` is that of the head-wise caches. With a `known` profile, which an earlier render of the same video measured,
-    the switch takes place at the same block, but nothing is measured.
+    `shape` is that of the head-wise caches. With a `known` profile, which an earlier render of the
+    same video measured, the switch takes place at the same block, but nothing is measured.
     """
 
     meter: ShareMeter
@@ -107,7 +116,9 @@ class AutoProfileCache(HeadCache):
         self._passes = 0
         self._pass_open = False
 
-    def _hold(self, shape: CacheShape, device: torch.device | str, attention: AttentionFunction) -> None:
+    def _hold(
+        self, shape: CacheShape, device: torch.device | str, attention: AttentionFunction
+    ) -> None:
         """Become empty caches of this shape."""
         super().__init__(shape, self.dtype, device, attention)
         self.fused = False  # `write` counts the passes
@@ -118,12 +129,15 @@ class AutoProfileCache(HeadCache):
 
     def begin_block(self) -> None:
         super().begin_block()
-        self.meter.active = self.profile is None and self.known is None and self.block >= FIRST_MEASURED_BLOCK
+        self.meter.active = (
+            self.profile is None and self.known is None and self.block >= FIRST_MEASURED_BLOCK
+        )
         self._pass_open = False
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         if layer == 0 and self.meter.active:
-            # A pass is counted when the next one begins, which leaves out the last pass of a block: the clean pass.
+            # A pass is counted when the next one begins, which leaves out the last pass of a block:
+            # the clean pass.
             if self._pass_open:
                 self._sum += self.meter.shares
                 self._passes += 1
@@ -139,33 +153,43 @@ class AutoProfileCache(HeadCache):
                 event = self._switch()
         return event
 
-    def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
+    def apply_switch(
+        self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]
+    ) -> None:
         if self.profile is not None:
             super().apply_switch(switch, write_clean, latest)
-        elif switch.changes_cache:  # the cache of the warm-up stays as it is: the head-wise caches are filled from it
+        # the cache of the warm-up stays as it is: the head-wise caches are filled from it
+        elif switch.changes_cache:
             raise HeadForcingError(
-                "a prompt switch cannot change the cache while head roles are being measured; load a head profile"
+                "a prompt switch cannot change the cache while head roles are being measured; load "
+                "a head profile"
             )
         else:
             self._switches[self.block] = switch
 
     def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
         if self.profile is None:
-            raise HeadForcingError("pictures cannot be held while head roles are being measured; load a head profile")
+            raise HeadForcingError(
+                "pictures cannot be held while head roles are being measured; load a head profile"
+            )
         super().hold_pictures(pictures, write_clean)
 
     def state(self) -> State | None:
         return None if self.profile is None else super().state()
 
     def restore(self, state: State) -> None:
-        """Restore the state of head-wise caches from an earlier render, with the roles that it measured (`known`)."""
+        """Restore the state of head-wise caches from an earlier render, with the roles that it
+        measured (`known`).
+        """
         assert self.known is not None
         self._hold(replace(self.head_wise, roles=self.known.roles), self.device, self.attention)
         super().restore(state)
         self.profile = self.known
 
     def _measure(self) -> HeadProfile:
-        shares = tuple(tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist())
+        shares = tuple(
+            tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist()
+        )
         found = HeadProfile(
             "auto",
             self.shape.layers,
@@ -183,7 +207,9 @@ class AutoProfileCache(HeadCache):
         return with_rule(found, self.auto.rule)
 
     def _switch(self) -> MemoryEvent | None:
-        """Fix the roles and fill the head-wise caches; returns the memory event of the block just committed."""
+        """Fix the roles and fill the head-wise caches; returns the memory event of the block just
+        committed.
+        """
         self.profile = self.known or self._measure()
         full = copy(self)
         self._hold(replace(self.head_wise, roles=self.profile.roles), self.device, self.attention)
@@ -198,7 +224,9 @@ class AutoProfileCache(HeadCache):
         return events[-1]
 
     def _take_block(self, full: HeadCache, block: int) -> None:
-        """Write a block from the keys and values of `full`, a cache that holds every frame in every head."""
+        """Write a block from the keys and values of `full`, a cache that holds every frame in every
+        head.
+        """
         (group,) = full.groups
         frames = self.shape.frames_per_block
         slots = slice(block * frames, (block + 1) * frames)
@@ -211,16 +239,24 @@ class AutoProfileCache(HeadCache):
 
 @dataclass(frozen=True)
 class AutoPolicy(CachePolicy):
-    """A policy whose head roles are found while sampling; `known` is what an earlier render of the video found."""
+    """A policy whose head roles are found while sampling; `known` is what an earlier render of the
+    video found.
+    """
 
     auto: AutoProfile = AutoProfile()
     known: HeadProfile | None = None
 
     def make_cache(
-        self, shape: Shape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+        self,
+        shape: Shape,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        attention: AttentionFunction,
     ) -> AutoProfileCache:
         assert isinstance(shape, CacheShape)
-        return AutoProfileCache(shape, self.auto, dtype=dtype, device=device, attention=attention, known=self.known)
+        return AutoProfileCache(
+            shape, self.auto, dtype=dtype, device=device, attention=attention, known=self.known
+        )
 
 
 def store_found_profile(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
@@ -234,7 +270,9 @@ def store_found_profile(folder: Path, fingerprint: str, profile: HeadProfile) ->
 
 
 def load_found_profile(folder: Path, fingerprint: str, auto: AutoProfile) -> HeadProfile | None:
-    """The profile that was found for this model earlier, with the wanted thresholds; None without an intact one."""
+    """The profile that was found for this model earlier, with the wanted thresholds; None without
+    an intact one.
+    """
     path = folder / f"{fingerprint}.json"
     if not path.exists():
         return None

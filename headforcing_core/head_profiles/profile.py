@@ -1,7 +1,9 @@
-"""Head profiles: the role (`local`, `anchor` or `memory`) of every attention head of a model, stored as JSON.
+"""Head profiles: the role (`local`, `anchor` or `memory`) of every attention head of a model,
+stored as JSON.
 
-A measured profile includes every head's attention shares, so that other thresholds need no new measurement. An imported
-profile has roles only. A third kind has the labels of Pyramid Forcing, and roles translated from them.
+A measured profile includes every head's attention shares, so that other thresholds need no new
+measurement. An imported profile has roles only. A third kind has the labels of Pyramid Forcing, and
+roles translated from them.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ FALLBACKS = ("self_forcing", "pyramid_self_forcing", "krea_14b", "toy_world")
 SINK, MIDDLE, CURRENT = range(3)  # parts of a head's shares
 
 Head = tuple[int, int]  # its layer and its number there
-Shares = tuple[tuple[tuple[float, float, float], ...], ...]  # shares[layer][head] = sink, middle, current
+# shares[layer][head] = sink, middle, current
+Shares = tuple[tuple[tuple[float, float, float], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -46,9 +49,12 @@ class HeadProfile:
     """The role of every head of one model; construction raises HeadForcingError for invalid values.
 
     Attributes:
-        roles: `roles[layer][head]`; names of roles become `HeadRole`s here, the only place that checks them.
-        shares: `[layer][head]` = fractions of attention to (sink frame, middle, current block), with sum 1.
-        anchor_fraction, local_fraction: fractions of all heads classified as anchor and local; None without shares.
+        roles: `roles[layer][head]`; names of roles become `HeadRole`s here, the only place that
+            checks them.
+        shares: `[layer][head]` = fractions of attention to (sink frame, middle, current block),
+            with sum 1.
+        anchor_fraction, local_fraction: fractions of all heads classified as anchor and local; None
+            without shares.
         families: model families (keys of `rollout.schedule.SCHEDULES`) that the profile is for.
         measured: conditions of the measurement, see `HeadShares.profile`.
         provenance: origin of the profile: source, licence, note.
@@ -108,25 +114,36 @@ class HeadProfile:
         if self.shares is not None:
             self._set(
                 "shares",
-                self._of_heads("shares", self.shares, "three numbers from 0 with sum 1", _as_shares),
+                self._of_heads(
+                    "shares", self.shares, "three numbers from 0 with sum 1", _as_shares
+                ),
             )
         if self.labels is not None:
-            self._set("labels", self._of_heads("labels", self.labels, "wave, anchor or veil", _as_label))
+            self._set(
+                "labels", self._of_heads("labels", self.labels, "wave, anchor or veil", _as_label)
+            )
         if self.returns is not None:
-            self._set("returns", self._of_heads("returns", self.returns, "a number in 0-1", _as_fraction))
+            self._set(
+                "returns", self._of_heads("returns", self.returns, "a number in 0-1", _as_fraction)
+            )
 
     def _set(self, key: str, value: Any) -> None:
         object.__setattr__(self, key, value)  # the class is frozen
 
-    def _of_heads(self, key: str, rows: Any, wanted: str, convert: Callable[[Any], Any]) -> tuple[tuple[Any, ...], ...]:
-        """A field's `rows[layer][head]` as tuples; refuses other dimensions and values that `convert` does not take."""
+    def _of_heads(
+        self, key: str, rows: Any, wanted: str, convert: Callable[[Any], Any]
+    ) -> tuple[tuple[Any, ...], ...]:
+        """A field's `rows[layer][head]` as tuples; refuses other dimensions and values that
+        `convert` does not take.
+        """
         widths = []
         if _is_list(rows):
             widths = [len(row) if _is_list(row) else 0 for row in rows]
         if len(widths) != self.num_layers or set(widths) != {self.num_heads}:
             found = ", ".join(str(width) for width in sorted(set(widths)))
             raise HeadForcingError(
-                f"{key} must have {self.num_layers} layers of {self.num_heads} heads, found {len(widths)} of {found}"
+                f"{key} must have {self.num_layers} layers of {self.num_heads} heads, found "
+                f"{len(widths)} of {found}"
             )
         converted = []
         for layer, row in enumerate(rows):
@@ -138,7 +155,9 @@ class HeadProfile:
         return tuple(converted)
 
     def heads_for(self, labelled: bool) -> Roles:
-        """The role of every head, or its label; labels that are unknown are those that fit the roles best."""
+        """The role of every head, or its label; labels that are unknown are those that fit the
+        roles best.
+        """
         if not labelled:
             return self.roles
         if self.labels is not None:
@@ -152,7 +171,9 @@ class HeadProfile:
 
     @property
     def disputed(self) -> set[tuple[int, int]]:
-        """`(layer, head)` of the heads about which the profile's sources disagree, as its provenance lists them."""
+        """`(layer, head)` of the heads about which the profile's sources disagree, as its
+        provenance lists them.
+        """
         listed: Any = self.provenance.get("disputed")
         if not isinstance(listed, list):
             return set()
@@ -162,8 +183,9 @@ class HeadProfile:
         """Raise HeadForcingError unless the profile is for a model with these dimensions."""
         if (num_layers, num_heads) != (self.num_layers, self.num_heads):
             raise HeadForcingError(
-                f"Head profile '{self.name}' is for {self.num_layers}x{self.num_heads} heads, the model has "
-                f"{num_layers}x{num_heads}. Choose a profile that was made for this model."
+                f"Head profile '{self.name}' is for {self.num_layers}x{self.num_heads} heads, the "
+                f"model has {num_layers}x{num_heads}. Choose a profile that was made for this "
+                "model."
             )
 
     def to_json(self) -> str:
@@ -190,18 +212,22 @@ class HeadProfile:
 
     @classmethod
     def from_json(cls, text: str) -> HeadProfile:
-        """Parse a profile; unknown keys are ignored. Raises HeadForcingError for invalid content."""
+        """Parse a profile; unknown keys are ignored. Raises HeadForcingError for invalid
+        content.
+        """
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise HeadForcingError(f"expected a head profile in JSON, found something else ({error})") from None
+            raise HeadForcingError(
+                f"expected a head profile in JSON, found something else ({error})"
+            ) from None
         if not isinstance(data, dict):
             data = {}
         version = data.get("format_version")
         if version != FORMAT_VERSION:
             raise HeadForcingError(
-                f"format_version of a head profile must be {FORMAT_VERSION}, found {version!r:.60}; a profile of a "
-                "newer version of Head Forcing needs that version"
+                f"format_version of a head profile must be {FORMAT_VERSION}, found "
+                f"{version!r:.60}; a profile of a newer version of Head Forcing needs that version"
             )
         for key in ("name", "num_layers", "num_heads", "roles"):
             if key not in data:
@@ -217,12 +243,16 @@ class HeadProfile:
 
 
 def load_profile(path: str | Path) -> HeadProfile:
-    """Read a head profile file. Raises HeadForcingError, which names the file, for a missing or invalid file."""
+    """Read a head profile file. Raises HeadForcingError, which names the file, for a missing or
+    invalid file.
+    """
     check_regular(path)
     path = Path(path)
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise HeadForcingError(f"larger than any head profile ({MAX_FILE_BYTES >> 20} MB); choose a profile file")
+            raise HeadForcingError(
+                f"larger than any head profile ({MAX_FILE_BYTES >> 20} MB); choose a profile file"
+            )
         return HeadProfile.from_json(path.read_text("utf-8"))
     except HeadForcingError as error:
         raise HeadForcingError(f"{path.name}: {error}") from None
@@ -230,19 +260,26 @@ def load_profile(path: str | Path) -> HeadProfile:
         raise HeadForcingError(f"{path.name} cannot be read as a head profile ({error})") from error
 
 
-def default_profile(num_layers: int, num_heads: int, family: str | None = None, labelled: bool = False) -> HeadProfile:
-    """The bundled profile for a model: that of its family, or else the fallback with its dimensions.
+def default_profile(
+    num_layers: int, num_heads: int, family: str | None = None, labelled: bool = False
+) -> HeadProfile:
+    """The bundled profile for a model: that of its family, or else the fallback with its
+    dimensions.
 
-    A profile with labels is chosen only if `labelled`, and then first. Raises HeadForcingError if there is none.
+    A profile with labels is chosen only if `labelled`, and then first. Raises HeadForcingError if
+    there is none.
     """
-    fitting = [each for each in _bundled() if (each.num_layers, each.num_heads) == (num_layers, num_heads)]
+    fitting = [
+        each for each in _bundled() if (each.num_layers, each.num_heads) == (num_layers, num_heads)
+    ]
     labels = labelled and any(each.labels is not None for each in fitting)
     chosen = {each.name: each for each in fitting if (each.labels is not None) == labels}
     of_family = [each for each in chosen.values() if family in each.families]
     fallbacks = [chosen[name] for name in FALLBACKS if name in chosen]
     if not of_family and not fallbacks:
         raise HeadForcingError(
-            f"No bundled head profile fits a model of {num_layers}x{num_heads} heads; load one for this model."
+            f"No bundled head profile fits a model of {num_layers}x{num_heads} heads; load one for "
+            "this model."
         )
     return (*of_family, *fallbacks)[0]
 
@@ -250,7 +287,9 @@ def default_profile(num_layers: int, num_heads: int, family: str | None = None, 
 @cache
 def _bundled() -> tuple[HeadProfile, ...]:
     """All bundled profiles, read once; these files belong to the package."""
-    return tuple(HeadProfile.from_json(path.read_text("utf-8")) for path in bundled_profiles().values())
+    return tuple(
+        HeadProfile.from_json(path.read_text("utf-8")) for path in bundled_profiles().values()
+    )
 
 
 def classify(
@@ -260,17 +299,19 @@ def classify(
 ) -> tuple[tuple[HeadRole, ...], ...]:
     """Roles `[layer][head]` from attention shares (METHOD.md; paper, supplement "Head Profiling").
 
-    `shares[layer][head]` = (sink, middle, current). Of all N heads, the round(anchor_fraction * N) with the largest
-    sink share are anchors. Of the others, the round(local_fraction * N) with the largest current share are local. The
-    rest are memory. Halves round up; of equal shares, the lower (layer, head) comes first. Raises HeadForcingError for
-    a fraction outside 0-1.
+    `shares[layer][head]` = (sink, middle, current). Of all N heads, the round(anchor_fraction * N)
+    with the largest sink share are anchors. Of the others, the round(local_fraction * N) with the
+    largest current share are local. The rest are memory. Halves round up; of equal shares, the
+    lower (layer, head) comes first. Raises HeadForcingError for a fraction outside 0-1.
     """
     _require(_is_fraction(anchor_fraction), "anchor_fraction", "a number in 0-1", anchor_fraction)
     _require(_is_fraction(local_fraction), "local_fraction", "a number in 0-1", local_fraction)
     count = sum(map(len, shares))
     anchors = heads_with_most(shares, SINK, _rounded(anchor_fraction * count))
     locals_ = heads_with_most(shares, CURRENT, _rounded(local_fraction * count), besides=anchors)
-    return name_heads(shares, {HeadRole.ANCHOR: anchors, HeadRole.LOCAL: locals_}, rest=HeadRole.MEMORY)
+    return name_heads(
+        shares, {HeadRole.ANCHOR: anchors, HeadRole.LOCAL: locals_}, rest=HeadRole.MEMORY
+    )
 
 
 def _rounded(value: float) -> int:
@@ -290,7 +331,9 @@ def heads_with_most(
     count: int,
     besides: Collection[Head] = (),
 ) -> set[Head]:
-    """The `count` heads with the largest share of a part; of equal shares, the lower comes first."""
+    """The `count` heads with the largest share of a part; of equal shares, the lower comes
+    first.
+    """
     heads = [head for head in heads_of(shares) if head not in besides]
     heads.sort(key=lambda head: -shares[head[0]][head[1]][part])
     return set(heads[:count])
@@ -312,13 +355,15 @@ def name_heads(
 def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
     """Core stability ratio of several profiling runs, per role and as "mean" (paper, supplement).
 
-    The ratio of a role is the number of heads with that role in all runs divided by the mean number of heads with it
-    per run, 0-1; 1 for a role that no run assigns.
+    The ratio of a role is the number of heads with that role in all runs divided by the mean number
+    of heads with it per run, 0-1; 1 for a role that no run assigns.
     """
     flat = [list(chain(*roles)) for roles in runs]
     result = {}
     for role in ROLES:
-        members = [{place for place, assigned in enumerate(run) if assigned == role} for run in flat]
+        members = [
+            {place for place, assigned in enumerate(run) if assigned == role} for run in flat
+        ]
         size = sum(map(len, members)) / len(members)
         result[role] = len(set.intersection(*members)) / size if size else 1.0
     result["mean"] = sum(result.values()) / len(ROLES)

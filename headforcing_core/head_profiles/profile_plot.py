@@ -27,20 +27,28 @@ _PUBLISHED_MODEL = (
 
 
 def comparison_map(a: HeadProfile, b: HeadProfile, theme: str = "dark") -> Image.Image:
-    """Agreement of two profiles: heads with equal roles are faded, others split into the roles in `a` and in `b`.
+    """Agreement of two profiles: heads with equal roles are faded, others split into the roles in
+    `a` and in `b`.
 
     Raises HeadForcingError if the profiles have different dimensions.
     """
     found = compare_profiles(a, b)
     subtitle = (
-        f"{found.same} of {found.heads} heads have the same role in both (faded). Others are split: on the left the "
-        f"role in '{page.cut_name(a.name)}', on the right that in '{page.cut_name(b.name)}'."
+        f"{found.same} of {found.heads} heads have the same role in both (faded). Others are "
+        f"split: on the left the role in '{page.cut_name(a.name)}', on the right that in "
+        f"'{page.cut_name(b.name)}'."
     )
-    return page.draw_page([_map_panel(a, b, f"Agreement: {found.agreement:.0%} of the heads", subtitle)], theme)
+    return page.draw_page(
+        [_map_panel(a, b, f"Agreement: {found.agreement:.0%} of the heads", subtitle)], theme
+    )
 
 
-def profile_picture(profile: HeadProfile, shares: HeadShares | None = None, theme: str = "dark") -> Image.Image:
-    """All plots of a profile below each other: attention shares and stability where they are measured, roles."""
+def profile_picture(
+    profile: HeadProfile, shares: HeadShares | None = None, theme: str = "dark"
+) -> Image.Image:
+    """All plots of a profile below each other: attention shares and stability where they are
+    measured, roles.
+    """
     panels = []
     if profile.shares is not None:
         panels.append(_shares_panel(profile))
@@ -87,7 +95,10 @@ def _shares_panel(profile: HeadProfile) -> Panel:
         ax.grid()
         page.draw_legend(ax, look)
 
-    subtitle = f"{page.cut_name(profile.name)}. What is left of a head's attention goes to the frames between."
+    subtitle = (
+        f"{page.cut_name(profile.name)}. What is left of a head's attention goes to the frames "
+        "between."
+    )
     return Panel("Attention shares, one mark per head", subtitle, 400, draw)
 
 
@@ -98,13 +109,19 @@ def _roles_panel(profile: HeadProfile) -> Panel:
     disputed = len(profile.disputed)
     if disputed:
         share = disputed / (layers * heads)
-        subtitle += f" Hatched: the {disputed} heads ({share:.0%}) about which the sources of the profile disagree."
+        subtitle += (
+            f" Hatched: the {disputed} heads ({share:.0%}) about which the sources of the profile "
+            "disagree."
+        )
     return _map_panel(profile, None, "The role of every head", subtitle)
 
 
 def _map_panel(a: HeadProfile, b: HeadProfile | None, title: str, subtitle: str) -> Panel:
-    """A cell for every head: of one profile, or split in halves where two profiles differ and faded elsewhere."""
-    size = min(max((page.WIDTH - page.LEFT - page.RIGHT) / a.num_layers, 18), 60)  # pixels of a cell
+    """A cell for every head: of one profile, or split in halves where two profiles differ and faded
+    elsewhere.
+    """
+    # pixels of a cell
+    size = min(max((page.WIDTH - page.LEFT - page.RIGHT) / a.num_layers, 18), 60)
 
     def draw(ax: Axes, look: Theme) -> None:
         from matplotlib.patches import Patch, Rectangle
@@ -113,7 +130,9 @@ def _map_panel(a: HeadProfile, b: HeadProfile | None, title: str, subtitle: str)
         if b is None:
             for layer, head in a.disputed:
                 place = (layer - 0.5, head - 0.5)
-                ax.add_patch(Rectangle(place, 1, 1, fill=False, hatch="////", ec=look.background, lw=0))
+                ax.add_patch(
+                    Rectangle(place, 1, 1, fill=False, hatch="////", ec=look.background, lw=0)
+                )
         if size > 24:
             _draw_letters(ax, look, a, b, size=size)
         _draw_grid(ax, look, a, width=2 if size >= 24 else 1)
@@ -129,7 +148,9 @@ def _map_panel(a: HeadProfile, b: HeadProfile | None, title: str, subtitle: str)
 
 
 def _draw_cells(ax: Axes, look: Theme, a: HeadProfile, b: HeadProfile | None) -> None:
-    """The colours of all heads, two columns for each layer: its role in `a`, and in `b` if that is given."""
+    """The colours of all heads, two columns for each layer: its role in `a`, and in `b` if that is
+    given.
+    """
     from matplotlib.colors import to_rgb
 
     paper = np.asarray(to_rgb(look.background))
@@ -147,7 +168,9 @@ def _draw_cells(ax: Axes, look: Theme, a: HeadProfile, b: HeadProfile | None) ->
     ax.imshow(cells, aspect="auto", interpolation="nearest", extent=extent)
 
 
-def _draw_letters(ax: Axes, look: Theme, a: HeadProfile, b: HeadProfile | None, *, size: float) -> None:
+def _draw_letters(
+    ax: Axes, look: Theme, a: HeadProfile, b: HeadProfile | None, *, size: float
+) -> None:
     """The letter of every head's role, or both where two profiles differ."""
     for layer, head in heads_of(a.roles):
         letters = LETTERS[a.roles[layer][head]]
@@ -187,8 +210,9 @@ def stability_panel(setup: ProfileSetup, measured: Mapping[str, Mapping[str, flo
     """
     other = (setup.num_layers, setup.num_heads) != _PUBLISHED_MODEL
     subtitle = (
-        "Fraction of a role's heads that have the role in every run, if only blocks, only steps or only prompts "
-        f"vary. Diamonds: the paper's values for Self Forcing{', which is another model' if other else ''}."
+        "Fraction of a role's heads that have the role in every run, if only blocks, only steps "
+        "or only prompts vary. Diamonds: the paper's values for Self "
+        f"Forcing{', which is another model' if other else ''}."
     )
     names = [*ROLES, "mean"]
 
@@ -219,7 +243,9 @@ def stability_panel(setup: ProfileSetup, measured: Mapping[str, Mapping[str, flo
             if ratios:
                 colours = [look.roles.get(name, look.dim) for name in names]
                 bars = ax.bar(places, [ratios[name] for name in names], 0.86, color=colours)
-                ax.bar_label(bars, fmt="%.2f", label_type="center", size=page.SMALL, color=look.on_colour)
+                ax.bar_label(
+                    bars, fmt="%.2f", label_type="center", size=page.SMALL, color=look.on_colour
+                )
             else:
                 about += ": not measured"
             ax.text(5 * group + 1.5, -0.18, about, ha="center", size=page.TEXT, color=look.ink)

@@ -1,11 +1,14 @@
-"""Measurement of attention shares per head (paper, "Profile the Different Role of Attention Heads").
+"""Measurement of attention shares per head (paper, "Profile the Different Role of Attention
+Heads").
 
-During a plain rollout with the same cache for all heads (sink frame and sliding window), each denoising step measures
-which share of attention goes to the first frame in the cache, to the current block, and to the frames between them.
+During a plain rollout with the same cache for all heads (sink frame and sliding window), each
+denoising step measures which share of attention goes to the first frame in the cache, to the
+current block, and to the frames between them.
 
-In a video of one prompt the first frame is an earlier frame of the scene, too, so its shares cannot tell a head that
-looks scenes up from one that looks at the first frame. A return story can: an opening, a scene, another one, and the
-scene's prompt again, all within the measured window. The share *return* is the attention to the frames of the visit.
+In a video of one prompt the first frame is an earlier frame of the scene, too, so its shares cannot
+tell a head that looks scenes up from one that looks at the first frame. A return story can: an
+opening, a scene, another one, and the scene's prompt again, all within the measured window. The
+share *return* is the attention to the frames of the visit.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ FIRST_STORY = 100_000  # number of the first story's noise, which no prompt's vi
 
 
 class ShareMeter:
-    """Measures, during one pass of a `HeadCache`, the attention shares `[layers, heads, 3]` (sink, middle, current) of
-    all heads, float64 on the CPU."""
+    """Measures, during one pass of a `HeadCache`, the attention shares `[layers, heads, 3]` (sink,
+    middle, current) of all heads, float64 on the CPU."""
 
     def __init__(self, num_layers: int, num_heads: int, frame_tokens: int):
         self.frame_tokens = frame_tokens
@@ -43,13 +46,18 @@ class ShareMeter:
     def shares(self) -> Tensor:
         return self._shares.cpu().double()
 
-    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+    def around(
+        self, layer: int, group: HeadGroup, attention: AttentionFunction
+    ) -> AttentionFunction:
         """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
 
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out, shares = with_shares(attention, q, k=k, v=v, first_tokens=self.frame_tokens, last_tokens=q.shape[1])
+            out, shares = with_shares(
+                attention, q, k=k, v=v, first_tokens=self.frame_tokens, last_tokens=q.shape[1]
+            )
             heads = group.heads[layer]
-            # kept on the device until they are read: a copy to the CPU here would synchronise every layer
+            # kept on the device until they are read: a copy to the CPU here would synchronise every
+            # layer
             self._shares = self._shares.to(shares)
             self._shares[layer, heads] = shares
             return out
@@ -58,7 +66,9 @@ class ShareMeter:
 
 
 class _VisitMeter:
-    """Measures, during one pass of a `HeadCache`, the attention of all heads to the frames of a visit."""
+    """Measures, during one pass of a `HeadCache`, the attention of all heads to the frames of a
+    visit.
+    """
 
     def __init__(self, setup: ProfileSetup, visited: range, frame_tokens: int):
         self.active = False
@@ -66,10 +76,16 @@ class _VisitMeter:
         self._tokens = frame_tokens
         self.shares = torch.zeros(setup.num_layers, setup.num_heads, dtype=torch.float64)
 
-    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+    def around(
+        self, layer: int, group: HeadGroup, attention: AttentionFunction
+    ) -> AttentionFunction:
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            of_frame = torch.tensor([int(sources[0] in self._visited) for sources in group.sources], device=k.device)
-            shares = part_shares(attention, q, k=k, part=of_frame.repeat_interleave(self._tokens), parts=2)
+            of_frame = torch.tensor(
+                [int(sources[0] in self._visited) for sources in group.sources], device=k.device
+            )
+            shares = part_shares(
+                attention, q, k=k, part=of_frame.repeat_interleave(self._tokens), parts=2
+            )
             self.shares[layer, group.heads[layer].cpu()] = shares[:, 1].cpu().double()
             return attention(q, k, v)
 
@@ -84,9 +100,11 @@ def profile_heads(
     on_prompt: Callable[[int], None] = lambda prompt: None,
     **options: Any,
 ) -> None:
-    """Measure prompts, `embeds` by their index in the setup, but for complete ones: a video of each, into `shares`.
+    """Measure prompts, `embeds` by their index in the setup, but for complete ones: a video of
+    each, into `shares`.
 
-    `options` are dtype, device and on_step of `_measure`; measurements so far are kept if on_step raises.
+    `options` are dtype, device and on_step of `_measure`; measurements so far are kept if on_step
+    raises.
     """
     setup = shares.setup
     missing = shares.missing_prompts()
@@ -122,7 +140,8 @@ def measure_returns(
     on_story: Callable[[int], None] = lambda number: None,
     **options: Any,
 ) -> None:
-    """Measure the return stories of these numbers, but for complete ones, with `embeds` of all prompts of the setup.
+    """Measure the return stories of these numbers, but for complete ones, with `embeds` of all
+    prompts of the setup.
 
     Their shares are noted in `shares.returns`; `options` as of `profile_heads`.
     """
@@ -138,7 +157,9 @@ def measure_returns(
         def add(block: int, step: int, total: Tensor = total, meter: _VisitMeter = meter) -> None:
             total.add_(meter.shares)
 
-        rows = lay_out_rows([setup.prompts[prompt] for prompt in story.prompts], setup.schedule, setup.seed)
+        rows = lay_out_rows(
+            [setup.prompts[prompt] for prompt in story.prompts], setup.schedule, setup.seed
+        )
         _measure(
             model,
             config,
@@ -168,7 +189,8 @@ def _measure(
     device: torch.device | str = "cpu",
     on_step: StepCallback = lambda block, step, latents: None,
 ) -> None:
-    """Make a video of a script from noise number `video`; `add(block, step)` follows each denoising step of `blocks`.
+    """Make a video of a script from noise number `video`; `add(block, step)` follows each denoising
+    step of `blocks`.
 
     `dtype` is that of the KV cache; `on_step` may raise to stop.
     """
@@ -182,13 +204,17 @@ def _measure(
         meter.active = block in blocks and step < len(setup.sigmas)
         on_step(block, step, latents)
 
-    noise = SeededNoise((setup.frames_per_block, config.in_dim, *setup.latent_size(config)), video=video)
+    noise = SeededNoise(
+        (setup.frames_per_block, config.in_dim, *setup.latent_size(config)), video=video
+    )
     for _ in rollout(model, cache, script, noise, on_step=watch):
         pass
 
 
 def pick_part(count: int, text: str) -> list[int]:
-    """Indices of the prompts of one shard: `2/4` is the second of four equal parts of `count` prompts."""
+    """Indices of the prompts of one shard: `2/4` is the second of four equal parts of `count`
+    prompts.
+    """
     found = re.fullmatch("([0-9]{1,5})/([0-9]{1,5})", text)
     part, parts = map(int, found.groups()) if found else (0, 0)
     if not 1 <= part <= parts <= 10_000:

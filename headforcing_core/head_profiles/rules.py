@@ -1,8 +1,11 @@
-"""Rules that make roles of attention shares, by name: the paper's, and one that asks what a head does.
+"""Rules that make roles of attention shares, by name: the paper's, and one that asks what a head
+does.
 
-The paper fills anchors and locals by quota, and memory heads are what is left. On models with few clear sinks the quota
-of anchors is then filled with heads that look at everything, and heads that look at the past most are not memory heads.
-The rule by function begins at the other end: memory heads are those that look most at the middle. It is ours.
+The paper fills anchors and locals by quota, and memory heads are what is left. On models with few
+clear sinks the quota of anchors is then filled with heads that look at everything, and heads that
+look at the past most are not memory heads.
+The rule by function begins at the other end: memory heads are those that look most at the middle.
+It is ours.
 """
 
 from __future__ import annotations
@@ -30,8 +33,10 @@ from .profile import (
     name_heads,
 )
 
-RETRIEVES = 1.5  # a head that retrieves gives an earlier visit at least this many times an even share of the context
-EVEN_SHARES = 2.0  # an anchor gives the first frame at least this many times an even share of the window
+# a head that retrieves gives an earlier visit at least this many times an even share of the context
+RETRIEVES = 1.5
+# an anchor gives the first frame at least this many times an even share of the window
+EVEN_SHARES = 2.0
 
 
 def classify_by_function(
@@ -42,19 +47,23 @@ def classify_by_function(
 ) -> tuple[tuple[HeadRole, ...], ...]:
     """Roles `[layer][head]` from attention shares, as many memory heads as `classify` gives.
 
-    Memory heads are those with the largest middle share. Of the others, those with the largest sink share are anchors,
-    as many as `classify` gives, but none below `floor`; the rest is local.
+    Memory heads are those with the largest middle share. Of the others, those with the largest sink
+    share are anchors, as many as `classify` gives, but none below `floor`; the rest is local.
     """
     by_quota = classify(shares, anchor_fraction, local_fraction)
     counts = Counter(chain(*by_quota))
     memory = heads_with_most(shares, MIDDLE, counts[HeadRole.MEMORY])
     most = heads_with_most(shares, SINK, counts[HeadRole.ANCHOR], besides=memory)
     anchors = {(layer, head) for layer, head in most if shares[layer][head][SINK] >= floor}
-    return name_heads(shares, {HeadRole.MEMORY: memory, HeadRole.ANCHOR: anchors}, rest=HeadRole.LOCAL)
+    return name_heads(
+        shares, {HeadRole.MEMORY: memory, HeadRole.ANCHOR: anchors}, rest=HeadRole.LOCAL
+    )
 
 
 def anchor_floor(profile: HeadProfile) -> float:
-    """The least sink share of an anchor by function: twice an even share of the measured window; 0 if not known."""
+    """The least sink share of an anchor by function: twice an even share of the measured window; 0
+    if not known.
+    """
     window = profile.measured.get("window_frames")
     if type(window) is int and window > 0:
         return EVEN_SHARES / window
@@ -64,8 +73,8 @@ def anchor_floor(profile: HeadProfile) -> float:
 def misnamed_heads(profile: HeadProfile) -> list[Head]:
     """The heads that look at the past and get none of it: that with the largest middle share first.
 
-    They are called anchors or locals, and give the middle more than the median memory head does; an anchor only if its
-    sink share is below `anchor_floor`.
+    They are called anchors or locals, and give the middle more than the median memory head does; an
+    anchor only if its sink share is below `anchor_floor`.
     """
     shares = profile.shares
     if shares is None:
@@ -78,8 +87,14 @@ def misnamed_heads(profile: HeadProfile) -> list[Head]:
     if by_role[HeadRole.MEMORY]:
         usual = median(middles[head] for head in by_role[HeadRole.MEMORY])
     floor = anchor_floor(profile)
-    weak_anchors = [(layer, head) for layer, head in by_role[HeadRole.ANCHOR] if shares[layer][head][SINK] < floor]
-    wrong = [head for head in sorted(by_role[HeadRole.LOCAL] + weak_anchors) if middles[head] > usual]
+    weak_anchors = [
+        (layer, head)
+        for layer, head in by_role[HeadRole.ANCHOR]
+        if shares[layer][head][SINK] < floor
+    ]
+    wrong = [
+        head for head in sorted(by_role[HeadRole.LOCAL] + weak_anchors) if middles[head] > usual
+    ]
     return sorted(wrong, key=lambda head: -middles[head])
 
 
@@ -102,19 +117,24 @@ def describe_returns(profile: HeadProfile) -> list[str]:
     lines = [f"{len(found)} heads look up the earlier visit of a scene whose prompt returns"]
     for layer, head in found[:3]:
         role = profile.roles[layer][head]
-        lines.append(f"  layer {layer}, head {head} ({role}): {profile.returns[layer][head]:.0%} to the visit")
+        lines.append(
+            f"  layer {layer}, head {head} ({role}): {profile.returns[layer][head]:.0%} to the "
+            "visit"
+        )
     return lines
 
 
 def remark_on_rule(profile: HeadProfile) -> list[str]:
-    """A sentence about the heads that a profile misnames: where returns were measured, those that retrieve and are no
-    memory heads, else `misnamed_heads`. None if it misnames none."""
+    """A sentence about the heads that a profile misnames: where returns were measured, those that
+    retrieve and are no memory heads, else `misnamed_heads`. None if it misnames none."""
     returns = profile.returns
     if returns is None:
         wrong = misnamed_heads(profile)
     else:
         wrong = [
-            (layer, head) for layer, head in retrieving_heads(profile) if profile.roles[layer][head] != HeadRole.MEMORY
+            (layer, head)
+            for layer, head in retrieving_heads(profile)
+            if profile.roles[layer][head] != HeadRole.MEMORY
         ]
     if not wrong:
         return []
@@ -130,8 +150,9 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
         share = f"{middle:.0%} there, {sink:.0%} on the first frame"
         advice = "which makes memory heads of them"
     return [
-        f"{len(wrong)} heads that {does} are not memory heads; the first is layer {layer}, head {head} (called "
-        f"{profile.roles[layer][head]}; {share}). Choose the rule `function`, {advice}."
+        f"{len(wrong)} heads that {does} are not memory heads; the first is layer {layer}, head "
+        f"{head} (called {profile.roles[layer][head]}; {share}). Choose the rule `function`, "
+        f"{advice}."
     ]
 
 
@@ -141,16 +162,17 @@ def with_rule(
     anchor_fraction: float | None = None,
     local_fraction: float | None = None,
 ) -> HeadProfile:
-    """The same measurement with the roles that a rule of `names.RULES` gives, by default with the profile's fractions.
+    """The same measurement with the roles that a rule of `names.RULES` gives, by default with the
+    profile's fractions.
 
-    `auto` takes the roles by function where the quota misnames a head, else those by quota; the rule is noted in the
-    provenance. Raises HeadForcingError for a profile without shares.
+    `auto` takes the roles by function where the quota misnames a head, else those by quota; the
+    rule is noted in the provenance. Raises HeadForcingError for a profile without shares.
     """
     check_choice("rule", rule, RULES)
     if profile.shares is None:
         raise HeadForcingError(
-            f"Head profile '{profile.name}' has roles only, to which no rule or threshold can be applied; choose a "
-            "profile with measured shares."
+            f"Head profile '{profile.name}' has roles only, to which no rule or threshold can be "
+            "applied; choose a profile with measured shares."
         )
     anchor = profile.anchor_fraction if anchor_fraction is None else anchor_fraction
     local = profile.local_fraction if local_fraction is None else local_fraction
@@ -160,5 +182,7 @@ def with_rule(
     if rule == "auto":
         rule = "function" if misnamed_heads(found) else "quota"
     if rule == "function":
-        found = replace(found, roles=classify_by_function(profile.shares, anchor, local, anchor_floor(profile)))
+        found = replace(
+            found, roles=classify_by_function(profile.shares, anchor, local, anchor_floor(profile))
+        )
     return replace(found, provenance={**profile.provenance, "rule": rule})

@@ -1,4 +1,6 @@
-"""Measured attention shares: what they were measured on, merging, averages, head profile, stability, files."""
+"""Measured attention shares: what they were measured on, merging, averages, head profile,
+stability, files.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from ..rollout.schedule import Schedule
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability
 
 FORMAT_VERSION = 1
-FIXED_STEP = 2  # 0-based, the third: stability over blocks and prompts is compared in it, as in the paper
+# 0-based, the third: stability over blocks and prompts is compared in it, as in the paper
+FIXED_STEP = 2
 CONDITIONS = 4  # runs compared per condition (paper, "Core stability ratio")
 # the paper's core stability ratios for Self Forcing, for comparison with a measurement
 PUBLISHED_STABILITY = {
@@ -42,14 +45,16 @@ class ProfileSetup:
     fingerprint: str
     num_layers: int
     num_heads: int
-    prompts: tuple[str, ...]  # all prompts of the whole measurement, including those that other machines measure
+    # all prompts of the whole measurement, including those that other machines measure
+    prompts: tuple[str, ...]
     blocks: int  # number of blocks of every rollout; those from `first_block` on are measured
     sigmas: tuple[float, ...]
     frames_per_block: int
     width: int
     height: int
     rope: str = "absolute"
-    window_frames: int = 21  # latent frames in every head's context, sink and current block included
+    # latent frames in every head's context, sink and current block included
+    window_frames: int = 21
     sink_frames: int = 1
     first_block: int = 2
     seed: int = 0
@@ -71,7 +76,9 @@ class ProfileSetup:
         size: tuple[int, int],
         **options: Any,
     ) -> ProfileSetup:
-        """The setup for a model's config and schedule, width and height in `size`; `options` are other attributes."""
+        """The setup for a model's config and schedule, width and height in `size`; `options` are
+        other attributes.
+        """
         model = (fingerprint, config.num_layers, config.num_heads)
         more = {"first_block_sigmas": family.first_block_sigmas, "solver": family.solver, **options}
         return cls(*model, prompts, blocks, family.sigmas, family.frames_per_block, *size, **more)
@@ -105,8 +112,9 @@ class ProfileSetup:
 
 @dataclass(frozen=True)
 class ReturnStory:
-    """One return story of a measurement: the number of a prompt of it for every block, the latent frames of the visit
-    that the prompt returns to, and the measured blocks, those after the return."""
+    """One return story of a measurement: the number of a prompt of it for every block, the latent
+    frames of the visit that the prompt returns to, and the measured blocks, those after the
+    return."""
 
     prompts: tuple[int, ...]
     visited: range
@@ -114,33 +122,38 @@ class ReturnStory:
 
     @classmethod
     def of(cls, setup: ProfileSetup, number: int) -> ReturnStory:
-        """The story of that number, as long as the window; raises HeadForcingError where none fits."""
+        """The story of that number, as long as the window; raises HeadForcingError where none
+        fits.
+        """
         blocks = setup.window_frames // setup.frames_per_block
         count = len(setup.prompts)
         visit = (blocks - 1) // 3
         if not visit or count < 3:
             raise HeadForcingError(
-                f"a return story has three prompts in at least four blocks of a window of {setup.window_frames} latent "
-                f"frames, got {count} prompts and blocks of {setup.frames_per_block}; give more prompts, or leave "
-                "out --returns"
+                "a return story has three prompts in at least four blocks of a window of "
+                f"{setup.window_frames} latent frames, got {count} prompts and blocks of "
+                f"{setup.frames_per_block}; give more prompts, or leave out --returns"
             )
         opening = blocks - 3 * visit
         before = number % count
         scene = (number + 1) % count
         between = (number + 2) % count
         prompts = (before,) * opening + (scene,) * visit + (between,) * visit + (scene,) * visit
-        visited = range(opening * setup.frames_per_block, (opening + visit) * setup.frames_per_block)
+        visited = range(
+            opening * setup.frames_per_block, (opening + visit) * setup.frames_per_block
+        )
         return cls(prompts, visited, range(blocks - visit, blocks))
 
     def even_share(self, frames_per_block: int) -> float:
-        """The share of attention that the visit would get if all frames in the context got the same, mean over the
-        measured blocks."""
+        """The share of attention that the visit would get if all frames in the context got the
+        same, mean over the measured blocks."""
         shares = [len(self.visited) / ((block + 1) * frames_per_block) for block in self.measured]
         return sum(shares) / len(shares)
 
 
 class HeadShares:
-    """Sums of attention shares per (prompt, block, denoising step, layer, head), float64, which are merged by addition.
+    """Sums of attention shares per (prompt, block, denoising step, layer, head), float64, which are
+    merged by addition.
 
     `returns` are the mean shares of every return story, zero where it is not measured.
     """
@@ -150,10 +163,14 @@ class HeadShares:
         cells = (len(setup.prompts), setup.blocks - setup.first_block, len(setup.sigmas))
         self.sums = torch.zeros(*cells, setup.num_layers, setup.num_heads, 3, dtype=torch.float64)
         self.counts = torch.zeros(*cells, dtype=torch.float64)
-        self.returns = torch.zeros(len(setup.prompts), setup.num_layers, setup.num_heads, dtype=torch.float64)
+        self.returns = torch.zeros(
+            len(setup.prompts), setup.num_layers, setup.num_heads, dtype=torch.float64
+        )
 
     def add(self, prompt: int, block: int, step: int, shares: Tensor) -> None:
-        """Add the shares `[layers, heads, 3]` (sink, middle, current) of one denoising step; numbers count from 0."""
+        """Add the shares `[layers, heads, 3]` (sink, middle, current) of one denoising step;
+        numbers count from 0.
+        """
         cell = (prompt, block - self.setup.first_block, step)
         self.sums[cell] += shares
         self.counts[cell] += 1
@@ -164,7 +181,9 @@ class HeadShares:
             mine = asdict(self.setup)
             theirs = asdict(other.setup)
             different = ", ".join(key for key in mine if mine[key] != theirs[key])
-            raise HeadForcingError(f"these measurements cannot be merged, they differ in {different}")
+            raise HeadForcingError(
+                f"these measurements cannot be merged, they differ in {different}"
+            )
         self.sums += other.sums
         self.counts += other.counts
         self.returns += other.returns * ~self._has_returns[:, None, None]
@@ -189,9 +208,11 @@ class HeadShares:
         blocks: Sequence[int] | None = None,
         steps: Sequence[int] | None = None,
     ) -> Tensor:
-        """Shares `[layers, heads, 3]` averaged over steps, then blocks, then prompts (all of them for None), where they
-        are measured. `blocks` are counted from the first measured one."""
-        chosen = [slice(None) if given is None else list(given) for given in (prompts, blocks, steps)]
+        """Shares `[layers, heads, 3]` averaged over steps, then blocks, then prompts (all of them
+        for None), where they are measured. `blocks` are counted from the first measured one."""
+        chosen = [
+            slice(None) if given is None else list(given) for given in (prompts, blocks, steps)
+        ]
         sums = self.sums[chosen[0]][:, chosen[1]][:, :, chosen[2]]
         counts = self.counts[chosen[0]][:, chosen[1]][:, :, chosen[2]]
         if not counts.any():
@@ -240,9 +261,11 @@ class HeadShares:
         )
 
     def stability(self) -> dict[str, dict[str, float]]:
-        """Core stability ratios over blocks, denoising steps and prompts, where at least two were measured.
+        """Core stability ratios over blocks, denoising steps and prompts, where at least two were
+        measured.
 
-        As in the paper, up to four evenly spaced values of one condition are compared while the other two are fixed.
+        As in the paper, up to four evenly spaced values of one condition are compared while the
+        other two are fixed.
         """
         prompts = [p for p in range(len(self.setup.prompts)) if self.counts[p].all()]
         blocks, steps = self.counts.shape[1:]
@@ -257,7 +280,10 @@ class HeadShares:
         result = {}
         for condition, values in ranges.items():
             if len(values) > 1:
-                runs = [self.mean(**{**fixed, condition: [value]}) for value in spread_over(values, CONDITIONS)]
+                runs = [
+                    self.mean(**{**fixed, condition: [value]})
+                    for value in spread_over(values, CONDITIONS)
+                ]
                 result[condition] = stability(classify(run.tolist()) for run in runs)
         return result
 
@@ -269,7 +295,9 @@ class HeadShares:
             lines.append(f"stable over {condition}: {values}")
         missing = self.missing_prompts()
         if missing:
-            lines.append(f"{len(missing)} of {len(self.setup.prompts)} prompts are not measured yet")
+            lines.append(
+                f"{len(missing)} of {len(self.setup.prompts)} prompts are not measured yet"
+            )
         return lines
 
     def save(self, path: str | Path) -> None:
@@ -288,7 +316,9 @@ class HeadShares:
                 setup: dict[str, Any] = json.loads(file.metadata()["head_shares"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
             if (version := setup.pop("format_version")) != FORMAT_VERSION:
-                raise ValueError(f"it has format version {version}, this program reads {FORMAT_VERSION}")
+                raise ValueError(
+                    f"it has format version {version}, this program reads {FORMAT_VERSION}"
+                )
             setup |= {key: tuple(value) for key, value in setup.items() if isinstance(value, list)}
             shares = cls(ProfileSetup(**setup))
             for name, own in {
@@ -300,5 +330,7 @@ class HeadShares:
                     raise ValueError(f"its {name} do not fit its setup")
                 own.copy_(tensors[name])
         except Exception as error:  # of JSON, of safetensors, or of a setup that is none
-            raise HeadForcingError(f"{path} is not a file of measured head shares: {error}") from error
+            raise HeadForcingError(
+                f"{path} is not a file of measured head shares: {error}"
+            ) from error
         return shares

@@ -1,7 +1,9 @@
-"""Base classes for the methods of other papers: settings, cache shape, and a cache that is written call by call.
+"""Base classes for the methods of other papers: settings, cache shape, and a cache that is written
+call by call.
 
-A method that only keeps frames by head role needs neither: it is a row of `PRESETS` in `cache/policy.py`. Keys and
-values of some frames lie in one tensor `kv [2, heads, frames, s, head_dim]`, oldest frame first.
+A method that only keeps frames by head role needs neither: it is a row of `PRESETS` in
+`cache/policy.py`. Keys and values of some frames lie in one tensor `kv [2, heads, frames, s,
+head_dim]`, oldest frame first.
 """
 
 from __future__ import annotations
@@ -54,11 +56,15 @@ class MethodShape(Shape):
 
 @dataclass(frozen=True)
 class MethodPolicy(Method):
-    """The settings of a method with a `MethodCache`, defined with `of=` this class; subclasses add and check fields."""
+    """The settings of a method with a `MethodCache`, defined with `of=` this class; subclasses add
+    and check fields.
+    """
 
     shape_class: ClassVar[type[Shape]] = MethodShape
-    switch: ClassVar[str] = "reset"  # the kind of `timeline.switch.Switch` that every new prompt causes
-    cuts: ClassVar[bool] = False  # whether a prompt switch may be combined with a scene cut (`re_anchor`)
+    # the kind of `timeline.switch.Switch` that every new prompt causes
+    switch: ClassVar[str] = "reset"
+    # whether a prompt switch may be combined with a scene cut (`re_anchor`)
+    cuts: ClassVar[bool] = False
     recalls: ClassVar[bool] = False  # whether it may bring an earlier scene back (`recall`)
 
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
@@ -82,17 +88,20 @@ class MethodPolicy(Method):
         if switch.kind not in ("reset", self.switch) or (switch.re_anchor and not self.cuts):
             cut = ", with or without re-anchor" if self.cuts else ""
             raise HeadForcingError(
-                f"this method's prompt switch is always {self.switch}{cut}; remove the tag, got [{switch}]"
+                f"this method's prompt switch is always {self.switch}{cut}; remove the tag, got "
+                f"[{switch}]"
             )
         own = replace(switch, kind=self.switch)
         return own if own.changes_cache else None
 
 
 class MethodCache(Cache):
-    """A cache that is written call by call. Subclasses store keys and values per layer and compute attention.
+    """A cache that is written call by call. Subclasses store keys and values per layer and compute
+    attention.
 
-    A *call* is a sequence of passes over the latent frames `start` to `end`: every denoising step of one block and its
-    clean pass, or the single clean pass in which a prompt switch writes the last frames again (KV recache).
+    A *call* is a sequence of passes over the latent frames `start` to `end`: every denoising step
+    of one block and its clean pass, or the single clean pass in which a prompt switch writes the
+    last frames again (KV recache).
     """
 
     policy: Any  # subclasses declare the type
@@ -111,7 +120,10 @@ class MethodCache(Cache):
         device: torch.device | str = "cpu",
         attention: AttentionFunction = sdpa,
     ):
-        self.shape, self.dtype, self.device, self.attention = shape, dtype, torch.device(device), attention
+        self.shape = shape
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.attention = attention
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         self.block = 0  # blocks committed so far
         self.start = self.end = 0  # first frame of the current call, and the frame after its last
@@ -130,7 +142,9 @@ class MethodCache(Cache):
         """Called at the beginning of a call; `start`, `end` and `recaching` are set."""
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store keys and values `[heads, frames, s, head_dim]`; a later pass of the same call replaces them."""
+        """Store keys and values `[heads, frames, s, head_dim]`; a later pass of the same call
+        replaces them.
+        """
         raise NotImplementedError
 
     def context(self, layer: int, q: Tensor) -> Tensor:
@@ -145,8 +159,8 @@ class MethodCache(Cache):
 
     @property
     def saved(self) -> Any:
-        """Contents of the cache between two blocks, of methods that resume from their state; another cache of the same
-        shape takes them by the setter."""
+        """Contents of the cache between two blocks, of methods that resume from their state;
+        another cache of the same shape takes them by the setter."""
         raise NotImplementedError
 
     @saved.setter
@@ -156,7 +170,9 @@ class MethodCache(Cache):
     # --- cache.base.Cache
 
     def begin_block(self) -> None:
-        self._open(self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False)
+        self._open(
+            self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False
+        )
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.take(layer, self._by_head(k), by_head(v, self.shape.frame_tokens))
@@ -176,16 +192,23 @@ class MethodCache(Cache):
     def switch_blocks(self, switch: Switch) -> int:
         return -(-self.policy.recached_frames // self.shape.frames_per_block)
 
-    def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
+    def apply_switch(
+        self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]
+    ) -> None:
         self.switch_prompt(switch)
-        if count := self.policy.recached_frames:  # in one clean pass, in which all of them attend to each other
+        # in one clean pass, in which all of them attend to each other
+        if count := self.policy.recached_frames:
             frames = torch.cat([latents.to(self.device) for latents in latest])[-count:]
             self._open(self.frames_seen - len(frames), self.frames_seen, recaching=True)
             write_clean(frames)
             self.finish()
 
     def state(self) -> State | None:
-        return pack({"block": self.block, "cache": self.saved}) if "state" in self.policy.resumes_from else None
+        return (
+            pack({"block": self.block, "cache": self.saved})
+            if "state" in self.policy.resumes_from
+            else None
+        )
 
     def restore(self, state: State) -> None:
         try:
@@ -229,7 +252,9 @@ class MethodCache(Cache):
         return self.rope.rotate_temporal(x, range(self.start, self.end))
 
     def attention_over(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Full attention of `q` to `k, v`, each `[heads, frames, s, head_dim]`; `[heads, queries, head_dim]`."""
+        """Full attention of `q` to `k, v`, each `[heads, frames, s, head_dim]`; `[heads, queries,
+        head_dim]`.
+        """
         return self.attention(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2))
 
     def zeros(self, frames: int) -> list[Tensor]:
@@ -238,37 +263,49 @@ class MethodCache(Cache):
         return [torch.zeros(size, dtype=self.dtype, device=self.device) for _ in self.shape.roles]
 
     def _open(self, start: int, end: int, recaching: bool) -> None:
-        self.start, self.end, self.recaching, self.clean = start, end, recaching, False
+        self.start = start
+        self.end = end
+        self.recaching = recaching
+        self.clean = False
         self._entered: set[int] = set()  # layers
         self.open()
 
 
 def last_frames(kv: Tensor, count: int) -> Tensor:
-    """A copy of the last frames of `kv [2, heads, frames, s, head_dim]`, so that the others can be freed."""
+    """A copy of the last frames of `kv [2, heads, frames, s, head_dim]`, so that the others can be
+    freed.
+    """
     return kv[:, :, max(0, kv.shape[2] - count) :].clone()
 
 
 def played(places: Iterable[int], period: int) -> list[int]:
-    """Index of the frame at each place: `period` frames are played forwards and backwards in turn, both ends twice."""
+    """Index of the frame at each place: `period` frames are played forwards and backwards in turn,
+    both ends twice.
+    """
     turns = (divmod(place, period) for place in places)
     return [period - 1 - rest if turn % 2 else rest for turn, rest in turns]
 
 
 def check_beginning(video: VideoFacts) -> None:
-    """Raise HeadForcingError for a video whose first blocks a loop of its own cannot make as the others."""
+    """Raise HeadForcingError for a video whose first blocks a loop of its own cannot make as the
+    others.
+    """
     if video.start_frames:
         raise HeadForcingError(
-            f"this method does not support start frames, got {video.start_frames}; remove them or choose another method"
+            f"this method does not support start frames, got {video.start_frames}; remove them or "
+            "choose another method"
         )
     if video.schedule.first_block_sigmas is not None:
         raise HeadForcingError(
-            "this method needs the same noise levels for every block; choose a model family without separate ones for "
-            "the first block"
+            "this method needs the same noise levels for every block; choose a model family "
+            "without separate ones for the first block"
         )
 
 
 class WrappedModel:
-    """A model for `rollout.loop.rollout` that does what another one does; subclasses change a part of it."""
+    """A model for `rollout.loop.rollout` that does what another one does; subclasses change a part
+    of it.
+    """
 
     def __init__(self, model: VideoModel):
         self.model = model

@@ -1,9 +1,10 @@
-"""CausVid's long videos: rollouts of the training length, each beginning with the last latent frames of the one before.
+"""CausVid's long videos: rollouts of the training length, each beginning with the last latent
+frames of the one before.
 
-In Wan's VAE the first latent frame of a video decodes to one video frame, every other one to four. So the last video
-frame of a latent frame from the middle of a rollout is encoded as the first latent frame of the next one (arXiv
-2412.07772; details as in the authors' code). `video/restarts.py` decodes the blocks of all rollouts and provides the
-encoder.
+In Wan's VAE the first latent frame of a video decodes to one video frame, every other one to four.
+So the last video frame of a latent frame from the middle of a rollout is encoded as the first
+latent frame of the next one (arXiv 2412.07772; details as in the authors' code).
+`video/restarts.py` decodes the blocks of all rollouts and provides the encoder.
 """
 
 from __future__ import annotations
@@ -27,19 +28,23 @@ from .base import MethodPolicy, MethodShape, WrappedModel, check_beginning
 
 POLICY = CachePolicy.uniform(RolePolicy(recent_frames=None), rope="absolute")
 SCHEDULES = {
-    # CausVid was distilled for the timesteps 757 and 522; 280 and 120 at shift 8 are the nearest noise levels
+    # CausVid was distilled for the timesteps 757 and 522; 280 and 120 at shift 8 are the nearest
+    # noise levels
     "3_steps": Schedule.warped([1000, 280, 120], shift=8.0),
     "4_steps": Schedule.warped([1000, 750, 500, 250], shift=8.0),
 }
 
 
 class WholeTimesteps(WrappedModel):
-    """Wraps a model to round its timesteps to integers, as in the authors' three unwarped steps: 757 for 0.756757."""
+    """Wraps a model to round its timesteps to integers, as in the authors' three unwarped steps:
+    757 for 0.756757.
+    """
 
     def denoise(self, latents: Tensor, sigma: Any, cache: Any) -> Tensor:
         rounded = round(1000 * sigma) / 1000
         clean = self.model.denoise(latents, rounded, cache)
-        return latents + (clean - latents) * (sigma / rounded)  # the predicted flow times the exact sigma
+        # the predicted flow times the exact sigma
+        return latents + (clean - latents) * (sigma / rounded)
 
 
 @dataclass(frozen=True)
@@ -66,18 +71,34 @@ class CausVid(MethodPolicy):
         return self
 
     def make_cache(
-        self, shape: Shape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+        self,
+        shape: Shape,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        attention: AttentionFunction,
     ) -> HeadCache:
-        sizes = (shape.rows, shape.columns, shape.head_dim, shape.frames_per_block, self.rollout_frames)
+        sizes = (
+            shape.rows,
+            shape.columns,
+            shape.head_dim,
+            shape.frames_per_block,
+            self.rollout_frames,
+        )
         return RolloutCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
 
-    def rollout(self, model: VideoModel, cache: HeadCache, video: RolloutInputs) -> Iterator[OverlapBlock]:
-        """Yield the finished blocks of one video, numbered over all rollouts; overlaps are not yielded again.
+    def rollout(
+        self, model: VideoModel, cache: HeadCache, video: RolloutInputs
+    ) -> Iterator[OverlapBlock]:
+        """Yield the finished blocks of one video, numbered over all rollouts; overlaps are not
+        yielded again.
 
-        The cache is for one rollout, with `POLICY`; it is emptied for each. Between two rollouts `video.reencode` gets
-        the first `finished_frames` of the finished one, those of given blocks, too, unless they are the whole video.
+        The cache is for one rollout, with `POLICY`; it is emptied for each. Between two rollouts
+        `video.reencode` gets the first `finished_frames` of the finished one, those of given
+        blocks, too, unless they are the whole video.
         """
-        script, given, layout = video.script, video.given, self.overlap(video.frames_per_block)
+        script = video.script
+        given = video.given
+        layout = self.overlap(video.frames_per_block)
         if script.rows[0].sigmas == SCHEDULES["3_steps"].sigmas:
             model = WholeTimesteps(model)
         latents: list[Tensor] = []  # of the current rollout
@@ -87,21 +108,29 @@ class CausVid(MethodPolicy):
             if number and len(given) < len(script):
                 assert video.reencode is not None
                 finished, rest = torch.cat(latents).tensor_split((layout.finished_frames,))
-                overlap = torch.cat((video.reencode(finished).to(rest), rest)).split(layout.frames_per_block)
+                overlap = torch.cat((video.reencode(finished).to(rest), rest)).split(
+                    layout.frames_per_block
+                )
             latents = list(overlap)
             begin = first + (layout.given_blocks if number else 0)
             end = min(first + layout.blocks, len(script))
             blocks: Iterator[Block]
             if end <= len(given):
-                blocks = (Block(block, upload(given[block], cache.device)) for block in range(begin, end))
+                blocks = (
+                    Block(block, upload(given[block], cache.device)) for block in range(begin, end)
+                )
             else:
                 cache.rewind(cache.block)
                 known = [*overlap, *given[begin:end]]
-                blocks = rollout(model, cache, script, video.noise, known, video.on_step, range(first, end))
+                blocks = rollout(
+                    model, cache, script, video.noise, known, video.on_step, range(first, end)
+                )
             for block in blocks:
                 if block.index >= begin:
                     latents.append(block.latents)
-                    begun_with = torch.cat(tuple(overlap)) if overlap and block.index == begin else None
+                    begun_with = (
+                        torch.cat(tuple(overlap)) if overlap and block.index == begin else None
+                    )
                     yield OverlapBlock(block.index, block.latents, rollout=number, given=begun_with)
 
 
@@ -117,5 +146,6 @@ class OverlapBlock(Block):
     """A finished block of rollout number `rollout`."""
 
     rollout: int = 0
-    # of the first new block of a later rollout: what that began with [overlap, channels, h, w], no part of the video
+    # of the first new block of a later rollout: what that began with [overlap, channels, h, w], no
+    # part of the video
     given: Tensor | None = None

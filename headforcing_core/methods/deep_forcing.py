@@ -1,7 +1,9 @@
-"""Deep Forcing (arXiv 2512.05081): sinks whose positions move with the video, and compression by attention scores.
+"""Deep Forcing (arXiv 2512.05081): sinks whose positions move with the video, and compression by
+attention scores.
 
-*Deep Sink* re-rotates the sinks' keys to the indices right before the other frames. *Participative Compression* drops,
-when the window is full, all tokens but the sinks, the recent frames, and those that recent queries attend to most.
+*Deep Sink* re-rotates the sinks' keys to the indices right before the other frames. *Participative
+Compression* drops, when the window is full, all tokens but the sinks, the recent frames, and those
+that recent queries attend to most.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ class DeepForcing(MethodPolicy):
     """Deep Forcing's settings."""
 
     sink_frames: int = 10
-    budget_frames: int | None = 16  # worth of tokens after a compression; None: no compression (Deep Sink alone)
-    recent_frames: int = 4  # newest ones, which are never dropped; their queries score the other tokens
+    # worth of tokens after a compression; None: no compression (Deep Sink alone)
+    budget_frames: int | None = 16
+    # newest ones, which are never dropped; their queries score the other tokens
+    recent_frames: int = 4
     max_reuse: int = 7  # how many compressions a token may survive; 0: no limit
 
     @property
@@ -34,19 +38,22 @@ class DeepForcing(MethodPolicy):
         return ("blocks", "state") if self.budget_frames is None else ("state",)
 
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
-        queries = 0 if self.budget_frames is None else self.recent_frames / 2  # no values beside them
+        # no values beside them
+        queries = 0 if self.budget_frames is None else self.recent_frames / 2
         return WINDOW_FRAMES + queries
 
     def check(self, shape: MethodShape) -> None:
-        budget, block = self.budget_frames or WINDOW_FRAMES, shape.frames_per_block
+        budget = self.budget_frames or WINDOW_FRAMES
+        block = shape.frames_per_block
         if not 0 <= self.sink_frames <= budget - self.recent_frames or not budget <= WINDOW_FRAMES:
             raise HeadForcingError(
-                f"Deep Forcing fits {self.sink_frames} sinks and {self.recent_frames} recent frames into a budget of "
-                f"{budget} frames, at most {WINDOW_FRAMES}"
+                f"Deep Forcing fits {self.sink_frames} sinks and {self.recent_frames} recent "
+                f"frames into a budget of {budget} frames, at most {WINDOW_FRAMES}"
             )
         if self.budget_frames is not None and self.recent_frames < block:
             raise HeadForcingError(
-                f"Deep Forcing's recent frames must hold a block of {block}, got {self.recent_frames}"
+                f"Deep Forcing's recent frames must hold a block of {block}, got "
+                f"{self.recent_frames}"
             )
 
 
@@ -54,9 +61,12 @@ class DeepForcing(MethodPolicy):
 class Tokens:
     """One layer's tokens in order of time."""
 
-    kv: Tensor  # [2, heads, tokens, head_dim]; keys are rotated to their frame's index, those of sinks to a moved one
+    # [2, heads, tokens, head_dim]; keys are rotated to their frame's index, those of sinks to a
+    # moved one
+    kv: Tensor
     reused: Tensor  # [tokens], how many compressions each has survived
-    q: Tensor  # [heads, tokens, head_dim], rotated queries of the latest passes, `recent_frames` of them
+    # [heads, tokens, head_dim], rotated queries of the latest passes, `recent_frames` of them
+    q: Tensor
     sink_start: int | None = None  # temporal index of the first sink; None before sinks were moved
 
 
@@ -67,7 +77,9 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
 
     def begin_video(self) -> None:
         none_reused = torch.zeros(0, dtype=torch.long, device=self.device)
-        self.layers = [Tokens(kv.flatten(2, 3), none_reused, kv[0].flatten(1, 2)) for kv in self.zeros(0)]
+        self.layers = [
+            Tokens(kv.flatten(2, 3), none_reused, kv[0].flatten(1, 2)) for kv in self.zeros(0)
+        ]
         self._new: dict[int, Tensor] = {}
 
     @property
@@ -83,7 +95,8 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
         self._new[layer] = torch.stack((self.at_own_index(k), v)).flatten(2, 3)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        tokens, new = self.layers[layer], self._new.pop(layer)
+        tokens = self.layers[layer]
+        new = self._new.pop(layer)
         q = self.at_own_index(q).flatten(1, 2)
         if self.policy.budget_frames is not None:
             count = self.policy.recent_frames * self.rope.frame_tokens
@@ -98,7 +111,9 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
     def _append(self, layer: int, tokens: Tokens, new: Tensor) -> None:
         tokens.kv = torch.cat((tokens.kv, new), dim=2)
         tokens.reused = torch.cat((tokens.reused, tokens.reused.new_zeros(new.shape[2])))
-        s, count, sinks = self.rope.frame_tokens, tokens.kv.shape[2], self.policy.sink_frames * self.rope.frame_tokens
+        s = self.rope.frame_tokens
+        count = tokens.kv.shape[2]
+        sinks = self.policy.sink_frames * self.rope.frame_tokens
         if count <= WINDOW_FRAMES * s:
             return
         place = torch.arange(count, device=self.device)
@@ -107,29 +122,43 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
         else:  # sinks, the tokens with the highest scores, recent frames
             recent = min(tokens.q.shape[1], count)
             capacity = min(max(self.policy.budget_frames * s, sinks + recent), count)
-            chosen = sinks + self.choose(layer, tokens, slice(sinks, count - recent), capacity - sinks - recent)
+            chosen = sinks + self.choose(
+                layer, tokens, slice(sinks, count - recent), capacity - sinks - recent
+            )
             tokens.reused[chosen] += 1
             kept = torch.cat((place[:sinks], chosen, place[count - recent :]))
-        tokens.kv, tokens.reused = tokens.kv[:, :, kept], tokens.reused[kept]
+        tokens.kv = tokens.kv[:, :, kept]
+        tokens.reused = tokens.reused[kept]
         self._move_sinks(tokens)
 
     def choose(self, layer: int, tokens: Tokens, candidates: slice, count: int) -> Tensor:
-        """Indices of the `count` candidates with the highest scores for recent queries, over all heads; ascending."""
-        # the score of a key is the sum over heads and queries of q.k, so the queries can be summed first
+        """Indices of the `count` candidates with the highest scores for recent queries, over all
+        heads; ascending.
+        """
+        # the score of a key is the sum over heads and queries of q.k, so the queries can be summed
+        # first
         wanted = tokens.q.float().sum(dim=1, keepdim=True)
         scores = (tokens.kv[0][:, candidates].float() @ wanted.transpose(1, 2)).sum(dim=(0, 2))
         if self.policy.max_reuse:
-            scores = scores.masked_fill(tokens.reused[candidates] >= self.policy.max_reuse, -torch.inf)
+            scores = scores.masked_fill(
+                tokens.reused[candidates] >= self.policy.max_reuse, -torch.inf
+            )
             count = min(count, int((scores > -torch.inf).sum()))
         return scores.topk(min(count, len(scores))).indices.sort().values
 
     def _move_sinks(self, tokens: Tokens) -> None:
         """Re-rotate the sinks' keys to the indices right before the other frames."""
-        s, sinks = self.rope.frame_tokens, self.policy.sink_frames
-        # as in the authors' code, the indices end at the current block's first frame and not at its last
+        s = self.rope.frame_tokens
+        sinks = self.policy.sink_frames
+        # as in the authors' code, the indices end at the current block's first frame and not at its
+        # last
         target = self.start - tokens.kv.shape[2] // s
         if tokens.sink_start is None:
-            delta = 0 if self.policy.budget_frames is None else WINDOW_FRAMES - self.policy.budget_frames
+            delta = (
+                0
+                if self.policy.budget_frames is None
+                else WINDOW_FRAMES - self.policy.budget_frames
+            )
         else:
             delta = target - tokens.sink_start
         tokens.sink_start = target

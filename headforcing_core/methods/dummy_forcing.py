@@ -1,8 +1,8 @@
 """Dummy Forcing (arXiv 2601.20499): heads that attend little to the past keep one latent frame.
 
-In one clean pass every head's attention is divided into shares of the first frames, of the frames between, and of the
-block itself. Heads with little attention to the first two are *last* heads (the paper's dummy heads), the others
-*first* or *mid* heads. Only clean passes write to the cache.
+In one clean pass every head's attention is divided into shares of the first frames, of the frames
+between, and of the block itself. Heads with little attention to the first two are *last* heads (the
+paper's dummy heads), the others *first* or *mid* heads. Only clean passes write to the cache.
 """
 
 from __future__ import annotations
@@ -47,19 +47,23 @@ class DummyForcing(MethodPolicy):
         return 1 + (self.mid_blocks + 1) * shape.frames_per_block
 
     def check(self, shape: MethodShape) -> None:
-        if min(self.split_block, self.mid_blocks, self.window_frames) < 1 or not 0 <= self.last_share <= 1:
+        if (
+            min(self.split_block, self.mid_blocks, self.window_frames) < 1
+            or not 0 <= self.last_share <= 1
+        ):
             raise HeadForcingError(
-                f"Dummy Forcing needs at least 1 block before the split, 1 in mid heads and 1 frame in the window, and "
-                f"a share of last heads from 0 to 1, got {self.split_block}, {self.mid_blocks}, {self.window_frames} "
-                f"and {self.last_share:g}"
+                "Dummy Forcing needs at least 1 block before the split, 1 in mid heads and 1 "
+                "frame in the window, and a share of last heads from 0 to 1, got "
+                f"{self.split_block}, {self.mid_blocks}, {self.window_frames} and "
+                f"{self.last_share:g}"
             )
 
 
 class DummyForcingCache(MethodCache, of=DummyForcing):
     """Per layer `sink`, the first frame, and `local`, the last blocks.
 
-    Before the split both are of all heads. After it `local` is of mid heads only, and `short` is the one frame that
-    first and last heads keep.
+    Before the split both are of all heads. After it `local` is of mid heads only, and `short` is
+    the one frame that first and last heads keep.
     """
 
     policy: DummyForcing
@@ -69,7 +73,8 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         self.sink, self.local, self.own = self.zeros(0), self.zeros(0), self.zeros(0)
         self.short: list[Tensor] = []
         self.groups: Groups | None = None
-        self.heads: list[dict[str, Tensor]] = []  # per layer, `groups` on the device, and `short`, the first and last
+        # per layer, `groups` on the device, and `short`, the first and last
+        self.heads: list[dict[str, Tensor]] = []
         self.sampled: dict[int, Tensor] = {}
         self.split = False
 
@@ -77,7 +82,8 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         self.own[layer] = torch.stack((self.at_own_index(k), v))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        q, own = self.at_own_index(q), self.own[layer]
+        q = self.at_own_index(q)
+        own = self.own[layer]
         if not self.split:
             if self._classifies:
                 self.sampled[layer] = q.flatten(1, 2)[:, self._rows(layer)]
@@ -91,20 +97,27 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
 
     def finish(self) -> None:
         if self._classifies:
-            self.groups = self.classify(torch.stack([self._shares(layer) for layer in range(self.shape.layers)]))
+            self.groups = self.classify(
+                torch.stack([self._shares(layer) for layer in range(self.shape.layers)])
+            )
             self.sampled.clear()
         kept = self.policy.mid_blocks * self.shape.frames_per_block
         for layer, own in enumerate(self.own):
             if self.split:
                 heads = self.heads[layer]
                 self.short[layer][:, len(heads["first"]) :] = own[:, heads["last"], -1:]
-                self.local[layer] = last_frames(torch.cat((self.local[layer], own[:, heads["mid"]]), dim=2), kept)
+                self.local[layer] = last_frames(
+                    torch.cat((self.local[layer], own[:, heads["mid"]]), dim=2), kept
+                )
             else:
                 everything = self._everything(layer)
                 self.sink[layer] = everything[:, :, :1].clone()
                 full = self.start // self.shape.frames_per_block > self.policy.mid_blocks - 1
-                self.local[layer] = last_frames(everything, kept if full else everything.shape[2] - 1)
-        if self.groups is not None and not self.split:  # after a recache, too: the heads are not classified again
+                self.local[layer] = last_frames(
+                    everything, kept if full else everything.shape[2] - 1
+                )
+        # after a recache, too: the heads are not classified again
+        if self.groups is not None and not self.split:
             self._split(self.groups)
 
     def switch_prompt(self, switch: Switch) -> None:
@@ -118,7 +131,9 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         return torch.cat((self.sink[layer], self.local[layer], self.own[layer]), dim=2)
 
     def _rows(self, layer: int) -> Tensor:
-        """Indices of the queries whose attention is measured, `[n]`, drawn with replacement by a separate generator."""
+        """Indices of the queries whose attention is measured, `[n]`, drawn with replacement by a
+        separate generator.
+        """
         if self.policy.rows is not None:
             return torch.tensor(self.policy.rows[layer], device=self.device)
         own = self.shape.frames_per_block * self.rope.frame_tokens
@@ -127,8 +142,11 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         return torch.randint(own, (max(1, count),), generator=generator).to(self.device)
 
     def _shares(self, layer: int) -> Tensor:
-        """Attention shares of the first frames, the frames between, and the block itself, `[heads, 3]`."""
-        # with more than one past block the whole first block counts as first, as in the authors' code
+        """Attention shares of the first frames, the frames between, and the block itself, `[heads,
+        3]`.
+        """
+        # with more than one past block the whole first block counts as first, as in the authors'
+        # code
         first = 1 if self.policy.split_block == 1 else self.shape.frames_per_block
         s = self.rope.frame_tokens
         k, v = self._everything(layer).flatten(2, 3)
@@ -162,5 +180,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
             torch.cat((sink[:, heads["first"]], local[:, heads["last"], -1:]), dim=1)
             for sink, local, heads in zip(self.sink, self.local, self.heads, strict=True)
         ]
-        self.local = [local[:, heads["mid"]] for local, heads in zip(self.local, self.heads, strict=True)]
+        self.local = [
+            local[:, heads["mid"]] for local, heads in zip(self.local, self.heads, strict=True)
+        ]
         self.sink = self.zeros(0)

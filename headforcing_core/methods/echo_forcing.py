@@ -1,7 +1,9 @@
-"""Echo-Forcing: sinks that play the scene's first frames, tokens of the past chosen by score, and a memory of scenes.
+"""Echo-Forcing: sinks that play the scene's first frames, tokens of the past chosen by score, and a
+memory of scenes.
 
-The window holds sinks, tokens chosen from the last 21 frames, the block before, and the current block; keys are
-stored without rotary embedding and rotated to their slots. `echo_scenes` tells how a prompt begins a scene.
+The window holds sinks, tokens chosen from the last 21 frames, the block before, and the current
+block; keys are stored without rotary embedding and rotated to their slots. `echo_scenes` tells how
+a prompt begins a scene.
 """
 
 from __future__ import annotations
@@ -41,13 +43,17 @@ class EchoForcing(MethodPolicy):
         cycle_blocks: sinks are replaced by this many first blocks, played backwards and forwards.
         max_reuse: how many blocks may choose a token; 0: no limit.
         takes_maximum: a token's score is the maximum over heads and offsets instead of the mean.
-        amplitude, gated: whether scores count the spread of queries, and less where queries have drifted.
-        compares_words: scenes are alike by the words of their prompts, the rare ones most ("IDF"), instead of by the
-            embeddings of what is left of the prompts without common words.
+        amplitude, gated: whether scores count the spread of queries, and less where queries have
+            drifted.
+        compares_words: scenes are alike by the words of their prompts, the rare ones most ("IDF"),
+            instead of by the embeddings of what is left of the prompts without common words.
         scenes: of the video; 1 for a single prompt.
     """
 
-    switch, cuts, recalls, rope = "flush", True, True, "contiguous"
+    switch = "flush"
+    cuts = True
+    recalls = True
+    rope = "contiguous"
     # tokens are chosen with queries of a block's noisiest pass, which no clean pass reproduces
     resumes_from = ("state",)
     window_frames: int = 21
@@ -75,22 +81,33 @@ class EchoForcing(MethodPolicy):
 
     def check(self, shape: MethodShape) -> None:
         block = shape.frames_per_block
-        if self.sink_frames + self.compressed_frames + 2 * block != self.window_frames or self.sink_frames % block:
+        if (
+            self.sink_frames + self.compressed_frames + 2 * block != self.window_frames
+            or self.sink_frames % block
+        ):
             raise HeadForcingError(
-                f"Echo-Forcing's window of {self.window_frames} frames must hold {self.sink_frames} sinks in whole "
-                f"blocks, {self.compressed_frames} compressed frames and two blocks of {block}; choose a chunkwise "
-                "model family"
+                f"Echo-Forcing's window of {self.window_frames} frames must hold "
+                f"{self.sink_frames} sinks in whole blocks, {self.compressed_frames} compressed "
+                f"frames and two blocks of {block}; choose a chunkwise model family"
             )
         if not 0 < self.played_frames(block) <= self.window_frames:
-            raise HeadForcingError(f"Echo-Forcing plays 1 to {self.window_frames // block} blocks in its sinks")
+            raise HeadForcingError(
+                f"Echo-Forcing plays 1 to {self.window_frames // block} blocks in its sinks"
+            )
 
     def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
-        scenes, switches = plan_scenes(script, self.compares_words), (row.switch for row in script.rows)
-        recalls = [block for block, switch in enumerate(switches) if switch is not None and switch.recall is not None]
+        scenes = plan_scenes(script, self.compares_words)
+        switches = (row.switch for row in script.rows)
+        recalls = [
+            block
+            for block, switch in enumerate(switches)
+            if switch is not None and switch.recall is not None
+        ]
         return {block: (scenes[block][1].source + 1, scenes[block][1].jump) for block in recalls}
 
     def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        # asked at every switch, because the rows of later blocks may be replaced while the video is made
+        # asked at every switch, because the rows of later blocks may be replaced while the video is
+        # made
         cache.scenes = lambda: plan_scenes(video.script, self.compares_words)
         return super().rollout(model, cache, video)
 
@@ -119,7 +136,8 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.memory_of: dict[int, list[int]] = {}
         self.recalled: list[Recall] = []
         self.filled = 0
-        self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
+        self.window = self.policy.window_frames
+        self.sinks = self.policy.sink_frames
         self.period = self.policy.played_frames(self.shape.frames_per_block)
         self.scores = TokenScores(self.policy, self.shape.head_dim, self.device)
         self._begin_scene(None)
@@ -130,10 +148,14 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
 
     def _begin_scene(self, scene: Scene | None) -> None:
         """Empty state of a scene that begins with the next block."""
-        self.scene, self.scene_start, self.scene_blocks = scene, self.frames_seen, 0
+        self.scene = scene
+        self.scene_start = self.frames_seen
+        self.scene_blocks = 0
         self.kept = self.query_count = 0
         self.ready = False
-        heads, s, d = self.shape.heads, self.rope.frame_tokens, self.shape.head_dim
+        heads = self.shape.heads
+        s = self.rope.frame_tokens
+        d = self.shape.head_dim
         numbers = torch.zeros(0, dtype=torch.long, device=self.device)
         parts = (self.zeros(self.window), self.zeros(self.period + MAX_KEPT), self.zeros(0))
         self.layers = [
@@ -179,7 +201,9 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.ready = saved["ready"]
         self.query_count = saved["query_count"]
         self.layers = saved["layers"]
-        self.recalled = [replace(recall, frames=tuple(recall.frames)) for recall in saved["recalled"]]
+        self.recalled = [
+            replace(recall, frames=tuple(recall.frames)) for recall in saved["recalled"]
+        ]
 
     # --- a call
 
@@ -188,13 +212,16 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.rolls = self.local + self.frames > self.window
         self.filled = min(self.local + self.frames, self.window)
         self._undecided: set[int] = set()  # layers that have not yet chosen tokens
-        if self.rolls:  # the last sinks take the scene's first frames, forwards and backwards in turn
+        # the last sinks take the scene's first frames, forwards and backwards in turn
+        if self.rolls:
             begun = self.local - (self.window - self.period)
             playing = played(range(begun, begun + self.frames), self.period)
-            self._playing = upload(torch.tensor(playing), self.device)  # a list would be waited for in every layer
+            # a list would be waited for in every layer
+            self._playing = upload(torch.tensor(playing), self.device)
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        state, frames = self.layers[layer], self.frames
+        state = self.layers[layer]
+        frames = self.frames
         if self.rolls and self.first_pass(layer):
             self._roll(state)
             self._undecided.add(layer)
@@ -205,8 +232,12 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
             first[:] = kv[:, :, : first.shape[2]]
 
     def _roll(self, state: Layer) -> None:
-        """Move the block before to the recent slots, and play the next first frames in the last sinks."""
-        kv, frames, recent = state.kv, self.frames, self.sinks + self.policy.compressed_frames
+        """Move the block before to the recent slots, and play the next first frames in the last
+        sinks.
+        """
+        kv = state.kv
+        frames = self.frames
+        recent = self.sinks + self.policy.compressed_frames
         kv[:, :, : self.sinks - frames] = kv[:, :, frames : self.sinks].clone()
         kv[:, :, self.sinks - frames : self.sinks] = state.first[:, :, self._playing]
         kv[:, :, recent : recent + frames] = kv[:, :, self.window - frames :].clone()
@@ -247,16 +278,24 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
     # --- the choice of tokens
 
     def _compress(self, layer: int, queries: Tensor) -> None:
-        """Fill the compressed slots with the tokens of the history that have the highest scores, in order of age."""
-        state, slots = self.layers[layer], slice(self.sinks, self.sinks + self.policy.compressed_frames)
+        """Fill the compressed slots with the tokens of the history that have the highest scores, in
+        order of age.
+        """
+        state = self.layers[layer]
+        slots = slice(self.sinks, self.sinks + self.policy.compressed_frames)
         chosen = self.choose(layer, queries)
         state.history.uses[chosen] += 1
         # as in the authors' code they take the rows and columns of the places where they land
-        state.kv[:, :, slots] = state.history.kv[:, :, chosen].unflatten(2, (-1, self.rope.frame_tokens))
+        state.kv[:, :, slots] = state.history.kv[:, :, chosen].unflatten(
+            2, (-1, self.rope.frame_tokens)
+        )
 
     def choose(self, layer: int, queries: Tensor) -> Tensor:
-        """Indices of the chosen tokens of the history, ascending. `queries` are those of the noisiest pass."""
-        state, count = self.layers[layer], self.policy.compressed_frames * self.rope.frame_tokens
+        """Indices of the chosen tokens of the history, ascending. `queries` are those of the
+        noisiest pass.
+        """
+        state = self.layers[layer]
+        count = self.policy.compressed_frames * self.rope.frame_tokens
         scores = self.scores.of(state, queries, self.query_count)
         scores[-self.frames * self.rope.frame_tokens :] = -torch.inf
         if self.policy.max_reuse:
@@ -278,15 +317,21 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
 
     def _fade(self, state: Layer, scene: Scene) -> None:
         if state.rates is None:
-            new, old = (state.kv[0][:, slot].float().transpose(0, 1).flatten(1) for slot in (self.kept, 0))
+            new, old = (
+                state.kv[0][:, slot].float().transpose(0, 1).flatten(1) for slot in (self.kept, 0)
+            )
             change = 1 - F.cosine_similarity(new, old, dim=-1)
-            low, high = change.min(), change.max()
-            change = (change - low) / (high - low) if high - low > 1e-6 else torch.zeros_like(change)
+            low = change.min()
+            high = change.max()
+            change = (
+                (change - low) / (high - low) if high - low > 1e-6 else torch.zeros_like(change)
+            )
             state.rates = scene.slowest - (scene.slowest - scene.fastest) * change
         state.weights *= state.rates
 
     def _drop_kept(self) -> None:
-        kept, self.kept = self.kept, 0
+        kept = self.kept
+        self.kept = 0
         for state in self.layers:
             for slots in (state.kv, state.first):
                 slots[:, :, : slots.shape[2] - kept] = slots[:, :, kept:].clone()
@@ -297,19 +342,33 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         candidates = CANDIDATES[: len(self.layers[0].candidates)]
         self.memory_of[ended] = [self.scene_start + frame for frame in candidates]
         if switch.recall is not None:
-            self.recalled.append(Recall(self.block, scene.source + 1, tuple(self.memory_of[scene.source])))
-        stay = [state.kv[:, :, self.filled - scene.kept_frames : self.filled] for state in self.layers]
+            self.recalled.append(
+                Recall(self.block, scene.source + 1, tuple(self.memory_of[scene.source]))
+            )
+        stay = [
+            state.kv[:, :, self.filled - scene.kept_frames : self.filled] for state in self.layers
+        ]
         self._begin_scene(scene)
         self.kept = 1 + scene.kept_frames
         for state, memory, rest in zip(self.layers, self.memory[scene.source], stay, strict=True):
             kept = torch.cat((memory[:, :, None], rest), dim=2)
             state.kv[:, :, : self.kept] = state.first[:, :, : self.kept] = kept
-            state.weights = torch.full((self.kept, self.rope.frame_tokens), scene.first_weight, device=self.device)
+            state.weights = torch.full(
+                (self.kept, self.rope.frame_tokens), scene.first_weight, device=self.device
+            )
 
     def _memory_frame(self, state: Layer) -> Tensor:
-        """The finished scene as one frame: mostly its first, and some of the others by likeness to its queries."""
+        """The finished scene as one frame: mostly its first, and some of the others by likeness to
+        its queries.
+        """
         kv = torch.stack(state.candidates, dim=1).float()  # [2, candidates, heads, s, d]
-        queries = state.scene_queries / (self.scene_blocks * self.shape.frames_per_block * self.rope.frame_tokens)
+        queries = state.scene_queries / (
+            self.scene_blocks * self.shape.frames_per_block * self.rope.frame_tokens
+        )
         share = (kv[0] * queries[:, None]).sum(dim=-1).mean(dim=1).softmax(dim=0)[:, None, :, None]
-        one = FIRST_SHARE * kv[:, 0] + (1 - FIRST_SHARE) * (share * kv).sum(dim=1) if kv.shape[1] > 1 else kv[:, 0]
+        one = (
+            FIRST_SHARE * kv[:, 0] + (1 - FIRST_SHARE) * (share * kv).sum(dim=1)
+            if kv.shape[1] > 1
+            else kv[:, 0]
+        )
         return one.to(self.dtype)

@@ -1,6 +1,8 @@
-"""State of Echo-Forcing in one layer, and its scores: how much the first window's queries would attend to each token.
+"""State of Echo-Forcing in one layer, and its scores: how much the first window's queries would
+attend to each token.
 
-Their mean is turned by the distance in time to a key; how far queries are from their mean adds to the product.
+Their mean is turned by the distance in time to a key; how far queries are from their mean adds to
+the product.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from ..model.rope import angles, axis_dims
 
 @dataclass
 class History:
-    """Tokens of the last frames: `kv [2, heads, tokens, head_dim]`, and of each its frame and number of uses."""
+    """Tokens of the last frames: `kv [2, heads, tokens, head_dim]`, and of each its frame and
+    number of uses.
+    """
 
     kv: Tensor
     frame: Tensor
@@ -25,7 +29,9 @@ class History:
 
     def append(self, kv: Tensor, frames: range, limit: int) -> None:
         """Add frames `[2, heads, frames, s, head_dim]` and drop the oldest tokens over `limit`."""
-        number = torch.arange(frames.start, frames.stop, device=kv.device).repeat_interleave(kv.shape[3])
+        number = torch.arange(frames.start, frames.stop, device=kv.device).repeat_interleave(
+            kv.shape[3]
+        )
         dropped = max(0, len(self.frame) + len(number) - limit)
         self.kv = torch.cat((self.kv[:, :, dropped:], kv.flatten(2, 3)), dim=2)
         self.frame = torch.cat((self.frame[dropped:], number))
@@ -34,7 +40,9 @@ class History:
 
 @dataclass
 class Layer:
-    """One layer's state. Keys and queries are without rotary embedding, in `[2, heads, ..., s, head_dim]`."""
+    """One layer's state. Keys and queries are without rotary embedding, in `[2, heads, ..., s,
+    head_dim]`.
+    """
 
     kv: Tensor  # the window's slots
     first: Tensor  # the first frames of the scene, kept ones included
@@ -48,7 +56,9 @@ class Layer:
 
 
 class TokenScores:
-    """Scores the tokens of a layer's history by the options of `policy`, an `echo_forcing.EchoForcing`."""
+    """Scores the tokens of a layer's history by the options of `policy`, an
+    `echo_forcing.EchoForcing`.
+    """
 
     def __init__(self, policy: Any, head_dim: int, device: torch.device):
         self.policy = policy
@@ -57,17 +67,23 @@ class TokenScores:
         self.offsets = [2**power for power in range(policy.window_frames.bit_length())]
 
     def of(self, state: Layer, queries: Tensor, counted: int) -> Tensor:
-        """`[tokens]`; `queries [heads, frames, s, head_dim]` are the current ones, `counted` those in the sums."""
+        """`[tokens]`; `queries [heads, frames, s, head_dim]` are the current ones, `counted` those
+        in the sums.
+        """
         history = state.history
         mean = state.query_sum / counted
         m_real, m_imag = mean.unflatten(-1, (-1, 2))[:, None].unbind(-1)  # [heads, 1, pairs]
-        k_real, k_imag = history.kv[0].float().unflatten(-1, (-1, 2)).unbind(-1)  # [heads, tokens, pairs]
-        real, imag = m_real * k_real + m_imag * k_imag, m_imag * k_real - m_real * k_imag
+        # [heads, tokens, pairs]
+        k_real, k_imag = history.kv[0].float().unflatten(-1, (-1, 2)).unbind(-1)
+        real = m_real * k_real + m_imag * k_imag
+        imag = m_imag * k_real - m_real * k_imag
         temporal = len(self.frequencies)
         still = real[..., temporal:].sum(dim=-1)
         if self.policy.amplitude:
             spread = state.query_size[:, None] / counted - torch.hypot(m_real, m_imag)
-            still = still + self._gate(mean, queries) * (spread * torch.hypot(k_real, k_imag)).sum(dim=-1)
+            still = still + self._gate(mean, queries) * (spread * torch.hypot(k_real, k_imag)).sum(
+                dim=-1
+            )
         distance = history.frame[-1] + 1 - history.frame
         found = []
         for offset in self.offsets:
@@ -78,8 +94,12 @@ class TokenScores:
         return scores.amax(dim=(0, 1)) if self.policy.takes_maximum else scores.mean(dim=(0, 1))
 
     def _gate(self, mean: Tensor, queries: Tensor) -> float:
-        """Less than 1 where the current queries point elsewhere than those of the scene's beginning."""
+        """Less than 1 where the current queries point elsewhere than those of the scene's
+        beginning.
+        """
         if not self.policy.gated:
             return 1.0
-        cosine = F.cosine_similarity(queries.float().mean(dim=(1, 2)).flatten(), mean.flatten(), dim=0)
+        cosine = F.cosine_similarity(
+            queries.float().mean(dim=(1, 2)).flatten(), mean.flatten(), dim=0
+        )
         return float(torch.exp(-self.policy.drift * (1 - cosine.clamp(-1, 1))))

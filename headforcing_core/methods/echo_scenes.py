@@ -23,13 +23,15 @@ class Scene:
     jump: int  # added to the temporal indices of its first block
     kept_frames: int = 0  # last frames of the scene before that stay, behind the memory frame
     first_weight: float = 1.0  # of the memory frame in the first block
-    slowest: float = 0.9  # and `fastest`: limits of the factor by which kept tokens fade from block to block
+    # and `fastest`: limits of the factor by which kept tokens fade from block to block
+    slowest: float = 0.9
     fastest: float = 0.55
     kept_blocks: int = 5  # after this many blocks they are dropped
 
 
 def plan_scenes(script: Script, by_words: bool = False) -> dict[int, tuple[int, Scene]]:
-    """For every prompt switch, by its block, the number of the scene that ends there and the beginning of the next.
+    """For every prompt switch, by its block, the number of the scene that ends there and the
+    beginning of the next.
 
     `by_words` as for `scene_features`, which tell how alike two scenes are.
     """
@@ -44,7 +46,14 @@ def plan_scenes(script: Script, by_words: bool = False) -> dict[int, tuple[int, 
             source, jump = _find_recalled(features[: number + 1], switch.recall)
             scenes[block], first = (number - 1, Scene(source, jump)), number
         elif switch.re_anchor:
-            cut = Scene(number - 1, HARD_CUT_INDEX, first_weight=0.8, slowest=1.0, fastest=1.0, kept_blocks=1)
+            cut = Scene(
+                number - 1,
+                HARD_CUT_INDEX,
+                first_weight=0.8,
+                slowest=1.0,
+                fastest=1.0,
+                kept_blocks=1,
+            )
             scenes[block], first = (number - 1, cut), number
         else:
             scenes[block] = number - 1, Scene(first, 0, kept_frames=2, slowest=0.95, fastest=0.8)
@@ -52,7 +61,9 @@ def plan_scenes(script: Script, by_words: bool = False) -> dict[int, tuple[int, 
 
 
 def _find_recalled(features: Sequence[Tensor], wanted: int) -> tuple[int, int]:
-    """The scene before the last one that is recalled, `wanted` from 1 or 0 for the most alike, and its jump."""
+    """The scene before the last one that is recalled, `wanted` from 1 or 0 for the most alike, and
+    its jump.
+    """
     likeness = torch.stack([feature @ features[-1] for feature in features[:-1]])
     source = wanted - 1 if wanted else int(likeness.argmax())
     gaps = (1 - likeness).clamp_min(0)

@@ -1,6 +1,8 @@
-"""Forcing-KV (arXiv 2605.09681): *static* heads keep last latent frames, *dynamic* heads also tokens of moving parts.
+"""Forcing-KV (arXiv 2605.09681): *static* heads keep last latent frames, *dynamic* heads also
+tokens of moving parts.
 
-The heads of role `memory` are dynamic. The first layer is never split. Only clean passes write to the cache.
+The heads of role `memory` are dynamic. The first layer is never split. Only clean passes write to
+the cache.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ CANDIDATE_FRAMES = 3  # frames whose chunks of tokens are candidates of dynamic 
 class ForcingKV(MethodPolicy):
     """Forcing-KV's settings."""
 
-    switch, heads_by = "recache", "roles"
+    switch = "recache"
+    heads_by = "roles"
     sink_frames: int = 1
     split_block: int = 1  # after whose clean pass the heads are split
     static_frames: int = 1  # how many of the last frames static heads keep
@@ -42,7 +45,9 @@ class ForcingKV(MethodPolicy):
 
     @property
     def local_frames(self) -> int:
-        """Number of last frames that all heads keep before the split, and those of the first layer always."""
+        """Number of last frames that all heads keep before the split, and those of the first layer
+        always.
+        """
         return max(self.static_frames, self.dynamic_frames)
 
     @property
@@ -59,40 +64,49 @@ class ForcingKV(MethodPolicy):
         block = shape.frames_per_block
         if self.chunks_per_frame < 1 or not 0 <= self.kept_share <= 1:
             raise HeadForcingError(
-                f"Forcing-KV divides a frame into at least 1 chunk and keeps a share from 0 to 1 of all chunks, got "
-                f"{self.chunks_per_frame} and {self.kept_share:g}"
+                "Forcing-KV divides a frame into at least 1 chunk and keeps a share from 0 to 1 "
+                f"of all chunks, got {self.chunks_per_frame} and {self.kept_share:g}"
             )
         if not 0 < self.static_frames <= block or not 0 < self.dynamic_frames <= block:
             raise HeadForcingError(
-                f"Forcing-KV keeps 1 to {block} last frames in either kind of head, got {self.static_frames} and "
-                f"{self.dynamic_frames}"
+                f"Forcing-KV keeps 1 to {block} last frames in either kind of head, got "
+                f"{self.static_frames} and {self.dynamic_frames}"
             )
-        if self.kept_chunks and (block < CANDIDATE_FRAMES or shape.frame_tokens < self.chunks_per_frame):
+        if self.kept_chunks and (
+            block < CANDIDATE_FRAMES or shape.frame_tokens < self.chunks_per_frame
+        ):
             raise HeadForcingError(
-                f"Forcing-KV needs blocks of at least {CANDIDATE_FRAMES} latent frames with at least "
-                f"{self.chunks_per_frame} tokens each, got {block} and {shape.frame_tokens}; choose another model "
-                "family or size"
+                f"Forcing-KV needs blocks of at least {CANDIDATE_FRAMES} latent frames with at "
+                f"least {self.chunks_per_frame} tokens each, got {block} and {shape.frame_tokens}; "
+                "choose another model family or size"
             )
         if self.kept_chunks and shape.layers > 1 and "memory" not in shape.roles[1]:
             raise HeadForcingError(
-                "Forcing-KV needs a memory head in the second layer, which selects the moving chunks; choose "
-                "another head profile"
+                "Forcing-KV needs a memory head in the second layer, which selects the moving "
+                "chunks; choose another head profile"
             )
 
 
 class ForcingKVCache(MethodCache, of=ForcingKV):
-    """Per layer `sink` and `local` of all heads; after the split each kind of head has its own in place of `local`."""
+    """Per layer `sink` and `local` of all heads; after the split each kind of head has its own in
+    place of `local`.
+    """
 
     policy: ForcingKV
 
     def begin_video(self) -> None:
         self.sink, self.local = self.zeros(0), self.zeros(0)
         self.own = self.zeros(0)  # of the current call's latest pass
-        kinds = [torch.tensor([role == "memory" for role in layer], device=self.device) for layer in self.shape.roles]
+        kinds = [
+            torch.tensor([role == "memory" for role in layer], device=self.device)
+            for layer in self.shape.roles
+        ]
         self.dynamic = [dynamic.nonzero()[:, 0] for dynamic in kinds]
         self.static = [(~dynamic).nonzero()[:, 0] for dynamic in kinds]
-        # chunks of consecutive tokens, numbered over the candidate frames; of equal size if the number divides
-        tokens, chunks = self.rope.frame_tokens, self.policy.chunks_per_frame
+        # chunks of consecutive tokens, numbered over the candidate frames; of equal size if the
+        # number divides
+        tokens = self.rope.frame_tokens
+        chunks = self.policy.chunks_per_frame
         places = torch.arange(CANDIDATE_FRAMES * tokens, device=self.device)
         self.chunk_of_token = places // tokens * chunks + places % tokens * chunks // tokens
         self.split = False
@@ -104,11 +118,14 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
         self.own[layer] = torch.stack((self.at_own_index(k), v))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        q, own, sink = self.at_own_index(q), self.own[layer], self.sink[layer]
+        q = self.at_own_index(q)
+        own = self.own[layer]
+        sink = self.sink[layer]
         if layer == 0 or not self.split:
             return self.attention_over(q, *torch.cat((sink, self.local[layer], own), dim=2))
         out = q.new_empty(q.shape[0], self.frames * self.rope.frame_tokens, q.shape[-1])
-        static, dynamic = self.static[layer], self.dynamic[layer]
+        static = self.static[layer]
+        dynamic = self.dynamic[layer]
         if len(static):
             seen = torch.cat((sink[:, static], self.static_last[layer], own[:, static]), dim=2)
             out[static] = self.attention_over(q[static], *seen)
@@ -130,9 +147,15 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
             else:
                 dynamic = own[:, self.dynamic[layer]]
                 if kept is not None:
-                    chain = torch.cat((self.dynamic_last[layer], dynamic), dim=2)[:, :, :CANDIDATE_FRAMES]
-                    self.moving[layer] = chain.flatten(2, 3)[:, :, torch.isin(self.chunk_of_token, kept)]
-                self.static_last[layer] = last_frames(own[:, self.static[layer]], self.policy.static_frames)
+                    chain = torch.cat((self.dynamic_last[layer], dynamic), dim=2)[
+                        :, :, :CANDIDATE_FRAMES
+                    ]
+                    self.moving[layer] = chain.flatten(2, 3)[
+                        :, :, torch.isin(self.chunk_of_token, kept)
+                    ]
+                self.static_last[layer] = last_frames(
+                    own[:, self.static[layer]], self.policy.static_frames
+                )
                 self.dynamic_last[layer] = last_frames(dynamic, self.policy.dynamic_frames)
         if not self.split and self.block >= self.policy.split_block + self.recaching:
             self._split()
@@ -141,24 +164,35 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
         self.split = True
         for layer in range(1, self.shape.layers):
             local = self.local[layer]
-            self.static_last[layer] = last_frames(local[:, self.static[layer]], self.policy.static_frames)
-            self.dynamic_last[layer] = last_frames(local[:, self.dynamic[layer]], self.policy.dynamic_frames)
+            self.static_last[layer] = last_frames(
+                local[:, self.static[layer]], self.policy.static_frames
+            )
+            self.dynamic_last[layer] = last_frames(
+                local[:, self.dynamic[layer]], self.policy.dynamic_frames
+            )
             self.moving[layer] = self.dynamic_last[layer][:, :, :0].flatten(2, 3).clone()
             self.local[layer] = local[:, :, :0].clone()
 
     def _choose_chunks(self) -> Tensor | None:
-        """The moving chunks, chosen in the second layer for all layers; None if there are too few frames to compare."""
+        """The moving chunks, chosen in the second layer for all layers; None if there are too few
+        frames to compare.
+        """
         if self.shape.layers < 2 or not self.dynamic_last[1].shape[2]:
             return None
         chain = self.dynamic_last[1][0], self.own[1][0][self.dynamic[1]]
         return self.choose(torch.cat(chain, dim=1)[:, : CANDIDATE_FRAMES + 1])
 
     def choose(self, chain: Tensor) -> Tensor:
-        """Indices of the chunks of `[heads, 4, s, d]` whose keys differ most from the next frame's; ascending."""
+        """Indices of the chunks of `[heads, 4, s, d]` whose keys differ most from the next frame's;
+        ascending.
+        """
         keys = chain.float().permute(1, 2, 0, 3).flatten(2)  # all heads of a token together
         similarity = F.cosine_similarity(keys[:-1], keys[1:], dim=-1).flatten()
         chunk = self.chunk_of_token
-        chunks = torch.zeros(int(chunk[-1]) + 1, device=self.device).index_add(0, chunk, similarity) / chunk.bincount()
+        chunks = (
+            torch.zeros(int(chunk[-1]) + 1, device=self.device).index_add(0, chunk, similarity)
+            / chunk.bincount()
+        )
         return chunks.topk(self.policy.kept_chunks, largest=False).indices.sort().values
 
     def switch_prompt(self, switch: Switch) -> None:

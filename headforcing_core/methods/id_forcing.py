@@ -1,7 +1,8 @@
-"""ID-Forcing: after the training length, blocks attend only to keys and values that were made as in training.
+"""ID-Forcing: after the training length, blocks attend only to keys and values that were made as in
+training.
 
-Most *entries*, the keys and values of one block, are made by a clean pass that sees nothing but the block itself. On
-Self Forcing the newest one is made anew behind the one before it.
+Most *entries*, the keys and values of one block, are made by a clean pass that sees nothing but the
+block itself. On Self Forcing the newest one is made anew behind the one before it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ class IdForcing(MethodPolicy):
     """ID-Forcing's settings (arXiv 2610.03120).
 
     Attributes:
-        native_blocks: blocks at the beginning that are made as by Self Forcing, and after which the newest block's
-            entry is made anew for each block; 0: the authors' variant for LongLive, which has neither.
-        native_window: latent frames that those blocks attend to, the current block included; `native_sinks` of them
-            are the first of the video.
-        window_blocks: blocks in the window afterwards: the first of the video, the newest ones and the current one;
-            with native blocks always 4.
+        native_blocks: blocks at the beginning that are made as by Self Forcing, and after which the
+            newest block's entry is made anew for each block; 0: the authors' variant for LongLive,
+            which has neither.
+        native_window: latent frames that those blocks attend to, the current block included;
+            `native_sinks` of them are the first of the video.
+        window_blocks: blocks in the window afterwards: the first of the video, the newest ones and
+            the current one; with native blocks always 4.
     """
 
     native_blocks: int = 7
@@ -47,16 +49,17 @@ class IdForcing(MethodPolicy):
         return max(native if self.native_blocks else 0, late * block)
 
     def check(self, shape: MethodShape) -> None:
-        native, window = self.native_blocks, self.window_blocks
+        native = self.native_blocks
+        window = self.window_blocks
         if native < 0 or native == 1 or window < 3 or (native and window != 4):
             raise HeadForcingError(
-                "ID-Forcing has at least 2 native blocks and 4 in its window, or no native blocks and at least 3 in "
-                f"its window, got native_blocks {native}, window_blocks {window}"
+                "ID-Forcing has at least 2 native blocks and 4 in its window, or no native blocks "
+                f"and at least 3 in its window, got native_blocks {native}, window_blocks {window}"
             )
         if self.native_window < self.native_sinks + shape.frames_per_block or self.native_sinks < 0:
             raise HeadForcingError(
-                f"native_window must hold {self.native_sinks} sinks and a block of {shape.frames_per_block} frames, "
-                f"got {self.native_window}"
+                f"native_window must hold {self.native_sinks} sinks and a block of "
+                f"{shape.frames_per_block} frames, got {self.native_window}"
             )
 
     def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
@@ -78,7 +81,9 @@ class MakesEntries(WrappedModel):
 
 @dataclass(frozen=True)
 class Entry:
-    """Keys and values of block number `block` in every layer, without temporal rotation, read from `place` on."""
+    """Keys and values of block number `block` in every layer, without temporal rotation, read from
+    `place` on.
+    """
 
     block: int
     layers: list[Tensor]
@@ -107,16 +112,21 @@ class IdForcingCache(MethodCache, of=IdForcing):
         self.window = None
 
     def read_window(self, write_clean: WriteClean) -> None:
-        """Let the next pass read what denoising steps read, and make that first if it is not there."""
+        """Let the next pass read what denoising steps read, and make that first if it is not
+        there.
+        """
         if self.window is None:
             self._hand_over(write_clean)
             self.window = self._late_window(write_clean) if self.late else self.native
-        self.read, self.place = self.window, self.start
+        self.read = self.window
+        self.place = self.start
         if self.late:
             self.place = len(self.window) * self.shape.frames_per_block
 
     def read_alone(self, write_clean: WriteClean) -> None:
-        """Let the next pass, the clean one of the current block, read nothing; a native one what its others read."""
+        """Let the next pass, the clean one of the current block, read nothing; a native one what
+        its others read.
+        """
         self._hand_over(write_clean)
         self.read, self.place = ([], 0) if self.late else (self.native, self.start)
 
@@ -128,16 +138,25 @@ class IdForcingCache(MethodCache, of=IdForcing):
             self.native = []
 
     def _late_window(self, write_clean: WriteClean) -> list[Entry]:
-        size, entries = self.shape.frames_per_block, list(self.alone)
+        size = self.shape.frames_per_block
+        entries = list(self.alone)
         if self.policy.native_blocks:  # the newest entry is read only by the block after this one
             before = replace(entries[0], place=0)
-            entries = [before, self._made_behind([before], write_clean, self.latest[-1], self.block - 1)]
+            entries = [
+                before,
+                self._made_behind([before], write_clean, self.latest[-1], self.block - 1),
+            ]
         first = [] if self.first is None else [self.first]
-        return [replace(entry, place=number * size) for number, entry in enumerate((*first, *entries))]
+        return [
+            replace(entry, place=number * size) for number, entry in enumerate((*first, *entries))
+        ]
 
-    def _made_behind(self, read: list[Entry], write_clean: WriteClean, latents: Tensor, block: int) -> Entry:
+    def _made_behind(
+        self, read: list[Entry], write_clean: WriteClean, latents: Tensor, block: int
+    ) -> Entry:
         """The entry of a block by a clean pass that attends to `read` and the block itself."""
-        self.read, self.place = read, len(read) * self.shape.frames_per_block
+        self.read = read
+        self.place = len(read) * self.shape.frames_per_block
         write_clean(latents.to(self.device))
         return self._entry(block)
 
@@ -159,7 +178,8 @@ class IdForcingCache(MethodCache, of=IdForcing):
         self.first = self.first or entry
         if self.late and entry is not self.first:
             self.alone.append(entry)
-        if not self.late:  # drop the oldest behind the sinks for which there is no room beside the next block
+        # drop the oldest behind the sinks for which there is no room beside the next block
+        if not self.late:
             self.native.append(entry)
             if (len(self.native) + 1) * self.shape.frames_per_block > self.policy.native_window:
                 del self.native[self.policy.native_sinks // self.shape.frames_per_block]

@@ -1,4 +1,6 @@
-"""Infinity-RoPE: temporal indices that count inside the window, a flush at a new prompt, a jump of indices at a cut."""
+"""Infinity-RoPE: temporal indices that count inside the window, a flush at a new prompt, a jump of
+indices at a cut.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,19 @@ from ..timeline.switch import Switch
 from .base import MethodShape
 from .longlive import WindowCache, WindowPolicy
 
-CUT_INDEX = 45  # temporal index of a new scene's first frame during its first block (the paper's RoPE cut)
+# temporal index of a new scene's first frame during its first block (the paper's RoPE cut)
+CUT_INDEX = 45
 
 
 @dataclass(frozen=True)
 class InfinityRope(WindowPolicy):
-    """Infinity-RoPE's settings (arXiv 2511.20649). `re_anchor` at a prompt switch is its scene cut."""
+    """Infinity-RoPE's settings (arXiv 2511.20649). `re_anchor` at a prompt switch is its scene
+    cut.
+    """
 
-    switch, cuts, rope = "flush", True, "contiguous"
+    switch = "flush"
+    cuts = True
+    rope = "contiguous"
     window_frames: int = 6
     sink_frames: int = 1
 
@@ -37,15 +44,18 @@ class InfinityRopeCache(WindowCache, of=InfinityRope):
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         keys = [*range(self.filled)]
-        # as in the authors' code, once the video is longer than the window, queries get its last indices even after a
-        # flush: until the window is full again these are larger than those of the block's own keys
+        # as in the authors' code, once the video is longer than the window, queries get its last
+        # indices even after a flush: until the window is full again these are larger than those of
+        # the block's own keys
         at_end = self.start >= self.window or self.rolled
         first = CUT_INDEX if self.cut else self.window - self.frames if at_end else self.start
         queries = range(first, first + self.frames)
         if self.cut:
             keys[-self.frames :] = queries
         k, v = self.slots[layer][:, :, : self.filled]
-        return self.attention_over(self.rope.rotate_temporal(q, queries), self.rope.rotate_temporal(k, keys), v)
+        return self.attention_over(
+            self.rope.rotate_temporal(q, queries), self.rope.rotate_temporal(k, keys), v
+        )
 
     def finish(self) -> None:
         self.cut = False

@@ -1,4 +1,6 @@
-"""LongLive: attention sinks and a short window, which is written again when the prompt changes (KV recache)."""
+"""LongLive: attention sinks and a short window, which is written again when the prompt changes (KV
+recache).
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ class WindowPolicy(MethodPolicy):
     def check(self, shape: MethodShape) -> None:
         if self.sink_frames < 0 or self.window_frames < self.sink_frames + shape.frames_per_block:
             raise HeadForcingError(
-                f"a window of {self.window_frames} frames must hold {self.sink_frames} sinks and a block of "
-                f"{shape.frames_per_block}; enlarge window_frames"
+                f"a window of {self.window_frames} frames must hold {self.sink_frames} sinks and a "
+                f"block of {shape.frames_per_block}; enlarge window_frames"
             )
 
 
@@ -38,7 +40,8 @@ class LongLive(WindowPolicy):
     """LongLive's settings (arXiv 2509.22622)."""
 
     switch = "recache"
-    infinite: bool = False  # keys are rotated to their index in the window, not to their frame's in the video
+    # keys are rotated to their index in the window, not to their frame's in the video
+    infinite: bool = False
     keeps_sinks: bool = True  # at a prompt switch (`global_sink` in the authors' code)
 
     @property
@@ -48,17 +51,20 @@ class LongLive(WindowPolicy):
 
 @dataclass(frozen=True)
 class SelfGradientForcing(LongLive):
-    """Self Gradient Forcing's settings (arXiv 2607.20368), chunkwise: LongLive's window with keys at their index in it,
-    as its weights were trained. A new prompt changes nothing in the cache."""
+    """Self Gradient Forcing's settings (arXiv 2607.20368), chunkwise: LongLive's window with keys
+    at their index in it, as its weights were trained. A new prompt changes nothing in the cache."""
 
-    switch, repeats_image = "reset", True
+    switch = "reset"
+    repeats_image = True
     infinite: bool = True
 
 
 class WindowCache(MethodCache):
-    """Per layer `window_frames` slots for keys and values, initially zero; the first `filled` are in use.
+    """Per layer `window_frames` slots for keys and values, initially zero; the first `filled` are
+    in use.
 
-    Where temporal indices count in the context, keys are stored without temporal rotation and rotated to their slots.
+    Where temporal indices count in the context, keys are stored without temporal rotation and
+    rotated to their slots.
 
     Attributes:
         reads_empty_sinks: whether sink slots that are still empty are attended to as zeros.
@@ -68,7 +74,8 @@ class WindowCache(MethodCache):
     reads_empty_sinks = False
 
     def begin_video(self) -> None:
-        self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
+        self.window = self.policy.window_frames
+        self.sinks = self.policy.sink_frames
         self.slots = self.zeros(self.window)
         self.in_context = self.policy.rope == "contiguous"
         self.filled = 0
@@ -91,7 +98,9 @@ class WindowCache(MethodCache):
         """Drop the frames of `count` slots from slot `first` on; later ones move to lower slots."""
         if count:
             for kv in self.slots:
-                kv[:, :, first : self.filled - count] = kv[:, :, first + count : self.filled].clone()
+                kv[:, :, first : self.filled - count] = kv[
+                    :, :, first + count : self.filled
+                ].clone()
         self.filled -= count
 
     @property

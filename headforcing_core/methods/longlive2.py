@@ -1,4 +1,6 @@
-"""LongLive 2.0: a window with a sink for the video and one for each shot, and positions that jump at a scene cut."""
+"""LongLive 2.0: a window with a sink for the video and one for each shot, and positions that jump
+at a scene cut.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,21 @@ from .longlive import WindowCache, WindowPolicy
 
 @dataclass(frozen=True)
 class LongLive2(WindowPolicy):
-    """LongLive 2.0's settings (arXiv 2605.18739). A shot begins where a prompt is a scene cut (`re_anchor`).
+    """LongLive 2.0's settings (arXiv 2605.18739). A shot begins where a prompt is a scene cut
+    (`re_anchor`).
 
     Attributes:
-        shot_sinks: the first block of a shot stays as a second sink once it has moved down behind the first one, until
-            the next shot begins (`multi_shot_sink`).
+        shot_sinks: the first block of a shot stays as a second sink once it has moved down behind
+            the first one, until the next shot begins (`multi_shot_sink`).
         shot_offset: by how many frames each shot moves all later temporal positions up.
-        drops_old_shots: a shot's first clean pass sees the first sink and its own block alone, and the old shot is
-            dropped (`shot_clean_recache`).
-        infinite: keys are rotated to their index in the window, and shots move no positions (`use_relative_rope`).
+        drops_old_shots: a shot's first clean pass sees the first sink and its own block alone, and
+            the old shot is dropped (`shot_clean_recache`).
+        infinite: keys are rotated to their index in the window, and shots move no positions
+            (`use_relative_rope`).
     """
 
-    cuts, needs_shots = True, True
+    cuts = True
+    needs_shots = True
     window_frames: int = 32
     sink_frames: int = 8
     shot_sinks: bool = True
@@ -42,9 +47,9 @@ class LongLive2(WindowPolicy):
         block = shape.frames_per_block
         if self.shot_sinks and self.window_frames < self.sink_frames + 2 * block:
             raise HeadForcingError(
-                f"LongLive 2.0's window holds the sinks, a shot's first block and the current one, both of {block} "
-                f"frames, got {self.window_frames} frames with {self.sink_frames} sinks; enlarge window_frames, or set "
-                "shot_sinks=false"
+                "LongLive 2.0's window holds the sinks, a shot's first block and the current one, "
+                f"both of {block} frames, got {self.window_frames} frames with {self.sink_frames} "
+                "sinks; enlarge window_frames, or set shot_sinks=false"
             )
 
 
@@ -60,11 +65,13 @@ class LongLive2Cache(WindowCache, of=LongLive2):
     def evict(self, count: int) -> None:
         first = self.policy.sink_frames
         if self.shot_sink is not None:
-            # what lies between the two sinks goes first, then what lies behind the second one; the authors' code loses
-            # a shot's sink that does not stop right behind the first one, as it does with whole blocks of sinks
+            # what lies between the two sinks goes first, then what lies behind the second one; the
+            # authors' code loses a shot's sink that does not stop right behind the first one, as it
+            # does with whole blocks of sinks
             before = min(count, self.shot_sink - first)
             self.drop(first, before)
-            self.shot_sink, count = self.shot_sink - before, count - before
+            self.shot_sink = self.shot_sink - before
+            count = count - before
             if self.shot_sink == first:
                 self.sinks = first + min(first, self.frames)
         super().evict(count)
@@ -80,9 +87,12 @@ class LongLive2Cache(WindowCache, of=LongLive2):
 
     def finish(self) -> None:
         if self.begins_shot and self.policy.shot_sinks and self.policy.sink_frames:
-            place, self.sinks = self.filled - self.frames, self.policy.sink_frames
-            self.shot_sink = place if place >= self.sinks else None  # else it is a part of the first sink
+            place = self.filled - self.frames
+            self.sinks = self.policy.sink_frames
+            # else it is a part of the first sink
+            self.shot_sink = place if place >= self.sinks else None
         self.begins_shot = False
 
     def switch_prompt(self, switch: Switch) -> None:
-        self.shots, self.begins_shot = self.shots + 1, True
+        self.shots = self.shots + 1
+        self.begins_shot = True

@@ -1,6 +1,8 @@
-"""MemFlow: LongLive's window, and a bank of earlier latent frames, selected by their similarity to the prompt's keys.
+"""MemFlow: LongLive's window, and a bank of earlier latent frames, selected by their similarity to
+the prompt's keys.
 
-When the bank is filled and compressed, and that it may hold a frame twice, is as in the authors' code.
+When the bank is filled and compressed, and that it may hold a frame twice, is as in the authors'
+code.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ class MemFlow(WindowPolicy):
     Attributes:
         bank_frames: number of slots of the bank.
         interval: number of blocks after which the bank takes another frame.
-        keeps_sinks: the window is not zeroed before a prompt switch writes its frames again (`global_sink`).
-        stores_every_block: the slot gets the last block of its interval instead of the first. None: True for videos
-            with one prompt, as in the authors' two scripts.
-        routed: each head attends only to the three frames of sinks and bank with the highest scores for its queries
-            (the paper's SMA).
+        keeps_sinks: the window is not zeroed before a prompt switch writes its frames again
+            (`global_sink`).
+        stores_every_block: the slot gets the last block of its interval instead of the first. None:
+            True for videos with one prompt, as in the authors' two scripts.
+        routed: each head attends only to the three frames of sinks and bank with the highest scores
+            for its queries (the paper's SMA).
     """
 
     switch = "recache"
@@ -51,7 +54,9 @@ class MemFlow(WindowPolicy):
     @property
     def stores_last_block(self) -> bool:
         """`stores_every_block`, by the number of prompts where it is None."""
-        return not self.several_prompts if self.stores_every_block is None else self.stores_every_block
+        return (
+            not self.several_prompts if self.stores_every_block is None else self.stores_every_block
+        )
 
     @property
     def key(self) -> dict[str, Any]:
@@ -64,8 +69,8 @@ class MemFlow(WindowPolicy):
         super().check(shape)
         if self.bank_frames < 2 or self.interval < 1:
             raise HeadForcingError(
-                f"MemFlow needs a bank of at least 2 frames and an interval of at least 1 block, got "
-                f"{self.bank_frames} and {self.interval}"
+                "MemFlow needs a bank of at least 2 frames and an interval of at least 1 block, "
+                f"got {self.bank_frames} and {self.interval}"
             )
 
 
@@ -99,18 +104,28 @@ class MemFlowCache(WindowCache, of=MemFlow):
         return (self.end // self.shape.frames_per_block - 1) // self.policy.interval + 1
 
     def _pull(self, layer: int) -> None:
-        """Move the waiting frame to its slot. A full bank drops a frame in every block, even for one it already has."""
-        bank, waiting = self.bank[layer], self.waiting[layer]
+        """Move the waiting frame to its slot. A full bank drops a frame in every block, even for
+        one it already has.
+        """
+        bank = self.bank[layer]
+        waiting = self.waiting[layer]
         if self.stored <= self.policy.bank_frames:
             bank[:, :, self.stored - 1] = waiting[:, :, 0]
         else:
             self.bank[layer] = torch.cat((bank[:, :, self.choose(layer)], waiting), dim=2)
 
     def choose(self, layer: int) -> Tensor:
-        """All slots but the worst, best first, by the mean score of a slot's keys with the prompt's keys as queries."""
+        """All slots but the worst, best first, by the mean score of a slot's keys with the prompt's
+        keys as queries.
+        """
         keys = self.bank[layer][0].float().mean(dim=2)  # [heads, slots, d]
-        # after a prompt switch the new prompt's keys do not exist yet; zeros give equal scores and keep the first slots
-        text = torch.zeros_like(keys[:, 0]) if self.prompt is None else self.prompt.layers[layer][0][0].float().mean(1)
+        # after a prompt switch the new prompt's keys do not exist yet; zeros give equal scores and
+        # keep the first slots
+        text = (
+            torch.zeros_like(keys[:, 0])
+            if self.prompt is None
+            else self.prompt.layers[layer][0][0].float().mean(1)
+        )
         scores = torch.einsum("hsd,hd->s", keys, text)
         return scores.sort(descending=True, stable=True).indices[: self.policy.bank_frames - 1]
 
@@ -118,10 +133,13 @@ class MemFlowCache(WindowCache, of=MemFlow):
         return self.sinks if self.recaching and self.start else 0
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        q, slots = self.at_own_index(q), self.slots[layer]
+        q = self.at_own_index(q)
+        slots = self.slots[layer]
         kept = torch.cat((slots[:, :, : self.sinks], self.bank[layer][:, :, : self.used]), dim=2)
         if self.policy.routed and kept.shape[2] > ROUTED_FRAMES:
-            scores = torch.einsum("hd,hfd->hf", q.float().mean(dim=(1, 2)), kept[0].float().mean(dim=2))
+            scores = torch.einsum(
+                "hd,hfd->hf", q.float().mean(dim=(1, 2)), kept[0].float().mean(dim=2)
+            )
             heads = torch.arange(len(scores), device=self.device)[:, None]
             kept = kept[:, heads, scores.topk(ROUTED_FRAMES).indices]
         window = slots[:, :, self.sinks : max(self.sinks, self.filled)]
@@ -141,7 +159,8 @@ class MemFlowCache(WindowCache, of=MemFlow):
         return super().commit(prompt)
 
     def switch_prompt(self, switch: Switch) -> None:
-        if not self.policy.keeps_sinks:  # unlike LongLive's, sinks that are not written again stay zero
+        # unlike LongLive's, sinks that are not written again stay zero
+        if not self.policy.keeps_sinks:
             for kv in self.slots:
                 kv.zero_()
         self.prompt = None

@@ -1,4 +1,6 @@
-"""MemRoPE: two memory frames, moving averages of evicted keys and values, between the sinks and the recent frames."""
+"""MemRoPE: two memory frames, moving averages of evicted keys and values, between the sinks and the
+recent frames.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ class MemRoPE(WindowPolicy):
     rope = "contiguous"
     long_rate: float = 0.01  # share of new frames in an update of the long memory frame
     short_rate: float = 0.1
-    # averages per place in the frame, and for the short memory a rate per place that grows with the change of its keys;
-    # otherwise, as in the authors' settings, one average over all places
+    # averages per place in the frame, and for the short memory a rate per place that grows with the
+    # change of its keys; otherwise, as in the authors' settings, one average over all places
     adaptive: bool = False
 
     def check(self, shape: MethodShape) -> None:
@@ -48,8 +50,10 @@ class MemRoPECache(WindowCache, of=MemRoPE):
     def _average(self, kv: Tensor, count: int) -> None:
         """Average the oldest frames behind the memory frames into these."""
         oldest = kv[:, :, self.sinks + 2 : self.sinks + 2 + count].float()
-        new = oldest.mean(2 if self.policy.adaptive else (2, 3), keepdim=True)[:, :, 0]  # [2, heads, s or 1, head_dim]
-        long, short = kv[:, :, self.sinks], kv[:, :, self.sinks + 1]
+        # [2, heads, s or 1, head_dim]
+        new = oldest.mean(2 if self.policy.adaptive else (2, 3), keepdim=True)[:, :, 0]
+        long = kv[:, :, self.sinks]
+        short = kv[:, :, self.sinks + 1]
         short_rate: float | Tensor = self.policy.short_rate
         if self.has_memory and self.policy.adaptive:
             short_rate = self.rates(new[0] - short[0].float())[:, None]
@@ -57,12 +61,17 @@ class MemRoPECache(WindowCache, of=MemRoPE):
             memory[:] = rate * new + (1 - rate) * memory.float() if self.has_memory else new
 
     def rates(self, change: Tensor) -> Tensor:
-        """The short memory's rate for each place `[s]`, from the change of its keys `[heads, s, head_dim]`."""
+        """The short memory's rate for each place `[s]`, from the change of its keys `[heads, s,
+        head_dim]`.
+        """
         size = change.norm(dim=-1).mean(dim=0)
-        low, high = 0.1 * self.policy.short_rate, 5 * self.policy.short_rate
+        low = 0.1 * self.policy.short_rate
+        high = 5 * self.policy.short_rate
         return low + size / (size.max() + 1e-8) * (high - low)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         k, v = self.slots[layer][:, :, : self.filled]
-        q = self.rope.rotate_temporal(self.rope.rotate_spatial(q), range(self.filled - self.frames, self.filled))
+        q = self.rope.rotate_temporal(
+            self.rope.rotate_spatial(q), range(self.filled - self.frames, self.filled)
+        )
         return self.attention_over(q, self.rope.rotate(k, range(self.filled)), v)

@@ -1,8 +1,9 @@
 """Pyramid Forcing: three kinds of heads keep the middle of the video in three ways.
 
-*Wave* heads keep past frames by their phase in a period, *anchor* heads every sixth frame, *veil* heads averages of
-four frames over patches of tokens. Each frame of the current block is an attention of its own, whose sinks and middle
-frames are moved to one temporal index. The middle changes in clean passes only, before their attention.
+*Wave* heads keep past frames by their phase in a period, *anchor* heads every sixth frame, *veil*
+heads averages of four frames over patches of tokens. Each frame of the current block is an
+attention of its own, whose sinks and middle frames are moved to one temporal index. The middle
+changes in clean passes only, before their attention.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ class PyramidForcing(MethodPolicy):
     Attributes:
         recent_frames: last frames of every head, the current block included.
         period, phase_frames: of wave heads; frames kept for each phase of the period.
-        stride, stride_frames: of anchor heads; every `stride`-th frame, and how many of them are kept.
-        patch, merged_blocks: of veil heads; a merged block averages `patch` squared frames over patches of as many
-            tokens.
+        stride, stride_frames: of anchor heads; every `stride`-th frame, and how many of them are
+            kept.
+        patch, merged_blocks: of veil heads; a merged block averages `patch` squared frames over
+            patches of as many tokens.
         nearest, farthest: limits of the distance between a query and its sinks and middle frames.
     """
 
@@ -70,21 +72,32 @@ class PyramidForcing(MethodPolicy):
         middle = {
             WAVE: self.period * self.phase_frames,
             ANCHOR: self.stride_frames,
-            VEIL: (self.merged_blocks + 2) * patches / shape.frame_tokens,  # the running sum is in float32
+            # the running sum is in float32
+            VEIL: (self.merged_blocks + 2) * patches / shape.frame_tokens,
         }
         return self.sinks(label) + self.recent_frames + middle[label]
 
     def check(self, shape: MethodShape) -> None:
-        counts = (self.period, self.phase_frames, self.stride, self.stride_frames, self.patch, self.merged_blocks)
-        if min(counts) < 1 or min(self.wave_sinks, self.anchor_sinks, self.veil_sinks, self.nearest) < 0:
+        counts = (
+            self.period,
+            self.phase_frames,
+            self.stride,
+            self.stride_frames,
+            self.patch,
+            self.merged_blocks,
+        )
+        if (
+            min(counts) < 1
+            or min(self.wave_sinks, self.anchor_sinks, self.veil_sinks, self.nearest) < 0
+        ):
             raise HeadForcingError(
-                "Pyramid Forcing's period, stride, patch and numbers of frames and blocks must be at least 1, its "
-                f"sinks and nearest at least 0, got {self}"
+                "Pyramid Forcing's period, stride, patch and numbers of frames and blocks must be "
+                f"at least 1, its sinks and nearest at least 0, got {self}"
             )
         if self.recent_frames < shape.frames_per_block:
             raise HeadForcingError(
-                f"Pyramid Forcing's recent frames must hold a block of {shape.frames_per_block}, got "
-                f"{self.recent_frames}"
+                f"Pyramid Forcing's recent frames must hold a block of {shape.frames_per_block}, "
+                f"got {self.recent_frames}"
             )
 
 
@@ -109,14 +122,17 @@ class Part:
 class MergedBlocks:
     """Averages blocks of `patch` squared frames over square patches of tokens.
 
-    A merged token has the row and column of its patch's first token and the time of the lower middle frame.
+    A merged token has the row and column of its patch's first token and the time of the lower
+    middle frame.
     """
 
     def __init__(self, cache: PyramidForcingCache):
-        self.rope, patch = cache.rope, cache.policy.patch
+        self.rope = cache.rope
+        patch = cache.policy.patch
         self.frames = patch**2
         self.sum: Tensor | None = None  # of an unfinished entry's keys and values, float32
-        rows, columns = torch.arange(cache.shape.rows), torch.arange(cache.shape.columns)
+        rows = torch.arange(cache.shape.rows)
+        columns = torch.arange(cache.shape.columns)
         patches = (rows // patch * -(-cache.shape.columns // patch))[:, None] + columns // patch
         first = (rows % patch == 0)[:, None] & (columns % patch == 0)
         self.patch_of_token = patches.flatten().to(cache.device)
@@ -127,7 +143,9 @@ class MergedBlocks:
         """Take a frame; returns the merged block that it completes."""
         raw = torch.stack((raw_keys, entry.kv[1]))
         size = (*raw.shape[:2], len(self.first_tokens), raw.shape[3])
-        summed = raw.new_zeros(size, dtype=torch.float32).index_add_(2, self.patch_of_token, raw.float())
+        summed = raw.new_zeros(size, dtype=torch.float32).index_add_(
+            2, self.patch_of_token, raw.float()
+        )
         total = summed if self.sum is None else self.sum + summed
         self.sum = None if (entry.at + 1) % self.frames == 0 else total
         if self.sum is not None:
@@ -141,9 +159,11 @@ class MergedBlocks:
 
 
 class Heads:
-    """State of the heads of one label in one layer: sinks, last frames, and what they keep between them.
+    """State of the heads of one label in one layer: sinks, last frames, and what they keep between
+    them.
 
-    The middle is the last entries of every queue: one for each phase of the period in wave heads, else a single one.
+    The middle is the last entries of every queue: one for each phase of the period in wave heads,
+    else a single one.
     """
 
     def __init__(self, cache: PyramidForcingCache, label: HeadLabel, index: Tensor):
@@ -154,7 +174,11 @@ class Heads:
         self.sink_count = policy.sinks(label)
         self.sinks: dict[int, Entry] = {}
         self.recent: dict[int, Entry] = {}
-        kept = {WAVE: policy.phase_frames, ANCHOR: policy.stride_frames, VEIL: policy.merged_blocks}[label]
+        kept = {
+            WAVE: policy.phase_frames,
+            ANCHOR: policy.stride_frames,
+            VEIL: policy.merged_blocks,
+        }[label]
         queues = policy.period if label == WAVE else 1
         self.middle: list[deque[Entry]] = [deque(maxlen=kept) for _ in range(queues)]
         self.merged = MergedBlocks(cache) if label == VEIL else None
@@ -182,7 +206,11 @@ class Heads:
     def read(self, frame: int) -> list[Part]:
         """The parts of what a query of this frame attends to, with their temporal indices."""
         far = self.policy.far(frame)
-        middle = [entry for entry in self.middle[frame % len(self.middle)] if not self.left_out(entry, frame)]
+        middle = [
+            entry
+            for entry in self.middle[frame % len(self.middle)]
+            if not self.left_out(entry, frame)
+        ]
         at = [entry.at if self.label == VEIL else far for entry in middle]
         return [
             Part([*self.sinks.values()], [far] * len(self.sinks)),
@@ -222,7 +250,9 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
             for label in HeadLabel:
                 heads = [head for head, own in enumerate(labels) if own == label]
                 if heads:
-                    kinds.append(self.heads_class(self, label, torch.tensor(heads, device=self.device)))
+                    kinds.append(
+                        self.heads_class(self, label, torch.tensor(heads, device=self.device))
+                    )
             self.layers.append(kinds)
 
     @property
@@ -249,7 +279,9 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
         for place, frame in enumerate(range(self.start, self.end)):
             for heads, parts in zip(self.layers[layer], self.parts(layer, frame), strict=True):
                 k, v = self._joined(parts)
-                out[heads.index, place * s : (place + 1) * s] = self.attention(q[heads.index, place], k, v)
+                out[heads.index, place * s : (place + 1) * s] = self.attention(
+                    q[heads.index, place], k, v
+                )
         return out
 
     def parts(self, layer: int, frame: int) -> list[list[Part]]:

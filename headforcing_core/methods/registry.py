@@ -1,7 +1,8 @@
-"""All methods by name, as the sampler and the command line offer them, from a module that imports nothing heavy.
+"""All methods by name, as the sampler and the command line offer them, from a module that imports
+nothing heavy.
 
-`METHODS` has a row for every published method; `PRESETS` in `cache/policy.py` has one for every set of role policies,
-the ablations of Head Forcing included; `ALIASES` names methods with options.
+`METHODS` has a row for every published method; `PRESETS` in `cache/policy.py` has one for every set
+of role policies, the ablations of Head Forcing included; `ALIASES` names methods with options.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class PublishedMethod:
     paper: str
     arxiv: str
     weights: str = ANY_WEIGHTS  # those that it is meant for, and their licence
-    trained: bool = False  # whether these were trained for the method; others of the family run with it, too
+    # whether these were trained for the method; others of the family run with it, too
+    trained: bool = False
     differs: str = ""  # from the authors' code, and what is easily missed
 
     @property
@@ -41,7 +43,9 @@ class PublishedMethod:
         """One or two lines for a report."""
         lines = [f"method {name}: {self.paper} (arXiv {self.arxiv}); meant for {self.weights}"]
         if self.trained:
-            lines.append("note: these weights were trained for this method; expect lower quality with others")
+            lines.append(
+                "note: these weights were trained for this method; expect lower quality with others"
+            )
         if self.differs:
             lines.append(f"note: {self.differs}")
         return "\n".join(lines)
@@ -76,13 +80,13 @@ METHODS: dict[str, PublishedMethod] = {
     ),
     "causal_forcing": PublishedMethod(
         _preset("self_forcing"),
-        "Causal Forcing: Autoregressive Diffusion Distillation Done Right for High-Quality Real-Time Interactive "
-        "Video Generation",
+        "Causal Forcing: Autoregressive Diffusion Distillation Done Right for High-Quality "
+        "Real-Time Interactive Video Generation",
         "2602.02214",
         "Causal Forcing, chunkwise or framewise (Apache-2.0)",
         True,
-        "choose its model family, which sets noise levels and block length; every frame is kept, the authors stop at "
-        "21",
+        "choose its model family, which sets noise levels and block length; every frame is kept, "
+        "the authors stop at 21",
     ),
     "longlive": PublishedMethod(
         _method("longlive", "LongLive"),
@@ -97,25 +101,31 @@ METHODS: dict[str, PublishedMethod] = {
         "2605.18739",
         "LongLive-2.0-5B (licence of the weights not verified; its code is Apache-2.0)",
         True,
-        "a prompt without a tag begins a shot, [reset] goes on with the same one; the cache is not computed anew at a "
-        "new prompt; the authors' program stops at latent frame 1,024 of a video without cuts, this one does not",
+        "a prompt without a tag begins a shot, [reset] goes on with the same one; the cache is not "
+        "computed anew at a new prompt; the authors' program stops at latent frame 1,024 of a "
+        "video without cuts, this one does not",
     ),
     "infinity_rope": PublishedMethod(
         _method("infinity_rope", "InfinityRope"),
-        "Infinity-RoPE: Action-Controllable Infinite Video Generation Emerges From Autoregressive Self-Rollout",
+        "Infinity-RoPE: Action-Controllable Infinite Video Generation Emerges From Autoregressive "
+        "Self-Rollout",
         "2511.20649",
         "Infinite-Forcing, Self Forcing or Causal Forcing (Apache-2.0)",
-        differs="every new prompt flushes the cache; [re-anchor] before it is the paper's scene cut",
+        differs=(
+            "every new prompt flushes the cache; [re-anchor] before it is the paper's scene cut"
+        ),
     ),
     "deep_forcing": PublishedMethod(
         _method("deep_forcing", "DeepForcing"),
-        "Deep Forcing: Training-Free Long Video Generation with Deep Sink and Participative Compression",
+        "Deep Forcing: Training-Free Long Video Generation with Deep Sink and Participative "
+        "Compression",
         "2512.05081",
         differs="an interrupted render goes on from where its cache was last stored",
     ),
     "forcing_kv": PublishedMethod(
         _method("forcing_kv", "ForcingKV"),
-        "Forcing-KV: Hybrid KV Cache Compression for Efficient Autoregressive Video Diffusion Models",
+        "Forcing-KV: Hybrid KV Cache Compression for Efficient Autoregressive Video Diffusion "
+        "Models",
         "2605.09681",
         differs="memory heads of the head profile are dynamic, all others static",
     ),
@@ -123,7 +133,10 @@ METHODS: dict[str, PublishedMethod] = {
         _method("dummy_forcing", "DummyForcing"),
         "Efficient Autoregressive Video Diffusion with Dummy Head",
         "2601.20499",
-        differs="the sampled queries depend on the video's seed alone; a new prompt drops the first frame, too",
+        differs=(
+            "the sampled queries depend on the video's seed alone; a new prompt drops the first "
+            "frame, too"
+        ),
     ),
     "memflow": PublishedMethod(
         _method("memflow", "MemFlow"),
@@ -131,9 +144,10 @@ METHODS: dict[str, PublishedMethod] = {
         "2512.14699",
         "MemFlow, LoRA merged (Apache-2.0, some files CC BY-NC-SA)",
         True,
-        "with one prompt the bank takes the last block of every interval, with several the first, as the authors' two "
-        "scripts do, so that adding a second prompt renders the whole video again; the option stores_every_block=false "
-        "always takes the first, which with a single prompt is not the authors' rule",
+        "with one prompt the bank takes the last block of every interval, with several the first, "
+        "as the authors' two scripts do, so that adding a second prompt renders the whole video "
+        "again; the option stores_every_block=false always takes the first, which with a single "
+        "prompt is not the authors' rule",
     ),
     "rolling_forcing": PublishedMethod(
         _method("rolling_forcing", "RollingForcing"),
@@ -141,45 +155,59 @@ METHODS: dict[str, PublishedMethod] = {
         "2509.25161",
         "Rolling Forcing (academic use only)",
         True,
-        "its own five noise levels replace the model family's unless sigmas are given; a new prompt also affects the "
-        "unfinished blocks; start frames are refused",
+        "its own five noise levels replace the model family's unless sigmas are given; a new "
+        "prompt also affects the unfinished blocks; start frames are refused",
     ),
     "rolling_sink": PublishedMethod(
         _method("rolling_sink", "RollingSink"),
-        "Rolling Sink: Bridging Limited-Horizon Training and Open-Ended Testing in Autoregressive Video Diffusion",
+        "Rolling Sink: Bridging Limited-Horizon Training and Open-Ended Testing in Autoregressive "
+        "Video Diffusion",
         "2602.07775",
         "Self Forcing or Causal Forcing, chunkwise (Apache-2.0)",
-        differs="its authors draw the noise of one block for all blocks; here every block has its own",
+        differs=(
+            "its authors draw the noise of one block for all blocks; here every block has its own"
+        ),
     ),
     "memrope": PublishedMethod(
         _method("memrope", "MemRoPE"),
         "MemRoPE: Training-Free Infinite Video Generation via Evolving Memory Tokens",
         "2603.12513",
         "Self Forcing or LongLive, LoRA merged (Apache-2.0)",
-        differs="as in the authors' settings a memory frame is one average over all places of its frames; the option "
-        "adaptive=true is theirs for averages per place in the frame and a rate that follows the change",
+        differs=(
+            "as in the authors' settings a memory frame is one average over all places of its "
+            "frames; the option adaptive=true is theirs for averages per place in the frame and a "
+            "rate that follows the change"
+        ),
     ),
     "pyramid_forcing": PublishedMethod(
         _method("pyramid_forcing", "PyramidForcing"),
-        "Pyramid Forcing: Head-Aware Pyramid KV Cache Policy for High-Quality Long Video Generation",
+        "Pyramid Forcing: Head-Aware Pyramid KV Cache Policy for High-Quality Long Video "
+        "Generation",
         "2605.13111",
-        differs="the rules of the authors' Python cache without its two side effects, which are options; labels that a "
-        "head profile lacks are taken from its roles",
+        differs=(
+            "the rules of the authors' Python cache without its two side effects, which are "
+            "options; labels that a head profile lacks are taken from its roles"
+        ),
     ),
     "echo_forcing": PublishedMethod(
         _method("echo_forcing", "EchoForcing"),
         "Echo-Forcing: A Scene Memory Framework for Interactive Long Video Generation",
         "2605.16003",
-        differs="a new prompt is a smooth change of scene, [re-anchor] a hard cut, [recall 2] brings the scene of "
-        "prompt 2 back and [recall] the most alike one; an interrupted render goes on from where its cache was last "
-        "stored",
+        differs=(
+            "a new prompt is a smooth change of scene, [re-anchor] a hard cut, [recall 2] brings "
+            "the scene of prompt 2 back and [recall] the most alike one; an interrupted render "
+            "goes on from where its cache was last stored"
+        ),
     ),
     "id_forcing": PublishedMethod(
         _method("id_forcing", "IdForcing"),
         "ID-Forcing: long video from keys and values that were made as in training",
         "2610.03120",
-        differs="the variant for Self Forcing; its authors' code has one prompt, here a new one changes what is made "
-        "from then on; what it keeps is rotated once, where its authors round it twice",
+        differs=(
+            "the variant for Self Forcing; its authors' code has one prompt, here a new one "
+            "changes what is made from then on; what it keeps is rotated once, where its authors "
+            "round it twice"
+        ),
     ),
     "self_gradient_forcing": PublishedMethod(
         _method("longlive", "SelfGradientForcing"),
@@ -187,16 +215,19 @@ METHODS: dict[str, PublishedMethod] = {
         "2607.20368",
         "Self Gradient Forcing, chunkwise or framewise (Apache-2.0 by its README)",
         True,
-        "choose its model family; self_gradient_forcing_framewise has the window of the framewise weights; a start "
-        "image is the whole first block; its authors' code has no prompt switch, here a new prompt keeps the cache",
+        "choose its model family; self_gradient_forcing_framewise has the window of the framewise "
+        "weights; a start image is the whole first block; its authors' code has no prompt switch, "
+        "here a new prompt keeps the cache",
     ),
     "reward_forcing": PublishedMethod(
         _method("reward_forcing", "RewardForcing"),
-        "Reward Forcing: Efficient Streaming Video Generation with Rewarded Distribution Matching Distillation",
+        "Reward Forcing: Efficient Streaming Video Generation with Rewarded Distribution Matching "
+        "Distillation",
         "2512.04678",
         "Reward Forcing (Apache-2.0)",
         True,
-        "with blocks of another length than its 3 sinks the authors' code copies evicted frames instead of averaging",
+        "with blocks of another length than its 3 sinks the authors' code copies evicted frames "
+        "instead of averaging",
     ),
     "causvid": PublishedMethod(
         _method("causvid", "CausVid"),
@@ -204,9 +235,9 @@ METHODS: dict[str, PublishedMethod] = {
         "2412.07772",
         "CausVid (CC BY-NC-SA, non-commercial)",
         True,
-        "its own three noise levels replace the model family's unless sigmas are given; videos longer than one "
-        "rollout, 5 s, need a VAE, which encodes one frame per rollout; the last rollout is not cut; start frames are "
-        "refused",
+        "its own three noise levels replace the model family's unless sigmas are given; videos "
+        "longer than one rollout, 5 s, need a VAE, which encodes one frame per rollout; the last "
+        "rollout is not cut; start frames are refused",
     ),
 }
 
@@ -223,16 +254,23 @@ ALIASES = {
     "memrope_adaptive": ("memrope", "adaptive=true"),
 }
 
-_SIDE_EFFECTS = "has side effects of its authors' code, which are not part of its paper; choose pyramid_forcing"
+_SIDE_EFFECTS = (
+    "has side effects of its authors' code, which are not part of its paper; choose pyramid_forcing"
+)
 
 # methods that are known by name and not built, and why
 NOT_BUILT = {
     "pyramid_forcing_cuda": f"pyramid_forcing_cuda {_SIDE_EFFECTS}",
     "pyramid_forcing_python": f"pyramid_forcing_python {_SIDE_EFFECTS}",
-    "krea_realtime": "krea_realtime recomputes its whole cache before each block, from the last frames and an encoded "
-    "video frame, which is not built here; with Krea's weights choose head_forcing or forcing_kv",
-    "shotstream": "shotstream reads frames of all earlier shots through a cache of their own, which is not built here; "
-    "with its weights choose head_forcing or echo_forcing",
+    "krea_realtime": (
+        "krea_realtime recomputes its whole cache before each block, from the last frames and an "
+        "encoded video frame, which is not built here; with Krea's weights choose head_forcing or "
+        "forcing_kv"
+    ),
+    "shotstream": (
+        "shotstream reads frames of all earlier shots through a cache of their own, which is not "
+        "built here; with its weights choose head_forcing or echo_forcing"
+    ),
 }
 
 
@@ -249,7 +287,9 @@ def unknown_method(name: str, field: str = "method") -> HeadForcingError:
 
 
 def method_policy(name: str) -> Method:
-    """The settings of a method, ablation or alias; raises HeadForcingError with the list of names for another name."""
+    """The settings of a method, ablation or alias; raises HeadForcingError with the list of names
+    for another name.
+    """
     if name in ALIASES:
         method, options = ALIASES[name]
         return with_options(METHODS[method].policy, read_pairs(options), method)
@@ -261,28 +301,37 @@ def method_policy(name: str) -> Method:
 
 
 def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:
-    """`sigmas` if given, else the method's own noise levels, else the model family's; block length of the family."""
+    """`sigmas` if given, else the method's own noise levels, else the model family's; block length
+    of the family.
+    """
     chosen = schedule(family, sigmas)
     own = policy.own_schedule
     if own is not None and chosen.solver != "renoise":
         raise HeadForcingError(
-            f"this method has a sampler of its own, which the model family {family} was not trained for; choose "
-            "another method, such as longlive2 or head_forcing"
+            f"this method has a sampler of its own, which the model family {family} was not "
+            "trained for; choose another method, such as longlive2 or head_forcing"
         )
-    return chosen if own is None or sigmas.strip() else replace(own, frames_per_block=chosen.frames_per_block)
+    return (
+        chosen
+        if own is None or sigmas.strip()
+        else replace(own, frames_per_block=chosen.frames_per_block)
+    )
 
 
 def check_model(policy: Method, schedule: Schedule) -> None:
     """Refuse LongLive 2.0's window for models that know no shots: it is longer than theirs."""
     if policy.needs_shots and not schedule.shot_prefix:
         raise HeadForcingError(
-            "method longlive2 is for weights of the model family longlive2, which were trained with shots and a window "
-            "of 32 latent frames; choose another method, such as head_forcing or longlive"
+            "method longlive2 is for weights of the model family longlive2, which were trained "
+            "with shots and a window of 32 latent frames; choose another method, such as "
+            "head_forcing or longlive"
         )
 
 
 def describe_method(name: str, options: Pairs = ()) -> list[str]:
-    """Lines for a report: the paper of a method with these options, and its weights; none for a plain ablation."""
+    """Lines for a report: the paper of a method with these options, and its weights; none for a
+    plain ablation.
+    """
     method, own = ALIASES.get(name, (name, ""))
     lines = [METHODS[method].describe(method)] if method in METHODS else []
     if own or options:
@@ -303,5 +352,9 @@ def list_methods() -> list[str]:
         if by_role:
             options = {key: option for key, option in options.items() if option != first[key]}
         texts = [f"{key}={option_text(option.value)}" for key, option in options.items()]
-        lines.append(f"{name}: {'head_forcing with ' if by_role else ''}{', '.join(texts) or 'no options'}")
-    return lines + [f"{alias}: {method} with {options}" for alias, (method, options) in ALIASES.items()]
+        lines.append(
+            f"{name}: {'head_forcing with ' if by_role else ''}{', '.join(texts) or 'no options'}"
+        )
+    return lines + [
+        f"{alias}: {method} with {options}" for alias, (method, options) in ALIASES.items()
+    ]

@@ -1,4 +1,6 @@
-"""Reward Forcing: sinks that are moving averages of the frames that leave the window ("EMA sink")."""
+"""Reward Forcing: sinks that are moving averages of the frames that leave the window ("EMA
+sink").
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from .longlive import WindowCache, WindowPolicy
 
 @dataclass(frozen=True)
 class RewardForcing(WindowPolicy):
-    """Reward Forcing's settings (arXiv 2512.04678). `kept_share`: of a sink's old content in an average."""
+    """Reward Forcing's settings (arXiv 2512.04678). `kept_share`: of a sink's old content in an
+    average.
+    """
 
     rope = "contiguous"
     window_frames: int = 9
@@ -21,8 +25,8 @@ class RewardForcing(WindowPolicy):
         super().check(shape)
         if self.sink_frames < 1 or not 0 <= self.kept_share <= 1:
             raise HeadForcingError(
-                f"Reward Forcing needs at least 1 sink and a kept share from 0 to 1, got {self.sink_frames} and "
-                f"{self.kept_share:g}"
+                "Reward Forcing needs at least 1 sink and a kept share from 0 to 1, got "
+                f"{self.sink_frames} and {self.kept_share:g}"
             )
 
 
@@ -31,9 +35,11 @@ class RewardForcingCache(WindowCache, of=RewardForcing):
     reads_empty_sinks = True
 
     def evict(self, count: int) -> None:
-        kept, fed = self.policy.kept_share, min(self.sinks, count)
+        kept = self.policy.kept_share
+        fed = min(self.sinks, count)
         for kv in self.slots:
-            evicted, sinks = kv[:, :, self.sinks : self.sinks + count], kv[:, :, :fed]
+            evicted = kv[:, :, self.sinks : self.sinks + count]
+            sinks = kv[:, :, :fed]
             if count == self.sinks:
                 sinks[:] = kept * sinks.float() + (1 - kept) * evicted.float()
             else:  # as in the authors' code, a copy and no average

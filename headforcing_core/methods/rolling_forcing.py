@@ -1,8 +1,9 @@
-"""Rolling Forcing: a window of blocks at rising noise levels is denoised jointly and moves over the video.
+"""Rolling Forcing: a window of blocks at rising noise levels is denoised jointly and moves over the
+video.
 
-Window `w` holds the blocks `w - steps + 1 .. w`, as far as they exist. One model call denoises each of them by one
-step; then the first one is finished and leaves the window (arXiv 2509.25161; what the paper leaves open is as in the
-authors' code).
+Window `w` holds the blocks `w - steps + 1 .. w`, as far as they exist. One model call denoises each
+of them by one step; then the first one is finished and leaves the window (arXiv 2509.25161; what
+the paper leaves open is as in the authors' code).
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ ATTENDED_BLOCKS = 7
 
 @dataclass(frozen=True)
 class RollingForcing(MethodPolicy):
-    """Rolling Forcing's settings: only the schedule, whose number of steps is the window's number of blocks."""
+    """Rolling Forcing's settings: only the schedule, whose number of steps is the window's number
+    of blocks.
+    """
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULE
 
@@ -40,37 +43,49 @@ class RollingForcing(MethodPolicy):
         return Passes(blocks_per_pass=len(schedule.sigmas))
 
     def for_video(self, video: VideoFacts) -> RollingForcing:
-        schedule, steps = video.schedule, len(video.schedule.sigmas)
+        schedule = video.schedule
+        steps = len(video.schedule.sigmas)
         check_beginning(video)
         if steps >= ATTENDED_BLOCKS:
             raise HeadForcingError(
-                f"rolling forcing attends to {ATTENDED_BLOCKS} blocks, the first one of the video included, so at most "
-                f"{ATTENDED_BLOCKS - 1} steps fit, got {steps}; choose a schedule with fewer"
+                f"rolling forcing attends to {ATTENDED_BLOCKS} blocks, the first one of the video "
+                f"included, so at most {ATTENDED_BLOCKS - 1} steps fit, got {steps}; choose a "
+                "schedule with fewer"
             )
         if video.blocks < steps:
             raise HeadForcingError(
                 f"rolling forcing with {steps} steps needs a video of at least {steps} blocks of "
-                f"{schedule.frames_per_block} latent frames, got {video.blocks}; make it longer or use fewer steps"
+                f"{schedule.frames_per_block} latent frames, got {video.blocks}; make it longer or "
+                "use fewer steps"
             )
         return self
 
-    def rollout(self, model: VideoModel, cache: RollingCache, video: RolloutInputs) -> Iterator[Block]:
-        """Yield the finished blocks of one video, as `rollout.loop.rollout`; all rows have the same noise levels.
+    def rollout(
+        self, model: VideoModel, cache: RollingCache, video: RolloutInputs
+    ) -> Iterator[Block]:
+        """Yield the finished blocks of one video, as `rollout.loop.rollout`; all rows have the same
+        noise levels.
 
-        A window is denoised under the prompt of its newest block, so a new prompt also affects the unfinished blocks.
-        `on_step` is called for each block of a window after its step, and with None for the newest one before it.
+        A window is denoised under the prompt of its newest block, so a new prompt also affects the
+        unfinished blocks. `on_step` is called for each block of a window after its step, and with
+        None for the newest one before it.
         """
-        script, given = video.script, video.given
-        steps, blocks = len(script.rows[0].sigmas), len(script)
+        script = video.script
+        given = video.given
+        steps = len(script.rows[0].sigmas)
+        blocks = len(script)
         if len(video.unfinished) != (min(steps - 1, blocks - len(given)) if given else 0):
             raise HeadForcingError(
-                f"resuming after {len(given)} of {blocks} blocks needs the {steps - 1} unfinished ones (fewer at the "
-                f"end of the video), got {len(video.unfinished)}; render the video from the beginning"
+                f"resuming after {len(given)} of {blocks} blocks needs the {steps - 1} unfinished "
+                f"ones (fewer at the end of the video), got {len(video.unfinished)}; render the "
+                "video from the beginning"
             )
-        active, window = None, [upload(x, cache.device) for x in video.unfinished]
+        active = None
+        window = [upload(x, cache.device) for x in video.unfinished]
         for number in range(steps - 1 if given else 0, blocks + steps - 1):
             inside = range(max(0, number - steps + 1), min(number + 1, blocks))
-            first, newest = inside[0], inside[-1]
+            first = inside[0]
+            newest = inside[-1]
             row = script.begin(newest)
             if row.prompt != active:
                 active = row.prompt
@@ -82,8 +97,8 @@ class RollingForcing(MethodPolicy):
                 if newest == number:
                     window.append(upload(video.noise.initial(number, row.seed), cache.device))
                 latents, window = _take_step(model, cache, video, window, inside, number)
-            # The authors write the first block after every window. An unfinished block 0 is never read from the cache,
-            # so here a block is written once, when it is finished.
+            # The authors write the first block after every window. An unfinished block 0 is never
+            # read from the cache, so here a block is written once, when it is finished.
             if number - first == steps - 1:
                 cache.begin(inside[:1], clean=True)
                 model.write_clean(latents, cache)
@@ -92,11 +107,19 @@ class RollingForcing(MethodPolicy):
 
 
 def _take_step(
-    model: VideoModel, cache: RollingCache, video: RolloutInputs, window: Sequence[Tensor], inside: range, number: int
+    model: VideoModel,
+    cache: RollingCache,
+    video: RolloutInputs,
+    window: Sequence[Tensor],
+    inside: range,
+    number: int,
 ) -> tuple[Tensor, list[Tensor]]:
-    """Denoise window `number` by one step; returns the first block's clean latents and the unfinished blocks."""
+    """Denoise window `number` by one step; returns the first block's clean latents and the
+    unfinished blocks.
+    """
     rows = video.script.rows
-    steps, levels = [number - block for block in inside], rows[0].sigmas
+    steps = [number - block for block in inside]
+    levels = rows[0].sigmas
     sigmas = torch.tensor([levels[step] for step in steps], dtype=torch.float64)
     cache.begin(inside)
     frames = len(window[0])
@@ -105,7 +128,8 @@ def _take_step(
     for block, step, clean in zip(inside, steps, joint.split(frames), strict=True):
         video.on_step(block, step + 1, clean)
         if step + 1 < len(levels):
-            sigma, seed = levels[step + 1], rows[block].seed
+            sigma = levels[step + 1]
+            seed = rows[block].seed
             fresh = upload(video.noise.renoise(block, seed, step).to(clean.dtype), clean.device)
             unfinished.append((1 - sigma) * clean + sigma * fresh)
     # cloned, because a view would keep the latents of the whole window in memory
@@ -113,8 +137,8 @@ def _take_step(
 
 
 class RollingCache(MethodCache, of=RollingForcing):
-    """Keys and values of finished blocks: the first block of the video, an anchor whose index changes, and the last
-    seven. Call `begin(blocks)` before each pass; only a clean pass is stored.
+    """Keys and values of finished blocks: the first block of the video, an anchor whose index
+    changes, and the last seven. Call `begin(blocks)` before each pass; only a clean pass is stored.
     """
 
     def begin_video(self) -> None:
@@ -124,7 +148,9 @@ class RollingCache(MethodCache, of=RollingForcing):
     def begin(self, blocks: range, clean: bool = False) -> None:
         """Begin a pass over these blocks; a clean pass is over a single block and is stored."""
         count = self.shape.frames_per_block
-        self.start, self.end, self.clean = blocks.start * count, blocks.stop * count, clean
+        self.start = blocks.start * count
+        self.end = blocks.stop * count
+        self.clean = clean
         self._positions = attended_blocks(list(self.past[-1]), blocks, clean)
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -136,19 +162,24 @@ class RollingCache(MethodCache, of=RollingForcing):
             past[self.start // self.shape.frames_per_block] = self._own
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        k, v = torch.cat([*(self.past[layer][block] for block in self._positions), self._own], dim=2)
+        k, v = torch.cat(
+            [*(self.past[layer][block] for block in self._positions), self._own], dim=2
+        )
         count = self.shape.frames_per_block
-        before = [place * count + frame for place in self._positions.values() for frame in range(count)]
+        before = [
+            place * count + frame for place in self._positions.values() for frame in range(count)
+        ]
         k = self.rope.rotate_temporal(k, [*before, *range(self.start, self.end)])
         return self.attention_over(self.at_own_index(q), k, v)
 
 
 def attended_blocks(held: Sequence[int], inside: range, clean: bool) -> dict[int, int]:
-    """The stored blocks that a pass over the blocks `inside` attends to, each with its position, in blocks.
+    """The stored blocks that a pass over the blocks `inside` attends to, each with its position, in
+    blocks.
 
-    A window attends to the last blocks that fit, and to the anchor at the position right before them. A clean pass
-    attends to more, as in the authors' code: to all stored blocks with the anchor at position 0, or, if these are too
-    many, to the last ones without the anchor.
+    A window attends to the last blocks that fit, and to the anchor at the position right before
+    them. A clean pass attends to more, as in the authors' code: to all stored blocks with the
+    anchor at position 0, or, if these are too many, to the last ones without the anchor.
     """
     if inside.start == 0:
         return {}  # the anchor itself is not finished

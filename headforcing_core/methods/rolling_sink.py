@@ -1,4 +1,6 @@
-"""Rolling Sink: behind the newest block the window holds the video's first frames, played forwards and backwards."""
+"""Rolling Sink: behind the newest block the window holds the video's first frames, played forwards
+and backwards.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,20 @@ class RollingSink(WindowPolicy):
     def check(self, shape: MethodShape) -> None:
         super().check(shape)
         if self.window_frames % (block := shape.frames_per_block):
-            raise HeadForcingError(f"the window must be whole blocks of {block} frames, got {self.window_frames}")
+            raise HeadForcingError(
+                f"the window must be whole blocks of {block} frames, got {self.window_frames}"
+            )
 
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
-        return 2 * self.window_frames - shape.frames_per_block  # the window, and the frames that are played
+        # the window, and the frames that are played
+        return 2 * self.window_frames - shape.frames_per_block
 
 
 class RollingSinkCache(WindowCache, of=RollingSink):
     def begin_video(self) -> None:
         super().begin_video()
-        self.period = self.window - self.shape.frames_per_block  # the last block of the window is never played
+        # the last block of the window is never played
+        self.period = self.window - self.shape.frames_per_block
         self.first = self.zeros(self.period)  # keys not rotated in time
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -43,9 +49,11 @@ class RollingSinkCache(WindowCache, of=RollingSink):
     def finish(self) -> None:
         if self.start < self.window:
             return
-        # the block before the current one, which has attended to it: one block late, as in the authors' code
+        # the block before the current one, which has attended to it: one block late, as in the
+        # authors' code
         replaced = range(self.start - self.frames, self.start)
-        first = upload(torch.tensor(played(replaced, self.period)), self.device)  # the host would wait for a list
+        # the host would wait for a list
+        first = upload(torch.tensor(played(replaced, self.period)), self.device)
         for slots, kept in zip(self.slots, self.first, strict=True):
             k, v = kept[:, :, first]
             place = slice(self.filled - 2 * self.frames, self.filled - self.frames)

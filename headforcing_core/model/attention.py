@@ -1,4 +1,6 @@
-"""The choice of the attention backend, and the shares of attention. The backends are in `attention_backends.py`."""
+"""The choice of the attention backend, and the shares of attention. The backends are in
+`attention_backends.py`.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,23 @@ from .attention_backends import (
 )
 from .attention_timing import LayerSizes
 
-__all__ = ["BACKENDS", "AttentionFunction", "LayerAttention", "LayerSizes", "Span", "Spans", "explicit", "sdpa"]
+__all__ = [
+    "BACKENDS",
+    "AttentionFunction",
+    "LayerAttention",
+    "LayerSizes",
+    "Span",
+    "Spans",
+    "explicit",
+    "sdpa",
+]
 
 log = logging.getLogger(__name__)
 
 AUTO = ("torch_varlen", "flash_attn", "sdpa", "triton", "explicit")  # where nothing is timed
 AUTO_ON_CPU = ("sdpa", "explicit")  # the other kernels exist for GPUs only
-ONE_CALL = ("torch_varlen", "flash_attn", "triton")  # all heads of a layer, in the order of the time to load them
+# all heads of a layer, in the order of the time to load them
+ONE_CALL = ("torch_varlen", "flash_attn", "triton")
 TIMED = ("sdpa", PLANNED, *ONE_CALL)
 
 
@@ -44,10 +56,11 @@ def attention_function(
     head_dim: int = 128,
     sizes: LayerSizes | None = None,
 ) -> AttentionFunction:
-    """Return the backend `name` after a self-test on this device; `auto` returns the fastest at these sizes.
+    """Return the backend `name` after a self-test on this device; `auto` returns the fastest at
+    these sizes.
 
-    On a CPU or without `sizes`, `auto` returns the first that passes. Raises HeadForcingError for an unknown name and
-    for a backend that is not installed, fails or is inaccurate there.
+    On a CPU or without `sizes`, `auto` returns the first that passes. Raises HeadForcingError for
+    an unknown name and for a backend that is not installed, fails or is inaccurate there.
     """
     device = torch.device(device)
     if name == "auto":
@@ -74,13 +87,21 @@ def attention_function(
 
 @functools.cache
 def fastest_backend(
-    names: tuple[str, ...], device: torch.device, dtype: torch.dtype, head_dim: int, sizes: LayerSizes
+    names: tuple[str, ...],
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    sizes: LayerSizes,
 ) -> AttentionFunction | None:
-    """The fastest of these backends at these sizes, with its times as a name; None if none could be timed."""
+    """The fastest of these backends at these sizes, with its times as a name; None if none could be
+    timed.
+    """
     times = attention_timing.fastest(names, sizes, device, dtype, head_dim)
     try:  # the times may be stored ones, and something may have changed since
         best, attention = first_working(tuple(times), device, dtype, head_dim)
-        name = attention_timing.described({other: ms for other, ms in times.items() if ms >= times[best]})
+        name = attention_timing.described(
+            {other: ms for other, ms in times.items() if ms >= times[best]}
+        )
         if best == PLANNED:
             order = [other for other in times if other != PLANNED] or AUTO
             other, meanwhile = first_working(tuple(order), device, dtype, head_dim)
@@ -98,7 +119,8 @@ def fastest_backend(
 def first_working(
     names: tuple[str, ...], device: torch.device, dtype: torch.dtype, head_dim: int
 ) -> tuple[str, AttentionFunction]:
-    """The first of these backends that passes the self-test, after its name; logs the rejected ones and why.
+    """The first of these backends that passes the self-test, after its name; logs the rejected ones
+    and why.
 
     Raises HeadForcingError if none passes.
     """
@@ -108,20 +130,34 @@ def first_working(
             attention = load_attention(name, device, dtype, head_dim)
         except torch.OutOfMemoryError:
             raise  # says nothing about the backend: a later attempt may succeed
-        except Exception as error:  # not installed, not for this device or inaccurate: try the next one
+        # not installed, not for this device or inaccurate: try the next one
+        except Exception as error:
             rejected.append(f"not {name} ({first_sentence(error)})")
             continue
         if rejected:
-            log.info("Head Forcing: attention on %s in %s is %s, %s", device, dtype, name, ", ".join(rejected))
+            log.info(
+                "Head Forcing: attention on %s in %s is %s, %s",
+                device,
+                dtype,
+                name,
+                ", ".join(rejected),
+            )
         return name, attention
-    raise HeadForcingError(f"no attention backend works on {device} in {dtype}: {', '.join(rejected)}")
+    raise HeadForcingError(
+        f"no attention backend works on {device} in {dtype}: {', '.join(rejected)}"
+    )
 
 
 def with_shares(
-    attention: AttentionFunction, q: Tensor, k: Tensor, v: Tensor, first_tokens: int, last_tokens: int
+    attention: AttentionFunction,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    first_tokens: int,
+    last_tokens: int,
 ) -> tuple[Tensor, Tensor]:
-    """Attention `[heads, queries, d]`, and the shares `[heads, 3]` of it that the first, the middle and the last keys
-    receive (paper, Eq. 1), with so many `first_tokens` and `last_tokens`."""
+    """Attention `[heads, queries, d]`, and the shares `[heads, 3]` of it that the first, the middle
+    and the last keys receive (paper, Eq. 1), with so many `first_tokens` and `last_tokens`."""
     part = torch.ones(k.shape[1], dtype=torch.long, device=k.device)
     part[:first_tokens] = 0
     part[k.shape[1] - last_tokens :] = 2
@@ -129,14 +165,20 @@ def with_shares(
     return attention(q, k, v), shares
 
 
-def part_shares(attention: AttentionFunction, q: Tensor, k: Tensor, part: Tensor, parts: int) -> Tensor:
-    """Share of attention that the keys of each part receive, `[heads, parts]`, averaged over the queries.
+def part_shares(
+    attention: AttentionFunction, q: Tensor, k: Tensor, part: Tensor, parts: int
+) -> Tensor:
+    """Share of attention that the keys of each part receive, `[heads, parts]`, averaged over the
+    queries.
 
-    `part [keys]` is the part that a key belongs to. One attention call whose values are one-hot vectors of the parts,
-    as wide as keys because fast kernels need that. In float64 where the device supports it (mps does not), and scaled
+    `part [keys]` is the part that a key belongs to. One attention call whose values are one-hot
+    vectors of the parts, as wide as keys because fast kernels need that. In float64 where the
+    device supports it (mps does not), and scaled
     to sum to 1: in bfloat16 each share has an error of up to 0.2 %, too much for a head profile.
     """
     columns = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)[part]
     shares = attention(q, k, columns[None].expand_as(k))[..., :parts]
-    shares = shares.to(torch.float64 if shares.device.type in ("cpu", "cuda") else torch.float32).mean(dim=1)
+    shares = shares.to(
+        torch.float64 if shares.device.type in ("cpu", "cuda") else torch.float32
+    ).mean(dim=1)
     return shares / shares.sum(dim=-1, keepdim=True)

@@ -1,8 +1,10 @@
-"""The attention backends, for layers whose heads have different numbers of keys, and the self-test that each must pass.
+"""The attention backends, for layers whose heads have different numbers of keys, and the self-test
+that each must pass.
 
-A backend is a function `(q [heads, queries, d], k [heads, keys, d], v [heads, keys, d]) -> [heads, queries, d]` without
-a mask, called once for each group of heads with equally many keys. A `LayerAttention` also computes all heads of a
-layer in one call, which uses a GPU better. An optional package is imported only when its backend is tested.
+A backend is a function `(q [heads, queries, d], k [heads, keys, d], v [heads, keys, d]) -> [heads,
+queries, d]` without a mask, called once for each group of heads with equally many keys. A
+`LayerAttention` also computes all heads of a layer in one call, which uses a GPU better. An
+optional package is imported only when its backend is tested.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Span:
-    """Adjacent heads of a layer with equally many keys: rows of its buffers of keys and values `[all rows, d]`."""
+    """Adjacent heads of a layer with equally many keys: rows of its buffers of keys and values
+    `[all rows, d]`.
+    """
 
     heads: int  # number of them
     first: int  # first row of the first head
@@ -45,7 +49,8 @@ Spans = tuple[Span, ...]  # all heads of a layer, contiguous, in the order of th
 class LayerAttention:
     """A backend that can compute all heads of a layer in one call."""
 
-    layer: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]  # q [heads, queries, d], k, v [rows, d] -> like q
+    # q [heads, queries, d], k, v [rows, d] -> like q
+    layer: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
     name: str = ""  # for reports
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -66,11 +71,14 @@ class GroupedAttention:
         return self.function(q, k, v)
 
 
-# ------------------------------------------------------------------------------------ heads with equally many keys
+# ------------------------------------------------------------------------------------ heads with
+# equally many keys
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softmax attention written out, one head at a time, in float32 or better: the reference for every backend."""
+    """Softmax attention written out, one head at a time, in float32 or better: the reference for
+    every backend.
+    """
     dtype = torch.promote_types(q.dtype, torch.float32)
     out = torch.empty_like(q)
     for head in range(len(q)):
@@ -80,9 +88,13 @@ def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """PyTorch's `scaled_dot_product_attention`, which chooses a flash, cuDNN, memory-efficient or plain kernel."""
+    """PyTorch's `scaled_dot_product_attention`, which chooses a flash, cuDNN, memory-efficient or
+    plain kernel.
+    """
     if q.device.type == "mps":  # writes all scores, and an array has at most 4 GB
-        return torch.cat([_sdpa(q[head, None], k[head, None], v[head, None]) for head in range(len(q))])
+        return torch.cat(
+            [_sdpa(q[head, None], k[head, None], v[head, None]) for head in range(len(q))]
+        )
     return _sdpa(q, k, v)
 
 
@@ -91,19 +103,24 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """cuDNN's kernel, called by its operator: `sdpa_kernel` would choose it for all threads of the process.
+    """cuDNN's kernel, called by its operator: `sdpa_kernel` would choose it for all threads of the
+    process.
 
-    It prepares an execution plan for every new number of heads and keys, which takes 25 to 42 ms on the host.
+    It prepares an execution plan for every new number of heads and keys, which takes 25 to 42 ms on
+    the host.
     """
     operator = torch.ops.aten._scaled_dot_product_cudnn_attention
     return operator(q[None], k[None], v[None], None, compute_log_sumexp=False)[0][0]
 
 
-def planned(dense: AttentionFunction, meanwhile: AttentionFunction, name: str = "") -> LayerAttention:
-    """A backend that calls `dense`, which needs plans, for heads whose rooms are full, and `meanwhile` for others.
+def planned(
+    dense: AttentionFunction, meanwhile: AttentionFunction, name: str = ""
+) -> LayerAttention:
+    """A backend that calls `dense`, which needs plans, for heads whose rooms are full, and
+    `meanwhile` for others.
 
-    A growing context has a new shape in every block, a full one always the same. The choice depends on the shape
-    alone, so that a video that is made again, or resumed, has the same bits.
+    A growing context has a new shape in every block, a full one always the same. The choice depends
+    on the shape alone, so that a video that is made again, or resumed, has the same bits.
     """
 
     def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
@@ -113,7 +130,11 @@ def planned(dense: AttentionFunction, meanwhile: AttentionFunction, name: str = 
                 parts.append(dense(queries, span.view(k), span.view(v)))
             else:
                 rows = slice(span.first, span.first + span.heads * span.room)
-                parts.append(attend_layer(meanwhile, queries, k[rows], v[rows], spans=(replace(span, first=0),)))
+                parts.append(
+                    attend_layer(
+                        meanwhile, queries, k[rows], v[rows], spans=(replace(span, first=0),)
+                    )
+                )
         return torch.cat(parts)
 
     return LayerAttention(layer, name)
@@ -125,22 +146,32 @@ def _sage() -> AttentionFunction:
     return lambda q, k, v: sageattn(q[None], k[None], v[None], tensor_layout="HND")[0]
 
 
-# ----------------------------------------------------------------------------- sequences of different lengths
+# ----------------------------------------------------------------------------- sequences of
+# different lengths
 
 
 def varlen(call: Callable[..., Any]) -> LayerAttention:
-    """A backend from a variable-length (varlen) kernel. Each head is passed as one sequence with a single head.
+    """A backend from a variable-length (varlen) kernel. Each head is passed as one sequence with a
+    single head.
 
     Args:
         call: `(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)` with q, k and v
-            `[tokens of all sequences, 1, d]` and the cumulative sequence lengths as int32 `[sequences + 1]`; returns
-            the output, or a tuple that begins with it.
+            `[tokens of all sequences, 1, d]` and the cumulative sequence lengths as int32
+            `[sequences + 1]`; returns the output, or a tuple that begins with it.
     """
 
     def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
         q_starts, k_starts = sequence_starts(spans, q.shape[1], q.device)
         longest = max(span.room for span in spans)
-        out = call(q.flatten(0, 1)[:, None], k[:, None], v[:, None], q_starts, k_starts, q.shape[1], longest)
+        out = call(
+            q.flatten(0, 1)[:, None],
+            k[:, None],
+            v[:, None],
+            q_starts,
+            k_starts,
+            q.shape[1],
+            longest,
+        )
         if isinstance(out, tuple):
             out = out[0]
         return out.view(q.shape)
@@ -160,8 +191,9 @@ def _flash_attn(module: str) -> AttentionFunction:
 def sequence_starts(spans: Spans, queries: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cumulative sequence lengths of the queries and of the keys, `[sequences + 1]` int32 each.
 
-    Every head is a sequence. Its allocated rows that hold no keys are another one, without queries, which the kernel
-    skips; also where it is empty, since a library may prepare a plan for every number of sequences.
+    Every head is a sequence. Its allocated rows that hold no keys are another one, without queries,
+    which the kernel skips; also where it is empty, since a library may prepare a plan for every
+    number of sequences.
     """
     q_starts = [0]
     k_starts = [0]
@@ -186,7 +218,9 @@ def _triton() -> AttentionFunction:
 
 @kept_tables
 def head_tables(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Every head's first row, its number of keys, and the order in which heads are launched, `[heads]` int32 each."""
+    """Every head's first row, its number of keys, and the order in which heads are launched,
+    `[heads]` int32 each.
+    """
     starts: list[int] = []
     rows: list[int] = []
     for span in spans:
@@ -205,15 +239,24 @@ BACKENDS: dict[str, Callable[[], AttentionFunction]] = {
     "sage": _sage,
 }
 PLANNED = "cudnn"  # the one that prepares a plan for every shape
-VERSIONS = {"flash_attn": [partial(_flash_attn, module) for module in ("flash_attn.cute", "flash_attn_interface")]}
+VERSIONS = {
+    "flash_attn": [
+        partial(_flash_attn, module) for module in ("flash_attn.cute", "flash_attn_interface")
+    ]
+}
 """Newer versions of a backend, the newest first. Each needs a newer GPU than the one after it."""
 
 
-# ---------------------------------------------------------------------------------------------------- the self-test
+# -------------------------------------------------------------------------------------------------
+# the self-test
 
 
-def load_attention(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
-    """The backend `name`, in its newest version that passes the self-test; raises what its import or kernel raises."""
+def load_attention(
+    name: str, device: torch.device, dtype: torch.dtype, head_dim: int
+) -> AttentionFunction:
+    """The backend `name`, in its newest version that passes the self-test; raises what its import
+    or kernel raises.
+    """
     failures = []
     for load in (*VERSIONS.get(name, ()), BACKENDS[name]):
         try:
@@ -238,7 +281,12 @@ def _allowed_error(name: str, dtype: torch.dtype) -> float:
 
 
 def _check(
-    attention: AttentionFunction, device: torch.device, dtype: torch.dtype, head_dim: int, *, allowed: float
+    attention: AttentionFunction,
+    device: torch.device,
+    dtype: torch.dtype,
+    head_dim: int,
+    *,
+    allowed: float,
 ) -> None:
     error = self_test(attention, device, dtype, head_dim)
     if not error < allowed:  # also true for NaN
@@ -246,10 +294,13 @@ def _check(
 
 
 @torch.no_grad()
-def self_test(attention: AttentionFunction, device: torch.device, dtype: torch.dtype, head_dim: int) -> float:
+def self_test(
+    attention: AttentionFunction, device: torch.device, dtype: torch.dtype, head_dim: int
+) -> float:
     """Largest absolute difference from `explicit`, infinite for a wrong shape.
 
-    Tests three heads with two numbers of keys (160 and 88), one group with allocated rows that hold no keys.
+    Tests three heads with two numbers of keys (160 and 88), one group with allocated rows that hold
+    no keys.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -267,7 +318,9 @@ def self_test(attention: AttentionFunction, device: torch.device, dtype: torch.d
     return float((out.float() - expected.float()).abs().max())
 
 
-def attend_layer(attention: AttentionFunction, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+def attend_layer(
+    attention: AttentionFunction, q: Tensor, k: Tensor, v: Tensor, spans: Spans
+) -> Tensor:
     """All heads of a layer `[heads, queries, d]`, in as few calls as the backend allows."""
     if isinstance(attention, LayerAttention):
         return attention.layer(q, k, v, spans)

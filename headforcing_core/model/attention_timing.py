@@ -1,6 +1,8 @@
-"""Time the attention backends at the sizes of a render, and store the result for this device and these versions.
+"""Time the attention backends at the sizes of a render, and store the result for this device and
+these versions.
 
-Which one is fastest depends on GPU, driver, versions and numbers of keys; no rule of thumb holds for all of them.
+Which one is fastest depends on GPU, driver, versions and numbers of keys; no rule of thumb holds
+for all of them.
 """
 
 from __future__ import annotations
@@ -26,17 +28,21 @@ from .attention_backends import AttentionFunction, Span, Spans, attend_layer, lo
 log = logging.getLogger(__name__)
 
 SECONDS = 2.0  # for the calls of all backends together; checked before every call
-LOADING_SECONDS = 8.0  # with libraries that are loaded and kernels that are compiled; checked before every backend
+# with libraries that are loaded and kernels that are compiled; checked before every backend
+LOADING_SECONDS = 8.0
 REPETITIONS = 5  # the fastest counts: a hiccup of the host makes single calls slow
 PROBES = 3  # calls with few queries show whether there is time for all of them
 PROBE = 32  # the part of the queries that these have
 _MOST_RESULTS = 64  # kept in the file, the latest
-_PACKAGES = ("flash-attn", "flash_attn_3", "flash-attn-4", "triton", "triton-windows")  # whose versions decide, too
+# whose versions decide, too
+_PACKAGES = ("flash-attn", "flash_attn_3", "flash-attn-4", "triton", "triton-windows")
 
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """Sizes of one self-attention of a render: queries per head, and `(heads, keys)` of each group, longest first."""
+    """Sizes of one self-attention of a render: queries per head, and `(heads, keys)` of each group,
+    longest first.
+    """
 
     queries: int
     groups: tuple[tuple[int, int], ...]
@@ -44,7 +50,8 @@ class LayerSizes:
     @property
     def spans(self) -> Spans:
         """The groups one after another in full buffers."""
-        spans, first = [], 0
+        spans = []
+        first = 0
         for heads, keys in self.groups:
             spans.append(Span(heads, first, keys, keys))
             first += heads * keys
@@ -56,8 +63,8 @@ def fastest(
 ) -> dict[str, float]:
     """Milliseconds per layer of those of `names` that work, the fastest first.
 
-    They are read from a file in the cache folder where they are known. Names for which there was no time left are timed
-    when the program is started again.
+    They are read from a file in the cache folder where they are known. Names for which there was no
+    time left are timed when the program is started again.
     """
     folder = cache_folder()
     file = None if folder is None else folder / "attention.json"
@@ -67,7 +74,8 @@ def fastest(
     if left:
         try:
             _time_all(left, sizes, _inputs(sizes, device, dtype, head_dim), known)
-        except torch.OutOfMemoryError:  # the weights leave no room for keys and values of a layer: nothing is timed
+        # the weights leave no room for keys and values of a layer: nothing is timed
+        except torch.OutOfMemoryError:
             pass
         finally:
             if known:
@@ -81,11 +89,15 @@ def fastest(
 
 
 def described(times: Mapping[str, float]) -> str:
-    """The result in a few words: `torch_varlen (timed: 0.8 ms a layer; sdpa 1.21 times as long)`."""
+    """The result in a few words: `torch_varlen (timed: 0.8 ms a layer; sdpa 1.21 times as
+    long)`.
+    """
     (best, shortest), *others = times.items()
     parts = [f"timed: {shortest:.3g} ms a layer"]
     if others:
-        parts.append(", ".join(f"{name} {time / shortest:.2f} times as long" for name, time in others))
+        parts.append(
+            ", ".join(f"{name} {time / shortest:.2f} times as long" for name, time in others)
+        )
     return f"{best} ({'; '.join(parts)})"
 
 
@@ -96,11 +108,16 @@ def _now(device: torch.device) -> float:
 
 
 def _time_all(
-    names: Sequence[str], sizes: LayerSizes, inputs: Sequence[Tensor], known: dict[str, float | None]
+    names: Sequence[str],
+    sizes: LayerSizes,
+    inputs: Sequence[Tensor],
+    known: dict[str, float | None],
 ) -> None:
-    """Put into `known` the milliseconds of every backend for which there is time; None for one that does not work.
+    """Put into `known` the milliseconds of every backend for which there is time; None for one that
+    does not work.
 
-    A backend that runs out of memory gets no entry: there may be more of it when the program is started again.
+    A backend that runs out of memory gets no entry: there may be more of it when the program is
+    started again.
     """
     q = inputs[0]
     begun = _now(q.device)
@@ -109,13 +126,16 @@ def _time_all(
         # raises if the backend before has left the device unusable: the next program leaves it out
         if _now(q.device) - begun >= LOADING_SECONDS or used >= SECONDS:
             break
-        share = (SECONDS - used) / (len(names) - place)  # of the time left, so that all have their turn
+        # of the time left, so that all have their turn
+        share = (SECONDS - used) / (len(names) - place)
         try:
             attention = load_attention(name, q.device, q.dtype, q.shape[-1])
             known[name], seconds = _time(attention, sizes.spans, inputs, limit=share)
             used += seconds
         except torch.OutOfMemoryError:
-            log.info("Head Forcing: attention %s was not timed: it needs more memory than is free", name)
+            log.info(
+                "Head Forcing: attention %s was not timed: it needs more memory than is free", name
+            )
             if q.device.type == "cuda":
                 torch.cuda.empty_cache()
         except Exception as error:  # not installed, not for this device, inaccurate
@@ -123,7 +143,9 @@ def _time_all(
             known[name] = None
 
 
-def _time(attention: AttentionFunction, spans: Spans, inputs: Sequence[Tensor], limit: float) -> tuple[float, float]:
+def _time(
+    attention: AttentionFunction, spans: Spans, inputs: Sequence[Tensor], limit: float
+) -> tuple[float, float]:
     """Milliseconds of a call, by its fastest, and the seconds of all but the first.
 
     If the limit in seconds leaves no time for calls with all queries, it is estimated.
@@ -147,7 +169,9 @@ def _time(attention: AttentionFunction, spans: Spans, inputs: Sequence[Tensor], 
 
 
 @torch.no_grad()
-def _inputs(sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[Tensor, ...]:
+def _inputs(
+    sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int
+) -> tuple[Tensor, ...]:
     heads = sum(count for count, _ in sizes.groups)
     rows = sum(count * keys for count, keys in sizes.groups)
     generator = torch.Generator(device).manual_seed(0)
@@ -158,10 +182,13 @@ def _inputs(sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_di
     return noise(heads, sizes.queries), noise(rows), noise(rows)
 
 
-# ------------------------------------------------------------------------------------------------- the file of times
+# -------------------------------------------------------------------------------------------------
+# the file of times
 
 
-def _key(names: Sequence[str], sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
+def _key(
+    names: Sequence[str], sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int
+) -> str:
     """Everything that a time depends on, as text."""
     parts = [f"torch {torch.__version__}", f"{dtype}".removeprefix("torch."), " ".join(names)]
     if device.type == "cuda":
@@ -180,15 +207,20 @@ def _driver() -> str:
     on_linux = Path("/proc/driver/nvidia/version")
     if on_linux.exists():
         return on_linux.read_text(encoding="utf-8").splitlines()[0]
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]  # comes with the driver
+    # comes with the driver
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     with suppress(OSError, subprocess.SubprocessError, IndexError):
-        return subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()[0]
+        return subprocess.run(
+            query, capture_output=True, text=True, timeout=10, check=True
+        ).stdout.splitlines()[0]
     return "unknown"
 
 
 def _stored(file: Path | None) -> dict[str, Any]:
     with suppress(OSError, ValueError, RecursionError):
-        if file is not None and isinstance(stored := json.loads(file.read_text(encoding="utf-8")), dict):
+        if file is not None and isinstance(
+            stored := json.loads(file.read_text(encoding="utf-8")), dict
+        ):
             return stored
     return {}
 
@@ -212,5 +244,6 @@ def _write(file: Path | None, key: str, times: Mapping[str, float | None]) -> No
     results.pop(key, None)
     results[key] = times  # as the latest
     latest = dict(list(results.items())[-_MOST_RESULTS:])
-    with suppress(HeadForcingError), replacing(file) as temporary:  # a folder that cannot be written: timed anew
+    # a folder that cannot be written: timed anew
+    with suppress(HeadForcingError), replacing(file) as temporary:
         temporary.write_text(json.dumps(latest, indent=1), encoding="utf-8")

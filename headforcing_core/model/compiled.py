@@ -1,4 +1,5 @@
-"""`torch.compile` for the part of a layer after self-attention: an alternative to the fused kernels, off by default.
+"""`torch.compile` for the part of a layer after self-attention: an alternative to the fused
+kernels, off by default.
 
 **Not yet tested on a GPU.**
 """
@@ -16,7 +17,9 @@ from ..errors import HeadForcingError, first_sentence
 from .wan import finish_layer, forward_block
 
 
-def compiled_forward(backend: str | Callable[..., Any] = "inductor") -> Callable[..., Tensor | None]:
+def compiled_forward(
+    backend: str | Callable[..., Any] = "inductor",
+) -> Callable[..., Tensor | None]:
     """A replacement for `wan.forward_block` that runs `finish_layer` compiled, once for all layers.
 
     It raises HeadForcingError if torch cannot compile, for example without a C compiler.

@@ -1,8 +1,10 @@
-"""Denoising passes captured as a CUDA graph and replayed, which removes most of the kernel launch overhead.
+"""Denoising passes captured as a CUDA graph and replayed, which removes most of the kernel launch
+overhead.
 
-While the cache layout is constant, every denoising pass launches the same kernels on the same memory; only the latents
-and the timestep differ. Off by default: weights must stay at their addresses (which excludes hosts that load them layer
-by layer), and the graph reserves the working memory of one pass. **Not yet tested on a GPU.**
+While the cache layout is constant, every denoising pass launches the same kernels on the same
+memory; only the latents and the timestep differ. Off by default: weights must stay at their
+addresses (which excludes hosts that load them layer by layer), and the graph reserves the working
+memory of one pass. **Not yet tested on a GPU.**
 """
 
 from __future__ import annotations
@@ -22,16 +24,20 @@ from .wan import PromptKV, forward_block, timestep_embedding
 
 log = logging.getLogger(__name__)
 
-STEADY_BLOCKS = 3  # episodic memory admits at most every third block: shorter waits would capture graphs in between
+# episodic memory admits at most every third block: shorter waits would capture graphs in between
+STEADY_BLOCKS = 3
 
 GraphReplay = Callable[[], Tensor]
-# takes a function that uses the same memory of a device in each call and returns one that repeats its kernel launches
+# takes a function that uses the same memory of a device in each call and returns one that repeats
+# its kernel launches
 Recorder = Callable[[Callable[[], Tensor], torch.device], GraphReplay]
 
 
 @cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """The stream that graphs are captured on; one for all of them, because cuBLAS keeps a workspace per stream."""
+    """The stream that graphs are captured on; one for all of them, because cuBLAS keeps a workspace
+    per stream.
+    """
     return torch.cuda.Stream(device)
 
 
@@ -42,16 +48,20 @@ def record_cuda(run: Callable[[], Tensor], device: torch.device) -> GraphReplay:
         side = _side_stream(device)
         side.wait_stream(before)
         with torch.cuda.stream(side):
-            run()  # warm-up: libraries allocate their workspaces at first use, which is not allowed during capture
+            # warm-up: libraries allocate their workspaces at first use, which is not allowed during
+            # capture
+            run()
         before.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         pool = torch.cuda.graph_pool_handle()
         try:
-            # other threads, such as one that decodes, may allocate meanwhile: the global mode would end the capture
+            # other threads, such as one that decodes, may allocate meanwhile: the global mode would
+            # end the capture
             with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
                 out = run()
         except BaseException:
-            # where ending a capture fails, PyTorch stays on its stream, and all that is allocated goes into its pool
+            # where ending a capture fails, PyTorch stays on its stream, and all that is allocated
+            # goes into its pool
             torch.cuda.set_stream(before)
             with suppress(RuntimeError):  # ended already
                 torch._C._cuda_endAllocateToPool(device.index, pool)
@@ -66,11 +76,13 @@ def record_cuda(run: Callable[[], Tensor], device: torch.device) -> GraphReplay:
 
 
 class GraphedForward:
-    """A replacement for `forward_block` with the same results that replays a CUDA graph where possible.
+    """A replacement for `forward_block` with the same results that replays a CUDA graph where
+    possible.
 
     Args:
         record: captures a pass; tests pass a recorder that needs no GPU.
-        steady_blocks: number of blocks without a change of prompt, cache layout or shapes before a pass is captured.
+        steady_blocks: number of blocks without a change of prompt, cache layout or shapes before a
+            pass is captured.
         forward: the function that is captured.
     """
 
@@ -110,7 +122,10 @@ class GraphedForward:
         # looked at in clean passes, too, as they may move index tables
         if facts != self._facts or not all(map(is_, objects, self._objects)):
             if self._replay is not None:
-                log.info("Head Forcing: the CUDA graph is dropped after a change of prompt, cache or shapes")
+                log.info(
+                    "Head Forcing: the CUDA graph is dropped after a change of prompt, cache or "
+                    "shapes"
+                )
             self._objects = objects
             self._facts = facts
             self._since = cache.block
@@ -128,24 +143,35 @@ class GraphedForward:
         return self._replay(latents, waves)
 
     def _record(self, latents: Tensor, waves: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """Capture a pass that reads its own copies of the inputs; None, and no further attempt, if that fails."""
+        """Capture a pass that reads its own copies of the inputs; None, and no further attempt, if
+        that fails.
+        """
         backbone, prompt, cache = self._objects
         x = latents.clone()
         e = upload(waves.to(latents.dtype), latents.device)
         try:
             with held_tables() as self._tables:
-                graph = self.record(partial(self.forward, backbone, x, e, prompt, cache), latents.device)
+                graph = self.record(
+                    partial(self.forward, backbone, x, e, prompt, cache), latents.device
+                )
         except Exception as error:  # out of memory, or a library call that cannot be captured
             self._failed = True
             self._objects = ()
             self._facts = ()
-            log.warning("Head Forcing: continues without a CUDA graph: %s", (str(error) or repr(error)).splitlines()[0])
+            log.warning(
+                "Head Forcing: continues without a CUDA graph: %s",
+                (str(error) or repr(error)).splitlines()[0],
+            )
             return None
-        log.info("Head Forcing: denoising passes are replayed as a CUDA graph from block %d on", cache.block + 1)
+        log.info(
+            "Head Forcing: denoising passes are replayed as a CUDA graph from block %d on",
+            cache.block + 1,
+        )
 
         def replay(latents: Tensor, waves: Tensor) -> Tensor:
             x.copy_(latents)
-            e.copy_(upload(waves.to(e.dtype), e.device))  # from pageable memory the copy would wait for all queued work
+            # from pageable memory the copy would wait for all queued work
+            e.copy_(upload(waves.to(e.dtype), e.device))
             return graph().clone()  # the next pass writes to the same memory
 
         return replay

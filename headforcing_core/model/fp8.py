@@ -1,6 +1,8 @@
-"""Linear layers in 8-bit floating point: half the memory of bf16, and faster where a device multiplies it. Inexact.
+"""Linear layers in 8-bit floating point: half the memory of bf16, and faster where a device
+multiplies it. Inexact.
 
-Weights have one scale per output channel and activations one per token: a token's keys depend on no other token.
+Weights have one scale per output channel and activations one per token: a token's keys depend on no
+other token.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ from ..errors import HeadForcingError
 from .wan import WanConfig, WanModel
 
 INEXACT = "linear layers in 8-bit floating point"
-IDENTITY = "fp8 linears, e4m3, a scale per row, 2"  # part of a model's identity; another number for other arithmetic
+# part of a model's identity; another number for other arithmetic
+IDENTITY = "fp8 linears, e4m3, a scale per row, 2"
 _MULTIPLE = 16  # of both sizes of a product in 8 bits
 
 
 class Rounding:
-    """Rounds the input of all layers of a model; once where layers one after another have the same one."""
+    """Rounds the input of all layers of a model; once where layers one after another have the same
+    one.
+    """
 
     def __init__(self) -> None:
         self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
@@ -44,8 +49,8 @@ class Fp8Linear(nn.Module):
 
     Args:
         linear: the layer to replace; its weight is rounded once.
-        native: whether `torch._scaled_mm` computes the product; otherwise the same numbers are multiplied in bf16 or
-            float32.
+        native: whether `torch._scaled_mm` computes the product; otherwise the same numbers are
+            multiplied in bf16 or float32.
         rounding: that of the model, shared by its layers.
         gelu: whether GELU comes before it.
     """
@@ -53,7 +58,9 @@ class Fp8Linear(nn.Module):
     weight: Tensor  # [out, in], 8 bits
     scale: Tensor  # [out, 1] float32
 
-    def __init__(self, linear: nn.Linear, native: bool, rounding: Rounding | None = None, gelu: bool = False):
+    def __init__(
+        self, linear: nn.Linear, native: bool, rounding: Rounding | None = None, gelu: bool = False
+    ):
         super().__init__()
         weight, scale = quantise(linear.weight.detach().contiguous())
         self.native = native
@@ -67,14 +74,24 @@ class Fp8Linear(nn.Module):
         """`x [..., in]` -> `[..., out]` in the dtype of `x`."""
         rows, scale = self.rounding(x, self.gelu)
         product = scaled_product if self.native and x.dtype != torch.float32 else emulated_product
-        return product(rows, scale, self.weight, self.scale, x.dtype, self.bias).unflatten(0, x.shape[:-1])
+        return product(rows, scale, self.weight, self.scale, x.dtype, self.bias).unflatten(
+            0, x.shape[:-1]
+        )
 
 
 def emulated_product(
-    a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype: torch.dtype, bias: Tensor | None = None
+    a: Tensor,
+    a_scale: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    dtype: torch.dtype,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """The reference: `a [n, d]` times `b [m, d]` transposed, each row with its scale, and `bias [m]`, `[n, m]`."""
-    wide = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32  # both hold every number of 8 bits
+    """The reference: `a [n, d]` times `b [m, d]` transposed, each row with its scale, and `bias
+    [m]`, `[n, m]`.
+    """
+    # both hold every number of 8 bits
+    wide = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
     out = F.linear(a.to(wide), b.to(wide)).float() * a_scale * b_scale.T
     return (out if bias is None else out + bias).to(dtype)
 
@@ -88,7 +105,9 @@ def scaled_product(
     bias: Tensor | None = None,
     fast: bool = False,
 ) -> Tensor:
-    """`emulated_product` by the device's own product of 8-bit numbers; `fast` adds up with fewer bits on some."""
+    """`emulated_product` by the device's own product of 8-bit numbers; `fast` adds up with fewer
+    bits on some.
+    """
     out = torch._scaled_mm(
         a,
         b.T,
@@ -103,7 +122,9 @@ def scaled_product(
 
 @cache
 def has_product(device: torch.device) -> bool:
-    """Whether the device multiplies 8-bit numbers with a scale per row, and faster than bf16, found by trying."""
+    """Whether the device multiplies 8-bit numbers with a scale per row, and faster than bf16, found
+    by trying.
+    """
     if device.type != "cuda":
         return False
     waves = torch.linspace(-3, 3, 48 * 64, device=device).view(48, 64).sin()
@@ -113,7 +134,9 @@ def has_product(device: torch.device) -> bool:
         found = scaled_product(a, a_scale, b, b_scale, torch.bfloat16)
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
         return False
-    right = torch.allclose(found.float(), emulated_product(a, a_scale, b, b_scale, torch.float32), rtol=0.02, atol=0.05)
+    right = torch.allclose(
+        found.float(), emulated_product(a, a_scale, b, b_scale, torch.float32), rtol=0.02, atol=0.05
+    )
     return right and _is_faster(device)
 
 
@@ -155,7 +178,9 @@ def use_fp8_linears(model: WanModel, native: bool = False) -> int:
                         f"--fp8-linears needs layers whose sizes are multiples of {_MULTIPLE}, got "
                         f"{child.in_features}x{child.out_features}; leave it out for this model"
                     )
-                setattr(parent, name, Fp8Linear(child, native, rounding, gelu=child is block.ffn[2]))
+                setattr(
+                    parent, name, Fp8Linear(child, native, rounding, gelu=child is block.ffn[2])
+                )
                 replaced += 1
     return replaced
 

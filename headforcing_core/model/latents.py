@@ -1,4 +1,6 @@
-"""The latents of the two model families: those of the Wan 2.1 VAE and those of the Wan 2.2 VAE of TI2V-5B."""
+"""The latents of the two model families: those of the Wan 2.1 VAE and those of the Wan 2.2 VAE of
+TI2V-5B.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class LatentFormat:
 
     @property
     def side_multiple(self) -> int:
-        """Width and height of a video are multiples of this many pixels: the stride times the patch of 2."""
+        """Width and height of a video are multiples of this many pixels: the stride times the patch
+        of 2.
+        """
         return 2 * self.stride
 
 

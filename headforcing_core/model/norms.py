@@ -1,4 +1,6 @@
-"""Residual sums and layer norms between the layers of the transformer, by a fused kernel where one may be used."""
+"""Residual sums and layer norms between the layers of the transformer, by a fused kernel where one
+may be used.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,19 @@ def add_norm(
     scale: Tensor | None = None,
     shift: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The residual sum `x + y * gate` and its modulated norm `norm(...) * (1 + scale) + shift`, fused where possible.
+    """The residual sum `x + y * gate` and its modulated norm `norm(...) * (1 + scale) + shift`,
+    fused where possible.
 
     Args:
         x: `[1, tokens, dim]`, tokens ordered by frame.
         added: `y` like x and `gate [frames, dim]` (None for 1); None to add nothing.
         scale, shift: `[frames, dim]`; None where the norm has its own weights.
     """
-    if isinstance(norm, nn.LayerNorm) and norm_modulate.usable(x.device, x.dtype) and untouched(norm, x):
+    if (
+        isinstance(norm, nn.LayerNorm)
+        and norm_modulate.usable(x.device, x.dtype)
+        and untouched(norm, x)
+    ):
         base = 1.0
         if scale is None or shift is None:
             scale = norm.weight.to(x.dtype)[None]
@@ -39,22 +46,30 @@ def add_norm(
         if gate is None:
             x = x + y
         else:
-            x = torch.addcmul(_by_frame(x, gate), _by_frame(y, gate), gate[:, None]).flatten(0, 1)[None]
+            x = torch.addcmul(_by_frame(x, gate), _by_frame(y, gate), gate[:, None]).flatten(0, 1)[
+                None
+            ]
     y = norm(x)
     if scale is not None and shift is not None:
-        y = torch.addcmul(shift[:, None], _by_frame(y, scale), 1 + scale[:, None]).flatten(0, 1)[None]
+        y = torch.addcmul(shift[:, None], _by_frame(y, scale), 1 + scale[:, None]).flatten(0, 1)[
+            None
+        ]
     return x, y
 
 
 def _by_frame(x: Tensor, rows: Tensor) -> Tensor:
-    """View `x [1, tokens, dim]` as `[frames, tokens per frame, dim]`; `rows` has one row per frame."""
+    """View `x [1, tokens, dim]` as `[frames, tokens per frame, dim]`; `rows` has one row per
+    frame.
+    """
     return x[0].unflatten(0, (len(rows), -1))
 
 
 def untouched(norm: nn.Module, x: Tensor) -> bool:
-    """Whether a norm of `x` uses its stored weights in the dtype of `x`: no host moves or patches them at run time.
+    """Whether a norm of `x` uses its stored weights in the dtype of `x`: no host moves or patches
+    them at run time.
 
-    ComfyUI's dynamic VRAM has layers cast their weights (`comfy_cast_weights`), but for small ones: they have no `_v`.
+    ComfyUI's dynamic VRAM has layers cast their weights (`comfy_cast_weights`), but for small ones:
+    they have no `_v`.
     """
     if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         return False

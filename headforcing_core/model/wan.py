@@ -1,8 +1,9 @@
 """The transformer of Wan 2.1 text-to-video and of Wan 2.2 TI2V-5B, one block of frames at a time.
 
-`forward_block` and `encode_prompt` run on *any* backbone with the submodules of `WanModel`, such as ComfyUI's: they
-only call layers (`blocks[i].self_attn.q(x)`), so LoRA, fp8, GGUF and offloading that a host implements inside them keep
-working. A weight is read only where a fused kernel replaces a norm that the host does not modify (`norms.untouched`).
+`forward_block` and `encode_prompt` run on *any* backbone with the submodules of `WanModel`, such as
+ComfyUI's: they only call layers (`blocks[i].self_attn.q(x)`), so LoRA, fp8, GGUF and offloading
+that a host implements inside them keep working. A weight is read only where a fused kernel replaces
+a norm that the host does not modify (`norms.untouched`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class WanConfig:
 
     def __post_init__(self) -> None:
         if self.num_heads < 1 or self.dim % self.num_heads:
-            raise HeadForcingError(f"num_heads must divide the model width {self.dim}, got {self.num_heads}")
+            raise HeadForcingError(
+                f"num_heads must divide the model width {self.dim}, got {self.num_heads}"
+            )
 
     @property
     def head_dim(self) -> int:
@@ -68,7 +71,13 @@ class KeyValueCache(Protocol):
     def attend(self, layer: int, q: Tensor) -> Tensor: ...
 
     def write_projections(
-        self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
+        self,
+        layer: int,
+        q: Tensor | None,
+        k: Tensor,
+        v: Tensor,
+        weights: tuple[Tensor, Tensor] | None,
+        eps: float,
     ) -> Tensor | None: ...
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor: ...
@@ -76,9 +85,11 @@ class KeyValueCache(Protocol):
 
 @dataclass(frozen=True)
 class PromptKV:
-    """A prompt's cross-attention keys and values, one `[1, heads, text_len, head_dim]` pair per layer.
+    """A prompt's cross-attention keys and values, one `[1, heads, text_len, head_dim]` pair per
+    layer.
 
-    `valid_tokens` is the number of text tokens; the rest is padding, not masked in attention, as in Wan's own code.
+    `valid_tokens` is the number of text tokens; the rest is padding, not masked in attention, as in
+    Wan's own code.
     """
 
     layers: list[tuple[Tensor, Tensor]]
@@ -90,7 +101,9 @@ class PromptKV:
 
 
 def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
-    """Sinusoidal embedding `[n, dim]`, cosines first, of `timesteps [n]` (0 to 1000, on the CPU), float64."""
+    """Sinusoidal embedding `[n, dim]`, cosines first, of `timesteps [n]` (0 to 1000, on the CPU),
+    float64.
+    """
     half = dim // 2
     frequencies = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = timesteps.to(torch.float64)[:, None] * frequencies
@@ -100,13 +113,16 @@ def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
 def encode_prompt(
     backbone: Any, embeds: Tensor, dtype: torch.dtype, device: torch.device | str | None = None
 ) -> PromptKV:
-    """Project text-encoder output `[tokens, text_dim]` to every layer's cross-attention keys and values.
+    """Project text-encoder output `[tokens, text_dim]` to every layer's cross-attention keys and
+    values.
 
-    Tokens beyond the model's `text_len` are cut; padding is zeros *before* the text-embedding MLP, as in training.
-    Trailing zero rows count as padding. Computed on `device`, by default that of the embeddings.
+    Tokens beyond the model's `text_len` are cut; padding is zeros *before* the text-embedding MLP,
+    as in training. Trailing zero rows count as padding. Computed on `device`, by default that of
+    the embeddings.
     """
     embeds = embeds[: backbone.text_len].to(dtype)
-    rows_used = embeds.abs().amax(dim=-1).nonzero()  # before they are moved to a GPU, which would be waited for
+    # before they are moved to a GPU, which would be waited for
+    rows_used = embeds.abs().amax(dim=-1).nonzero()
     valid_tokens = int(rows_used[-1]) + 1 if len(rows_used) else 1
     embeds = upload(embeds, embeds.device if device is None else device)
     padded = F.pad(embeds, (0, 0, 0, backbone.text_len - len(embeds)))
@@ -121,9 +137,17 @@ def encode_prompt(
 
 
 def finish_layer(
-    block: Any, x: Tensor, attended: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, k: Tensor, v: Tensor
+    block: Any,
+    x: Tensor,
+    attended: Tensor,
+    gate: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    k: Tensor,
+    v: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Cross-attention and FFN of a layer; returns the residual stream and the FFN output, not yet added to it.
+    """Cross-attention and FFN of a layer; returns the residual stream and the FFN output, not yet
+    added to it.
 
     Args:
         x, attended: residual stream and self-attention output, `[1, tokens, dim]`.
@@ -147,13 +171,15 @@ def forward_block(
     write_only: bool = False,
     finish: Callable[..., tuple[Tensor, Tensor]] = finish_layer,
 ) -> Tensor | None:
-    """Run one block of latent frames through the transformer; returns the predicted flow (noise minus clean latents).
+    """Run one block of latent frames through the transformer; returns the predicted flow (noise
+    minus clean latents).
 
     Args:
         latents: `[frames, channels, h, w]` in the model's compute dtype.
-        timesteps: `[frames]`, one per latent frame, 0 to 1000, on the CPU whatever the model's device; or their
-            `timestep_embedding [frames, freq_dim]` on any device.
-        write_only: the clean pass, which only fills the cache; returns None after the last layer's keys and values.
+        timesteps: `[frames]`, one per latent frame, 0 to 1000, on the CPU whatever the model's
+            device; or their `timestep_embedding [frames, freq_dim]` on any device.
+        write_only: the clean pass, which only fills the cache; returns None after the last layer's
+            keys and values.
         finish: `finish_layer` or an equivalent (`compiled.py`).
 
     Returns:
@@ -168,11 +194,13 @@ def forward_block(
     e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
     last = len(backbone.blocks) - 1
-    # of all layers at once: one sum in place of one a layer; by number, since going through sharded layers gathers them
+    # of all layers at once: one sum in place of one a layer; by number, since going through sharded
+    # layers gathers them
     own = [backbone.blocks[layer].modulation for layer in range(last + 1)]
     modulations = _like(x, own) + modulation  # [layers, frames, 6, dim]
 
-    added = None  # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
+    # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
+    added = None
     for layer, block in enumerate(backbone.blocks):
         shift1, scale1, gate1, shift2, scale2, gate2 = modulations[layer].unbind(1)
         x, y = add_norm(x, added, block.norm1, scale1, shift1)
@@ -190,25 +218,35 @@ def forward_block(
 
 
 def _like(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Weights `[n, ...]` on the device and in the dtype of `x`: a host that streams weights may leave modulations on
-    the CPU."""
+    """Weights `[n, ...]` on the device and in the dtype of `x`: a host that streams weights may
+    leave modulations on the CPU."""
     return torch.stack([upload(weight, x.device) for weight in weights]).to(x.dtype)
 
 
 def _unpatch(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, int]) -> Tensor:
-    """Tokens `[frames * rows * columns, patch height * patch width * channels]` as `[frames, channels, h, w]`."""
+    """Tokens `[frames * rows * columns, patch height * patch width * channels]` as `[frames,
+    channels, h, w]`.
+    """
     _, ph, pw = patch_size
-    patches = x.reshape(frames, rows, -1, ph, pw, x.shape[-1] // (ph * pw))  # [f, rows, columns, ph, pw, c]
+    # [f, rows, columns, ph, pw, c]
+    patches = x.reshape(frames, rows, -1, ph, pw, x.shape[-1] // (ph * pw))
     return patches.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)
 
 
 def _self_attention(
     attention: Any, x: Tensor, layer: int, heads: int, cache: KeyValueCache, keys_only: bool
 ) -> Tensor | None:
-    """Self-attention of `x [1, tokens, dim]` through the cache; with `keys_only` just fills it and returns None."""
+    """Self-attention of `x [1, tokens, dim]` through the cache; with `keys_only` just fills it and
+    returns None.
+    """
     q: Tensor | None = None
     joined = attention.joined if isinstance(attention, Attention) else None
-    if joined is not None and cache.fused and write_block.usable(x.device, x.dtype) and not keys_only:
+    if (
+        joined is not None
+        and cache.fused
+        and write_block.usable(x.device, x.dtype)
+        and not keys_only
+    ):
         q, k, v = F.linear(x[0], *joined).chunk(3, dim=-1)
     else:
         k = attention.k(x)[0]
@@ -249,7 +287,8 @@ class Attention(nn.Module):
     """Projections and norms of one attention layer; `forward_block` computes the attention itself.
 
     Attributes:
-        joined: weight and bias of q, k and v one after another, which theirs are views of; None where they are apart.
+        joined: weight and bias of q, k and v one after another, which theirs are views of; None
+            where they are apart.
     """
 
     joined: tuple[Tensor, Tensor] | None = None
@@ -285,7 +324,9 @@ class TransformerBlock(nn.Module):
         self.cross_attn = Attention(config)
         self.norm2 = nn.LayerNorm(dim, config.eps, elementwise_affine=False)
         self.ffn = nn.Sequential(
-            nn.Linear(dim, config.ffn_dim), nn.GELU(approximate="tanh"), nn.Linear(config.ffn_dim, dim)
+            nn.Linear(dim, config.ffn_dim),
+            nn.GELU(approximate="tanh"),
+            nn.Linear(config.ffn_dim, dim),
         )
         self.modulation = nn.Parameter(torch.zeros(1, 6, dim))
 
@@ -314,34 +355,50 @@ class WanModel(nn.Module):
         self.text_embedding = nn.Sequential(
             nn.Linear(config.text_dim, dim), nn.GELU(approximate="tanh"), nn.Linear(dim, dim)
         )
-        self.time_embedding = nn.Sequential(nn.Linear(config.freq_dim, dim), nn.SiLU(), nn.Linear(dim, dim))
+        self.time_embedding = nn.Sequential(
+            nn.Linear(config.freq_dim, dim), nn.SiLU(), nn.Linear(dim, dim)
+        )
         self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
         self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.num_layers))
         self.head = Head(config)
 
     @classmethod
     def from_state_dict(
-        cls, config: WanConfig, state_dict: dict[str, Tensor], dtype: torch.dtype, device: torch.device | str = "cpu"
+        cls,
+        config: WanConfig,
+        state_dict: dict[str, Tensor],
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
     ) -> WanModel:
-        """Build a model that uses the given tensors as its parameters, without initialisation and without a copy."""
+        """Build a model that uses the given tensors as its parameters, without initialisation and
+        without a copy.
+        """
         with torch.device("meta"):
             model = cls(config)
         try:
             missing, unexpected = model.load_state_dict(state_dict, strict=False, assign=True)
-        except RuntimeError as error:  # lists every shape that differs; the first is enough for the message
+        # lists every shape that differs; the first is enough for the message
+        except RuntimeError as error:
             first = str(error).splitlines()[1].strip()
-            raise HeadForcingError(f"the weights do not have the dimensions given: {first}") from error
+            raise HeadForcingError(
+                f"the weights do not have the dimensions given: {first}"
+            ) from error
         if missing:
-            raise HeadForcingError(f"the weights lack {len(missing)} tensors of a Wan model, first {missing[0]!r}")
+            raise HeadForcingError(
+                f"the weights lack {len(missing)} tensors of a Wan model, first {missing[0]!r}"
+            )
         if unexpected:
-            raise HeadForcingError(f"the weights hold {len(unexpected)} unknown tensors, first {unexpected[0]!r}")
+            raise HeadForcingError(
+                f"the weights hold {len(unexpected)} unknown tensors, first {unexpected[0]!r}"
+            )
         model = model.requires_grad_(False).eval().to(device=device, dtype=dtype)
         model.patch_embedding.float()
         return model
 
     @torch.no_grad()
     def join_projections(self) -> None:
-        """Let one product compute queries, keys and values where the fused kernel takes them: fewer, larger launches.
+        """Let one product compute queries, keys and values where the fused kernel takes them:
+        fewer, larger launches.
 
         Called last: weights that are moved or replaced afterwards would not be the ones in use.
         """

@@ -33,7 +33,9 @@ class Fit:
 
 @dataclass(frozen=True)
 class Card:
-    """Answers for a card of `size` GiB, of which `room` bytes are free; where umT5-xxl runs, by its file."""
+    """Answers for a card of `size` GiB, of which `room` bytes are free; where umT5-xxl runs, by its
+    file.
+    """
 
     size: float
     room: int
@@ -45,30 +47,39 @@ class Card:
 # released models by a family of theirs
 MODELS = {
     "self_forcing": WanConfig(),
-    "longlive2": WanConfig(dim=3072, ffn_dim=14336, num_heads=24, in_dim=WAN22.channels, out_dim=WAN22.channels),
+    "longlive2": WanConfig(
+        dim=3072, ffn_dim=14336, num_heads=24, in_dim=WAN22.channels, out_dim=WAN22.channels
+    ),
 }
 
 WEIGHTS = {"self_forcing": 2_837_993_600, "longlive2": 9_999_575_424}  # bytes of theirs in bf16
-TEXT_ENCODERS = {"scaled fp8": 7_083_630_592, "bf16": 11_714_142_208}  # bytes of encoding with umT5-xxl, by its file
+# bytes of encoding with umT5-xxl, by its file
+TEXT_ENCODERS = {"scaled fp8": 7_083_630_592, "bf16": 11_714_142_208}
 
 
 def paper_heads(config: WanConfig) -> HeadProfile:
-    """The paper's 90 anchor, 72 local and 198 memory heads of 360, or their shares of more, in any order."""
+    """The paper's 90 anchor, 72 local and 198 memory heads of 360, or their shares of more, in any
+    order.
+    """
     times = config.num_layers * config.num_heads // 360
     counts = {HeadRole.ANCHOR: 90 * times, HeadRole.LOCAL: 72 * times, HeadRole.MEMORY: 198 * times}
     roles: list[HeadRole] = []
     for role, count in counts.items():
         roles += [role] * count
     heads = config.num_heads
-    layers = tuple(tuple(roles[layer * heads : (layer + 1) * heads]) for layer in range(config.num_layers))
+    layers = tuple(
+        tuple(roles[layer * heads : (layer + 1) * heads]) for layer in range(config.num_layers)
+    )
     name = "the paper's " + ("90/72/198 heads" if times == 1 else "shares of heads")
     return HeadProfile(name, config.num_layers, config.num_heads, layers)
 
 
 @cache
-def released_needs(width: int, height: int, family: str = "self_forcing") -> tuple[RenderPlan, Needs]:
-    """A minute of a released model in bf16 with the default options, decoded while it is sampled; with the paper's
-    heads where no profile is bundled."""
+def released_needs(
+    width: int, height: int, family: str = "self_forcing"
+) -> tuple[RenderPlan, Needs]:
+    """A minute of a released model in bf16 with the default options, decoded while it is sampled;
+    with the paper's heads where no profile is bundled."""
     options = RenderOptions(width=width, height=height, model_family=family)
     config = MODELS[family]
     profile = None if family == "self_forcing" else paper_heads(config)
@@ -82,7 +93,9 @@ def card(size: float, width: int, height: int, family: str = "self_forcing") -> 
     plan, needs = released_needs(width, height, family)
     room = int(size * 2**30) - IN_USE - MARGIN
     places = {file: "GPU" if needed <= room else "CPU" for file, needed in TEXT_ENCODERS.items()}
-    return Card(size, room, _fit(plan, needs, room, COMMAND_LINE), _fit(plan, needs, room, COMFYUI), places)
+    return Card(
+        size, room, _fit(plan, needs, room, COMMAND_LINE), _fit(plan, needs, room, COMFYUI), places
+    )
 
 
 def _fit(plan: RenderPlan, needs: Needs, room: int, host: Host) -> Fit:
@@ -91,5 +104,6 @@ def _fit(plan: RenderPlan, needs: Needs, room: int, host: Host) -> Fit:
         remedy = next(remedies(needs, plan, _DTYPE, room, host), None)
         if remedy is None:
             return Fit(None)
-        how, needs = remedy.text, remedy.needs
+        how = remedy.text
+        needs = remedy.needs
     return Fit(how, needs.wanted(host), min(needs.weights, room - needs.wanted(COMFYUI)))

@@ -1,4 +1,6 @@
-"""Compare methods on the same prompts and noise: cache size, time per block, and drift of the videos."""
+"""Compare methods on the same prompts and noise: cache size, time per block, and drift of the
+videos.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,10 @@ from .options import RenderOptions
 from .plan import RenderPlan
 from .result import RenderResult
 
-NOTE = "Drift of the videos: flicker 1 means no motion, edges 1 means no seams between blocks; no VBench scores."
+NOTE = (
+    "Drift of the videos: flicker 1 means no motion, edges 1 means no seams between blocks; no "
+    "VBench scores."
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,9 @@ class Entry:
         return self.method
 
     def options(self, common: RenderOptions, seed: int) -> RenderOptions:
-        """The options of this entry's render, from the options that all entries share and the seed."""
+        """The options of this entry's render, from the options that all entries share and the
+        seed.
+        """
         return replace(common.for_method(self.method), seed=seed)
 
     def planned(self, plan: Callable[[], RenderPlan]) -> RenderPlan:
@@ -56,12 +63,16 @@ def all_methods() -> list[str]:
 
 
 def names_all(text: str) -> bool:
-    """Whether a list of methods names `all`, of which those that cannot be rendered are left out."""
+    """Whether a list of methods names `all`, of which those that cannot be rendered are left
+    out.
+    """
     return ALL in re.split(r"[,\s]+", text)
 
 
 def entries_of(text: str) -> list[Entry]:
-    """One entry per method named in a text, separated by commas or newlines; `all` stands for `all_methods`."""
+    """One entry per method named in a text, separated by commas or newlines; `all` stands for
+    `all_methods`.
+    """
     given = [name for name in (part.strip() for part in re.split(r"[,\n]", text)) if name]
     names = [name for part in given for name in (all_methods() if part == ALL else [part])]
     choices = method_names()
@@ -81,9 +92,11 @@ def plan_entries(
 ) -> tuple[list[Planned], dict[str, str]]:
     """Plan and check the videos of all entries before the first is rendered.
 
-    Returns them and, with `skip`, why others cannot be rendered, by their labels. Raises HeadForcingError if none can.
+    Returns them and, with `skip`, why others cannot be rendered, by their labels. Raises
+    HeadForcingError if none can.
     """
-    planned, left_out = list[Planned](), dict[str, str]()
+    planned = list[Planned]()
+    left_out = dict[str, str]()
     for entry in entries:
         try:
             planned.append(plan_one(entry))
@@ -92,7 +105,9 @@ def plan_entries(
                 raise
             left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
     if not planned:
-        raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
+        raise HeadForcingError(
+            f"none of the methods can be rendered: {next(iter(left_out.values()))}"
+        )
     return planned, left_out
 
 
@@ -105,8 +120,10 @@ class Compared:
     video: Path
     video_frames: int
     frame_slots: int  # capacity of the cache, all heads together
-    slots_in_use: int | None  # the largest number in use after a block; None if all blocks come from an earlier render
-    cache_bytes: int  # upper bound of the cache's size from its shape, temporary tensors of a prompt switch included
+    # the largest number in use after a block; None if all blocks come from an earlier render
+    slots_in_use: int | None
+    # upper bound of the cache's size from its shape, temporary tensors of a prompt switch included
+    cache_bytes: int
     reused_blocks: int
     seconds_per_block: float | None
     drift: Numbers  # the metrics of `report.metrics.GROUPS` for the whole video
@@ -126,7 +143,8 @@ def measured(
 ) -> Compared:
     """Measure the finished video of a plan."""
     assert result.video is not None
-    video, in_use = result.video.path, [slots for slots in result.run.occupied if slots is not None]
+    video = result.video.path
+    in_use = [slots for slots in result.run.occupied if slots is not None]
     report = report_video(video, on_progress=on_progress)  # its prompts and blocks are in its tags
     return Compared(
         entry,
@@ -166,7 +184,9 @@ def table(rows: Sequence[Compared]) -> str:
 
 
 def report_text(rows: Sequence[Compared], left_out: Mapping[str, str]) -> str:
-    """The table, notes on the methods, and on those that `all` asked for and that cannot be rendered."""
+    """The table, notes on the methods, and on those that `all` asked for and that cannot be
+    rendered.
+    """
     lines = [table(rows), "", NOTE, "", *method_notes(rows)]
     lines += [f"left out: {label}: {reason}" for label, reason in left_out.items()]
     return "\n".join(lines)
@@ -174,7 +194,11 @@ def report_text(rows: Sequence[Compared], left_out: Mapping[str, str]) -> str:
 
 def method_notes(rows: Sequence[Compared]) -> list[str]:
     """Per published method in a table: its paper, the weights it is meant for, and notes."""
-    return [line for name in dict.fromkeys(row.entry.method for row in rows) for line in describe_method(name)]
+    return [
+        line
+        for name in dict.fromkeys(row.entry.method for row in rows)
+        for line in describe_method(name)
+    ]
 
 
 def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:

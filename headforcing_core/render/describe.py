@@ -18,7 +18,9 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     policy = plan.policy
     fps = plan.timeline.clock.fps
     heads = [role for layer in shape.roles for role in layer]
-    counts = ", ".join(f"{heads.count(role)} {role}" for role in ("local", "anchor", "memory") if role in heads)
+    counts = ", ".join(
+        f"{heads.count(role)} {role}" for role in ("local", "anchor", "memory") if role in heads
+    )
     if not policy.heads_by:
         counts = "none"
     length = f"{plan.video_frames} frames = {plan.video_frames / fps:.2f} s at {fps:g} fps"
@@ -32,8 +34,8 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     everything = plan.frames * len(heads)
     if shape.frame_slots < everything:
         cache += (
-            f", the most at any length (keeping all {plan.frames} latent frames in every head would take "
-            f"{everything:,} = {format_bytes(size * everything / shape.frame_slots)})"
+            f", the most at any length (keeping all {plan.frames} latent frames in every head "
+            f"would take {everything:,} = {format_bytes(size * everything / shape.frame_slots)})"
         )
     lines = [
         f"{plan.width}x{plan.height}, {length}, {blocks}, {_steps(plan)}",
@@ -44,8 +46,9 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         lines += [f"note: {remark}" for remark in remark_on_rule(plan.judged)]
     if isinstance(shape, CacheShape) and shape.scene_slots:
         lines.append(
-            f"kept of scenes that may come back, in main memory: latent frames of {shape.policy.kept_scenes} scenes "
-            f"in anchor and memory heads, up to {shape.scene_slots:,} frame-slots = "
+            "kept of scenes that may come back, in main memory: latent frames of "
+            f"{shape.policy.kept_scenes} scenes in anchor and memory heads, up to "
+            f"{shape.scene_slots:,} frame-slots = "
             f"{format_bytes(shape.bytes_of(shape.scene_slots, dtype))}"
         )
     if not plan.rebuilds_cache:
@@ -55,8 +58,9 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         )
     if plan.passes.overlap is not None and plan.restart_frames:
         lines.append(
-            f"{1 + len(plan.restart_frames)} rollouts of {plan.passes.overlap.frames} latent frames; each after the "
-            "first begins with a video frame of the one before, decoded and encoded again"
+            f"{1 + len(plan.restart_frames)} rollouts of {plan.passes.overlap.frames} latent "
+            "frames; each after the first begins with a video frame of the one before, decoded "
+            "and encoded again"
         )
     if plan.auto is not None:
         lines.append(
@@ -65,17 +69,25 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         )
     if plan.held_frames:
         lines.append(
-            "the image is the first latent frame, held while the rest of its block is made; the authors of LongLive "
-            "2.0 say that its released weights saw no such training, so that quality may be lower"
+            "the image is the first latent frame, held while the rest of its block is made; the "
+            "authors of LongLive 2.0 say that its released weights saw no such training, so that "
+            "quality may be lower"
         )
     for name in plan.timeline.references:
-        held = [str(i) for i, told in enumerate(plan.timeline.segments, 1) if name in plan.timeline.pictures(told)]
-        lines.append(f"picture @{name}: " + (f"held in prompts {', '.join(held)}" if held else "no prompt names it"))
+        held = [
+            str(i)
+            for i, told in enumerate(plan.timeline.segments, 1)
+            if name in plan.timeline.pictures(told)
+        ]
+        lines.append(
+            f"picture @{name}: "
+            + (f"held in prompts {', '.join(held)}" if held else "no prompt names it")
+        )
     lines += ["", plan.timeline.table(video_frames_of(plan.start_frames))]
     if plan.start_frames:
         lines.append(
-            f"Times and blocks are counted from the end of the {plan.start_frames} start frames, video frames from "
-            "the start of the video."
+            f"Times and blocks are counted from the end of the {plan.start_frames} start frames, "
+            "video frames from the start of the video."
         )
     return "\n".join(lines)
 

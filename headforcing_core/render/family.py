@@ -1,7 +1,7 @@
 """Model family of a weights file: as the file states, else by the name under which it is published.
 
-Weights do not tell how many latent frames a block has and how many steps it takes: all families on Wan 2.1 have the
-same tensors. Wan 2.2 TI2V-5B has other latents, and one family.
+Weights do not tell how many latent frames a block has and how many steps it takes: all families on
+Wan 2.1 have the same tensors. Wan 2.2 TI2V-5B has other latents, and one family.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def _words(name: str) -> str:
 def family_for(chosen: str, path: str | Path | None) -> tuple[str, str]:
     """The model family of a render, and a line on it for the report, empty for none.
 
-    It is that of a weights file in place of `auto`, and of a family whose latents are not those of the file. The line
-    also says where a family that was chosen is not that of the file in another way.
+    It is that of a weights file in place of `auto`, and of a family whose latents are not those of
+    the file. The line also says where a family that was chosen is not that of the file in another
+    way.
     """
     found = None if path is None else family_of_file(Path(path))
     if chosen == AUTO_FAMILY:
@@ -73,11 +74,16 @@ def family_for(chosen: str, path: str | Path | None) -> tuple[str, str]:
     if SCHEDULES[family].latents is not SCHEDULES[chosen].latents:
         return family, f"model family {family} ({why}), not {chosen}, whose latents differ"
     if SCHEDULES[family].frames_per_block != SCHEDULES[chosen].frames_per_block:
-        return chosen, f"note: the model family is {chosen} as chosen; that of the file is {family} ({why})"
+        return (
+            chosen,
+            f"note: the model family is {chosen} as chosen; that of the file is {family} ({why})",
+        )
     return chosen, ""
 
 
 def with_family(options: RenderOptions, path: str | Path | None) -> tuple[RenderOptions, str]:
     """The options with the family of `family_for`, and its line."""
     family, line = family_for(options.model_family, path)
-    return options if family == options.model_family else replace(options, model_family=family), line
+    return options if family == options.model_family else replace(
+        options, model_family=family
+    ), line

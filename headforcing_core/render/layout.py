@@ -1,4 +1,6 @@
-"""The parts of a plan: prompts on the blocks of a video, one row for each block, and the roles of heads."""
+"""The parts of a plan: prompts on the blocks of a video, one row for each block, and the roles of
+heads.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,10 @@ class Layout:
     """A timeline on the blocks of a video.
 
     Attributes:
-        timeline: with the block length and duration of the video, and a tag for every scene that comes back.
-        start_frames: number of latent frames at the beginning of the video that are given, not made.
+        timeline: with the block length and duration of the video, and a tag for every scene that
+            comes back.
+        start_frames: number of latent frames at the beginning of the video that are given, not
+            made.
     """
 
     schedule: Schedule
@@ -44,9 +48,13 @@ class Layout:
 
     @cached_property
     def video_frames(self) -> int:
-        """Length of the video in video frames, start frames included; the last block is trimmed to it."""
+        """Length of the video in video frames, start frames included; the last block is trimmed to
+        it.
+        """
         timeline = self.timeline
-        return video_frames_of(self.start_frames) + math.ceil(timeline.seconds * timeline.clock.fps - 1e-6)
+        return video_frames_of(self.start_frames) + math.ceil(
+            timeline.seconds * timeline.clock.fps - 1e-6
+        )
 
     @property
     def facts(self) -> VideoFacts:
@@ -62,7 +70,9 @@ class Layout:
         )
 
     def make_rows(self, policy: Method, seed: int) -> tuple[BlockRow, ...]:
-        """The row of every block; raises HeadForcingError for switches and pictures that the method cannot do."""
+        """The row of every block; raises HeadForcingError for switches and pictures that the method
+        cannot do.
+        """
         switches = {}
         for segment in self.timeline.segments[1:]:
             switch = policy.own_switch(segment.switch)
@@ -78,24 +88,31 @@ class Layout:
             pictures = self.timeline.pictures(segment)
             if pictures:
                 _check_pictures(number, pictures, policy.most_pictures)
-                first = first if segment.start_block else 0  # start frames are written behind those of the first prompt
+                # start frames are written behind those of the first prompt
+                first = first if segment.start_block else 0
                 rows[first] = replace(rows[first], pictures=pictures)
         return tuple(rows)
 
 
-def lay_out(timeline: Timeline, seconds: float, schedule: Schedule, policy: Method, start_frames: int) -> Layout:
-    """Put a timeline on the blocks of a video; raises HeadForcingError for lengths that are out of range.
+def lay_out(
+    timeline: Timeline, seconds: float, schedule: Schedule, policy: Method, start_frames: int
+) -> Layout:
+    """Put a timeline on the blocks of a video; raises HeadForcingError for lengths that are out of
+    range.
 
     Args:
-        seconds: of the new part of the video; 0 takes the timeline's. A shorter one cuts the timeline, a longer one
-            extends its last prompt.
+        seconds: of the new part of the video; 0 takes the timeline's. A shorter one cuts the
+            timeline, a longer one extends its last prompt.
     """
     seconds = seconds or timeline.seconds
     if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
-        raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
+        raise HeadForcingError(
+            f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}"
+        )
     if start_frames % schedule.frames_per_block:
         raise HeadForcingError(
-            f"start frames must fill whole blocks of {schedule.frames_per_block} latent frames, got {start_frames}"
+            f"start frames must fill whole blocks of {schedule.frames_per_block} latent frames, "
+            f"got {start_frames}"
         )
     clock = replace(schedule.clock, continues=start_frames > 0)
     timeline = timeline.on(clock)
@@ -136,20 +153,24 @@ def _check_pictures(number: int, pictures: tuple[str, ...], most: int) -> None:
     if len(pictures) > most:
         named = ", ".join(f"@{name}" for name in pictures)
         raise HeadForcingError(
-            f"prompt {number} names {named}, and with this method a scene holds {most or 'no'} pictures; leave some "
-            "out, or choose head_forcing"
+            f"prompt {number} names {named}, and with this method a scene holds {most or 'no'} "
+            "pictures; leave some out, or choose head_forcing"
         )
 
 
 def check_size(name: str, value: int, multiple: int = 16) -> None:
-    """Refuse a width or height in pixels that is not a multiple of this: the stride of the VAE times the patch."""
+    """Refuse a width or height in pixels that is not a multiple of this: the stride of the VAE
+    times the patch.
+    """
     if value % multiple or not multiple <= value <= MAX_SIDE:
         raise HeadForcingError(
-            f"{name} must be a multiple of {multiple} between {multiple} and {MAX_SIDE}, got {value}"
+            f"{name} must be a multiple of {multiple} between {multiple} and {MAX_SIDE}, got "
+            f"{value}"
         )
 
 
-# ---------------------------------------------------------------------------------------------- head roles
+# ----------------------------------------------------------------------------------------------
+# head roles
 
 
 class HeadRoles(NamedTuple):
@@ -162,16 +183,23 @@ class HeadRoles(NamedTuple):
 
 
 def head_roles(
-    config: WanConfig, policy: Method, profile: HeadProfile | AutoProfile | None, settings: RenderSettings
+    config: WanConfig,
+    policy: Method,
+    profile: HeadProfile | AutoProfile | None,
+    settings: RenderSettings,
 ) -> HeadRoles:
-    """The roles from the arguments of `RenderPlan.make`; raises HeadForcingError where they do not fit together."""
+    """The roles from the arguments of `RenderPlan.make`; raises HeadForcingError where they do not
+    fit together.
+    """
     arrangement = settings.roles
     source = "profile"
     if profile is None and policy.heads_by:
         source = "bundled profile"
         family = known_family(settings.model_family)
         try:
-            profile = default_profile(config.num_layers, config.num_heads, family, policy.heads_by == "labels")
+            profile = default_profile(
+                config.num_layers, config.num_heads, family, policy.heads_by == "labels"
+            )
         except HeadForcingError:
             profile = AutoProfile()
     if not isinstance(policy, CachePolicy):  # whose roles may be found while sampling
@@ -181,7 +209,9 @@ def head_roles(
         return HeadRoles("one cache for every head", every_head)
     if isinstance(profile, AutoProfile):
         if arrangement != "profile":
-            raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile; load one instead of auto")
+            raise HeadForcingError(
+                f"roles = {arrangement!r} rearranges a head profile; load one instead of auto"
+            )
         expected = profile.expected_roles(config.num_layers, config.num_heads)
         return HeadRoles("to be found in the first seconds", expected, auto=profile)
     profile.check_model(config.num_layers, config.num_heads)
@@ -199,11 +229,16 @@ def head_roles(
 
 
 def _check_roles(policy: Method, arrangement: str, measured: bool) -> None:
-    """Refuse an arrangement of roles, or roles that are not `measured` yet, for a method that cannot use them."""
+    """Refuse an arrangement of roles, or roles that are not `measured` yet, for a method that
+    cannot use them.
+    """
     if arrangement != "profile" and policy.heads_by != "roles":
         uses = policy.heads_by or "none"
-        raise HeadForcingError(f"roles = {arrangement!r} rearranges head roles, and this method uses {uses}")
+        raise HeadForcingError(
+            f"roles = {arrangement!r} rearranges head roles, and this method uses {uses}"
+        )
     if policy.heads_by and not measured:
         raise HeadForcingError(
-            "this method needs the head roles from the first block on; load or measure a head profile"
+            "this method needs the head roles from the first block on; load or measure a head "
+            "profile"
         )

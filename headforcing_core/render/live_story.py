@@ -1,4 +1,5 @@
-"""Prompts that change while a video is made: blocks that have begun stay, all others take the new story.
+"""Prompts that change while a video is made: blocks that have begun stay, all others take the new
+story.
 
 Blocks have the keys, and so the latents, of a render that had the new story from the beginning.
 """
@@ -22,25 +23,30 @@ from .resources import needs_of
 
 
 class Story:
-    """Source of other prompts for a running render, which calls everything in its thread, between two blocks. A
-    HeadForcingError is given to `refused`."""
+    """Source of other prompts for a running render, which calls everything in its thread, between
+    two blocks. A HeadForcingError is given to `refused`."""
 
     seconds: float = 0.0  # as for `layout.lay_out`
 
     def ask(self) -> Timeline | None:
-        """The story to go on with, None for the one that is rendered already; must not wait for anything."""
+        """The story to go on with, None for the one that is rendered already; must not wait for
+        anything.
+        """
         return None
 
     def check(self, plan: RenderPlan, more: int) -> None:
-        """Refuse a plan that takes `more` bytes of memory beside the one that is rendered: a story may bring the first
-        switch that writes blocks again, and prompts to encode. See `resources.check_growth`."""
+        """Refuse a plan that takes `more` bytes of memory beside the one that is rendered: a story
+        may bring the first switch that writes blocks again, and prompts to encode. See
+        `resources.check_growth`."""
 
     def encode(self, texts: list[str]) -> Embeddings:
         """Text embeddings `[tokens, text_dim]` of prompts that are new, by text."""
         raise NotImplementedError
 
     def taken(self, plan: RenderPlan, block: int) -> None:
-        """The render goes on with this plan; block `block`, start blocks included, is the first with another prompt."""
+        """The render goes on with this plan; block `block`, start blocks included, is the first
+        with another prompt.
+        """
 
     def refused(self, error: HeadForcingError) -> None:
         """The render goes on with the story that it had, for this reason."""
@@ -77,7 +83,9 @@ class LiveEdits(Listener):
         self._story.taken(self._render.job.plan, block)
 
     def _take(self, timeline: Timeline) -> int:
-        """Go on with this story; the first block with another prompt. An error leaves everything as it was."""
+        """Go on with this story; the first block with another prompt. An error leaves everything as
+        it was.
+        """
         render = self._render
         before = render.job
         folder = render.run.folder
@@ -85,30 +93,44 @@ class LiveEdits(Listener):
         block = first_change(before.plan, plan, render.script.begun)
         request = before.request
         new = [text for text in plan.timeline.texts if text not in request.embeds]
-        more = needs_of(plan, request.dtype, 0).rendering - needs_of(before.plan, request.dtype, 0).rendering
+        more = (
+            needs_of(plan, request.dtype, 0).rendering
+            - needs_of(before.plan, request.dtype, 0).rendering
+        )
         any_embedding = next(iter(request.embeds.values()))
         if any_embedding.device.type == torch.device(render.place.device).type:
             longest = plan.config.text_len * plan.config.text_dim * any_embedding.element_size()
             more += len(new) * longest
         self._story.check(plan, more)
         job = self._with(plan, timeline, new)
-        if first_difference(job.script.rows, render.script.rows) < min(render.script.begun, len(render.script)):
+        if first_difference(job.script.rows, render.script.rows) < min(
+            render.script.begun, len(render.script)
+        ):
             raise HeadForcingError(
-                "with these words an earlier [recall] would mean another scene, which has begun; choose other words"
+                "with these words an earlier [recall] would mean another scene, which has begun; "
+                "choose other words"
             )
-        if folder is not None:  # its note takes the place of the one on the video that will not be finished
-            render.run.known = folder.save_video(job.keys, job.about, () if render.run.known else before.keys)
+        # its note takes the place of the one on the video that will not be finished
+        if folder is not None:
+            render.run.known = folder.save_video(
+                job.keys, job.about, () if render.run.known else before.keys
+            )
         render.change(job)
         return block
 
     def _with(self, plan: RenderPlan, timeline: Timeline, new: list[str]) -> RenderJob:
-        """The job of another plan, with the embeddings of its prompts and no others; only `new` texts are encoded."""
+        """The job of another plan, with the embeddings of its prompts and no others; only `new`
+        texts are encoded.
+        """
         job = self._render.job
         known = dict(job.request.embeds)
         if new:
             known.update(self._story.encode(new))
-        embeds = {text: known[text] for text in plan.timeline.texts}  # others would stay until the render ends
-        request = job.request.with_story(timeline, plan.timeline.seconds, embeds, self._story.about())
+        # others would stay until the render ends
+        embeds = {text: known[text] for text in plan.timeline.texts}
+        request = job.request.with_story(
+            timeline, plan.timeline.seconds, embeds, self._story.about()
+        )
         request.check_finite()
         return replace(job, request=request, plan=plan)
 
@@ -116,25 +138,31 @@ class LiveEdits(Listener):
 def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:
     """The first block that is made in another way in `changed`, start blocks counted.
 
-    Raises HeadForcingError if there is none, and if it is one of the first `begun` blocks. Where the length is another
-    the last block of the shorter video counts as changed, since the file is trimmed in it.
+    Raises HeadForcingError if there is none, and if it is one of the first `begun` blocks. Where
+    the length is another the last block of the shorter video counts as changed, since the file is
+    trimmed in it.
     """
     first = first_difference(plan.rows, changed.rows)
     both = min(plan.blocks, changed.blocks)
     same_length = plan.video_frames == changed.video_frames
     if first == both and same_length:
-        raise HeadForcingError("this is the story that is rendered already; nothing in it would be made in another way")
+        raise HeadForcingError(
+            "this is the story that is rendered already; nothing in it would be made in another way"
+        )
     if first >= begun and (same_length or both > begun):
         return min(first, changed.blocks - 1)
     if begun >= plan.blocks:
-        raise HasBegunError("all blocks have begun, nothing is left to change; queue the new story as a render")
+        raise HasBegunError(
+            "all blocks have begun, nothing is left to change; queue the new story as a render"
+        )
     start = plan.timeline.clock.start_seconds(max(0, begun - plan.start_blocks))
     if first >= begun:
         raise HasBegunError(
-            f"the blocks before {format_time(start)} have begun and stay (block {begun + 1} of {plan.blocks}): end the "
-            "story after that"
+            f"the blocks before {format_time(start)} have begun and stay (block {begun + 1} of "
+            f"{plan.blocks}): end the story after that"
         )
     raise HasBegunError(
-        f"prompt {plan.segment_index(first) + 1} has begun and its finished blocks stay: leave everything before "
-        f"{format_time(start)} (block {begun + 1} of {plan.blocks}) as it was, and change what comes after"
+        f"prompt {plan.segment_index(first) + 1} has begun and its finished blocks stay: leave "
+        f"everything before {format_time(start)} (block {begun + 1} of {plan.blocks}) as it was, "
+        "and change what comes after"
     )

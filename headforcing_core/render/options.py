@@ -31,7 +31,8 @@ class RenderOptions(RenderSettings):
     """The options of a render; checks itself.
 
     Attributes:
-        profile: head roles; None takes the bundled profile that fits the model, or finds roles while sampling.
+        profile: head roles; None takes the bundled profile that fits the model, or finds roles
+            while sampling.
         policy: a method's settings, used in place of those that `method` names.
     """
 
@@ -42,9 +43,13 @@ class RenderOptions(RenderSettings):
         check_size("width", self.width)
         check_size("height", self.height)
         if not (math.isfinite(self.seconds) and 0 <= self.seconds <= MAX_SECONDS):
-            raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {self.seconds}")
+            raise HeadForcingError(
+                f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {self.seconds}"
+            )
         if not (math.isfinite(self.state_seconds) and self.state_seconds >= 0):
-            raise HeadForcingError(f"state_seconds must be 0 (never) or more, got {self.state_seconds}")
+            raise HeadForcingError(
+                f"state_seconds must be 0 (never) or more, got {self.state_seconds}"
+            )
         if self.roles not in ROLE_ARRANGEMENTS:
             raise unknown_name("roles", self.roles, ROLE_ARRANGEMENTS)
         _ = self.cache_policy, self.schedule  # whose constructors check the other options
@@ -53,15 +58,25 @@ class RenderOptions(RenderSettings):
     def cache_policy(self) -> Method:
         """The method's settings with the method options."""
         policy = self.policy or method_policy(self.method)
-        return with_options(policy, self.method_options, self.method) if self.method_options else policy
+        return (
+            with_options(policy, self.method_options, self.method)
+            if self.method_options
+            else policy
+        )
 
     @property
     def method_name(self) -> str:
         """The method with its options, for reports: `longlive (window_frames=9)`."""
-        return f"{self.method} ({pairs_text(self.method_options)})" if self.method_options else self.method
+        return (
+            f"{self.method} ({pairs_text(self.method_options)})"
+            if self.method_options
+            else self.method
+        )
 
     def for_method(self, method: str, policy: Method | None = None) -> RenderOptions:
-        """The same options for another method, without those of episodic memory that it does not have."""
+        """The same options for another method, without those of episodic memory that it does not
+        have.
+        """
         has = (policy or method_policy(method)).memory_options
         shared = tuple(pair for pair in self.method_options if pair[0] in has)
         return replace(self, method=method, policy=policy, method_options=shared)
@@ -69,19 +84,25 @@ class RenderOptions(RenderSettings):
     @cached_property
     def schedule(self) -> Schedule:
         """The noise levels: `sigmas`, else the method's own, else the model family's."""
-        return method_schedule(self.policy or method_policy(self.method), self.model_family, self.sigmas)
+        return method_schedule(
+            self.policy or method_policy(self.method), self.model_family, self.sigmas
+        )
 
     def parse(self, text: str, shared_prompt: str = "", references: Sequence[str] = ()) -> Timeline:
         """The timeline of a text for this render, which may name the pictures `references`.
 
-        A plain `switch` is a scene cut where the model was trained with them and the method knows cuts.
+        A plain `switch` is a scene cut where the model was trained with them and the method knows
+        cuts.
         """
-        switch, schedule = self.switch, self.schedule
+        switch = self.switch
+        schedule = self.schedule
         if switch == RESET and schedule.shot_prefix:
             with suppress(HeadForcingError):
                 cut = Switch(re_anchor=True)
                 switch = cut if self.cache_policy.own_switch(cut) else switch
-        timeline = parse_timeline(text, self.seconds or None, schedule.clock, shared_prompt, switch, references)
+        timeline = parse_timeline(
+            text, self.seconds or None, schedule.clock, shared_prompt, switch, references
+        )
         return replace(timeline, shot_prefix=schedule.shot_prefix)
 
     def plan(
@@ -91,17 +112,24 @@ class RenderOptions(RenderSettings):
         start_frames: int = 0,
         profile: HeadProfile | AutoProfile | None = None,
     ) -> RenderPlan:
-        """The checked plan after so many start latent frames; `profile`, if given, replaces that of the options."""
+        """The checked plan after so many start latent frames; `profile`, if given, replaces that of
+        the options.
+        """
         check_model(self.cache_policy, self.schedule)
         profile = profile or self.profile
-        return RenderPlan.make(config, self.cache_policy, self.schedule, timeline, self, profile, start_frames)
+        return RenderPlan.make(
+            config, self.cache_policy, self.schedule, timeline, self, profile, start_frames
+        )
 
 
 DEFAULTS = RenderOptions()
 
 
-def method_options(method: str, inputs: Mapping[str, Any], pairs: Pairs) -> tuple[tuple[str, str], ...]:
-    """The options of a method: `pairs`, and those that the `inputs` of `MEMORY_INPUTS` set and `pairs` do not.
+def method_options(
+    method: str, inputs: Mapping[str, Any], pairs: Pairs
+) -> tuple[tuple[str, str], ...]:
+    """The options of a method: `pairs`, and those that the `inputs` of `MEMORY_INPUTS` set and
+    `pairs` do not.
 
     An input sets nothing at its default, nor if the method does not have its option.
     """

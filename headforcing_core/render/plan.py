@@ -34,10 +34,11 @@ class RenderPlan:
 
     Attributes:
         layout: the prompts on the blocks.
-        rows: one per block. Start blocks get the first prompt, because the prompts they were made with are not known.
-            Their switches name no recalled scenes yet; see `script`.
+        rows: one per block. Start blocks get the first prompt, because the prompts they were made
+            with are not known. Their switches name no recalled scenes yet; see `script`.
         seed: of the noise, where the timeline sets no other.
-        held_frames: of the first block that is made, the first frames that are given, see `Schedule.holds_image`.
+        held_frames: of the first block that is made, the first frames that are given, see
+            `Schedule.holds_image`.
         auto: how head roles are found while sampling; None if they are known.
         judged: as for `HeadRoles`.
     """
@@ -65,13 +66,15 @@ class RenderPlan:
         profile: HeadProfile | AutoProfile | None = None,
         start_frames: int = 0,
     ) -> RenderPlan:
-        """Check all settings and derive the plan; raises HeadForcingError for the first setting that is wrong.
+        """Check all settings and derive the plan; raises HeadForcingError for the first setting
+        that is wrong.
 
         Args:
-            settings: size, length, seed, model family and arrangement of head roles; `policy` and `schedule` are in
-                place of all others.
-            profile: `AutoProfile` finds the roles while sampling. None takes the bundled profile that fits the model
-                (and the family, if there are several), or an `AutoProfile` if none fits.
+            settings: size, length, seed, model family and arrangement of head roles; `policy` and
+                `schedule` are in place of all others.
+            profile: `AutoProfile` finds the roles while sampling. None takes the bundled profile
+                that fits the model (and the family, if there are several), or an `AutoProfile` if
+                none fits.
         """
         stride = schedule.latents.stride
         _check_family(config, schedule, known_family(settings.model_family))
@@ -96,8 +99,8 @@ class RenderPlan:
             most = warm_up_frames(frames_per_block) - frames_per_block
             if start_frames > most:
                 raise HeadForcingError(
-                    f"head roles can be found after at most {most} start frames, got {start_frames}; load or measure "
-                    "a head profile"
+                    f"head roles can be found after at most {most} start frames, got "
+                    f"{start_frames}; load or measure a head profile"
                 )
         return cls(
             config=config,
@@ -114,14 +117,15 @@ class RenderPlan:
         )
 
     def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:
-        """The plan with other prompts and another length; raises HeadForcingError for prompt switches that the method
-        cannot do, and for a length that needs other caches."""
+        """The plan with other prompts and another length; raises HeadForcingError for prompt
+        switches that the method cannot do, and for a length that needs other caches."""
         layout = lay_out(timeline, seconds, self.schedule, self.policy, self.start_frames)
         rows = layout.make_rows(self.policy, self.seed)
         shape = self._shape_of(len(rows) * self.schedule.frames_per_block, layout.video_frames)
         if self.policy.for_video(layout.facts).key != self.policy.key:
             raise HeadForcingError(
-                "this method caches a video of one prompt in another way than one of several; render the story anew"
+                "this method caches a video of one prompt in another way than one of several; "
+                "render the story anew"
             )
         changed = replace(self, layout=layout, shape=shape, rows=rows)
         changed.check_warm_up()
@@ -157,7 +161,9 @@ class RenderPlan:
         return self.layout.video_frames
 
     def _shape_of(self, frames: int, video_frames: int) -> Shape:
-        """The shape of a video of another length whose caches are the same; raises HeadForcingError if they are not."""
+        """The shape of a video of another length whose caches are the same; raises HeadForcingError
+        if they are not.
+        """
         shape = replace(self.shape, total_frames=frames)
         if frames == self.frames:
             return shape
@@ -170,17 +176,21 @@ class RenderPlan:
         given = video_frames_of(self.start_frames)
         fps = self.timeline.clock.fps
         raise HeadForcingError(
-            f"{why}, so its length stays while it is made: it has {(self.video_frames - given) / fps:g} s, the new "
-            f"story {(video_frames - given) / fps:g} s; end the story where the video ends"
+            f"{why}, so its length stays while it is made: it has "
+            f"{(self.video_frames - given) / fps:g} s, the new story "
+            f"{(video_frames - given) / fps:g} s; end the story where the video ends"
         )
 
     def check_warm_up(self) -> None:
-        """Refuse prompt switches that change the cache while head roles are found; not part of `make`, because an
-        earlier render may have found them."""
+        """Refuse prompt switches that change the cache while head roles are found; not part of
+        `make`, because an earlier render may have found them."""
         if self.auto is None:
             return
         warm_up = warm_up_frames(self.schedule.frames_per_block) // self.schedule.frames_per_block
-        early = min((block for block, switch in self.switches.items() if switch.changes_cache), default=warm_up)
+        early = min(
+            (block for block, switch in self.switches.items() if switch.changes_cache),
+            default=warm_up,
+        )
         shown = min((block for block, row in enumerate(self.rows) if row.pictures), default=warm_up)
         if min(early, shown) < warm_up:
             what = f"a picture in block {shown}"
@@ -188,16 +198,21 @@ class RenderPlan:
                 what = f"{self.switches[early]!s} in block {early}"
             time = self.timeline.clock.start_seconds(warm_up - self.start_blocks)
             raise HeadForcingError(
-                f"head roles are found in the first {warm_up} blocks, in which no prompt switch or picture may change "
-                f"the cache, got {what}; load or measure a head profile, or move this prompt "
-                f"to {format_time(time)} or later"
+                f"head roles are found in the first {warm_up} blocks, in which no prompt switch or "
+                f"picture may change the cache, got {what}; load or measure a head profile, or "
+                f"move this prompt to {format_time(time)} or later"
             )
 
-    def script(self, embeds: Embeddings, pictures: Mapping[str, Picture] = MappingProxyType({})) -> Script:
-        """The rows with the scenes that their switches bring back; `embeds` has those of `Timeline.texts`, `pictures`
-        those of `Timeline.references`."""
+    def script(
+        self, embeds: Embeddings, pictures: Mapping[str, Picture] = MappingProxyType({})
+    ) -> Script:
+        """The rows with the scenes that their switches bring back; `embeds` has those of
+        `Timeline.texts`, `pictures` those of `Timeline.references`."""
         script = Script(self.rows, embeds, self.timeline.alike, pictures)
-        if not any(row.pictures or (row.switch is not None and row.switch.recall is not None) for row in self.rows):
+        if not any(
+            row.pictures or (row.switch is not None and row.switch.recall is not None)
+            for row in self.rows
+        ):
             return script
         return number_recalls(script, self.policy.recalled(script))
 
@@ -208,12 +223,20 @@ class RenderPlan:
         return policy
 
     def method(self, known: HeadProfile | None = None) -> Method:
-        """The method that makes the cache and runs the rollout; `known` are roles that an earlier render found."""
-        return self.policy if self.auto is None else AutoPolicy(**vars(self.policy), auto=self.auto, known=known)
+        """The method that makes the cache and runs the rollout; `known` are roles that an earlier
+        render found.
+        """
+        return (
+            self.policy
+            if self.auto is None
+            else AutoPolicy(**vars(self.policy), auto=self.auto, known=known)
+        )
 
     @property
     def rebuilds_cache(self) -> bool:
-        """Whether the cache of an unfinished video can be rebuilt from its blocks; else one must be stored."""
+        """Whether the cache of an unfinished video can be rebuilt from its blocks; else one must be
+        stored.
+        """
         return "blocks" in self.policy.resumes_from
 
     @cached_property
@@ -227,10 +250,15 @@ class RenderPlan:
 
     @cached_property
     def start_video_frames(self) -> list[int]:
-        """Per prompt the first video frame that is made with it, start frames included in the count."""
+        """Per prompt the first video frame that is made with it, start frames included in the
+        count.
+        """
         before = video_frames_of(self.start_frames)
         clock = self.timeline.clock
-        return [before + clock.start_video_frame(segment.start_block) for segment in self.timeline.segments]
+        return [
+            before + clock.start_video_frame(segment.start_block)
+            for segment in self.timeline.segments
+        ]
 
     @property
     def blocks(self) -> int:
@@ -262,7 +290,12 @@ class RenderPlan:
     def block_shape(self) -> tuple[int, int, int, int]:
         """Shape of one block's latents, `(frames, channels, h, w)`."""
         stride = self.schedule.latents.stride
-        return (self.schedule.frames_per_block, self.config.in_dim, self.height // stride, self.width // stride)
+        return (
+            self.schedule.frames_per_block,
+            self.config.in_dim,
+            self.height // stride,
+            self.width // stride,
+        )
 
     def make_cache(
         self,
@@ -276,14 +309,18 @@ class RenderPlan:
 
     def cache_bytes(self, dtype: torch.dtype) -> int:
         """Peak size of the cache in bytes."""
-        warm_up = 0 if self.auto is None else warm_up_shape(cast(CacheShape, self.shape)).bytes(dtype)
+        warm_up = (
+            0 if self.auto is None else warm_up_shape(cast(CacheShape, self.shape)).bytes(dtype)
+        )
         return self.shape.peak_bytes(dtype, bool(self.switches)) + warm_up
 
     @property
     def frames_per_pass(self) -> int:
         """The largest number of latent frames in one model call."""
         recached = self.passes.recached_frames if self.switches else 0
-        return max(self.schedule.frames_per_block * self.passes.blocks_per_pass, min(recached, self.frames))
+        return max(
+            self.schedule.frames_per_block * self.passes.blocks_per_pass, min(recached, self.frames)
+        )
 
     @cached_property
     def passes(self) -> Passes:
@@ -292,19 +329,22 @@ class RenderPlan:
 
     @cached_property
     def restart_frames(self) -> tuple[int, ...]:
-        """First latent frame of every rollout after the first, see `video.restarts.RestartingDecoder`."""
+        """First latent frame of every rollout after the first, see
+        `video.restarts.RestartingDecoder`.
+        """
         overlap = self.passes.overlap
         return () if overlap is None else overlap.restart_frames(self.blocks)
 
     def check_encoder(self, given: bool, remedy: str) -> None:
-        """Refuse a video of several rollouts without a VAE, which encodes a video frame between them; `remedy` is what
-        the error tells the user to do."""
+        """Refuse a video of several rollouts without a VAE, which encodes a video frame between
+        them; `remedy` is what the error tells the user to do."""
         overlap = self.passes.overlap
         if overlap is not None and self.restart_frames and not given:
             clock = self.timeline.clock
             raise HeadForcingError(
-                f"vae: this method encodes a video frame after each rollout of {overlap.frames} latent frames and "
-                f"got no VAE for that; {remedy}, or make at most {clock.video_frames(overlap.blocks) / clock.fps:.2f} s"
+                f"vae: this method encodes a video frame after each rollout of {overlap.frames} "
+                f"latent frames and got no VAE for that; {remedy}, or make at most "
+                f"{clock.video_frames(overlap.blocks) / clock.fps:.2f} s"
             )
 
 

@@ -1,5 +1,5 @@
-"""Remedies for a render that does not fit into memory: what leaves the video as it is, then fewer frames in memory
-heads, a smaller video, another method."""
+"""Remedies for a render that does not fit into memory: what leaves the video as it is, then fewer
+frames in memory heads, a smaller video, another method."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ _REMEDIES = 3
 _METHODS = ("head_forcing", "uniform_memory", "infinity_rope")  # small caches that do not grow
 
 
-def too_large(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host) -> HeadForcingError:
-    """The error for a render that does not fit into `room` bytes, with sizes and the cheapest remedies."""
+def too_large(
+    needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host
+) -> HeadForcingError:
+    """The error for a render that does not fit into `room` bytes, with sizes and the cheapest
+    remedies.
+    """
     ways: list[str] = []
     for remedy in remedies(needs, plan, dtype, room, host):
         way = f"{remedy.text} ({format_bytes(remedy.needs.wanted(host))})"
@@ -36,10 +40,13 @@ def too_large(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, hos
             break
     besides = " besides the weights" if host.streams_weights else ""
     parts = needs.describe().splitlines()[0].partition(": ")[2]
-    helps = f"What fits, cheapest first: {'; '.join(ways)}" if ways else "No setting of this video fits"
+    helps = (
+        f"What fits, cheapest first: {'; '.join(ways)}" if ways else "No setting of this video fits"
+    )
     return HeadForcingError(
-        f"not enough memory: {plan.width}x{plan.height} needs {format_bytes(needs.wanted(host))}{besides} "
-        f"({parts}), the device has {format_bytes(max(0, room))} for it. {helps}"
+        f"not enough memory: {plan.width}x{plan.height} needs "
+        f"{format_bytes(needs.wanted(host))}{besides} ({parts}), the device has "
+        f"{format_bytes(max(0, room))} for it. {helps}"
     )
 
 
@@ -48,8 +55,9 @@ def check_decoder(decoder: DecoderMemory, size: str, room: int) -> None:
     wanted = decoder.weights + decoder.peak
     if wanted > room:
         raise HeadForcingError(
-            f"not enough memory: decoding {size} needs {format_bytes(wanted)}, the device of the VAE has "
-            f"{format_bytes(max(0, room))} for it; {COMFYUI.decode_afterwards}, or choose a smaller size"
+            f"not enough memory: decoding {size} needs {format_bytes(wanted)}, the device of the "
+            f"VAE has {format_bytes(max(0, room))} for it; {COMFYUI.decode_afterwards}, or choose "
+            "a smaller size"
         )
 
 
@@ -88,8 +96,12 @@ class Remedy:
 Change = Callable[[Remedy], Remedy]
 
 
-def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host) -> Iterator[Remedy]:
-    """Yield what makes the render fit into `room` bytes: each change alone, or with all that cost nothing."""
+def remedies(
+    needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host
+) -> Iterator[Remedy]:
+    """Yield what makes the render fit into `room` bytes: each change alone, or with all that cost
+    nothing.
+    """
     asked = least = Remedy("", plan, needs)
     alone = list(_exact_changes(plan, dtype, host))
     for change in alone:
@@ -103,8 +115,12 @@ def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host
             yield remedy
 
 
-def _first_that_fits(changes: list[Change], begun: Sequence[Remedy], room: int, host: Host) -> Remedy | None:
-    """The first of these changes, of sizes the largest, that fits: by itself, then with all that cost nothing."""
+def _first_that_fits(
+    changes: list[Change], begun: Sequence[Remedy], room: int, host: Host
+) -> Remedy | None:
+    """The first of these changes, of sizes the largest, that fits: by itself, then with all that
+    cost nothing.
+    """
     for before in begun:
         for change in changes:
             remedy = change(before)
@@ -121,7 +137,11 @@ def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator
         yield lambda remedy: remedy.save(host.park, held=0)
     if plan.auto is not None:
         text = "load a head profile instead of finding the roles"
-        yield lambda remedy: remedy if remedy.plan.auto is None else remedy.take(text, dtype, auto=None)
+        yield (
+            lambda remedy: (
+                remedy if remedy.plan.auto is None else remedy.take(text, dtype, auto=None)
+            )
+        )
 
 
 def _smaller(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
@@ -150,19 +170,32 @@ def _sizes(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
         rows = height // latents.stride // patch_rows
         columns = width // latents.stride // patch_columns
         shape = replace(plan.shape, rows=rows, columns=columns)
-        yield partial(Remedy.take, text=f"{width}x{height}", dtype=dtype, width=width, height=height, shape=shape)
+        yield partial(
+            Remedy.take,
+            text=f"{width}x{height}",
+            dtype=dtype,
+            width=width,
+            height=height,
+            shape=shape,
+        )
 
 
 def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
-    """Methods whose cache does not grow; those with head roles if a bundled profile fits the model."""
+    """Methods whose cache does not grow; those with head roles if a bundled profile fits the
+    model.
+    """
     config = plan.config
     sizes = (*plan.block_shape[-2:], plan.shape.frames_per_block, plan.shape.total_frames)
     for name in _METHODS:
-        policy = method_policy(name).for_video(VideoFacts(plan.schedule, plan.blocks, plan.start_frames))
+        policy = method_policy(name).for_video(
+            VideoFacts(plan.schedule, plan.blocks, plan.start_frames)
+        )
         with suppress(HeadForcingError):
             roles: Any = [["memory"] * config.num_heads] * config.num_layers
             if policy.heads_by:
                 roles = default_profile(config.num_layers, config.num_heads).roles
             shape = policy.shape(config, roles, *sizes)
             if policy.key != plan.policy.key:
-                yield partial(Remedy.take, text=f"method {name}", dtype=dtype, shape=shape, auto=None)
+                yield partial(
+                    Remedy.take, text=f"method {name}", dtype=dtype, shape=shape, auto=None
+                )

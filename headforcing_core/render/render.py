@@ -1,4 +1,6 @@
-"""Making the video of a job, from rows to finished blocks: its listeners, its run folder and a report at the end."""
+"""Making the video of a job, from rows to finished blocks: its listeners, its run folder and a
+report at the end.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +41,19 @@ class Place:
     device: torch.device | str = "cpu"
     attention: AttentionFunction = sdpa
     attention_choice: str = "auto"  # the user's name for `attention`, for reports
-    new_cache: Callable[[RenderJob], Cache] | None = None  # an empty one in place of the plan's; it is never stored
-    share: Callable[[Any], Any] = lambda read: read  # gives all processes what one has read from disk
+    # an empty one in place of the plan's; it is never stored
+    new_cache: Callable[[RenderJob], Cache] | None = None
+    # gives all processes what one has read from disk
+    share: Callable[[Any], Any] = lambda read: read
 
 
 HERE = Place()
 
 
 class Listener:
-    """Receives the events of a render; a context manager, entered before it begins. Any method may raise to stop it."""
+    """Receives the events of a render; a context manager, entered before it begins. Any method may
+    raise to stop it.
+    """
 
     def __enter__(self) -> Any:
         return self
@@ -56,10 +62,14 @@ class Listener:
         pass
 
     def begin(self, render: Render) -> None:
-        """The render begins; what an earlier one has finished is known. `render.job` has the current story."""
+        """The render begins; what an earlier one has finished is known. `render.job` has the
+        current story.
+        """
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        """A denoising step is done, or with None one is about to begin; a `rollout.loop.StepCallback`."""
+        """A denoising step is done, or with None one is about to begin; a
+        `rollout.loop.StepCallback`.
+        """
 
     def add(self, block: Block) -> None:
         """The next block is finished; start blocks and those of earlier renders included."""
@@ -75,7 +85,8 @@ class Render:
     """One video while it is made.
 
     Attributes:
-        job: with the current story. It stands nowhere else: the run folder, the listeners and the report read it here.
+        job: with the current story. It stands nowhere else: the run folder, the listeners and the
+            report read it here.
         run, model, script: until the render has ended, see `release`.
     """
 
@@ -97,10 +108,13 @@ class Render:
         if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
             self.run.state_seconds = 0.0
         self.finished = 0
-        self._finite: dict[int, list[Tensor]] = {}  # per block under way, whether each step's prediction is finite
+        # per block under way, whether each step's prediction is finite
+        self._finite: dict[int, list[Tensor]] = {}
 
     def blocks(self) -> Iterator[Block]:
-        """Yield all blocks, start blocks and those of earlier renders included; new ones are stored meanwhile."""
+        """Yield all blocks, start blocks and those of earlier renders included; new ones are stored
+        meanwhile.
+        """
         self.run.resume(self._new_cache, self.script)
         for listener in self.listeners:
             listener.begin(self)
@@ -121,33 +135,40 @@ class Render:
             listener.finish()
 
     def change(self, job: RenderJob) -> None:
-        """Continue with a job that differs only in notes and in rows that have not begun, else raise HasBegunError."""
+        """Continue with a job that differs only in notes and in rows that have not begun, else
+        raise HasBegunError.
+        """
         self.script.replace(job.script)
         self.job = job
         for listener in self.listeners:
             listener.change(self)
 
     def release(self) -> None:
-        """Drop the model, the caches and the listeners. A listener that keeps the render keeps only its job: in a
-        circle of references the caches would stay until Python looks for circles."""
+        """Drop the model, the caches and the listeners. A listener that keeps the render keeps only
+        its job: in a circle of references the caches would stay until Python looks for circles."""
         self.listeners = ()
         del self.run, self.model, self.script
 
     def _new_cache(self, known: HeadProfile | None) -> Cache:
-        job, place = self.job, self.place
+        job = self.job
+        place = self.place
         if place.new_cache is not None:
             return place.new_cache(job)
         return job.plan.make_cache(job.request.dtype, place.device, place.attention, known)
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        """Pass a denoising step on; the test of its result runs on its device, and nothing waits for the answer."""
+        """Pass a denoising step on; the test of its result runs on its device, and nothing waits
+        for the answer.
+        """
         if latents is not None:
             self._finite.setdefault(block, []).append(torch.isfinite(latents).all())
         for listener in self.listeners:
             listener.step(block, step, latents)
 
     def check_finite(self, block: Block) -> None:
-        """Refuse a new block with NaN or infinity, and name its first bad denoising step; those before it stay."""
+        """Refuse a new block with NaN or infinity, and name its first bad denoising step; those
+        before it stay.
+        """
         steps = self._finite.pop(block.index, [])
         if not self.run.is_made(block.index) or torch.isfinite(block.latents).all():
             return
@@ -155,20 +176,26 @@ class Render:
         place = f"block {block.index + 1} of {self.job.plan.blocks}"
         place += f", denoising step {bad} of {len(steps)}" if bad else ""
         backbone = self.model.backbone
-        weight = first_not_finite(backbone.named_parameters() if isinstance(backbone, torch.nn.Module) else ())
+        weight = first_not_finite(
+            backbone.named_parameters() if isinstance(backbone, torch.nn.Module) else ()
+        )
         if weight is not None:
             raise HeadForcingError(
-                f"{place}: NaN or infinity, because the weight {weight} holds some; load or convert the model again"
+                f"{place}: NaN or infinity, because the weight {weight} holds some; load or "
+                "convert the model again"
             )
         dtype = str(self.job.request.dtype).removeprefix("torch.")
         raise HeadForcingError(
-            f"{place}: NaN or infinity in the latents; compute in bf16 or float32 (now {dtype}) or choose another "
-            "attention backend; blocks stored before it stay"
+            f"{place}: NaN or infinity in the latents; compute in bf16 or float32 (now {dtype}) or "
+            "choose another attention backend; blocks stored before it stay"
         )
 
     def _rollout(self) -> Iterator[Block]:
-        """All blocks, from the method's loop; where all are stored they are read, and the model is not called."""
-        job, run = self.job, self.run
+        """All blocks, from the method's loop; where all are stored they are read, and the model is
+        not called.
+        """
+        job = self.job
+        run = self.run
         given = run.given()
         if run.is_stored:
             for index, latents in enumerate(given):
@@ -188,13 +215,16 @@ class Render:
         yield from job.plan.method(run.found_profile).rollout(self.model, run.cache, inputs)
 
 
-# ------------------------------------------------------------------------------------------- making a video
+# ------------------------------------------------------------------------------------------ making
+# a video
 
 
 def make_video(
     job: RenderJob, model: VideoModel, place: Place = HERE, listeners: Sequence[Listener] = ()
 ) -> RenderResult:
-    """Make the video. The listeners get each block before the next one is begun; a thread stores it meanwhile."""
+    """Make the video. The listeners get each block before the next one is begun; a thread stores it
+    meanwhile.
+    """
     begun = time.perf_counter()
     with ExitStack() as stack:
         render = stack.enter_context(begin_render(job, model, place, listeners))
@@ -228,7 +258,9 @@ def begin_render(
     with ExitStack() as stack:
         folder = thread = None
         if request.runs is not None:
-            folder = stack.enter_context(RunFolder(request.runs, job.setup, job.about, request.patience))
+            folder = stack.enter_context(
+                RunFolder(request.runs, job.setup, job.about, request.patience)
+            )
             thread = stack.enter_context(QueueThread("storing", carry_out, WAITING_TASKS))
         render = Render(job, model, place, folder, thread, listeners)
         try:
@@ -263,7 +295,11 @@ def _result(render: Render, seconds: float) -> RenderResult:
 
 
 def attention_name(attention: AttentionFunction, chosen: str) -> str:
-    """The name of a backend for reports: its own, else the user's choice, where `auto` is resolved."""
+    """The name of a backend for reports: its own, else the user's choice, where `auto` is
+    resolved.
+    """
     if isinstance(attention, (LayerAttention, GroupedAttention)) and attention.name:
         return attention.name
-    return attention.__name__ if chosen == "auto" and isinstance(attention, FunctionType) else chosen
+    return (
+        attention.__name__ if chosen == "auto" and isinstance(attention, FunctionType) else chosen
+    )

@@ -1,4 +1,6 @@
-"""The request of a render, of one type for command line, nodes, batches, comparisons and live edits; and its videos."""
+"""The request of a render, of one type for command line, nodes, batches, comparisons and live
+edits; and its videos.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
 
 _KEYS_VERSION = 3  # of what is hashed in block keys; another one makes all stored blocks unusable
-_IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", "story")  # notes in video files
+# notes in video files
+_IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", "story")
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class StartLatents:
     """The latents that videos begin with.
 
     Attributes:
-        latents: `[videos, frames, channels, h, w]`, normalised; the videos of a batch use them in turn.
+        latents: `[videos, frames, channels, h, w]`, normalised; the videos of a batch use them in
+            turn.
         key: in the keys of blocks in place of the latents, if it is not empty.
         about: what the video begins with, for notes.
     """
@@ -61,9 +65,11 @@ class RenderRequest:
         dtype: of the computation.
         weights: the fingerprint of the model's weights; empty if nothing is stored under it.
         codec: encodes a video frame between rollouts; needed if the plan has `restart_frames`.
-        runs, found_profiles: folders for finished blocks and for roles that were found; None stores none.
+        runs, found_profiles: folders for finished blocks and for roles that were found; None stores
+            none.
         patience: seconds to wait for another process that writes to `runs`.
-        until_seconds: time of the story at which the render ends; 0: at its end. A later render continues.
+        until_seconds: time of the story at which the render ends; 0: at its end. A later render
+            continues.
         latent_format: ComfyUI's name for the scale of the latents, for notes.
         notes: more notes on the videos, see `about_video`.
     """
@@ -98,12 +104,23 @@ class RenderRequest:
     ) -> RenderRequest:
         """The request with other prompts and another length; `notes` are added."""
         options = replace(self.options, seconds=seconds)
-        return replace(self, options=options, timeline=timeline, embeds=embeds, notes={**self.notes, **notes})
+        return replace(
+            self, options=options, timeline=timeline, embeds=embeds, notes={**self.notes, **notes}
+        )
 
     def check_needs(
-        self, plan: RenderPlan, weights: int, room: int | None, host: Host, *, encodes: bool, remedy: str, **sizes: Any
+        self,
+        plan: RenderPlan,
+        weights: int,
+        room: int | None,
+        host: Host,
+        *,
+        encodes: bool,
+        remedy: str,
+        **sizes: Any,
     ) -> Needs:
-        """Estimate what the render of a plan takes; refuses what cannot be rendered or does not fit on the device.
+        """Estimate what the render of a plan takes; refuses what cannot be rendered or does not fit
+        on the device.
 
         Args:
             weights: bytes of the model's weights.
@@ -112,7 +129,8 @@ class RenderRequest:
             sizes: the other arguments of `needs_of`.
         """
         plan.check_warm_up()
-        if plan.auto is not None and self.found_profiles is not None:  # written when the video is finished
+        # written when the video is finished
+        if plan.auto is not None and self.found_profiles is not None:
             check_writable(self.found_profiles / "probe")
         plan.check_encoder(encodes, remedy)
         kept = self.runs is not None
@@ -124,15 +142,21 @@ class RenderRequest:
 
     def check_finite(self) -> None:
         """Refuse text embeddings, start latents and pictures that hold NaN or infinity."""
-        from_vae = {f"the picture @{name}": picture.latents for name, picture in self.pictures.items()}
+        from_vae = {
+            f"the picture @{name}": picture.latents for name, picture in self.pictures.items()
+        }
         if self.start is not None:
             from_vae["the start latents"] = self.start.latents
-        from_text = {f"the embedding of prompt {number}": embed for number, embed in enumerate(self.embeds.values(), 1)}
+        from_text = {
+            f"the embedding of prompt {number}": embed
+            for number, embed in enumerate(self.embeds.values(), 1)
+        }
         for model, tensors in (("VAE", from_vae), ("text encoder", from_text)):
             for name, values in tensors.items():
                 if not torch.isfinite(values).all():
                     raise HeadForcingError(
-                        f"{name}: NaN or infinity; encode again, with the {model} in bf16 or float32 instead of fp16"
+                        f"{name}: NaN or infinity; encode again, with the {model} in bf16 or "
+                        "float32 instead of fp16"
                     )
 
 
@@ -166,7 +190,9 @@ class RenderJob:
     def about(self) -> dict[str, Any]:
         """Notes on the video, for the run folder, files and reports."""
         options = self.request.options
-        about = about_video(self.plan, options.method_name, options.seed, self.request.latent_format)
+        about = about_video(
+            self.plan, options.method_name, options.seed, self.request.latent_format
+        )
         start = self.request.start
         if start is not None and start.about:
             about["start"] = start.about
@@ -175,7 +201,8 @@ class RenderJob:
     @cached_property
     def setup(self) -> str:
         """The hash of everything a block depends on but prompts and length."""
-        plan, request = self.plan, self.request
+        plan = self.plan
+        request = self.request
         parts: list[Any] = [
             _KEYS_VERSION,
             request.weights,
@@ -200,7 +227,9 @@ class RenderJob:
 
     @cached_property
     def keys(self) -> list[str]:
-        """The key of each block after the start blocks: the hash of everything that a stored block depends on."""
+        """The key of each block after the start blocks: the hash of everything that a stored block
+        depends on.
+        """
         plan = self.plan
         codec = self.request.codec
         more: dict[int, str] = {}
@@ -225,20 +254,26 @@ class RenderJob:
         return replace(self, request=replace(self.request, **changes))
 
     def with_found_roles(self) -> RenderJob:
-        """The job with the head roles that an earlier render has found for this model, if it would find them."""
-        plan, request = self.plan, self.request
+        """The job with the head roles that an earlier render has found for this model, if it would
+        find them.
+        """
+        plan = self.plan
+        request = self.request
         if plan.auto is None or request.found_profiles is None or self.finished_blocks:
             return self  # a video that began by finding its roles continues so
         found = load_found_profile(request.found_profiles, request.weights, plan.auto)
         return self if found is None else replace(self, plan=request.plan(found))
 
 
-# -------------------------------------------------------------------------------------------- notes on a video
+# ------------------------------------------------------------------------------------------- notes
+# on a video
 
 
-def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
-    """Metadata of a video for people, *Load Head Forcing Run* and reports; `latent_format` is ComfyUI's name for the
-    scale of the latents."""
+def about_video(
+    plan: RenderPlan, method: str, seed: int, latent_format: str | None
+) -> dict[str, Any]:
+    """Metadata of a video for people, *Load Head Forcing Run* and reports; `latent_format` is
+    ComfyUI's name for the scale of the latents."""
     clock = plan.layout.timeline.clock
     policy = plan.policy
     threshold = None
@@ -262,7 +297,9 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
 
 
 def about_story(plan: RenderPlan) -> dict[str, Any]:
-    """The part of `about_video` that prompts and length decide, start frames included in times and frames."""
+    """The part of `about_video` that prompts and length decide, start frames included in times and
+    frames.
+    """
     segments = plan.layout.timeline.segments
     fps = plan.layout.timeline.clock.fps
     return {
@@ -275,8 +312,12 @@ def about_story(plan: RenderPlan) -> dict[str, Any]:
 
 
 def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
-    """The metadata tag of a video file, see `report.video_tags.read_tags`; `fps` is the file's, if not the plan's."""
+    """The metadata tag of a video file, see `report.video_tags.read_tags`; `fps` is the file's, if
+    not the plan's.
+    """
     tags = {name: about[name] for name in _IN_FILES if name in about}
     if fps is not None and "starts_seconds" in tags:
-        tags["starts_seconds"] = [start * about.get("fps", fps) / fps for start in tags["starts_seconds"]]
+        tags["starts_seconds"] = [
+            start * about.get("fps", fps) / fps for start in tags["starts_seconds"]
+        ]
     return {"head_forcing": json.dumps(tags)}

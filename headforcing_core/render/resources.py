@@ -19,7 +19,8 @@ from ..video.memory import DecoderMemory
 from .describe import format_bytes
 from .plan import RenderPlan
 
-MARGIN = 500_000_000  # of a GPU's free memory: workspaces of libraries and gaps between allocations, not counted
+# of a GPU's free memory: workspaces of libraries and gaps between allocations, not counted
+MARGIN = 500_000_000
 VIDEO_BITS_PER_PIXEL = 0.5  # H.264 at crf 18 rarely takes more
 NO_DECODER = DecoderMemory()
 
@@ -30,11 +31,14 @@ class Host:
 
     streams_weights: bool  # weights can be kept in main memory and copied as they are used
     decode_afterwards: str
-    park: str = ""  # how to keep the decoder's features in main memory between blocks; empty if that cannot be done
+    # how to keep the decoder's features in main memory between blocks; empty if that cannot be done
+    park: str = ""
 
 
 COMMAND_LINE = Host(
-    False, "decode afterwards (--latents in place of --out, then `headforcing decode`)", "--park-features"
+    False,
+    "decode afterwards (--latents in place of --out, then `headforcing decode`)",
+    "--park-features",
 )
 COMFYUI = Host(True, "decode afterwards, without a vae on the sampler")
 
@@ -43,8 +47,8 @@ COMFYUI = Host(True, "decode afterwards, without a vae on the sampler")
 class Needs:
     """Estimated memory and disk use, all in bytes.
 
-    Memory is that of the device which samples. Sampling and decoding take turns there, so the larger of the two counts;
-    what libraries allocate for themselves is not counted, see `MARGIN`.
+    Memory is that of the device which samples. Sampling and decoding take turns there, so the
+    larger of the two counts; what libraries allocate for themselves is not counted, see `MARGIN`.
 
     Attributes:
         weights: of the model; may exceed the device's memory if the host streams them.
@@ -52,7 +56,8 @@ class Needs:
         prompt: cross-attention keys and values of the active prompt.
         vae, held, decode: as for `DecoderMemory`; 0 if the device that samples does not decode.
         graph: what a CUDA graph of a pass reserves, while decoding, too.
-        text_encoder: of encoding the prompts, before the weights are loaded; 0 where that is done elsewhere.
+        text_encoder: of encoding the prompts, before the weights are loaded; 0 where that is done
+            elsewhere.
         run_folder, state: finished blocks and the stored cache, on disk.
         video: upper estimate of the video file.
     """
@@ -95,12 +100,19 @@ class Needs:
         return self.run_folder + self.state + self.video
 
     def wanted(self, host: Host) -> int:
-        """Memory that the device must have, as the host counts it: without weights where they are streamed."""
+        """Memory that the device must have, as the host counts it: without weights where they are
+        streamed.
+        """
         return self.vae + self.working if host.streams_weights else self.rendering
 
     def describe(self) -> str:
         """One line for memory and, if something is written, one for the disk."""
-        always = {"weights": self.weights, "KV cache": self.cache, "prompt": self.prompt, "VAE": self.vae}
+        always = {
+            "weights": self.weights,
+            "KV cache": self.cache,
+            "prompt": self.prompt,
+            "VAE": self.vae,
+        }
         sampling = {"activations": self.activations, "VAE features": self.held}
         parts = [_parts({**always, "CUDA graph": self.graph}), f"while sampling {_parts(sampling)}"]
         if self.decode:
@@ -109,7 +121,11 @@ class Needs:
             parts.append(f"before that the text encoder {format_bytes(self.text_encoder)}")
         lines = [f"memory   about {format_bytes(self.memory)}: {'; '.join(parts)}"]
         if self.disk:
-            disk = {"finished blocks": self.run_folder, "cache state": self.state, "video": self.video}
+            disk = {
+                "finished blocks": self.run_folder,
+                "cache state": self.state,
+                "video": self.video,
+            }
             lines.append(f"disk     up to {format_bytes(self.disk)}: {_parts(disk)}")
         return "\n".join(lines)
 
@@ -133,14 +149,17 @@ def needs_of(
     videos: int = 1,
     finished_blocks: int = 0,
 ) -> Needs:
-    """The estimate for a plan: disk for all its videos, memory for one of them, since they are made in turn.
+    """The estimate for a plan: disk for all its videos, memory for one of them, since they are made
+    in turn.
 
     Args:
-        decoder: of the device that samples; a second one is counted where a video frame is encoded between rollouts.
+        decoder: of the device that samples; a second one is counted where a video frame is encoded
+            between rollouts.
         kept, state: blocks are stored in a run folder, and the cache, too.
         finished_blocks: number of blocks, of all videos together, that are stored already.
     """
-    block = 4 * math.prod(plan.block_shape) * plan.passes.blocks_per_pass  # float32, with unfinished ones
+    # float32, with unfinished ones
+    block = 4 * math.prod(plan.block_shape) * plan.passes.blocks_per_pass
     pixels = plan.video_frames * plan.width * plan.height * scale**2
     one_pass = activation_bytes(plan, dtype)
     stores_state = kept and state and "state" in plan.policy.resumes_from
@@ -175,8 +194,8 @@ def activation_bytes(plan: RenderPlan, dtype: torch.dtype) -> int:
 def pass_bytes(config: WanConfig, tokens: int, dtype: torch.dtype) -> int:
     """Most memory in bytes while a pass over so many tokens computes a layer, without the KV cache.
 
-    It is reached in the feed-forward layer, beside six tensors of the model's width; or, in a model with narrow
-    feed-forward layers, in the float32 temporaries of a norm or a rotation beside nine.
+    It is reached in the feed-forward layer, beside six tensors of the model's width; or, in a model
+    with narrow feed-forward layers, in the float32 temporaries of a norm or a rotation beside nine.
     """
     width = config.dim * dtype.itemsize
     feed_forward = 6 * width + 2 * config.ffn_dim * dtype.itemsize
@@ -184,16 +203,20 @@ def pass_bytes(config: WanConfig, tokens: int, dtype: torch.dtype) -> int:
 
 
 def check_growth(more: int, free: int | None) -> None:
-    """Refuse what takes `more` bytes beside a render under way, if its device has less than that free."""
+    """Refuse what takes `more` bytes beside a render under way, if its device has less than that
+    free.
+    """
     if free is not None and more > max(0, free):
         raise HeadForcingError(
-            f"not enough memory for the new story: it needs {format_bytes(more)} more, {format_bytes(max(0, free))} is "
-            "free; leave out switches or prompts that it brings"
+            f"not enough memory for the new story: it needs {format_bytes(more)} more, "
+            f"{format_bytes(max(0, free))} is free; leave out switches or prompts that it brings"
         )
 
 
 def in_turn(renders: Sequence[Needs]) -> Needs:
-    """The estimate for several renders in turn: memory of the one that needs most, disk of all of them."""
+    """The estimate for several renders in turn: memory of the one that needs most, disk of all of
+    them.
+    """
     return replace(
         max(renders, key=lambda needs: needs.memory),
         run_folder=sum(needs.run_folder for needs in renders),
@@ -228,17 +251,20 @@ def check_disk(
         wanted = sum(file.size for file in on_disk)
         free = shutil.disk_usage(folder).free
         if wanted > free:
-            remedies = [remedy, *(f"{file.remedy} (saves {format_bytes(file.size)})" for file in on_disk)]
+            remedies = [
+                remedy,
+                *(f"{file.remedy} (saves {format_bytes(file.size)})" for file in on_disk),
+            ]
             remedies.append("make a shorter or smaller video")
             raise HeadForcingError(
                 f"not enough disk: the render writes about {format_bytes(wanted)} "
-                f"({_parts({file.name: file.size for file in on_disk})}), {folder} has {format_bytes(free)} free. "
-                f"Remedies, cheapest first: {'; '.join(remedies[:3])}"
+                f"({_parts({file.name: file.size for file in on_disk})}), {folder} has "
+                f"{format_bytes(free)} free. Remedies, cheapest first: {'; '.join(remedies[:3])}"
             )
 
 
 class _File(NamedTuple):
-    """What a render writes into a folder, in bytes, and how to write less."""
+    """Bytes that a render writes into a folder, and how to write less."""
 
     folder: Path | None
     name: str

@@ -34,7 +34,8 @@ class RenderResult:
         failure: why there is no video; None where there is one or none was asked for.
         latents: `[frames, 16, h, w]`, start frames included, where they were kept.
         kernels: which Triton kernels did not work on the device, and why; empty if none.
-        reports: of the ranks that have made the video together, by their key in JSON; `cache_bytes` is the first one's.
+        reports: of the ranks that have made the video together, by their key in JSON; `cache_bytes`
+            is the first one's.
     """
 
     events: list[MemoryEvent]
@@ -114,7 +115,11 @@ class RenderResult:
         if self.found_profile is not None:
             found = f"found {describe_roles(self.found_profile)} heads"
             kept = self.kept_profile
-            lines.append(found if kept is None else f"{found}; kept for the next render of this model in {kept.name}")
+            lines.append(
+                found
+                if kept is None
+                else f"{found}; kept for the next render of this model in {kept.name}"
+            )
             lines += [f"note: {remark}" for remark in remark_on_rule(self.found_profile)]
         if self.events:
             lines.append(describe_events(self.events))
@@ -131,8 +136,11 @@ def describe_roles(profile: HeadProfile) -> str:
 
 
 def report_stored(video: StoredVideo) -> RunReport:
-    """The run report of a stored video's finished blocks: that of its render, but for the cache's frame slots."""
-    meter, events = RunMeter(), video.first_events()
+    """The run report of a stored video's finished blocks: that of its render, but for the cache's
+    frame slots.
+    """
+    meter = RunMeter()
+    events = video.first_events()
     for block in video.read():
         frames = video.about.get("frames_per_block", len(block.latents))
         for first in range(0, len(block.latents), frames):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -27,20 +27,24 @@ from ..video.queue_thread import QueueThread
 from .plan import RenderPlan
 from .request import RenderJob
 
-if TYPE_CHECKING:
-    from .render import Render
-
 log = logging.getLogger(__name__)
 
 WAITING_TASKS = 8  # blocks and notes that may wait for the disk
 Task = Callable[[], None]
 
 
-class Run:
-    """The blocks of one video: reads those of earlier renders, stores new ones, collects what a report needs.
+class JobHolder(Protocol):
+    """The render, which alone has the job with the current story."""
 
-    A thread stores, in order, so that the next block need not wait for the disk. An error there is raised by the next
-    call, and nothing is stored after it.
+    job: RenderJob
+
+
+class Run:
+    """The blocks of one video: reads those of earlier renders, stores new ones, collects what a
+    report needs.
+
+    A thread stores, in order, so that the next block need not wait for the disk. An error there is
+    raised by the next call, and nothing is stored after it.
 
     Args:
         folder: None stores nothing, and needs no `thread`.
@@ -52,13 +56,14 @@ class Run:
         first_made: number of the first block that is made; those before it are given.
         stored: blocks of earlier renders, the first ones after the start.
         events: decisions of episodic memory so far, those of earlier renders included.
-        found_profile: the roles that were found while sampling; `found_now` if in this render and not an earlier one.
+        found_profile: the roles that were found while sampling; `found_now` if in this render and
+            not an earlier one.
         ended: the note of an earlier render that finished the video, see `finish`.
     """
 
     def __init__(
         self,
-        render: Render,
+        render: JobHolder,
         folder: RunFolder | None,
         thread: QueueThread[Task] | None,
         share: Callable[[Any], Any],
@@ -102,17 +107,20 @@ class Run:
         """Number of blocks that the render makes or reads, without start blocks."""
         return max(0, self.job.until - self.first_made)
 
-    # ------------------------------------------------------------------------------------------------ resuming
+    # ---------------------------------------------------------------------------------------------
+    # resuming
 
     def resume(self, make_cache: Callable[[HeadProfile | None], Cache], script: Script) -> None:
         """Read what earlier renders have finished, and make the cache.
 
-        Start latents of an earlier render, which another device may have encoded, are taken in place of the job's.
+        Start latents of an earlier render, which another device may have encoded, are taken in
+        place of the job's.
 
         Args:
             make_cache: an empty cache with the roles that an earlier render found, None for none.
         """
-        start, folder = self.job.start_latents, self.folder
+        start = self.job.start_latents
+        folder = self.folder
         if folder is not None:
             self.known = folder.save_video(self.job.keys, self.job.about)
             start = None if start is None else folder.save_start(start)
@@ -121,7 +129,9 @@ class Run:
         expected = self.plan.start_frames + self.plan.held_frames
         if given != expected:
             raise ValueError(f"the plan begins with {expected} latent frames, {given} are given")
-        self.stored = self._share([] if folder is None else folder.load_blocks(self.job.keys[: self._asked_for]))
+        self.stored = self._share(
+            [] if folder is None else folder.load_blocks(self.job.keys[: self._asked_for])
+        )
         if folder is not None and self.stored:
             self._read_roles(folder)
         self.ended = self._share(None if folder is None else self._read_end(folder))
@@ -131,7 +141,9 @@ class Run:
                 if folder is not None and self.stored and self.state_seconds:
                     self._restore(folder, script)
             except HeadForcingError as error:
-                log.warning("Head Forcing: the cache is rebuilt from the finished blocks, %s", error)
+                log.warning(
+                    "Head Forcing: the cache is rebuilt from the finished blocks, %s", error
+                )
                 self.cache = make_cache(self.found_profile)
             self._drop_what_cannot_go_on()
         if self.stored:
@@ -139,8 +151,8 @@ class Run:
             script.begun = min(len(script), begun)
 
     def _read_roles(self, folder: RunFolder) -> None:
-        """Load the roles that an earlier render found. Without them its blocks are not reused: finding roles needs the
-        attention of every pass."""
+        """Load the roles that an earlier render found. Without them its blocks are not reused:
+        finding roles needs the attention of every pass."""
         if self.plan.auto is None:
             return
         found = folder.load_note(FOUND, self.job.keys[: len(self.stored)])
@@ -151,8 +163,8 @@ class Run:
         self.events = [MemoryEvent(**event) for event in found["events"]]
 
     def _read_end(self, folder: RunFolder) -> dict[str, Any] | None:
-        """The note of the render that finished the video; None where something is missing that only a cache can tell,
-        so that the blocks must be written to one."""
+        """The note of the render that finished the video; None where something is missing that only
+        a cache can tell, so that the blocks must be written to one."""
         if not self.stored or len(self.stored) < self.plan.new_blocks:
             return None
         opening = self.events or folder.load_events(OPENING, self.job.keys[:1])
@@ -161,12 +173,15 @@ class Run:
         if note is None or note["events"] != events or len(note["occupied"]) != len(self.stored):
             return None
         self.events = opening
-        recalls = [Recall(saved["block"], saved["scene"], tuple(saved["frames"])) for saved in note["recalls"]]
+        recalls = [
+            Recall(saved["block"], saved["scene"], tuple(saved["frames"]))
+            for saved in note["recalls"]
+        ]
         return {**note, "recalls": recalls}
 
     def _restore(self, folder: RunFolder, script: Script) -> None:
-        """Set the cache to the latest stored state; refuses one of a story with other scenes, because a prompt repeated
-        in a new scene changes no key."""
+        """Set the cache to the latest stored state; refuses one of a story with other scenes,
+        because a prompt repeated in a new scene changes no key."""
         state = folder.load_state(self.job.keys[: len(self.stored)])
         if state is None:
             return
@@ -176,36 +191,45 @@ class Run:
         starts = [start * frames for start in visit_starts(script.rows[: self.cache.block])]
         if found is not None and found != starts:
             raise HeadForcingError(
-                f"the saved state is of a story whose scenes begin with latent frames {found}, those of this one "
-                f"with {starts}"
+                f"the saved state is of a story whose scenes begin with latent frames {found}, "
+                f"those of this one with {starts}"
             )
         if not self.events:  # a cache that is rebuilt makes these decisions again
             self._opening = folder.load_events(OPENING, self.job.keys[:1])
             self.events += self._opening
 
     def _drop_what_cannot_go_on(self) -> None:
-        """Of an unfinished video, do not reuse blocks that the cache lacks and cannot be rebuilt from."""
+        """Of an unfinished video, do not reuse blocks that the cache lacks and cannot be rebuilt
+        from.
+        """
         held = max(0, self.cache.block - self.first_made)
         if not self.plan.rebuilds_cache and held < len(self.stored) < self.plan.new_blocks:
             log.warning(
-                "Head Forcing: of %d finished blocks all after the first %d are made again; this cache cannot be "
-                "rebuilt from blocks, and was last stored there",
+                "Head Forcing: of %d finished blocks all after the first %d are made again; this "
+                "cache cannot be rebuilt from blocks, and was last stored there",
                 len(self.stored),
                 held,
             )
             self.stored = self.stored[:held]
 
-    # ------------------------------------------------------------------------------------------------ blocks
+    # ---------------------------------------------------------------------------------------------
+    # blocks
 
     def given(self) -> list[Tensor]:
-        """The blocks that are not made: start blocks, then stored ones, in the host's memory where they are many."""
+        """The blocks that are not made: start blocks, then stored ones, in the host's memory where
+        they are many.
+        """
         held = self.plan.held_frames > 0  # then the start is a part of the first block
-        start = split_start_latents(None if held else self.start, self.plan.schedule.frames_per_block)
+        start = split_start_latents(
+            None if held else self.start, self.plan.schedule.frames_per_block
+        )
         return [*start, *(block.latents for block in self.stored)]
 
     @property
     def is_stored(self) -> bool:
-        """Whether earlier renders have made all that is asked for, so that the model is not called."""
+        """Whether earlier renders have made all that is asked for, so that the model is not
+        called.
+        """
         if self._asked_for < self.plan.new_blocks and len(self.stored) == self._asked_for:
             return True
         return self.ended is not None
@@ -215,7 +239,9 @@ class Run:
         return index >= self.first_made + len(self.stored)
 
     def add(self, block: Block, seconds: float) -> Block:
-        """Take the next block, which is stored if it is new; returns it with its decision of episodic memory."""
+        """Take the next block, which is stored if it is new; returns it with its decision of
+        episodic memory.
+        """
         place = block.index - self.first_made
         if place < 0:
             if block.event is not None and self.ended is None:
@@ -224,7 +250,8 @@ class Run:
             return block
         if place < len(self.stored):
             block = replace(block, event=self.stored[place].event)
-        if place == 0 and self.ended is None and self._opening:  # a restored cache does not decide this again
+        # a restored cache does not decide this again
+        if place == 0 and self.ended is None and self._opening:
             self._store_note(OPENING, 0, events=[event.to_dict() for event in self._opening])
         if self.is_made(block.index):
             self._block_seconds.append(seconds)
@@ -239,12 +266,15 @@ class Run:
         occupied = None
         if place >= 0 and self.ended is not None:
             occupied = self.ended["occupied"][place]
-        elif place >= 0 and self.cache.block == block.index + 1:  # else the cache holds later blocks already
+        # else the cache holds later blocks already
+        elif place >= 0 and self.cache.block == block.index + 1:
             occupied = self.cache.occupied
         self.meter.add(block.latents, occupied)
 
     def finish(self, whole: bool) -> None:
-        """Wait until all is stored, and note what a report says of a `whole` video, with its last block."""
+        """Wait until all is stored, and note what a report says of a `whole` video, with its last
+        block.
+        """
         if self.folder is None or self._thread is None:
             return
         self._thread.finish()
@@ -255,7 +285,8 @@ class Run:
                 "recalls": [asdict(recall) for recall in self.recalls],
                 "occupied": self.meter.occupied[-self.plan.new_blocks :],
             }
-            with suppress(HeadForcingError):  # without it a later render takes longer, and no block is lost
+            # without it a later render takes longer, and no block is lost
+            with suppress(HeadForcingError):
                 self.folder.save_note(SECONDS, self.job.keys[-1], note)
 
     def _store_note(self, kind: str, place: int, **fields: Any) -> None:
@@ -263,8 +294,14 @@ class Run:
             self._thread.put(partial(self.folder.save_note, kind, self.job.keys[place], fields))
 
     def _store(self, place: int, block: Block) -> None:
-        """Store a new block, before it the roles that were found in it, after it a copy of the cache if it is time."""
-        if self.plan.auto is not None and self.cache.profile is not None and self.found_profile is None:
+        """Store a new block, before it the roles that were found in it, after it a copy of the
+        cache if it is time.
+        """
+        if (
+            self.plan.auto is not None
+            and self.cache.profile is not None
+            and self.found_profile is None
+        ):
             self.found_profile = self.cache.profile
             self.found_now = True
             self.events += self.cache.earlier_events
@@ -294,7 +331,8 @@ class Run:
             self._thread.put(partial(_save_state, self.folder, place, keys[place], (copies, plain)))
         self._state_stored = time.monotonic()
 
-    # ------------------------------------------------------------------------------------------------ reports
+    # ---------------------------------------------------------------------------------------------
+    # reports
 
     @property
     def problems(self) -> list[str]:
@@ -308,7 +346,9 @@ class Run:
 
     @property
     def seconds_per_block(self) -> float | None:
-        """Median time per block made so far, else that of the render that finished the video, without decoding."""
+        """Median time per block made so far, else that of the render that finished the video,
+        without decoding.
+        """
         if self._block_seconds:
             return statistics.median(self._block_seconds)
         return None if self.ended is None else self.ended["seconds"]
@@ -332,7 +372,8 @@ def carry_out(tasks: Iterator[Task]) -> None:
 def _save_state(folder: RunFolder, place: int, key: str, state: State) -> None:
     try:
         folder.save_state(place, key, state)
-    except HeadForcingError as error:  # not needed to resume: the cache can be rebuilt from the blocks
+    # not needed to resume: the cache can be rebuilt from the blocks
+    except HeadForcingError as error:
         log.warning("Head Forcing: rendering continues without a stored cache state, %s", error)
     finally:
         state[0].clear()  # its memory is free at once, whoever still holds the task

@@ -9,18 +9,21 @@ from ..timeline.switch import Switch
 
 @dataclass(frozen=True)
 class RenderSettings:
-    """Plain values among the options of a render. Command-line arguments and widgets take their defaults from here.
+    """Plain values among the options of a render. Command-line arguments and widgets take their
+    defaults from here.
 
     Attributes:
         method: a name of `methods.registry.method_names`; with `policy` only a name for files.
         roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
         shuffle: number of the shuffle where `roles` shuffles them; the seed has no part in it.
         seconds: as for `layout.lay_out`.
-        model_family: sets noise levels, frames per block and bundled profile; `auto` see `family.with_family`.
+        model_family: sets noise levels, frames per block and bundled profile; `auto` see
+            `family.with_family`.
         sigmas: noise levels as text, which replace those of the family and the method.
         switch: the prompt switch of prompts without a tag.
         state_seconds: seconds between two stored cache states in a run folder; 0: never stored.
-        method_options: names of options of the method and their values as text, see `cache.options`.
+        method_options: names of options of the method and their values as text, see
+            `cache.options`.
     """
 
     method: str = "head_forcing"

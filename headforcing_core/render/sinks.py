@@ -1,4 +1,6 @@
-"""Destinations of a render's blocks: an MP4, a file of latents that a later render can go on from, memory, or a bar."""
+"""Destinations of a render's blocks: an MP4, a file of latents that a later render can go on from,
+memory, or a bar.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class KeptLatents(Listener):
-    """Keeps all blocks in the host's memory: those of a long video would take gigabytes of a GPU's."""
+    """Keeps all blocks in the host's memory: those of a long video would take gigabytes of a
+    GPU's.
+    """
 
     def __init__(self) -> None:
         self.blocks: list[Tensor] = []
@@ -45,15 +49,18 @@ class VideoFile(Listener):
     Args:
         path: of the file; None where `claim` of a subclass chooses it.
         decoder: makes the decoder of a plan.
-        background: decode in a thread, on that device, while the next blocks are sampled; None decodes between blocks.
-        losable: an error of decoder or disk ends the video and not the render, because the latents are kept elsewhere.
+        background: decode in a thread, on that device, while the next blocks are sampled; None
+            decodes between blocks.
+        losable: an error of decoder or disk ends the video and not the render, because the latents
+            are kept elsewhere.
 
     Attributes:
         info: the finished file; None before.
         failure: why a losable video ended early; None while all is well.
     """
 
-    passes: tuple[type[BaseException], ...] = ()  # errors that end the render even where the video may be lost
+    # errors that end the render even where the video may be lost
+    passes: tuple[type[BaseException], ...] = ()
 
     def __init__(
         self,
@@ -98,7 +105,9 @@ class VideoFile(Listener):
             self._stack = stack.pop_all()
 
     def claim(self, stack: ExitStack, plan: RenderPlan) -> tuple[Path, Path]:
-        """The path of the file, and where it grows until it is finished; what is entered into `stack` lasts as long."""
+        """The path of the file, and where it grows until it is finished; what is entered into
+        `stack` lasts as long.
+        """
         if self.path is None:
             raise ValueError("a video file without a path is claimed by a subclass")
         return self.path, partial_path(self.path)
@@ -172,8 +181,11 @@ class ProgressBar(Listener):
 
     def begin(self, render: Render) -> None:
         self.render = render
-        total, done = render.job.plan.steps, render.run.stored_steps
-        self._bar = tqdm(total=total, initial=done, unit="step", desc="sampling", disable=self.quiet)
+        total = render.job.plan.steps
+        done = render.run.stored_steps
+        self._bar = tqdm(
+            total=total, initial=done, unit="step", desc="sampling", disable=self.quiet
+        )
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         self._bar.update(latents is not None)
@@ -187,7 +199,9 @@ class ProgressBar(Listener):
 
 
 class LatentsFile(KeptLatents):
-    """All latents `[frames, 16, h, w]`, float32, normalised, as safetensors; written when the last block is there."""
+    """All latents `[frames, 16, h, w]`, float32, normalised, as safetensors; written when the last
+    block is there.
+    """
 
     def __init__(self, path: Path):
         super().__init__()
@@ -205,12 +219,14 @@ class LatentsFile(KeptLatents):
 
 
 def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:
-    """Latents `[frames, channels, h, w]` of a `LatentsFile`; raises HeadForcingError for another file, other shapes and
-    types, NaN and infinity, and another `(width, height)` in pixels."""
+    """Latents `[frames, channels, h, w]` of a `LatentsFile`; raises HeadForcingError for another
+    file, other shapes and types, NaN and infinity, and another `(width, height)` in pixels."""
     try:
         latents = read_weights(Path(path))[0].get("latents")
     except HeadForcingError as error:
-        raise HeadForcingError(f"{path} is not a latents file written by this program: {error}") from error
+        raise HeadForcingError(
+            f"{path} is not a latents file written by this program: {error}"
+        ) from error
     if not (
         isinstance(latents, Tensor)
         and latents.ndim == 4
@@ -220,13 +236,14 @@ def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor
         and torch.isfinite(latents).all()
     ):
         raise HeadForcingError(
-            f"{path} is not a latents file written by this program: it holds no latents [frames, 16 or 48, h, w] in "
-            "float32, float16 or bfloat16 without NaN and infinity"
+            f"{path} is not a latents file written by this program: it holds no latents [frames, "
+            "16 or 48, h, w] in float32, float16 or bfloat16 without NaN and infinity"
         )
     (rows, columns), stride = latents.shape[-2:], latent_format(latents.shape[1]).stride
     if plan_size is not None and plan_size != (columns * stride, rows * stride):
         width, height = plan_size
         raise HeadForcingError(
-            f"{path}: latents are for {columns * stride}x{rows * stride} frames, the render is {width}x{height}"
+            f"{path}: latents are for {columns * stride}x{rows * stride} frames, the render is "
+            f"{width}x{height}"
         )
     return latents.clone()

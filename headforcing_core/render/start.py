@@ -1,4 +1,6 @@
-"""Video frames that are given: the beginning of a video, an image or a section of another one, and pictures."""
+"""Video frames that are given: the beginning of a video, an image or a section of another one, and
+pictures.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,20 @@ from ..video.restarts import FrameCodec
 
 @dataclass(frozen=True)
 class Start:
-    """Video frames that a video begins with, as of `section.read_section`, or a picture that it holds, in its size."""
+    """Video frames that a video begins with, as of `section.read_section`, or a picture that it
+    holds, in its size.
+    """
 
     video_frames: Tensor  # `[4(n-1)+1, height, width, 3]` in 0..1; `about` says what they are
     about: str
 
     @classmethod
     def image(cls, picture: Tensor, size: tuple[int, int], name: str, frames: int = 1) -> Start:
-        """An image `[h, w, 3]` in 0..1, fitted to `size` (width, height), shown for so many latent frames."""
-        darkest, brightest = picture.aminmax()  # NaN where there is one; `isfinite` of all takes as much memory again
+        """An image `[h, w, 3]` in 0..1, fitted to `size` (width, height), shown for so many latent
+        frames.
+        """
+        # NaN where there is one; `isfinite` of all takes as much memory again
+        darkest, brightest = picture.aminmax()
         if not torch.isfinite(torch.stack((darkest, brightest))).all():
             raise HeadForcingError(f"{name} holds NaN or infinity; give another image")
         height, width = picture.shape[:2]
@@ -62,19 +69,24 @@ class Start:
         return Picture(self.encoded(codec), self.key(codec))
 
     def key(self, codec: FrameCodec) -> str:
-        """Key of the latents in the keys of blocks; another device would round the latents themselves otherwise."""
+        """Key of the latents in the keys of blocks; another device would round the latents
+        themselves otherwise.
+        """
         return digest(self.content, codec.fingerprint())
 
 
 def image_frames(method: Method, schedule: Schedule, family: str, instead: str) -> int:
-    """Number of latent frames that a start image is shown for; refuses it where neither method nor model takes one, and
-    says what to give `instead`."""
+    """Number of latent frames that a start image is shown for; refuses it where neither method nor
+    model takes one, and says what to give `instead`."""
     if method.repeats_image:
         return schedule.frames_per_block
     if schedule.frames_per_block != 1 and not schedule.holds_image:
-        framewise = " or ".join(name for name, row in SCHEDULES.items() if row.frames_per_block == 1)
+        framewise = " or ".join(
+            name for name, row in SCHEDULES.items() if row.frames_per_block == 1
+        )
         raise HeadForcingError(
             f"a start image is one latent frame, and models of the family {family} make blocks of "
-            f"{schedule.frames_per_block}: {instead}, or choose a framewise model and its family ({framewise})"
+            f"{schedule.frames_per_block}: {instead}, or choose a framewise model and its family "
+            f"({framewise})"
         )
     return 1

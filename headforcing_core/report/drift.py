@@ -1,4 +1,6 @@
-"""Drift report of a video file, which is read frame by frame in memory that is independent of its length."""
+"""Drift report of a video file, which is read frame by frame in memory that is independent of its
+length.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,14 @@ from .thumbnails import SwitchResponse, self_similarity, similarity_by_lag
 from .video_tags import VideoTags, read_tags
 
 FIRST_SECONDS = 5  # the length that the models were trained on
-NOTE = "These are not VBench scores. Read them against the first 5 s of the same video, not against other videos."
-PROMPTS_NOTE = "A new prompt's colours affect deviations and end divided by beginning, but not changes per minute."
+NOTE = (
+    "These are not VBench scores. Read them against the first 5 s of the same video, not against "
+    "other videos."
+)
+PROMPTS_NOTE = (
+    "A new prompt's colours affect deviations and end divided by beginning, but not changes per "
+    "minute."
+)
 
 Prompts = Sequence[tuple[float, str]]
 Progress = Callable[[int, int], None]
@@ -35,7 +43,8 @@ class DriftReport:
 
     Attributes:
         size: width and height in pixels.
-        whole: the metrics of `metrics.GROUPS` by key; `first` are those of the first `first_seconds`.
+        whole: the metrics of `metrics.GROUPS` by key; `first` are those of the first
+            `first_seconds`.
         prompts: (start in seconds, text) of each prompt with a known start.
         series: curves with one value per second, by name.
         similarity: of thumbnails `similarity_spacing` seconds apart, `[n, n]`.
@@ -67,7 +76,8 @@ class DriftReport:
         parts = [
             f"{self.name}: {self.seconds:.2f} s",
             f"{self.video_frames} frames of {width}x{height} at {self.fps:g} fps",
-            f"blocks of {self.frames_per_block} latent frame{'s' if self.frames_per_block > 1 else ''}",
+            f"blocks of {self.frames_per_block} latent "
+            f"frame{'s' if self.frames_per_block > 1 else ''}",
         ]
         if self.tags.method:
             parts.append(self.tags.method)
@@ -83,7 +93,10 @@ class DriftReport:
             lines.append("Prompt switches (fraction of the change reached in each following block)")
             lines += map(self._switch, self.switches)
         if len(texts) > 1 and not self.prompts:
-            lines.append(f"The file has {len(texts)} prompts without start times: give the timeline to evaluate them.")
+            lines.append(
+                f"The file has {len(texts)} prompts without start times: give the timeline to "
+                "evaluate them."
+            )
         if len(self.prompts) > 1:
             lines.append(PROMPTS_NOTE)
         return "\n".join(lines)
@@ -105,7 +118,9 @@ class DriftReport:
             "prompts": [{"seconds": start, "text": text} for start, text in self.prompts],
             "whole": self.whole,
             "first": {"seconds": self.first_seconds, **self.first},
-            "switches": [{"seconds": each.video_frame / self.fps, **asdict(each)} for each in self.switches],
+            "switches": [
+                {"seconds": each.video_frame / self.fps, **asdict(each)} for each in self.switches
+            ],
             "series": self.series,
             "similarity_by_lag": {
                 "spacing_seconds": self.similarity_spacing,
@@ -128,11 +143,16 @@ class DriftReport:
 
     def _switch(self, response: SwitchResponse) -> str:
         start = response.video_frame / self.fps
-        text = next((text for seconds, text in self.prompts if abs(seconds - start) < 0.5 / self.fps), "")
+        text = next(
+            (text for seconds, text in self.prompts if abs(seconds - start) < 0.5 / self.fps), ""
+        )
         to_80 = response.seconds_to_80
         reached = "80 % not measurable" if to_80 is None else f"80 % after {to_80:.2f} s"
         blocks = " ".join(f"{part:.0%}" for part in response.by_block[:8])
-        return f"  {start:6.2f} s  {reached}, change {response.change:.1f} of 255: {blocks or '-'}  {text[:60]}"
+        return (
+            f"  {start:6.2f} s  {reached}, change {response.change:.1f} of 255: {blocks or '-'}  "
+            f"{text[:60]}"
+        )
 
 
 def report_video(
@@ -143,13 +163,15 @@ def report_video(
     start_seconds: float = 0.0,
     duration_seconds: float = 0.0,
 ) -> DriftReport:
-    """Measure a video file, or a file in memory; raises HeadForcingError for anything but a video of 2 frames or more.
+    """Measure a video file, or a file in memory; raises HeadForcingError for anything but a video
+    of 2 frames or more.
 
     Args:
         prompts: with their start times in seconds of the file; by default those in the file's tags.
         frames_per_block: latent frames per block; by default the number in the tags, else 3.
         on_progress: gets (frames so far, frames expected or 0) and may raise to stop.
-        start_seconds, duration_seconds: the measured part of the file, all that follows if it has no duration.
+        start_seconds, duration_seconds: the measured part of the file, all that follows if it has
+            no duration.
     """
     name = "video"
     if isinstance(source, (str, Path)):
@@ -184,12 +206,18 @@ def report_frames(
     tags: VideoTags | None = None,
     first_video_frame: int = 0,
 ) -> DriftReport:
-    """Measure video frames, chunks `[n, H, W, 3]` uint8; other arguments and errors as in `report_video`."""
+    """Measure video frames, chunks `[n, H, W, 3]` uint8; other arguments and errors as in
+    `report_video`.
+    """
     tags = tags or VideoTags()
     per_block = frames_per_block or tags.frames_per_block or 3
     if not is_finite(fps) or fps < 1:
-        raise HeadForcingError(f"{name} has {fps!r} frames per second: drift can be measured from 1 on")
-    given = _snap_prompts(tags.prompts if prompts is None else prompts, BlockClock(per_block, fps), first_video_frame)
+        raise HeadForcingError(
+            f"{name} has {fps!r} frames per second: drift can be measured from 1 on"
+        )
+    given = _snap_prompts(
+        tags.prompts if prompts is None else prompts, BlockClock(per_block, fps), first_video_frame
+    )
     begins = [round(start * fps) for start, _ in given[1:]]
     meter = DriftMeter(fps, per_block, begins, first_video_frame, of_luma=OF_LUMA)
     size = (0, 0)
@@ -199,7 +227,9 @@ def report_frames(
         if on_progress is not None:
             on_progress(meter.video_frames, expected)
     if meter.video_frames < 2:
-        raise HeadForcingError(f"{name} has {meter.video_frames} video frames: drift can be measured from 2 on")
+        raise HeadForcingError(
+            f"{name} has {meter.video_frames} video frames: drift can be measured from 2 on"
+        )
     shown = [(start, text) for start, text in given if start < meter.video_frames / fps]
     switches = [start for start, _ in shown[1:]]
     return DriftReport(
@@ -221,7 +251,9 @@ def report_frames(
 
 
 def _series(sums: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
-    """Curves for plots, one value per second: levels and standard deviations 0-255, saturation 0-1."""
+    """Curves for plots, one value per second: levels and standard deviations 0-255, saturation
+    0-1.
+    """
     changes = np.maximum(sums["changes"], 1)
     series = {name: sums[name] / sums["frames"] for name in (*LEVELS, *OF_LUMA)} | {
         "change": sums["change"] / changes,
@@ -232,23 +264,32 @@ def _series(sums: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
     return {name: values.tolist() for name, values in series.items()}
 
 
-def _snap_prompts(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> list[tuple[float, str]]:
-    """(start in seconds, text) in order; starts are moved to block starts and counted from the first measured frame."""
+def _snap_prompts(
+    prompts: Prompts, clock: BlockClock, first_video_frame: int
+) -> list[tuple[float, str]]:
+    """(start in seconds, text) in order; starts are moved to block starts and counted from the
+    first measured frame.
+    """
     texts: dict[int, str] = {}  # by video frame
     for start, text in sorted(prompts):
         video_frame = clock.start_video_frame(clock.block_at(start)) - first_video_frame
-        texts[max(0, video_frame)] = text  # the last prompt before the measured part is the one at its beginning
+        # the last prompt before the measured part is the one at its beginning
+        texts[max(0, video_frame)] = text
     return [(video_frame / clock.fps, text) for video_frame, text in texts.items()]
 
 
 def read_frames(
     container: av.container.InputContainer, name: str, first: int = 0, last: int | None = None
 ) -> Iterator[NDArray[np.uint8]]:
-    """Video frames `first` to `last` (exclusive), one at a time, `[1, H, W, 3]`; an error names the video `name`."""
+    """Video frames `first` to `last` (exclusive), one at a time, `[1, H, W, 3]`; an error names the
+    video `name`.
+    """
     stream = container.streams.video[0]
     try:
         for frame in islice(container.decode(stream), first, last):
             pixels = frame.to_ndarray(format="rgb24", width=stream.width, height=stream.height)
             yield pixels.astype(np.uint8, copy=False)[None]
     except av.error.FFmpegError as error:
-        raise HeadForcingError(f"{name} is damaged and cannot be read to its end ({error}): make it again") from error
+        raise HeadForcingError(
+            f"{name} is damaged and cannot be read to its end ({error}): make it again"
+        ) from error

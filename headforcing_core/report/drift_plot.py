@@ -32,7 +32,9 @@ _MATRIX = 440
 
 def drift_picture(report: DriftReport, theme: str = "dark") -> Image.Image:
     """Plot a drift report as an RGB image, 900 pixels wide; `theme` is "dark" or "light"."""
-    return page.draw_page([_headline_panel(report), _curves_panel(report), _similarity_panel(report)], theme)
+    return page.draw_page(
+        [_headline_panel(report), _curves_panel(report), _similarity_panel(report)], theme
+    )
 
 
 def _headline_panel(report: DriftReport) -> Panel:
@@ -55,7 +57,9 @@ def _headline_panel(report: DriftReport) -> Panel:
 
 
 def _beginning(report: DriftReport, metric: DriftMetric) -> str:
-    """A metric's number of the first seconds and, for numbers without a sign, how many times that the whole has."""
+    """A metric's number of the first seconds and, for numbers without a sign, how many times that
+    the whole has.
+    """
     text = f"first {report.first_seconds:.3g} s: {metric.text(report.first)}"
     times = ratio(report.whole[metric.key], report.first[metric.key])
     if times is None or times >= 100 or metric.text(report.whole)[0] in "+-":
@@ -67,7 +71,9 @@ def _curves_panel(report: DriftReport) -> Panel:
     """Curves over time below each other, with the prompts' starts."""
     height = len(CURVES) * (_CURVE + _GAP) - _GAP
     several = len(report.prompts) > 1
-    subtitle = f"One value per second. Shaded: the first {report.first_seconds:.3g} s, for comparison."
+    subtitle = (
+        f"One value per second. Shaded: the first {report.first_seconds:.3g} s, for comparison."
+    )
     if several:
         texts = [page.cut_name(text, 34) for _, text in report.prompts]
         starts = [f"{number}: {text}" for number, text in enumerate(texts[:6], 1)]
@@ -113,7 +119,9 @@ def _number_prompts(ax: Axes, look: Theme, report: DriftReport) -> None:
         )
 
 
-def _draw_curve(ax: Axes, look: Theme, report: DriftReport, values: np.ndarray, colour: str) -> None:
+def _draw_curve(
+    ax: Axes, look: Theme, report: DriftReport, values: np.ndarray, colour: str
+) -> None:
     seconds = np.minimum(np.arange(len(values)) + 0.5, report.seconds)
     ax.axvspan(0, report.first_seconds, color=look.grid, alpha=0.55, linewidth=0)
     for start, _ in report.prompts[1:]:
@@ -129,7 +137,8 @@ def _draw_curve(ax: Axes, look: Theme, report: DriftReport, values: np.ndarray, 
     low = float(values.min())
     high = float(values.max())
     room = max(0.12 * (high - low), 0.08 * high, 0.02)
-    ax.set(xlim=(0, report.seconds), ylim=(max(low - room, 0), high + room))  # none of these values can be negative
+    # none of these values can be negative
+    ax.set(xlim=(0, report.seconds), ylim=(max(low - room, 0), high + room))
     ax.locator_params("y", nbins=3)
     ax.grid(axis="y")
 
@@ -137,10 +146,15 @@ def _draw_curve(ax: Axes, look: Theme, report: DriftReport, values: np.ndarray, 
 def _similarity_panel(report: DriftReport) -> Panel:
     similarity = report.whole["repetition"]
     lag = report.whole["repetition_lag_seconds"]
-    found = "No repetition was found." if lag is None else f"It repeats after {lag:.1f} s, similarity {similarity:.2f}."
+    found = (
+        "No repetition was found."
+        if lag is None
+        else f"It repeats after {lag:.1f} s, similarity {similarity:.2f}."
+    )
     subtitle = (
-        "Similarity of thumbnails at all pairs of times: 1 is equal, 0 unrelated, -1 inverted; static parts are "
-        f"excluded. Squares are scenes, stripes parallel to the diagonal are loops. {found}"
+        "Similarity of thumbnails at all pairs of times: 1 is equal, 0 unrelated, -1 inverted; "
+        "static parts are excluded. Squares are scenes, stripes parallel to the diagonal are "
+        f"loops. {found}"
     )
 
     def draw(ax: Axes, look: Theme) -> None:
@@ -155,7 +169,9 @@ def _similarity_panel(report: DriftReport) -> Panel:
         )
         ax.set(xlabel="seconds", ylabel="seconds")
         bar = page.styled(ax.inset_axes((0, 1.03, 0.5, 0.03)), look)
-        ax.figure.colorbar(matrix, cax=bar, orientation="horizontal", ticks=[-1, 0, 1], ticklocation="top")
+        ax.figure.colorbar(
+            matrix, cax=bar, orientation="horizontal", ticks=[-1, 0, 1], ticklocation="top"
+        )
 
     right = page.WIDTH - page.LEFT - _MATRIX
     return Panel("Scenes and repetition", subtitle, _MATRIX, draw, legend_height=58, right=right)

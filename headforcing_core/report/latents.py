@@ -1,4 +1,6 @@
-"""Per-block latent statistics and episodic memory decisions of a render, collected while it runs."""
+"""Per-block latent statistics and episodic memory decisions of a render, collected while it
+runs.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,16 @@ from ..rollout.loop import MemoryEvent
 
 @dataclass(frozen=True)
 class RunReport:
-    """Statistics of every block of a video, start blocks included, and the decisions of episodic memory."""
+    """Statistics of every block of a video, start blocks included, and the decisions of episodic
+    memory.
+    """
 
     mean: Tensor  # of every latent channel, `[blocks, channels]`
     std: Tensor  # the same
-    cosine: Tensor  # mean similarity of the block's latent frames to the first one of the video, `[blocks]`
-    occupied: list[int | None]  # frame slots in use after the block, of all heads; None if it was loaded from disk
+    # mean similarity of the block's latent frames to the first one of the video, `[blocks]`
+    cosine: Tensor
+    # frame slots in use after the block, of all heads; None if it was loaded from disk
+    occupied: list[int | None]
     events: list[MemoryEvent]
 
     @property
@@ -31,12 +37,16 @@ class RunReport:
 
     @property
     def mean_drift(self) -> Tensor:
-        """Change of the channel means since the first block, in its standard deviations, `[blocks, channels]`."""
+        """Change of the channel means since the first block, in its standard deviations, `[blocks,
+        channels]`.
+        """
         return (self.mean - self.mean[0]) / self.std[0].clamp_min(1e-6)
 
     @property
     def std_ratio(self) -> Tensor:
-        """Standard deviation of every channel divided by that in the first block, `[blocks, channels]`."""
+        """Standard deviation of every channel divided by that in the first block, `[blocks,
+        channels]`.
+        """
         return self.std / self.std[0].clamp_min(1e-6)
 
     def text(self) -> str:
@@ -46,22 +56,25 @@ class RunReport:
         last = self.std_ratio[-1]
         furthest, channel = self._furthest
         lines = [
-            f"latents  similarity to the first frame {cosine[0]:.2f} in the first block, {cosine[-1]:.2f} in the last, "
-            f"lowest {lowest:.2f} in block {cosine.index(lowest)}",
-            f"         standard deviations of the channels in the last block {float(last.min()):.2f} to "
-            f"{float(last.max()):.2f} of the first block's; largest change of a channel mean {furthest:.1f} standard "
-            f"deviations, in channel {channel}",
+            f"latents  similarity to the first frame {cosine[0]:.2f} in the first block, "
+            f"{cosine[-1]:.2f} in the last, lowest {lowest:.2f} in block {cosine.index(lowest)}",
+            "         standard deviations of the channels in the last block "
+            f"{float(last.min()):.2f} to {float(last.max()):.2f} of the first block's; largest "
+            f"change of a channel mean {furthest:.1f} standard deviations, in channel {channel}",
         ]
         trace = novelty_trace(self.events)
         similarities = [value for value in trace["similarity"] if value is not None]
         if similarities:
             lines.append(
-                f"memory   {trace['admissions']} of {len(self.events)} candidates admitted, highest similarity to "
-                f"an entry {min(similarities):.2f} to {max(similarities):.2f}, {trace['entries'][-1]} entries at end"
+                f"memory   {trace['admissions']} of {len(self.events)} candidates admitted, "
+                f"highest similarity to an entry {min(similarities):.2f} to "
+                f"{max(similarities):.2f}, {trace['entries'][-1]} entries at end"
             )
         used = [count for count in self.occupied if count is not None]
         if used:
-            lines.append(f"cache    {used[-1]:,} frame slots in use at the end, at most {max(used):,}")
+            lines.append(
+                f"cache    {used[-1]:,} frame slots in use at the end, at most {max(used):,}"
+            )
         return "\n".join(lines)
 
     @property
@@ -91,7 +104,8 @@ class RunMeter:
 
     def __init__(self) -> None:
         self._first: Tensor | None = None
-        self._rows = array("f")  # flat, not one tensor per block: many small long-lived tensors fragment memory
+        # flat, not one tensor per block: many small long-lived tensors fragment memory
+        self._rows = array("f")
         self.occupied: list[int | None] = []
 
     def add(self, latents: Tensor, occupied: int | None = None) -> None:
@@ -108,11 +122,15 @@ class RunMeter:
         """The report of the blocks added so far, at least one."""
         rows = torch.tensor(self._rows).reshape(len(self.occupied), -1)
         mean, std = rows[:, :-1].chunk(2, dim=1)
-        return RunReport(mean, std, cosine=rows[:, -1], occupied=list(self.occupied), events=list(events))
+        return RunReport(
+            mean, std, cosine=rows[:, -1], occupied=list(self.occupied), events=list(events)
+        )
 
 
 def describe_events(events: Sequence[MemoryEvent]) -> str:
-    """Decisions of episodic memory as text: a line for every latent frame it admitted, and one for all rejections."""
+    """Decisions of episodic memory as text: a line for every latent frame it admitted, and one for
+    all rejections.
+    """
     lines = [_describe_admission(event) for event in events if event.admitted]
     rejected = [event.delta for event in events if not event.admitted]
     if rejected:
@@ -129,7 +147,9 @@ def _describe_admission(event: MemoryEvent) -> str:
     if event.merged:
         merged = []
         for frames in event.merged:
-            merged.append(f"frame {frames[0]}" if len(frames) == 1 else f"the summary of {len(frames)} frames")
+            merged.append(
+                f"frame {frames[0]}" if len(frames) == 1 else f"the summary of {len(frames)} frames"
+            )
         line += f", merged {' and '.join(merged)}"
     if event.dropped:
         line += f", forgot frame {event.dropped[0]}"
@@ -139,15 +159,16 @@ def _describe_admission(event: MemoryEvent) -> str:
 def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
     """The candidates of episodic memory and its decisions, as lists with one value per candidate.
 
-    `similarity` is the candidate's highest similarity to the stored entries (paper, Eq. 4; None for the first
-    candidate), `entries` the number of entries afterwards.
+    `similarity` is the candidate's highest similarity to the stored entries (paper, Eq. 4; None for
+    the first candidate), `entries` the number of entries afterwards.
     """
     entries = 0
     counts = []
     for event in events:
         if event.delta == -1:  # memory was empty, at the beginning or after a flush
             entries = 0
-        entries += event.admitted - bool(event.merged or event.dropped)  # either way there is one entry less
+        # either way there is one entry less
+        entries += event.admitted - bool(event.merged or event.dropped)
         counts.append(entries)
     similarity = [event.delta if event.delta > -1 else None for event in events]
     measured = [value for value in similarity if value is not None]

@@ -1,4 +1,6 @@
-"""Plot of a run report: similarity to the first frame, standard deviations of the latent channels, novelty."""
+"""Plot of a run report: similarity to the first frame, standard deviations of the latent channels,
+novelty.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,15 @@ if TYPE_CHECKING:
 _HEIGHT = 170
 
 
-def run_picture(report: RunReport, theme: str = "light", novelty_threshold: float | None = None) -> Image.Image:
-    """Plot a run report as an RGB image, 900 pixels wide, with the threshold as a line if it is given."""
+def run_picture(
+    report: RunReport, theme: str = "light", novelty_threshold: float | None = None
+) -> Image.Image:
+    """Plot a run report as an RGB image, 900 pixels wide, with the threshold as a line if it is
+    given.
+    """
     blocks = range(report.blocks)
-    candidates = [event for event in report.events if event.delta > -1]  # memory was empty before the others
+    # memory was empty before the others
+    candidates = [event for event in report.events if event.delta > -1]
 
     def cosine(ax: Axes, look: Theme) -> None:
         ax.plot(blocks, report.cosine.tolist(), color=look.roles["memory"], lw=2)
@@ -47,14 +54,25 @@ def run_picture(report: RunReport, theme: str = "light", novelty_threshold: floa
         ax.grid()
         page.draw_legend(ax, look)
 
-    first = "Cosine similarity of each block's latents to the first latent frame. A new scene lowers it; a slow "
+    first = (
+        "Cosine similarity of each block's latents to the first latent frame. A new scene lowers "
+        "it; a slow "
+    )
     first += "decrease within a scene is drift."
-    ratios = "Standard deviation of every channel relative to the first block; above 1 suggests oversaturation."
+    ratios = (
+        "Standard deviation of every channel relative to the first block; above 1 suggests "
+        "oversaturation."
+    )
     panels = [
         Panel("Similarity to the first frame", first, _HEIGHT, cosine, legend_height=0),
-        Panel("Latent channels against the first block", ratios, _HEIGHT, channels, legend_height=0),
+        Panel(
+            "Latent channels against the first block", ratios, _HEIGHT, channels, legend_height=0
+        ),
     ]
     if candidates:
-        about = "Each candidate's highest similarity to an entry of episodic memory; it is admitted below the line."
+        about = (
+            "Each candidate's highest similarity to an entry of episodic memory; it is admitted "
+            "below the line."
+        )
         panels.append(Panel("Novelty", about, _HEIGHT, novelty))
     return page.draw_page(panels, theme)

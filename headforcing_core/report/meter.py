@@ -1,7 +1,8 @@
 """Frame-by-frame measurement of how a video changes over its length, without any network.
 
-`DriftMeter` receives video frames one by one and stores one row of sums per second and a limited number of thumbnails,
-never the video. `metrics.py` computes the metrics from them. None of these are VBench scores.
+`DriftMeter` receives video frames one by one and stores one row of sums per second and a limited
+number of thumbnails, never the video. `metrics.py` computes the metrics from them. None of these
+are VBench scores.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from .thumbnails import THUMBNAIL, SwitchWatch, Thumbnails
 Array = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
 
-FROZEN_CHANGE = 0.001 * 255  # mean change below which a frame counts as frozen; as in FFmpeg's freezedetect
-PERIOD_FRAMES = 21  # latent frames in the 5 s that the models were trained on: 81 video frames, then 84 each
+# mean change below which a frame counts as frozen; as in FFmpeg's freezedetect
+FROZEN_CHANGE = 0.001 * 255
+# latent frames in the 5 s that the models were trained on: 81 video frames, then 84 each
+PERIOD_FRAMES = 21
 REFERENCE_SECONDS = 2  # length of the beginning with which colours are compared
 _SAMPLE_PIXELS = 40_000  # pixels sampled for colour statistics; more do not change them visibly
 HUES = 180  # OpenCV's, of 8-bit colours, in integers: ID-Forcing's histogram is of them
 _HUE_BITS = 12  # after the point
 _MOTION_SIDE = 128  # longer side, in pixels, of the grey image in which motion is measured
 
-# The row of one second: sums over its video frames, or over the changes between adjacent frames that end in it.
+# The row of one second: sums over its video frames, or over the changes between adjacent frames
+# that end in it.
 KINDS = (
     "inside",
     "frame",
@@ -36,17 +40,26 @@ KINDS = (
 )  # "frame": a latent frame starts, but no block
 LEVELS = ("y", "cb", "cr", "y_std", "cb_std", "cr_std", "saturation")
 FIELDS = (
-    "frames", "changes", "change", "residual", "frozen", "freeze_run", "histogram_distance", "hue_distance",
-    *KINDS, *(f"{kind}_changes" for kind in KINDS), *LEVELS,
-)  # fmt: skip
+    "frames",
+    "changes",
+    "change",
+    "residual",
+    "frozen",
+    "freeze_run",
+    "histogram_distance",
+    "hue_distance",
+    *KINDS,
+    *(f"{kind}_changes" for kind in KINDS),
+    *LEVELS,
+)
 
 
 class DriftMeter:
     """Measures video frames `[n, H, W, 3]` uint8 of one size as they are added.
 
-    `switches` are the video frames with which a new prompt begins, counted from the first frame added, which is number
-    `first_video_frame` of the whole video. `of_luma` are functions of a frame's brightness `[H, W]`; their sums are
-    more fields.
+    `switches` are the video frames with which a new prompt begins, counted from the first frame
+    added, which is number `first_video_frame` of the whole video. `of_luma` are functions of a
+    frame's brightness `[H, W]`; their sums are more fields.
     """
 
     def __init__(
@@ -80,7 +93,9 @@ class DriftMeter:
             self._measure(np.ascontiguousarray(video_frame))
 
     def seconds(self) -> dict[str, Array]:
-        """All `FIELDS` with one value per (started) second. Levels are sums of 0-255, saturation of 0-1."""
+        """All `FIELDS` with one value per (started) second. Levels are sums of 0-255, saturation of
+        0-1.
+        """
         reference = sum(self._histograms[:REFERENCE_SECONDS], np.zeros(256))
         for row, histogram in zip(self._rows, self._histograms, strict=True):
             row["histogram_distance"] = histogram_distance(histogram, reference)
@@ -101,7 +116,9 @@ class DriftMeter:
         for name, value in zip(LEVELS, colour(video_frame[::step, ::step]), strict=True):
             row[name] += value
         self._histograms[-1] += np.bincount(luma[::step, ::step].ravel(), minlength=256)
-        small = np.asarray(grey.convert("F").reduce(-(-max(luma.shape) // _MOTION_SIDE)), dtype=np.float64)
+        small = np.asarray(
+            grey.convert("F").reduce(-(-max(luma.shape) // _MOTION_SIDE)), dtype=np.float64
+        )
         if self._before is not None:
             change = difference(self._before[0], video_frame)
             self._add_change(row, change, residual=motion(self._before[1], small))
@@ -129,7 +146,8 @@ class DriftMeter:
     def _kinds(self) -> list[str]:
         """The `KINDS` of the transition from the previous frame to the current one."""
         if self.video_frames in self.watch.switches:
-            return ["switch"]  # alone: a new prompt may change everything and must not count as a block edge
+            # alone: a new prompt may change everything and must not count as a block edge
+            return ["switch"]
         number = self.video_frames + self._first
         kinds = []
         if _begins(self.clock, number):
@@ -153,7 +171,9 @@ class DriftMeter:
     def _close_hues(self) -> None:
         """Compare the last frame of the current second, so far, with the first one of the video."""
         if self._before is not None and self._hues is not None:
-            self._rows[-1]["hue_distance"] = hue_distance(self._hues, hue_histogram(self._before[0]))
+            self._rows[-1]["hue_distance"] = hue_distance(
+                self._hues, hue_histogram(self._before[0])
+            )
 
 
 def _block_video_frames(clock: BlockClock) -> int:
@@ -167,7 +187,9 @@ def _begins(clock: BlockClock, video_frame: int) -> bool:
 
 
 def colour(video_frame: Pixels) -> tuple[float, ...]:
-    """`LEVELS` of RGB `[h, w, 3]`: mean and standard deviation of full-range BT.601 YCbCr, mean HSV saturation."""
+    """`LEVELS` of RGB `[h, w, 3]`: mean and standard deviation of full-range BT.601 YCbCr, mean HSV
+    saturation.
+    """
     red, green, blue = video_frame.astype(np.float32).reshape(-1, 3).T
     y = 0.299 * red + 0.587 * green + 0.114 * blue
     cb = 128 + (blue - y) / 1.772
@@ -181,7 +203,8 @@ def colour(video_frame: Pixels) -> tuple[float, ...]:
 
 def difference(before: Pixels, after: Pixels) -> float:
     """Mean absolute difference of two images."""
-    distance = np.maximum(before, after) - np.minimum(before, after)  # uint8, which cannot be negative
+    # uint8, which cannot be negative
+    distance = np.maximum(before, after) - np.minimum(before, after)
     return float(distance.mean(dtype=float))
 
 
@@ -193,7 +216,9 @@ def histogram_distance(a: Array, b: Array) -> float:
 
 
 def motion(before: Array, after: Array) -> float:
-    """Mean absolute difference of grey images `[h, w]` after compensation of a global shift (camera motion)."""
+    """Mean absolute difference of grey images `[h, w]` after compensation of a global shift (camera
+    motion).
+    """
     down, right = _global_shift(before, after)
     still = _residual(before, after, 0, 0)
     if (down, right) == (0, 0):
@@ -202,7 +227,9 @@ def motion(before: Array, after: Array) -> float:
 
 
 def _global_shift(before: Array, after: Array) -> tuple[int, int]:
-    """Global shift (down, right) in whole pixels by phase correlation, at most half of the image's size."""
+    """Global shift (down, right) in whole pixels by phase correlation, at most half of the image's
+    size.
+    """
     height, width = before.shape
     window = np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1])
     a = np.fft.rfft2((before - before.mean()) * window)
@@ -219,7 +246,9 @@ def _global_shift(before: Array, after: Array) -> tuple[int, int]:
 
 
 def _residual(before: Array, after: Array, down: int, right: int) -> float:
-    """Mean absolute difference in the overlap after a shift by whole pixels and the best additional subpixel shift."""
+    """Mean absolute difference in the overlap after a shift by whole pixels and the best additional
+    subpixel shift.
+    """
     height, width = before.shape
     a = before[max(-down, 0) : height - max(down, 0), max(-right, 0) : width - max(right, 0)]
     b = after[max(down, 0) : height + min(down, 0), max(right, 0) : width + min(right, 0)]
@@ -227,7 +256,8 @@ def _residual(before: Array, after: Array, down: int, right: int) -> float:
     unmoved = float(np.abs(left).mean())
     if min(a.shape) < 3:
         return unmoved
-    # subpixel shift: least-squares solution of the linearised difference (optical flow of one global vector)
+    # subpixel shift: least-squares solution of the linearised difference (optical flow of one
+    # global vector)
     slopes = np.asarray(np.gradient(a)).reshape(2, -1)
     moved = np.linalg.lstsq(slopes @ slopes.T, slopes @ left.ravel(), rcond=1e-6)[0]
     if np.abs(moved).max() > 1:  # not a subpixel shift: the linearisation does not hold
@@ -266,5 +296,7 @@ def hue_distance(a: Array, b: Array) -> float:
 
 
 def color_drift(distance: float) -> float:
-    """ID-Forcing's Color Drift of one video or, from a mean distance, of several: 100 keeps all hues, 0 none."""
+    """ID-Forcing's Color Drift of one video or, from a mean distance, of several: 100 keeps all
+    hues, 0 none.
+    """
     return 100 * (1 - distance / 2)

@@ -23,8 +23,9 @@ _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements of a video or of its beginning: `sums` are the columns of `meter.FIELDS`, one value per second,
-    `thumbnails [n, h, w, 3]`, `switches` start times of new prompts in seconds."""
+    """Measurements of a video or of its beginning: `sums` are the columns of `meter.FIELDS`, one
+    value per second, `thumbnails [n, h, w, 3]`, `switches` start times of new prompts in
+    seconds."""
 
     sums: Mapping[str, Array]
     fps: float
@@ -41,7 +42,9 @@ class Measured:
         return self.sums[field] / self.sums["frames"]
 
     def mean(self, field: str, count: str = "changes") -> float | None:
-        """The mean of a field over the changes between adjacent frames, or over those that `count` counts."""
+        """The mean of a field over the changes between adjacent frames, or over those that `count`
+        counts.
+        """
         return quotient(float(self.sums[field].sum()), float(self.sums[count].sum()))
 
     @property
@@ -56,17 +59,21 @@ class Measured:
 
     @property
     def frame_seam(self) -> float | None:
-        """Mean change where a latent frame starts inside a block, over that inside latent frames."""
+        """Mean change where a latent frame starts inside a block, over that inside latent
+        frames.
+        """
         sums = self.sums
         change = float((sums["inside"] - sums["frame"]).sum())
         count = float((sums["inside_changes"] - sums["frame_changes"]).sum())
         return quotient(self.mean("frame", "frame_changes"), quotient(change, count))
 
     def slope_per_minute(self, field: str) -> float | None:
-        """Least-squares slope of a field's mean per frame, in units per minute; None for less than 2 seconds.
+        """Least-squares slope of a field's mean per frame, in units per minute; None for less than
+        2 seconds.
 
-        One common slope with a separate intercept for each prompt, so that the change made by a new prompt does not
-        count as drift. The two seconds after a switch are excluded; seconds weigh as much as they have frames.
+        One common slope with a separate intercept for each prompt, so that the change made by a new
+        prompt does not count as drift. The two seconds after a switch are excluded; seconds weigh
+        as much as they have frames.
         """
         values = self.per_frame(field)
         weights = self.sums["frames"]
@@ -74,7 +81,9 @@ class Measured:
         keep = np.ones(len(values), dtype=bool)
         for switch in self.switches:
             keep &= (starts + 1 <= switch) | (starts >= switch + _SETTLING_SECONDS)
-        prompt = np.searchsorted(np.asarray(sorted(self.switches), dtype=np.float64), starts, side="right")
+        prompt = np.searchsorted(
+            np.asarray(sorted(self.switches), dtype=np.float64), starts, side="right"
+        )
         above = below = 0.0
         for part in np.unique(prompt[keep]):
             chosen = keep & (prompt == part)
@@ -86,7 +95,9 @@ class Measured:
         return quotient(60 * above, below)
 
     def max_deviation(self, field: str) -> float | None:
-        """The difference of largest magnitude, with its sign, between a later second and the mean of the first two."""
+        """The difference of largest magnitude, with its sign, between a later second and the mean
+        of the first two.
+        """
         values = self.per_frame(field)
         weights = self.sums["frames"]
         if len(values) <= REFERENCE_SECONDS:
@@ -96,7 +107,9 @@ class Measured:
         return float(differences[np.abs(differences).argmax()])
 
     def end_over_beginning(self, field: str) -> float | None:
-        """Mean of the last 10 s divided by that of the first 10 (halves of shorter videos); None below 2 s."""
+        """Mean of the last 10 s divided by that of the first 10 (halves of shorter videos); None
+        below 2 s.
+        """
         values = self.per_frame(field)
         weights = self.sums["frames"]
         count = min(COMPARED_SECONDS, len(weights) // 2)
@@ -111,7 +124,9 @@ class Measured:
 
 
 def laplacian_variance(luma: Pixels) -> float:
-    """Variance of the 4-neighbour Laplacian of `[H, W]`, a measure of sharpness. 0 for fewer than 3x3 pixels."""
+    """Variance of the 4-neighbour Laplacian of `[H, W]`, a measure of sharpness. 0 for fewer than
+    3x3 pixels.
+    """
     if min(luma.shape) < 3:
         return 0.0
     x = luma.astype(np.int16)
@@ -124,7 +139,9 @@ def laplacian_variance(luma: Pixels) -> float:
 
 
 def detail_share(luma: Pixels) -> float:
-    """Fraction of the variance of `[H, W]` that is within 4x4 pixel squares (high frequencies); 0 for a flat image."""
+    """Fraction of the variance of `[H, W]` that is within 4x4 pixel squares (high frequencies); 0
+    for a flat image.
+    """
     rows = luma.shape[0] // 4
     columns = luma.shape[1] // 4
     if not rows or not columns:
@@ -145,9 +162,11 @@ OF_LUMA = {
 
 @dataclass(frozen=True)
 class DriftMetric:
-    """A row of `GROUPS`, the one place that names a metric; `measure` gives None where it cannot be measured.
+    """A row of `GROUPS`, the one place that names a metric; `measure` gives None where it cannot be
+    measured.
 
-    Some have a `headline` among the large numbers of the plot, some a `heading` in comparisons of methods.
+    Some have a `headline` among the large numbers of the plot, some a `heading` in comparisons of
+    methods.
     """
 
     key: str
@@ -171,7 +190,9 @@ _PERCENT = "{:.1%}".format
 _SIGNED_PERCENT = "{:+.1%}".format
 
 
-def _slope(field: str, name: str, form: Format = _SIGNED, headline: str = "", heading: str = "") -> DriftMetric:
+def _slope(
+    field: str, name: str, form: Format = _SIGNED, headline: str = "", heading: str = ""
+) -> DriftMetric:
     """The change per minute of a level that `meter.LEVELS` names."""
     key = f"{field}_slope_per_minute"
     return DriftMetric(
@@ -187,7 +208,9 @@ def _slope(field: str, name: str, form: Format = _SIGNED, headline: str = "", he
 def _deviation(field: str, name: str, form: Format = _SIGNED) -> DriftMetric:
     """The largest deviation of a level from the beginning."""
     key = f"{field}_max_deviation"
-    return DriftMetric(key, f"{name}, max. deviation from first 2 s", form, lambda m: m.max_deviation(field))
+    return DriftMetric(
+        key, f"{name}, max. deviation from first 2 s", form, lambda m: m.max_deviation(field)
+    )
 
 
 def _color_drift(measured: Measured) -> float | None:
@@ -228,7 +251,9 @@ GROUPS: dict[str, list[DriftMetric]] = {
             _TWO_DIGITS,
             lambda m: m.frame_seam,
         ),
-        DriftMetric("period_ratio", "every 21 latent frames (5 s)", _TWO_DIGITS, lambda m: m.seam("period")),
+        DriftMetric(
+            "period_ratio", "every 21 latent frames (5 s)", _TWO_DIGITS, lambda m: m.seam("period")
+        ),
     ],
     "Colour, 0-255; saturation in %": [
         _slope("y", "brightness", headline="brightness per minute"),
@@ -274,7 +299,9 @@ GROUPS: dict[str, list[DriftMetric]] = {
             headline="sharpness, end / start",
             heading="sharpness, end/start",
         ),
-        DriftMetric("contrast_ratio", "RMS contrast", _TWO_DIGITS, lambda m: m.end_over_beginning("y_std")),
+        DriftMetric(
+            "contrast_ratio", "RMS contrast", _TWO_DIGITS, lambda m: m.end_over_beginning("y_std")
+        ),
         DriftMetric(
             "detail_ratio",
             "fine detail (variance share below 4 pixels)",
@@ -309,14 +336,20 @@ GROUPS: dict[str, list[DriftMetric]] = {
             lambda m: m.repetition[0],
             headline="repetition (1: a loop)",
         ),
-        DriftMetric("repetition_lag_seconds", "lag, seconds", _TWO_DIGITS, lambda m: m.repetition[1]),
+        DriftMetric(
+            "repetition_lag_seconds", "lag, seconds", _TWO_DIGITS, lambda m: m.repetition[1]
+        ),
     ],
 }
 METRICS = [metric for group in GROUPS.values() for metric in group]
 
 
-def numbers_of(meter: DriftMeter, switches: Sequence[float] = (), seconds: int | None = None) -> Numbers:
-    """All metrics of `GROUPS` for the whole video or its first `seconds`; None where they cannot be measured."""
+def numbers_of(
+    meter: DriftMeter, switches: Sequence[float] = (), seconds: int | None = None
+) -> Numbers:
+    """All metrics of `GROUPS` for the whole video or its first `seconds`; None where they cannot be
+    measured.
+    """
     sums = {name: column[:seconds] for name, column in meter.seconds().items()}
     thumbnails = meter.thumbnails.stack(None if seconds is None else round(seconds * meter.fps))
     measured = Measured(

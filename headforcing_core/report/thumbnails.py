@@ -13,7 +13,8 @@ Array = NDArray[np.float64]
 
 THUMBNAIL = (32, 18)  # width and height in pixels
 MOST_THUMBNAILS = 600
-RESPONSE_SECONDS = 10.0  # measured time after a switch; the mean of its second half is the final state
+# measured time after a switch; the mean of its second half is the final state
+RESPONSE_SECONDS = 10.0
 BEFORE_SECONDS = 2.0  # measured time before a switch; its mean is the initial state
 REPEAT_SECONDS = 2.0  # shorter lags do not count: adjacent frames are similar in every video
 _LONGEST_LAG = 0.75  # of the length: for longer lags there are too few pairs of thumbnails
@@ -22,7 +23,8 @@ _NOISE = 1.0  # 0-255: smaller differences between thumbnails are noise
 
 
 class Thumbnails:
-    """Evenly spaced thumbnails of a video of unknown length: at most `most`, one every `spacing` video frames.
+    """Evenly spaced thumbnails of a video of unknown length: at most `most`, one every `spacing`
+    video frames.
 
     When they are full, every second one is dropped and the spacing doubles.
     """
@@ -52,7 +54,8 @@ class Thumbnails:
 def self_similarity(thumbnails: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Cosine similarity of `n` thumbnails after subtraction of their mean, `[n, n]`, -1 to 1.
 
-    Without the mean, static parts of the video do not contribute: 1 means that the changing parts are equal.
+    Without the mean, static parts of the video do not contribute: 1 means that the changing parts
+    are equal.
     """
     x = thumbnails.reshape(len(thumbnails), -1).astype(np.float32)
     x = x - x.mean(axis=0)
@@ -63,13 +66,19 @@ def self_similarity(thumbnails: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def similarity_by_lag(similarity: NDArray[np.float32]) -> Array:
     """Mean similarity of all pairs of thumbnails with lag 0, 1, 2 ..., up to 3/4 of the length."""
-    return np.array([similarity.diagonal(lag).mean() for lag in range(int(len(similarity) * _LONGEST_LAG) + 1)])
+    return np.array(
+        [similarity.diagonal(lag).mean() for lag in range(int(len(similarity) * _LONGEST_LAG) + 1)]
+    )
 
 
-def repetition(similarity: NDArray[np.float32], spacing_seconds: float) -> tuple[float, float | None]:
-    """The similarity (0..1) at which a video repeats itself, and after how many seconds; 0 and None if it does not.
+def repetition(
+    similarity: NDArray[np.float32], spacing_seconds: float
+) -> tuple[float, float | None]:
+    """The similarity (0..1) at which a video repeats itself, and after how many seconds; 0 and None
+    if it does not.
 
-    That is the shortest lag of at least 2 s at which similarity has risen again, within 5 %, by as much as at any lag.
+    That is the shortest lag of at least 2 s at which similarity has risen again, within 5 %, by as
+    much as at any lag.
     """
     by_lag = similarity_by_lag(similarity)
     rise = by_lag - np.minimum.accumulate(by_lag)
@@ -89,12 +98,15 @@ class SwitchResponse:
 
     video_frame: int
     change: float  # mean absolute difference between the states before and after, 0-255
-    seconds_to_80: float | None  # time until 80 % of the change; None if too little follows or changes
+    # time until 80 % of the change; None if too little follows or changes
+    seconds_to_80: float | None
     by_block: tuple[float, ...]  # mean progress in each following block, from 0 before to 1 after
 
 
 class SwitchWatch:
-    """Collects thumbnails for up to 10 s after each switch, or until the next one, and measures the responses."""
+    """Collects thumbnails for up to 10 s after each switch, or until the next one, and measures the
+    responses.
+    """
 
     def __init__(self, switches: Sequence[int], fps: float, block_frames: int):
         self.switches = frozenset(switches)
@@ -129,15 +141,21 @@ class SwitchWatch:
         after = np.stack(self._after).astype(np.float64)
         return [
             *self._done,
-            response(self._start, self._reference, after=after, block_frames=self._block, fps=self._fps),
+            response(
+                self._start, self._reference, after=after, block_frames=self._block, fps=self._fps
+            ),
         ]
 
 
-def response(video_frame: int, before: Array, after: Array, block_frames: int, fps: float) -> SwitchResponse:
-    """The response to a switch, from the mean thumbnail `before` and the thumbnails `after [n, 18, 32, 3]`.
+def response(
+    video_frame: int, before: Array, after: Array, block_frames: int, fps: float
+) -> SwitchResponse:
+    """The response to a switch, from the mean thumbnail `before` and the thumbnails `after [n, 18,
+    32, 3]`.
 
-    The final state is the mean of the second half of `after`. Progress is the projection of each thumbnail on the
-    direction from `before` to the final state, so that other motion does not count as a response.
+    The final state is the mean of the second half of `after`. Progress is the projection of each
+    thumbnail on the direction from `before` to the final state, so that other motion does not count
+    as a response.
     """
     towards = after[len(after) // 2 :].mean(axis=0) - before
     change = float(np.abs(towards).mean())

@@ -1,4 +1,6 @@
-"""Metadata of a video file about its origin: this pack's own tag, or the graph that ComfyUI stores."""
+"""Metadata of a video file about its origin: this pack's own tag, or the graph that ComfyUI
+stores.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from ..timeline.timeline import MAX_TEXT_BYTES, parse_timeline
 class VideoTags:
     """Origin of a video; everything is None or empty for videos of other programs.
 
-    `texts` are all prompts, `prompts` the same with their start in seconds of the file; empty if that is unknown.
+    `texts` are all prompts, `prompts` the same with their start in seconds of the file; empty if
+    that is unknown.
     """
 
     method: str | None = None
@@ -68,7 +71,9 @@ _STARTS = {
 
 
 def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
-    """Read a graph in API format with one sampler and at most one timeline; linked inputs are not resolved."""
+    """Read a graph in API format with one sampler and at most one timeline; linked inputs are not
+    resolved.
+    """
     sampler = _only(graph, "HeadForcingSampler")
     if sampler is None:
         return VideoTags()
@@ -92,14 +97,18 @@ def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
         parsed = parse_timeline(text, length or None, family.clock, shared)
     except HeadForcingError:
         return plain
-    starts = [parsed.clock.start_video_frame(segment.start_block) / fps for segment in parsed.segments]
+    starts = [
+        parsed.clock.start_video_frame(segment.start_block) / fps for segment in parsed.segments
+    ]
     texts = [one_line(segment.text, MAX_TEXT_BYTES) for segment in parsed.segments]
     return _with_prompts(plain, starts, texts)
 
 
 def _only(graph: dict[str, Any], kind: str) -> dict[str, Any] | None:
     """The inputs of the only node of that class; None if there are none or several."""
-    nodes = [node for node in graph.values() if isinstance(node, dict) and node.get("class_type") == kind]
+    nodes = [
+        node for node in graph.values() if isinstance(node, dict) and node.get("class_type") == kind
+    ]
     inputs = nodes[0].get("inputs") if len(nodes) == 1 else None
     return inputs if isinstance(inputs, dict) else None
 

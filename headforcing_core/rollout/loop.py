@@ -1,4 +1,6 @@
-"""The block loop: a video is generated one block of latent frames at a time (paper, "Preliminary"; METHOD.md)."""
+"""The block loop: a video is generated one block of latent frames at a time (paper, "Preliminary";
+METHOD.md).
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,17 @@ def make_block(
     on_step: StepCallback = lambda block, step, latents: None,
     held: Tensor | None = None,
 ) -> tuple[Tensor, MemoryEvent | None]:
-    """Make block number `block`: denoise over the row's noise levels, clean pass, commit (METHOD.md, "One block").
+    """Make block number `block`: denoise over the row's noise levels, clean pass, commit
+    (METHOD.md, "One block").
 
     Args:
         on_step: as for `rollout`.
-        held: with UniPC, first frames of the block that are given, clean, `[frames, channels, h, w]`.
+        held: with UniPC, first frames of the block that are given, clean, `[frames, channels, h,
+            w]`.
 
     Returns:
-        the clean latents `[frames, channels, h, w]`, and the decision of episodic memory, None for none.
+        the clean latents `[frames, channels, h, w]`, and the decision of episodic memory, None for
+        none.
     """
     cache.begin_block()
     on_step(block, 0, None)
@@ -64,36 +69,50 @@ def rollout(
     part: range | None = None,
     held: Tensor | None = None,
 ) -> Iterator[Block]:
-    """Yield the finished blocks of one video. A block's row is read when the caller asks for the block.
+    """Yield the finished blocks of one video. A block's row is read when the caller asks for the
+    block.
 
     Args:
-        given: the first blocks of the part that are there already, `[frames, channels, h, w]` each. They are yielded
-            unchanged, moved to the cache's device when they are read, and written to a cache that lacks them.
-        on_step: called as `(block, step, predicted clean latents)` after each step, and with step 0 and None before the
-            first; its exceptions stop the rollout within one model call.
-        part: the blocks of the video that this rollout makes, with an empty cache; None: all of them.
+        given: the first blocks of the part that are there already, `[frames, channels, h, w]` each.
+            They are yielded unchanged, moved to the cache's device when they are read, and written
+            to a cache that lacks them.
+        on_step: called as `(block, step, predicted clean latents)` after each step, and with step 0
+            and None before the first; its exceptions stop the rollout within one model call.
+        part: the blocks of the video that this rollout makes, with an empty cache; None: all of
+            them.
         held: given first frames of the first block, as for `make_block`; fewer than a block.
     """
     first = 0 if part is None else part.start
     # of any switch, since rows may be replaced
-    latest: deque[Tensor] = deque(maxlen=max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES))
-    active, block = None, first
+    latest: deque[Tensor] = deque(
+        maxlen=max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES)
+    )
+    active = None
+    block = first
     while block < (len(script) if part is None else part.stop):
-        row, event = script.begin(block), None
+        row = script.begin(block)
+        event = None
         latents = upload(given[block - first], cache.device) if block - first < len(given) else None
-        if latents is None or block - first >= cache.block:  # else the cache was restored and holds this block
+        # else the cache was restored and holds this block
+        if latents is None or block - first >= cache.block:
             if row.prompt != active:
                 model.use_prompt(script.embedding(block))
                 active = row.prompt
             write_clean = partial(_clean_pass, model, cache, begin=partial(on_step, block, 0, None))
             if row.pictures:
-                pictures = [upload(script.pictures[name].latents, cache.device) for name in row.pictures]
+                pictures = [
+                    upload(script.pictures[name].latents, cache.device) for name in row.pictures
+                ]
                 cache.hold_pictures(pictures, write_clean)
             if row.switch is not None:
                 needed = cache.switch_blocks(row.switch)
-                cache.apply_switch(row.switch, write_clean, list(latest)[max(0, len(latest) - needed) :])
+                cache.apply_switch(
+                    row.switch, write_clean, list(latest)[max(0, len(latest) - needed) :]
+                )
             if latents is None:
-                latents, event = make_block(model, cache, row, noise, block, on_step, None if block else held)
+                latents, event = make_block(
+                    model, cache, row, noise, block, on_step, None if block else held
+                )
                 if block + 1 < len(script):  # drawn before anything waits for this block
                     noise.ahead(block + 1, script.rows[block + 1].seed)
             else:
@@ -106,7 +125,10 @@ def rollout(
 
 
 def _clean_pass(
-    model: VideoModel, cache: BlockCache, latents: Tensor, begin: Callable[[], object] = lambda: None
+    model: VideoModel,
+    cache: BlockCache,
+    latents: Tensor,
+    begin: Callable[[], object] = lambda: None,
 ) -> None:
     """The clean pass over latents, for which `begin` is called first."""
     begin()
@@ -115,13 +137,15 @@ def _clean_pass(
 
 
 def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequence[Tensor]:
-    """Split `[frames, channels, h, w]` into blocks; raises HeadForcingError if the last one is not complete."""
+    """Split `[frames, channels, h, w]` into blocks; raises HeadForcingError if the last one is not
+    complete.
+    """
     if latents is None:
         return ()
     if not len(latents) or len(latents) % frames_per_block:
         raise HeadForcingError(
-            f"start frames must fill whole blocks of {frames_per_block} latent frames, got {len(latents)}; "
-            f"drop {len(latents) % frames_per_block} from the end"
+            f"start frames must fill whole blocks of {frames_per_block} latent frames, got "
+            f"{len(latents)}; drop {len(latents) % frames_per_block} from the end"
         )
     return latents.split(frames_per_block)
 
@@ -141,21 +165,29 @@ class MemoryEvent:
     delta: float  # its highest similarity to an entry (paper, Eq. 4); -1 when the memory was empty
     admitted: bool
     merged: list[list[int]] | None = None  # source frames of both entries that were merged for it
-    dropped: list[int] | None = None  # source frames of the entry that was dropped for it (first in, first out)
+    # source frames of the entry that was dropped for it (first in, first out)
+    dropped: list[int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; `dropped` is left out when it is None."""
-        return {key: value for key, value in asdict(self).items() if key != "dropped" or value is not None}
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if key != "dropped" or value is not None
+        }
 
 
 @dataclass(frozen=True)
 class Block:
-    """A finished block: its number in the video, start blocks included, and its latents `[frames, channels, h, w]`."""
+    """A finished block: its number in the video, start blocks included, and its latents `[frames,
+    channels, h, w]`.
+    """
 
     index: int
     latents: Tensor
     event: MemoryEvent | None = None  # the decision of episodic memory after it
-    unfinished: tuple[Tensor, ...] = ()  # of the following blocks, oldest first, where several are denoised together
+    # of the following blocks, oldest first, where several are denoised together
+    unfinished: tuple[Tensor, ...] = ()
 
 
 class BlockCache(KeyValueCache, Protocol):
@@ -168,9 +200,13 @@ class BlockCache(KeyValueCache, Protocol):
     def block(self) -> int: ...
     def begin_block(self) -> None: ...
     def commit(self, prompt: PromptKV) -> MemoryEvent | None: ...
-    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: Callable[[Tensor], None]) -> None: ...
+    def hold_pictures(
+        self, pictures: Sequence[Tensor], write_clean: Callable[[Tensor], None]
+    ) -> None: ...
     def switch_blocks(self, switch: Switch) -> int: ...
-    def apply_switch(self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]) -> None: ...
+    def apply_switch(
+        self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]
+    ) -> None: ...
 
 
 class VideoModel(Protocol):
@@ -187,10 +223,14 @@ class VideoModel(Protocol):
     def prompt(self) -> PromptKV: ...
 
     def use_prompt(self, embedding: Tensor) -> None:
-        """Make the prompt with this text embedding `[tokens, text_dim]` the active one, between two blocks."""
+        """Make the prompt with this text embedding `[tokens, text_dim]` the active one, between two
+        blocks.
+        """
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
-        """Predict the clean latents, same shape, from latents at a noise level, or at one per frame, `[frames]`."""
+        """Predict the clean latents, same shape, from latents at a noise level, or at one per
+        frame, `[frames]`.
+        """
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
         """The clean pass: run at timestep 0, only to write keys and values to the cache."""
@@ -200,7 +240,9 @@ class VideoModel(Protocol):
 
 
 class WanVideoModel:
-    """A Wan backbone as a `VideoModel`; `forward` is `wan.forward_block` or does the same (`GraphedForward`)."""
+    """A Wan backbone as a `VideoModel`; `forward` is `wan.forward_block` or does the same
+    (`GraphedForward`).
+    """
 
     def __init__(
         self,
@@ -209,7 +251,10 @@ class WanVideoModel:
         device: torch.device | str = "cpu",
         forward: Callable[..., Tensor | None] = forward_block,
     ):
-        self.backbone, self.dtype, self.device, self.forward = backbone, dtype, device, forward
+        self.backbone = backbone
+        self.dtype = dtype
+        self.device = device
+        self.forward = forward
 
     @torch.no_grad()
     def use_prompt(self, embedding: Tensor) -> None:
@@ -225,7 +270,9 @@ class WanVideoModel:
         if not isinstance(timesteps, Tensor):
             timesteps = torch.full((len(latents),), timesteps, dtype=torch.float64)
         latents = latents.to(device=self.device, dtype=self.dtype)
-        return self.forward(self.backbone, latents, timesteps, self.prompt, cache, write_only=write_only)
+        return self.forward(
+            self.backbone, latents, timesteps, self.prompt, cache, write_only=write_only
+        )
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         flow = self.flow(latents, sigma, cache)

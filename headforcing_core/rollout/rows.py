@@ -1,4 +1,6 @@
-"""The rows of a video: one per block, with everything that the block adds to what came before it, and its noise."""
+"""The rows of a video: one per block, with everything that the block adds to what came before it,
+and its noise.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Embeddings = Mapping[str, Tensor]  # text embeddings `[tokens, text_dim]` by pro
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that prompts can name: a block of latents `[frames, channels, h, w]`, and the hash of what it shows."""
+    """A picture that prompts can name: a block of latents `[frames, channels, h, w]`, and the hash
+    of what it shows.
+    """
 
     latents: Tensor
     key: str
@@ -32,16 +36,23 @@ class Picture:
 class BlockRow:
     """Everything that one block depends on besides the blocks before it."""
 
-    prompt: str | Blend  # the text of the prompt, or an interpolation of two; its embedding is in the script
-    sigmas: tuple[float, ...] = ()  # noise levels, highest first; empty for a start block, whose latents are given
+    # the text of the prompt, or an interpolation of two; its embedding is in the script
+    prompt: str | Blend
+    # noise levels, highest first; empty for a start block, whose latents are given
+    sigmas: tuple[float, ...] = ()
     seed: int = 0  # of the block's noise
-    switch: Switch | None = None  # before it; None within a prompt, and where a new prompt leaves the cache alone
-    recall: tuple[int, ...] = ()  # what it depends on because of a scene that came back (`scenes.number_recalls`)
+    # before it; None within a prompt, and where a new prompt leaves the cache alone
+    switch: Switch | None = None
+    # what it depends on because of a scene that came back (`scenes.number_recalls`)
+    recall: tuple[int, ...] = ()
     solver: str = "renoise"  # as in `Schedule`
-    pictures: tuple[str, ...] = ()  # names of those that the caches hold from this block on; empty within a prompt
+    # names of those that the caches hold from this block on; empty within a prompt
+    pictures: tuple[str, ...] = ()
 
     def key(self, embedding: str, pictures: Sequence[str] = ()) -> str:
-        """The hash of the row, with those of its text embedding and pictures, and without what all rows share."""
+        """The hash of the row, with those of its text embedding and pictures, and without what all
+        rows share.
+        """
         parts: list[object] = [embedding, list(self.sigmas), self.seed]
         if self.switch is not None and (self.switch.changes_cache or self.recall):
             parts += [self.switch.kind, self.switch.re_anchor, list(self.recall)]
@@ -57,7 +68,9 @@ def lay_out_rows(
     switches: Mapping[int, Switch] = MappingProxyType({}),
     start_blocks: int = 0,
 ) -> list[BlockRow]:
-    """Rows from the prompt of every block; the first `start_blocks` are given and have no noise levels."""
+    """Rows from the prompt of every block; the first `start_blocks` are given and have no noise
+    levels.
+    """
     return [
         BlockRow(
             prompt,
@@ -75,11 +88,12 @@ class HasBegunError(HeadForcingError):
 
 
 class Script:
-    """The rows of one video, of which those that have not begun may be replaced, and the embeddings of their prompts.
+    """The rows of one video, of which those that have not begun may be replaced, and the embeddings
+    of their prompts.
 
     Args:
-        alike: by prompt, the text whose embedding tells which scenes are alike, see `timeline.likeness`; others stand
-            for themselves.
+        alike: by prompt, the text whose embedding tells which scenes are alike, see
+            `timeline.likeness`; others stand for themselves.
         pictures: by name, those that rows hold.
     """
 
@@ -90,7 +104,10 @@ class Script:
         alike: Mapping[str, str] = MappingProxyType({}),
         pictures: Mapping[str, Picture] = MappingProxyType({}),
     ):
-        self.rows, self.embeds, self.alike, self.pictures = tuple(rows), embeds, alike, pictures
+        self.rows = tuple(rows)
+        self.embeds = embeds
+        self.alike = alike
+        self.pictures = pictures
         self.begun = 0  # number of rows that have begun
 
     def __len__(self) -> int:
@@ -107,17 +124,27 @@ class Script:
         return prompt.interpolate(self.embeds) if isinstance(prompt, Blend) else self.embeds[prompt]
 
     def replace(self, other: Script) -> None:
-        """Go on with the rows of another script; raises HasBegunError where one that has begun differs."""
+        """Go on with the rows of another script; raises HasBegunError where one that has begun
+        differs.
+        """
         first = first_difference(self.rows, other.rows)
         if first < min(self.begun, len(self.rows)):
-            raise HasBegunError(f"block {first} has begun; leave everything before block {self.begun} as it was")
-        self.rows, self.embeds, self.alike = other.rows, other.embeds, other.alike
+            raise HasBegunError(
+                f"block {first} has begun; leave everything before block {self.begun} as it was"
+            )
+        self.rows = other.rows
+        self.embeds = other.embeds
+        self.alike = other.alike
 
-    def keys(self, setup: str, ahead: int = 0, more: Mapping[int, str] = MappingProxyType({})) -> list[str]:
-        """The key of every block that is made: the setup's hash, chained with the rows' up to the block.
+    def keys(
+        self, setup: str, ahead: int = 0, more: Mapping[int, str] = MappingProxyType({})
+    ) -> list[str]:
+        """The key of every block that is made: the setup's hash, chained with the rows' up to the
+        block.
 
         Args:
-            ahead: how many of the next rows, or their absence, a block depends on, where blocks are denoised together.
+            ahead: how many of the next rows, or their absence, a block depends on, where blocks are
+                denoised together.
             more: by block, the hash of something else that it depends on.
         """
         hashes: dict[str | Blend, str] = {}
@@ -140,14 +167,19 @@ class Script:
 def first_difference(rows: Sequence[BlockRow], others: Sequence[BlockRow]) -> int:
     """The first block whose rows differ; the length of the shorter video if none does."""
     pairs = zip(rows, others, strict=False)
-    return next((n for n, (row, other) in enumerate(pairs) if row != other), min(len(rows), len(others)))
+    return next(
+        (n for n, (row, other) in enumerate(pairs) if row != other), min(len(rows), len(others))
+    )
 
 
-# ------------------------------------------------------------------------------------------------ noise
+# ------------------------------------------------------------------------------------------------
+# noise
 
 
 class NoiseSource(Protocol):
-    """Noise as a pure function of its arguments, so that a resumed video has the same; `seed` is of the block's row."""
+    """Noise as a pure function of its arguments, so that a resumed video has the same; `seed` is of
+    the block's row.
+    """
 
     def initial(self, block: int, seed: int) -> Tensor:
         """The initial noise of block `block`, `[frames, channels, h, w]` float32."""
@@ -168,7 +200,8 @@ class SeededNoise:
     """
 
     def __init__(self, shape: tuple[int, int, int, int], video: int = 0):
-        self.shape, self.video = shape, video
+        self.shape = shape
+        self.video = video
         self._ahead: dict[tuple[int, int], Tensor] = {}
 
     def initial(self, block: int, seed: int) -> Tensor:
@@ -182,18 +215,22 @@ class SeededNoise:
         self._ahead = {(block, seed): self._draw(block, seed, -1)}
 
     def _draw(self, block: int, seed: int, step: int) -> Tensor:
-        # a hash and not a sum, so that a seed's first block never has the noise of another seed's later block
+        # a hash and not a sum, so that a seed's first block never has the noise of another seed's
+        # later block
         key = struct.pack("<Qqqq", seed % 2**64, self.video, block, step)
         number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little", signed=True)
         return torch.randn(self.shape, generator=torch.Generator().manual_seed(number))
 
 
 class RecordedNoise:
-    """Noise from given tensors, whatever the seed: `noise [frames, channels, h, w]`, which is cut into blocks, and
-    `renoise [blocks, steps - 1, frames_per_block, channels, h, w]`, from block `first_block` on."""
+    """Noise from given tensors, whatever the seed: `noise [frames, channels, h, w]`, which is cut
+    into blocks, and `renoise [blocks, steps - 1, frames_per_block, channels, h, w]`, from block
+    `first_block` on."""
 
     def __init__(self, noise: Tensor, renoise: Tensor, first_block: int = 0):
-        self._noise, self._renoise, self._first_block = noise, renoise, first_block
+        self._noise = noise
+        self._renoise = renoise
+        self._first_block = first_block
         self.size = noise.shape[-2:]  # of the latents, (h, w)
 
     def initial(self, block: int, seed: int = 0) -> Tensor:

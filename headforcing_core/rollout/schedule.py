@@ -24,9 +24,10 @@ class Schedule:
         sigmas: noise levels in (0, 1], strictly decreasing. The model's timestep is `1000 * sigma`.
         frames_per_block: latent frames that are denoised together.
         first_block_sigmas: other noise levels for the first block; None uses `sigmas`.
-        solver: the name of what leads from one noise level to the next, `renoise` (`loop.make_block`) or `unipc`.
-        shot_prefix: stands before the prompt in the first block after a scene cut, and makes every prompt without a tag
-            a scene cut; empty for models that were not trained with one.
+        solver: the name of what leads from one noise level to the next, `renoise`
+            (`loop.make_block`) or `unipc`.
+        shot_prefix: stands before the prompt in the first block after a scene cut, and makes every
+            prompt without a tag a scene cut; empty for models that were not trained with one.
         latents: of the models that the schedule is for.
     """
 
@@ -40,18 +41,24 @@ class Schedule:
     def __post_init__(self) -> None:
         for sigmas in (self.sigmas, self.first_block_sigmas or self.sigmas):
             if not sigmas or len(sigmas) > MAX_STEPS:
-                raise HeadForcingError(f"a schedule needs 1 to {MAX_STEPS} sigmas, got {len(sigmas)}")
+                raise HeadForcingError(
+                    f"a schedule needs 1 to {MAX_STEPS} sigmas, got {len(sigmas)}"
+                )
             falling = all(a > b for a, b in zip(sigmas, sigmas[1:], strict=False))
             if not falling or not all(math.isfinite(s) and 0 < s <= 1 for s in sigmas):
-                raise HeadForcingError(f"sigmas must be decreasing, at most 1 and above 0, got {list(sigmas)}")
+                raise HeadForcingError(
+                    f"sigmas must be decreasing, at most 1 and above 0, got {list(sigmas)}"
+                )
         outside = self.sigmas[0] >= 1 or self.sigmas[-1] < 0.001 or len(self.sigmas) > UNIPC_STEPS
         if self.solver == "unipc" and outside:
             raise HeadForcingError(
-                f"UniPC takes 1 to {UNIPC_STEPS} sigmas below 1 and from 0.001, got {list(self.sigmas)}; leave them "
-                "out, or give their number ('2 steps')"
+                f"UniPC takes 1 to {UNIPC_STEPS} sigmas below 1 and from 0.001, got "
+                f"{list(self.sigmas)}; leave them out, or give their number ('2 steps')"
             )
         if not 1 <= self.frames_per_block <= 64:
-            raise HeadForcingError(f"frames_per_block must be between 1 and 64, got {self.frames_per_block}")
+            raise HeadForcingError(
+                f"frames_per_block must be between 1 and 64, got {self.frames_per_block}"
+            )
 
     @property
     def key(self) -> dict[str, Any]:
@@ -62,7 +69,9 @@ class Schedule:
 
     @property
     def holds_image(self) -> bool:
-        """Whether an image can be the first latent frame, held at timestep 0 while the block's others are denoised."""
+        """Whether an image can be the first latent frame, held at timestep 0 while the block's
+        others are denoised.
+        """
         return self.solver == "unipc" and self.frames_per_block > 1
 
     @property
@@ -76,19 +85,25 @@ class Schedule:
 
     @classmethod
     def warped(
-        cls, steps: list[int], shift: float = 5.0, frames_per_block: int = 3, first: list[int] | None = None
+        cls,
+        steps: list[int],
+        shift: float = 5.0,
+        frames_per_block: int = 3,
+        first: list[int] | None = None,
     ) -> Schedule:
-        """Timesteps out of 1000, shifted by `sigma' = shift * sigma / (1 + (shift - 1) * sigma)`, rounded to float32.
+        """Timesteps out of 1000, shifted by `sigma' = shift * sigma / (1 + (shift - 1) * sigma)`,
+        rounded to float32.
 
-        [1000, 750, 500, 250] at shift 5 is 1, 0.9375, 0.8333, 0.625: Self Forcing's `warp_denoising_step`.
+        [1000, 750, 500, 250] at shift 5 is 1, 0.9375, 0.8333, 0.625: Self Forcing's
+        `warp_denoising_step`.
         """
         first_sigmas = None if first is None else tuple(_shift(step, shift) for step in first)
         return cls(tuple(_shift(step, shift) for step in steps), frames_per_block, first_sigmas)
 
     @classmethod
     def unipc(cls, steps: int, frames_per_block: int = 8, shift: float = 5.0) -> Schedule:
-        """Levels of equal distance from 0.999 downwards, shifted, in float32: four are the timesteps 999, 937, 833 and
-        624."""
+        """Levels of equal distance from 0.999 downwards, shifted, in float32: four are the
+        timesteps 999, 937, 833 and 624."""
         top = _float32(0.999)
         sigmas = tuple(_shift(1000 * top * (1 - step / steps), shift) for step in range(steps))
         return cls(sigmas, frames_per_block, solver="unipc")
@@ -99,7 +114,9 @@ class Schedule:
         try:
             sigmas = [float(part) for part in text.replace(",", " ").split()[: MAX_STEPS + 2]]
         except ValueError:
-            raise HeadForcingError(f"sigmas must be numbers separated by commas, got {text[:80]!r}") from None
+            raise HeadForcingError(
+                f"sigmas must be numbers separated by commas, got {text[:80]!r}"
+            ) from None
         return cls(tuple(sigmas[:-1] if sigmas and sigmas[-1] == 0 else sigmas), frames_per_block)
 
 
@@ -124,19 +141,26 @@ SCHEDULES: dict[str, Schedule] = {
     "krea_14b": Schedule.warped(_FOUR_STEPS),
     "causal_forcing_chunkwise": Schedule.warped(_FOUR_STEPS),
     "causal_forcing_framewise": Schedule.warped(_FOUR_STEPS, frames_per_block=1),
-    "causal_forcing_framewise_2_steps": Schedule.warped([1000, 500], frames_per_block=1, first=_FOUR_STEPS),
-    "causal_forcing_framewise_1_step": Schedule.warped([1000], frames_per_block=1, first=_FOUR_STEPS),
+    "causal_forcing_framewise_2_steps": Schedule.warped(
+        [1000, 500], frames_per_block=1, first=_FOUR_STEPS
+    ),
+    "causal_forcing_framewise_1_step": Schedule.warped(
+        [1000], frames_per_block=1, first=_FOUR_STEPS
+    ),
     "longlive2": LONGLIVE2,
     "self_gradient_forcing": Schedule.warped(_FOUR_STEPS),
     "self_gradient_forcing_framewise": Schedule.warped(_FOUR_STEPS, frames_per_block=1),
 }
 
 
-AUTO_FAMILY = "auto"  # the family of the weights file, see `render.family`; self_forcing where that says nothing
+# the family of the weights file, see `render.family`; self_forcing where that says nothing
+AUTO_FAMILY = "auto"
 
 
 def known_family(name: str) -> str:
-    """A model family by its name; raises HeadForcingError with the list of names for an unknown one."""
+    """A model family by its name; raises HeadForcingError with the list of names for an unknown
+    one.
+    """
     if name == AUTO_FAMILY:
         return next(iter(SCHEDULES))
     if name not in SCHEDULES:
@@ -145,7 +169,9 @@ def known_family(name: str) -> str:
 
 
 def schedule(name: str, sigmas: str = "") -> Schedule:
-    """The schedule of a model family, its noise levels replaced by `sigmas` if that text is not empty."""
+    """The schedule of a model family, its noise levels replaced by `sigmas` if that text is not
+    empty.
+    """
     row = SCHEDULES[known_family(name)]
     if not sigmas.strip():
         return row
@@ -153,7 +179,9 @@ def schedule(name: str, sigmas: str = "") -> Schedule:
     if steps is not None:
         count = int(steps[1])
         if not 1 <= count <= UNIPC_STEPS:
-            raise HeadForcingError(f"sigmas can be 1 to {UNIPC_STEPS} steps of equal distance, got {count}")
+            raise HeadForcingError(
+                f"sigmas can be 1 to {UNIPC_STEPS} steps of equal distance, got {count}"
+            )
         evenly = [1000 - 1000 * step // count for step in range(count)]
         own = Schedule.unipc(count) if row.solver == "unipc" else Schedule.warped(evenly)
         return replace(row, sigmas=own.sigmas, first_block_sigmas=None)

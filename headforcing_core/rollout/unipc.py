@@ -20,13 +20,15 @@ def denoise(
 ) -> Tensor:
     """The clean latents of a block, from noise `x [frames, channels, h, w]` over all noise levels.
 
-    UniPC of order 2 with `B(h) = exp(h) - 1` ("bh2"), predicting clean latents (arXiv 2302.04867; LongLive 2.0,
-    `causal_diffusion_inference.py`). The last step has order 1 and gives the last prediction itself.
+    UniPC of order 2 with `B(h) = exp(h) - 1` ("bh2"), predicting clean latents (arXiv 2302.04867;
+    LongLive 2.0, `causal_diffusion_inference.py`). The last step has order 1 and gives the last
+    prediction itself.
 
     Args:
         model: a `loop.VideoModel`.
         on_step: called as `(step, predicted clean latents)` after each step, from 1.
-        held: first frames of the block that are given, clean, for which the model is asked at timestep 0.
+        held: first frames of the block that are given, clean, for which the model is asked at
+            timestep 0.
     """
     # half the logarithm of the signal-to-noise ratio, with sigma the share of noise
     lam = [math.log1p(-sigma) - math.log(sigma) for sigma in sigmas]
@@ -43,8 +45,10 @@ def denoise(
         x = x.to(x0.device)
         if step:
             x = _correct(before, predictions, sigmas, lam)
-        before, change = x, x0
-        h, after = lam[step + 1] - lam[step], sigmas[step + 1]
+        before = x
+        change = x0
+        h = lam[step + 1] - lam[step]
+        after = sigmas[step + 1]
         if step:
             ratio = (lam[step - 1] - lam[step]) / h
             change = x0 + (predictions[step - 1] - x0) / ratio / 2
@@ -53,8 +57,8 @@ def denoise(
 
 
 def _predict(model: Any, x: Tensor, sigma: float, cache: Any, held: int) -> Tensor:
-    """The clean latents predicted from `x`, whose `held` first frames are clean: the model is asked at the whole
-    timestep below `1000 sigma`, and its flow counts at sigma itself."""
+    """The clean latents predicted from `x`, whose `held` first frames are clean: the model is asked
+    at the whole timestep below `1000 sigma`, and its flow counts at sigma itself."""
     level = whole_timestep(sigma) / 1000
     levels: float | Tensor = level
     if held:
@@ -65,8 +69,12 @@ def _predict(model: Any, x: Tensor, sigma: float, cache: Any, held: int) -> Tens
     return x + (x0 - x) * (sigma / level)
 
 
-def _correct(before: Tensor, predictions: Sequence[Tensor], sigmas: Sequence[float], lam: Sequence[float]) -> Tensor:
-    """The latents of a step once more, from those `before` it, now that the step's prediction (the last) is known."""
+def _correct(
+    before: Tensor, predictions: Sequence[Tensor], sigmas: Sequence[float], lam: Sequence[float]
+) -> Tensor:
+    """The latents of a step once more, from those `before` it, now that the step's prediction (the
+    last) is known.
+    """
     step = len(predictions) - 1
     old, x0 = predictions[step - 1 :]
     h = lam[step] - lam[step - 1]
@@ -75,7 +83,8 @@ def _correct(before: Tensor, predictions: Sequence[Tensor], sigmas: Sequence[flo
     if step > 1:
         ratio = (lam[step - 2] - lam[step - 1]) / h
         f = b / -h - 1
-        b1, b2 = f / b, 2 * (f / -h - 0.5) / b
+        b1 = f / b
+        b2 = 2 * (f / -h - 0.5) / b
         weight = (b2 - b1) / (ratio - 1)
         change = weight * ((predictions[step - 2] - old) / ratio) + (b1 - weight) * (x0 - old)
     return sigmas[step] / sigmas[step - 1] * before - (1 - sigmas[step]) * b * (old + change)

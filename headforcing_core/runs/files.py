@@ -1,8 +1,8 @@
 """Files of a run folder: names, atomic writing, detection of damage.
 
-A file is named `KIND[-INDEX][-KEY]-HASH`, where HASH is a hash of its own bytes. Notes are JSON objects, thumbnails
-JPEG; all other files are safetensors with a single metadata entry, because several would be written in random order and
-equal contents would then give different files.
+A file is named `KIND[-INDEX][-KEY]-HASH`, where HASH is a hash of its own bytes. Notes are JSON
+objects, thumbnails JPEG; all other files are safetensors with a single metadata entry, because
+several would be written in random order and equal contents would then give different files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ FORMAT_VERSION = 3
 _HEX = f"[0-9a-f]{{{SHORT}}}"
 _NOTE = rf"(run|(video|found|opening|seconds|label)-{_HEX})-{_HEX}\.json"
 _TENSORS = rf"(block|state|start)-\d{{5,}}-{_HEX}-{_HEX}\.safetensors"
-# temporary files of a process that was killed while writing: of this module, of safetensors, of `check_writable`
+# temporary files of a process that was killed while writing: of this module, of safetensors, of
+# `check_writable`
 LEFTOVER = r"\.[0-9a-f]{32}\.tmp|\.tmp[0-9A-Za-z]{6}|\.(run|probe)\.[0-9a-f]{8}(\.json)?"
 _PICTURE = rf"thumbnail-{_HEX}-{_HEX}\.jpg"
 _OWN_NAME = re.compile(f"{_NOTE}|{_TENSORS}|{_PICTURE}|{LEFTOVER}")
@@ -39,7 +40,8 @@ _ENTRY = "head_forcing"  # key of the metadata entry
 # kinds of notes whose names other modules need
 FOUND = "found"  # head profile and memory events of the warm-up of an auto profile
 OPENING = "opening"  # memory events of the start blocks
-SECONDS = "seconds"  # of a finished video: the seconds that a block took, and what else a report says
+# of a finished video: the seconds that a block took, and what else a report says
+SECONDS = "seconds"
 LABEL = "label"  # of a video: the words of people on it, and its file
 THUMBNAIL = "thumbnail"  # small picture of a block
 
@@ -66,20 +68,26 @@ def named_hash(path: Path) -> str:
 
 
 def own_files(folder: Path) -> list[Path]:
-    """The files in a folder with names of this module, including temporary ones of killed processes, sorted.
+    """The files in a folder with names of this module, including temporary ones of killed
+    processes, sorted.
 
     Raises HeadForcingError if the folder cannot be read; one that is gone has no files.
     """
     with explained(f"{folder} cannot be read"):
         names = sorted(os.listdir(folder)) if folder.is_dir() else []
-        return [folder / name for name in names if _OWN_NAME.fullmatch(name) and (folder / name).is_file()]
+        return [
+            folder / name
+            for name in names
+            if _OWN_NAME.fullmatch(name) and (folder / name).is_file()
+        ]
 
 
 def files_of(folder: Path, kind: str) -> dict[str, Path]:
-    """The files of one kind by the key in their names; the file of kind `run` has no key and is listed as "run".
+    """The files of one kind by the key in their names; the file of kind `run` has no key and is
+    listed as "run".
 
-    A killed process can leave two files with one key. The later one is returned, because the files written after it
-    depend on it.
+    A killed process can leave two files with one key. The later one is returned, because the files
+    written after it depend on it.
     """
     found = [path for path in own_files(folder) if path.name.startswith(f"{kind}-")]
     return {path.name.split("-")[-2]: path for path in sorted(found, key=_written)}
@@ -95,7 +103,8 @@ def _written(path: Path) -> tuple[int, str]:
 def read_note(path: Path) -> dict[str, Any]:
     """The fields of a JSON note.
 
-    Raises DamagedFile if the content has changed or is of another file, HeadForcingError for another format version.
+    Raises DamagedFile if the content has changed or is of another file, HeadForcingError for
+    another format version.
     """
     return _fields(path, read_bytes(path))
 
@@ -124,19 +133,27 @@ def write_bytes(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
 
 def write_note(folder: Path, stem: str, fields: dict[str, Any]) -> Path:
     """Store JSON fields in a new file `STEM-HASH.json`; returns its path."""
-    text = json.dumps({"format_version": FORMAT_VERSION, **fields}, sort_keys=True, indent=1, default=str)
+    text = json.dumps(
+        {"format_version": FORMAT_VERSION, **fields}, sort_keys=True, indent=1, default=str
+    )
     return _write(folder, stem, ".json", lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def write_tensors(folder: Path, stem: str, tensors: dict[str, Tensor], fields: dict[str, Any]) -> Path:
+def write_tensors(
+    folder: Path, stem: str, tensors: dict[str, Tensor], fields: dict[str, Any]
+) -> Path:
     """Store tensors and JSON fields in a new file `STEM-HASH.safetensors`; returns its path."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     entry = {_ENTRY: json.dumps({"format_version": FORMAT_VERSION, **fields}, sort_keys=True)}
-    return _write(folder, stem, ".safetensors", lambda path: save_file(on_cpu, path, metadata=entry))
+    return _write(
+        folder, stem, ".safetensors", lambda path: save_file(on_cpu, path, metadata=entry)
+    )
 
 
 def _write(folder: Path, stem: str, suffix: str, write: Callable[[Path], Any]) -> Path:
-    """Write a temporary file, flush it to disk and rename it to `STEM-HASH`; HeadForcingError if the disk fails."""
+    """Write a temporary file, flush it to disk and rename it to `STEM-HASH`; HeadForcingError if
+    the disk fails.
+    """
     temporary = folder / f".{uuid.uuid4().hex}.tmp"
     try:
         write(temporary)
@@ -147,7 +164,9 @@ def _write(folder: Path, stem: str, suffix: str, write: Callable[[Path], Any]) -
         sync_folder(folder)
         return path
     except (OSError, SafetensorError) as error:
-        raise HeadForcingError(f"{reason(error)}: {folder} cannot be written{_free(folder)}") from error
+        raise HeadForcingError(
+            f"{reason(error)}: {folder} cannot be written{_free(folder)}"
+        ) from error
     finally:
         with suppress(OSError):  # the next run removes it
             temporary.unlink(missing_ok=True)
@@ -159,7 +178,10 @@ def _free(folder: Path) -> str:
         free = shutil.disk_usage(folder).free / 1e9
     except OSError:
         return ": the folder is gone; queue the same render again"
-    return f" ({free:.1f} GB free): make room and queue the same render again, everything finished so far is kept there"
+    return (
+        f" ({free:.1f} GB free): make room and queue the same render again, everything finished so "
+        "far is kept there"
+    )
 
 
 def _check_hash(path: Path) -> None:
@@ -178,7 +200,7 @@ def _fields(path: Path, text: str | bytes) -> dict[str, Any]:
         raise DamagedFile(f"{path.name} is not a file of a run")
     if version != FORMAT_VERSION:
         raise HeadForcingError(
-            f"{path} has format version {version!r}, this version of Head Forcing reads {FORMAT_VERSION}; "
-            "update the pack, or move the folder away"
+            f"{path} has format version {version!r}, this version of Head Forcing reads "
+            f"{FORMAT_VERSION}; update the pack, or move the folder away"
         )
     return fields

@@ -1,13 +1,15 @@
 """A run folder stores finished blocks on disk, so that an interrupted render can be resumed.
 
-Blocks are content-addressed. A block's key is a hash of everything it depends on: the setup (weights, head roles, size,
-schedule, seed ...), and the prompts and switches of all blocks up to it. Repeating a render therefore finds all its
-blocks; a longer render finds and extends those of the shorter one; a render with another prompt k finds all blocks
-before that prompt. If several blocks are denoised jointly (Rolling Forcing), a block's key covers all of them, and the
-unfinished ones are stored with it.
+Blocks are content-addressed. A block's key is a hash of everything it depends on: the setup
+(weights, head roles, size, schedule, seed ...), and the prompts and switches of all blocks up to
+it. Repeating a render therefore finds all its blocks; a longer render finds and extends those of
+the shorter one; a render with another prompt k finds all blocks before that prompt. If several
+blocks are denoised jointly (Rolling Forcing), a block's key covers all of them, and the unfinished
+ones are stored with it.
 
-A key cannot cover the rounding of a machine. Each block therefore stores the file hash of the block before it, and a
-cache state that of its block, so that blocks of two renders with equal keys but different rounding are never combined.
+A key cannot cover the rounding of a machine. Each block therefore stores the file hash of the block
+before it, and a cache state that of its block, so that blocks of two renders with equal keys but
+different rounding are never combined.
 """
 
 from __future__ import annotations
@@ -53,11 +55,11 @@ def count_blocks(folder: Path, keys: Sequence[str]) -> int:
 
 
 class Take(NamedTuple):
-    """The number of a video among those of its workflow, from 1, and when its first render was begun, in seconds since
-    1970.
+    """The number of a video among those of its workflow, from 1, and when its first render was
+    begun, in seconds since 1970.
 
-    Without a workflow it is that among the videos that begin with the same prompt: with another seed, size, later
-    prompt or length it is another take.
+    Without a workflow it is that among the videos that begin with the same prompt: with another
+    seed, size, later prompt or length it is another take.
     """
 
     number: int
@@ -65,9 +67,11 @@ class Take(NamedTuple):
 
 
 def take_of(folder: Path, key: str, about: Mapping[str, Any]) -> Take:
-    """The take of the video of a run folder whose last block has this key: that of its note, or the next one of the
-    workflow or story that `about` tells, begun now. A video that another workflow made first gets a number here."""
-    highest, begun = 0, time.time()
+    """The take of the video of a run folder whose last block has this key: that of its note, or the
+    next one of the workflow or story that `about` tells, begun now. A video that another workflow
+    made first gets a number here."""
+    highest = 0
+    begun = time.time()
     for run in [path for path in folder.parent.iterdir() if path.is_dir()]:
         with suppress(HeadForcingError):  # who reads the run says so
             for video, path in files_of(run, "video").items():
@@ -94,7 +98,8 @@ class StoredBlock:
 
     latents: Tensor  # `[frames, 16, h, w]`
     event: MemoryEvent | None  # decision of episodic memory after the block
-    unfinished: tuple[Tensor, ...] = ()  # those of the following blocks, if several are denoised jointly
+    # those of the following blocks, if several are denoised jointly
+    unfinished: tuple[Tensor, ...] = ()
 
 
 class RunReader:
@@ -105,13 +110,16 @@ class RunReader:
     """
 
     def __init__(self, folder: Path, setup: str):
-        self.folder, self.setup = folder, setup
+        self.folder = folder
+        self.setup = setup
         self.problems: list[str] = []
-        self._block_hashes: dict[str, str] = {}  # file hash of every block that was read or saved, by key
+        # file hash of every block that was read or saved, by key
+        self._block_hashes: dict[str, str] = {}
 
     def read_blocks(self, keys: Sequence[str]) -> Iterator[StoredBlock]:
         """The stored blocks of the leading `keys`, up to the first that is missing or damaged."""
-        before, files = "", files_of(self.folder, "block")
+        before = ""
+        files = files_of(self.folder, "block")
         for key in keys:
             path = files.get(key[:SHORT])
             content = self._read(path, read_tensors)
@@ -125,10 +133,14 @@ class RunReader:
             before = self._block_hashes[key] = named_hash(path)
             event = fields["event"]
             unfinished = tuple(tensors["unfinished"].unbind()) if "unfinished" in tensors else ()
-            yield StoredBlock(tensors["latents"], None if event is None else MemoryEvent(**event), unfinished)
+            yield StoredBlock(
+                tensors["latents"], None if event is None else MemoryEvent(**event), unfinished
+            )
 
     def load_blocks(self, keys: Sequence[str]) -> list[StoredBlock]:
-        """`read_blocks` as a list; only the last block keeps its `unfinished` latents, to save memory."""
+        """`read_blocks` as a list; only the last block keeps its `unfinished` latents, to save
+        memory.
+        """
         blocks: list[StoredBlock] = []
         for block in self.read_blocks(keys):
             if blocks:
@@ -137,18 +149,27 @@ class RunReader:
         return blocks
 
     def load_state(self, keys: Sequence[str]) -> State | None:
-        """The latest intact cache state after one of these blocks, which must have been read; None without one."""
+        """The latest intact cache state after one of these blocks, which must have been read; None
+        without one.
+        """
         files = files_of(self.folder, "state")
         for key in reversed(keys):
             content = self._read(files.get(key[:SHORT]), read_tensors)
-            if content is not None and (content[1]["key"], content[1]["after"]) == (key, self._block_hashes.get(key)):
+            if content is not None and (content[1]["key"], content[1]["after"]) == (
+                key,
+                self._block_hashes.get(key),
+            ):
                 return content[0], content[1]["plain"]
         return None
 
     def load_start(self) -> Tensor | None:
         """The start frames `[frames, 16, h, w]`, None if there are none."""
         content = self._read(files_of(self.folder, "start").get(self.setup[:SHORT]), read_tensors)
-        return content[0]["latents"] if content is not None and content[1]["key"] == self.setup else None
+        return (
+            content[0]["latents"]
+            if content is not None and content[1]["key"] == self.setup
+            else None
+        )
 
     def load_note(self, kind: str, keys: Sequence[str]) -> dict[str, Any] | None:
         """The first note of a kind that belongs to one of these blocks, None without one."""
@@ -157,7 +178,9 @@ class RunReader:
         return next((note for note in notes if note is not None), None)
 
     def load_events(self, kind: str, keys: Sequence[str]) -> list[MemoryEvent]:
-        """The memory events in the note of a kind that belongs to one of these blocks; empty without one."""
+        """The memory events in the note of a kind that belongs to one of these blocks; empty
+        without one.
+        """
         note = self.load_note(kind, keys)
         return [] if note is None else [MemoryEvent(**event) for event in note["events"]]
 
@@ -185,15 +208,18 @@ class RunReader:
 
 
 class RunFolder(RunReader):
-    """Reads and writes the files of one setup. Use as a context manager: it locks the folder for one process.
+    """Reads and writes the files of one setup. Use as a context manager: it locks the folder for
+    one process.
 
-    Damaged files are removed, so that they are generated again. Entering raises HeadForcingError if another process has
-    the lock and keeps it for `patience` seconds, or if the folder cannot be written.
+    Damaged files are removed, so that they are generated again. Entering raises HeadForcingError if
+    another process has the lock and keeps it for `patience` seconds, or if the folder cannot be
+    written.
     """
 
     def __init__(self, parent: Path, setup: str, about: dict[str, Any], patience: float = 0.0):
         super().__init__(parent / setup[:SHORT], setup)
-        self.about, self.patience = about, patience
+        self.about = about
+        self.patience = patience
         self._lock: FileLock
 
     def __enter__(self) -> RunFolder:
@@ -201,7 +227,8 @@ class RunFolder(RunReader):
         held = lock(self.folder / "lock", self.patience)
         if held is None:
             raise HeadForcingError(
-                f"another render is writing to {self.folder}; wait for it, or change the seed of this one"
+                f"another render is writing to {self.folder}; wait for it, or change the seed of "
+                "this one"
             )
         self._lock = held
         try:
@@ -229,40 +256,53 @@ class RunFolder(RunReader):
         Args:
             event: decision of episodic memory after the block.
             unfinished: partially denoised latents of the following blocks.
-            previous: key of the block before, which must have been read or saved; None for the first generated block.
+            previous: key of the block before, which must have been read or saved; None for the
+                first generated block.
         """
         tensors = {"latents": latents.float()}
         if unfinished:
             tensors["unfinished"] = torch.stack(tuple(unfinished)).float()
         after = "" if previous is None else self._block_hashes[previous]
-        stored = self._write_tensors("block", index, key, tensors, event=event and event.to_dict(), after=after)
+        stored = self._write_tensors(
+            "block", index, key, tensors, event=event and event.to_dict(), after=after
+        )
         self._block_hashes[key] = named_hash(stored)
 
     def save_state(self, index: int, key: str, state: State) -> None:
-        """Store the cache state after a block and remove older states: resuming needs only the latest."""
+        """Store the cache state after a block and remove older states: resuming needs only the
+        latest.
+        """
         tensors, plain = state
-        stored = self._write_tensors("state", index, key, tensors, plain=plain, after=self._block_hashes[key])
+        stored = self._write_tensors(
+            "state", index, key, tensors, plain=plain, after=self._block_hashes[key]
+        )
         self._remove("state-*.safetensors", older_than=stored)
 
     def save_start(self, latents: Tensor) -> Tensor:
-        """Store the start frames `[frames, 16, h, w]` of the setup, unless they are stored already; returns those."""
+        """Store the start frames `[frames, 16, h, w]` of the setup, unless they are stored already;
+        returns those.
+        """
         if (stored := self.load_start()) is None:
             stored = latents.float().cpu()
             self._write_tensors("start", 0, self.setup, {"latents": stored})
         return stored
 
-    def save_video(self, keys: Sequence[str], about: dict[str, Any], in_place_of: Sequence[str] = ()) -> bool:
-        """Store which blocks make up a video, in order, and its description; returns whether it was known already.
+    def save_video(
+        self, keys: Sequence[str], about: dict[str, Any], in_place_of: Sequence[str] = ()
+    ) -> bool:
+        """Store which blocks make up a video, in order, and its description; returns whether it was
+        known already.
 
-        A new video is the next take, or that of the video `in_place_of`, given by its keys, whose note it replaces;
-        blocks stay.
+        A new video is the next take, or that of the video `in_place_of`, given by its keys, whose
+        note it replaces; blocks stay.
         """
         known = keys[-1][:SHORT] in files_of(self.folder, "video")
         take = take_of(self.folder, (keys if known else in_place_of or keys)[-1], about)
         fields = {"setup": self.setup, "keys": list(keys), "about": about}
         self.save_note("video", keys[-1], {**fields, "take": take.number, "begun": take.begun})
         if in_place_of and in_place_of[-1] != keys[-1]:
-            before, after = in_place_of[-1][:SHORT], keys[-1][:SHORT]
+            before = in_place_of[-1][:SHORT]
+            after = keys[-1][:SHORT]
             if (label := files_of(self.folder, LABEL).get(before)) is not None:
                 label.rename(label.with_name(label.name.replace(before, after)))
             self._remove(f"video-{before}-*.json")
@@ -275,7 +315,9 @@ class RunFolder(RunReader):
         self._read(files_of(self.folder, kind).get(key[:SHORT] or kind), read_note)
         self._remove(f"{stem}-*.json", older_than=write_note(self.folder, stem, fields))
 
-    def _write_tensors(self, kind: str, index: int, key: str, tensors: dict[str, Tensor], **fields: Any) -> Path:
+    def _write_tensors(
+        self, kind: str, index: int, key: str, tensors: dict[str, Tensor], **fields: Any
+    ) -> Path:
         stem = f"{kind}-{index:05}-{key[:SHORT]}"
         stored = write_tensors(self.folder, stem, tensors, {"key": key, **fields})
         self._remove(f"{kind}-*-{key[:SHORT]}-*.safetensors", older_than=stored)

@@ -32,7 +32,8 @@ class StoredVideo:
     name: str  # `folder/video`, unique in the parent folder of all runs
     run: RunReader  # reads its files; `run.problems` describes damaged ones
     keys: list[str]  # of its blocks, in order
-    about: dict[str, Any]  # stored at the start of the render: prompts, number of video frames, fps, seed ...
+    # stored at the start of the render: prompts, number of video frames, fps, seed ...
+    about: dict[str, Any]
     take: Take  # its number among the videos of its story
 
     @property
@@ -40,7 +41,8 @@ class StoredVideo:
         return self.run.folder
 
     def blocks(self) -> Iterator[Tensor]:
-        """The finished latent frames from the beginning, start frames first, one block `[frames, 16, h, w]` at a time.
+        """The finished latent frames from the beginning, start frames first, one block `[frames,
+        16, h, w]` at a time.
 
         Raises HeadForcingError if no block can be read or the start frames are missing.
         """
@@ -51,14 +53,20 @@ class StoredVideo:
         return torch.cat(list(self.blocks()))
 
     def first_events(self) -> list[MemoryEvent]:
-        """Decisions of episodic memory that belong to no block: of start frames, and before roles were found."""
-        return [event for kind in (OPENING, FOUND) for event in self.run.load_events(kind, self.keys)]
+        """Decisions of episodic memory that belong to no block: of start frames, and before roles
+        were found.
+        """
+        return [
+            event for kind in (OPENING, FOUND) for event in self.run.load_events(kind, self.keys)
+        ]
 
     def read(self) -> Iterator[StoredBlock]:
         """The finished blocks with their decisions, start frames first; raises as `blocks` does."""
         start = self.run.load_start()
         if start is None and self.about.get("start_frames"):
-            raise HeadForcingError(f"the start frames of this video in {self.folder} are missing or damaged")
+            raise HeadForcingError(
+                f"the start frames of this video in {self.folder} are missing or damaged"
+            )
         held = self.about.get("held_frames")  # part of the first block
         given = [] if start is None or held else [StoredBlock(start, None)]
         empty = True
@@ -69,7 +77,8 @@ class StoredVideo:
             damaged = "".join(f"; {problem}" for problem in self.run.problems)
             raise HeadForcingError(f"{self.folder} holds no finished block of this video{damaged}")
 
-    # ---------------------------------------------------------------------------------------- as a list shows it
+    # ---------------------------------------------------------------------------------------- as a
+    # list shows it
 
     @property
     def finished(self) -> int:
@@ -84,7 +93,9 @@ class StoredVideo:
     @property
     def finished_seconds(self) -> float:
         """Length of what is stored, start frames included."""
-        frames = self.about.get("start_frames", 0) + self.finished * self.about.get("frames_per_block", 3)
+        frames = self.about.get("start_frames", 0) + self.finished * self.about.get(
+            "frames_per_block", 3
+        )
         return min(self.seconds, video_frames_of(frames) / self.about.get("fps", VIDEO_FPS))
 
     @property
@@ -96,14 +107,26 @@ class StoredVideo:
     def length(self) -> str:
         """`m:ss`, of an unfinished one with how much of it there is."""
         whole = _minutes(self.seconds)
-        return whole if self.finished == len(self.keys) else f"{_minutes(self.finished_seconds)} of {whole}"
+        return (
+            whole
+            if self.finished == len(self.keys)
+            else f"{_minutes(self.finished_seconds)} of {whole}"
+        )
 
     @property
     def story(self) -> str:
         """The first prompt, and the last one that was re-rolled with its seed."""
-        prompts, seeds = self.about["prompts"], self.about.get("seeds", [])
-        texts = [text if seed is None else f"[seed {seed}] {text}" for text, seed in zip(prompts, seeds, strict=False)]
-        rolled = [number for number, seed in enumerate(seeds[: len(prompts)]) if seed is not None and number]
+        prompts = self.about["prompts"]
+        seeds = self.about.get("seeds", [])
+        texts = [
+            text if seed is None else f"[seed {seed}] {text}"
+            for text, seed in zip(prompts, seeds, strict=False)
+        ]
+        rolled = [
+            number
+            for number, seed in enumerate(seeds[: len(prompts)])
+            if seed is not None and number
+        ]
         shown = [(texts or prompts or [""])[0], *(texts[number] for number in rolled[-1:])]
         return " / ".join(_cut(text, 64 // len(shown)) for text in shown)
 
@@ -121,11 +144,14 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
-# ------------------------------------------------------------------------------------------------ finding videos
+# ------------------------------------------------------------------------------------------------
+# finding videos
 
 
 def stored_videos(parent: Path) -> list[StoredVideo]:
-    """All videos in a folder of runs, the last begun first; unreadable ones are logged and skipped."""
+    """All videos in a folder of runs, the last begun first; unreadable ones are logged and
+    skipped.
+    """
     videos, problems = survey(parent)
     for problem in problems:
         log.warning("Head Forcing: %s", problem)
@@ -133,7 +159,9 @@ def stored_videos(parent: Path) -> list[StoredVideo]:
 
 
 def survey(parent: Path) -> tuple[list[StoredVideo], list[str]]:
-    """All videos in a folder of runs, the last begun first, and the problems of unreadable ones, one sentence each."""
+    """All videos in a folder of runs, the last begun first, and the problems of unreadable ones,
+    one sentence each.
+    """
     videos: list[StoredVideo] = []
     problems: list[str] = []
     for folder in run_folders(parent):
@@ -151,39 +179,59 @@ def _last_begun(video: StoredVideo) -> tuple[float, int]:
 def find_video(parent: Path, name: str) -> StoredVideo | None:
     """The video of that name in a folder of runs; only its own run folder is read."""
     with suppress(HeadForcingError, OSError):  # as if it were not there; `survey` says why
-        folders = [folder for folder in run_folders(parent) if name.rpartition("/")[0] == folder.name]
-        return next((video for folder in folders for video in videos_of(folder, []) if video.name == name), None)
+        folders = [
+            folder for folder in run_folders(parent) if name.rpartition("/")[0] == folder.name
+        ]
+        return next(
+            (video for folder in folders for video in videos_of(folder, []) if video.name == name),
+            None,
+        )
     return None
 
 
 def find_stored(place: Path) -> StoredVideo:
-    """The video at `RUNS/FOLDER/VIDEO`, as `runs list` names it, or the last begun of the run folder `RUNS/FOLDER`.
+    """The video at `RUNS/FOLDER/VIDEO`, as `runs list` names it, or the last begun of the run
+    folder `RUNS/FOLDER`.
 
     Raises HeadForcingError where there is none.
     """
     place = Path(os.path.abspath(place))
-    folder, problems = place if place.is_dir() else place.parent, list[str]()
+    folder = place if place.is_dir() else place.parent
+    problems = list[str]()
     videos = videos_of(folder, problems)
-    if found := [video for video in videos if place == folder or video.name.endswith(f"/{place.name}")]:
+    if found := [
+        video for video in videos if place == folder or video.name.endswith(f"/{place.name}")
+    ]:
         return max(found, key=_last_begun)
     damaged = "".join(f"; {problem}" for problem in problems)
-    raise HeadForcingError(f"{place} is no run folder, and no video in one; `runs list` names them{damaged}")
+    raise HeadForcingError(
+        f"{place} is no run folder, and no video in one; `runs list` names them{damaged}"
+    )
 
 
 def videos_of(folder: Path, problems: list[str]) -> list[StoredVideo]:
-    """The videos of a run folder; adds to `problems`. Raises HeadForcingError for one of another format."""
+    """The videos of a run folder; adds to `problems`. Raises HeadForcingError for one of another
+    format.
+    """
     videos = []
     notes = {**files_of(folder, "run"), **files_of(folder, "video")}
     for key, path in notes.items():
         try:
             note = read_note(path)
             if key != "run":
-                name, run = f"{folder.name}/{key}", RunReader(folder, note["setup"])
-                videos.append(StoredVideo(name, run, note["keys"], note["about"], Take(note["take"], note["begun"])))
+                name = f"{folder.name}/{key}"
+                run = RunReader(folder, note["setup"])
+                videos.append(
+                    StoredVideo(
+                        name, run, note["keys"], note["about"], Take(note["take"], note["begun"])
+                    )
+                )
         except FileNotFoundError:  # a render has just replaced it
             continue
         except (DamagedFile, OSError) as error:
-            problems.append(f"{folder.name}: {why(path, error)}; repeating the same render restores it")
+            problems.append(
+                f"{folder.name}: {why(path, error)}; repeating the same render restores it"
+            )
     return videos
 
 
@@ -195,4 +243,8 @@ def run_folders(parent: Path) -> list[Path]:
 
 def why(path: Path, error: Exception) -> str:
     """The sentence for a file or folder that cannot be read."""
-    return str(error) if isinstance(error, HeadForcingError) else f"{path.name} cannot be read ({reason(error)})"
+    return (
+        str(error)
+        if isinstance(error, HeadForcingError)
+        else f"{path.name} cannot be read ({reason(error)})"
+    )

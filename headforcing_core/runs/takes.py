@@ -40,12 +40,15 @@ class Label:
 
     title: str = ""  # its name, empty for none
     starred: bool = False  # whether it has a star
-    file: str = ""  # name below the output folder of the last video file that was made of it; empty for none
+    # name below the output folder of the last video file that was made of it; empty for none
+    file: str = ""
     made_by: str = ""  # what made the file, by which it is known again
 
 
 def read_label(folder: Path, key: str) -> Label:
-    """The label of the video of a run folder whose last block has this key; an empty one where it has none."""
+    """The label of the video of a run folder whose last block has this key; an empty one where it
+    has none.
+    """
     with suppress(HeadForcingError, OSError, KeyError):  # damaged: as if it had none
         note = read_note(files_of(folder, LABEL)[key[:SHORT]])
         return Label(note["title"], note["starred"], note["file"], note.get("made_by", ""))
@@ -62,27 +65,35 @@ def write_label(folder: Path, key: str, **changed: Any) -> None:
             before.unlink(missing_ok=True)
 
 
-# ------------------------------------------------------------------------------------------------------ pictures
+# -------------------------------------------------------------------------------------------------
+# pictures
 
 
 def pictured_blocks(video: StoredVideo) -> list[int]:
-    """The finished blocks among those that are shown: the first one, and others at equal distances over the video."""
-    last, most, finished = len(video.keys) - 1, min(MOST, len(video.keys)), video.finished
+    """The finished blocks among those that are shown: the first one, and others at equal distances
+    over the video.
+    """
+    last = len(video.keys) - 1
+    most = min(MOST, len(video.keys))
+    finished = video.finished
     places = [number * last // max(1, most - 1) for number in range(most)]
     return [place for place in places if place < finished]
 
 
 def thumbnail(video: StoredVideo, number: int, draw: Callable[[Tensor], bytes]) -> bytes | None:
-    """The JPEG of a take's `number`-th pictured block; None where there is none or it cannot be read.
+    """The JPEG of a take's `number`-th pictured block; None where there is none or it cannot be
+    read.
 
-    It is read from the run folder, else made by `draw` from the block's first latent frame `[16, h, w]` and kept there:
-    takes that share a block share its picture.
+    It is read from the run folder, else made by `draw` from the block's first latent frame `[16, h,
+    w]` and kept there: takes that share a block share its picture.
     """
-    blocks, folder = pictured_blocks(video), video.folder
+    blocks = pictured_blocks(video)
+    folder = video.folder
     if not 0 <= number < len(blocks):
         return None
     key = video.keys[blocks[number]]
-    with suppress(HeadForcingError, OSError, KeyError):  # none yet, damaged, or gone with its folder: made again
+    # none yet, damaged, or gone with its folder: made again
+    with suppress(HeadForcingError, OSError, KeyError):
         return read_bytes(files_of(folder, THUMBNAIL)[key[:SHORT]])
     try:
         tensors, fields = read_tensors(files_of(folder, "block")[key[:SHORT]])
@@ -96,7 +107,8 @@ def thumbnail(video: StoredVideo, number: int, draw: Callable[[Tensor], bytes]) 
     return picture
 
 
-# ------------------------------------------------------------------------------------------ disk space and removal
+# ------------------------------------------------------------------------------------------ disk
+# space and removal
 
 
 def _stats(folder: Path) -> dict[Path, os.stat_result]:
@@ -114,16 +126,28 @@ def disk_bytes(folder: Path) -> int:
 
 
 def take_bytes(video: StoredVideo, videos: Iterable[StoredVideo]) -> tuple[int, int]:
-    """Disk space in bytes of a take's files, and of those among them that none of `videos` needs."""
+    """Disk space in bytes of a take's files, and of those among them that none of `videos`
+    needs.
+    """
     stats = _stats(video.folder)
-    others = [other for other in videos if other.folder == video.folder and other.name != video.name]
-    every, own = (sum(stats[path].st_size for path in _files_of_take(video, stats, them)) for them in ([], others))
+    others = [
+        other for other in videos if other.folder == video.folder and other.name != video.name
+    ]
+    every, own = (
+        sum(stats[path].st_size for path in _files_of_take(video, stats, them))
+        for them in ([], others)
+    )
     return every, own
 
 
-def _files_of_take(video: StoredVideo, paths: Iterable[Path], others: Iterable[StoredVideo]) -> list[Path]:
-    """The files of a take among those of its run folder, without those that other videos in it need."""
-    last, own = video.keys[-1][:SHORT], {key[:SHORT] for key in video.keys}
+def _files_of_take(
+    video: StoredVideo, paths: Iterable[Path], others: Iterable[StoredVideo]
+) -> list[Path]:
+    """The files of a take among those of its run folder, without those that other videos in it
+    need.
+    """
+    last = video.keys[-1][:SHORT]
+    own = {key[:SHORT] for key in video.keys}
     own -= {key[:SHORT] for other in others for key in other.keys}
 
     def is_its(path: Path) -> bool:
@@ -134,32 +158,43 @@ def _files_of_take(video: StoredVideo, paths: Iterable[Path], others: Iterable[S
 
 
 def remove_take(video: StoredVideo) -> int:
-    """Remove a take: the files that no other video needs, and with the last one the run folder. Returns bytes freed.
+    """Remove a take: the files that no other video needs, and with the last one the run folder.
+    Returns bytes freed.
 
-    Raises HeadForcingError, and removes nothing, while the folder is being rendered to, or where another video in it
+    Raises HeadForcingError, and removes nothing, while the folder is being rendered to, or where
+    another video in it
     cannot be read: its blocks might be the same.
     """
-    folder, problems = video.folder, list[str]()
+    folder = video.folder
+    problems = list[str]()
     others = [other for other in videos_of(folder, problems) if other.name != video.name]
     if problems:
         raise HeadForcingError(f"{problems[0]}; until then no take of this run is deleted")
-    freed, problem = _remove(folder, lambda paths: _files_of_take(video, paths, others) if others else paths)
+    freed, problem = _remove(
+        folder, lambda paths: _files_of_take(video, paths, others) if others else paths
+    )
     if problem:
         raise HeadForcingError(f"the take is not deleted: {problem}")
     return freed
 
 
 def _remove(folder: Path, choose: Callable[[list[Path]], list[Path]] = list) -> tuple[int, str]:
-    """Remove the chosen ones of this pack's files, and with the last of them the folder, if it is empty then.
+    """Remove the chosen ones of this pack's files, and with the last of them the folder, if it is
+    empty then.
 
-    Returns the bytes freed, and why something that was to be removed is still there, empty for nothing.
+    Returns the bytes freed, and why something that was to be removed is still there, empty for
+    nothing.
     """
     if (held := lock(folder / "lock")) is None:
         return 0, "it is being rendered"
-    freed, path, left = 0, folder, True
+    freed = 0
+    path = folder
+    left = True
     try:
         # the note on the video comes last: a take that was removed in part is still listed
-        for path in sorted(choose(own_files(folder)), key=lambda path: path.name.startswith("video-")):
+        for path in sorted(
+            choose(own_files(folder)), key=lambda path: path.name.startswith("video-")
+        ):
             with suppress(FileNotFoundError):  # a page has just replaced it
                 size = path.stat().st_size
                 path.unlink()
@@ -185,17 +220,19 @@ class Pruned:
 
     removed: list[Path] = field(default_factory=list)  # folders that are gone
     freed: int = 0  # bytes on the disk of all files that were removed
-    stayed: dict[str, str] = field(default_factory=dict)  # that should have gone, by name, and why they are there
+    # that should have gone, by name, and why they are there
+    stayed: dict[str, str] = field(default_factory=dict)
 
 
 def prune(parent: Path, keep_bytes: int) -> Pruned:
     """Remove runs, the oldest first, until the others take at most `keep_bytes`.
 
-    Only folders with a readable `run-*.json` count as runs, only files of this pack are removed, and a folder only if
-    it is empty then. Locked runs, which are being rendered, are kept. Raises HeadForcingError if `parent` cannot be
-    read.
+    Only folders with a readable `run-*.json` count as runs, only files of this pack are removed,
+    and a folder only if it is empty then. Locked runs, which are being rendered, are kept. Raises
+    HeadForcingError if `parent` cannot be read.
     """
-    total, done = 0, Pruned()
+    total = 0
+    done = Pruned()
     for folder in sorted(_runs(parent, done), key=_last_written, reverse=True):
         try:
             total += disk_bytes(folder)
@@ -216,7 +253,8 @@ def _runs(parent: Path, done: Pruned) -> Iterator[Path]:
     for folder in run_folders(parent):
         try:
             own = [] if folder.is_symlink() else own_files(folder)
-            if any(read_bytes(path) for path in own if path.name.startswith("run-")):  # of any format
+            # of any format
+            if any(read_bytes(path) for path in own if path.name.startswith("run-")):
                 yield folder
             elif own:
                 done.stayed[folder.name] = "it has files of a run but no run-*.json"
@@ -226,4 +264,7 @@ def _runs(parent: Path, done: Pruned) -> Iterator[Path]:
 
 def _last_written(folder: Path) -> float:
     """The time at which a render last wrote to a run folder; a look at it makes thumbnails."""
-    return max((s.st_mtime for path, s in _stats(folder).items() if THUMBNAIL not in path.name), default=0.0)
+    return max(
+        (s.st_mtime for path, s in _stats(folder).items() if THUMBNAIL not in path.name),
+        default=0.0,
+    )

@@ -1,4 +1,6 @@
-"""Braces in prompts: ComfyUI's text box chooses words with `{red|blue}`; `\\{red|blue\\}` are braces themselves."""
+"""Braces in prompts: ComfyUI's text box chooses words with `{red|blue}`; `\\{red|blue\\}` are
+braces themselves.
+"""
 
 from __future__ import annotations
 

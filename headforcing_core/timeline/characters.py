@@ -4,20 +4,26 @@ from __future__ import annotations
 
 _LINE_ENDS = "\r\x0b\x0c\x85\u2028\u2029"
 _SPACES = (
-    "\t\x1c\x1d\x1e\x1f\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u2800"
-    "\u3000\u3164"
+    "\t\x1c\x1d\x1e\x1f\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u202f\u205f\u2800\u3000\u3164"
 )
 _WIDTH_ZERO = "\xad\u034f\u180e\u200b\u2060\u2061\u2062\u2063\u2064\ufeff"
-_CLEAN = str.maketrans(dict.fromkeys(_LINE_ENDS, "\n") | dict.fromkeys(_SPACES, " ") | dict.fromkeys(_WIDTH_ZERO, ""))
+_CLEAN = str.maketrans(
+    dict.fromkeys(_LINE_ENDS, "\n") | dict.fromkeys(_SPACES, " ") | dict.fromkeys(_WIDTH_ZERO, "")
+)
 
 STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("“”„‟", '"'))
 
 
 def clean(text: str) -> str:
-    """A text in which all blank characters are spaces, all line ends newlines, and no mark has width zero."""
+    """A text in which all blank characters are spaces, all line ends newlines, and no mark has
+    width zero.
+    """
     return text.replace("\r\n", "\n").translate(_CLEAN)
 
 
 def fold(text: str) -> str:
-    """One line of valid Unicode: white space and NUL become single spaces, lone surrogates become "?"."""
+    """One line of valid Unicode: white space and NUL become single spaces, lone surrogates become
+    "?".
+    """
     return " ".join(clean(text).replace("\0", " ").encode("utf-8", "replace").decode().split())

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ..errors import HeadForcingError
 
-TEMPORAL_STRIDE = 4  # video frames per latent frame of the causal VAE; the first latent frame of a video holds one
+# video frames per latent frame of the causal VAE; the first latent frame of a video holds one
+TEMPORAL_STRIDE = 4
 VIDEO_FPS = 16
 MAX_SECONDS = 36_000.0
 
@@ -19,10 +20,11 @@ def video_frames_of(latent_frames: int) -> int:
 
 @dataclass(frozen=True)
 class BlockClock:
-    """Converts between seconds, video frames at `fps` and blocks of `frames_per_block` latent frames.
+    """Converts between seconds, video frames at `fps` and blocks of `frames_per_block` latent
+    frames.
 
-    n blocks decode to 4(n * frames_per_block - 1) + 1 video frames; where they `continue` start frames, to 3 more.
-    Raises HeadForcingError for values out of range.
+    n blocks decode to 4(n * frames_per_block - 1) + 1 video frames; where they `continue` start
+    frames, to 3 more. Raises HeadForcingError for values out of range.
     """
 
     frames_per_block: int = 3
@@ -31,7 +33,9 @@ class BlockClock:
 
     def __post_init__(self) -> None:
         if type(self.frames_per_block) is not int or not 1 <= self.frames_per_block <= 1000:
-            raise HeadForcingError(f"frames_per_block must be a whole number in 1-1000, got {self.frames_per_block!r}")
+            raise HeadForcingError(
+                f"frames_per_block must be a whole number in 1-1000, got {self.frames_per_block!r}"
+            )
         if not is_finite(self.fps) or not 0 < self.fps <= 1000:
             raise HeadForcingError(f"fps must be above 0 and at most 1000, got {self.fps!r}")
 
@@ -60,14 +64,18 @@ class BlockClock:
         return self.video_frames(block) / self.fps
 
     def blocks_for(self, seconds: float) -> int:
-        """The smallest number of blocks, at least one, whose video frames last `seconds` or longer."""
+        """The smallest number of blocks, at least one, whose video frames last `seconds` or
+        longer.
+        """
         # 1e-6: a length such as 9 / 16 s must not need one more frame because of rounding
         video_frames = math.ceil(self._position(seconds) - 1e-6)
         per_block = TEMPORAL_STRIDE * self.frames_per_block
         return max(1, -(-(video_frames + self._missing) // per_block))
 
     def block_at(self, seconds: float) -> int:
-        """The 0-based block whose start is nearest to `seconds`; the earlier of two equally near ones."""
+        """The 0-based block whose start is nearest to `seconds`; the earlier of two equally near
+        ones.
+        """
         position = self._position(seconds)
         block = int((position + self._missing) // (TEMPORAL_STRIDE * self.frames_per_block))
         before = position - self.video_frames(block)
@@ -77,7 +85,9 @@ class BlockClock:
     def _position(self, seconds: float) -> float:
         """`seconds` as a fractional number of video frames."""
         if not is_finite(seconds) or not 0 <= seconds <= 1e9:
-            raise HeadForcingError(f"a time must be a number of seconds from 0 to 1e9, got {seconds!r}")
+            raise HeadForcingError(
+                f"a time must be a number of seconds from 0 to 1e9, got {seconds!r}"
+            )
         return seconds * self.fps
 
 
@@ -88,7 +98,9 @@ def format_time(seconds: float) -> str:
 
 
 def cut_to_millisecond(seconds: float) -> float:
-    """Seconds truncated to the millisecond; not rounded, so that a duration never extends into one more block."""
+    """Seconds truncated to the millisecond; not rounded, so that a duration never extends into one
+    more block.
+    """
     return math.floor(seconds * 1000 + 1e-6) / 1000
 
 

@@ -1,4 +1,6 @@
-"""Answers to a visual editor of the timeline: a text as segments, and changed segments as a text."""
+"""Answers to a visual editor of the timeline: a text as segments, and changed segments as a
+text.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +19,38 @@ from .prompt import Prompt, TimelineError
 from .switch import MAX_SEED, RESET, Switch, read_tag, tag_of
 from .timeline import Timeline, parse_timeline
 
-_KINDS: dict[type, str] = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "an object"}
+_KINDS: dict[type, str] = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
 
 
-def answer(request: object, clock: BlockClock | None = None, plain: Switch = RESET) -> dict[str, Any]:
+def answer(
+    request: object, clock: BlockClock | None = None, plain: Switch = RESET
+) -> dict[str, Any]:
     """Segments of a text, or the text of segments with what it is parsed to.
 
     Args:
-        request: `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` of *Prompt Timeline*, and either
-            `text`, or `segments`, the `length` in seconds that the text sets, and the words `shared` by its prompts.
-            A segment has `text`, `start_block`, `switch` (null or its fields), `seed` (null or digits as text, as it
-            can exceed JavaScript's whole numbers) and `asked`, the time in seconds that the text has for it, or null.
+        request: `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` of *Prompt
+            Timeline*, and either `text`, or `segments`, the `length` in seconds that the text sets,
+            and the words `shared` by its prompts. A segment has `text`, `start_block`, `switch`
+            (null or its fields), `seed` (null or digits as text, as it can exceed JavaScript's
+            whole numbers) and `asked`, the time in seconds that the text has for it, or null.
         clock: defines the blocks.
         plain: the model's switch where the node says `reset`.
 
-    The answer holds the keys below, with segments as `_describe` makes them. For a story that is longer than `seconds`
-    it also holds these as `beyond`, and why it cannot be rendered as `refusal`. For a text that is no timeline it holds
-    `error` and `line` (1-based or None). Raises HeadForcingError for a request of another form.
+    The answer holds the keys below, with segments as `_describe` makes them. For a story that is
+    longer than `seconds` it also holds these as `beyond`, and why it cannot be rendered as
+    `refusal`. For a text that is no timeline it holds `error` and `line` (1-based or None). Raises
+    HeadForcingError for a request of another form.
     """
     if not isinstance(request, Mapping):
-        raise HeadForcingError(f"expected a JSON object with text or segments, found {type(request).__name__}")
+        raise HeadForcingError(
+            f"expected a JSON object with text or segments, found {type(request).__name__}"
+        )
     seconds, shared, default = read_widgets(request)
     clock = clock or BlockClock()
     if default == RESET:
@@ -68,25 +82,41 @@ def answer(request: object, clock: BlockClock | None = None, plain: Switch = RES
     return answer
 
 
-def _parse(text: str, seconds: float, clock: BlockClock, shared: str, default: Switch) -> tuple[Timeline, str]:
-    """The timeline of a text, and why it does not fit into `seconds`; then it has the length that the text asks for."""
+def _parse(
+    text: str, seconds: float, clock: BlockClock, shared: str, default: Switch
+) -> tuple[Timeline, str]:
+    """The timeline of a text, and why it does not fit into `seconds`; then it has the length that
+    the text asks for.
+    """
     try:
-        return parse_timeline(text, seconds or None, clock, shared_prompt=shared, switch=default), ""
+        return parse_timeline(
+            text, seconds or None, clock, shared_prompt=shared, switch=default
+        ), ""
     except TimelineError as error:
         if not seconds:
             raise
         with suppress(TimelineError):
-            return parse_timeline(text, None, clock, shared_prompt=shared, switch=default), str(error)
+            return parse_timeline(text, None, clock, shared_prompt=shared, switch=default), str(
+                error
+            )
         raise
 
 
 def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
-    """`seconds`, shared prompt and default switch of *Prompt Timeline*; raises HeadForcingError for a wrong value."""
-    return _number(fields, "seconds"), _get(fields, "shared_prompt", str, ""), _switch(fields, "switch")
+    """`seconds`, shared prompt and default switch of *Prompt Timeline*; raises HeadForcingError for
+    a wrong value.
+    """
+    return (
+        _number(fields, "seconds"),
+        _get(fields, "shared_prompt", str, ""),
+        _switch(fields, "switch"),
+    )
 
 
 def words_key(words: str) -> str:
-    """A short hash of the words of a rendered prompt, by which a page knows its scene wherever it stands."""
+    """A short hash of the words of a rendered prompt, by which a page knows its scene wherever it
+    stands.
+    """
     return digest(words)[:8]
 
 
@@ -134,7 +164,13 @@ def _place(segments: list[Any]) -> list[PlacedPrompt]:
 def _seed(value: object) -> int | None:
     if value is None:
         return None
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 20 and int(value) <= MAX_SEED:
+    if (
+        isinstance(value, str)
+        and value.isascii()
+        and value.isdigit()
+        and len(value) <= 20
+        and int(value) <= MAX_SEED
+    ):
         return int(value)
     raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {value!r:.40}")
 
@@ -159,13 +195,16 @@ def _get(fields: Mapping[str, Any], name: str, kind: type, default: Any = None) 
 def _number(fields: Mapping[str, Any], name: str) -> float:
     value = fields.get(name, 0)
     if type(value) not in (int, float) or not is_finite(value) or not 0 <= value <= MAX_SECONDS:
-        raise HeadForcingError(f"{name} must be a number of seconds in 0-{MAX_SECONDS:.0f}, got {value!r:.40}")
+        raise HeadForcingError(
+            f"{name} must be a number of seconds in 0-{MAX_SECONDS:.0f}, got {value!r:.40}"
+        )
     return float(value)
 
 
 @dataclass(frozen=True)
 class PlacedPrompt:
-    """A prompt as it is written, and the 0-based block it begins at; None for a switch, seed or time of no text.
+    """A prompt as it is written, and the 0-based block it begins at; None for a switch, seed or
+    time of no text.
 
     `asked` is the time that was written for it, in seconds.
     """
@@ -184,16 +223,19 @@ def write_timeline(
     default: Switch = RESET,
     shared: str = "",
 ) -> str:
-    """Prompts as text, one `m:ss.mmm [tag] prompt` per line; parsing it gives the same prompts at the same blocks.
+    """Prompts as text, one `m:ss.mmm [tag] prompt` per line; parsing it gives the same prompts at
+    the same blocks.
 
     Args:
-        prompts: in order; a time is that of the block's first video frame, or the one asked for in the same block.
+        prompts: in order; a time is that of the block's first video frame, or the one asked for in
+            the same block.
         end: of the video in seconds, written after the last prompt's start.
-        default: the switch of prompts without a tag. It is written as a tag where a text would be read as one.
+        default: the switch of prompts without a tag. It is written as a tag where a text would be
+            read as one.
         shared: words of every prompt, written once before the first.
 
-    Raises TimelineError for an empty prompt, for one whose words can only be read as the seed of its tag, and for
-    blocks that are out of order or after the longest video.
+    Raises TimelineError for an empty prompt, for one whose words can only be read as the seed of
+    its tag, and for blocks that are out of order or after the longest video.
     """
     if not prompts:
         raise TimelineError("the timeline is empty; write at least one prompt")
@@ -208,7 +250,9 @@ def write_timeline(
             raise TimelineError(f"prompt {number} is empty; write its text or remove it", line)
         check_words(text, line)
         if not lowest <= block <= highest:
-            raise TimelineError(f"prompt {number} cannot begin at block {block!r:.20}; blocks go up from 0", line)
+            raise TimelineError(
+                f"prompt {number} cannot begin at block {block!r:.20}; blocks go up from 0", line
+            )
         lowest = block + 1
         highest = clock.blocks_for(MAX_SECONDS)
         time = _time(prompt, clock)
@@ -216,13 +260,17 @@ def write_timeline(
             time += f"-{format_time(end)}"
         tagged = _tag(text, prompt, default if number > 1 else RESET)
         if tagged is None:
-            raise TimelineError(f"prompt {number} begins with a tag; remove it and set the seed instead", line)
+            raise TimelineError(
+                f"prompt {number} begins with a tag; remove it and set the seed instead", line
+            )
         lines.append(_line(time, tagged))
     return "\n".join(lines)
 
 
 def _line(time: str, words: str) -> str:
-    """A time and words that are read as such: with a colon or brackets where the words would be taken for more."""
+    """A time and words that are read as such: with a colon or brackets where the words would be
+    taken for more.
+    """
     for line in (f"{time} {words}", f"{time}: {words}", f"[{time}] {words}"):
         read = read_heading(line)
         if read is None or read.kind is not Kind.TIME or read.words != words:
@@ -233,7 +281,9 @@ def _line(time: str, words: str) -> str:
 
 
 def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
-    """The time of a prompt: as it was asked for, `0:10`, where it has not been moved; else `0:10.312`."""
+    """The time of a prompt: as it was asked for, `0:10`, where it has not been moved; else
+    `0:10.312`.
+    """
     if prompt.asked is not None and 0 <= prompt.asked <= MAX_SECONDS:
         asked = cut_to_millisecond(prompt.asked)
         stays = clock.block_at(asked) == prompt.start_block if prompt.start_block else asked == 0
@@ -243,7 +293,9 @@ def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
 
 
 def _tag(text: str, prompt: PlacedPrompt, default: Switch) -> str | None:
-    """The text with the prompt's tag; None where no tag keeps the text's beginning from being read as one, too."""
+    """The text with the prompt's tag; None where no tag keeps the text's beginning from being read
+    as one, too.
+    """
     switches = [prompt.switch] if prompt.switch else [None, default]
     for switch in switches:
         tag = tag_of(switch, prompt.seed)

@@ -1,4 +1,6 @@
-"""Texts of other programs as lines of a timeline: subtitles, and what stands in a fence of chat programs."""
+"""Texts of other programs as lines of a timeline: subtitles, and what stands in a fence of chat
+programs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def without_fences(lines: list[str]) -> list[str]:
 
 
 def without_subtitles(lines: list[str]) -> list[str]:
-    """The lines of SubRip and WebVTT subtitles as those of a timeline, as many as before; other lines as they are."""
+    """The lines of SubRip and WebVTT subtitles as those of a timeline, as many as before; other
+    lines as they are.
+    """
     written = [line for line in lines if line.strip()]
     vtt = bool(written) and written[0].startswith("WEBVTT")
     if not vtt and not any(map(_CUE.fullmatch, written[:2])):

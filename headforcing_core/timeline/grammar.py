@@ -1,4 +1,6 @@
-"""Parsers of the prompt timeline grammars: plain text to prompts with their times. `timeline.py` lists the grammars."""
+"""Parsers of the prompt timeline grammars: plain text to prompts with their times. `timeline.py`
+lists the grammars.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a tim
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of a text, which end at newlines of any system, and not at other characters as `str.splitlines`."""
+    """The lines of a text, which end at newlines of any system, and not at other characters as
+    `str.splitlines`.
+    """
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
@@ -55,8 +59,9 @@ def split_prompts(text: str) -> tuple[str, ...]:
 
 
 def split_shared(text: str) -> tuple[str, str]:
-    """The words of a first line `[shared] words`, on one line, and the text with its lines empty, so that all others
-    keep their numbers; nothing can be seen that is not there, fences are empty, and subtitles are prompts."""
+    """The words of a first line `[shared] words`, on one line, and the text with its lines empty,
+    so that all others keep their numbers; nothing can be seen that is not there, fences are empty,
+    and subtitles are prompts."""
     text = clean(text)
     if _FOREIGN.search(text):
         text = "\n".join(without_subtitles(without_fences(text.split("\n"))))
@@ -68,7 +73,9 @@ def split_shared(text: str) -> tuple[str, str]:
     after = first + 1  # without times the prompts begin on the next line
     for number, line in enumerate(map(str.strip, lines[after:]), after):
         heading = read_heading(line)
-        if (heading is not None and heading.kind is not Kind.DECADE) or almost_time(line, bare=False):
+        if (heading is not None and heading.kind is not Kind.DECADE) or almost_time(
+            line, bare=False
+        ):
             after = number
             break
     words = " ".join([lines[first].strip()[tag.end() :], *lines[first + 1 : after]])
@@ -78,24 +85,31 @@ def split_shared(text: str) -> tuple[str, str]:
 def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
     """The prompts of a text from `split_shared`, in the grammar that its beginning is of.
 
-    Raises TimelineError for an invalid number of prompts, empty prompts and invalid tags. The order of times is not
-    checked here.
+    Raises TimelineError for an invalid number of prompts, empty prompts and invalid tags. The order
+    of times is not checked here.
     """
     prompts = list(_parse(text, clock))
     if not prompts:
         raise TimelineError("the timeline is empty; write at least one prompt")
     if len(prompts) > MAX_SEGMENTS:
-        raise TimelineError(f"the timeline has more than {MAX_SEGMENTS} prompts; split it into several videos")
+        raise TimelineError(
+            f"the timeline has more than {MAX_SEGMENTS} prompts; split it into several videos"
+        )
     prompts = _read_tags(prompts)
     if prompts[0].switch not in (None, RESET):
         raise TimelineError(
-            f"the first prompt has nothing to switch from; remove [{prompts[0].switch}]", prompts[0].line
+            f"the first prompt has nothing to switch from; remove [{prompts[0].switch}]",
+            prompts[0].line,
         )
     for number, prompt in enumerate(prompts, 1):
         if not prompt.text:
-            raise TimelineError(f"prompt {number} is empty; write its text or remove it", prompt.line)
+            raise TimelineError(
+                f"prompt {number} is empty; write its text or remove it", prompt.line
+            )
         if _SHARED.match(prompt.text):
-            raise TimelineError("[shared] begins the first line of the timeline, before the first time", prompt.line)
+            raise TimelineError(
+                "[shared] begins the first line of the timeline, before the first time", prompt.line
+            )
         check_words(prompt.text, prompt.line)
     return prompts
 
@@ -127,10 +141,13 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
     if first is None:
         return []
     time = first.time
-    if (time is not None and not _is_prose(first, time, lines)) or almost_time(first.text, bare=False):
+    if (time is not None and not _is_prose(first, time, lines)) or almost_time(
+        first.text, bare=False
+    ):
         kinds = {Kind.TIME}
         if time is not None and time.bare and ":" not in str(time.start):
-            # "80s" at the start of a line is a decade unless the timeline's first time is in plain seconds
+            # "80s" at the start of a line is a decade unless the timeline's first time is in plain
+            # seconds
             kinds = {Kind.TIME, Kind.DURATION, Kind.DECADE}
         pieces: list[Line] = []
         for line in lines:
@@ -152,13 +169,16 @@ def _is_prose(first: Line, time: Heading, lines: list[Line]) -> bool:
     start = str(time.start)
     if re.match(r"0+\D", start) or (time.end and not time.bare):
         return False  # no ratio, and no time that is said as words
-    alone = len([line for line in lines if line.time]) < 2 and len(IN_BRACKETS.findall(_joined(lines))) < 2
+    alone = (
+        len([line for line in lines if line.time]) < 2
+        and len(IN_BRACKETS.findall(_joined(lines))) < 2
+    )
     if time.bare and alone:
         return True
     if _value(start) >= LATE_SECONDS and (time.bare or alone):
         raise TimelineError(
-            f"{time.token!r} is no first time; begin with 0:00, also where it belongs to the prompt, as in "
-            f"0:00 {start} {time.words:.40}",
+            f"{time.token!r} is no first time; begin with 0:00, also where it belongs to the "
+            f"prompt, as in 0:00 {start} {time.words:.40}",
             first.number,
         )
     return False
@@ -173,19 +193,22 @@ def _refuse_other_schedule(first: Line, lines: list[Line]) -> None:
     example = _schedule_in(lines)
     if example is not None:
         raise TimelineError(
-            f"{first.text[:40]!r} stands before the first time; titles and comments are no prompts, begin "
-            f"with the first prompt, as in {example}",
+            f"{first.text[:40]!r} stands before the first time; titles and comments are no "
+            f"prompts, begin with the first prompt, as in {example}",
             first.number,
         )
     shots = [line.text for line in lines if NUMBERED.match(plain(line.text))]
     if len(shots) > 1:
         raise TimelineError(
-            f"{shots[0][:40]!r} has no time; write times, as in {EXAMPLE}, or Scene 1: a cat walks", first.number
+            f"{shots[0][:40]!r} has no time; write times, as in {EXAMPLE}, or Scene 1: a cat walks",
+            first.number,
         )
 
 
 def _schedule_in(lines: list[Line]) -> str | None:
-    """An example of the times, scenes or frames that several lines of a text begin with; None for a single prompt."""
+    """An example of the times, scenes or frames that several lines of a text begin with; None for a
+    single prompt.
+    """
     times = [line.time for line in lines if line.time is not None]
     if len(times) > 1 or any(_value(str(time.start)) == 0 for time in times):
         return EXAMPLE
@@ -197,28 +220,37 @@ def _schedule_in(lines: list[Line]) -> str | None:
 
 
 def check_words(text: str, line: int | None = None) -> None:
-    """Refuse what would be sent to the model as words: a time in brackets, braces that choose, comments."""
+    """Refuse what would be sent to the model as words: a time in brackets, braces that choose,
+    comments.
+    """
     inside = IN_BRACKETS.search(plain(text)) if BRACKET.search(text) else None
     if inside is not None:
         raise TimelineError(
-            f"{text[inside.start() : inside.end()]} stands inside a prompt; begin the text with the first prompt's "
-            "time, as in [0-5s] a cat walks, [5-10s] it jumps",
+            f"{text[inside.start() : inside.end()]} stands inside a prompt; begin the text with "
+            "the first prompt's time, as in [0-5s] a cat walks, [5-10s] it jumps",
             line,
         )
     choice = find_choice(text) if "{" in text else None
     if choice is not None:
         raise TimelineError(
-            f"{choice[:60]} chooses in ComfyUI's text box, not here: write one; \\{{ and \\}} are braces", line
+            f"{choice[:60]} chooses in ComfyUI's text box, not here: write one; \\{{ and \\}} are "
+            "braces",
+            line,
         )
     comment = _COMMENT.search(text)
     if comment is not None:
-        raise TimelineError(f"{comment[0].strip()!r} is a comment, which a prompt cannot hold; remove it", line)
+        raise TimelineError(
+            f"{comment[0].strip()!r} is a comment, which a prompt cannot hold; remove it", line
+        )
 
 
 def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
-    """Prompts whose first lines have a heading of these kinds; lines without one continue the prompt above."""
+    """Prompts whose first lines have a heading of these kinds; lines without one continue the
+    prompt above.
+    """
     headed: list[Prompt] = []
-    words: list[list[str]] = []  # per prompt the words of each line; those before the first heading are left out
+    # per prompt the words of each line; those before the first heading are left out
+    words: list[list[str]] = []
     for line in lines:
         heading = line.heading
         if heading is None or heading.kind not in kinds:
@@ -231,13 +263,17 @@ def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
         again = time_inside(heading.words) if heading.bare else None
         if again is not None:
             raise TimelineError(
-                f"{again!r} stands inside a prompt; write each prompt on a line of its own, with its time in front; "
-                f"where it belongs to the words, put brackets around the first time, as in [{heading.start}]",
+                f"{again!r} stands inside a prompt; write each prompt on a line of its own, with "
+                "its time in front; where it belongs to the words, put brackets around the first "
+                f"time, as in [{heading.start}]",
                 line.number,
             )
         headed.append(Prompt("", line.number, start, end, token=heading.token))
         words.append([heading.words])
-    return [replace(prompt, text=fold(" ".join(parts))) for prompt, parts in zip(headed, words, strict=True)]
+    return [
+        replace(prompt, text=fold(" ".join(parts)))
+        for prompt, parts in zip(headed, words, strict=True)
+    ]
 
 
 def _refuse_almost(line: Line, timed: bool) -> None:
@@ -245,12 +281,14 @@ def _refuse_almost(line: Line, timed: bool) -> None:
     almost = almost_time(line.text, bare=timed)
     if almost is not None:
         raise TimelineError(
-            f"{almost!r} is not a time; write m:ss, [m:ss] or [m:ss-m:ss]; where it belongs to the prompt, put words "
-            "in front of it",
+            f"{almost!r} is not a time; write m:ss, [m:ss] or [m:ss-m:ss]; where it belongs to the "
+            "prompt, put words in front of it",
             line.number,
         )
     if _NOTE.match(line.text):
-        raise TimelineError(f"{line.text[:40]!r} is a comment, which a prompt cannot hold; remove it", line.number)
+        raise TimelineError(
+            f"{line.text[:40]!r} is a comment, which a prompt cannot hold; remove it", line.number
+        )
 
 
 def _read_pipes(text: str) -> list[Prompt]:
@@ -263,7 +301,9 @@ def _read_pipes(text: str) -> list[Prompt]:
 
 
 def _value(token: str) -> float:
-    """Seconds of `h:mm:ss`, `m:ss`, `s` or `ss`, each with an optional fraction and an optional unit."""
+    """Seconds of `h:mm:ss`, `m:ss`, `s` or `ss`, each with an optional fraction and an optional
+    unit.
+    """
     digits = re.sub(r"[^\d:.]", "", re.sub("[分분]", ":", token.replace(",", ".")))
     return functools.reduce(lambda total, part: total * 60 + float(part), digits.split(":"), 0.0)
 
@@ -271,8 +311,12 @@ def _value(token: str) -> float:
 def _seconds(token: str, line: int) -> float:
     """The value of a time; TimelineError for one that is written wrongly or too late."""
     if re.search(r":[6-9]\d", token):
-        raise TimelineError(f"{token!r} is not a time; after a colon the numbers go from 00 to 59", line)
+        raise TimelineError(
+            f"{token!r} is not a time; after a colon the numbers go from 00 to 59", line
+        )
     value = _value(token)
     if value > MAX_SECONDS:
-        raise TimelineError(f"{token!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", line)
+        raise TimelineError(
+            f"{token!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", line
+        )
     return cut_to_millisecond(value)

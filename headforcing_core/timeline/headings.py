@@ -1,4 +1,6 @@
-"""Beginnings of lines of a timeline: times and scenes, in the forms that people and other programs write."""
+"""Beginnings of lines of a timeline: times and scenes, in the forms that people and other programs
+write.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,18 @@ _TIME = rf"(?:{_CLOCK}|{_SECONDS})"
 _NUMBER_OR_TIME = rf"(?:{_TIME}|{_NUMBER})"
 _TO = r"\s{0,8}(?:-{1,2}>|[-–—~→]|to\b)\s{0,8}"
 _NO_TIME_OF_DAY = r"(?!\s?[ap]\.?m\b)"  # "6:00 pm" belongs to the prompt
-_AFTER_TIME = rf"(?=[\s{SEPARATORS}]|(?P=bold)|$|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]){_NO_TIME_OF_DAY}"
+_AFTER_TIME = (
+    rf"(?=[\s{SEPARATORS}]|(?P=bold)|$|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]){_NO_TIME_OF_DAY}"
+)
 
 _BARE = rf"(?P<start>{_TIME})(?:{_TO}(?P<end>{_TIME}))?{_AFTER_TIME}"
 _RANGE = rf"(?P<start>{_TIME}){_TO}(?P<end>{_TIME}){_AFTER_TIME}"
-_BRACKETS = rf"\[\s{{0,8}}(?P<start>{_NUMBER_OR_TIME})(?:{_TO}(?P<end>{_NUMBER_OR_TIME}))?\s{{0,8}}\]"
+_BRACKETS = (
+    rf"\[\s{{0,8}}(?P<start>{_NUMBER_OR_TIME})(?:{_TO}(?P<end>{_NUMBER_OR_TIME}))?\s{{0,8}}\]"
+)
 _PARENTHESES = (
-    rf"\(\s{{0,8}}(?P<start>{_TIME}|{_NUMBER}(?={_TO}{_TIME}))(?:{_TO}(?P<end>{_TIME}))?\s{{0,8}}\){_NO_TIME_OF_DAY}"
+    rf"\(\s{{0,8}}(?P<start>{_TIME}|{_NUMBER}(?={_TO}{_TIME}))"
+    rf"(?:{_TO}(?P<end>{_TIME}))?\s{{0,8}}\){_NO_TIME_OF_DAY}"
 )
 _SCENE = rf"scene\s{{0,8}}\d{{1,9}}\s{{0,8}}(?:[{SEPARATORS}]\s{{0,8}})?"
 _SHOT = rf"(?:shot|clip|part|segment)\s{{0,8}}\d{{1,9}}\s{{0,8}}(?:[{SEPARATORS}]\s{{0,8}})?"
@@ -32,8 +39,11 @@ _LIST_MARK = r"(?:(?:[-+*•‣▪●·>–—]|#{1,6}|\(?\d{1,3}[.)])\s{1,8}){0
 _BEFORE = rf"{_LIST_MARK}(?P<bold>\*{{1,3}}|_{{1,2}}|`)?"
 _FLAGS = re.ASCII | re.IGNORECASE
 
-# in words these join letters and set their direction, so only those in and before a time are left out
-_MARKS = "\u061c\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufe0e\ufe0f"
+# in words these join letters and set their direction: only those in and before a time are left out
+_MARKS = (
+    "\u061c\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e"
+    "\u2066\u2067\u2068\u2069\ufe0e\ufe0f"
+)
 _BEFORE_WORDS = re.compile(rf"[\d:.,\s\-*()\[\]{_MARKS}]*[\d\])](?:[{_MARKS}]+(?=\s))?", re.ASCII)
 _NO_MARKS = str.maketrans("", "", _MARKS)
 
@@ -52,7 +62,9 @@ _PLAIN |= STRAIGHT_QUOTES
 
 
 class Kind(Enum):
-    """Kind of a heading. A decade and a duration may be words of a prompt: "80s neon", "5 seconds later"."""
+    """Kind of a heading. A decade and a duration may be words of a prompt: "80s neon", "5 seconds
+    later".
+    """
 
     TIME = "time"
     DURATION = "duration"
@@ -113,7 +125,10 @@ _SCENES = (
     _SCENE + _RANGE,
     rf"scene\s{{0,8}}\d{{1,9}}\s{{0,8}}(?=[{SEPARATORS}])(?P<start>(?!))?(?P<end>(?!))?",
 )
-_TIMED = [(name in ("a time", "parentheses"), re.compile(_BEFORE + pattern, _FLAGS)) for name, pattern, _ in FORMS]
+_TIMED = [
+    (name in ("a time", "parentheses"), re.compile(_BEFORE + pattern, _FLAGS))
+    for name, pattern, _ in FORMS
+]
 _SCENED = [re.compile(_BEFORE + pattern, _FLAGS) for pattern in _SCENES]
 EXAMPLE = FORMS[1][2]
 
@@ -140,7 +155,9 @@ NUMBERED = re.compile(rf"{_BEFORE}(?:shot|clip)\s{{0,8}}\d{{1,9}}\s{{0,8}}[{SEPA
 
 
 def plain(text: str) -> str:
-    """A text of the same length, to find times in: full-width forms and other brackets, dashes and quotes in ASCII."""
+    """A text of the same length, to find times in: full-width forms and other brackets, dashes and
+    quotes in ASCII.
+    """
     return text if text.isascii() else text.translate(_PLAIN)
 
 
@@ -195,7 +212,8 @@ def _heading(kind: Kind, line: str, found: re.Match[str], bare: bool = False) ->
 
 
 def cut_line(line: Line, headed: bool) -> list[Line]:
-    """A line cut before every time in brackets: "[0-5s] a cat walks, [5-10s] it jumps" holds two prompts.
+    """A line cut before every time in brackets: "[0-5s] a cat walks, [5-10s] it jumps" holds two
+    prompts.
 
     `headed`: its heading counts, and is not looked into.
     """
@@ -213,7 +231,9 @@ def cut_line(line: Line, headed: bool) -> list[Line]:
 
 
 def almost_time(line: str, bare: bool) -> str | None:
-    """The beginning of a line that is nearly a time, in brackets or, with `bare`, without them; None of others."""
+    """The beginning of a line that is nearly a time, in brackets or, with `bare`, without them;
+    None of others.
+    """
     same = plain(line)
     found = _ALMOST_IN_BRACKETS.match(same) or (_ALMOST_BARE.match(same) if bare else None)
     return None if found is None else line[: found.end()]

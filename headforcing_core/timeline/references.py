@@ -1,6 +1,8 @@
-"""Names of pictures in prompts: `@hero` in a text holds the picture of that name while the prompt's scene lasts.
+"""Names of pictures in prompts: `@hero` in a text holds the picture of that name while the prompt's
+scene lasts.
 
-In a story without pictures `@` is a character like any other, and an address such as me@example.com is never a name.
+In a story without pictures `@` is a character like any other, and an address such as me@example.com
+is never a name.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ _NAMED = re.compile(rf"(?<!\w)@({_NAME})")
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise HeadForcingError for names that prompts cannot say, for a name that is given twice, and for too many."""
+    """Raise HeadForcingError for names that prompts cannot say, for a name that is given twice, and
+    for too many.
+    """
     for name in names:
         if not re.fullmatch(_NAME, name):
             raise HeadForcingError(
-                f"a picture's name is a letter and then letters, digits or _, got {name[:40]!r}; name it hero, for "
-                "@hero in prompts"
+                f"a picture's name is a letter and then letters, digits or _, got {name[:40]!r}; "
+                "name it hero, for @hero in prompts"
             )
     lower = [name.lower() for name in names]
     if len(set(lower)) < len(lower):
@@ -32,7 +36,8 @@ def check_names(names: Sequence[str]) -> None:
 
 
 def named_in(text: str, names: Sequence[str]) -> tuple[str, ...]:
-    """The pictures that a prompt names, each once, in the order of the text, as `names` spells them.
+    """The pictures that a prompt names, each once, in the order of the text, as `names` spells
+    them.
 
     Raises HeadForcingError for a name that no picture has; upper and lower case are the same.
     """

@@ -1,12 +1,14 @@
-"""The scene that each prompt of a story belongs to: a prompt that returns to an earlier scene is one of that scene.
+"""The scene that each prompt of a story belongs to: a prompt that returns to an earlier scene is
+one of that scene.
 
-A pure function of the prompts up to each one, in English: a later prompt changes nothing before it. A prompt returns
+A pure function of the prompts up to each one, in English: a later prompt changes nothing before it.
+A prompt returns
 
-- where it has all words of an earlier one, or that one all of its words, and four fifths of both are common. Words in
-  another form count as equal ("cooks", "cooking"), small words do not count. One word in place of another is another
-  scene: "the red room" is not "the blue room";
-- or where it says so, "back in the kitchen", "returns to the kitchen", "the kitchen again": an earlier prompt names
-  that place, and the prompt before it does not.
+- where it has all words of an earlier one, or that one all of its words, and four fifths of both
+  are common. Words in another form count as equal ("cooks", "cooking"), small words do not count.
+  One word in place of another is another scene: "the red room" is not "the blue room";
+- or where it says so, "back in the kitchen", "returns to the kitchen", "the kitchen again": an
+  earlier prompt names that place, and the prompt before it does not.
 
 Anything else is a new scene, or is asked for by a tag: `[recall 2]`, `[new scene]`.
 """
@@ -22,25 +24,31 @@ from .timeline import Timeline
 
 COMMON_SHARE = 0.8  # of the words of two prompts that are one scene, by Dice's coefficient
 _SMALL_WORDS = frozenset(
-    "a an and are as at be been before by for from has have he her his in into is it its now of on onto or over she "
-    "that the their them they this to under was were while who with again back once more return returns returned "
+    "a an and are as at be been before by for from has have he her his in into is it its now of on "
+    "onto or over she that the their them they this to under was were while who with again back "
+    "once more return returns returned "
     "returning same still".split()
 )
 _NAME = r"((?:[\w'-]+\s+){0,2}?[\w'-]+)"
 _PLACE = rf"(?:the|a|an|his|her|its|their|our|my|that|this)\s+(?:same\s+)?{_NAME}"
-_END = r"(?=\s*(?:[,.;:!?]|$)|\s+(?:and|as|at|by|from|in|of|on|once|that|to|under|where|which|while|who|with|again)\b)"
+_NEXT = "and|as|at|by|from|in|of|on|once|that|to|under|where|which|while|who|with|again"
+_END = rf"(?=\s*(?:[,.;:!?]|$)|\s+(?:{_NEXT})\b)"
 _IN = r"(?:at|in|inside|on)"
-# "back into" and "back to" inside a sentence say how somebody moves, "returns to his work" what he does
-_BACK = re.compile(rf"(?:\b(?:back|again|once more),?\s+{_IN}|(?:^|[.!?]\s+)back\s+to)\s+{_PLACE}{_END}")
+# "back into" and "back to" inside a sentence say how somebody moves, "returns to his work" what he
+# does
+_BACK = re.compile(
+    rf"(?:\b(?:back|again|once more),?\s+{_IN}|(?:^|[.!?]\s+)back\s+to)\s+{_PLACE}{_END}"
+)
 _RETURNS = re.compile(rf"\breturn(?:s|ed|ing)?\s+to\s+(?:the|that)\s+(?:same\s+)?{_NAME}{_END}")
 _AGAIN = re.compile(rf"(?:^|[.!?]\s+|\b{_IN}\s+){_PLACE}\s+(?:again|once more)\b")
 
 
 def with_returns(timeline: Timeline, most: int) -> Timeline:
-    """The timeline in which every prompt that returns to an earlier scene recalls it, as if a tag had said so.
+    """The timeline in which every prompt that returns to an earlier scene recalls it, as if a tag
+    had said so.
 
-    A prompt that goes on with the scene before it is marked (`Switch.continues`), unless it cuts to new anchors. Tags
-    overrule all of it. Only the last `most` scenes are returned to.
+    A prompt that goes on with the scene before it is marked (`Switch.continues`), unless it cuts to
+    new anchors. Tags overrule all of it. Only the last `most` scenes are returned to.
     """
     prompts = [timeline.spoken(segment) for segment in timeline.segments]
     segments = [timeline.segments[0]]
@@ -59,14 +67,18 @@ def with_returns(timeline: Timeline, most: int) -> Timeline:
 
 
 def scene_of(switch: Switch, scenes: Sequence[int]) -> int:
-    """The scene of the next prompt, as the number of its first prompt; `scenes` are those of the prompts before."""
+    """The scene of the next prompt, as the number of its first prompt; `scenes` are those of the
+    prompts before.
+    """
     if switch.continues:
         return scenes[-1]
     return scenes[switch.recall - 1] if switch.recall else len(scenes) + 1
 
 
 def latest_scenes(scenes: Sequence[int], most: int) -> list[int]:
-    """The `most` scenes that were visited last, the last one first; `scenes` are those of all prompts so far."""
+    """The `most` scenes that were visited last, the last one first; `scenes` are those of all
+    prompts so far.
+    """
     return list(dict.fromkeys(reversed(scenes)))[:most]
 
 
@@ -108,7 +120,9 @@ def alike(one: str, other: str) -> bool:
 
 def _words(text: str) -> list[str]:
     """The words of a text without small ones and endings."""
-    return [_stem(word) for word in re.findall(r"[^\W_]+", text.lower()) if word not in _SMALL_WORDS]
+    return [
+        _stem(word) for word in re.findall(r"[^\W_]+", text.lower()) if word not in _SMALL_WORDS
+    ]
 
 
 def _stem(word: str) -> str:

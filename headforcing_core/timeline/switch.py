@@ -1,7 +1,9 @@
-"""Prompt switches: what the KV caches keep when the prompt changes, and how text embeddings are interpolated.
+"""Prompt switches: what the KV caches keep when the prompt changes, and how text embeddings are
+interpolated.
 
-A switch is chosen for all prompts or written as a tag in front of one: `[recache] text`, `[flush, re-anchor] text`,
-`[blend 3] text`. `[cut]` is another word for `[re-anchor]`. The same tag can set the seed of the noise from its prompt
+A switch is chosen for all prompts or written as a tag in front of one: `[recache] text`, `[flush,
+re-anchor] text`, `[blend 3] text`. `[cut]` is another word for `[re-anchor]`. The same tag can set
+the seed of the noise from its prompt
 on: `[seed 7] text`, `[recache, seed 7] text`. The cache executes a switch: `Cache.apply_switch`.
 """
 
@@ -31,11 +33,13 @@ _TAG_WORDS = {  # what may follow each word of a tag
 }
 _WORD = f"(?:{'|'.join(word + number for word, number in _TAG_WORDS.items())})"
 _TAG = re.compile(rf"\[ ?({_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\] ?", re.ASCII | re.IGNORECASE)
-_NUMBERS = {"blend": "3", "seed": "1"}  # words that need a number, and the one that a message suggests
+# words that need a number, and the one that a message suggests
+_NUMBERS = {"blend": "3", "seed": "1"}
 _OTHER_WORDS = ("speed",)  # as near to a tag's word as a typing error
 _SEED_ALONE = re.compile(r"seed \d{1,40}", re.ASCII | re.IGNORECASE)
 _BRACKET = re.compile(r"\[ ?([a-z][\w,:=#+. -]{0,120}?) ?\]", re.ASCII | re.IGNORECASE)
-_SAME_WORD = 0.85  # ratio of difflib: a letter more or less; "flash" and "blond" (0.8) are other words
+# ratio of difflib: a letter more or less; "flash" and "blond" (0.8) are other words
+_SAME_WORD = 0.85
 
 
 @dataclass(frozen=True)
@@ -43,14 +47,17 @@ class Switch:
     """A change from one prompt to the next.
 
     Attributes:
-        kind: `reset` replaces the cross-attention keys and values and keeps the KV cache; `recache` also recomputes
-            the cached keys and values of the last blocks with the new prompt (KV recache of LongLive); `flush` instead
-            drops all latent frames but the first ones and the last two from the cache (KV flush of Infinity-RoPE).
+        kind: `reset` replaces the cross-attention keys and values and keeps the KV cache; `recache`
+            also recomputes the cached keys and values of the last blocks with the new prompt (KV
+            recache of LongLive); `flush` instead drops all latent frames but the first ones and the
+            last two from the cache (KV flush of Infinity-RoPE).
         blend_blocks: number of blocks over which the text embedding is interpolated.
         re_anchor: a scene cut: the first latent frames of the new scene replace the attention sink.
-        recall: number of an earlier prompt, from 1, whose scene comes back; 0 for the most alike one.
+        recall: number of an earlier prompt, from 1, whose scene comes back; 0 for the most alike
+            one.
         new_scene: the prompt begins a new scene, whatever its words are.
-        continues: the prompt is one more of the scene before it, see `returns.with_returns`; no tag says so.
+        continues: the prompt is one more of the scene before it, see `returns.with_returns`; no tag
+            says so.
 
     Raises HeadForcingError for an unknown kind and for `blend_blocks` out of range.
     """
@@ -66,7 +73,9 @@ class Switch:
         if self.kind not in SWITCHES:
             raise unknown_name("switch", self.kind, SWITCHES)
         if not 0 <= self.blend_blocks <= MAX_BLEND_BLOCKS:
-            raise HeadForcingError(f"a blend takes 0 to {MAX_BLEND_BLOCKS} blocks, got {self.blend_blocks}")
+            raise HeadForcingError(
+                f"a blend takes 0 to {MAX_BLEND_BLOCKS} blocks, got {self.blend_blocks}"
+            )
 
     @property
     def changes_cache(self) -> bool:
@@ -93,10 +102,11 @@ RESET = Switch()
 
 
 def read_tag(text: str) -> tuple[Switch | None, int | None, str]:
-    """The switch and the seed of the tag in front of a one-line text, None for what it does not name, and the rest.
+    """The switch and the seed of the tag in front of a one-line text, None for what it does not
+    name, and the rest.
 
-    A bracket with other words belongs to the prompt. A tag of a seed alone may stand beside one of a switch. Raises
-    HeadForcingError for two kinds, blends or seeds, and for a misspelt tag.
+    A bracket with other words belongs to the prompt. A tag of a seed alone may stand beside one of
+    a switch. Raises HeadForcingError for two kinds, blends or seeds, and for a misspelt tag.
     """
     tag = _TAG.match(text)
     if tag is None:
@@ -133,8 +143,8 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
     new_scene = "new scene" in words
     if max(len(kinds), len(recalls), len(blends), len(seeds)) > 1 or (recalls and new_scene):
         raise HeadForcingError(
-            f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one recall or new scene, one blend "
-            "and one seed"
+            f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one recall or "
+            "new scene, one blend and one seed"
         )
     seed = seeds[0] if seeds else None
     if seed is not None and seed > MAX_SEED:
@@ -167,7 +177,9 @@ def tag_of(switch: Switch | None, seed: int | None) -> str | None:
 
 
 def _refuse_almost_tag(text: str) -> None:
-    """Refuse a bracket all of whose words are nearly those of a tag; anything else belongs to the prompt."""
+    """Refuse a bracket all of whose words are nearly those of a tag; anything else belongs to the
+    prompt.
+    """
     bracket = _BRACKET.match(text)
     if bracket is None:
         return
@@ -178,7 +190,9 @@ def _refuse_almost_tag(text: str) -> None:
             if words and words[-1] in _NUMBERS and given.isdigit():
                 words[-1] += f" {given}"
             continue
-        near = difflib.get_close_matches(given, (*_TAG_WORDS, *_OTHER_WORDS), n=1, cutoff=_SAME_WORD)
+        near = difflib.get_close_matches(
+            given, (*_TAG_WORDS, *_OTHER_WORDS), n=1, cutoff=_SAME_WORD
+        )
         if not near or near[0][0] != given[0] or near[0] in _OTHER_WORDS:
             return
         word = near[0]
@@ -189,23 +203,32 @@ def _refuse_almost_tag(text: str) -> None:
             word += f" {number[0]}"
         words.append(word)
     if misspelt:
-        meant = ", ".join(f"{word} {_NUMBERS[word]}" if word in _NUMBERS else word for word in words)
-        raise HeadForcingError(f"{text[: text.index(']') + 1]} is not a tag; did you mean [{meant}]?")
+        meant = ", ".join(
+            f"{word} {_NUMBERS[word]}" if word in _NUMBERS else word for word in words
+        )
+        raise HeadForcingError(
+            f"{text[: text.index(']') + 1]} is not a tag; did you mean [{meant}]?"
+        )
 
 
 @dataclass(frozen=True)
 class Blend:
-    """Linear interpolation of the text embeddings of two prompts; `weight` is that of the second."""
+    """Linear interpolation of the text embeddings of two prompts; `weight` is that of the
+    second.
+    """
 
     before: str
     after: str
     weight: float
 
     def interpolate(self, embeds: Mapping[str, Tensor]) -> Tensor:
-        """The interpolated embedding `[tokens, text_dim]`; the shorter one is padded with zeros, as in the model."""
+        """The interpolated embedding `[tokens, text_dim]`; the shorter one is padded with zeros, as
+        in the model.
+        """
         from torch.nn import functional as F
 
-        old, new = embeds[self.before], embeds[self.after]
+        old = embeds[self.before]
+        new = embeds[self.after]
         tokens = max(len(old), len(new))
         padded = [F.pad(rows.float(), (0, 0, 0, tokens - len(rows))) for rows in (old, new)]
         return ((1 - self.weight) * padded[0] + self.weight * padded[1]).to(new.dtype)

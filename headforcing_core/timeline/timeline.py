@@ -1,11 +1,12 @@
 """The prompt timeline: plain text to the prompt of each block.
 
-`parse_timeline` chooses the grammar by the beginning of the text; `headings.FORMS` lists how a time can be written:
+`parse_timeline` chooses the grammar by the beginning of the text; `headings.FORMS` lists how a time
+can be written:
 
     0:00 text / 1:02.5 - text / [0:10-0:20] text / 12.5s text     times, one prompt per line or more
-    Scene 1: text / Scene 2 [0:10]: text                          scenes, equal shares unless they carry times
-    {"prompts": ["text", "text"]} or ["text", "text"]             LongLive's JSON, equal shares
-    "0": "text", "80": "text"                                     by video frames
+    Scene 1: text / Scene 2 [0:10]: text                          scenes, equal shares unless they
+        carry times {"prompts": ["text", "text"]} or ["text", "text"]             LongLive's JSON,
+        equal shares "0": "text", "80": "text"                                     by video frames
     text | text | text                                            equal shares
     anything else                                                 one prompt
 
@@ -17,12 +18,14 @@ and a tag in front of a prompt selects the kind of prompt switch (`switch.py`):
 
     0:20 [recache] text / text | [flush, re-anchor] text / Scene 2: [blend 3] text
 
-and a seed in it re-rolls: from that prompt's first block on, until the next tag with a seed, noise is drawn with this
-seed in place of the render's. The blocks before keep their noise, and finished ones are reused:
+and a seed in it re-rolls: from that prompt's first block on, until the next tag with a seed, noise
+is drawn with this seed in place of the render's. The blocks before keep their noise, and finished
+ones are reused:
 
     0:20 [seed 7] text / text | [flush, seed 7] text / [seed 7] [recache] text
 
-A text without times lasts 10 s per prompt. Times have millisecond resolution and are moved to the nearest block start.
+A text without times lasts 10 s per prompt. Times have millisecond resolution and are moved to the
+nearest block start.
 """
 
 from __future__ import annotations
@@ -51,7 +54,8 @@ MAX_SHARED_CHARACTERS = 4_000  # the shared prompt is repeated in every segment
 class Segment:
     """One prompt, its blocks (`end_block` exclusive) and the switch from the prompt before it.
 
-    `seed`, from 0 to 2**64 - 1, is that of the noise from this prompt on; None goes on with the one before it.
+    `seed`, from 0 to 2**64 - 1, is that of the noise from this prompt on; None goes on with the one
+    before it.
     """
 
     text: str
@@ -62,7 +66,9 @@ class Segment:
 
     @property
     def blended_blocks(self) -> int:
-        """Number of first blocks with an interpolated text embedding; the last block always has the prompt alone."""
+        """Number of first blocks with an interpolated text embedding; the last block always has the
+        prompt alone.
+        """
         return min(self.switch.blend_blocks, self.end_block - self.start_block - 1)
 
 
@@ -73,10 +79,13 @@ class Timeline:
     segments: tuple[Segment, ...]  # at least one
     clock: BlockClock
     seconds: float  # requested length; the blocks last at least as long
-    requested: tuple[tuple[float, float], ...]  # start and end of each segment, before they are moved to blocks
+    # start and end of each segment, before they are moved to blocks
+    requested: tuple[tuple[float, float], ...]
     shot_prefix: str = ""  # as of `rollout.schedule.Schedule`
-    alike: Mapping[str, str] = field(default_factory=dict)  # as for `rollout.rows.Script`; empty if no prompt recalls
-    references: tuple[str, ...] = ()  # names of the pictures that prompts can hold, see `references.py`
+    # as for `rollout.rows.Script`; empty if no prompt recalls
+    alike: Mapping[str, str] = field(default_factory=dict)
+    # names of the pictures that prompts can hold, see `references.py`
+    references: tuple[str, ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -98,7 +107,9 @@ class Timeline:
 
     @property
     def texts(self) -> list[str]:
-        """The texts to encode, each once: the prompts, their texts for likeness, those of first blocks of new shots."""
+        """The texts to encode, each once: the prompts, their texts for likeness, those of first
+        blocks of new shots.
+        """
         prompts = [self.spoken(segment) for segment in self.segments]
         alike = [self.alike[prompt] for prompt in prompts if prompt in self.alike]
         first_texts = [self.first_text(segment) for segment in self.segments]
@@ -106,17 +117,23 @@ class Timeline:
 
     def first_text(self, segment: Segment) -> str:
         """The text of a segment's first block."""
-        return self.shot_prefix + self.spoken(segment) if self._cuts(segment) else self.spoken(segment)
+        return (
+            self.shot_prefix + self.spoken(segment) if self._cuts(segment) else self.spoken(segment)
+        )
 
     def _cuts(self, segment: Segment) -> bool:
         return bool(self.shot_prefix) and segment.switch.re_anchor and not segment.blended_blocks
 
     def prompt_index(self, block: int) -> int:
         """Index of the segment of a 0-based block."""
-        return bisect.bisect_right(self.segments, block, key=lambda segment: segment.start_block) - 1
+        return (
+            bisect.bisect_right(self.segments, block, key=lambda segment: segment.start_block) - 1
+        )
 
     def on(self, clock: BlockClock) -> Timeline:
-        """The same prompts at the nearest blocks of another clock; raises TimelineError where two fall on one."""
+        """The same prompts at the nearest blocks of another clock; raises TimelineError where two
+        fall on one.
+        """
         if clock == self.clock:
             return self
         prompts = [Prompt("", start=start, token=_short(start)) for start, _ in self.requested]
@@ -128,7 +145,9 @@ class Timeline:
         return replace(self, segments=tuple(segments), clock=clock)
 
     def table(self, video_frames_before: int = 0) -> str:
-        """Table of the requested and the actual start of each prompt; frames count from the video that is continued."""
+        """Table of the requested and the actual start of each prompt; frames count from the video
+        that is continued.
+        """
         clock = self.clock
         switched = any(segment.switch != RESET for segment in self.segments)
         seeded = any(segment.seed is not None for segment in self.segments)
@@ -157,10 +176,14 @@ class Timeline:
             if blended:
                 alone = video_frames_before + clock.start_video_frame(block + blended)
                 notes.append(
-                    f"Prompt {number} is blended in over {blended} blocks and used alone from frame {alone} on."
+                    f"Prompt {number} is blended in over {blended} blocks and used alone from "
+                    f"frame {alone} on."
                 )
         held = clock.start_seconds(self.blocks)
-        notes.append(f"Asked for {self.seconds:g} s: {self.blocks} blocks hold {held:g} s, the video is cut to length.")
+        notes.append(
+            f"Asked for {self.seconds:g} s: {self.blocks} blocks hold {held:g} s, the video is cut "
+            "to length."
+        )
         first = self.requested[0][0]
         if first > 0:
             notes.append(f"The first prompt was asked for at {_short(first)} and starts at 0:00.")
@@ -194,8 +217,8 @@ def parse_timeline(
         switch: for prompts without a tag, except the first, which follows none.
         references: names of pictures; another name after `@` is refused where there are any.
 
-    In a gap between times the previous prompt continues; the first prompt always starts at 0. Raises TimelineError with
-    the line number, where the error is in one line.
+    In a gap between times the previous prompt continues; the first prompt always starts at 0.
+    Raises TimelineError with the line number, where the error is in one line.
     """
     clock = clock or BlockClock()
     if not isinstance(text, str) or not isinstance(shared_prompt, str):
@@ -223,16 +246,21 @@ def parse_timeline(
         own_switch = (prompt.switch or switch) if index else RESET
         if own_switch.recall is not None and own_switch.recall > index:
             raise TimelineError(
-                f"prompt {index + 1} can recall the scenes of prompts 1 to {index}, got [recall {own_switch.recall}]",
+                f"prompt {index + 1} can recall the scenes of prompts 1 to {index}, got [recall "
+                f"{own_switch.recall}]",
                 prompt.line,
             )
         segments.append(Segment(texts[index], blocks[index], ends[index], own_switch, prompt.seed))
-    timeline = Timeline(tuple(segments), clock, spans[-1][1], tuple(spans), references=tuple(references))
+    timeline = Timeline(
+        tuple(segments), clock, spans[-1][1], tuple(spans), references=tuple(references)
+    )
     if not timeline.recalls:
         return timeline
     # of the whole story: a render that ends before tells scenes apart by the same words
     prompts_read = [timeline.spoken(segment) for segment in segments]
-    return replace(timeline, alike=dict(zip(prompts_read, telling_texts(prompts_read), strict=True)))
+    return replace(
+        timeline, alike=dict(zip(prompts_read, telling_texts(prompts_read), strict=True))
+    )
 
 
 def _check_pictures(prompts: list[Prompt], texts: list[str], references: Sequence[str]) -> None:
@@ -245,15 +273,20 @@ def _check_pictures(prompts: list[Prompt], texts: list[str], references: Sequenc
 
 
 def _shared_words(widget: str, own: str) -> str:
-    """The words before every prompt: those of the widget, then the text's own. Raises TimelineError."""
+    """The words before every prompt: those of the widget, then the text's own. Raises
+    TimelineError.
+    """
     if len(widget) + len(own) > MAX_SHARED_CHARACTERS:
-        raise TimelineError(f"the shared prompt must have at most {MAX_SHARED_CHARACTERS} characters; shorten it")
+        raise TimelineError(
+            f"the shared prompt must have at most {MAX_SHARED_CHARACTERS} characters; shorten it"
+        )
     shared = fold(widget)
     for words in filter(None, (shared, own)):
         check_words(words)
         if has_seed(words):
             raise TimelineError(
-                "a seed belongs in front of one prompt of the timeline; remove it from the shared prompt"
+                "a seed belongs in front of one prompt of the timeline; remove it from the shared "
+                "prompt"
             )
     return _join(shared, own) if own else shared
 
@@ -272,30 +305,43 @@ def _equal_shares(count: int, seconds: float | None) -> list[tuple[float, float]
 
 
 def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[float, float]]:
-    """(start, end) of every prompt in seconds; a missing end is the next start, or the end of the video."""
+    """(start, end) of every prompt in seconds; a missing end is the next start, or the end of the
+    video.
+    """
     starts: list[float] = []
     for index, prompt in enumerate(prompts):
         start = prompt.start
         if start is None and index == 0:
             start = 0.0
         if start is None:
-            raise TimelineError("this scene has no time but others do; give every scene a time, or none", prompt.line)
+            raise TimelineError(
+                "this scene has no time but others do; give every scene a time, or none",
+                prompt.line,
+            )
         if prompt.end is not None and prompt.end <= start:
             raise TimelineError(f"{prompt.token!r} ends before it starts", prompt.line)
         if starts and (start <= starts[-1] or start < (prompts[index - 1].end or 0.0)):
             above = _short(prompts[index - 1].end or starts[-1])
-            raise TimelineError(f"{_short(start)} does not come after {above} of the prompt above", prompt.line)
+            raise TimelineError(
+                f"{_short(start)} does not come after {above} of the prompt above", prompt.line
+            )
         late = prompt.end or start
         if seconds is not None and (late > seconds or start == seconds):
             place = "after the end" if late > seconds else "the end"
-            raise TimelineError(f"{_short(late)} is {place} of the video ({seconds} s)", prompt.line)
+            raise TimelineError(
+                f"{_short(late)} is {place} of the video ({seconds} s)", prompt.line
+            )
         starts.append(start)
-    total = seconds or _checked_length(prompts[-1].end or cut_to_millisecond(starts[-1] + SECONDS_PER_PROMPT))
+    total = seconds or _checked_length(
+        prompts[-1].end or cut_to_millisecond(starts[-1] + SECONDS_PER_PROMPT)
+    )
     ends = [prompt.end or start for prompt, start in zip(prompts, starts[1:], strict=False)]
     return list(zip(starts, [*ends, total], strict=True))
 
 
-def _snap(prompts: Sequence[Prompt], spans: Sequence[tuple[float, float]], clock: BlockClock) -> list[int]:
+def _snap(
+    prompts: Sequence[Prompt], spans: Sequence[tuple[float, float]], clock: BlockClock
+) -> list[int]:
     """First block of every prompt: the nearest one to its start, 0 for the first prompt."""
     total = spans[-1][1]
     blocks = clock.blocks_for(total)
@@ -306,12 +352,17 @@ def _snap(prompts: Sequence[Prompt], spans: Sequence[tuple[float, float]], clock
             starts.append(block)
             continue
         if prompt.start is None:
-            reason = f"{len(prompts)} prompts do not fit into {total:g} s, each needs a block of its own"
+            reason = (
+                f"{len(prompts)} prompts do not fit into {total:g} s, each needs a block of its own"
+            )
         elif block >= blocks:
             reason = f"{prompt.token} is too close to the end of the video ({total} s)"
         else:
             reason = f"{prompt.token} falls on the same block as the prompt above, move it later"
-        raise TimelineError(f"{reason}; blocks last {clock.block_seconds:g} s", prompt.line if prompt.start else None)
+        raise TimelineError(
+            f"{reason}; blocks last {clock.block_seconds:g} s",
+            prompt.line if prompt.start else None,
+        )
     return starts
 
 
@@ -321,5 +372,8 @@ def _short(seconds: float) -> str:
 
 def _checked_length(seconds: float) -> float:
     if not is_finite(seconds) or not 0.001 <= seconds <= MAX_SECONDS:
-        raise TimelineError(f"the video must last above 0 and at most {MAX_SECONDS:.0f} seconds, got {seconds!r:.40}")
+        raise TimelineError(
+            f"the video must last above 0 and at most {MAX_SECONDS:.0f} seconds, got "
+            f"{seconds!r:.40}"
+        )
     return cut_to_millisecond(float(seconds))

@@ -1,4 +1,6 @@
-"""The decoder of a VAE file: that of Wan 2.1 or 2.2 or a tiny one, by name or by the tensors in the file."""
+"""The decoder of a VAE file: that of Wan 2.1 or 2.2 or a tiny one, by name or by the tensors in the
+file.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +32,33 @@ def load_codec(
     decoder: str = "auto",
     park: bool = False,
 ) -> FrameCodec:
-    """Load the decoder of a VAE file of ComfyUI or Wan, and its encoder if `encodes`, which tiny decoders do not have.
+    """Load the decoder of a VAE file of ComfyUI or Wan, and its encoder if `encodes`, which tiny
+    decoders do not have.
 
-    `decoder` is one of `names.DECODERS`, `park` as in `WanVideoDecoder`. Raises HeadForcingError for another kind of
-    file, before weights are read.
+    `decoder` is one of `names.DECODERS`, `park` as in `WanVideoDecoder`. Raises HeadForcingError
+    for another kind of file, before weights are read.
     """
     tensors = read_tensors(path, "VAE")
     name, network, encoder = _networks(path, tensors, decoder, encodes)
-    what, wanted = "a complete tiny decoder", " or ".join(NORMALISED)
+    what = "a complete tiny decoder"
+    wanted = " or ".join(NORMALISED)
     if name == "wan":
         what = f"a complete Wan {'2.1' if network.latents is WAN21 else '2.2'} VAE"
         wanted = wan_vae.WANTED[network.latents]
-    parts = nn.ModuleDict({"decoder": network} if encoder is None else {"decoder": network, "encoder": encoder})
+    parts = nn.ModuleDict(
+        {"decoder": network} if encoder is None else {"decoder": network, "encoder": encoder}
+    )
     for part in parts.values():
         wan_vae.fill(part, tensors, path, device, dtype, what, wanted)
     network.prepare()
-    kind = partial(wan_vae.WanVideoDecoder, park=park) if name == "wan" else partial(TinyVideoDecoder, name=name)
-    return FrameCodec(partial(kind, network), parts, None if encoder is None else partial(wan_vae.encode, encoder))
+    kind = (
+        partial(wan_vae.WanVideoDecoder, park=park)
+        if name == "wan"
+        else partial(TinyVideoDecoder, name=name)
+    )
+    return FrameCodec(
+        partial(kind, network), parts, None if encoder is None else partial(wan_vae.encode, encoder)
+    )
 
 
 def decoder_memory(
@@ -57,62 +69,81 @@ def decoder_memory(
     decoder: str = "auto",
     latents: LatentFormat | None = None,
 ) -> DecoderMemory:
-    """Estimate the memory of a VAE file's decoder during a render of frames of `(height, width)` pixels.
+    """Estimate the memory of a VAE file's decoder during a render of frames of `(height, width)`
+    pixels.
 
-    A file that is not there (yet) counts as the VAE released for these latents, by default Wan 2.1's. Raises
-    HeadForcingError if the file cannot do what is asked, or is for other latents than those given.
+    A file that is not there (yet) counts as the VAE released for these latents, by default Wan
+    2.1's. Raises HeadForcingError if the file cannot do what is asked, or is for other latents than
+    those given.
     """
     if path is not None and path.is_file():
         _, network, encoder = _networks(path, read_tensors(path, "VAE"), decoder, encodes)
         if latents not in (None, network.latents):
             raise HeadForcingError(
-                f"{path.name} is a VAE for {network.latents.channels} latent channels, the model has "
-                f"{latents.channels}: use {wan_vae.WANTED[latents]}."
+                f"{path.name} is a VAE for {network.latents.channels} latent channels, the model "
+                f"has {latents.channels}: use {wan_vae.WANTED[latents]}."
             )
     else:
         network, encoder = _wan_networks(latents or WAN21, {}, encodes)
     network.to(dtype).prepare()
-    held = chain(network.parameters(), network.buffers(), encoder.to(dtype).parameters() if encoder else ())
+    held = chain(
+        network.parameters(), network.buffers(), encoder.to(dtype).parameters() if encoder else ()
+    )
     stride = network.latents.stride
     return DecoderMemory(
-        sum(tensor.nbytes for tensor in held), *network.memory((size[0] // stride, size[1] // stride), dtype)
+        sum(tensor.nbytes for tensor in held),
+        *network.memory((size[0] // stride, size[1] // stride), dtype),
     )
 
 
 def _networks(
     path: Path, tensors: Mapping[str, Tensor], decoder: str, encodes: bool
 ) -> tuple[str, WanDecoder | TinyDecoder, WanEncoder | None]:
-    """Name as in `names.DECODERS`, decoder and encoder of a file, in the sizes of its tensors and without values.
+    """Name as in `names.DECODERS`, decoder and encoder of a file, in the sizes of its tensors and
+    without values.
 
-    Tiny decoders of Wan 2.1 have the same tensors; taew2_1 is published in float16, lighttaew2_1 is not.
+    Tiny decoders of Wan 2.1 have the same tensors; taew2_1 is published in float16, lighttaew2_1 is
+    not.
     """
     sizes = tiny_sizes(tensors)
     if sizes is None:
         if decoder in NORMALISED:
-            raise HeadForcingError(f"{path.name} is no tiny decoder: give {decoder}'s file, or leave out --decoder.")
+            raise HeadForcingError(
+                f"{path.name} is no tiny decoder: give {decoder}'s file, or leave out --decoder."
+            )
         return "wan", *_wan_networks(wan_vae.latents_of(path, tensors), tensors, encodes)
     if decoder == "wan":
-        raise HeadForcingError(f"{path.name} is a tiny decoder, not the Wan 2.1 VAE: leave out --decoder wan.")
+        raise HeadForcingError(
+            f"{path.name} is a tiny decoder, not the Wan 2.1 VAE: leave out --decoder wan."
+        )
     if encodes:
         raise HeadForcingError(
-            f"{path.name} is a tiny decoder, which cannot encode video frames as this render needs: use "
-            f"{wan_vae.WANTED[WAN21]}."
+            f"{path.name} is a tiny decoder, which cannot encode video frames as this render "
+            f"needs: use {wan_vae.WANTED[WAN21]}."
         )
     with torch.device("meta"):
         tiny = TinyDecoder(*sizes)
     if tiny.latents is WAN22:
         return "taew2_2", tiny, None
     if decoder == "auto":
-        decoder = "taew2_1" if tensors["decoder.1.weight"].dtype == torch.float16 else "lighttaew2_1"
+        decoder = (
+            "taew2_1" if tensors["decoder.1.weight"].dtype == torch.float16 else "lighttaew2_1"
+        )
     return decoder, tiny, None
 
 
 def _wan_networks(
     latents: LatentFormat, tensors: Mapping[str, Tensor], encodes: bool
 ) -> tuple[WanDecoder, WanEncoder | None]:
-    """Decoder and encoder in the base widths of the tensors; in those of the released model where one is missing."""
+    """Decoder and encoder in the base widths of the tensors; in those of the released model where
+    one is missing.
+    """
     outputs = tensors.get("decoder.head.0.gamma"), tensors.get("encoder.conv1.weight")
-    base, encoder_base = (None if t is None or not (t.ndim and t.numel()) else len(t) for t in outputs)
-    decoder, encoder = (WanDecoder, WanEncoder) if latents is WAN21 else (Wan22Decoder, Wan22Encoder)
+    base, encoder_base = (
+        None if t is None or not (t.ndim and t.numel()) else len(t) for t in outputs
+    )
+    decoder, encoder = (
+        (WanDecoder, WanEncoder) if latents is WAN21 else (Wan22Decoder, Wan22Encoder)
+    )
     with torch.device("meta"):
         return decoder(base), encoder(encoder_base) if encodes else None

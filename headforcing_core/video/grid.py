@@ -1,4 +1,6 @@
-"""Grid video: several videos side by side, each with its name above, read and written frame by frame."""
+"""Grid video: several videos side by side, each with its name above, read and written frame by
+frame.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ from .sheets import Sheet, scale_frame
 from .writer import VideoInfo, VideoSettings, VideoWriter
 
 MAX_COLUMNS = 4
-MAX_WIDTH, MAX_HEIGHT = 3840, 2160
-MIN_TILE = 256  # pixels; smaller videos are enlarged by an integer factor, so that their names fit above them
+MAX_WIDTH = 3840
+MAX_HEIGHT = 2160
+# pixels; smaller videos are enlarged by an integer factor, so that their names fit above them
+MIN_TILE = 256
 STRIP = 28  # pixels above a tile for its name
 
 
 def grid_layout(count: int, width: int, height: int) -> tuple[int, int, int, int]:
-    """Columns, rows of similar length, width and height of a tile in even pixels, for `count` videos of one size."""
+    """Columns, rows of similar length, width and height of a tile in even pixels, for `count`
+    videos of one size.
+    """
     rows = math.ceil(count / MAX_COLUMNS)
     columns = math.ceil(count / rows)
     scale = max(1.0, math.ceil(MIN_TILE / width))
@@ -38,20 +44,27 @@ def write_grid(
     metadata: Mapping[str, str] | None = None,
     on_progress: Callable[[int], None] = lambda video_frames: None,
 ) -> VideoInfo:
-    """Write `tiles` (name, video file of `fps`; at least one) side by side, as long as the shortest video.
+    """Write `tiles` (name, video file of `fps`; at least one) side by side, as long as the shortest
+    video.
 
-    `on_progress` gets the number of frames so far and may raise to stop. HeadForcingError for unreadable videos.
+    `on_progress` gets the number of frames so far and may raise to stop. HeadForcingError for
+    unreadable videos.
     """
     with ExitStack() as stack:
         videos = [stack.enter_context(open_video(video)) for _, video in tiles]
         first = videos[0].streams.video[0]
         columns, rows, wide, high = grid_layout(len(tiles), first.width, first.height)
-        corners = [(place % columns * wide, place // columns * (high + STRIP)) for place in range(len(tiles))]
+        corners = [
+            (place % columns * wide, place // columns * (high + STRIP))
+            for place in range(len(tiles))
+        ]
         sheet = Sheet(columns * wide, rows * (high + STRIP))
         for (name, _), (left, top) in zip(tiles, corners, strict=True):
             sheet.write(left + 6, top + 4, name, 16, wide - 12)
         size = sheet.image.size
-        writer = stack.enter_context(VideoWriter(VideoSettings(Path(path), fps, metadata or {}), *size))
+        writer = stack.enter_context(
+            VideoWriter(VideoSettings(Path(path), fps, metadata or {}), *size)
+        )
         for frames in zip(*(video.decode(video=0) for video in videos), strict=False):
             for frame, (left, top) in zip(frames, corners, strict=True):
                 sheet.image.paste(scale_frame(frame, wide, high), (left, top + STRIP))

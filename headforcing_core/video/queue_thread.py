@@ -1,4 +1,6 @@
-"""A thread that takes items from a queue, so that the caller does not wait for what is done with them."""
+"""A thread that takes items from a queue, so that the caller does not wait for what is done with
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from torch import Tensor
 from ..devices import download
 
 Item = TypeVar("Item")
-HostCopy = tuple[Tensor, torch.cuda.Event | None]  # has arrived when the event has happened, None: now
+# has arrived when the event has happened, None: now
+HostCopy = tuple[Tensor, torch.cuda.Event | None]
 
 _POLL_SECONDS = 0.1
 
@@ -23,7 +26,8 @@ class Abandoned(Exception):
 
 
 class QueueThread(Generic[Item]):
-    """Hands items to `work` in a thread of its own, in order; an error there is raised by the caller's next call.
+    """Hands items to `work` in a thread of its own, in order; an error there is raised by the
+    caller's next call.
 
     Leaving its `with` block waits until everything is worked off, also after an error elsewhere.
 
@@ -44,8 +48,11 @@ class QueueThread(Generic[Item]):
         self._queue: queue.Queue[Item | None] = queue.Queue(length)
         self._error: BaseException | None = None
         self._abandoned = False
-        # `work` as an argument, which a thread that has ended lets go of: it may hold what holds this
-        self._thread = threading.Thread(target=self._run, args=(work,), name=f"head forcing {name}", daemon=True)
+        # `work` as an argument, which a thread that has ended lets go of: it may hold what holds
+        # this
+        self._thread = threading.Thread(
+            target=self._run, args=(work,), name=f"head forcing {name}", daemon=True
+        )
 
     def __enter__(self) -> QueueThread[Item]:
         self._thread.start()
@@ -119,7 +126,8 @@ def to_host(tensor: Tensor) -> HostCopy:
     if not tensor.is_cuda:
         return tensor.cpu(), None
     with torch.cuda.device(tensor.device):
-        copy, copied = download(tensor), torch.cuda.Event()
+        copy = download(tensor)
+        copied = torch.cuda.Event()
         copied.record()
     return copy, copied
 

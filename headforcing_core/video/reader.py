@@ -21,12 +21,13 @@ from ..files import check_regular, reason
 MAX_PIXELS = 8192 * 4320  # of a frame: decoders hold several, whatever a damaged file claims
 MAX_IMAGE_PIXELS = 80_000_000  # 1 GB as numbers; Pillow warns of files that claim more
 _ROWS = 256  # of an image that are converted at a time
-IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may run programs: EPS runs Ghostscript
-# FFmpeg's names of file formats that hold a video. Formats that name other files or addresses (playlists, lists of
-# files, session descriptions) are not among them.
+# others may run programs: EPS runs Ghostscript
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+# FFmpeg's names of file formats that hold a video. Formats that name other files or addresses
+# (playlists, lists of files, session descriptions) are not among them.
 VIDEO_FORMATS = (
-    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,ogg,asf,mxf,gif,webp_pipe,apng,nut,ivf,h264,"
-    "hevc,wmv,dv,rm,y4m,yuv4mpegpipe"
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,ogg,asf,mxf,"
+    "gif,webp_pipe,apng,nut,ivf,h264,hevc,wmv,dv,rm,y4m,yuv4mpegpipe"
 )
 VideoSource = str | Path | io.BytesIO
 
@@ -37,12 +38,15 @@ def name_of(source: VideoSource) -> str:
 
 
 def address(path: str | Path) -> str:
-    """The path of a file on this disk for FFmpeg, which would take `concat:...` or `http:...` for something else."""
+    """The path of a file on this disk for FFmpeg, which would take `concat:...` or `http:...` for
+    something else.
+    """
     return os.path.abspath(path)
 
 
 def open_video(source: VideoSource, name: str | None = None) -> av.container.InputContainer:
-    """Open a video file for a `with` block: a regular file in one of `VIDEO_FORMATS`, read from this disk alone.
+    """Open a video file for a `with` block: a regular file in one of `VIDEO_FORMATS`, read from
+    this disk alone.
 
     Raises HeadForcingError, which names it `name`, if it is something else.
     """
@@ -58,44 +62,55 @@ def open_video(source: VideoSource, name: str | None = None) -> av.container.Inp
         # tags of a damaged file are any bytes
         container = av.open(opened, "r", options=options, metadata_errors="replace")
     except (OSError, ValueError, av.error.FFmpegError) as error:
-        raise HeadForcingError(f"{name} cannot be read as a video ({error}): give a video file") from error
+        raise HeadForcingError(
+            f"{name} cannot be read as a video ({error}): give a video file"
+        ) from error
     if not container.streams.video:
         container.close()
         raise HeadForcingError(f"{name} has no video track: give a video file")
     context = container.streams.video[0].codec_context
-    size = None if context is None else (context.width, context.height)  # None where no decoder knows the format
+    # None where no decoder knows the format
+    size = None if context is None else (context.width, context.height)
     if size is None or not 0 < math.prod(size) <= MAX_PIXELS:
         container.close()
         what = "in an unknown format" if size is None else f"of {size[0]}x{size[1]} pixels"
-        raise HeadForcingError(f"{name} has frames {what}: give a video of at most 8192x4320 that plays elsewhere")
+        raise HeadForcingError(
+            f"{name} has frames {what}: give a video of at most 8192x4320 that plays elsewhere"
+        )
     container.streams.video[0].thread_type = "AUTO"
     return container
 
 
 def read_image(path: Path) -> Tensor:
-    """An image file as a video frame `[h, w, 3]` in 0..1, float32, as ComfyUI's node Load Image reads it.
+    """An image file as a video frame `[h, w, 3]` in 0..1, float32, as ComfyUI's node Load Image
+    reads it.
 
-    Upright by its EXIF data, grey as RGB, without transparency, the first of several in a file. Raises HeadForcingError
-    for a file that is no image in one of `IMAGE_FORMATS`, damaged or too large.
+    Upright by its EXIF data, grey as RGB, without transparency, the first of several in a file.
+    Raises HeadForcingError for a file that is no image in one of `IMAGE_FORMATS`, damaged or too
+    large.
     """
     check_regular(path)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # refused in the next lines
+            # refused in the next lines
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             opened = Image.open(path, formats=IMAGE_FORMATS)
         with opened as image:
             if math.prod(image.size) > MAX_IMAGE_PIXELS:
                 raise HeadForcingError(
-                    f"{path.name} has {image.width}x{image.height} pixels: give an image of at most 80 million"
+                    f"{path.name} has {image.width}x{image.height} pixels: give an image of at "
+                    "most 80 million"
                 )
             ImageOps.exif_transpose(image, in_place=True)
-            if image.mode.startswith(("I", "F")):  # 16 bits or floats, which a conversion would cut to 8 bits
+            # 16 bits or floats, which a conversion would cut to 8 bits
+            if image.mode.startswith(("I", "F")):
                 grey = np.asarray(image, dtype=np.float32) / (1 if image.mode == "F" else 65535)
                 if not np.isfinite(grey).all():
                     raise HeadForcingError(f"{path.name} holds NaN or infinity: give another image")
                 return torch.from_numpy(grey.clip(0, 1))[..., None].repeat(1, 1, 3)
             pixels = np.empty((image.height, image.width, 3), np.float32)
-            for top in range(0, image.height, _ROWS):  # a large image takes 1 GB as numbers, which is enough
+            # a large image takes 1 GB as numbers, which is enough
+            for top in range(0, image.height, _ROWS):
                 rows = image.crop((0, top, image.width, min(top + _ROWS, image.height)))
                 pixels[top : top + _ROWS] = np.asarray(rows.convert("RGB"))
             pixels /= 255
@@ -104,20 +119,26 @@ def read_image(path: Path) -> Tensor:
         raise
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         why = one_line(reason(error), 200)
-        raise HeadForcingError(f"{path.name} cannot be read as an image ({why}): give a PNG or JPEG") from error
+        raise HeadForcingError(
+            f"{path.name} cannot be read as an image ({why}): give a PNG or JPEG"
+        ) from error
 
 
 def fit(video_frames: Tensor, width: int, height: int, pixel_aspect: float = 1.0) -> Tensor:
-    """Crop `[n, h, w, 3]` around the middle to the proportions `width:height` and scale it, `[n, height, width, 3]`.
+    """Crop `[n, h, w, 3]` around the middle to the proportions `width:height` and scale it, `[n,
+    height, width, 3]`.
 
-    The rule of ComfyUI's node ARVideoI2V, bit for bit: nothing is stretched or padded, scaling is bilinear.
-    `pixel_aspect` is the width of a pixel divided by its height.
+    The rule of ComfyUI's node ARVideoI2V, bit for bit: nothing is stretched or padded, scaling is
+    bilinear. `pixel_aspect` is the width of a pixel divided by its height.
     """
     rows, columns = video_frames.shape[1:3]
-    old, new = columns / rows * pixel_aspect, width / height
+    old = columns / rows * pixel_aspect
+    new = width / height
     x = round((columns - columns * (new / old)) / 2) if old > new else 0
     y = round((rows - rows * (old / new)) / 2) if old < new else 0
-    x, y = min(x, (columns - 1) // 2), min(y, (rows - 1) // 2)  # a line of pixels stays a line
+    # a line of pixels stays a line
+    x = min(x, (columns - 1) // 2)
+    y = min(y, (rows - 1) // 2)
     cropped = video_frames.movedim(-1, 1)[..., y : rows - y, x : columns - x]
     channels = cropped.split(1, dim=1)  # one after another, as each is copied
     fitted = [F.interpolate(channel, size=(height, width), mode="bilinear") for channel in channels]

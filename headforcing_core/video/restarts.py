@@ -1,8 +1,9 @@
 """VAE decoding and encoding for videos of several rollouts, see `methods/causvid.py`.
 
-For the VAE, each rollout after the first is a separate video. Its first latent frame is the encoding of the last video
-frame of the rollout before, which it replaces. The number of video frames, `4(n-1)+1` for n latent frames, and the
-times of the prompts are therefore the same as in a video of one rollout.
+For the VAE, each rollout after the first is a separate video. Its first latent frame is the
+encoding of the last video frame of the rollout before, which it replaces. The number of video
+frames, `4(n-1)+1` for n latent frames, and the times of the prompts are therefore the same as in a
+video of one rollout.
 """
 
 from __future__ import annotations
@@ -24,17 +25,29 @@ class FrameCodec:
 
     new_decoder: Callable[[], StreamingDecoder]  # creates a streaming decoder in its initial state
     network: nn.Module
-    encode: Callable[[Tensor], Tensor] | None = None  # see `encode_video`; None if only the decoder was loaded
-    dtype: torch.dtype | None = None  # of the weights in the fingerprint, where some are cast only when they are used
+    # see `encode_video`; None if only the decoder was loaded
+    encode: Callable[[Tensor], Tensor] | None = None
+    dtype: torch.dtype | None = (
+        None  # of the weights in the fingerprint, where some are cast only when they are used
+    )
 
     def decoder(self, restart_frames: Sequence[int] = ()) -> StreamingDecoder:
-        """A decoder for one video; `restart_frames` are the first latent frames of its further rollouts."""
+        """A decoder for one video; `restart_frames` are the first latent frames of its further
+        rollouts.
+        """
         decoder = self.new_decoder()
-        return RestartingDecoder(decoder, self.encode_video, restart_frames) if restart_frames else decoder
+        return (
+            RestartingDecoder(decoder, self.encode_video, restart_frames)
+            if restart_frames
+            else decoder
+        )
 
     def reencode(self, latents: Tensor) -> Tensor:
-        """Decode a video `[frames, 16, h, w]` and encode its last video frame as one latent frame `[1, 16, h, w]`."""
-        decoder, chunks = self.new_decoder(), Chunks()
+        """Decode a video `[frames, 16, h, w]` and encode its last video frame as one latent frame
+        `[1, 16, h, w]`.
+        """
+        decoder = self.new_decoder()
+        chunks = Chunks()
         pieces = latents.split(3)  # so that few video frames are in memory at a time
         for chunk in (*(chunk for piece in pieces for chunk in chunks.add(piece)), *chunks.rest()):
             video_frames = decoder.decode(chunk)
@@ -44,26 +57,39 @@ class FrameCodec:
         """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1 to latents `[n, 16, h, w]`."""
         if self.encode is None:
             raise HeadForcingError(
-                "this VAE was loaded without its encoder, which start frames and videos of several rollouts need"
+                "this VAE was loaded without its encoder, which start frames and videos of several "
+                "rollouts need"
             )
         return self.encode(video_frames)
 
     def fingerprint(self) -> str:
         """A hash of the first four values of each weight, which identifies the VAE."""
-        weights = (weight.detach().flatten()[:4] for weight in self.network.parameters() if not weight.is_meta)
+        weights = (
+            weight.detach().flatten()[:4]
+            for weight in self.network.parameters()
+            if not weight.is_meta
+        )
         return digest(*(weight.to(dtype=self.dtype) for weight in weights))
 
 
 class RestartingDecoder:
     """A `stream.StreamingDecoder` for a video of several rollouts.
 
-    Each latent frame in `restart_frames` (indices in the video) is decoded as the last one of a rollout; its last video
-    frame is encoded as the first latent frame of the next. No chunk of `Chunks` may have exactly one latent frame after
-    a restart, which holds for blocks of 1 or 3 with rollouts that overlap by 3 or 6.
+    Each latent frame in `restart_frames` (indices in the video) is decoded as the last one of a
+    rollout; its last video frame is encoded as the first latent frame of the next. No chunk of
+    `Chunks` may have exactly one latent frame after a restart, which holds for blocks of 1 or 3
+    with rollouts that overlap by 3 or 6.
     """
 
-    def __init__(self, decoder: StreamingDecoder, encode: Callable[[Tensor], Tensor], restart_frames: Sequence[int]):
-        self._decoder, self._encode, self._restarts = decoder, encode, set(restart_frames)
+    def __init__(
+        self,
+        decoder: StreamingDecoder,
+        encode: Callable[[Tensor], Tensor],
+        restart_frames: Sequence[int],
+    ):
+        self._decoder = decoder
+        self._encode = encode
+        self._restarts = set(restart_frames)
         self.reset()
 
     def reset(self) -> None:
@@ -71,12 +97,17 @@ class RestartingDecoder:
         self._frames = 0
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`: 4 per latent frame, 1 for the first."""
+        """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`: 4 per latent frame, 1
+        for the first.
+        """
         restart = next((i for i in range(len(latents)) if self._frames + i in self._restarts), None)
         until = len(latents) if restart is None else restart + 1
-        video_frames, rest = self._decoder.decode(latents[:until]), latents[until:]
+        video_frames = self._decoder.decode(latents[:until])
+        rest = latents[until:]
         self._frames += until
         if restart is not None:
             self._decoder.reset()
-            video_frames = torch.cat([video_frames[:-1], self._decoder.decode(self._encode(video_frames[-1:]))])
+            video_frames = torch.cat(
+                [video_frames[:-1], self._decoder.decode(self._encode(video_frames[-1:]))]
+            )
         return torch.cat([video_frames, self.decode(rest)]) if len(rest) else video_frames

@@ -1,4 +1,6 @@
-"""Video frames of any file, by their timestamps: a section at a render's size and frame rate, or all, one by one."""
+"""Video frames of any file, by their timestamps: a section at a render's size and frame rate, or
+all, one by one.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from ..timeline.clock import TEMPORAL_STRIDE, VIDEO_FPS, video_frames_of
 from .reader import VideoSource, fit, name_of, open_video
 from .sound import Sound, sound_of_file
 
-# Containers round timestamps, to the millisecond at worst: a video frame counts as shown this much earlier, or by a
-# quarter of the time between two frames, if that is less.
+# Containers round timestamps, to the millisecond at worst: a video frame counts as shown this much
+# earlier, or by a quarter of the time between two frames, if that is less.
 _ROUNDING = 0.004
 MAX_START_SECONDS = 30.0  # of video frames in memory
 _PLAYS = "give a video that plays elsewhere"
@@ -58,15 +60,22 @@ class Clock:
         usual = gaps[len(gaps) // 2] if gaps else 1 / rate
         _, duration = max((pts or 0, duration or 0) for pts, duration in shown)
         end = times[-1] + max(duration * unit, usual)  # some files state too short a duration
-        count, span = len(times), end - times[0]
-        return cls(times, end, count / span if span and abs(rate * span - count) > 0.01 * count else rate)
+        count = len(times)
+        span = end - times[0]
+        return cls(
+            times, end, count / span if span and abs(rate * span - count) > 0.01 * count else rate
+        )
 
     def within(self, start: float, duration: float) -> Clock:
-        """The part from `start` on, counted from the beginning, with the frame shown then, and so long; 0: the rest."""
+        """The part from `start` on, counted from the beginning, with the frame shown then, and so
+        long; 0: the rest.
+        """
         begin = min(self.times[0] + start, self.times[-1])
         end = min(self.end, begin + duration) if duration else self.end
         times = [begin, *(time for time in self.times if begin < time < end)]
-        return self if not start and not duration else replace(self, times=times, end=max(end, begin))
+        return (
+            self if not start and not duration else replace(self, times=times, end=max(end, begin))
+        )
 
     @property
     def rounding(self) -> float:
@@ -93,13 +102,17 @@ def read_section(
     window: tuple[float, float] = (0.0, 0.0),
     fps: float = VIDEO_FPS,
 ) -> tuple[Tensor, str]:
-    """The `first` or `last` seconds of a video file, `[4(n-1)+1, height, width, 3]` in 0..1, and what was taken.
+    """The `first` or `last` seconds of a video file, `[4(n-1)+1, height, width, 3]` in 0..1, and
+    what was taken.
 
-    Blocks of `frames_per_block` latent frames, upright, fitted to `size` (width, height); `window` as in `within`.
-    Raises HeadForcingError for a file that cannot be read, is damaged in this section, or is shorter than one block.
+    Blocks of `frames_per_block` latent frames, upright, fitted to `size` (width, height); `window`
+    as in `within`. Raises HeadForcingError for a file that cannot be read, is damaged in this
+    section, or is shorter than one block.
     """
     if not 0 < seconds <= MAX_START_SECONDS:
-        raise HeadForcingError(f"start seconds must be above 0 and at most {MAX_START_SECONDS:g}, got {seconds:g}")
+        raise HeadForcingError(
+            f"start seconds must be above 0 and at most {MAX_START_SECONDS:g}, got {seconds:g}"
+        )
     name, (width, height) = name_of(source), size
     clock = Clock.of(source).within(*window)
     available = min(clock.frames_at(fps), math.floor(seconds * fps + 1e-6))
@@ -108,15 +121,17 @@ def read_section(
     if frames < 1:
         needed = video_frames_of(frames_per_block)
         raise HeadForcingError(
-            f"{name}: expected at least one block of {needed} video frames ({needed / fps:.2f} s at {fps:g} a second) "
-            f"to start from, got {available}; give a longer section of a video"
+            f"{name}: expected at least one block of {needed} video frames ({needed / fps:.2f} s "
+            f"at {fps:g} a second) to start from, got {available}; give a longer section of a video"
         )
     count = video_frames_of(frames)
-    video_frames = torch.stack(list(read_frames(source, clock, clock.section(count, fps, part), size)))
+    video_frames = torch.stack(
+        list(read_frames(source, clock, clock.section(count, fps, part), size))
+    )
     length = clock.end - clock.times[0]
     return video_frames, (
-        f"the {part} {count / fps:.2f} of {length:.2f} s of {name}, {count} video frames at {fps:g} a second, fitted "
-        f"to {width}x{height}"
+        f"the {part} {count / fps:.2f} of {length:.2f} s of {name}, {count} video frames at "
+        f"{fps:g} a second, fitted to {width}x{height}"
     )
 
 
@@ -128,12 +143,15 @@ class Footage:
     fps: float
     width: int
     height: int
-    read: Callable[[int], Iterator[Tensor]]  # all frames from one on, one by one, `[h, w, 3]`, uint8 or in 0..1
+    # all frames from one on, one by one, `[h, w, 3]`, uint8 or in 0..1
+    read: Callable[[int], Iterator[Tensor]]
     sound: Sound | None = None
 
     @classmethod
     def of_file(cls, source: VideoSource, window: tuple[float, float] = (0.0, 0.0)) -> Footage:
-        """A video file, `window` as in `Clock.within`. Raises HeadForcingError for one that cannot be read."""
+        """A video file, `window` as in `Clock.within`. Raises HeadForcingError for one that cannot
+        be read.
+        """
         clock = Clock.of(source).within(*window)
         times = clock.section(clock.frames_at(clock.fps), clock.fps, "first")
         height, width, _ = next(read_frames(source, clock, times[:1])).shape
@@ -153,10 +171,11 @@ class Footage:
         return cls(count, fps, width, height, lambda first: iter(images[first:]), sound)
 
     def chunks(self, first: int, length: int) -> Iterator[Tensor]:
-        """Chunks `[n, height, width, 3]` in 0..1 from a frame on, each of which brings up to `length` frames.
+        """Chunks `[n, height, width, 3]` in 0..1 from a frame on, each of which brings up to
+        `length` frames.
 
-        The first chunk has one frame more; later ones begin with the last frame of the one before, for models that
-        take pairs of frames.
+        The first chunk has one frame more; later ones begin with the last frame of the one before,
+        for models that take pairs of frames.
         """
         held: list[Tensor] = []
         begun = False
@@ -164,7 +183,8 @@ class Footage:
             held.append(frame if frame.is_floating_point() else frame.float() / 255)
             if len(held) > length:
                 yield torch.stack(held)
-                begun, held = True, held[-1:]
+                begun = True
+                held = held[-1:]
         if held and not (begun and len(held) == 1):
             yield torch.stack(held)
 
@@ -172,10 +192,11 @@ class Footage:
 def read_frames(
     source: VideoSource, clock: Clock, times: list[float], size: tuple[int, int] | None = None
 ) -> Iterator[Tensor]:
-    """The video frames that are shown at these times, ascending, one by one: `[height, width, 3]`, uint8, upright.
+    """The video frames that are shown at these times, ascending, one by one: `[height, width, 3]`,
+    uint8, upright.
 
-    With a `size` (width, height) they are fitted to it, in 0..1. Raises HeadForcingError for a file that is damaged
-    there.
+    With a `size` (width, height) they are fitted to it, in 0..1. Raises HeadForcingError for a file
+    that is damaged there.
     """
     # from the last key frame before them, if the file's index leads there
     for seeks in (True, False) if clock.timed and times[0] > 1 else (False,):
@@ -183,10 +204,14 @@ def read_frames(
         if (first := next(frames, None)) is not None:
             break
     if first is None:
-        raise HeadForcingError(f"{name_of(source)} holds no video frames that can be decoded: {_PLAYS}")
+        raise HeadForcingError(
+            f"{name_of(source)} holds no video frames that can be decoded: {_PLAYS}"
+        )
     for frame, aspect, count in chain([first], frames):
         turns = round(frame.rotation / 90) % 4  # counterclockwise
-        pixels = torch.from_numpy(np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns)))
+        pixels = torch.from_numpy(
+            np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
+        )
         if size is not None:
             pixels = fit(pixels[None].float() / 255, *size, 1 / aspect if turns % 2 else aspect)[0]
         yield from [pixels] * count
@@ -195,7 +220,9 @@ def read_frames(
 def _decoded(
     source: VideoSource, clock: Clock, times: list[float], seeks: bool
 ) -> Iterator[tuple[av.VideoFrame, float, int]]:
-    """The frames shown at some of these times, with their pixels' aspect and how many; none if it began too late."""
+    """The frames shown at some of these times, with their pixels' aspect and how many; none if it
+    began too late.
+    """
     found = 0  # times at which a frame is known
     shown: av.VideoFrame | None = None
     with open_video(source, name_of(source)) as container:
@@ -203,7 +230,10 @@ def _decoded(
         aspect = float(stream.sample_aspect_ratio or 1)
         try:
             if seeks:
-                container.seek(math.floor((times[0] - clock.rounding) / float(stream.time_base or 1)), stream=stream)
+                container.seek(
+                    math.floor((times[0] - clock.rounding) / float(stream.time_base or 1)),
+                    stream=stream,
+                )
             for place, frame in enumerate(container.decode(stream)):
                 time = frame.time if clock.timed else place / clock.fps
                 if time is None:

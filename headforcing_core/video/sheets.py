@@ -1,4 +1,6 @@
-"""Sheets as PNG: evenly spaced frames of one video, or a frame of each prompt of several videos of one story."""
+"""Sheets as PNG: evenly spaced frames of one video, or a frame of each prompt of several videos of
+one story.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,25 @@ from ..files import replacing
 from ..timeline.clock import VIDEO_FPS, format_time
 from .reader import open_video
 
-COLUMNS, ROWS = 12, 5  # of a contact sheet, at most
+# of a contact sheet, at most
+COLUMNS = 12
+ROWS = 5
 MAX_PROMPTS = 12  # of a story that has a column each
 AFTER_SECONDS = 3.0  # of a prompt, at most, before the frame that stands for it
-BACKGROUND, BRIGHT = (24, 26, 31), (240, 240, 244)
+BACKGROUND = (24, 26, 31)
+BRIGHT = (240, 240, 244)
 _DIM = (150, 154, 164)
-_COLOURS = ((86, 156, 255), (255, 159, 64), (90, 200, 130), (226, 110, 170), (240, 208, 80), (150, 130, 255))
-_MARGIN, _STRIP = 16, 28  # pixels; a strip of prompts
+_COLOURS = (
+    (86, 156, 255),
+    (255, 159, 64),
+    (90, 200, 130),
+    (226, 110, 170),
+    (240, 208, 80),
+    (150, 130, 255),
+)
+# pixels; a strip of prompts
+_MARGIN = 16
+_STRIP = 28
 _ROUNDING = 0.004  # seconds by which containers round timestamps at worst
 
 Label = tuple[float, str]
@@ -36,7 +50,9 @@ class Sheet:
         self.image = Image.new("RGB", (width, height), BACKGROUND)
         self._draw = ImageDraw.Draw(self.image)
 
-    def write(self, x: int, y: int, text: str, size: int, width: int, ink: tuple[int, int, int] = BRIGHT) -> None:
+    def write(
+        self, x: int, y: int, text: str, size: int, width: int, ink: tuple[int, int, int] = BRIGHT
+    ) -> None:
         """Write one line, cut to `width` pixels."""
         self._draw.text((x, y), fit_text(text, size, width), ink, font(size))
 
@@ -47,7 +63,9 @@ class Sheet:
 
     def mark(self, left: int, top: int, right: int, height: int, prompt: int) -> None:
         """Draw the bar of a prompt."""
-        self._draw.rectangle((left, top, right - 1, top + height - 1), _COLOURS[prompt % len(_COLOURS)])
+        self._draw.rectangle(
+            (left, top, right - 1, top + height - 1), _COLOURS[prompt % len(_COLOURS)]
+        )
 
     def save(self, path: str | Path) -> Path:
         with replacing(path) as temporary:
@@ -55,8 +73,11 @@ class Sheet:
         return Path(path)
 
 
-def contact_sheet(video_path: str | Path, out_png: str | Path, labels: Sequence[Label] = ()) -> Path:
-    """Write evenly spaced video frames with their times as a PNG, with the text and a bar in a colour for each prompt.
+def contact_sheet(
+    video_path: str | Path, out_png: str | Path, labels: Sequence[Label] = ()
+) -> Path:
+    """Write evenly spaced video frames with their times as a PNG, with the text and a bar in a
+    colour for each prompt.
 
     `labels` are (start in seconds, prompt). Raises HeadForcingError for an unreadable video.
     """
@@ -64,30 +85,45 @@ def contact_sheet(video_path: str | Path, out_png: str | Path, labels: Sequence[
         stream = container.streams.video[0]
         rate = float(stream.average_rate or VIDEO_FPS)
         # estimated from the duration where the container does not store it
-        frames = max(stream.frames or int((stream.duration or 0) * (stream.time_base or 0) * rate), 1)
+        frames = max(
+            stream.frames or int((stream.duration or 0) * (stream.time_base or 0) * rate), 1
+        )
         size = f"{stream.width} x {stream.height} pixels"
     count = min(COLUMNS * ROWS, frames)
     times = [round(i * (frames - 1) / max(count - 1, 1)) / rate for i in range(count)]
     tiles = list(zip(times, _frames_at(Path(video_path), times, 128), strict=True))
     lines = [tiles[i : i + COLUMNS] for i in range(0, len(tiles), COLUMNS)]
-    prompts, strip, gap, head = sorted(labels), _STRIP if labels else 0, 4, _MARGIN + 34
-    step, line_height = tiles[0][1].width + gap, strip + tiles[0][1].height + gap
+    prompts = sorted(labels)
+    strip = _STRIP if labels else 0
+    gap = 4
+    head = _MARGIN + 34
+    step = tiles[0][1].width + gap
+    line_height = strip + tiles[0][1].height + gap
     width = 2 * _MARGIN + len(lines[0]) * step - gap
     sheet = Sheet(width, head + len(lines) * line_height - gap + _MARGIN)
     length = f"{frames / rate:.1f} s \u00b7 {frames} frames at {rate:g} fps"
-    sheet.write(_MARGIN, _MARGIN, f"{Path(video_path).name} \u00b7 {length} \u00b7 {size}", 17, width - 2 * _MARGIN)
+    sheet.write(
+        _MARGIN,
+        _MARGIN,
+        f"{Path(video_path).name} \u00b7 {length} \u00b7 {size}",
+        17,
+        width - 2 * _MARGIN,
+    )
     # whole seconds would repeat on adjacent tiles of a short video
     tenths = tiles[-1][0] < len(tiles) - 1
     begun: set[int] = set()
     for number, line in enumerate(lines):
-        top, left = head + number * line_height, _MARGIN
+        top = head + number * line_height
+        left = _MARGIN
         of_tiles = [sum(start <= seconds for start, _ in prompts) - 1 for seconds, _ in line]
         for prompt, members in groupby(of_tiles):
             right = left + len(list(members)) * step
             if prompt >= 0:
                 start, text = prompts[prompt]
                 sheet.mark(left, top + _STRIP - 7, right - gap, 4, prompt)
-                shown, ink = (text, _DIM) if prompt in begun else (f"{_stamp(start)}  {text}", BRIGHT)
+                shown, ink = (
+                    (text, _DIM) if prompt in begun else (f"{_stamp(start)}  {text}", BRIGHT)
+                )
                 sheet.write(left, top + 1, shown, 14, right - gap - left, ink)
                 begun.add(prompt)
             left = right
@@ -98,20 +134,33 @@ def contact_sheet(video_path: str | Path, out_png: str | Path, labels: Sequence[
     return sheet.save(out_png)
 
 
-def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Sequence[Label], seconds: float) -> Path:
-    """Write a frame of every prompt and video as a PNG, with names, times and prompts; equal ones have one colour.
+def side_by_side(
+    out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Sequence[Label], seconds: float
+) -> Path:
+    """Write a frame of every prompt and video as a PNG, with names, times and prompts; equal ones
+    have one colour.
 
-    `videos` are name and file, of the same story and length in `seconds`; `prompts` (start in seconds, text) in order,
-    of which the first twelve are drawn. Raises HeadForcingError for an unreadable video.
+    `videos` are name and file, of the same story and length in `seconds`; `prompts` (start in
+    seconds, text) in order, of which the first twelve are drawn. Raises HeadForcingError for an
+    unreadable video.
     """
     starts = [*(start for start, _ in prompts), seconds]
     texts = [text for _, text in prompts[:MAX_PROMPTS]]
-    times = [start + min(AFTER_SECONDS, (starts[i + 1] - start) / 2) for i, start in enumerate(starts[: len(texts)])]
-    tile, gap, name_width, line, lines = 160, 6, 210, 17, 4  # pixels; lines of a text at most
+    times = [
+        start + min(AFTER_SECONDS, (starts[i + 1] - start) / 2)
+        for i, start in enumerate(starts[: len(texts)])
+    ]
+    # pixels; lines of a text at most
+    tile = 160
+    gap = 6
+    name_width = 210
+    line = 17
+    lines = 4
     rows = [_frames_at(path, times, tile) for _, path in videos]
     top = _MARGIN + 54
     head = top + (lines + 1) * line + 2 * gap
-    left, row_height = _MARGIN + name_width, rows[0][0].height + gap
+    left = _MARGIN + name_width
+    row_height = rows[0][0].height + gap
     width = left + len(texts) * (tile + gap) - gap + _MARGIN
     sheet = Sheet(width, head + len(videos) * row_height - gap + _MARGIN)
     again = [texts.index(text) < column for column, text in enumerate(texts)]
@@ -140,7 +189,9 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
 def scale_frame(frame: av.VideoFrame, width: int, height: int | None = None) -> Image.Image:
     """A frame as an image of this width, in its own proportions where no height is given."""
     height = height or max(1, round(width * frame.height / frame.width))
-    return frame.to_image(width=width, height=height, interpolation="AREA" if frame.width > width else "POINT")
+    return frame.to_image(
+        width=width, height=height, interpolation="AREA" if frame.width > width else "POINT"
+    )
 
 
 def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Image]:
@@ -149,7 +200,9 @@ def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Ima
     frame = None
     with open_video(path) as container:
         for frame in container.decode(video=0):
-            while len(shown) < len(times) and float(frame.time or 0) >= times[len(shown)] - _ROUNDING:
+            while (
+                len(shown) < len(times) and float(frame.time or 0) >= times[len(shown)] - _ROUNDING
+            ):
                 shown.append(scale_frame(frame, width))
             if len(shown) == len(times):
                 return shown
@@ -167,11 +220,14 @@ def _stamp(seconds: float, tenths: bool = False) -> str:
 def fit_text(text: str, size: int, width: int) -> str:
     """`text` on one line, cut with an ellipsis if it is wider than `width` pixels."""
     text = " ".join(text.split())
-    # no more is measured, which takes time in proportion; more characters than pixels are not legible
+    # no more is measured, which takes time in proportion; more characters than pixels are not
+    # legible
     start = text[: max(width, 0)]
     if start == text and font(size).getlength(text) <= width:
         return text
-    longer = bisect_right(range(len(start)), width, key=lambda count: int(font(size).getlength(start[:count] + "...")))
+    longer = bisect_right(
+        range(len(start)), width, key=lambda count: int(font(size).getlength(start[:count] + "..."))
+    )
     return start[: max(longer - 1, 0)].rstrip() + "..."
 
 

@@ -22,8 +22,11 @@ _WARM_UP = 0.05  # seconds of packets before the first sample, from which decode
 _PIECE = 1 << 16  # samples that are encoded at a time
 
 
-def sound_of_file(source: VideoSource, start: float = 0.0, end: float = float("inf")) -> Sound | None:
-    """The sound of a video file between two of its times in seconds, counted from `start`; None if it has none.
+def sound_of_file(
+    source: VideoSource, start: float = 0.0, end: float = float("inf")
+) -> Sound | None:
+    """The sound of a video file between two of its times in seconds, counted from `start`; None if
+    it has none.
 
     Packets are copied; a codec that MP4 files do not hold is encoded as AAC.
     """
@@ -38,7 +41,9 @@ def sound_of_file(source: VideoSource, start: float = 0.0, end: float = float("i
             if stream.codec_context.name not in _IN_MP4:
                 frames = (frame for frame in container.decode(stream) if (frame.time or 0) >= start)
                 before = takewhile(lambda frame: (frame.time or 0) < end, frames)
-                yield from _encoded(target, before, stream.codec_context.sample_rate, _layout(stream))
+                yield from _encoded(
+                    target, before, stream.codec_context.sample_rate, _layout(stream)
+                )
                 return
             copied = target.add_stream_from_template(stream)
             unit = stream.time_base or Fraction(1, stream.codec_context.sample_rate)
@@ -49,7 +54,9 @@ def sound_of_file(source: VideoSource, start: float = 0.0, end: float = float("i
                     continue  # the empty one at the end, and what is before
                 if packet.pts * unit >= end:
                     return
-                packet.pts, packet.dts, packet.stream = packet.pts - offset, packet.dts - offset, copied
+                packet.pts = packet.pts - offset
+                packet.dts = packet.dts - offset
+                packet.stream = copied
                 yield packet
 
     return packets
@@ -73,11 +80,20 @@ def sound_of_samples(samples: Tensor, rate: int) -> Sound:
 def _stream(container: av.container.InputContainer) -> av.AudioStream | None:
     """The last stream of sound that can be decoded, as ComfyUI takes it."""
     # a stream without a decoder has no codec context, and its packets crash FFmpeg
-    return next((stream for stream in reversed(container.streams.audio) if stream.codec_context is not None), None)
+    return next(
+        (
+            stream
+            for stream in reversed(container.streams.audio)
+            if stream.codec_context is not None
+        ),
+        None,
+    )
 
 
 def _layout(stream: av.AudioStream) -> str:
-    """The channels of a stream by a name; some files only have their number, which an encoder does not take."""
+    """The channels of a stream by a name; some files only have their number, which an encoder does
+    not take.
+    """
     layout = stream.codec_context.layout
     return {1: "mono", 2: "stereo"}.get(layout.nb_channels, layout.name)
 
@@ -89,7 +105,8 @@ def _encoded(
     stream.bit_rate = _BIT_RATE
     samples = 0
     for frame in frames:
-        frame.pts, frame.time_base = samples, Fraction(1, frame.sample_rate)
+        frame.pts = samples
+        frame.time_base = Fraction(1, frame.sample_rate)
         samples += frame.samples
         yield from stream.encode(frame)
     yield from stream.encode()

@@ -1,4 +1,6 @@
-"""Streaming decoding of latent blocks to an MP4, in memory that is independent of the video's length."""
+"""Streaming decoding of latent blocks to an MP4, in memory that is independent of the video's
+length.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,16 @@ WAITING_BLOCKS = 4  # that a background stream has not decoded yet
 
 
 class StreamingDecoder(Protocol):
-    """Decodes the latents of one video in chunks cut by `Chunks`, with the same result as decoding them at once."""
+    """Decodes the latents of one video in chunks cut by `Chunks`, with the same result as decoding
+    them at once.
+    """
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`, float in 0..1, on any device.
+        """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`, float in 0..1, on any
+        device.
 
-        A latent frame gives 4 video frames, the first of a video 1. Callers do not change the result.
+        A latent frame gives 4 video frames, the first of a video 1. Callers do not change the
+        result.
         """
 
     def reset(self) -> None:
@@ -35,10 +41,12 @@ class StreamingDecoder(Protocol):
 
 
 class Chunks:
-    """Re-cuts a stream of latent blocks so that every Wan VAE decoder gives the result of decoding them at once.
+    """Re-cuts a stream of latent blocks so that every Wan VAE decoder gives the result of decoding
+    them at once.
 
-    The first chunk has 1 latent frame, later ones at least 2; only the last one may have 1: ComfyUI's decoder is wrong
-    for other divisions. At most one latent frame is held back, so a chunk has at most one more than its block.
+    The first chunk has 1 latent frame, later ones at least 2; only the last one may have 1:
+    ComfyUI's decoder is wrong for other divisions. At most one latent frame is held back, so a
+    chunk has at most one more than its block.
     """
 
     def __init__(self) -> None:
@@ -59,26 +67,29 @@ class Chunks:
 
     def rest(self) -> Iterator[Tensor]:
         """The chunk that was held back, at the end of the video."""
-        held, self._held = self._held, None
+        held = self._held
+        self._held = None
         if held is not None:
             yield held
 
 
 class VideoStream:
-    """A video file that is written while latents arrive. Use as a context manager; `finish` completes the file.
+    """A video file that is written while latents arrive. Use as a context manager; `finish`
+    completes the file.
 
-    Video frames are encoded in a thread, a few chunks behind; its errors are raised by the next call.
+    Video frames are encoded in a thread, a few chunks behind; its errors are raised by the next
+    call.
 
     Args:
         video_frames: length of the video; chunks beyond it are not decoded. None for all.
         on_progress: gets the number of video frames so far.
-        background: the device of the decoder, to decode in a thread of its own, too, on a GPU in a CUDA stream of its
-            own, so that `add` waits for neither. None decodes in `add`.
+        background: the device of the decoder, to decode in a thread of its own, too, on a GPU in a
+            CUDA stream of its own, so that `add` waits for neither. None decodes in `add`.
         while_waiting: as in `QueueThread`, for that thread.
 
     Attributes:
-        settings: another path and other tags may be set until the end of the `with` block; a file that is still growing
-            has the tags that were there at its beginning.
+        settings: another path and other tags may be set until the end of the `with` block; a file
+            that is still growing has the tags that were there at its beginning.
     """
 
     def __init__(
@@ -121,7 +132,8 @@ class VideoStream:
         self._stack = ExitStack()
         self._stack.callback(self.decoder.reset)
         if self._thread is not None and self._background is not None:
-            if self._background.type == "cuda":  # this thread's stream may still be loading the decoder's weights
+            # this thread's stream may still be loading the decoder's weights
+            if self._background.type == "cuda":
                 self._loaded_by = torch.cuda.current_stream(self._background)
             self._thread.__enter__()
         return self
@@ -132,7 +144,9 @@ class VideoStream:
         self._stack.__exit__(*error)
 
     def end_after(self, video_frames: int) -> None:
-        """Another length of the video; what was to be trimmed of it before must not have been added yet."""
+        """Another length of the video; what was to be trimmed of it before must not have been added
+        yet.
+        """
         self._limit = video_frames
 
     def add(self, latents: Tensor) -> None:
@@ -148,7 +162,9 @@ class VideoStream:
             self._thread.check()
 
     def finish(self) -> VideoInfo:
-        """Write the remaining frames. The file appears after the `with`, at the path of the settings then."""
+        """Write the remaining frames. The file appears after the `with`, at the path of the
+        settings then.
+        """
         if self._thread is None:
             self._end()
         else:
@@ -159,8 +175,8 @@ class VideoStream:
         return self._writer.info
 
     def _decode(self, copies: Iterator[HostCopy]) -> None:
-        # inference mode and the CUDA stream are per thread; without its own stream decoding would run between the
-        # sampler's kernels instead of beside them
+        # inference mode and the CUDA stream are per thread; without its own stream decoding would
+        # run between the sampler's kernels instead of beside them
         gpu_stream: Any = nullcontext()
         if self._background is not None and self._background.type == "cuda":
             own = torch.cuda.Stream(self._background)
@@ -180,7 +196,8 @@ class VideoStream:
             self._write(chunk)
         if self._encoder is None:
             raise HeadForcingError(
-                f"{self.settings.path.name} would be an empty video: there are no latent frames to decode."
+                f"{self.settings.path.name} would be an empty video: there are no latent frames to "
+                "decode."
             )
         self._encoder.finish()
 
@@ -192,7 +209,9 @@ class VideoStream:
         if self._encoder is None:
             scale = self.settings.scale
             height, width = video_frames.shape[1:3]
-            self._writer = self._stack.enter_context(VideoWriter(self.settings, width * scale, height * scale))
+            self._writer = self._stack.enter_context(
+                VideoWriter(self.settings, width * scale, height * scale)
+            )
             encoder = QueueThread("encoder", partial(_encode, self._writer, scale), WAITING_CHUNKS)
             self._encoder = self._stack.enter_context(encoder)
         self._decoded += len(video_frames)
@@ -203,7 +222,9 @@ class VideoStream:
 def _encode(writer: VideoWriter, scale: int, copies: Iterator[HostCopy]) -> None:
     """Write video frames `[n, H, W, 3]`, every pixel as a square of side `scale`."""
     for chunk in arrived(copies):
-        writer.write(chunk if scale == 1 else chunk.repeat_interleave(scale, 1).repeat_interleave(scale, 2))
+        writer.write(
+            chunk if scale == 1 else chunk.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
+        )
 
 
 def write_video(

@@ -1,7 +1,8 @@
-"""Tiny decoders for Wan's latents (TAEHV): many times faster than the VAE, with less detail, for previews.
+"""Tiny decoders for Wan's latents (TAEHV): many times faster than the VAE, with less detail, for
+previews.
 
-Layers have the names of the published files. A layer with memory reads its own input of the frame before, so a video is
-decoded latent frame by latent frame, exactly.
+Layers have the names of the published files. A layer with memory reads its own input of the frame
+before, so a video is decoded latent frame by latent frame, exactly.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from ..model.latents import WAN21, LatentFormat, latent_format
 from .wan_decoder import DoublingConv, made_bytes
 from .wan_vae import WanVideoDecoder
 
-# whether it takes latents as the transformer sees them; taew2_2 is for Wan 2.2 and makes cells of 2x2 pixels
+# whether it takes latents as the transformer sees them; taew2_2 is for Wan 2.2 and makes cells of
+# 2x2 pixels
 NORMALISED = {"taew2_1": True, "lighttaew2_1": False, "taew2_2": True}
 WIDTHS = (256, 128, 64, 64)
-_LAYERS = (3, 9, 15)  # place of the first layer of a level, which has three with memory, then one that makes frames
+# place of the first layer of a level, which has three with memory, then one that makes frames
+_LAYERS = (3, 9, 15)
 _FRAMES = (1, 2, 2)  # that the last layer of a level makes of one
 _LIMIT = 3.0  # latents are squashed to -3..3
 
@@ -30,7 +33,9 @@ class MemoryBlock(nn.Module):
 
     def __init__(self, dim: int):
         super().__init__()
-        convs = {str(2 * i): nn.Conv2d(2 * dim if i == 0 else dim, dim, 3, padding=1) for i in range(3)}
+        convs = {
+            str(2 * i): nn.Conv2d(2 * dim if i == 0 else dim, dim, 3, padding=1) for i in range(3)
+        }
         self.conv = nn.ModuleDict(convs)
 
     def forward(self, x: Tensor, past: dict[nn.Module, Tensor]) -> Tensor:
@@ -59,7 +64,9 @@ class TinyDecoder(nn.Module):
 
     def __init__(self, widths: tuple[int, ...] = WIDTHS, latents: LatentFormat = WAN21):
         super().__init__()
-        self.widths, self.latents, self.cell = widths, latents, latents.stride // WAN21.stride
+        self.widths = widths
+        self.latents = latents
+        self.cell = latents.stride // WAN21.stride
         layers: dict[str, nn.Module] = {"1": nn.Conv2d(latents.channels, widths[0], 3, padding=1)}
         for start, frames, width, after in zip(_LAYERS, _FRAMES, widths, widths[1:], strict=False):
             layers |= {str(start + i): MemoryBlock(width) for i in range(3)}
@@ -69,7 +76,9 @@ class TinyDecoder(nn.Module):
         self.decoder = nn.ModuleDict(layers)
 
     def prepare(self) -> TinyDecoder:
-        """Make what is computed from the weights. Call it when they are in place, on their device."""
+        """Make what is computed from the weights. Call it when they are in place, on their
+        device.
+        """
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
@@ -78,22 +87,33 @@ class TinyDecoder(nn.Module):
         return self.requires_grad_(False).eval()
 
     def forward(self, z: Tensor, past: dict[nn.Module, Tensor]) -> Tensor:
-        """Decode a latent frame `[1, channels, h, w]` to `[4, 3, H, W]` in about 0..1; `past` belongs to the video."""
+        """Decode a latent frame `[1, channels, h, w]` to `[4, 3, H, W]` in about 0..1; `past`
+        belongs to the video.
+        """
         layers: Any = self.decoder
         x = F.relu_(layers["1"](torch.tanh(z / _LIMIT) * _LIMIT))
         for start in _LAYERS:
             for i in range(3):
                 x = layers[str(start + i)](x, past)
-            # frames are made before the image is enlarged, which gives the same and is a quarter of the work
+            # frames are made before the image is enlarged, which gives the same and is a quarter of
+            # the work
             x = layers[str(start + 5)](layers[str(start + 4)](x))
         x = layers["22"](F.relu_(x))
         return x if self.cell == 1 else F.pixel_shuffle(x, self.cell)
 
     def memory(self, latent_size: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
-        """Bytes held between chunks, and the most while one of latents of `(h, w)` is decoded, these included."""
-        pixels, widths = latent_size[0] * latent_size[1], self.widths
-        held = pixels * sum(3 * width * 4**level for level, width in enumerate(widths[:3])) * dtype.itemsize
-        # the peak is in the last level: the frames made, and enlarged, or their input with the frame before
+        """Bytes held between chunks, and the most while one of latents of `(h, w)` is decoded,
+        these included.
+        """
+        pixels = latent_size[0] * latent_size[1]
+        widths = self.widths
+        held = (
+            pixels
+            * sum(3 * width * 4**level for level, width in enumerate(widths[:3]))
+            * dtype.itemsize
+        )
+        # the peak is in the last level: the frames made, and enlarged, or their input with the
+        # frame before
         last = pixels * 4 * (16 * widths[2] + 64 * widths[3]) * dtype.itemsize
         return held, held + last + pixels * made_bytes(self.latents)
 
@@ -112,13 +132,17 @@ class TinyVideoDecoder(WanVideoDecoder):
         video_frames = []
         for z in latents.to(self._dtype).split(1):
             unseen = 0 if self._past else 3  # only the last one is of a first latent frame
-            made = self._network(z.contiguous(memory_format=torch.channels_last), self._past).permute(0, 2, 3, 1)
+            made = self._network(
+                z.contiguous(memory_format=torch.channels_last), self._past
+            ).permute(0, 2, 3, 1)
             video_frames.append(made[unseen:].float().clamp_(0, 1))
         return torch.cat(video_frames)
 
 
 def tiny_sizes(weights: Mapping[str, Tensor]) -> tuple[tuple[int, ...], LatentFormat] | None:
-    """The widths and the latents of a tiny decoder with these tensors; None if they are of something else."""
+    """The widths and the latents of a tiny decoder with these tensors; None if they are of
+    something else.
+    """
     names = [f"decoder.{place}.weight" for place in (1, 8, 14, 20)]
     convs = [weights[name] for name in names if name in weights and weights[name].ndim == 4]
     if len(convs) < len(names) or not all(map(len, convs)):

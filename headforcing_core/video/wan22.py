@@ -1,7 +1,9 @@
-"""The networks of the Wan 2.2 VAE of TI2V-5B: 48 latent channels, 4 video frames and 16x16 pixels each.
+"""The networks of the Wan 2.2 VAE of TI2V-5B: 48 latent channels, 4 video frames and 16x16 pixels
+each.
 
-Made of the layers of the Wan 2.1 VAE. Three things differ: pixels are taken in cells of 2x2, stages have a shortcut
-around all their layers, and enlarging keeps the number of channels. Modules have the names of Wan's own file.
+Made of the layers of the Wan 2.1 VAE. Three things differ: pixels are taken in cells of 2x2, stages
+have a shortcut around all their layers, and enlarging keeps the number of channels. Modules have
+the names of Wan's own file.
 """
 
 from __future__ import annotations
@@ -13,12 +15,22 @@ from torch import Tensor, nn
 
 from ..model.latents import WAN22
 from . import wan_encoder
-from .wan_decoder import BLOCKS, DOUBLES_FRAMES, Activations, Features, Upsample, WanDecoder, residual_blocks
+from .wan_decoder import (
+    BLOCKS,
+    DOUBLES_FRAMES,
+    Activations,
+    Features,
+    Upsample,
+    WanDecoder,
+    residual_blocks,
+)
 from .wan_encoder import HALVES_FRAMES, Downsample, WanEncoder
 
 
 class UpStage(nn.Module):
-    """Residual blocks, enlarging, and a shortcut that repeats the stage's input; the last stage has only the blocks."""
+    """Residual blocks, enlarging, and a shortcut that repeats the stage's input; the last stage has
+    only the blocks.
+    """
 
     def __init__(self, inputs: int, outputs: int, doubles_frames: bool | None):
         super().__init__()
@@ -26,7 +38,8 @@ class UpStage(nn.Module):
         if doubles_frames is not None:
             layers.append(Upsample(outputs, doubles_frames, outputs))
         self.upsamples = nn.ModuleList(layers)
-        self.frames = None if doubles_frames is None else 1 + doubles_frames  # that one frame becomes
+        # that one frame becomes
+        self.frames = None if doubles_frames is None else 1 + doubles_frames
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
         if self.frames is None:
@@ -38,7 +51,9 @@ class UpStage(nn.Module):
 
 
 class DownStage(nn.Module):
-    """Residual blocks, halving, and a shortcut that averages the stage's input; the last stage halves nothing."""
+    """Residual blocks, halving, and a shortcut that averages the stage's input; the last stage
+    halves nothing.
+    """
 
     def __init__(self, inputs: int, outputs: int, halves_frames: bool | None):
         super().__init__()
@@ -46,7 +61,8 @@ class DownStage(nn.Module):
         if halves_frames is not None:
             layers.append(Downsample(outputs, halves_frames))
         self.downsamples = nn.ModuleList(layers)
-        self.cell = (1, 1) if halves_frames is None else (1 + halves_frames, 2)  # frames, and pixels of a side
+        # frames, and pixels of a side
+        self.cell = (1, 1) if halves_frames is None else (1 + halves_frames, 2)
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
         before = x.total()
@@ -62,7 +78,8 @@ def _through(layers: Any, x: Activations, features: Features, first: bool) -> Ac
 
 
 def _add_repeated(made: Tensor, x: Tensor, frames: int) -> None:
-    """Add to `made [t * frames, 2H, 2W, outputs]` the channels of `x [t, H, W, C]`, repeated and spread over its cells.
+    """Add to `made [t * frames, 2H, 2W, outputs]` the channels of `x [t, H, W, C]`, repeated and
+    spread over its cells.
 
     Of a video's first latent frame `made` has one frame, which gets the last of the repeated ones.
     """
@@ -78,7 +95,8 @@ def _add_repeated(made: Tensor, x: Tensor, frames: int) -> None:
 
 def _averaged(x: Tensor, frames: int, side: int, outputs: int) -> Tensor:
     """Means of `x [t, H, W, C]` over cells of `frames x side x side` and neighbouring channels."""
-    if len(x) % frames:  # a frame of zeros goes before an odd one, so that the first of a video counts by half
+    # a frame of zeros goes before an odd one, so that the first of a video counts by half
+    if len(x) % frames:
         x = nn.functional.pad(x, (0, 0, 0, 0, 0, 0, 1, 0))
     t, height, width, channels = x.shape
     cells = x.view(t // frames, frames, height // side, side, width // side, side, channels)
@@ -86,18 +104,23 @@ def _averaged(x: Tensor, frames: int, side: int, outputs: int) -> Tensor:
 
 
 class Wan22Decoder(WanDecoder):
-    latents, colours, base = WAN22, 12, 256
+    latents = WAN22
+    colours = 12
+    base = 256
 
     def levels(self, widths: list[int]) -> list[nn.Module]:
         return list(map(UpStage, (widths[0], *widths), widths, (*DOUBLES_FRAMES, None)))
 
     def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
-        made = super().forward(z, features, first).unflatten(-1, (3, 2, 2))  # [t, H, W, colours, columns, rows]
+        # [t, H, W, colours, columns, rows]
+        made = super().forward(z, features, first).unflatten(-1, (3, 2, 2))
         return made.permute(0, 1, 5, 2, 4, 3).flatten(3, 4).flatten(1, 2)
 
 
 class Wan22Encoder(WanEncoder):
-    latents, colours, base = WAN22, 12, 160
+    latents = WAN22
+    colours = 12
+    base = 160
 
     def levels(self, widths: list[int]) -> list[nn.Module]:
         return list(map(DownStage, (widths[0], *widths), widths, (*HALVES_FRAMES, None)))
@@ -105,4 +128,6 @@ class Wan22Encoder(WanEncoder):
     def _next(self, clip: Tensor, features: Features, first: bool) -> Tensor:
         t, height, width, _ = clip.shape
         cells = clip.view(t, height // 2, 2, width // 2, 2, 3)
-        return super()._next(cells.permute(0, 1, 3, 5, 4, 2).flatten(3).contiguous(), features, first)
+        return super()._next(
+            cells.permute(0, 1, 3, 5, 4, 2).flatten(3).contiguous(), features, first
+        )

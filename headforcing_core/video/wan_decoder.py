@@ -1,8 +1,10 @@
-"""The decoder network of the Wan 2.1 VAE, latent frame by latent frame. Modules have the names of Wan's own file.
+"""The decoder network of the Wan 2.1 VAE, latent frame by latent frame. Modules have the names of
+Wan's own file.
 
-Activations are `[frames, height, width, channels]`, contiguous, so that convolutions read the channels of a pixel side
-by side. A causal convolution reads a frame and the two before it, zeros at the beginning of a video, else kept
-features. Layers that double the frames leave the first latent frame as it is, so it gives 1 video frame, others 4.
+Activations are `[frames, height, width, channels]`, contiguous, so that convolutions read the
+channels of a pixel side by side. A causal convolution reads a frame and the two before it, zeros at
+the beginning of a video, else kept features. Layers that double the frames leave the first latent
+frame as it is, so it gives 1 video frame, others 4.
 """
 
 from __future__ import annotations
@@ -18,54 +20,73 @@ from ...kernels.feature_frames import PAST_FRAMES, feature_frames
 from ..model.latents import WAN21, LatentFormat
 
 LEVELS = (4, 4, 2, 1)  # channels from latents to video frames, as multiples of the base width
-DOUBLES_FRAMES = (True, True, False)  # after these levels; height and width are doubled after each but the last
+# after these levels; height and width are doubled after each but the last
+DOUBLES_FRAMES = (True, True, False)
 BLOCKS = 3  # residual blocks of a level
 CHUNK_FRAMES = 4  # latent frames in the longest chunk: a block of three, and one that was held back
 LONG_CHUNK_FRAMES = 9  # the same of blocks of eight, which models on Wan 2.2 make
-# A 3x3 convolution of an image whose pixels were each repeated 2x2 is a transposed convolution with 4x4 weights, which
-# are sums of the nine: 4 products an output pixel instead of 9, and no enlarged image. Row: which of the 3 are summed.
+# A 3x3 convolution of an image whose pixels were each repeated 2x2 is a transposed convolution with
+# 4x4 weights, which are sums of the nine: 4 products an output pixel instead of 9, and no enlarged
+# image. Row: which of the 3 are summed.
 _SPREAD = ((0, 0, 1), (0, 1, 1), (1, 1, 0), (1, 0, 0))
 
 
 class Features:
-    """State of a video between latent frames: the last two input frames of every causal convolution."""
+    """State of a video between latent frames: the last two input frames of every causal
+    convolution.
+    """
 
     def __init__(self) -> None:
         self.kept: dict[nn.Module, Tensor] = {}
         self._parked: dict[nn.Module, Tensor] = {}
 
     def past(self, conv: CausalConv, x: Tensor) -> Tensor:
-        """The frames `[2, H, W, C]` before `x`, the input of `conv`; zeros at first. Changed in place by callers."""
+        """The frames `[2, H, W, C]` before `x`, the input of `conv`; zeros at first. Changed in
+        place by callers.
+        """
         if conv not in self.kept:
             self.kept[conv] = x.new_zeros(PAST_FRAMES, *x.shape[1:])
         return self.kept[conv]
 
     def before(self, conv: CausalConv, x: Tensor) -> Tensor:
-        """`x` `[t, H, W, C]` with the two frames before it, `[2 + t, H, W, C]`; its last two are kept."""
+        """`x` `[t, H, W, C]` with the two frames before it, `[2 + t, H, W, C]`; its last two are
+        kept.
+        """
         past = self.past(conv, x)
         frames = torch.cat([past, x])
         past.copy_(frames[-PAST_FRAMES:])
         return frames
 
     def park(self) -> None:
-        """Move them to memory of the host, pinned for a GPU, in the order of the CUDA stream: nothing waits."""
+        """Move them to memory of the host, pinned for a GPU, in the order of the CUDA stream:
+        nothing waits.
+        """
         for conv, frames in self.kept.items():
             if conv not in self._parked:
-                self._parked[conv] = torch.empty_like(frames, device="cpu", pin_memory=frames.is_cuda)
+                self._parked[conv] = torch.empty_like(
+                    frames, device="cpu", pin_memory=frames.is_cuda
+                )
             self._parked[conv].copy_(frames, non_blocking=True)
         self.kept.clear()
 
     def fetch(self, device: torch.device) -> None:
         """Bring back what is parked; the memory of the host is kept for the next time."""
         if not self.kept:
-            self.kept = {conv: frames.to(device, non_blocking=True, copy=True) for conv, frames in self._parked.items()}
+            self.kept = {
+                conv: frames.to(device, non_blocking=True, copy=True)
+                for conv, frames in self._parked.items()
+            }
 
 
 class Activations:
-    """The output `[t, H, W, C]` of a layer, with a bias and a residual that the next norm adds in its own pass."""
+    """The output `[t, H, W, C]` of a layer, with a bias and a residual that the next norm adds in
+    its own pass.
+    """
 
     def __init__(self, x: Tensor, bias: Tensor | None = None, residual: Tensor | None = None):
-        self._x, self._bias, self._residual = x, bias, residual
+        self._x = x
+        self._bias = bias
+        self._residual = residual
 
     def normed(self, norm: Norm, conv: CausalConv, features: Features) -> Tensor:
         """The input `[2 + t, H, W, C]` of `conv`: the frames before, then `silu(norm(sum))`."""
@@ -92,15 +113,21 @@ class Norm(nn.Module):
 
 
 class CausalConv(nn.Conv3d):
-    """A convolution over space and over a frame and the two before it. Its bias is left to what follows."""
+    """A convolution over space and over a frame and the two before it. Its bias is left to what
+    follows.
+    """
 
     def __init__(self, inputs: int, outputs: int, side: int = 3):
-        super().__init__(inputs, outputs, (PAST_FRAMES + 1, side, side), padding=(0, side // 2, side // 2))
+        super().__init__(
+            inputs, outputs, (PAST_FRAMES + 1, side, side), padding=(0, side // 2, side // 2)
+        )
 
     def rearrange(self) -> None:
-        """Order the weights as they are read: planes of a CPU's images, elsewhere with inputs side by side.
+        """Order the weights as they are read: planes of a CPU's images, elsewhere with inputs side
+        by side.
 
-        Elsewhere outputs of zeros are added up to a multiple of 8, because tensor cores compute them in eights.
+        Elsewhere outputs of zeros are added up to a multiple of 8, because tensor cores compute
+        them in eights.
         """
         if self.weight.device.type != "cpu":
             self.weight.data = F.pad(self.weight.data, (0,) * 9 + (-len(self.weight) % 8,))
@@ -110,24 +137,34 @@ class CausalConv(nn.Conv3d):
 
     def forward(self, frames: Tensor) -> Tensor:
         """`[2 + t, H, W, C]` -> `[t, H, W, outputs]`."""
-        in_planes = frames.device.type == "cpu" and frames.dtype == torch.float32  # else sums would be rounded twice
+        # else sums would be rounded twice
+        in_planes = frames.device.type == "cpu" and frames.dtype == torch.float32
         return self._in_planes(frames) if in_planes else self._in_volumes(frames)
 
     def _in_volumes(self, frames: Tensor) -> Tensor:
-        # batched first: only so do the strides say channels last, and cuDNN reads the memory as it is
-        x, padding, ones = frames[None].permute(0, 4, 1, 2, 3), (0, *self.padding[1:]), (1, 1, 1)
+        # batched first: only so do the strides say channels last, and cuDNN reads the memory as it
+        # is
+        x = frames[None].permute(0, 4, 1, 2, 3)
+        padding = (0, *self.padding[1:])
+        ones = (1, 1, 1)
         if has_cudnn(x):
-            # called directly: PyTorch 2.9 takes another, slow convolution for three dimensions in half precision
+            # called directly: PyTorch 2.9 takes another, slow convolution for three dimensions in
+            # half precision
             cudnn = torch.backends.cudnn
             sizes = padding, ones, ones, 1
-            y = torch.cudnn_convolution(x, self.weight, *sizes, cudnn.benchmark, False, cudnn.allow_tf32)
+            y = torch.cudnn_convolution(
+                x, self.weight, *sizes, cudnn.benchmark, False, cudnn.allow_tf32
+            )
         else:
             y = F.conv3d(x, self.weight, None, padding=padding)
         return y[0, : self.out_channels].permute(1, 2, 3, 0).contiguous()
 
     def _in_planes(self, frames: Tensor) -> Tensor:
-        """The same as a sum of convolutions of images, which CPUs compute without turning their channels around."""
-        images, t = frames.permute(0, 3, 1, 2), len(frames) - PAST_FRAMES
+        """The same as a sum of convolutions of images, which CPUs compute without turning their
+        channels around.
+        """
+        images = frames.permute(0, 3, 1, 2)
+        t = len(frames) - PAST_FRAMES
         y: Tensor | None = None
         for i, weight in enumerate(self.weight.unbind(2)):
             part = F.conv2d(images[i : i + t], weight, None, padding=self.padding[1:])
@@ -150,7 +187,9 @@ class ResidualBlock(nn.Module):
         norm_1, conv_1, norm_2, conv_2 = (self.residual[name] for name in "0236")
         # nested, so that nothing is in memory for longer than it is read
         hidden = conv_2(
-            Activations(conv_1(x.normed(norm_1, conv_1, features)), conv_1.bias).normed(norm_2, conv_2, features)
+            Activations(conv_1(x.normed(norm_1, conv_1, features)), conv_1.bias).normed(
+                norm_2, conv_2, features
+            )
         )
         residual = x.total() if self.shortcut is None else pointwise(self.shortcut, x.total())
         return Activations(hidden, conv_2.bias, residual)
@@ -167,15 +206,22 @@ class Attention(nn.Module):
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
         total = x.total()  # [t, H, W, C]
-        pixels = F.normalize(total.float(), dim=-1) * total.shape[-1] ** 0.5 * self.norm.gamma.flatten().float()
-        qkv = pointwise(self.to_qkv, pixels.to(total.dtype)).flatten(1, 2)[:, None]  # [t, 1, H W, 3 C]
+        pixels = (
+            F.normalize(total.float(), dim=-1)
+            * total.shape[-1] ** 0.5
+            * self.norm.gamma.flatten().float()
+        )
+        # [t, 1, H W, 3 C]
+        qkv = pointwise(self.to_qkv, pixels.to(total.dtype)).flatten(1, 2)[:, None]
         q, k, v = qkv.chunk(3, dim=-1)
         attended = F.scaled_dot_product_attention(q, k, v).view(total.shape)
         return Activations(pointwise(self.proj, attended), residual=total)
 
 
 class DoublingConv(nn.Conv2d):
-    """A 3x3 convolution of images that are enlarged to twice their size. Its bias is left to what follows."""
+    """A 3x3 convolution of images that are enlarged to twice their size. Its bias is left to what
+    follows.
+    """
 
     spread: Tensor
 
@@ -184,9 +230,12 @@ class DoublingConv(nn.Conv2d):
         self.register_buffer("spread", None, persistent=False)
 
     def prepare(self) -> None:
-        """Make the weight `[in, out, 4, 4]` of the transposed convolution, stride 2, that does both."""
+        """Make the weight `[in, out, 4, 4]` of the transposed convolution, stride 2, that does
+        both.
+        """
         weight = self.weight.data
-        if weight.is_meta:  # of which only the size is asked; einsum there imports sympy first, 0.7 s
+        # of which only the size is asked; einsum there imports sympy first, 0.7 s
+        if weight.is_meta:
             self.spread = weight.new_empty(weight.shape[1], weight.shape[0], 4, 4)
             return
         of = torch.tensor(_SPREAD, dtype=torch.float32, device=weight.device)
@@ -229,14 +278,20 @@ class Upsample(nn.Module):
 class WanDecoder(nn.Module):
     """The decoder's weights, by default in the base width of the released model."""
 
-    latents, colours, base = WAN21, 3, 96
+    latents = WAN21
+    colours = 3
+    base = 96
 
     def __init__(self, base: int | None = None):
         super().__init__()
         self.base = base = base or self.base
-        widths, channels = [base * multiple for multiple in LEVELS], self.latents.channels
+        widths = [base * multiple for multiple in LEVELS]
+        channels = self.latents.channels
         self.conv2 = nn.Conv3d(channels, channels, 1)
-        parts: dict[str, nn.Module] = {"conv1": CausalConv(channels, widths[0]), "middle": middle(widths[0])}
+        parts: dict[str, nn.Module] = {
+            "conv1": CausalConv(channels, widths[0]),
+            "middle": middle(widths[0]),
+        }
         parts["upsamples"] = nn.ModuleList(self.levels(widths))
         parts["head"] = nn.ModuleDict({"0": Norm(base), "2": CausalConv(base, self.colours)})
         self.decoder = nn.ModuleDict(parts)
@@ -251,7 +306,9 @@ class WanDecoder(nn.Module):
         return layers
 
     def prepare(self, rearrange: bool = True) -> WanDecoder:
-        """Make what is computed from the weights, which are in place; `rearrange` them as their device reads them."""
+        """Make what is computed from the weights, which are in place; `rearrange` them as their
+        device reads them.
+        """
         for layer in self.modules():
             if isinstance(layer, DoublingConv):
                 layer.prepare()
@@ -260,24 +317,32 @@ class WanDecoder(nn.Module):
         return self.requires_grad_(False).eval()
 
     def memory(self, latent_size: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
-        """Bytes of a video's features, and the most while a chunk of latents of `(h, w)` is decoded, these included.
+        """Bytes of a video's features, and the most while a chunk of latents of `(h, w)` is
+        decoded, these included.
 
-        The peak is in the last level, at the 4 video frames of a latent frame: input, output and residual, and the
-        input of a convolution with the two frames before. What libraries take for themselves is not counted.
+        The peak is in the last level, at the 4 video frames of a latent frame: input, output and
+        residual, and the input of a convolution with the two frames before. What libraries take for
+        themselves is not counted.
         """
-        features, inputs, scale = 0, 0, 1  # channels per pixel of the latents, and at the last level; pixels for one
+        # channels per pixel of the latents, and at the last level; pixels for one
+        features = 0
+        inputs = 0
+        scale = 1
         for layer in self.modules():
             if isinstance(layer, CausalConv):
                 features += layer.in_channels * scale
             elif isinstance(layer, DoublingConv):
-                inputs, scale = layer.out_channels, 4 * scale
+                inputs = layer.out_channels
+                scale = 4 * scale
         pixels = latent_size[0] * latent_size[1]
         held = PAST_FRAMES * features * pixels * dtype.itemsize
         activations = scale * (4 * self.base + (4 + 4 + PAST_FRAMES) * inputs) * dtype.itemsize
         return held, held + pixels * (activations + made_bytes(self.latents))
 
     def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
-        """Decode the next latent frame `[h, w, 16]` of a video to `[1 if it is the first, else 4, 8h, 8w, 3]`."""
+        """Decode the next latent frame `[h, w, 16]` of a video to `[1 if it is the first, else 4,
+        8h, 8w, 3]`.
+        """
         return run_parts(self.decoder, pointwise(self.conv2, z)[None], features, first)
 
 
@@ -288,7 +353,9 @@ def residual_blocks(inputs: int, width: int, count: int) -> list[nn.Module]:
 
 def middle(width: int) -> nn.ModuleList:
     """The layers where images are smallest."""
-    return nn.ModuleList([ResidualBlock(width, width), Attention(width), ResidualBlock(width, width)])
+    return nn.ModuleList(
+        [ResidualBlock(width, width), Attention(width), ResidualBlock(width, width)]
+    )
 
 
 def run_parts(parts: Any, x: Tensor, features: Features, first: bool) -> Tensor:

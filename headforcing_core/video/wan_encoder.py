@@ -1,4 +1,6 @@
-"""The encoder network of the Wan 2.1 VAE, latent frame by latent frame: 1 video frame, then 4 for each."""
+"""The encoder network of the Wan 2.1 VAE, latent frame by latent frame: 1 video frame, then 4 for
+each.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,20 @@ from torch.nn import functional as F
 
 from ..model.latents import WAN21
 from ..timeline.clock import TEMPORAL_STRIDE
-from .wan_decoder import LEVELS, Activations, CausalConv, Features, Norm, middle, pointwise, residual_blocks, run_parts
+from .wan_decoder import (
+    LEVELS,
+    Activations,
+    CausalConv,
+    Features,
+    Norm,
+    middle,
+    pointwise,
+    residual_blocks,
+    run_parts,
+)
 
-HALVES_FRAMES = (False, True, True)  # after these levels; height and width are halved after each but the last
+# after these levels; height and width are halved after each but the last
+HALVES_FRAMES = (False, True, True)
 BLOCKS = 2  # residual blocks of a level
 
 
@@ -25,11 +38,15 @@ class Downsample(nn.Module):
         self.time_conv = CausalConv(dim, dim, side=1) if halves_frames else None
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
-        conv, time_conv = self.resample["1"], self.time_conv
-        halved = F.conv2d(F.pad(x.total().permute(0, 3, 1, 2), (0, 1, 0, 1)), conv.weight, conv.bias, stride=2)
+        conv = self.resample["1"]
+        time_conv = self.time_conv
+        halved = F.conv2d(
+            F.pad(x.total().permute(0, 3, 1, 2), (0, 1, 0, 1)), conv.weight, conv.bias, stride=2
+        )
         frames = halved.permute(0, 2, 3, 1).contiguous()
         if time_conv is not None:
-            before = features.before(time_conv, frames)[1:]  # this convolution reads one frame of the past, not two
+            # this convolution reads one frame of the past, not two
+            before = features.before(time_conv, frames)[1:]
             if not first:
                 taps = time_conv.weight[..., 0, 0].unbind(2)
                 pairs = [F.linear(before[i : i - 2 or None : 2], tap) for i, tap in enumerate(taps)]
@@ -40,12 +57,15 @@ class Downsample(nn.Module):
 class WanEncoder(nn.Module):
     """The encoder's weights, by default in the base width of the released model."""
 
-    latents, colours, base = WAN21, 3, 96
+    latents = WAN21
+    colours = 3
+    base = 96
 
     def __init__(self, base: int | None = None):
         super().__init__()
         base = base or self.base
-        widths, moments = [base * multiple for multiple in reversed(LEVELS)], 2 * self.latents.channels
+        widths = [base * multiple for multiple in reversed(LEVELS)]
+        moments = 2 * self.latents.channels
         wide = widths[-1]
         self.conv1 = nn.Conv3d(moments, moments, 1)
         parts: dict[str, nn.Module] = {"conv1": CausalConv(self.colours, base)}
@@ -65,17 +85,26 @@ class WanEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, video_frames: Tensor) -> Tensor:
-        """Encode a whole video `[4(n-1)+1, H, W, 3]` in 0..1 to the means of its latents, `[n, h, w, 16]`.
+        """Encode a whole video `[4(n-1)+1, H, W, 3]` in 0..1 to the means of its latents, `[n, h,
+        w, 16]`.
 
         A latent frame is encoded at a time, so that memory use does not grow with the length.
         """
-        features, latents = Features(), []  # zeros: nothing comes before the video
+        # zeros: nothing comes before the video
+        features = Features()
+        latents = []
         for start in (0, *range(1, len(video_frames), TEMPORAL_STRIDE)):
-            clip = video_frames[start : start + TEMPORAL_STRIDE if start else 1].to(self.conv1.weight).contiguous()
+            clip = (
+                video_frames[start : start + TEMPORAL_STRIDE if start else 1]
+                .to(self.conv1.weight)
+                .contiguous()
+            )
             latents.append(self._next(clip * 2 - 1, features, not start))
         return torch.cat(latents)
 
     def _next(self, clip: Tensor, features: Features, first: bool) -> Tensor:
-        """The next latent frame `[1, h, w, 16]`, from its video frames `[1 or 4, H, W, 3]` in -1..1."""
+        """The next latent frame `[1, h, w, 16]`, from its video frames `[1 or 4, H, W, 3]` in
+        -1..1.
+        """
         moments = run_parts(self.encoder, clip, features, first)
         return pointwise(self.conv1, moments)[..., : self.conv1.out_channels // 2]

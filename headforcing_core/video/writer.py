@@ -25,19 +25,23 @@ from ..timeline.clock import VIDEO_FPS
 from .reader import address, open_video
 from .sound import Sound
 
-# The first is in every PyAV wheel; the other is whatever a PyAV built against a distribution's own FFmpeg has.
+# The first is in every PyAV wheel; the other is whatever a PyAV built against a distribution's own
+# FFmpeg has.
 _ENCODERS = ("libx264", "h264")
-# Colour tags of the file, which players would otherwise guess. The matrix is BT.601 because PyAV before 17, with which
-# ComfyUI reads videos, assumes it for every file.
-_MATRIX_BT601, _BT709 = 6, 1
-# While it is written, the file is a sequence of one-second fragments, which can be played even after a crash. Without
-# `delay_moov` the times would be shifted by the frames that the encoder reorders.
+# Colour tags of the file, which players would otherwise guess. The matrix is BT.601 because PyAV
+# before 17, with which ComfyUI reads videos, assumes it for every file.
+_MATRIX_BT601 = 6
+_BT709 = 1
+# While it is written, the file is a sequence of one-second fragments, which can be played even
+# after a crash. Without `delay_moov` the times would be shifted by the frames that the encoder
+# reorders.
 _GROWING = {
     "movflags": "delay_moov+default_base_moof+use_metadata_tags",
     "frag_duration": "1000000",
     "flush_packets": "1",
 }
-# The finished file is not fragmented: readers take its length from the index, which faststart moves to the front.
+# The finished file is not fragmented: readers take its length from the index, which faststart moves
+# to the front.
 _FINISHED = {"movflags": "use_metadata_tags+faststart"}
 KEY_FRAME_SECONDS = 2.0  # at most between key frames of a video that can be gone on with
 
@@ -49,12 +53,13 @@ class VideoSettings:
     Attributes:
         path: of the finished file.
         fps: video frames a second.
-        tags: top-level tags of the file (ComfyUI reads the workflow back from `prompt` and `workflow`).
+        tags: top-level tags of the file (ComfyUI reads the workflow back from `prompt` and
+            `workflow`).
         crf: constant rate factor of x264 (lower is better, 18 is visually lossless).
         preset: of x264.
         scale: every pixel becomes a square of this side, for the toy model.
-        partial: path of the unfinished video, which plays at any time, replaces a file there, and is kept if writing
-            fails. None uses a hidden file, which is always removed.
+        partial: path of the unfinished video, which plays at any time, replaces a file there, and
+            is kept if writing fails. None uses a hidden file, which is always removed.
     """
 
     path: Path
@@ -78,12 +83,14 @@ class VideoInfo:
 
 
 class VideoWriter:
-    """Writes video frames to an H.264 MP4; the file appears at its path only when the `with` block succeeds.
+    """Writes video frames to an H.264 MP4; the file appears at its path only when the `with` block
+    succeeds.
 
     Args:
         width, height: of the frames that `write` gets, in pixels.
-        goes_on: go on from what an earlier attempt with the same arguments has written at `settings.partial`: its last
-            seconds are written again, and `video_frames` says which frame is the next.
+        goes_on: go on from what an earlier attempt with the same arguments has written at
+            `settings.partial`: its last seconds are written again, and `video_frames` says which
+            frame is the next.
         sound: joins the video at the end.
 
     Attributes:
@@ -104,8 +111,8 @@ class VideoWriter:
     ):
         if min(width, height) < 2 or width % 2 or height % 2:
             raise HeadForcingError(
-                f"A video of {width}x{height} pixels cannot be written: H.264 needs an even width and height; "
-                f"choose {max(2, width - width % 2)}x{max(2, height - height % 2)}."
+                f"A video of {width}x{height} pixels cannot be written: H.264 needs an even width "
+                f"and height; choose {max(2, width - width % 2)}x{max(2, height - height % 2)}."
             )
         partial = settings.partial
         self.settings = settings
@@ -114,11 +121,15 @@ class VideoWriter:
         self.video_frames = 0
         self._keep = partial is not None
         self._partial = partial or temporary_path(settings.path)
-        self._earlier = self._partial.with_name(f"{self._partial.stem}.earlier.mp4") if goes_on and partial else None
+        self._earlier = (
+            self._partial.with_name(f"{self._partial.stem}.earlier.mp4")
+            if goes_on and partial
+            else None
+        )
         self._sound = sound
         self._encoder = find_encoder()
-        # mbtree off: with AVX-512, x264 reads beyond its macroblock tree if a row is no multiple of eight blocks, so
-        # that the same frames give a different file each time
+        # mbtree off: with AVX-512, x264 reads beyond its macroblock tree if a row is no multiple of
+        # eight blocks, so that the same frames give a different file each time
         options = {"crf": str(settings.crf), "preset": settings.preset, "x264-params": "mbtree=0"}
         self._options = options if self._encoder == "libx264" else {}
 
@@ -148,12 +159,14 @@ class VideoWriter:
     def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         with self._cleanup:
             if error_type is not None:
-                with suppress(OSError, av.error.FFmpegError):  # the first error is the one to report
+                # the first error is the one to report
+                with suppress(OSError, av.error.FFmpegError):
                     self._finish()
                 return
             if self.video_frames == 0:
                 raise HeadForcingError(
-                    f"{self.settings.path.name} would be an empty video: no frame was written to it."
+                    f"{self.settings.path.name} would be an empty video: no frame was written to "
+                    "it."
                 )
             with self._explain_errors():
                 self._finish()
@@ -168,21 +181,25 @@ class VideoWriter:
         """Append video frames `[n, height, width, 3]`, uint8 or float in 0..1."""
         if video_frames.ndim != 4 or tuple(video_frames.shape[1:]) != (self.height, self.width, 3):
             raise HeadForcingError(
-                f"{self.settings.path.name} takes frames of shape [n, {self.height}, {self.width}, 3], "
-                f"got {list(video_frames.shape)}."
+                f"{self.settings.path.name} takes frames of shape [n, {self.height}, {self.width}, "
+                f"3], got {list(video_frames.shape)}."
             )
         for video_frame in to_uint8(video_frames).cpu().numpy():
             rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
             with self._explain_errors():
                 frame = rgb.reformat(
-                    format="yuv420p", dst_colorspace=Colorspace.ITU601, dst_color_range=ColorRange.MPEG
+                    format="yuv420p",
+                    dst_colorspace=Colorspace.ITU601,
+                    dst_color_range=ColorRange.MPEG,
                 )
                 frame.pts = self.video_frames
                 self._container.mux(self._stream.encode(frame))
             self.video_frames += 1
 
     def _go_on(self, earlier: Path) -> None:
-        """Copy the frames before the last key frame of an earlier attempt, which may be cut off, then remove it."""
+        """Copy the frames before the last key frame of an earlier attempt, which may be cut off,
+        then remove it.
+        """
         for group in _groups(earlier):
             for packet in group:
                 packet.stream = self._stream
@@ -197,7 +214,9 @@ class VideoWriter:
         try:
             return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
         except OSError:  # on Windows, the file of an earlier attempt that a player has open
-            self._partial = self._partial.with_name(f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
+            self._partial = self._partial.with_name(
+                f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4"
+            )
             return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
 
     @contextmanager
@@ -206,7 +225,9 @@ class VideoWriter:
         try:
             yield
         except (OSError, av.error.FFmpegError) as error:
-            raise HeadForcingError(f"the video {self.settings.path} cannot be written: {reason(error)}") from error
+            raise HeadForcingError(
+                f"the video {self.settings.path} cannot be written: {reason(error)}"
+            ) from error
 
     def _finish(self) -> None:
         """Flush the encoder and close the fragmented file."""
@@ -231,26 +252,37 @@ class VideoWriter:
                         yield packet
 
             sound = iter(()) if self._sound is None else self._sound(target)
-            for packet in merge(pictures(), sound, key=lambda packet: (packet.dts or 0) * packet.time_base):
+            for packet in merge(
+                pictures(), sound, key=lambda packet: (packet.dts or 0) * packet.time_base
+            ):
                 target.mux(packet)
 
     def _open_stream(self) -> av.VideoStream:
         fps = self.settings.fps
         rate = Fraction(fps).limit_denominator(1001)
-        stream = cast(av.VideoStream, self._container.add_stream(self._encoder, rate=rate, options=self._options))
-        stream.width, stream.height, stream.pix_fmt = self.width, self.height, "yuv420p"
+        stream = cast(
+            av.VideoStream,
+            self._container.add_stream(self._encoder, rate=rate, options=self._options),
+        )
+        stream.width = self.width
+        stream.height = self.height
+        stream.pix_fmt = "yuv420p"
         if self._earlier:
             stream.codec_context.gop_size = round(KEY_FRAME_SECONDS * fps)
         if not self._options:
             stream.bit_rate = round(0.25 * self.width * self.height * fps)
         codec = stream.codec_context
-        codec.colorspace, codec.color_primaries, codec.color_trc = _MATRIX_BT601, _BT709, _BT709
+        codec.colorspace = _MATRIX_BT601
+        codec.color_primaries = _BT709
+        codec.color_trc = _BT709
         codec.color_range = ColorRange.MPEG
         return stream
 
 
 def _groups(path: Path) -> Iterator[list[av.Packet]]:
-    """The packets, as an encoder gives them, from each key frame to the next, without the last, maybe cut off ones."""
+    """The packets, as an encoder gives them, from each key frame to the next, without the last,
+    maybe cut off ones.
+    """
     group: list[av.Packet] = []
     with suppress(OSError, av.error.FFmpegError, HeadForcingError), open_video(path) as source:
         stream = source.streams.video[0]
@@ -263,8 +295,13 @@ def _groups(path: Path) -> Iterator[list[av.Packet]]:
 
 
 def _keep_larger(partial: Path, earlier: Path) -> None:
-    """Name what an attempt has written `earlier`, unless that is there from before and holds more."""
-    sizes = [path.stat().st_size if path.is_file() and not path.is_symlink() else -1 for path in (partial, earlier)]
+    """Name what an attempt has written `earlier`, unless that is there from before and holds
+    more.
+    """
+    sizes = [
+        path.stat().st_size if path.is_file() and not path.is_symlink() else -1
+        for path in (partial, earlier)
+    ]
     if sizes[0] > sizes[1]:
         os.replace(partial, earlier)
 
@@ -277,8 +314,9 @@ def find_encoder() -> str:
         except av.codec.codec.UnknownCodecError:
             continue
     raise HeadForcingError(
-        f"The installed PyAV {av.__version__} has no H.264 encoder (looked for {', '.join(_ENCODERS)}); "
-        "install the official wheel with `pip install --force-reinstall --only-binary av av`."
+        f"The installed PyAV {av.__version__} has no H.264 encoder (looked for "
+        f"{', '.join(_ENCODERS)}); install the official wheel with `pip install --force-reinstall "
+        "--only-binary av av`."
     )
 
 

@@ -1,4 +1,6 @@
-"""Wan checkpoints (.safetensors or .pt): inspection, loading under Wan's original names, conversion."""
+"""Wan checkpoints (.safetensors or .pt): inspection, loading under Wan's original names,
+conversion.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,13 @@ _CUSTOM = {WAN21: "wan2.1-t2v-custom", WAN22: "wan2.2-ti2v-custom"}
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """Contents of a checkpoint. `causal_ar` and `frames_per_block` (latent frames) are None if the file lacks them."""
+    """Contents of a checkpoint. `causal_ar` and `frames_per_block` (latent frames) are None if the
+    file lacks them.
+    """
 
     path: Path
-    layout: str  # the top-level key that the weights were read from: "generator_ema", "generator", ..., "bare"
+    # the top-level key that the weights were read from: "generator_ema", "generator", ..., "bare"
+    layout: str
     available: tuple[str, ...]  # every top-level key that holds a model
     config: WanConfig
     family: str
@@ -52,11 +57,14 @@ class CheckpointInfo:
     causal_ar: bool | None = None
     frames_per_block: int | None = None
     lora: str | None = None  # file names of merged LoRAs
-    identify: Callable[[], str] = field(default=str, compare=False, repr=False)  # computes `fingerprint`
+    # computes `fingerprint`
+    identify: Callable[[], str] = field(default=str, compare=False, repr=False)
 
     @cached_property
     def fingerprint(self) -> str:
-        """The identity of all weights under Wan's names, the same for every layout; at first reads the whole file."""
+        """The identity of all weights under Wan's names, the same for every layout; at first reads
+        the whole file.
+        """
         return self.identify()
 
     def summary(self) -> str:
@@ -80,11 +88,14 @@ class CheckpointInfo:
         return one_line(", ".join([*parts, f"fingerprint {self.fingerprint}"]))
 
 
-def inspect_checkpoint(path: str | Path, weights: str = "auto", num_heads: int | None = None) -> CheckpointInfo:
+def inspect_checkpoint(
+    path: str | Path, weights: str = "auto", num_heads: int | None = None
+) -> CheckpointInfo:
     """Describe a checkpoint from its header; raises HeadForcingError if it cannot be used.
 
-    `weights` is the top-level key to read ("generator_ema", "generator", "bare", ...); "auto" prefers the EMA weights.
-    `num_heads` is needed only if heads are not 128 wide and the file does not state it.
+    `weights` is the top-level key to read ("generator_ema", "generator", "bare", ...); "auto"
+    prefers the EMA weights. `num_heads` is needed only if heads are not 128 wide and the file does
+    not state it.
     """
     return _open(Path(path), weights, num_heads)[1]
 
@@ -97,10 +108,11 @@ def load_state_dict(
     lora_strength: float = 1.0,
     dtype: torch.dtype | None = None,
 ) -> tuple[dict[str, Tensor], CheckpointInfo]:
-    """Load weights under their original Wan names, memory-mapped where neither a LoRA nor `dtype` changes them.
+    """Load weights under their original Wan names, memory-mapped where neither a LoRA nor `dtype`
+    changes them.
 
-    `dtype` None keeps the stored dtype, except that unscaled fp8 becomes bf16, because PyTorch cannot compute in fp8.
-    Other arguments and errors as in `inspect_checkpoint`.
+    `dtype` None keeps the stored dtype, except that unscaled fp8 becomes bf16, because PyTorch
+    cannot compute in fp8. Other arguments and errors as in `inspect_checkpoint`.
     """
     opened = _open_patched(Path(path), weights, num_heads, lora=lora, strength=lora_strength)
     state = {name: opened.value(name, dtype) for name in opened.tensors}
@@ -122,7 +134,8 @@ def convert(
     model_family: str | None = None,
     on_progress: Callable[[int, int], None] = lambda written, total: None,
 ) -> CheckpointInfo:
-    """Write the weights as a safetensors file with bare Wan names and the metadata by which ComfyUI detects AR models.
+    """Write the weights as a safetensors file with bare Wan names and the metadata by which ComfyUI
+    detects AR models.
 
     Memory use is about one tensor. `on_progress(written_bytes, total_bytes)`.
     """
@@ -130,10 +143,13 @@ def convert(
     out = Path(out)
     _check_output(out, [path] if lora is None else [path, Path(lora)])
     if dtype not in WRITABLE:
-        raise HeadForcingError(f"dtype is {dtype}, but must be torch.bfloat16, torch.float16 or torch.float32")
+        raise HeadForcingError(
+            f"dtype is {dtype}, but must be torch.bfloat16, torch.float16 or torch.float32"
+        )
     if frames_per_block is not None and frames_per_block < 1:
         raise HeadForcingError(
-            f"frames_per_block is {frames_per_block}, but must be at least 1 (usually 3, framewise 1)"
+            f"frames_per_block is {frames_per_block}, but must be at least 1 (usually 3, framewise "
+            "1)"
         )
     opened = _open_patched(path, weights, num_heads, lora=lora, strength=lora_strength)
     info = opened.info
@@ -145,13 +161,16 @@ def convert(
         "lora_strength": lora_strength if lora else None,
         "frames_per_block": frames_per_block or info.frames_per_block,
         "model_family": model_family or stated_family(path)[0],
-        "fingerprint": identity((name, opened.value(name, dtype)) for name in sorted(opened.tensors)),
+        "fingerprint": identity(
+            (name, opened.value(name, dtype)) for name in sorted(opened.tensors)
+        ),
     }
     transformer: dict[str, object] = {"num_heads": info.config.num_heads}
     if info.config.latents is WAN21:
         transformer["causal_ar"] = True
     else:
-        history["causal_ar"] = True  # ComfyUI takes every model with this key above for one of Wan 2.1
+        # ComfyUI takes every model with this key above for one of Wan 2.1
+        history["causal_ar"] = True
     if info.config.text_len != WanConfig.text_len:
         transformer["text_len"] = info.config.text_len
     stated = {key: value for key, value in history.items() if value is not None}
@@ -160,19 +179,28 @@ def convert(
         "head_forcing": json.dumps(stated),
     }
     write_safetensors(
-        out, opened.tensors, dtype, metadata, value=lambda name: opened.value(name, dtype), on_progress=on_progress
+        out,
+        opened.tensors,
+        dtype,
+        metadata,
+        value=lambda name: opened.value(name, dtype),
+        on_progress=on_progress,
     )
     return inspect_checkpoint(out)
 
 
 def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
-    """Write a LoRA such as LongLive's as a safetensors file that ComfyUI's LoRA loaders read; its number of tensors."""
+    """Write a LoRA such as LongLive's as a safetensors file that ComfyUI's LoRA loaders read; its
+    number of tensors.
+    """
     path = Path(path)
     out = Path(out)
     _check_output(out, [path])
     adapters, stated = _adapters(path)
     renamed = comfyui_names(adapters, path.name, stated)
-    metadata = {"head_forcing": json.dumps({"converter_version": _CONVERTER_VERSION, "source": path.name})}
+    metadata = {
+        "head_forcing": json.dumps({"converter_version": _CONVERTER_VERSION, "source": path.name})
+    }
     write_safetensors(out, renamed, dtype, metadata, value=lambda name: renamed[name].to(dtype))
     return len(renamed)
 
@@ -191,15 +219,21 @@ def _adapters(lora: Path) -> tuple[Mapping[str, Tensor], StatedAlpha | None]:
         if layouts.is_lora(tensors):
             found[name] = tensors
     if not found:
-        raise HeadForcingError(f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint")
+        raise HeadForcingError(
+            f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint"
+        )
     adapters = next(iter(found.values()))
     if layouts.LORA_WRAPPER in found:  # a training file may hold running means of a LoRA, too
         adapters = found[layouts.LORA_WRAPPER]
     return adapters, stated_alpha(lora, metadata, adapters)
 
 
-def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Tensor], CheckpointInfo]:
-    """Memory-map a checkpoint and validate it; the tensors have Wan names and are exactly the model's."""
+def _open(
+    path: Path, weights: str, num_heads: int | None
+) -> tuple[dict[str, Tensor], CheckpointInfo]:
+    """Memory-map a checkpoint and validate it; the tensors have Wan names and are exactly the
+    model's.
+    """
     tree, metadata = read_weights(path)
     by_layout = layouts.find_layouts(tree)
     layout, tensors = layouts.read_layout(by_layout, weights, path.name)
@@ -208,13 +242,21 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Te
         transformer = {}
     history = _read_json(metadata, "head_forcing")
     if num_heads is None:
-        num_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))  # a tag in the recorded cases
-    config = layouts.infer_config(tensors, num_heads, _integer(transformer.get("text_len")), path.name)
+        # a tag in the recorded cases
+        num_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))
+    config = layouts.infer_config(
+        tensors, num_heads, _integer(transformer.get("text_len")), path.name
+    )
     layouts.reject_experts(path, config)
     extra = layouts.check_complete(tensors, config, path.name)
     if extra:
         first = one_line(min(extra), 100)
-        log.warning("%s: ignoring %d tensors that are not part of the model (%s, ...)", path.name, len(extra), first)
+        log.warning(
+            "%s: ignoring %d tensors that are not part of the model (%s, ...)",
+            path.name,
+            len(extra),
+            first,
+        )
         for name in extra:
             del tensors[name]
     sizes: Counter[torch.dtype] = Counter()
@@ -237,13 +279,17 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Te
         causal_ar=causal if isinstance(causal, bool) else None,
         frames_per_block=_integer(history.get("frames_per_block")),
         lora=merged if isinstance(merged, str) else None,
-        identify=lambda: file_identity(path, layout, lambda: _identity_of_file(path, layout, num_heads)),
+        identify=lambda: file_identity(
+            path, layout, lambda: _identity_of_file(path, layout, num_heads)
+        ),
     )
 
 
 @dataclass(frozen=True)
 class _OpenedCheckpoint:
-    """The stored tensors of a model under Wan's names, and the patches of a LoRA by the tensors that they change."""
+    """The stored tensors of a model under Wan's names, and the patches of a LoRA by the tensors
+    that they change.
+    """
 
     info: CheckpointInfo
     tensors: Mapping[str, Tensor]
@@ -265,7 +311,9 @@ def _open_patched(
 ) -> _OpenedCheckpoint:
     """Open a checkpoint, and a LoRA after checking that it fits the model."""
     if lora is not None and not math.isfinite(strength):
-        raise HeadForcingError(f"lora_strength is {strength}, but must be a finite number such as 1.0")
+        raise HeadForcingError(
+            f"lora_strength is {strength}, but must be a finite number such as 1.0"
+        )
     tensors, info = _open(path, weights, num_heads)
     if lora is None:
         return _OpenedCheckpoint(info, tensors, {}, strength)
@@ -280,12 +328,16 @@ def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
     tensors, _ = _open(path, layout, num_heads)
     bad = first_not_finite(tensors.items())
     if bad is not None:
-        raise HeadForcingError(f"{path.name} is damaged: {bad} holds NaN or infinity; download or convert it again")
+        raise HeadForcingError(
+            f"{path.name} is damaged: {bad} holds NaN or infinity; download or convert it again"
+        )
     return identity(sorted(tensors.items()))
 
 
 def stated_family(path: str | Path) -> tuple[str | None, int | None, int | None]:
-    """The model family and latent frames of a block that `convert` wrote, and the input channels; None if absent."""
+    """The model family and latent frames of a block that `convert` wrote, and the input channels;
+    None if absent.
+    """
     tree, metadata = read_weights(Path(path))
     history = _read_json(metadata, "head_forcing")
     family = history.get("model_family")
@@ -294,13 +346,19 @@ def stated_family(path: str | Path) -> tuple[str | None, int | None, int | None]
     channels = None
     for tensors in layouts.find_layouts(tree).values():
         for name, tensor in tensors.items():
-            if channels is None and tensor.ndim == 5 and layouts.wan_name(name) == "patch_embedding.weight":
+            if (
+                channels is None
+                and tensor.ndim == 5
+                and layouts.wan_name(name) == "patch_embedding.weight"
+            ):
                 channels = tensor.shape[1]
     return family, _integer(history.get("frames_per_block")), channels
 
 
 def _read_json(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
-    """A JSON object in the metadata; anything else, as other programs may write, counts as an empty object."""
+    """A JSON object in the metadata; anything else, as other programs may write, counts as an empty
+    object.
+    """
     try:
         value = json.loads(metadata.get(key, "{}"))
     except (ValueError, RecursionError):
@@ -317,5 +375,7 @@ def _integer(value: object) -> int | None:
 
 def _check_output(out: Path, inputs: Iterable[Path]) -> None:
     if out.suffix != ".safetensors" or out.is_dir():
-        raise HeadForcingError(f"The output is {out.name}, but must be a file name that ends in .safetensors")
+        raise HeadForcingError(
+            f"The output is {out.name}, but must be a file name that ends in .safetensors"
+        )
     check_kept([("the input", path) for path in inputs], [("the output", out)])

@@ -1,6 +1,8 @@
-"""Model files: memory-mapped reading of .safetensors and .pt, by content, streamed writing of .safetensors.
+"""Model files: memory-mapped reading of .safetensors and .pt, by content, streamed writing of
+.safetensors.
 
-Files are untrusted: pickles go through torch's `weights_only` loader, numbers and lengths of names are limited.
+Files are untrusted: pickles go through torch's `weights_only` loader, numbers and lengths of names
+are limited.
 """
 
 from __future__ import annotations
@@ -29,30 +31,44 @@ from .shards import NAMES, shard_files
 Tree = Mapping[object, object]
 """Names of a file with their tensors, or with dicts of tensors."""
 _MAX_HEADER_BYTES = 8 << 20  # a 14B model's header is 0.15 MB
-_MAX_PICKLE_BYTES = 2 << 20  # three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
+# three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
+_MAX_PICKLE_BYTES = 2 << 20
 _MAX_TENSORS = 20_000  # three copies of a 14B model have 3,300
 _MOST_LEVELS = 6  # of dicts in dicts that are looked at
 _MAX_NAME = 250  # characters; a model's longest name has about 100
-_MAX_SHARING = 4  # how many times the file's bytes its tensors may have together; a model's weights have 1
+# how many times the file's bytes its tensors may have together; a model's weights have 1
+_MAX_SHARING = 4
 _DTYPES = {
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
-}  # fmt: skip
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 _INSTEAD_OF_GGUF = {
     "model": "load it with ComfyUI-GGUF's Unet Loader, whose MODEL works with the sampler",
-    "text encoder": "give umt5_xxl_fp16.safetensors or umt5_xxl_fp8_e4m3fn_scaled.safetensors; in ComfyUI CLIPLoader "
-    "(GGUF) reads it",
+    "text encoder": (
+        "give umt5_xxl_fp16.safetensors or umt5_xxl_fp8_e4m3fn_scaled.safetensors; in ComfyUI "
+        "CLIPLoader (GGUF) reads it"
+    ),
     "VAE": "give wan_2.1_vae.safetensors, or wan2.2_vae.safetensors for Wan 2.2 5B",
 }
 WRITABLE = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
 def read_weights(path: Path, kind: str = "model") -> tuple[Tree, dict[str, str]]:
-    """Memory-map a model file, or all files of a model in several, see `shards`; `kind` is one of `_INSTEAD_OF_GGUF`.
+    """Memory-map a model file, or all files of a model in several, see `shards`; `kind` is one of
+    `_INSTEAD_OF_GGUF`.
 
-    Returns the top-level names with their tensors or dicts of tensors, and the metadata (empty for .pt). Raises
-    HeadForcingError for anything that is not a readable model file.
+    Returns the top-level names with their tensors or dicts of tensors, and the metadata (empty for
+    .pt). Raises HeadForcingError for anything that is not a readable model file.
     """
     parts = _parts(Path(path))
     if len(parts) == 1:
@@ -63,7 +79,9 @@ def read_weights(path: Path, kind: str = "model") -> tuple[Tree, dict[str, str]]
         tree, stated = _read_file(part, kind)
         again = [name for name in tree if name in joined]
         if again:
-            raise HeadForcingError(f"{part.name} holds {again[0]} again: keep the files of one model in a folder")
+            raise HeadForcingError(
+                f"{part.name} holds {again[0]} again: keep the files of one model in a folder"
+            )
         joined.update(tree)
         metadata = metadata or stated
     return joined, metadata
@@ -98,12 +116,15 @@ def _read_file(path: Path, kind: str) -> tuple[Tree, dict[str, str]]:
         raise
     except Exception as error:  # a damaged file can fail in any way
         why = f"{reason(error):.200}"
-        raise HeadForcingError(f"{path.name} is damaged or cannot be read ({why}): download it again") from error
+        raise HeadForcingError(
+            f"{path.name} is damaged or cannot be read ({why}): download it again"
+        ) from error
     return tree, metadata
 
 
 def read_tensors(path: Path, kind: str = "model") -> dict[str, Tensor]:
-    """Memory-map the tensors of a file that has them by name, maybe in one dict such as `state_dict`.
+    """Memory-map the tensors of a file that has them by name, maybe in one dict such as
+    `state_dict`.
 
     Raises HeadForcingError as `read_weights`.
     """
@@ -124,46 +145,62 @@ def _other_format(path: Path, start: bytes, kind: str) -> HeadForcingError:
     if start.startswith(b"GGUF"):
         what = f"is a GGUF file: {_INSTEAD_OF_GGUF[kind]}"
     elif start.startswith(b"\x80"):
-        what = "is a bare pickle, which can run code and is not opened: save it again with a current PyTorch"
+        what = (
+            "is a bare pickle, which can run code and is not opened: save it again with a current "
+            "PyTorch"
+        )
     return HeadForcingError(f"{path.name} {what}")
 
 
 def _read_safetensors(path: Path) -> tuple[Tree, dict[str, str]]:
-    """Map the tensors. The library's own reserve the file's size, so it maps no file larger than the memory."""
-    with safe_open(path, "np") as checked:  # refuses shapes and places that do not agree with the file
+    """Map the tensors. The library's own reserve the file's size, so it maps no file larger than
+    the memory.
+    """
+    # refuses shapes and places that do not agree with the file
+    with safe_open(path, "np") as checked:
         metadata = checked.metadata() or {}
     with open(path, "rb") as file:
         # copy-on-write, because torch warns about tensors on read-only memory
         if os.name == "nt":
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         else:
-            no_reserve = 0x4000 if sys.platform == "linux" else 0  # Python names MAP_NORESERVE only in newer versions
+            # Python names MAP_NORESERVE only in newer versions
+            no_reserve = 0x4000 if sys.platform == "linux" else 0
             access = mmap.PROT_READ | mmap.PROT_WRITE
             data = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE | no_reserve, prot=access)
     start = 8 + int.from_bytes(data[:8], "little")
     if start > _MAX_HEADER_BYTES:
-        raise HeadForcingError(f"{path.name} is no model file: its header has {start / 1e6:,.0f} MB")
+        raise HeadForcingError(
+            f"{path.name} is no model file: its header has {start / 1e6:,.0f} MB"
+        )
     header = json.loads(data[8:start])
     header.pop("__metadata__", None)
     return {name: _mapped(data, start, **entry) for name, entry in header.items()}, metadata
 
 
-def _mapped(data: mmap.mmap, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
+def _mapped(
+    data: mmap.mmap, start: int, dtype: str, shape: list[int], data_offsets: list[int]
+) -> Tensor:
     begin, end = data_offsets
-    if dtype not in _DTYPES:  # packed formats of quantised files: only the name is used, to reject the file
+    # packed formats of quantised files: only the name is used, to reject the file
+    if dtype not in _DTYPES:
         dtype = "U8"
         shape = [end - begin]
     if begin == end:
         return torch.empty(shape, dtype=_DTYPES[dtype])
     count = (end - begin) // _DTYPES[dtype].itemsize
-    return torch.frombuffer(data, dtype=_DTYPES[dtype], count=count, offset=start + begin).view(shape)
+    return torch.frombuffer(data, dtype=_DTYPES[dtype], count=count, offset=start + begin).view(
+        shape
+    )
 
 
 def _read_pt(path: Path) -> Tree:
     with zipfile.ZipFile(path) as archive:
         pickles = [entry for entry in archive.infolist() if entry.filename.endswith("data.pkl")]
     if len(pickles) != 1 or pickles[0].file_size > _MAX_PICKLE_BYTES:
-        raise HeadForcingError(f"{path.name} is a zip archive without a PyTorch checkpoint: choose the .pt file itself")
+        raise HeadForcingError(
+            f"{path.name} is a zip archive without a PyTorch checkpoint: choose the .pt file itself"
+        )
     try:
         tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
@@ -172,10 +209,13 @@ def _read_pt(path: Path) -> Tree:
         if blocked is not None:
             what = f"{blocked[1]} objects, which could run code"
         raise HeadForcingError(
-            f"{path.name} holds {what}, so it was not opened: use a .safetensors file or one with tensors only"
+            f"{path.name} holds {what}, so it was not opened: use a .safetensors file or one with "
+            "tensors only"
         ) from error
     if not isinstance(tree, Mapping):
-        raise HeadForcingError(f"{path.name} holds a {type(tree).__name__}, not a dict of weights: choose a checkpoint")
+        raise HeadForcingError(
+            f"{path.name} holds a {type(tree).__name__}, not a dict of weights: choose a checkpoint"
+        )
     return tree
 
 
@@ -188,9 +228,11 @@ def _items(level: Tree, depth: int = 0) -> Iterator[tuple[object, object]]:
 
 
 def _check_tensors(path: Path, tree: Tree) -> None:
-    """Refuse too many tensors and those that are larger than what the file stores: later steps copy them.
+    """Refuse too many tensors and those that are larger than what the file stores: later steps copy
+    them.
 
-    A pickle can describe a tensor of any size by repeating one number, and tensors can share their bytes.
+    A pickle can describe a tensor of any size by repeating one number, and tensors can share their
+    bytes.
     """
     count = 0
     longest = 0
@@ -200,8 +242,8 @@ def _check_tensors(path: Path, tree: Tree) -> None:
             longest = max(longest, len(name))
     if count > _MAX_TENSORS or longest > _MAX_NAME:
         raise HeadForcingError(
-            f"{path.name} is no model file: it has {count:,} tensors and names of up to {longest:,} characters, "
-            f"where at most {_MAX_TENSORS:,} and {_MAX_NAME} are expected"
+            f"{path.name} is no model file: it has {count:,} tensors and names of up to "
+            f"{longest:,} characters, where at most {_MAX_TENSORS:,} and {_MAX_NAME} are expected"
         )
     total = 0
     most = _MAX_SHARING * path.stat().st_size
@@ -210,12 +252,14 @@ def _check_tensors(path: Path, tree: Tree) -> None:
             continue
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             kind = f"{tensor.device.type} tensor, layout {tensor.layout}"
-            raise HeadForcingError(f"{path.name} holds {name} as a {kind}, not as plain numbers: choose another file")
+            raise HeadForcingError(
+                f"{path.name} holds {name} as a {kind}, not as plain numbers: choose another file"
+            )
         total += tensor.numel() * tensor.dtype.itemsize
         if total > most:
             raise HeadForcingError(
-                f"{path.name} is damaged: {name} has the shape {list(tensor.shape)} but fewer numbers are stored; "
-                "download it again"
+                f"{path.name} is damaged: {name} has the shape {list(tensor.shape)} but fewer "
+                "numbers are stored; download it again"
             )
 
 
@@ -228,9 +272,11 @@ def write_safetensors(
     value: Callable[[str], Tensor],
     on_progress: Callable[[int, int], None] = lambda written, total: None,
 ) -> None:
-    """Write tensors one at a time (the safetensors library would need a second copy of all of them in memory).
+    """Write tensors one at a time (the safetensors library would need a second copy of all of them
+    in memory).
 
-    `value` returns the tensor of a name in `dtype`. Raises HeadForcingError if the disk has too little free space.
+    `value` returns the tensor of a name in `dtype`. Raises HeadForcingError if the disk has too
+    little free space.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
     names = sorted(tensors)
@@ -241,12 +287,15 @@ def write_safetensors(
         header[name] = {"dtype": WRITABLE[dtype], "shape": shape, "data_offsets": (total, end)}
         total = end
     encoded = json.dumps(header).encode()
-    encoded += b" " * (-len(encoded) % 8)  # readers map the data in place, which needs 8-byte alignment
+    # readers map the data in place, which needs 8-byte alignment
+    encoded += b" " * (-len(encoded) % 8)
     folder = out.resolve().parent
     while not folder.exists():
         folder = folder.parent
     if shutil.disk_usage(folder).free < total:
-        raise HeadForcingError(f"{out.name} needs {total / 1e9:.3g} GB, more than is free in {folder}: make room there")
+        raise HeadForcingError(
+            f"{out.name} needs {total / 1e9:.3g} GB, more than is free in {folder}: make room there"
+        )
     with replacing(out) as temporary, open(temporary, "wb") as file:
         file.write(struct.pack("<Q", len(encoded)))
         file.write(encoded)
@@ -261,12 +310,15 @@ def is_finite(values: Tensor) -> bool:
     """Whether no value is NaN or infinite."""
     if not values.is_floating_point():
         return True
-    values = values.float() if values.dtype.itemsize == 1 else values  # PyTorch has no such test for float8
+    # PyTorch has no such test for float8
+    values = values.float() if values.dtype.itemsize == 1 else values
     return bool(torch.isfinite(values).all())
 
 
 def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
-    """The name of the first tensor that holds NaN or infinity; tensors without data are passed over."""
+    """The name of the first tensor that holds NaN or infinity; tensors without data are passed
+    over.
+    """
     for name, tensor in tensors:
         if not tensor.is_meta and not is_finite(tensor.detach()):
             return name

@@ -1,6 +1,8 @@
-"""Identity of a model, under which blocks and head profiles are kept: a hash in which every bit of every weight counts.
+"""Identity of a model, under which blocks and head profiles are kept: a hash in which every bit of
+every weight counts.
 
-Each MiB of a tensor is reduced to its CRC-32, which is fast; the CRCs, names, types and shapes are then hashed.
+Each MiB of a tensor is reduced to its CRC-32, which is fast; the CRCs, names, types and shapes are
+then hashed.
 """
 
 from __future__ import annotations
@@ -27,11 +29,14 @@ from .shards import shard_files
 CHUNK = 1 << 20  # bytes reduced to one CRC
 _THREADS = min(8, os.cpu_count() or 1)
 _VERSION = 1  # of what `identity` computes
-_SETTLED_SECONDS = 2.0  # a file written later than this ago may change again without another time of change
+# a file written later than this ago may change again without another time of change
+_SETTLED_SECONDS = 2.0
 
 
 def identity(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """16 hexadecimal digits for all tensors in this order, wherever they lie; settings for them belong into names."""
+    """16 hexadecimal digits for all tensors in this order, wherever they lie; settings for them
+    belong into names.
+    """
     found = hashlib.blake2b(digest_size=8)
     rest = iter(tensors)
     with ThreadPoolExecutor(_THREADS) as pool:  # CRCs are computed without Python's lock
@@ -45,8 +50,8 @@ def identity(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def file_identity(path: Path, part: str, compute: Callable[[], str]) -> str:
-    """The identity of a part of a model, kept in the user's cache folder by path, size, inode and times of change of
-    its files."""
+    """The identity of a part of a model, kept in the user's cache folder by path, size, inode and
+    times of change of its files."""
     folder = cache_folder()
     files = shard_files(path) or [path]
     stats = [each.stat() for each in files]

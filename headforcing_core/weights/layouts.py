@@ -1,4 +1,6 @@
-"""Names and shapes of Wan weights: wrapper keys, prefixes, diffusers names, dimensions, and look-alikes."""
+"""Names and shapes of Wan weights: wrapper keys, prefixes, diffusers names, dimensions, and
+look-alikes.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,22 @@ LORA_WRAPPER = "generator_lora"
 # keys of training checkpoints, preferred first; in flat files they may be prefixes of names
 _WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER)
 _EMA = re.compile(r"(?i)(?:^|[._])(?:ema|averaged)(?:$|[._])")
-_TRAINING_ONLY = re.compile(r"(?i)critic|optimizer|teacher(?!_?forcing)|discriminator|(?:^|_)(?:fake|real)(?:$|_)")
+_TRAINING_ONLY = re.compile(
+    r"(?i)critic|optimizer|teacher(?!_?forcing)|discriminator|(?:^|_)(?:fake|real)(?:$|_)"
+)
 _MOST_LEVELS = 4  # of dicts in dicts
 
-_PREFIXES = ("model.diffusion_model.", "base_model.model.", "diffusion_model.", "transformer.", "module.", "model.")
+_PREFIXES = (
+    "model.diffusion_model.",
+    "base_model.model.",
+    "diffusion_model.",
+    "transformer.",
+    "module.",
+    "model.",
+)
 _INFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "base_layer.")
-DIFFUSERS_NAMES = (  # no left-hand side occurs in original Wan names, so the table can always be applied
+# no left-hand side occurs in original Wan names, so the table can always be applied
+DIFFUSERS_NAMES = (
     ("condition_embedder.text_embedder.linear_1.", "text_embedding.0."),
     ("condition_embedder.text_embedder.linear_2.", "text_embedding.2."),
     ("condition_embedder.time_embedder.linear_1.", "time_embedding.0."),
@@ -46,19 +58,27 @@ DIFFUSERS_NAMES = (  # no left-hand side occurs in original Wan names, so the ta
     (".norm2.", ".norm3."),
     (".scale_shift_table", ".modulation"),
 )
-_BLOCK = re.compile(r"blocks\.(\d{1,3})\.")  # few digits: a malicious name must not claim a billion layers
-_QUANTISED = "scale_weight weight_scale weight_scale_2 scale_input input_scale comfy_quant scaled_fp8".split()
+# few digits: a malicious name must not claim a billion layers
+_BLOCK = re.compile(r"blocks\.(\d{1,3})\.")
+_QUANTISED = (
+    "scale_weight weight_scale weight_scale_2 scale_input input_scale comfy_quant scaled_fp8"
+).split()
 _LORA_SUFFIX = re.compile(
     r"\.(lora_(A|B|down|up)\b.*|lora\.(down|up)\b.*|diff|diff_b|diff_m|set_weight|alpha|dora_scale|hada_\w+|"
     r"lokr_\w+|b?oft_\w+|[ab][12](\.weight)?|[wb]_norm)$"
 )
 
 _NEED = "choose a Self Forcing (Wan2.1 text-to-video) checkpoint"
-_IMAGE_PARTS = re.compile(r"^img_emb\.|^condition_embedder\.image_embedder\.|\.k_img\.|\.add_k_proj\.")
+_IMAGE_PARTS = re.compile(
+    r"^img_emb\.|^condition_embedder\.image_embedder\.|\.k_img\.|\.add_k_proj\."
+)
 _EXPERT = re.compile(r"(?:high|low)[-_ ]?noise|transformer_2|a14b.*(?:high|low)|(?:high|low).*a14b")
 _MOST_LINKS = 20
 _OTHER_MODELS = (  # pattern of a name, and what a file with such a tensor is
-    (r"vace_(blocks|patch_embedding)\.", f"is a VACE model, which is not supported, not a Wan video model: {_NEED}"),
+    (
+        r"vace_(blocks|patch_embedding)\.",
+        f"is a VACE model, which is not supported, not a Wan video model: {_NEED}",
+    ),
     (r"(en|de)coder\.conv(1|_in)\.|decoder\.middle\.", f"is a VAE, not a Wan video model: {_NEED}"),
     (
         r"(shared|token_embedding)\.weight|encoder\.block\.|text_model\.",
@@ -66,18 +86,21 @@ _OTHER_MODELS = (  # pattern of a name, and what a file with such a tensor is
     ),
     (
         ".*memory_",
-        "holds Self Gradient Forcing+, whose clean passes have weights of their own, which is not built here: use the "
-        "weights of Self Gradient Forcing",
+        "holds Self Gradient Forcing+, whose clean passes have weights of their own, which is not "
+        "built here: use the weights of Self Gradient Forcing",
     ),
     (
         r".*\.quantized_weight_values$",
-        "holds LongLive 2.0 in NVFP4, which is not built here: use its model_bf16.pt; --fp8-linears makes that smaller",
+        "holds LongLive 2.0 in NVFP4, which is not built here: use its model_bf16.pt; "
+        "--fp8-linears makes that smaller",
     ),
 )
 
 
 def strip_prefixes(name: str) -> str:
-    """Remove the prefixes and infixes that FSDP, torch.compile, PEFT and pipelines add to parameter names."""
+    """Remove the prefixes and infixes that FSDP, torch.compile, PEFT and pipelines add to parameter
+    names.
+    """
     name = _without_infixes(name)
     while name.startswith(_PREFIXES):
         for prefix in _PREFIXES:
@@ -86,7 +109,9 @@ def strip_prefixes(name: str) -> str:
 
 
 def wan_name(name: str) -> str:
-    """The original Wan name of a parameter, without wrapper prefixes; unknown names only lose their prefixes."""
+    """The original Wan name of a parameter, without wrapper prefixes; unknown names only lose their
+    prefixes.
+    """
     name = strip_prefixes(name)
     if name == "scale_shift_table":
         return "head.modulation"
@@ -106,10 +131,11 @@ def is_lora(names: Iterable[str]) -> bool:
 
 
 def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
-    """Group the tensors of a file by the key, or the prefix of names, that they stand under, preferred groups first.
+    """Group the tensors of a file by the key, or the prefix of names, that they stand under,
+    preferred groups first.
 
-    Averaged weights (EMA) come first. Prefixes in front of a model's names are taken off, whatever they are called;
-    teachers, critics and optimizer states are left out.
+    Averaged weights (EMA) come first. Prefixes in front of a model's names are taken off, whatever
+    they are called; teachers, critics and optimizer states are left out.
     """
     layouts: dict[str, dict[str, Tensor]] = {}
     for path, tensors in _mappings(tree, ()):
@@ -140,7 +166,9 @@ def _mappings(
     tree: Mapping[object, object], path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], dict[str, Tensor]]]:
     """Every dict in a file that holds tensors, with the keys that lead to it."""
-    tensors = {str(name): value.detach() for name, value in tree.items() if isinstance(value, Tensor)}
+    tensors = {
+        str(name): value.detach() for name, value in tree.items() if isinstance(value, Tensor)
+    }
     if tensors:
         yield path, tensors
     if len(path) < _MOST_LEVELS:
@@ -150,13 +178,16 @@ def _mappings(
 
 
 def _by_prefix(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a dict by what stands in front of each model's names in it; those of no model under ""."""
+    """The tensors of a dict by what stands in front of each model's names in it; those of no model
+    under "".
+    """
     names = {name: _without_infixes(name) for name in tensors}
     found = set()
     for name in names.values():
         if name.endswith("patch_embedding.weight"):
             found.add(name.removesuffix("patch_embedding.weight"))
-    # usual ones stay: `wan_name` takes them off, and two copies of a model in one dict are noticed there
+    # usual ones stay: `wan_name` takes them off, and two copies of a model in one dict are noticed
+    # there
     unusual = [prefix for prefix in found if prefix.endswith(".") and strip_prefixes(prefix)]
     prefixes = sorted(unusual, key=len)
     groups: dict[str, dict[str, Tensor]] = {}
@@ -194,10 +225,14 @@ def _without_infixes(name: str) -> str:
     return name
 
 
-def read_layout(layouts: Mapping[str, Weights], weights: str, file: str) -> tuple[str, dict[str, Tensor]]:
-    """The wrapper key `weights`, or for "auto" the first one that holds a Wan model, and its tensors by Wan's names.
+def read_layout(
+    layouts: Mapping[str, Weights], weights: str, file: str
+) -> tuple[str, dict[str, Tensor]]:
+    """The wrapper key `weights`, or for "auto" the first one that holds a Wan model, and its
+    tensors by Wan's names.
 
-    Raises HeadForcingError if the file has no such key, if two tensors get the same name, and for another model.
+    Raises HeadForcingError if the file has no such key, if two tensors get the same name, and for
+    another model.
     """
     if not layouts:
         raise HeadForcingError(f"{file} holds no model weights: choose a Self Forcing checkpoint")
@@ -205,30 +240,38 @@ def read_layout(layouts: Mapping[str, Weights], weights: str, file: str) -> tupl
     if weights == "auto" or not models:  # without a model, the file is named as what it is
         weights = (models or list(layouts))[0]
     if weights not in layouts:
-        raise HeadForcingError(f"{file} has no weights called {weights!r}: choose 'auto' or one of {', '.join(models)}")
+        raise HeadForcingError(
+            f"{file} has no weights called {weights!r}: choose 'auto' or one of {', '.join(models)}"
+        )
     renamed: dict[str, Tensor] = {}
     for name, tensor in layouts[weights].items():
         wan = wan_name(name)
         if wan in renamed:
-            raise HeadForcingError(f"{file} holds two tensors for {wan} ({name}): choose a file with one model in it")
+            raise HeadForcingError(
+                f"{file} holds two tensors for {wan} ({name}): choose a file with one model in it"
+            )
         renamed[wan] = tensor
     _reject_other_models(renamed, file)
     return weights, renamed
 
 
 def _reject_other_models(tensors: Weights, file: str) -> None:
-    """Raise HeadForcingError that names the kind of model if the renamed tensors are no Wan text-to-video model."""
+    """Raise HeadForcingError that names the kind of model if the renamed tensors are no Wan
+    text-to-video model.
+    """
     if is_lora(tensors):
         raise HeadForcingError(
-            f"{file} is a LoRA, not a model: load its base model, and connect the LoRA with a LoRA loader node "
-            "(command line: --lora)"
+            f"{file} is a LoRA, not a model: load its base model, and connect the LoRA with a LoRA "
+            "loader node (command line: --lora)"
         )
     for pattern, what in _OTHER_MODELS:
         if any(re.match(pattern, name) for name in tensors):
             raise HeadForcingError(f"{file} {what}")
     if "patch_embedding.weight" not in tensors:
         first = next(iter(tensors), "nothing")
-        raise HeadForcingError(f"{file} is not a Wan video model (it begins with {first!r}): {_NEED}")
+        raise HeadForcingError(
+            f"{file} is not a Wan video model (it begins with {first!r}): {_NEED}"
+        )
     channels = _shape(tensors, "patch_embedding.weight", 5, file)[1]
     images = any(map(_IMAGE_PARTS.search, tensors))
     head = tensors.get("head.head.weight")
@@ -238,38 +281,51 @@ def _reject_other_models(tensors: Weights, file: str) -> None:
     if images or not known:
         raise HeadForcingError(f"{file} is {other_wan(channels, images)}: {_NEED}")
     for name, tensor in tensors.items():  # unscaled fp8 weights only need a cast
-        whole_numbers = _BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point
+        whole_numbers = (
+            _BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point
+        )
         if whole_numbers or name.rsplit(".", 1)[-1] in _QUANTISED:
             raise HeadForcingError(
-                f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load Diffusion Model node "
-                "and connect its MODEL"
+                f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load "
+                "Diffusion Model node and connect its MODEL"
             )
 
 
 def other_wan(channels: int, images: bool) -> str:
-    """Name a Wan model of other input channels, or one that reads CLIP's embeddings of images, in an error."""
+    """Name a Wan model of other input channels, or one that reads CLIP's embeddings of images, in
+    an error.
+    """
     if images:
         return "an image-to-video (I2V) model of Wan 2.1, which is not supported"
     if channels == 36:
-        return "an expert of Wan2.2 I2V A14B, an image-to-video model of two experts, which is not built here"
+        return (
+            "an expert of Wan2.2 I2V A14B, an image-to-video model of two experts, which is not "
+            "built here"
+        )
     return (
-        f"a Wan model with {channels} input channels (Fun Control, inpainting, camera) where text-to-video takes 16, "
-        "or 48 with Wan2.2 5B"
+        f"a Wan model with {channels} input channels (Fun Control, inpainting, camera) where "
+        "text-to-video takes 16, or 48 with Wan2.2 5B"
     )
 
 
 def reject_experts(path: str | Path, config: WanConfig) -> None:
-    """Refuse an expert of Wan 2.2 A14B by the names of file and folder: its tensors are as those of Wan 2.1 14B."""
+    """Refuse an expert of Wan 2.2 A14B by the names of file and folder: its tensors are as those of
+    Wan 2.1 14B.
+    """
     path = Path(path)
-    if config.dim == 5120 and any(_EXPERT.search(name.lower()) for name in _names_through_links(path)):
+    if config.dim == 5120 and any(
+        _EXPERT.search(name.lower()) for name in _names_through_links(path)
+    ):
         raise HeadForcingError(
-            f"{path.name} is one expert of Wan2.2 A14B, which changes between two at a noise level; that is not built "
-            f"here: {_NEED}"
+            f"{path.name} is one expert of Wan2.2 A14B, which changes between two at a noise "
+            f"level; that is not built here: {_NEED}"
         )
 
 
 def _names_through_links(path: Path) -> list[str]:
-    """The names of a file and its folder: as they were given, of every link on the way, and of the file itself."""
+    """The names of a file and its folder: as they were given, of every link on the way, and of the
+    file itself.
+    """
     place = Path(os.path.abspath(path))
     hops = [place]
     while place.is_symlink() and len(hops) < _MOST_LINKS:
@@ -280,7 +336,9 @@ def _names_through_links(path: Path) -> list[str]:
 
 
 def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all parameters of a Wan text-to-video model: 27 per layer and 15 others."""
+    """Names and shapes of all parameters of a Wan text-to-video model: 27 per layer and 15
+    others.
+    """
     with torch.device("meta"):
         model = WanModel(replace(config, num_layers=1))
     shapes: dict[str, tuple[int, ...]] = {}
@@ -292,8 +350,11 @@ def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, file: str) -> WanConfig:
-    """Infer the dimensions from the shapes; `num_heads` (default: heads of 128) and `text_len` cannot be inferred.
+def infer_config(
+    tensors: Weights, num_heads: int | None, text_len: int | None, file: str
+) -> WanConfig:
+    """Infer the dimensions from the shapes; `num_heads` (default: heads of 128) and `text_len`
+    cannot be inferred.
 
     Raises HeadForcingError for missing tensors and impossible dimensions.
     """
@@ -301,10 +362,14 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
     numbers = [int(match[1]) for match in map(_BLOCK.match, tensors) if match is not None]
     dim = _shape(tensors, "head.modulation", 3, file)[-1]
     if num_heads is None and (dim == 0 or dim % 128):
-        raise HeadForcingError(f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads")
+        raise HeadForcingError(
+            f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads"
+        )
     heads = dim // 128 if num_heads is None else num_heads
     if heads < 1 or dim % heads or (dim // heads) % 2:
-        raise HeadForcingError(f"num_heads is {heads}, but must divide {file}'s width {dim} into heads of even size")
+        raise HeadForcingError(
+            f"num_heads is {heads}, but must divide {file}'s width {dim} into heads of even size"
+        )
     config = WanConfig(
         dim=dim,
         ffn_dim=_shape(tensors, "blocks.0.ffn.0.weight", 2, file)[0],
@@ -319,22 +384,32 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
     )
     sizes = (dim, config.ffn_dim, config.out_dim, config.freq_dim, config.text_dim)
     if min(*sizes, *config.patch_size) < 1:
-        raise HeadForcingError(f"{file} is damaged: a size of its model is 0 ({config}); download it again")
+        raise HeadForcingError(
+            f"{file} is damaged: a size of its model is 0 ({config}); download it again"
+        )
     return config
 
 
 def _shape(tensors: Weights, name: str, dimensions: int, file: str) -> tuple[int, ...]:
-    """The shape of a tensor that must be there with this many dimensions; raises HeadForcingError if it is not."""
+    """The shape of a tensor that must be there with this many dimensions; raises HeadForcingError
+    if it is not.
+    """
     if name not in tensors:
-        raise HeadForcingError(f"{file} is incomplete: {name} is missing; download the whole file again")
+        raise HeadForcingError(
+            f"{file} is incomplete: {name} is missing; download the whole file again"
+        )
     shape = tuple(tensors[name].shape)
     if len(shape) != dimensions:
-        raise HeadForcingError(f"{file}: {name} has shape {shape}, not {dimensions} dimensions: it is no Wan 2.1 model")
+        raise HeadForcingError(
+            f"{file}: {name} has shape {shape}, not {dimensions} dimensions: it is no Wan 2.1 model"
+        )
     return shape
 
 
 def check_complete(tensors: Weights, config: WanConfig, file: str) -> list[str]:
-    """Raise HeadForcingError unless every parameter exists with its shape; return the names of unrelated tensors."""
+    """Raise HeadForcingError unless every parameter exists with its shape; return the names of
+    unrelated tensors.
+    """
     expected = expected_shapes(config)
     missing = [name for name in expected if name not in tensors]
     if missing:
@@ -342,22 +417,27 @@ def check_complete(tensors: Weights, config: WanConfig, file: str) -> list[str]:
         if len(missing) > 3:
             shown += ", ..."
         raise HeadForcingError(
-            f"{file} is incomplete: {len(missing)} of {len(expected)} tensors are missing ({shown}); "
-            "download the whole model, or join its parts into one file"
+            f"{file} is incomplete: {len(missing)} of {len(expected)} tensors are missing "
+            f"({shown}); download the whole model, or join its parts into one file"
         )
     for name, shape in expected.items():
         found = tuple(tensors[name].shape)
         if found != shape:
             raise HeadForcingError(
-                f"{file}: {name} has shape {found} where a Wan 2.1 model of width {config.dim} has {shape}; download "
-                "the file again or choose another one"
+                f"{file}: {name} has shape {found} where a Wan 2.1 model of width {config.dim} has "
+                f"{shape}; download the file again or choose another one"
             )
     extra = [name for name in tensors if name not in expected]
     for name in extra:
         if name.startswith("blocks."):
-            what = "holds a LoRA beside its model that is not merged" if _LORA_SUFFIX.search(name) else "is another Wan"
+            what = (
+                "holds a LoRA beside its model that is not merged"
+                if _LORA_SUFFIX.search(name)
+                else "is another Wan"
+            )
             raise HeadForcingError(
-                f"{file} {what} (its layers have {name}, which Wan 2.1 text-to-video lacks): choose a Self Forcing "
-                "(text-to-video) checkpoint, and give a LoRA as a file of its own"
+                f"{file} {what} (its layers have {name}, which Wan 2.1 text-to-video lacks): "
+                "choose a Self Forcing (text-to-video) checkpoint, and give a LoRA as a file of "
+                "its own"
             )
     return extra

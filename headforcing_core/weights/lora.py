@@ -1,7 +1,7 @@
 """LoRA files for Wan, read as patches of parameters that are merged in float32.
 
-Merged are LoRA (Hu et al. 2021), rsLoRA, DoRA (Liu et al. 2024), and LyCORIS' LoHa and LoKr (Yeh et al. 2023), whole
-differences and replaced weights. Other kinds are refused with their name.
+Merged are LoRA (Hu et al. 2021), rsLoRA, DoRA (Liu et al. 2024), and LyCORIS' LoHa and LoKr (Yeh et
+al. 2023), whole differences and replaced weights. Other kinds are refused with their name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ log = logging.getLogger(__name__)
 
 _LAYER = re.compile(r"blocks[._](\d{1,3})[._]")
 _MAX_LAYERS = 100  # Wan 2.1 14B has 40
-_COMFYUI = {"down": "lora_A.weight", "up": "lora_B.weight", "set": "set_weight", "magnitude": "dora_scale"}
+_COMFYUI = {
+    "down": "lora_A.weight",
+    "up": "lora_B.weight",
+    "set": "set_weight",
+    "magnitude": "dora_scale",
+}
 _HADA = {"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"}
 _LOKR = {"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b"}
 _FACTORS = ("lokr_w1", "lokr_w2")
@@ -40,27 +45,33 @@ _RANKED = (
 
 @dataclass
 class LoraPatch:
-    """Change of one parameter: its tensors by what they are, see `lora_names.SPELLINGS`, and the module's own name."""
+    """Change of one parameter: its tensors by what they are, see `lora_names.SPELLINGS`, and the
+    module's own name.
+    """
 
     module: str
     tensors: dict[str, Tensor] = field(default_factory=dict)
     stated: StatedAlpha | None = None  # where the file states alpha other than by tensors
 
     def check(self, target: str, shape: torch.Size, lora_name: str) -> None:
-        """Raise HeadForcingError if the patch is incomplete or does not fit a parameter of this shape."""
+        """Raise HeadForcingError if the patch is incomplete or does not fit a parameter of this
+        shape.
+        """
         alpha = self.tensors.get("alpha")
         if alpha is not None and (alpha.numel() != 1 or not torch.isfinite(alpha.float()).all()):
             raise HeadForcingError(f"{lora_name} is damaged: the alpha of {target} is not a number")
         if not self._is_complete():
-            raise HeadForcingError(f"{lora_name} is incomplete: half of its tensors for {target} are missing")
+            raise HeadForcingError(
+                f"{lora_name} is incomplete: half of its tensors for {target} are missing"
+            )
         if not self._fits(shape):
             given = []
             for what, tensor in self.tensors.items():
                 if what not in ("alpha", "rank"):
                     given.append(tuple(tensor.shape))
             raise HeadForcingError(
-                f"{lora_name} was made for a model of another size: {target} is {tuple(shape)} here, its tensors are "
-                f"{given}; use a LoRA for this model"
+                f"{lora_name} was made for a model of another size: {target} is {tuple(shape)} "
+                f"here, its tensors are {given}; use a LoRA for this model"
             )
 
     def _is_complete(self) -> bool:
@@ -77,7 +88,9 @@ class LoraPatch:
         return bool(has & {"up", "hada_w1_a", "lokr_w1", "lokr_w1_a", "diff", "set"})
 
     def _fits(self, shape: torch.Size) -> bool:
-        """Whether the change has the size of the parameter; tried with tensors that hold no numbers."""
+        """Whether the change has the size of the parameter; tried with tensors that hold no
+        numbers.
+        """
         size = (shape[0] if shape else 1, math.prod(shape[1:]))
         for what, tensor in self.tensors.items():
             if what in ("diff", "set") and tensor.shape != shape:
@@ -109,7 +122,9 @@ class LoraPatch:
         return result
 
     def _product(self, device: str | None = None) -> Tensor | None:
-        """The matrix that is scaled and added, without what DoRA adds; None if there is only a whole difference."""
+        """The matrix that is scaled and added, without what DoRA adds; None if there is only a
+        whole difference.
+        """
         given = {what: tensor.to(device, torch.float32) for what, tensor in self.tensors.items()}
         if "up" in given:
             return given["up"].flatten(1) @ given["down"].flatten(1)
@@ -130,7 +145,9 @@ class LoraPatch:
         return None
 
     def _scale_of_product(self) -> float:
-        """The factor of `_product` at strength 1; of LoKr by the factor that is divided, else alpha has no meaning."""
+        """The factor of `_product` at strength 1; of LoKr by the factor that is divided, else alpha
+        has no meaning.
+        """
         for part in _RANKED:
             if part in self.tensors:
                 return self.scale(len(self.tensors[part]))
@@ -162,7 +179,9 @@ def read_patches(
     lora_name: str,
     stated: StatedAlpha | None = None,
 ) -> dict[str, LoraPatch]:
-    """Group a LoRA's tensors by the parameter of `state_dict` (Wan names) that they change; refuse what fits none."""
+    """Group a LoRA's tensors by the parameter of `state_dict` (Wan names) that they change; refuse
+    what fits none.
+    """
     patches = _match(lora_state_dict, state_dict, lora_name, stated)
     for target, patch in patches.items():
         patch.check(target, state_dict[target].shape, lora_name)
@@ -198,14 +217,18 @@ def comfyui_names(
 
 
 def _scale_biases(patches: Mapping[str, LoraPatch], lora_name: str) -> None:
-    """Turn the biases that PEFT trains with a LoRA into whole differences: they have the scale of its product."""
+    """Turn the biases that PEFT trains with a LoRA into whole differences: they have the scale of
+    its product.
+    """
     for target, patch in patches.items():
         bias = patch.tensors.pop("up_bias", None)
         if bias is None:
             continue
         product = patches.get(f"{target.removesuffix('.bias')}.weight")
         if product is None or "down" not in product.tensors:
-            raise HeadForcingError(f"{lora_name} is incomplete: it has a bias for {target} without its matrices")
+            raise HeadForcingError(
+                f"{lora_name} is incomplete: it has a bias for {target} without its matrices"
+            )
         if "diff" in patch.tensors:
             raise HeadForcingError(f"{lora_name} changes {target} twice: use a file with one LoRA")
         patch.tensors["diff"] = product.scale(len(product.tensors["down"])) * bias.to(torch.float32)
@@ -214,7 +237,9 @@ def _scale_biases(patches: Mapping[str, LoraPatch], lora_name: str) -> None:
 def _match(
     lora: Mapping[str, Tensor], names: Collection[str], lora_name: str, stated: StatedAlpha | None
 ) -> dict[str, LoraPatch]:
-    """The patches of a LoRA by the parameter that they change; refuses tensors that belong to none."""
+    """The patches of a LoRA by the parameter that they change; refuses tensors that belong to
+    none.
+    """
     targets = Targets(names)
     patches: dict[str, LoraPatch] = {}
     unknown = list[str]()
@@ -223,8 +248,8 @@ def _match(
         module, what = split_key(key) or (key, "")
         if what in OTHER_KINDS and targets.find(module, "down") is not None:
             raise HeadForcingError(
-                f"{lora_name} is {OTHER_KINDS[what]} (it has {one_line(key, 80)}), which --lora does not merge: "
-                "connect it with ComfyUI's LoraLoaderModelOnly"
+                f"{lora_name} is {OTHER_KINDS[what]} (it has {one_line(key, 80)}), which --lora "
+                "does not merge: connect it with ComfyUI's LoraLoaderModelOnly"
             )
         target = targets.find(module, what) if what else None
         if target is None and is_of_images(key):
@@ -237,17 +262,24 @@ def _match(
         if what in ("diff_b", "diff_m"):
             what = "diff"
         if what in patch.tensors:
-            raise HeadForcingError(f"{lora_name} changes {target} twice (by {key}, too): use a file with one LoRA")
+            raise HeadForcingError(
+                f"{lora_name} changes {target} twice (by {key}, too): use a file with one LoRA"
+            )
         patch.tensors[what] = tensor
     _scale_biases(patches, lora_name)
     if unknown:
         raise HeadForcingError(
-            f"{lora_name} does not fit: {len(unknown)} of its {len(lora)} tensors belong to no layer of a Wan model "
-            f"of this size, or have names of an unknown program (first: {unknown[0]}); use a LoRA made for Wan2.1 "
-            "text-to-video of this size"
+            f"{lora_name} does not fit: {len(unknown)} of its {len(lora)} tensors belong to no "
+            "layer of a Wan model of this size, or have names of an unknown program (first: "
+            f"{unknown[0]}); use a LoRA made for Wan2.1 text-to-video of this size"
         )
     if not patches:
         raise HeadForcingError(f"{lora_name} holds no LoRA tensors: choose a LoRA file")
     if images:
-        log.warning("%s: left out %d tensors of layers for images (%s, ...)", lora_name, len(images), images[0])
+        log.warning(
+            "%s: left out %d tensors of layers for images (%s, ...)",
+            lora_name,
+            len(images),
+            images[0],
+        )
     return patches

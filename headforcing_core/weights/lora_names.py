@@ -1,4 +1,6 @@
-"""Names of tensors in LoRA files of all programs: the layer of a Wan model, and what a tensor is of its change."""
+"""Names of tensors in LoRA files of all programs: the layer of a Wan model, and what a tensor is of
+its change.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,24 @@ _ADAPTER = r"(?:\.[^.]+)?"  # PEFT may add the adapter's name
 SPELLINGS: Mapping[str, re.Pattern[str]] = {
     what: re.compile(rf"^(?P<module>.+?)\.{ending}$")
     for what, ending in {
-        "down": rf"(?:lora_A{_ADAPTER}|lora_down{_ADAPTER}|lora\.down)(?:\.weight)?",  # PEFT, kohya, old diffusers
+        # PEFT, kohya, old diffusers
+        "down": rf"(?:lora_A{_ADAPTER}|lora_down{_ADAPTER}|lora\.down)(?:\.weight)?",
         "up_bias": rf"lora_B{_ADAPTER}\.bias",
         "up": rf"(?:lora_B{_ADAPTER}|lora_up{_ADAPTER}|lora\.up)(?:\.weight)?",
         "mid": r"lora_mid(?:\.weight)?",
         "alpha": r"(?:alpha|lora_alpha)",  # FastVideo writes the latter, beside a rank
         "rank": r"lora_rank",
-        "magnitude": rf"(?:dora_scale|lora_magnitude_vector{_ADAPTER}(?:\.weight)?)",  # LyCORIS, PEFT
+        # LyCORIS, PEFT
+        "magnitude": rf"(?:dora_scale|lora_magnitude_vector{_ADAPTER}(?:\.weight)?)",
         "diff": r"diff",
         "diff_b": r"diff_b",
         "diff_m": r"diff_m",
         "set": r"set_weight",
         **{f"hada_{part}": f"hada_{part}" for part in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2")},
-        **{f"lokr_{part}": f"lokr_{part}" for part in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")},
+        **{
+            f"lokr_{part}": f"lokr_{part}"
+            for part in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")
+        },
         "oft": r"(?:oft_blocks|oft_diag|oft_R|boft_[A-Z]|rescale)(?:\.weight)?",
         "glora": r"(?:a1|a2|b1|b2)(?:\.weight)?",
         "norm": r"(?:w_norm|b_norm)",
@@ -45,7 +52,8 @@ OTHER_KINDS = {
 
 # kohya, musubi, LyCORIS; some leave dots in the names of layers
 _FLAT = re.compile(r"^(?:lora_unet_+|lora_transformer_+|lycoris_+)(?P<module>.+)$")
-# whatever a program writes in front of the names of layers: `diffusion_model.`, `pipe.dit.`, `base_model.model.` ...
+# whatever a program writes in front of the names of layers: `diffusion_model.`, `pipe.dit.`,
+# `base_model.model.` ...
 _ROOTS = (
     r"blocks\.\d|patch_embedding\b|text_embedding\b|time_embedding\b|time_projection\b|head\b|condition_embedder\b|"
     r"proj_out\b|scale_shift_table\b"
@@ -59,7 +67,9 @@ _PARAMETERS = {"diff_b": "bias", "up_bias": "bias", "diff_m": "modulation"}
 
 
 def split_key(key: str) -> tuple[str, str] | None:
-    """The layer that a tensor's name states, and what the tensor is of it, a key of `SPELLINGS`; None if unknown."""
+    """The layer that a tensor's name states, and what the tensor is of it, a key of `SPELLINGS`;
+    None if unknown.
+    """
     for what, pattern in SPELLINGS.items():
         found = pattern.match(key)
         if found is not None:
@@ -77,7 +87,8 @@ class Targets:
 
     def __init__(self, names: Collection[str]):
         self._names = names
-        self._flat: dict[str, str] = {}  # by the name of a layer with "_" in place of dots, Wan's and diffusers'
+        # by the name of a layer with "_" in place of dots, Wan's and diffusers'
+        self._flat: dict[str, str] = {}
         for name in names:
             if name.endswith(".weight"):
                 layer = name.removesuffix(".weight")
@@ -85,7 +96,9 @@ class Targets:
                     self._flat[spelling.replace(".", "_")] = layer
 
     def find(self, module: str, what: str) -> str | None:
-        """The parameter that a tensor changes, from the two parts of its name; None if the model lacks it."""
+        """The parameter that a tensor changes, from the two parts of its name; None if the model
+        lacks it.
+        """
         parameter = _PARAMETERS.get(what, "weight")
         flat = _FLAT.match(module)
         if flat is not None:

@@ -1,4 +1,6 @@
-"""The alpha of a LoRA where a file states it other than by tensors: in PEFT's config or in the header."""
+"""The alpha of a LoRA where a file states it other than by tensors: in PEFT's config or in the
+header.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,14 @@ class StatedAlpha:
         return alpha / math.sqrt(rank) if self.by_root else alpha / rank
 
 
-def stated_alpha(path: Path, metadata: Mapping[str, str], names: Iterable[str]) -> StatedAlpha | None:
-    """The alpha of a LoRA file by its header or by PEFT's config beside it; None if neither states one.
+def stated_alpha(
+    path: Path, metadata: Mapping[str, str], names: Iterable[str]
+) -> StatedAlpha | None:
+    """The alpha of a LoRA file by its header or by PEFT's config beside it; None if neither states
+    one.
 
-    `names` are those of its tensors: kohya's alpha counts with kohya's names only. Converters keep its header where
-    they have multiplied alpha into renamed tensors.
+    `names` are those of its tensors: kohya's alpha counts with kohya's names only. Converters keep
+    its header where they have multiplied alpha into renamed tensors.
 
     Raises HeadForcingError for two that disagree, and for values that are no numbers.
     """
@@ -59,7 +64,9 @@ def stated_alpha(path: Path, metadata: Mapping[str, str], names: Iterable[str]) 
         if stated is not None:
             found[config.name] = stated
     if len(set(map(repr, found.values()))) > 1:
-        both = " and ".join(f"{place} states alpha {stated.alpha:g}" for place, stated in found.items())
+        both = " and ".join(
+            f"{place} states alpha {stated.alpha:g}" for place, stated in found.items()
+        )
         raise HeadForcingError(f"{path.name}: {both}; correct one of them")
     return next(iter(found.values()), None)
 

@@ -1,4 +1,6 @@
-"""Models in several files: which files belong together, from any one of them, their index, or their folder."""
+"""Models in several files: which files belong together, from any one of them, their index, or their
+folder.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,18 @@ _NUMBERED = re.compile(
 )
 _MOST_FILES = 1000
 _MOST_INDEX_BYTES = 16 << 20
-NAMES = re.compile(r"-of-\d|^(?:non_)?block|\.index\.json$")  # any file of a model in several has such a name
-_BLOCK = re.compile(r"block_(\d{1,3})\.safetensors")  # LightX2V: a file for each layer, and one for the rest
+# any file of a model in several has such a name
+NAMES = re.compile(r"-of-\d|^(?:non_)?block|\.index\.json$")
+# LightX2V: a file for each layer, and one for the rest
+_BLOCK = re.compile(r"block_(\d{1,3})\.safetensors")
 _REST = "non_block.safetensors"
 
 
 def shard_files(path: Path) -> list[Path]:
     """The files of a model that is stored in several, in order; empty for a file that is whole.
 
-    `path` is one of the files, the index that names them, or the folder that holds one such model. Raises
-    HeadForcingError that names a missing file.
+    `path` is one of the files, the index that names them, or the folder that holds one such model.
+    Raises HeadForcingError that names a missing file.
     """
     if os.path.isdir(path):  # also for names that the system does not allow
         return _in_folder(path)
@@ -60,7 +64,8 @@ def _of_index(index: Path) -> list[Path]:
             raise ValueError("it names no files beside it")
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise HeadForcingError(
-            f"{index.name} is no index of a model in several files ({str(error)[:80]}): download it again"
+            f"{index.name} is no index of a model in several files ({str(error)[:80]}): download "
+            "it again"
         ) from error
     return _present([index.with_name(name) for name in sorted(names)])
 
@@ -68,11 +73,15 @@ def _of_index(index: Path) -> list[Path]:
 def _numbered(path: Path, found: re.Match[str]) -> list[Path]:
     count = int(found["count"])
     if not 0 < count <= _MOST_FILES:
-        raise HeadForcingError(f"{path.name} states {count} files, expected 1 to {_MOST_FILES}: rename it")
+        raise HeadForcingError(
+            f"{path.name} states {count} files, expected 1 to {_MOST_FILES}: rename it"
+        )
     files = []
     for number in range(1, count + 1):
         digits = str(number).zfill(len(found["number"]))
-        files.append(path.with_name(f"{found['stem']}-{digits}-of-{found['count']}{found['ending']}"))
+        files.append(
+            path.with_name(f"{found['stem']}-{digits}-of-{found['count']}{found['ending']}")
+        )
     return _present(files)
 
 
@@ -92,6 +101,7 @@ def _present(files: list[Path]) -> list[Path]:
     missing = [path for path in files if not path.is_file()]
     if missing:
         raise HeadForcingError(
-            f"{missing[0].name} is missing, one of the {len(files)} files of this model: download it, too"
+            f"{missing[0].name} is missing, one of the {len(files)} files of this model: download "
+            "it, too"
         )
     return files

@@ -1,7 +1,8 @@
-"""umT5-xxl prompt embeddings for the command line, computed or read from a file (ComfyUI has its own encoder).
+"""umT5-xxl prompt embeddings for the command line, computed or read from a file (ComfyUI has its
+own encoder).
 
-Its matrices and a table of words in two bytes stay as the file stores them, fp8 with scales included, and are widened
-while they are used.
+Its matrices and a table of words in two bytes stay as the file stores them, fp8 with scales
+included, and are widened while they are used.
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ _MAX_LAYERS = 100  # umT5-xxl has 24
 _SCALES = ("scale_weight", "weight_scale")  # of fp8 weights, in ComfyUI's older and newer files
 _EMBEDDINGS_FORMAT = "headforcing-prompt-embeddings-1"
 
-# Names in Wan's own `models_t5_umt5-xxl-enc-bf16.pth` -> names in transformers (and in ComfyUI's files).
-_WAN_TOP = {"token_embedding.weight": "shared.weight", "norm.weight": "encoder.final_layer_norm.weight"}
+# Names in Wan's own `models_t5_umt5-xxl-enc-bf16.pth` -> names in transformers (and in ComfyUI's
+# files).
+_WAN_TOP = {
+    "token_embedding.weight": "shared.weight",
+    "norm.weight": "encoder.final_layer_norm.weight",
+}
 _WAN_BLOCK = {
     "norm1.weight": "layer.0.layer_norm.weight",
     "attn.q.weight": "layer.0.SelfAttention.q.weight",
@@ -61,7 +66,9 @@ class UMT5Encoder:
 
     @torch.no_grad()
     def encode(self, prompts: list[str]) -> list[Tensor]:
-        """One `[tokens, text_dim]` per prompt, each encoded alone: independent of padding and of the batch."""
+        """One `[tokens, text_dim]` per prompt, each encoded alone: independent of padding and of
+        the batch.
+        """
         device = self.model.shared.weight.device
         encoded = []
         for prompt in prompts:
@@ -71,7 +78,9 @@ class UMT5Encoder:
 
 
 def clean_prompt(prompt: str) -> str:
-    """Text cleaning as in Wan's training: repaired Unicode (if ftfy is installed), HTML entities, single spaces."""
+    """Text cleaning as in Wan's training: repaired Unicode (if ftfy is installed), HTML entities,
+    single spaces.
+    """
     with suppress(ImportError):
         prompt = importlib.import_module("ftfy").fix_text(prompt)
     return re.sub(r"\s+", " ", html.unescape(html.unescape(prompt))).strip()
@@ -80,11 +89,12 @@ def clean_prompt(prompt: str) -> str:
 def load_text_encoder(
     path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16
 ) -> UMT5Encoder:
-    """Load a umT5 encoder from ComfyUI's file (`umt5_xxl_*.safetensors`) or Wan's (`models_t5_umt5-xxl-enc-bf16.pth`).
+    """Load a umT5 encoder from ComfyUI's file (`umt5_xxl_*.safetensors`) or Wan's
+    (`models_t5_umt5-xxl-enc-bf16.pth`).
 
-    The dimensions are inferred from the tensors. The tokenizer is read from the file, or else from `spiece.model` in
-    the same folder, its subfolder `google/umt5-xxl/`, or diffusers' `tokenizer`. Raises HeadForcingError for missing
-    packages or unusable files.
+    The dimensions are inferred from the tensors. The tokenizer is read from the file, or else from
+    `spiece.model` in the same folder, its subfolder `google/umt5-xxl/`, or diffusers' `tokenizer`.
+    Raises HeadForcingError for missing packages or unusable files.
     """
     transformers = import_optional("transformers", "text encoders", "text")
     sentencepiece = import_optional("sentencepiece", "text encoders", "text")
@@ -94,8 +104,9 @@ def load_text_encoder(
     config = transformers.UMT5Config(**sizes_of(weights, path), feed_forward_proj="gated-gelu")
     if tokenizer.get_piece_size() > config.vocab_size:
         raise HeadForcingError(
-            f"The tokenizer of {path.name} has {tokenizer.get_piece_size()} tokens but the encoder only "
-            f"{config.vocab_size}: they do not belong together, use the spiece.model of google/umt5-xxl."
+            f"The tokenizer of {path.name} has {tokenizer.get_piece_size()} tokens but the encoder "
+            f"only {config.vocab_size}: they do not belong together, use the spiece.model of "
+            "google/umt5-xxl."
         )
     with torch.device("meta"):
         model = transformers.UMT5EncoderModel(config)
@@ -106,30 +117,41 @@ def load_text_encoder(
         shape = expected[name].shape
         if found is None or found.shape != shape:
             state = "missing" if found is None else f"of shape {list(found.shape)}"
-            raise HeadForcingError(f"{path.name} is not a umT5 encoder: {name} is {state}, expected {list(shape)}.")
+            raise HeadForcingError(
+                f"{path.name} is not a umT5 encoder: {name} is {state}, expected {list(shape)}."
+            )
         layer = name.removesuffix(".weight")
-        # `pop` frees each tensor after its conversion, so that stored and converted weights never exist together
+        # `pop` frees each tensor after its conversion, so that stored and converted weights never
+        # exist together
         stored = weights.pop(name)
         if not _stays(layer, stored, dtype):
             model.load_state_dict({name: stored.to(device, dtype)}, strict=False, assign=True)
         elif layer == "shared":
-            # of a mapped file the system reads the pages of the rows that are used; a converted copy would be a second
+            # of a mapped file the system reads the pages of the rows that are used; a converted
+            # copy would be a second
             model.load_state_dict({name: stored.to(device)}, strict=False, assign=True)
             model.shared.register_forward_hook(lambda module, inputs, rows: rows.to(dtype))
         else:
             scale = scales.pop(layer, None)
-            if scale is not None and (scale.numel() not in (1, len(stored)) or not is_finite(scale)):
-                raise HeadForcingError(f"{path.name} is damaged: the scale of {layer} does not belong to its weight.")
+            if scale is not None and (
+                scale.numel() not in (1, len(stored)) or not is_finite(scale)
+            ):
+                raise HeadForcingError(
+                    f"{path.name} is damaged: the scale of {layer} does not belong to its weight."
+                )
             parent, _, last = layer.rpartition(".")
             setattr(model.get_submodule(parent), last, StoredLinear(stored.to(device), scale))
     model.set_input_embeddings(model.shared)
     if scales:
-        raise HeadForcingError(f"{path.name} has a scale for {min(scales)}, which is not a matrix stored in fp8.")
+        raise HeadForcingError(
+            f"{path.name} has a scale for {min(scales)}, which is not a matrix stored in fp8."
+        )
     return UMT5Encoder(model.eval().requires_grad_(False), tokenizer)
 
 
 class StoredLinear(nn.Module):
-    """A linear layer whose weight stays in the dtype of its file, `[out, in]`; computes in that of its input.
+    """A linear layer whose weight stays in the dtype of its file, `[out, in]`; computes in that of
+    its input.
 
     The product is multiplied in float32 by the scale of fp8 weights, one number or one per output.
     """
@@ -139,7 +161,9 @@ class StoredLinear(nn.Module):
     def __init__(self, stored: Tensor, scale: Tensor | None):
         super().__init__()
         self.stored = nn.Parameter(stored, requires_grad=False)
-        self.scale = None if scale is None else scale.to(stored.device, torch.float32).expand(len(stored))
+        self.scale = (
+            None if scale is None else scale.to(stored.device, torch.float32).expand(len(stored))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         product = F.linear(x, self.stored.to(x.dtype))
@@ -147,7 +171,9 @@ class StoredLinear(nn.Module):
 
 
 def encoder_bytes(path: str | Path) -> int:
-    """Estimated memory in bytes of encoding a prompt in bf16 with the umT5 encoder of a file, by the shapes in it."""
+    """Estimated memory in bytes of encoding a prompt in bf16 with the umT5 encoder of a file, by
+    the shapes in it.
+    """
     dtype = torch.bfloat16
     weights = _read_umt5(Path(path))[0]
     sizes = sizes_of(weights, Path(path))
@@ -164,17 +190,24 @@ def encoder_bytes(path: str | Path) -> int:
 
 
 def _stays(layer: str, stored: Tensor, dtype: torch.dtype) -> bool:
-    """Whether a layer's matrix is kept as it is stored; position biases are small, and transformers reads them.
+    """Whether a layer's matrix is kept as it is stored; position biases are small, and transformers
+    reads them.
 
-    A table of words in fp8 is not: PyTorch cannot read its rows everywhere, and transformers' mask takes its dtype.
+    A table of words in fp8 is not: PyTorch cannot read its rows everywhere, and transformers' mask
+    takes its dtype.
     """
-    if stored.ndim != 2 or layer.endswith("attention_bias") or (layer == "shared" and stored.dtype.itemsize == 1):
+    if (
+        stored.ndim != 2
+        or layer.endswith("attention_bias")
+        or (layer == "shared" and stored.dtype.itemsize == 1)
+    ):
         return False
     return stored.dtype != dtype and stored.dtype.itemsize <= dtype.itemsize
 
 
 def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None]:
-    """The mapped weights of a umT5 encoder under transformers' names, scales of fp8 by layer, sentencepiece model.
+    """The mapped weights of a umT5 encoder under transformers' names, scales of fp8 by layer,
+    sentencepiece model.
 
     Raises HeadForcingError for other files.
     """
@@ -182,8 +215,9 @@ def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor
     tokenizer = tensors.pop("spiece_model", None)
     if "shared.weight" not in tensors and "token_embedding.weight" not in tensors:
         raise HeadForcingError(
-            f"{path.name} is not a umT5 encoder: expected a tensor shared.weight (ComfyUI's file) or "
-            f"token_embedding.weight (Wan's file), found {', '.join(sorted(tensors)[:3]) or 'no tensors'}."
+            f"{path.name} is not a umT5 encoder: expected a tensor shared.weight (ComfyUI's file) "
+            "or token_embedding.weight (Wan's file), found "
+            f"{', '.join(sorted(tensors)[:3]) or 'no tensors'}."
         )
     weights: dict[str, Tensor] = {}
     scales: dict[str, Tensor] = {}
@@ -213,7 +247,8 @@ def sizes_of(weights: Mapping[str, Tensor], path: Path) -> dict[str, int]:
         d_ff = len(weights[f"{first}1.DenseReluDense.wi_0.weight"])
     except (LookupError, ValueError, ZeroDivisionError) as error:
         raise HeadForcingError(
-            f"{path.name} is not a umT5 encoder: it has {layers} layers (umT5-xxl 24), or its first one lacks tensors"
+            f"{path.name} is not a umT5 encoder: it has {layers} layers (umT5-xxl 24), or its "
+            "first one lacks tensors"
         ) from error
     return {
         "vocab_size": vocab_size,
@@ -233,37 +268,50 @@ def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleTy
     files = [file for file in beside if file.is_file()]
     if embedded is None and not files:
         raise HeadForcingError(
-            f"{path.name} contains no tokenizer; put spiece.model of google/umt5-xxl beside it, at {beside[0]} "
-            f"or {beside[1]}."
+            f"{path.name} contains no tokenizer; put spiece.model of google/umt5-xxl beside it, at "
+            f"{beside[0]} or {beside[1]}."
         )
     try:
         if embedded is not None:
             return sentencepiece.SentencePieceProcessor(model_proto=embedded.numpy().tobytes())
         return sentencepiece.SentencePieceProcessor(model_file=str(files[0]))
     except (OSError, RuntimeError) as error:
-        raise HeadForcingError(f"The tokenizer of {path.name} is not a sentencepiece model ({error}).") from error
+        raise HeadForcingError(
+            f"The tokenizer of {path.name} is not a sentencepiece model ({error})."
+        ) from error
 
 
 class PromptEmbeddings(dict[str, Tensor]):
-    """Precomputed embeddings `[tokens, text_dim]` by exact prompt; HeadForcingError for others lists these."""
+    """Precomputed embeddings `[tokens, text_dim]` by exact prompt; HeadForcingError for others
+    lists these.
+    """
 
     def __missing__(self, prompt: str) -> Tensor:
         available = "; ".join(repr(text) for text in self) or "nothing"
-        raise HeadForcingError(f"There is no embedding for the prompt {prompt!r}; the file has: {available}.")
+        raise HeadForcingError(
+            f"There is no embedding for the prompt {prompt!r}; the file has: {available}."
+        )
 
 
 def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
-    """Write `{prompt: [tokens, text_dim]}` as tensors `prompt_0`, ..., with the prompts as JSON in the metadata."""
+    """Write `{prompt: [tokens, text_dim]}` as tensors `prompt_0`, ..., with the prompts as JSON in
+    the metadata.
+    """
     tensors = {}
     for number, rows in enumerate(embeddings.values()):
         tensors[f"prompt_{number}"] = rows.detach().cpu().clone().contiguous()
-    metadata = {"format": _EMBEDDINGS_FORMAT, "prompts": json.dumps(list(embeddings), ensure_ascii=False)}
+    metadata = {
+        "format": _EMBEDDINGS_FORMAT,
+        "prompts": json.dumps(list(embeddings), ensure_ascii=False),
+    }
     with replacing(path) as temporary:
         temporary.write_bytes(save(tensors, metadata))
 
 
 def load_embeddings(path: str | Path) -> PromptEmbeddings:
-    """Read a file written by `save_embeddings`. Raises HeadForcingError for any other file and for NaN and infinity."""
+    """Read a file written by `save_embeddings`. Raises HeadForcingError for any other file and for
+    NaN and infinity.
+    """
     path = Path(path)
     try:
         tensors, metadata = read_weights(path)
@@ -276,17 +324,22 @@ def load_embeddings(path: str | Path) -> PromptEmbeddings:
         return embeddings
     except (KeyError, ValueError, RecursionError) as error:
         raise HeadForcingError(
-            f"{path} is not a prompt embeddings file ({error}); write one with `headforcing encode`."
+            f"{path} is not a prompt embeddings file ({error}); write one with `headforcing "
+            "encode`."
         ) from error
 
 
 def _checked_rows(rows: object, number: int) -> Tensor:
-    """A copy of a stored embedding; HeadForcingError unless it is `[tokens, text_dim]` of finite numbers."""
+    """A copy of a stored embedding; HeadForcingError unless it is `[tokens, text_dim]` of finite
+    numbers.
+    """
     wanted = "[tokens, text_dim] in float32, float16 or bfloat16"
     if not isinstance(rows, Tensor):
         raise HeadForcingError(f"prompt_{number} must be {wanted}, got nothing")
     if rows.ndim != 2 or rows.numel() == 0 or rows.dtype not in WRITABLE:
-        raise HeadForcingError(f"prompt_{number} must be {wanted}, got {list(rows.shape)} in {rows.dtype}")
+        raise HeadForcingError(
+            f"prompt_{number} must be {wanted}, got {list(rows.shape)} in {rows.dtype}"
+        )
     if not is_finite(rows):
         raise HeadForcingError(f"prompt_{number} holds NaN or infinity")
     return rows.clone()

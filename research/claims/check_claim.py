@@ -1,4 +1,6 @@
-"""The command `check-claim`: the paper's ablations on real weights, and a verdict for each of the paper's figures."""
+"""The command `check-claim`: the paper's ablations on real weights, and a verdict for each of the
+paper's figures.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.farms import farm_of
 from ...headforcing_core.commands.parser import READ, TEXT, folder_written
 from ...headforcing_core.commands.profiles import MeasuredModel, measure, setup_of
-from ...headforcing_core.commands.values import DTYPES, ModelFiles, find_profile, parse_size, render_options
+from ...headforcing_core.commands.values import (
+    DTYPES,
+    ModelFiles,
+    find_profile,
+    parse_size,
+    render_options,
+)
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, claimed_folder
 from ...headforcing_core.head_profiles.agreement import describe_profile
@@ -49,13 +57,19 @@ Stories = Mapping[str, Sequence[str]]
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    text = "Make the rows of the paper's ablations with real weights, score them, and write a verdict for each figure."
+    text = (
+        "Make the rows of the paper's ablations with real weights, score them, and write a verdict "
+        "for each figure."
+    )
     sub = command("check-claim", check_claim, text)
     sub.add_argument("--weights", type=READ, required=True, help="checkpoint, .safetensors or .pt")
     out = folder_written(*FILES)
     told = "folder; the same command goes on there"
     sub.add_argument("--out", type=out, default=Path("output/check"), help=told)
-    told = "names such as A,D,random, also of other methods; default: all of the paper's ablations and on returns"
+    told = (
+        "names such as A,D,random, also of other methods; default: all of the paper's ablations "
+        "and on returns"
+    )
     sub.add_argument("--rows", default=",".join([*PAPERS_ROWS, *ADDED_ROWS]), help=told)
     told = f"per row, each with its own prompt and noise ({VIDEOS})"
     sub.add_argument("--videos", type=int, default=VIDEOS, help=told)
@@ -64,7 +78,10 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--shuffles", type=int, default=1, help=told)
     told = "@FILE, one prompt a line; default: 32 that no head profile is measured on"
     sub.add_argument("--prompts", type=TEXT, help=told)
-    told = '@FILE, a line {"prompts": [six texts]} for each video: makes these, too, for the columns of six prompts'
+    told = (
+        '@FILE, a line {"prompts": [six texts]} for each video: makes these, too, '
+        "for the columns of six prompts"
+    )
     sub.add_argument("--stories", type=TEXT, help=told)
     sub.add_argument("--estimate", action="store_true", help="tell what is to be made, and stop")
     told = "print the line that measures the videos with VBench, and take up its results"
@@ -96,11 +113,15 @@ def check_arguments(args: argparse.Namespace) -> None:
         if path is not None:
             check_regular(path)
     if args.profile == "auto":
-        raise HeadForcingError("--profile auto finds roles while sampling: leave --profile out, and they are measured")
+        raise HeadForcingError(
+            "--profile auto finds roles while sampling: leave --profile out, and they are measured"
+        )
 
 
 def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) -> Result:
-    """All steps, in a folder that is claimed: plan, measure the head profile, make and score videos, judge them."""
+    """All steps, in a folder that is claimed: plan, measure the head profile, make and score
+    videos, judge them.
+    """
     (panel, metrics), farm = load_metrics(args), farm_of(args)
     info = ModelFiles.of(args).inspect()
     heads = info.config.num_layers, info.config.num_heads
@@ -112,9 +133,13 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
     unfit, needs = scores.leave_out_unfit(farm)
     left_out |= unfit
     if OURS in left_out:
-        raise HeadForcingError(f"Head Forcing does not fit, and all rows are compared with it: {left_out[OURS]}")
+        raise HeadForcingError(
+            f"Head Forcing does not fit, and all rows are compared with it: {left_out[OURS]}"
+        )
     if len(left_out) == len(rows) - 1:
-        raise HeadForcingError(f"no row besides Head Forcing fits; {': '.join(next(iter(left_out.items())))}")
+        raise HeadForcingError(
+            f"no row besides Head Forcing fits; {': '.join(next(iter(left_out.items())))}"
+        )
     prompts, seconds = BUDGETS["full"]
     work = {
         "profile_seconds_of_video": 0.0 if measured else prompts * seconds,
@@ -124,7 +149,8 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
     }
     told = [f"left out: {row}: {why}" for row, why in left_out.items()]
     told.append(
-        "{videos_to_make} videos of {seconds_of_a_video:g} s to make, {videos_to_score} finished ones to score, and "
+        "{videos_to_make} videos of {seconds_of_a_video:g} s to make, {videos_to_score} finished "
+        "ones to score, and "
         "{profile_seconds_of_video:g} s of video for the head profile".format(**work)
     )
     sys.stderr.write("\n".join([*told, *([] if needs is None else [needs.describe()]), ""]))
@@ -150,7 +176,9 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
 
 
 def stand_in(folder: Path, num_layers: int, num_heads: int) -> Path:
-    """A file with as many heads of each role as a profile that is measured later has, for the sizes of caches."""
+    """A file with as many heads of each role as a profile that is measured later has, for the sizes
+    of caches.
+    """
     path = folder / "stand_in.json"
     even = classify([[(1 / 3, 1 / 3, 1 / 3)] * num_heads] * num_layers)
     HeadProfile("as many heads of each role as measured", num_layers, num_heads, even).save(path)
@@ -158,7 +186,9 @@ def stand_in(folder: Path, num_layers: int, num_heads: int) -> Path:
 
 
 def measured_profile(args: argparse.Namespace, fingerprint: str) -> Path | None:
-    """The profile that an earlier run measured to its end; HeadForcingError for one of other settings."""
+    """The profile that an earlier run measured to its end; HeadForcingError for one of other
+    settings.
+    """
     path: Path = args.out / "profile.json"
     if not path.is_file():
         return None
@@ -184,7 +214,9 @@ def measure_profile(args: argparse.Namespace) -> Path:
     path: Path = args.out / "profile.json"
     family = with_family(render_options(args), args.weights)[0].model_family
     files, (count, seconds) = ModelFiles.of(args), BUDGETS["full"]
-    setup = setup_of(files, PROFILING_PROMPTS[:count], seconds, size=parse_size(args.size), family=family)
+    setup = setup_of(
+        files, PROFILING_PROMPTS[:count], seconds, size=parse_size(args.size), family=family
+    )
     model = MeasuredModel(files, setup, DTYPES[args.dtype], args.device)
     measure(path, model, family, farm_of(args), quiet=args.json)
     return path
@@ -229,7 +261,9 @@ def _verdict(
         "rule": f"{RULE} {RETURN_RULE}",
         "primary": [list(endpoint) for endpoint in PRIMARY],
         "lines": [line.to_dict() for line in lines],
-        "rows": {name: {story: each.videos for story, each in row.items()} for name, row in made.items()},
+        "rows": {
+            name: {story: each.videos for story, each in row.items()} for name, row in made.items()
+        },
         "shuffles": [
             dict(zip(random, each, strict=True))
             for each in zip(*(row.shuffles for row in random.values()), strict=True)
@@ -254,28 +288,44 @@ def _about(
     ]
     if len([role for role, count in profile.counts().items() if count]) < 3:
         told.append(
-            "This profile does not have the paper's three roles, so that no line speaks for or against the paper."
+            "This profile does not have the paper's three roles, so that no line speaks for or "
+            "against the paper."
         )
     if args.seconds != SECONDS:
-        told.append(f"The paper's figures are about videos of {SECONDS:g} s; these have {args.seconds:g} s.")
+        told.append(
+            f"The paper's figures are about videos of {SECONDS:g} s; these have {args.seconds:g} s."
+        )
     if "random" in rows and args.shuffles == 1:
-        told.append("The row of shuffled roles is one shuffle, which says nothing about how shuffles differ.")
+        told.append(
+            "The row of shuffled roles is one shuffle, which says nothing about how shuffles "
+            "differ."
+        )
     elif "random" in rows:
-        told.append(f"The row of shuffled roles has means over {args.shuffles} shuffles, each on all videos.")
+        told.append(
+            f"The row of shuffled roles has means over {args.shuffles} shuffles, each on all "
+            "videos."
+        )
     return told
 
 
 def missing_columns(
     args: argparse.Namespace, stories: Stories, metrics: Mapping[str, str], left_out: Sequence[str]
 ) -> dict[str, str]:
-    """Reasons for columns without numbers: a story that is not made, or a metric that is not there."""
+    """Reasons for columns without numbers: a story that is not made, or a metric that is not
+    there.
+    """
     reasons = {}
     for key, column in COLUMNS.items():
-        if column.keys and column.story not in stories:  # six prompts: stories that return are always there
+        # six prompts: stories that return are always there
+        if column.keys and column.story not in stories:
             reasons[key] = "it is measured on six prompts: give --stories @FILE"
         elif column.needs and args.metric_models is None:
-            reasons[key] = f"its model is missing: give --metric-models FOLDER with that of `{column.needs}`"
+            reasons[key] = (
+                f"its model is missing: give --metric-models FOLDER with that of `{column.needs}`"
+            )
         elif column.needs and column.needs not in metrics:
             lacks = next((line for line in left_out if line.startswith(f"{column.needs}: ")), None)
-            reasons[key] = f"not measured: {lacks}" if lacks else f"--metrics leaves out `{column.needs}`"
+            reasons[key] = (
+                f"not measured: {lacks}" if lacks else f"--metrics leaves out `{column.needs}`"
+            )
     return reasons

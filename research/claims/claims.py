@@ -1,4 +1,6 @@
-"""The paper's claims against measured videos: one verdict for each of its figures, by a rule that is written down."""
+"""The paper's claims against measured videos: one verdict for each of its figures, by a rule that
+is written down.
+"""
 
 from __future__ import annotations
 
@@ -42,38 +44,42 @@ AGREES, DISAGREES, BETTER, WORSE, UNDECIDED = VERDICTS = (
     "undecided",
 )
 RULE = (
-    "Every line is Head Forcing's paired difference to a row, on the same prompts and noise. **Agrees**: Head "
-    "Forcing is surely better, and the difference is not surely less than half of the paper's. **Disagrees**: it "
-    "is surely worse, or the difference is surely less than half of the paper's (where both are on one scale). "
-    "**Better**, **worse**: the same where the paper has no figure. **Undecided**: neither. Surely means that the "
-    "95 % t interval and a sign-flip test (all signs up to 16 videos, else 20,000 draws) both say so at p <= "
-    f"{LEVEL:.2f}, with at least {ENOUGH} videos. In a primary endpoint p is taken after Holm's correction over "
-    "all tests of the primary endpoints that are measured. Every other line stands alone, so that among such "
-    "lines without a difference up to one in twenty has a verdict. With several shuffles all of them, or from "
-    f"{ENOUGH_SHUFFLES} on all but one, must lie on the side of the verdict, too."
+    "Every line is Head Forcing's paired difference to a row, on the same prompts and noise. "
+    "**Agrees**: Head Forcing is surely better, and the difference is not surely less than half "
+    "of the paper's. **Disagrees**: it is surely worse, or the difference is surely less than "
+    "half of the paper's (where both are on one scale). **Better**, **worse**: the same where the "
+    "paper has no figure. **Undecided**: neither. Surely means that the 95 % t interval and a "
+    "sign-flip test (all signs up to 16 videos, else 20,000 draws) both say so at p <= "
+    f"{LEVEL:.2f}, with at least {ENOUGH} videos. In a primary endpoint p is taken after Holm's "
+    "correction over all tests of the primary endpoints that are measured. Every other line "
+    "stands alone, so that among such lines without a difference up to one in twenty has a "
+    f"verdict. With several shuffles all of them, or from {ENOUGH_SHUFFLES} on all but one, must "
+    "lie on the side of the verdict, too."
 )
 RETURN_RULE = (
-    "A story that returns shows an opening, then A, B and A again, for a quarter of the video each. The return's "
-    "similarity is the mean cosine of DINO's features of 16 video frames of the second visit to A and of 16 of "
-    "the first; chance is the same with the first visits of the row's other videos. One prompt alone makes two "
-    "visits alike: *same prompt* is the similarity to the visit in which another video of the row, with other "
-    "noise, has the prompt of A. The window of 21 (A) is the floor: from 24 s on it has lost the first visit when "
-    "A returns."
+    "A story that returns shows an opening, then A, B and A again, for a quarter of the video "
+    "each. The return's similarity is the mean cosine of DINO's features of 16 video frames of the "
+    "second visit to A and of 16 of the first; chance is the same with the first visits of the "
+    "row's other videos. One prompt alone makes two visits alike: *same prompt* is the similarity "
+    "to the visit in which another video of the row, with other noise, has the prompt of A. The "
+    "window of 21 (A) is the floor: from 24 s on it has lost the first visit when A returns."
 )
 LIMITS = (
-    "What this page cannot say: whether people see a difference; anything about other weights, prompts, lengths or "
-    "sizes; and, where a column is undecided, that there is no difference. Metrics are those of "
-    "research/metrics/METRICS.md, not "
-    "VBench's programs; consistencies, the CLIP score and a dynamic degree of whole videos are compared by their sign "
-    "only. A still video flickers least. In the paper all rows of Table 5 have the same cache budget; here merged "
-    "heads get the cache of a memory head."
+    "What this page cannot say: whether people see a difference; anything about other weights, "
+    "prompts, lengths or sizes; and, where a column is undecided, that there is no difference. "
+    "Metrics are those of research/metrics/METRICS.md, not VBench's programs; consistencies, the "
+    "CLIP score and a dynamic degree of whole videos are compared by their sign only. A still "
+    "video flickers least. In the paper all rows of Table 5 have the same cache budget; here "
+    "merged heads get the cache of a memory head."
 )
 
 
 def named_rows(text: str, shuffles: int) -> dict[str, Entry | Shuffles]:
-    """The rows that a text names, separated by commas: the paper's and `ADDED_ROWS` in this order, then any methods.
+    """The rows that a text names, separated by commas: the paper's and `ADDED_ROWS` in this order,
+    then any methods.
 
-    Head Forcing is always there. Raises HeadForcingError for an unknown name, and if no row remains to compare with.
+    Head Forcing is always there. Raises HeadForcingError for an unknown name, and if no row remains
+    to compare with.
     """
     known: dict[str, Entry | Shuffles] = {**PAPERS_ROWS, **ADDED_ROWS}
     known["random"] = Shuffles(PAPERS_ROWS["random"], shuffles)
@@ -83,10 +89,14 @@ def named_rows(text: str, shuffles: int) -> dict[str, Entry | Shuffles]:
     for part in given:
         if part not in by_word:
             rows = ", ".join([*PAPERS_ROWS, *ADDED_ROWS])
-            raise HeadForcingError(f"--rows are names such as A,D,random, of {rows}, or of methods; got {part[:40]!r}")
+            raise HeadForcingError(
+                f"--rows are names such as A,D,random, of {rows}, or of methods; got {part[:40]!r}"
+            )
     wanted = {by_word[part] for part in given} | {OURS}
     if len(wanted) < 2:
-        raise HeadForcingError(f"--rows must name a row besides {OURS}, which all others are compared with")
+        raise HeadForcingError(
+            f"--rows must name a row besides {OURS}, which all others are compared with"
+        )
     return {name: row for name, row in known.items() if name in wanted}
 
 
@@ -99,7 +109,9 @@ def measured_rows(scores: Scores) -> Mapping[str, Stories]:
     rows: dict[str, dict[str, Measured]] = {}
     for (row, story), shuffles in made.items():
         videos = list(shuffles.values())
-        found = Measured(videos[0]) if len(videos) == 1 else Measured.of_shuffles(videos, decides=True)
+        found = (
+            Measured(videos[0]) if len(videos) == 1 else Measured.of_shuffles(videos, decides=True)
+        )
         rows.setdefault(row, {})[story] = found
     return rows
 
@@ -110,8 +122,8 @@ class Line:
 
     Attributes:
         key: the metric that was measured; `why` there is none.
-        better: the test of Head Forcing less the row; `half` is less half of the paper's difference, too, or None where
-            the scales differ.
+        better: the test of Head Forcing less the row; `half` is less half of the paper's
+            difference, too, or None where the scales differ.
     """
 
     reported: Reported
@@ -140,21 +152,28 @@ class Line:
         told = self.reported.difference is not None
         if any(test.sure and test.interval.mean < 0 for test in self.tests):
             return DISAGREES if told else WORSE
-        less = self.half is not None and self.half.certain and self.half.interval.mean < 0  # whatever some shuffles say
+        # whatever some shuffles say
+        less = self.half is not None and self.half.certain and self.half.interval.mean < 0
         if self.better.sure and self.better.interval.mean > 0 and not less:
             return AGREES if told else BETTER
         return UNDECIDED
 
     @property
     def remark(self) -> str:
-        """Reasons why it is undecided or has no numbers, and what is odd about the paper's figure."""
+        """Reasons why it is undecided or has no numbers, and what is odd about the paper's
+        figure.
+        """
         told = [self.why, self.reported.note]
         better = self.better
         if better is not None and better.interval.count < ENOUGH:
             told.insert(0, f"{better.interval.count} videos are fewer than {ENOUGH}")
         if better is not None and better.below is not None:
             told.insert(0, "better than {} of {} shuffles".format(*better.below))
-        if better is not None and self.verdict == DISAGREES and not (better.sure and better.interval.mean < 0):
+        if (
+            better is not None
+            and self.verdict == DISAGREES
+            and not (better.sure and better.interval.mean < 0)
+        ):
             told.insert(0, "less than half of the paper's difference")
         return "; ".join(filter(None, told))
 
@@ -175,14 +194,19 @@ class Line:
 
 
 def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Line]:
-    """A line for each figure of the paper about the rows, for each row that was made on stories that return, and for
-    each column of a method that the paper's tables do not have.
+    """A line for each figure of the paper about the rows, for each row that was made on stories
+    that return, and for each column of a method that the paper's tables do not have.
 
     Tests are corrected over those of `PRIMARY`. `reasons` say by column why it has no numbers.
     """
     asked = [*REPORTED, *(RETURNS if any(RETURN in stories for stories in rows.values()) else ())]
     others = [row for row in rows if row not in PAPERS_ROWS and row not in ADDED_ROWS]
-    asked += [Reported(row, key) for row in others for key, column in COLUMNS.items() if column.story != RETURN]
+    asked += [
+        Reported(row, key)
+        for row in others
+        for key, column in COLUMNS.items()
+        if column.story != RETURN
+    ]
     lines = [
         _line(reported, rows[reported.row], rows[OURS], reasons.get(reported.column, ""))
         for reported in asked
@@ -192,7 +216,9 @@ def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Li
     adjusted = iter(statistics.corrected(family))
     judged = []
     for line in lines:
-        tests = [next(adjusted) if line.primary else replace(test, holm=test.p) for test in line.tests]
+        tests = [
+            next(adjusted) if line.primary else replace(test, holm=test.p) for test in line.tests
+        ]
         better, half = (*tests, None, None)[:2]
         judged.append(replace(line, better=better, half=half))
     return judged
@@ -210,7 +236,9 @@ def _line(reported: Reported, row: Stories, ours: Stories, why: str) -> Line:
         if (better := Paired.of(values, theirs.below(mine, key))) is not None:
             if key in paper.by_sign or papers is None:
                 return Line(reported, key, better)
-            half = Paired.of(_shifted(values, less=papers / 2), theirs.below(mine, key, papers / 2 / scale))
+            half = Paired.of(
+                _shifted(values, less=papers / 2), theirs.below(mine, key, papers / 2 / scale)
+            )
             return Line(reported, key, better, half)
     return Line(reported, why=why or paper.otherwise or "no video has this number")
 

@@ -1,4 +1,6 @@
-"""The page of `check-claim`: the primary endpoints, a table for each row, and what was not measured apart."""
+"""The page of `check-claim`: the primary endpoints, a table for each row, and what was not measured
+apart.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,18 @@ _HEADS = [
 
 
 def page(lines: Sequence[Line], rows: Mapping[str, Stories], labels: Mapping[str, str]) -> str:
-    """The verdicts in Markdown: a summary, the primary endpoints, the others by row, and the rule."""
+    """The verdicts in Markdown: a summary, the primary endpoints, the others by row, and the
+    rule.
+    """
     measured = [line for line in lines if line.verdict != NOT_MEASURED]
     missing = [line for line in lines if line.verdict == NOT_MEASURED]
-    counts = (f"{verdict} {sum(line.verdict == verdict for line in measured)}" for verdict in VERDICTS)
-    summary = f"Measured lines: {len(measured)}, of these {', '.join(counts)}. Not measured: {len(missing)}."
+    counts = (
+        f"{verdict} {sum(line.verdict == verdict for line in measured)}" for verdict in VERDICTS
+    )
+    summary = (
+        f"Measured lines: {len(measured)}, of these {', '.join(counts)}. Not measured: "
+        f"{len(missing)}."
+    )
     told = [summary, "", RULE, ""]
     if primary := [line for line in lines if line.primary]:
         cells = [[labels[line.reported.row], *_cells(line)] for line in primary]
@@ -42,7 +51,9 @@ def page(lines: Sequence[Line], rows: Mapping[str, Stories], labels: Mapping[str
             "",
         ]
     for row in dict.fromkeys(line.reported.row for line in measured):
-        if others := [_cells(line) for line in measured if line.reported.row == row and not line.primary]:
+        if others := [
+            _cells(line) for line in measured if line.reported.row == row and not line.primary
+        ]:
             told += [
                 f"## Head Forcing less {labels[row]}",
                 "",
@@ -79,12 +90,16 @@ def _missing(lines: Sequence[Line], labels: Mapping[str, str]) -> str:
     found: dict[tuple[str, str], list[str]] = {}
     for line in lines:
         found.setdefault((_heading(line), line.why), []).append(labels[line.reported.row])
-    cells = [[heading, ", ".join(rows), why.replace("|", "/")] for (heading, why), rows in found.items()]
+    cells = [
+        [heading, ", ".join(rows), why.replace("|", "/")] for (heading, why), rows in found.items()
+    ]
     return markdown_table(["column", "rows", "why"], cells)
 
 
 def _returns(rows: Mapping[str, Stories], labels: Mapping[str, str]) -> list[str]:
-    """The rows that were asked for memory: how alike the return is to the first visit, and to what shows no memory."""
+    """The rows that were asked for memory: how alike the return is to the first visit, and to what
+    shows no memory.
+    """
     cells = []
     for name, stories in rows.items():
         row = stories.get(RETURN, Measured())

@@ -1,6 +1,7 @@
-"""The paper's figures of the rows that `check-claim` makes: Table 4 (components), Table 5 (head-wise strategy), and for
-columns which these lack, Table 2 (60 s) and Table S2 (RoPE). All at 60 s; more is better in every column. Besides, what
-is asked of scenes that return, of which the paper has no figure.
+"""The paper's figures of the rows that `check-claim` makes: Table 4 (components), Table 5
+(head-wise strategy), and for columns which these lack, Table 2 (60 s) and Table S2 (RoPE). All at
+60 s; more is better in every column. Besides, what is asked of scenes that return, of which the
+paper has no figure.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ class PaperColumn:
 
     Attributes:
         story: the kind of videos that it is measured on.
-        keys: the metrics that stand for it here, the first that has numbers; 100 times each unless `percent` is False.
-        needs: the metric of `metrics.registry.METRICS` that measures it; empty for one without a model.
-        by_sign: those of `keys` that are on another scale than the paper's, so that only the sign of a difference is
-            compared.
+        keys: the metrics that stand for it here, the first that has numbers; 100 times each unless
+            `percent` is False.
+        needs: the metric of `metrics.registry.METRICS` that measures it; empty for one without a
+            model.
+        by_sign: those of `keys` that are on another scale than the paper's, so that only the sign
+            of a difference is compared.
         otherwise: why it has no numbers, where that is not a missing model.
     """
 
@@ -44,10 +47,16 @@ _ABOVE = ("return_above",)
 COLUMNS: dict[str, PaperColumn] = {
     # the paper's dynamic degree is of clips of 2 s, the last two of whole videos
     "dynamic": PaperColumn("Dynamic Degree", ONE_PROMPT, _DYNAMIC, "flow", by_sign=_DYNAMIC[1:]),
-    "smoothness": PaperColumn("Motion Smoothness", ONE_PROMPT, ("vbench_motion_smoothness",), otherwise=_VBENCH),
+    "smoothness": PaperColumn(
+        "Motion Smoothness", ONE_PROMPT, ("vbench_motion_smoothness",), otherwise=_VBENCH
+    ),
     # VBench-Long adds another score to it, after a scaling
-    "subject": PaperColumn("Subject Consistency", ONE_PROMPT, _SUBJECT, "subject", by_sign=_SUBJECT),
-    "imaging": PaperColumn("Imaging Quality", ONE_PROMPT, ("vbench_imaging_quality",), otherwise=_VBENCH),
+    "subject": PaperColumn(
+        "Subject Consistency", ONE_PROMPT, _SUBJECT, "subject", by_sign=_SUBJECT
+    ),
+    "imaging": PaperColumn(
+        "Imaging Quality", ONE_PROMPT, ("vbench_imaging_quality",), otherwise=_VBENCH
+    ),
     "quality": PaperColumn("Quality Score", SIX_PROMPTS, otherwise=_SUM),
     "consistency": PaperColumn("Consistency Score", SIX_PROMPTS, otherwise=_SUM),
     # the paper does not name its CLIP model
@@ -61,14 +70,19 @@ COLUMNS: dict[str, PaperColumn] = {
     ),
     "flicker": PaperColumn("Temporal Flickering", ONE_PROMPT, ("flicker",)),
     "aesthetic": PaperColumn("Aesthetic Quality", ONE_PROMPT, _AESTHETIC, "aesthetic"),
-    "background": PaperColumn("Background Consistency", ONE_PROMPT, _BACKGROUND, "background", by_sign=_BACKGROUND),
-    "return": PaperColumn("Return to a scene, above chance", RETURN, _ABOVE, "subject", by_sign=_ABOVE),
+    "background": PaperColumn(
+        "Background Consistency", ONE_PROMPT, _BACKGROUND, "background", by_sign=_BACKGROUND
+    ),
+    "return": PaperColumn(
+        "Return to a scene, above chance", RETURN, _ABOVE, "subject", by_sign=_ABOVE
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Reported:
-    """A figure of the paper: a row's value in a column, Head Forcing's in the same table, and what is odd about it.
+    """A figure of the paper: a row's value in a column, Head Forcing's in the same table, and what
+    is odd about it.
 
     Without `value`, `ours` and `table` it is a difference that the paper says nothing of.
     """
@@ -120,4 +134,6 @@ REPORTED: tuple[Reported, ...] = (
 RETURNS = tuple(Reported(row, "return") for row in ("A", "scenes", "echo"))
 """Differences in how alike a scene that returns is to its first visit."""
 PRIMARY = (("A", "dynamic"), ("random", "dynamic"), ("A", "return"), ("scenes", "return"))
-"""The endpoints that decide, by row and column: the whole method, its roles, its memory, and scenes given back."""
+"""The endpoints that decide, by row and column: the whole method, its roles, its memory, and scenes
+given back.
+"""

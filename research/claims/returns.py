@@ -1,7 +1,8 @@
 """Scenes that return: how alike a scene is to its first visit, against chance.
 
-Of each visit the mean of DINO's features, unit vectors, of a few video frames is kept: the product of two such means is
-the mean cosine similarity of all pairs of frames. Chance is the same with the first visits of the row's other videos.
+Of each visit the mean of DINO's features, unit vectors, of a few video frames is kept: the product
+of two such means is the mean cosine similarity of all pairs of frames. Chance is the same with the
+first visits of the row's other videos.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ FRAMES = 16  # video frames of each visit, spread evenly over it
 
 
 def similarities(visits: Tensor) -> list[Numbers]:
-    """Of each video of a row how alike the return is to its first visit, and to what shows no memory.
+    """Of each video of a row how alike the return is to its first visit, and to what shows no
+    memory.
 
-    That is by chance to the first visits of all other videos, and to the one visit in which another video shows the
-    same prompt: the one between the visits of the video before it. `visits [videos, 3, d]` are mean features of the
-    first visit, of what is shown next, and of the second visit.
+    That is by chance to the first visits of all other videos, and to the one visit in which another
+    video shows the
+    same prompt: the one between the visits of the video before it. `visits [videos, 3, d]` are mean
+    features of the first visit, of what is shown next, and of the second visit.
     """
     first, between, again = visits.unbind(1)
     table = again @ first.T
@@ -47,11 +50,16 @@ def similarities(visits: Tensor) -> list[Numbers]:
         "above": own - chance,
         "above_prompt": own - prompt,
     }
-    return [{f"return_{key}": float(values[i]) for key, values in found.items()} for i in range(len(table))]
+    return [
+        {f"return_{key}": float(values[i]) for key, values in found.items()}
+        for i in range(len(table))
+    ]
 
 
 def add_returns(args: argparse.Namespace, scores: Scores) -> None:
-    """Add the numbers of `similarities` to those of all stories that return, where DINO's files are there."""
+    """Add the numbers of `similarities` to those of all stories that return, where DINO's files are
+    there.
+    """
     stamp = scores.metrics.get(COLUMNS["return"].needs)
     if stamp is None:
         return
@@ -75,20 +83,30 @@ def visits_of(each: ScoredVideo, models: Models, stamp: str) -> Tensor:
         pass
     visits = measured_visits(each, models.dino)
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps({"made_from": made_from, "features": visits.tolist()}), encoding="utf-8")
+        temporary.write_text(
+            json.dumps({"made_from": made_from, "features": visits.tolist()}), encoding="utf-8"
+        )
     return visits
 
 
 def measured_visits(each: ScoredVideo, encoder: ImageEncoder) -> Tensor:
-    """The mean features `[3, d]` of `FRAMES` video frames of each visit. Raises HeadForcingError for a damaged file."""
+    """The mean features `[3, d]` of `FRAMES` video frames of each visit. Raises HeadForcingError
+    for a damaged file.
+    """
     starts = [*each.video.plan.start_video_frames, each.video.plan.video_frames]
-    parts = [spread(starts[visit], starts[visit + 1]) for visit in (FIRST_VISIT, BETWEEN, SECOND_VISIT)]
+    parts = [
+        spread(starts[visit], starts[visit + 1]) for visit in (FIRST_VISIT, BETWEEN, SECOND_VISIT)
+    ]
     found = _features(each.video.path, encoder, {number for part in parts for number in part})
-    return torch.stack([torch.stack([found[number] for number in part]).mean(dim=0) for part in parts])
+    return torch.stack(
+        [torch.stack([found[number] for number in part]).mean(dim=0) for part in parts]
+    )
 
 
 def spread(first: int, end: int) -> list[int]:
-    """The middles of `FRAMES` equal parts of the video frames from `first` up to `end`; all of them if they are few."""
+    """The middles of `FRAMES` equal parts of the video frames from `first` up to `end`; all of them
+    if they are few.
+    """
     count = min(FRAMES, end - first)
     return [first + (2 * part + 1) * (end - first) // (2 * count) for part in range(count)]
 
@@ -101,5 +119,7 @@ def _features(path: Path, encoder: ImageEncoder, wanted: set[int]) -> dict[int, 
             if number in wanted:
                 found[number] = encoder(torch.from_numpy(video_frame))[0].clone()
     if len(found) < len(wanted):
-        raise HeadForcingError(f"{path} ends before its last prompt: remove it, and repeat the command")
+        raise HeadForcingError(
+            f"{path} ends before its last prompt: remove it, and repeat the command"
+        )
     return found

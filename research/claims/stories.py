@@ -29,38 +29,53 @@ def prompts_of(given: str | None, count: int) -> list[str]:
     """A prompt for each video: the lines of a text or of @FILE, or `RESERVED_PROMPTS`."""
     lines = RESERVED_PROMPTS if given is None else split_prompts(read_text(given))
     if len(lines) < count:
-        raise HeadForcingError(f"--videos asks for {count} videos, but there are prompts for {len(lines)}")
-    return [f"\n{line}" if line.startswith("@") else line for line in lines[:count]]  # a line never names a file
+        raise HeadForcingError(
+            f"--videos asks for {count} videos, but there are prompts for {len(lines)}"
+        )
+    # a line never names a file
+    return [f"\n{line}" if line.startswith("@") else line for line in lines[:count]]
 
 
 def stories_of(given: str, count: int) -> list[str]:
-    """A story for each video, a line of JSON with `STORY_TEXTS` texts that no head profile is measured on."""
+    """A story for each video, a line of JSON with `STORY_TEXTS` texts that no head profile is
+    measured on.
+    """
     lines = split_prompts(read_text(given))
     if len(lines) < count:
-        raise HeadForcingError(f"--stories must have a line for each of {count} videos, but there are {len(lines)}")
+        raise HeadForcingError(
+            f"--stories must have a line for each of {count} videos, but there are {len(lines)}"
+        )
     for number, line in enumerate(lines[:count], 1):
         try:
             found = json.loads(line)["prompts"]
         except (ValueError, KeyError, TypeError):
             found = None
-        strings = isinstance(found, list) and all(isinstance(text, str) and text.strip() for text in found)
+        strings = isinstance(found, list) and all(
+            isinstance(text, str) and text.strip() for text in found
+        )
         if not strings or len(found) != STORY_TEXTS:
             raise HeadForcingError(
-                f'--stories must have {STORY_TEXTS} texts in each line, as {{"prompts": ["...", "..."]}}; '
+                f"--stories must have {STORY_TEXTS} texts in each line, as "
+                '{"prompts": ["...", "..."]}; '
                 f"line {number} is {line[:60]!r}"
             )
         if used := next((text for text in found if text.strip() in PROFILING_PROMPTS), None):
             raise HeadForcingError(
-                f"the head profile is measured on {used[:60]!r}: give other texts in line {number} of --stories"
+                f"the head profile is measured on {used[:60]!r}: give other texts in line {number} "
+                "of --stories"
             )
     return list(lines[:count])
 
 
 def texts_of(args: argparse.Namespace, returns: bool = False) -> dict[str, list[str]]:
-    """The prompts of each kind of videos. Raises HeadForcingError if a head profile is measured on one of them."""
+    """The prompts of each kind of videos. Raises HeadForcingError if a head profile is measured on
+    one of them.
+    """
     found = {ONE_PROMPT: prompts_of(args.prompts, args.videos)}
     if used := next((text for text in found[ONE_PROMPT] if text in PROFILING_PROMPTS), None):
-        raise HeadForcingError(f"the head profile is measured on the prompt {used[:60]!r}: give others with --prompts")
+        raise HeadForcingError(
+            f"the head profile is measured on the prompt {used[:60]!r}: give others with --prompts"
+        )
     if returns:
         found[RETURN] = return_stories(found[ONE_PROMPT])
     if args.stories is not None:
@@ -70,19 +85,25 @@ def texts_of(args: argparse.Namespace, returns: bool = False) -> dict[str, list[
 
 
 def return_stories(prompts: Sequence[str]) -> list[str]:
-    """A story that returns for each of three different prompts or more, as JSON: an opening, then A, B and A again.
+    """A story that returns for each of three different prompts or more, as JSON: an opening, then
+    A, B and A again.
 
-    A is the prompt itself, B and the opening are the next two. Without the opening A would begin the video, whose first
+    A is the prompt itself, B and the opening are the next two. Without the opening A would begin
+    the video, whose first
     frames anchor heads always hold: to see A again would then take no episodic memory.
     """
     texts = [" ".join(prompt.split()) for prompt in prompts]
     if len(set(texts)) < max(3, len(texts)):
         raise HeadForcingError(
-            "stories that return take 3 or more --videos with different --prompts: give them, or leave scenes and "
-            "echo out of --rows"
+            "stories that return take 3 or more --videos with different --prompts: give them, or "
+            "leave scenes and echo out of --rows"
         )
-    around = [(text, texts[i - len(texts) + 1], texts[i - len(texts) + 2]) for i, text in enumerate(texts)]
-    return [json.dumps({"prompts": [opening, a, b, a]}, ensure_ascii=False) for a, b, opening in around]
+    around = [
+        (text, texts[i - len(texts) + 1], texts[i - len(texts) + 2]) for i, text in enumerate(texts)
+    ]
+    return [
+        json.dumps({"prompts": [opening, a, b, a]}, ensure_ascii=False) for a, b, opening in around
+    ]
 
 
 def with_recall(story: str) -> str:
@@ -95,17 +116,24 @@ def with_recall(story: str) -> str:
 def plan_claims(
     args: argparse.Namespace, rows: Mapping[str, Row], stories: Mapping[str, Sequence[str]]
 ) -> tuple[list[ScoredVideo], dict[str, str]]:
-    """Plan all videos, as `plan_videos`: the paper's rows on its kinds of videos, and on stories that return the rows
-    that are asked for memory. The same noise belongs to a number in all rows."""
+    """Plan all videos, as `plan_videos`: the paper's rows on its kinds of videos, and on stories
+    that return the rows that are asked for memory. The same noise belongs to a number in all
+    rows."""
     papers = {name: row for name, row in rows.items() if name not in ADDED_ROWS}
     asked = [
         (
             papers,
-            {kind: texts for kind, texts in stories.items() if kind != RETURN} if len(papers) > 1 else {},
+            {kind: texts for kind, texts in stories.items() if kind != RETURN}
+            if len(papers) > 1
+            else {},
         )
     ]
     if RETURN in stories:
-        plain = {name: row for name, row in rows.items() if name in (OURS, "A", *ADDED_ROWS) and name != TAGGED}
+        plain = {
+            name: row
+            for name, row in rows.items()
+            if name in (OURS, "A", *ADDED_ROWS) and name != TAGGED
+        }
         tagged = {name: row for name, row in rows.items() if name == TAGGED}
         asked += [
             (plain, {RETURN: stories[RETURN]}),

@@ -1,4 +1,6 @@
-"""Interfaces of metrics with a model of their own, and the panel that measures several of them in one video."""
+"""Interfaces of metrics with a model of their own, and the panel that measures several of them in
+one video.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Column:
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A file that a metric needs: one of `paths`, below the folder of models, and where it comes from."""
+    """A file that a metric needs: one of `paths`, below the folder of models, and where it comes
+    from.
+    """
 
     paths: tuple[str, ...]
     source: str
@@ -37,7 +41,9 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class VideoFacts:
-    """What is known about a video before its first frame; `prompts` are (start in seconds, text) in order."""
+    """What is known about a video before its first frame; `prompts` are (start in seconds, text) in
+    order.
+    """
 
     fps: float
     prompts: Sequence[tuple[float, str]] = ()
@@ -52,8 +58,8 @@ class Measurement(ABC):
 
     @abstractmethod
     def values(self) -> Sequence[float | None]:
-        """The numbers so far, in the order of the metric's columns, or of the first of them; None where there are too
-        few video frames."""
+        """The numbers so far, in the order of the metric's columns, or of the first of them; None
+        where there are too few video frames."""
 
 
 Begin = Callable[[VideoFacts], Measurement]
@@ -61,8 +67,8 @@ Begin = Callable[[VideoFacts], Measurement]
 
 @dataclass(frozen=True)
 class LearnedMetric:
-    """A row of `registry.METRICS`; `title` is the heading above its numbers, the `columns`, and `load` takes
-    `models.Models`."""
+    """A row of `registry.METRICS`; `title` is the heading above its numbers, the `columns`, and
+    `load` takes `models.Models`."""
 
     name: str
     title: str
@@ -72,7 +78,9 @@ class LearnedMetric:
 
 
 class Panel:
-    """Loaded metrics that measure the same videos; `left_out` says why others do not, a sentence each."""
+    """Loaded metrics that measure the same videos; `left_out` says why others do not, a sentence
+    each.
+    """
 
     def __init__(self, loaded: Mapping[LearnedMetric, Begin], left_out: Sequence[str] = ()):
         self._loaded = loaded
@@ -86,7 +94,9 @@ class Panel:
 
 
 class PanelMeasurement:
-    """Passes the frames of one video to all metrics, `BATCH` at a time: metrics of one encoder use its last result."""
+    """Passes the frames of one video to all metrics, `BATCH` at a time: metrics of one encoder use
+    its last result.
+    """
 
     def __init__(self, measurements: Mapping[LearnedMetric, Measurement], first_frames: int = 0):
         self._measurements = measurements

@@ -1,8 +1,10 @@
-"""Dynamic degree: whether a video moves, by optical flow, and how much; and whether it still moves at its end.
+"""Dynamic degree: whether a video moves, by optical flow, and how much; and whether it still moves
+at its end.
 
-VBench's rule on RAFT's flow: a video moves if the mean of the 5 % largest flow is above 6 pixels, at a shorter side of
-256, in a quarter of the frames sampled at about 8 a second. Of a long video also the share of its clips of 2 s that
-do, which is how VBench-Long measures it. ID-Forcing's motion drift judges the first and the last five seconds by it.
+VBench's rule on RAFT's flow: a video moves if the mean of the 5 % largest flow is above 6 pixels,
+at a shorter side of 256, in a quarter of the frames sampled at about 8 a second. Of a long video
+also the share of its clips of 2 s that do, which is how VBench-Long measures it. ID-Forcing's
+motion drift judges the first and the last five seconds by it.
 """
 
 from __future__ import annotations
@@ -53,14 +55,17 @@ class FlowMeasurement(Measurement):
             self._frames += 1
 
     def values(self) -> tuple[float | None, ...]:
-        """Whether the video moves, the share of its clips that do (None of one), the largest flow and the mean flow."""
+        """Whether the video moves, the share of its clips that do (None of one), the largest flow
+        and the mean flow.
+        """
         if not self._pairs:
             return (None,) * 4
         tops, means, moving = zip(*self._pairs, strict=True)
         sampled = len(moving) + 1
         clip = self._clip
         starts = [*range(0, sampled - clip + 1, clip)]
-        if starts and sampled % clip:  # the last clip begins earlier, so that it is as long as the others
+        # the last clip begins earlier, so that it is as long as the others
+        if starts and sampled % clip:
             starts.append(sampled - clip)
         clips = [moves(moving[start : start + clip - 1]) for start in starts]
         within = fmean(clips) if len(clips) > 1 else None
@@ -68,14 +73,18 @@ class FlowMeasurement(Measurement):
 
 
 def sampled(frames: int, fps: float, seconds: float = DRIFT_SECONDS) -> tuple[range, range]:
-    """The indices of the sampled frames in the first and in the last `seconds` of a video, about 8 a second."""
+    """The indices of the sampled frames in the first and in the last `seconds` of a video, about 8
+    a second.
+    """
     wanted = round(fps * seconds)
     every = max(1, round(fps / SAMPLED_FPS))
     return range(0, min(wanted, frames), every), range(max(0, frames - wanted), frames, every)
 
 
 def motion(flow: Flow, frames: Sequence[Tensor]) -> tuple[list[float], bool]:
-    """The largest flow of every pair of frames `[H, W, 3]` uint8, sampled from a part of a video, and if it moves."""
+    """The largest flow of every pair of frames `[H, W, 3]` uint8, sampled from a part of a video,
+    and if it moves.
+    """
     pairs = [compare(flow, *images) for images in pairwise(map(image_of, frames))]
     return [top for top, _, _ in pairs], bool(pairs) and moves([moving for _, _, moving in pairs])
 
@@ -102,7 +111,9 @@ class MotionDriftMeasurement(Measurement):
             self._frames += 1
 
     def values(self) -> tuple[float | None, ...]:
-        """0 where the motion of the beginning is lost, else 100; the flow of the beginning and of the end."""
+        """0 where the motion of the beginning is lost, else 100; the flow of the beginning and of
+        the end.
+        """
         if self._frames < 2:
             return (None,) * 3
         first, last = sampled(self._frames, self._fps)
@@ -125,17 +136,21 @@ def moves(pairs: Sequence[bool]) -> bool:
 
 
 def compare(flow: Flow, before: Tensor, after: Tensor) -> tuple[float, float, bool]:
-    """The mean length of the 5 % longest vectors of the flow between two images, of all, and if the first is above
-    the threshold."""
+    """The mean length of the 5 % longest vectors of the flow between two images, of all, and if the
+    first is above the threshold."""
     lengths = flow(padded(before), padded(after))[0].float().square().sum(dim=0).sqrt().flatten()
     top = float(torch.topk(lengths, max(1, int(len(lengths) * TOP))).values.mean())
     return top, float(lengths.mean()), top > THRESHOLD * min(after.shape[-2:]) / SIDE
 
 
 def image_of(video_frame: Tensor) -> Tensor:
-    """An image `[1, 3, h, w]` of a frame `[H, W, 3]`: with half the sides, until RAFT can take it."""
+    """An image `[1, 3, h, w]` of a frame `[H, W, 3]`: with half the sides, until RAFT can take
+    it.
+    """
     image = video_frame.permute(2, 0, 1)[None].float()
-    while image.shape[-2] * image.shape[-1] > MOST_PIXELS and min(image.shape[-2:]) >= 2 * LEAST_SIDE:
+    while (
+        image.shape[-2] * image.shape[-1] > MOST_PIXELS and min(image.shape[-2:]) >= 2 * LEAST_SIDE
+    ):
         image = functional.avg_pool2d(image, 2)
     return image
 

@@ -1,9 +1,11 @@
-"""Metrics of the features that an image encoder gives every frame: consistency, aesthetic quality, likeness to prompts.
+"""Metrics of the features that an image encoder gives every frame: consistency, aesthetic quality,
+likeness to prompts.
 
-Subject and background consistency is the formula of VBench (Huang et al., 2024): of every frame but the first, the mean
-of its cosine similarities to the frame before and to the first, each at least 0; of a video, the mean over these
-frames. For long videos also as VBench-Long measures it, in clips of 2 s: the mean over the clips, the last of which is
-made full with frames before it, and the same formula over the first frames of the clips.
+Subject and background consistency is the formula of VBench (Huang et al., 2024): of every frame but
+the first, the mean of its cosine similarities to the frame before and to the first, each at least
+0; of a video, the mean over these frames. For long videos also as VBench-Long measures it, in clips
+of 2 s: the mean over the clips, the last of which is made full with frames before it, and the same
+formula over the first frames of the clips.
 """
 
 from __future__ import annotations
@@ -104,7 +106,9 @@ class AestheticMeasurement(Measurement):
 
 
 class TextMeasurement(Measurement):
-    """100 times the cosine of a frame's features and its prompt's, by prompt: CLIPScore without its clipping."""
+    """100 times the cosine of a frame's features and its prompt's, by prompt: CLIPScore without its
+    clipping.
+    """
 
     def __init__(self, clip: Clip, video: VideoFacts):
         self._images = clip.images

@@ -1,4 +1,6 @@
-"""The models of the metrics, read from files in a folder that the user names; nothing is downloaded."""
+"""The models of the metrics, read from files in a folder that the user names; nothing is
+downloaded.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from ...headforcing_core.errors import HeadForcingError, one_line
 from .base import ModelFile
 
 Flow = Callable[[Tensor, Tensor], Tensor]
-"""From two images `[1, 3, H, W]`, values 0-255, sides divisible by 8, to the flow between them in pixels."""
+"""From two images `[1, 3, H, W]`, values 0-255, sides divisible by 8, to the flow between them in
+pixels.
+"""
 
 RAFT_UPDATES = 20  # VBench's; torchvision's default is 12
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
@@ -28,7 +32,9 @@ CLIP: Statistics = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258
 
 
 def _list_files(name: str, *files: str) -> tuple[ModelFile, ...]:
-    """The files of a published model, in the folder of its name: configuration, weights and others."""
+    """The files of a published model, in the folder of its name: configuration, weights and
+    others.
+    """
     folder = name.split("/")[1]
     source = f"https://huggingface.co/{name}"
     found = [
@@ -43,13 +49,20 @@ DINO = _list_files("facebook/dino-vitb16")
 CLIP_BASE = _list_files("openai/clip-vit-base-patch32")
 CLIP_BASE_TEXT = _list_files("openai/clip-vit-base-patch32", "vocab.json", "merges.txt")
 CLIP_LARGE = _list_files("openai/clip-vit-large-patch14")
-AESTHETIC_HEAD = ModelFile(("sa_0_4_vit_l_14_linear.pth",), "https://github.com/LAION-AI/aesthetic-predictor")
-RAFT = ModelFile(("raft_large_C_T_V1-22a6c225.pth",), "https://pytorch.org/vision/stable/models/raft.html")
+AESTHETIC_HEAD = ModelFile(
+    ("sa_0_4_vit_l_14_linear.pth",), "https://github.com/LAION-AI/aesthetic-predictor"
+)
+RAFT = ModelFile(
+    ("raft_large_C_T_V1-22a6c225.pth",), "https://pytorch.org/vision/stable/models/raft.html"
+)
 
 
-def prepared(video_frames: Tensor, side: int, mode: str, statistics: Statistics, square: bool = False) -> Tensor:
-    """Pixels `[n, 3, h, w]` as VBench makes them of video frames `[n, H, W, 3]` uint8: the shorter side is resized to
-    `side`, the middle is cut out if they are to be `square`, and every channel has the `statistics`."""
+def prepared(
+    video_frames: Tensor, side: int, mode: str, statistics: Statistics, square: bool = False
+) -> Tensor:
+    """Pixels `[n, 3, h, w]` as VBench makes them of video frames `[n, H, W, 3]` uint8: the shorter
+    side is resized to `side`, the middle is cut out if they are to be `square`, and every channel
+    has the `statistics`."""
     pixels = video_frames.permute(0, 3, 1, 2).float()
     short = min(pixels.shape[-2:])
     size = [int(side * length / short) for length in pixels.shape[-2:]]
@@ -63,7 +76,8 @@ def prepared(video_frames: Tensor, side: int, mode: str, statistics: Statistics,
 
 
 class ImageEncoder:
-    """Unit vectors of video frames, `[n, d]` float32 on the CPU, from a function that `encode`s `[n, H, W, 3]` uint8.
+    """Unit vectors of video frames, `[n, d]` float32 on the CPU, from a function that `encode`s
+    `[n, H, W, 3]` uint8.
 
     The last batch is kept, so that two metrics with the same model run it once.
     """
@@ -82,7 +96,9 @@ class ImageEncoder:
 
 @dataclass(frozen=True)
 class Clip:
-    """CLIP's encoders of images and of texts, whose first 77 tokens count, to unit vectors `[n, width]` on the CPU."""
+    """CLIP's encoders of images and of texts, whose first 77 tokens count, to unit vectors `[n,
+    width]` on the CPU.
+    """
 
     images: ImageEncoder
     texts: Callable[[list[str]], Tensor]
@@ -92,11 +108,13 @@ class Clip:
 class Models:
     """The models in a folder, each read once, when a metric asks for it; they run in float32.
 
-    The folder has a folder for each published model, such as `dino-vitb16`, and the other files; `aesthetic_head` is
-    the file of that head where it is not there.
+    The folder has a folder for each published model, such as `dino-vitb16`, and the other files;
+    `aesthetic_head` is the file of that head where it is not there.
     """
 
-    def __init__(self, folder: Path, device: torch.device | str = "cpu", aesthetic_head: Path | None = None):
+    def __init__(
+        self, folder: Path, device: torch.device | str = "cpu", aesthetic_head: Path | None = None
+    ):
         self.folder = Path(folder)
         self.device = torch.device(device)
         self._head = aesthetic_head
@@ -112,7 +130,9 @@ class Models:
         """The place of a file; raises HeadForcingError where it is not there."""
         path = self.file(needed)
         if not path.is_file():
-            raise HeadForcingError(f"{path} was not found: take {needed.paths[0]} from {needed.source}")
+            raise HeadForcingError(
+                f"{path} was not found: take {needed.paths[0]} from {needed.source}"
+            )
         return path
 
     @cached_property
@@ -149,12 +169,18 @@ class Models:
         def texts(prompts: list[str]) -> Tensor:
             transformers = import_package("transformers")
             with _readable(folder.name, CLIP_BASE_TEXT[-1]):
-                tokenizer = transformers.CLIPTokenizer.from_pretrained(folder, local_files_only=True)
+                tokenizer = transformers.CLIPTokenizer.from_pretrained(
+                    folder, local_files_only=True
+                )
             most = model.config.text_config.max_position_embeddings
-            tokens = tokenizer(prompts, padding=True, truncation=True, max_length=most, return_tensors="pt")
+            tokens = tokenizer(
+                prompts, padding=True, truncation=True, max_length=most, return_tensors="pt"
+            )
             with torch.inference_mode():
                 found = model.text_model(**tokens.to(model.device))
-                return functional.normalize(model.text_projection(found.pooler_output).float(), dim=-1).cpu()
+                return functional.normalize(
+                    model.text_projection(found.pooler_output).float(), dim=-1
+                ).cpu()
 
         return Clip(ImageEncoder(encode, self.device), texts, int(model.config.projection_dim))
 
@@ -166,8 +192,8 @@ class Models:
         shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
         if shapes != {"weight": (1, width), "bias": (1,)}:
             raise HeadForcingError(
-                f"{path.name} is not a linear head for {width} features: take that for ViT-L/14 from "
-                f"{AESTHETIC_HEAD.source}"
+                f"{path.name} is not a linear head for {width} features: take that for ViT-L/14 "
+                f"from {AESTHETIC_HEAD.source}"
             )
         head = nn.Linear(width, 1)
         head.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
@@ -182,7 +208,9 @@ class Models:
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
-            raise HeadForcingError(f"{path.name} is not RAFT (large): take it from {RAFT.source}") from error
+            raise HeadForcingError(
+                f"{path.name} is not RAFT (large): take it from {RAFT.source}"
+            ) from error
         model = model.eval().to(self.device)
 
         def flow(before: Tensor, after: Tensor) -> Tensor:
@@ -202,7 +230,8 @@ class Models:
         wrong = sorted(map(str, [*about["missing_keys"], *about["mismatched_keys"]]))
         if wrong:  # which it would have filled with random numbers
             raise HeadForcingError(
-                f"{folder.name} lacks {wrong[0]} by its config.json: take all files from {needed[0].source}"
+                f"{folder.name} lacks {wrong[0]} by its config.json: take all files from "
+                f"{needed[0].source}"
             )
         return model.eval().float().to(self.device)  # CLIP is stored in float16 by some
 
@@ -211,13 +240,17 @@ class Models:
         path = self.find(needed)
         with _readable(path.name, needed):
             weights = torch.load(path, map_location="cpu", weights_only=True)
-            if isinstance(weights, dict) and all(isinstance(value, Tensor) for value in weights.values()):
+            if isinstance(weights, dict) and all(
+                isinstance(value, Tensor) for value in weights.values()
+            ):
                 return path, weights
         raise HeadForcingError(f"{path.name} holds no weights: take it from {needed.source}")
 
 
 def import_package(name: str) -> ModuleType:
-    """Import a package that only these metrics need; raises HeadForcingError if it cannot be imported."""
+    """Import a package that only these metrics need; raises HeadForcingError if it cannot be
+    imported.
+    """
     try:
         return import_module(name)
     except (
@@ -226,8 +259,8 @@ def import_package(name: str) -> ModuleType:
     ) as error:  # RuntimeError: a torchvision that belongs to another torch
         package = name.split(".")[0]
         raise HeadForcingError(
-            f"these metrics need the package {package}, which cannot be imported ({one_line(error, 200)}): run "
-            f"`pip install {package}`"
+            f"these metrics need the package {package}, which cannot be imported "
+            f"({one_line(error, 200)}): run `pip install {package}`"
         ) from error
 
 
@@ -246,7 +279,9 @@ def _readable(name: str, needed: ModelFile) -> Iterator[None]:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Silence lists of weights that are not used, and progress bars; what is missing is checked afterwards."""
+    """Silence lists of weights that are not used, and progress bars; what is missing is checked
+    afterwards.
+    """
     logging = transformers.utils.logging
     level = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()

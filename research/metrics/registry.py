@@ -28,7 +28,9 @@ _TWO_DIGITS = "{:.2f}".format
 _FOUR_DIGITS = "{:.4f}".format
 
 
-def _consistency(name: str, needs: tuple[ModelFile, ...], encoder: Callable[[Models], ImageEncoder]) -> LearnedMetric:
+def _consistency(
+    name: str, needs: tuple[ModelFile, ...], encoder: Callable[[Models], ImageEncoder]
+) -> LearnedMetric:
     key = f"{name}_consistency"
     label = f"{name} consistency"
     columns = (
@@ -48,7 +50,9 @@ def _consistency(name: str, needs: tuple[ModelFile, ...], encoder: Callable[[Mod
 
 _TEXT_COLUMNS = [Column("text_score", "text score", _TWO_DIGITS)]
 for _number in range(1, MOST_PROMPTS + 1):
-    _TEXT_COLUMNS.append(Column(f"text_score_{_number}", f"text score, prompt {_number}", _TWO_DIGITS))
+    _TEXT_COLUMNS.append(
+        Column(f"text_score_{_number}", f"text score, prompt {_number}", _TWO_DIGITS)
+    )
 
 _ROWS = (
     _consistency("subject", DINO, lambda models: models.dino),
@@ -65,11 +69,14 @@ _ROWS = (
         "Aesthetic quality (VBench's formula, LAION's head; up to 1)",
         (Column("aesthetic_quality", "aesthetic quality", _FOUR_DIGITS),),
         (*CLIP_LARGE, AESTHETIC_HEAD),
-        load=lambda models: partial(AestheticMeasurement, models.clip_large.images, models.aesthetic_head),
+        load=lambda models: partial(
+            AestheticMeasurement, models.clip_large.images, models.aesthetic_head
+        ),
     ),
     LearnedMetric(
         "flow",
-        "Optical flow (RAFT, 8 frames a second, sides halved above 1 megapixel; as if the shorter side had 256)",
+        "Optical flow (RAFT, 8 frames a second, sides halved above 1 megapixel; as if the shorter "
+        "side had 256)",
         (
             Column("dynamic_degree", "dynamic degree (VBench's rule: 1 moves)", _TWO_DIGITS),
             Column("dynamic_degree_within", "dynamic degree, in clips of 2 s", _TWO_DIGITS),
@@ -81,7 +88,8 @@ _ROWS = (
     ),
     LearnedMetric(
         "motion_drift",
-        "Motion drift (ID-Forcing's: the first 5 s against the last; its score is the mean of several videos)",
+        "Motion drift (ID-Forcing's: the first 5 s against the last; its score is the mean of "
+        "several videos)",
         (
             Column("motion_drift", "motion drift (0: motion is lost, 100: kept)", _TWO_DIGITS),
             Column("motion_first", "flow of the first 5 s, largest 5 %, pixels", _TWO_DIGITS),
@@ -100,8 +108,8 @@ def load_panel(
     device: torch.device | str = "cpu",
     aesthetic_head: Path | None = None,
 ) -> Panel:
-    """Load metrics from the files in a folder: the `names` of `METRICS`, by default those that can be loaded; raises
-    HeadForcingError if none can."""
+    """Load metrics from the files in a folder: the `names` of `METRICS`, by default those that can
+    be loaded; raises HeadForcingError if none can."""
     for name in names:
         if name not in METRICS:
             raise unknown_name("metrics", name, METRICS)
@@ -119,5 +127,7 @@ def load_panel(
                 raise HeadForcingError(f"{name}: {error}") from error
             left_out.append(f"{name}: {error}")
     if not loaded:
-        raise HeadForcingError(f"no metric can be measured with the files in {folder}; {left_out[0]}")
+        raise HeadForcingError(
+            f"no metric can be measured with the files in {folder}; {left_out[0]}"
+        )
     return Panel(loaded, left_out)

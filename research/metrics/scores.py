@@ -1,4 +1,6 @@
-"""Scores of finished videos: the drift report's numbers and those of metrics with models; the command `metrics`."""
+"""Scores of finished videos: the drift report's numbers and those of metrics with models; the
+command `metrics`.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +27,41 @@ from .registry import METRICS, load_panel
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    text = "Score finished videos with published models (DINO, CLIP, RAFT) beside the numbers of the drift report."
+    text = (
+        "Score finished videos with published models (DINO, CLIP, RAFT) beside the numbers of the "
+        "drift report."
+    )
     sub = command("metrics", score_videos, text)
-    sub.add_argument("videos", type=READ, nargs="+", metavar="VIDEO", help="to score; several are compared")
+    sub.add_argument(
+        "videos", type=READ, nargs="+", metavar="VIDEO", help="to score; several are compared"
+    )
     add_metric_arguments(sub, "--models", required=True)
 
 
 def add_metric_arguments(sub: argparse.ArgumentParser, *names: str, required: bool = False) -> None:
-    """Add the arguments of metrics that have models of their own; `names` are other ones for `--metric-models`."""
+    """Add the arguments of metrics that have models of their own; `names` are other ones for
+    `--metric-models`.
+    """
     models = folder_read("*", "*/*")
     text = "folder with their models, see research/metrics/METRICS.md; nothing is downloaded"
-    sub.add_argument("--metric-models", *names, type=models, required=required, metavar="FOLDER", help=text)
+    sub.add_argument(
+        "--metric-models", *names, type=models, required=required, metavar="FOLDER", help=text
+    )
     text = f"which of them: {', '.join(METRICS)} (those that have their files in the folder)"
-    sub.add_argument("--metrics", choices=METRICS, nargs="+", default=(), metavar="METRIC", help=text)
+    sub.add_argument(
+        "--metrics", choices=METRICS, nargs="+", default=(), metavar="METRIC", help=text
+    )
     text = "LAION's linear head, if not in the folder"
     sub.add_argument("--aesthetic-head", type=READ, metavar="FILE", help=text)
-    sub.add_argument("--metric-device", default="auto", help="where they run: auto, cpu, cuda, mps (auto)")
+    sub.add_argument(
+        "--metric-device", default="auto", help="where they run: auto, cpu, cuda, mps (auto)"
+    )
 
 
 def panel_of(args: argparse.Namespace) -> Panel | None:
-    """The metrics that the arguments of `add_metric_arguments` ask for, loaded once in a process; None for none."""
+    """The metrics that the arguments of `add_metric_arguments` ask for, loaded once in a process;
+    None for none.
+    """
     folder: Path | None = args.metric_models
     if folder is None:
         if args.metrics:
@@ -65,7 +82,9 @@ def _panel(folder: Path, names: tuple[str, ...], device: str, aesthetic_head: Pa
 
 @dataclass(frozen=True)
 class VideoScores:
-    """The numbers of one video: of its drift report, and of metrics with models, `whole` and of the first seconds."""
+    """The numbers of one video: of its drift report, and of metrics with models, `whole` and of the
+    first seconds.
+    """
 
     report: DriftReport
     whole: Numbers
@@ -80,13 +99,17 @@ class VideoScores:
 
 
 def score_video(path: Path, panel: Panel | None, quiet: bool = True) -> VideoScores:
-    """Measure a video file, with the metrics of a panel, too; raises HeadForcingError as `report_video`."""
+    """Measure a video file, with the metrics of a panel, too; raises HeadForcingError as
+    `report_video`.
+    """
     report = report_video(path)
     if panel is None:
         return VideoScores(report, {}, {})
     measurement = panel.begin(VideoFacts(report.fps, report.prompts), report.first_seconds)
     with open_video(path) as container:
-        for video_frame in tqdm(read_frames(container, path.name), path.name, report.video_frames, disable=quiet):
+        for video_frame in tqdm(
+            read_frames(container, path.name), path.name, report.video_frames, disable=quiet
+        ):
             measurement.add(video_frame)
     return VideoScores(report, measurement.numbers(), measurement.first_numbers())
 
@@ -110,10 +133,16 @@ def _table(scores: Mapping[str, VideoScores], panel: Panel) -> Sequence[str]:
     for metric in panel.metrics:
         for column in metric.columns:
             if any(column.key in each.whole for each in scores.values()):
-                cells = [_cell(column.form, column.key, each.whole, each.first) for each in scores.values()]
+                cells = [
+                    _cell(column.form, column.key, each.whole, each.first)
+                    for each in scores.values()
+                ]
                 rows.append([column.name, *cells])
     for drift in DRIFT_METRICS:
-        cells = [_cell(drift.form, drift.key, each.report.whole, each.report.first) for each in scores.values()]
+        cells = [
+            _cell(drift.form, drift.key, each.report.whole, each.report.first)
+            for each in scores.values()
+        ]
         rows.append([drift.name, *cells])
     return markdown_table(["metric", *scores], rows).splitlines()
 

@@ -1,4 +1,6 @@
-"""What authors' code does beside its paper, for recordings of it: rules that nobody would render with."""
+"""What authors' code does beside its paper, for recordings of it: rules that nobody would render
+with.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from torch import Tensor
 from ...headforcing_core.cache.roles import HeadLabel
 from ...headforcing_core.methods.longlive import LongLiveCache, WindowCache
 from ...headforcing_core.methods.memrope import MemRoPECache
-from ...headforcing_core.methods.pyramid_forcing import Entry, Heads, Part, PyramidForcing, PyramidForcingCache
+from ...headforcing_core.methods.pyramid_forcing import (
+    Entry,
+    Heads,
+    Part,
+    PyramidForcing,
+    PyramidForcingCache,
+)
 
 
 class SinksWrittenOnce(WindowCache):
@@ -36,7 +44,10 @@ class MemRoPESinksOnce(SinksWrittenOnce, MemRoPECache):
 
 
 # the caches of methods whose authors' code writes sinks once
-SINKS_ONCE: dict[Any, type[WindowCache]] = {LongLiveCache: LongLiveSinksOnce, MemRoPECache: MemRoPESinksOnce}
+SINKS_ONCE: dict[Any, type[WindowCache]] = {
+    LongLiveCache: LongLiveSinksOnce,
+    MemRoPECache: MemRoPESinksOnce,
+}
 
 
 @dataclass(frozen=True)
@@ -45,8 +56,10 @@ class AuthorsPyramidForcing(PyramidForcing):
 
     Attributes:
         overlaps_recent: middle frames that are recent, too, are read twice, as by the CUDA cache.
-        leftover_frame: anchor heads keep the first frame after the sinks for ever, as the Python cache does.
-        stale_readout: keys are packed once for several frames of a block, as by the Python cache; see `StaleReadout`.
+        leftover_frame: anchor heads keep the first frame after the sinks for ever, as the Python
+            cache does.
+        stale_readout: keys are packed once for several frames of a block, as by the Python cache;
+            see `StaleReadout`.
     """
 
     overlaps_recent: bool = False
@@ -71,10 +84,12 @@ class AuthorsHeads(Heads):
 
 
 class StaleReadout:
-    """Packs what a layer's heads read for the first frame of a block, and reads it for the others while lengths agree.
+    """Packs what a layer's heads read for the first frame of a block, and reads it for the others
+    while lengths agree.
 
-    As the authors' Python cache: wave heads of later frames read the phase of an earlier one, and in repeated passes
-    the first frame finds middle frames at the temporal index that they had for the last one.
+    As the authors' Python cache: wave heads of later frames read the phase of an earlier one, and
+    in repeated passes the first frame finds middle frames at the temporal index that they had for
+    the last one.
 
     Args:
         mixed: whether the layer has heads of other kinds than wave.
@@ -88,14 +103,18 @@ class StaleReadout:
         self.recent: list[int] = []
 
     def written(self, start: int, repeated: bool) -> None:
-        """Called after every pass; `repeated` for all but the first and the clean one of a block."""
+        """Called after every pass; `repeated` for all but the first and the clean one of a
+        block.
+        """
         if repeated and self.steady and self.packed is not None and self.packed_for == start:
             self.dirty = True
         else:
             self.packed = None
 
     def read(self, frame: int, block: range, wanted: list[list[Part]]) -> list[list[Part]]:
-        """Per kind of heads the parts that a query of `frame` reads where it should read those `wanted`."""
+        """Per kind of heads the parts that a query of `frame` reads where it should read those
+        `wanted`.
+        """
         if self.packed is not None and self.packed_for == frame:
             if self.dirty:
                 self._refresh(self.packed, block, wanted)
@@ -106,12 +125,18 @@ class StaleReadout:
         else:
             recent = [len(parts[1].entries) for parts in wanted]
             self.steady |= recent == self.recent
-            self.recent, self.packed, self.packed_for = recent, wanted, frame
+            self.recent = recent
+            self.packed = wanted
+            self.packed_for = frame
         self.dirty = False
         return self.packed
 
-    def _refresh(self, packed: list[list[Part]], block: range, wanted: Sequence[list[Part]]) -> None:
-        """Take the current block's frames, and its sinks, from what is wanted; leave the rest as it is."""
+    def _refresh(
+        self, packed: list[list[Part]], block: range, wanted: Sequence[list[Part]]
+    ) -> None:
+        """Take the current block's frames, and its sinks, from what is wanted; leave the rest as it
+        is.
+        """
         for parts, fresh in zip(packed, wanted, strict=True):
             for old, new in zip(parts[:2], fresh[:2], strict=True):
                 for place, entry in enumerate(new.entries):
@@ -132,12 +157,15 @@ class AuthorsPyramidCache(PyramidForcingCache, of=AuthorsPyramidForcing):
     def begin_video(self) -> None:
         super().begin_video()
         self.readouts = [
-            StaleReadout(any(heads.label is not HeadLabel.WAVE for heads in kinds)) for kinds in self.layers
+            StaleReadout(any(heads.label is not HeadLabel.WAVE for heads in kinds))
+            for kinds in self.layers
         ]
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         super().take(layer, k, v)
-        self.readouts[layer].written(self.start, repeated=not (self.first_pass(layer) or self.clean))
+        self.readouts[layer].written(
+            self.start, repeated=not (self.first_pass(layer) or self.clean)
+        )
 
     def parts(self, layer: int, frame: int) -> list[list[Part]]:
         wanted = super().parts(layer, frame)

@@ -1,4 +1,6 @@
-"""Settings that a run of a recorded case may have; with another one, something else would be rendered."""
+"""Settings that a run of a recorded case may have; with another one, something else would be
+rendered.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,17 @@ from ...headforcing_core.errors import HeadForcingError
 
 OWN_FIELDS = ["initial_latent", "lora"]  # of every run of a case without a method of its own
 COMMON_FIELDS = (  # of every run of a method whose noise all runs share
-    "blocks cut_at_end_of_scene first_chunk frames frames_per_block initial_frames input_frames latent_width lora "
-    "manual_recall_scene_ids per_block prompt_order prompt_schedule prompts repeat_noise steps switch "
-    "transition_after_scene"
+    "blocks cut_at_end_of_scene first_chunk frames frames_per_block initial_frames input_frames "
+    "latent_width lora manual_recall_scene_ids per_block prompt_order prompt_schedule prompts "
+    "repeat_noise steps switch transition_after_scene"
 ).split()
 # of each method; window and head_forcing are those of cases without a method of their own
 KNOWN_FIELDS = {
     "causal_forcing": "first_chunk frames input_frames per_block steps".split(),
     "causvid": "frames overlap rollouts steps warp".split(),
-    "deep_forcing": "budget_frames ds_only frames fusion local_attn_size recent_frames sink topc_max_reuse".split(),
+    "deep_forcing": (
+        "budget_frames ds_only frames fusion local_attn_size recent_frames sink topc_max_reuse"
+    ).split(),
     "dummy_forcing": "ar_start frames global_sink mid num_dummy sink switch window".split(),
     "echo_forcing": (
         "blocks compressed_frames drift_gate_lambda frames fusion manual_recall_scene_ids prompts "
@@ -24,12 +28,12 @@ KNOWN_FIELDS = {
         "use_amplitude_compensation use_drift_gate window"
     ).split(),
     "forcing_kv": (
-        "ar_start dynamic dynamic_len frames global_sink patches_per_frame ratio sink spatial split switch "
-        "temporal window"
+        "ar_start dynamic dynamic_len frames global_sink patches_per_frame ratio sink spatial "
+        "split switch temporal window"
     ).split(),
     "head_forcing": (
-        "anchor_frames episodic_frames fast_frames final_episodic_sources frames memory_events method "
-        "neighbor_frames novelty_threshold prompt_schedule roles rope update_interval"
+        "anchor_frames episodic_frames fast_frames final_episodic_sources frames memory_events "
+        "method neighbor_frames novelty_threshold prompt_schedule roles rope update_interval"
     ).split(),
     "id_forcing": (
         "base cache_frames frames frames_per_block local_attn_size native_chunks noise_tape_chunks "
@@ -39,14 +43,17 @@ KNOWN_FIELDS = {
     "longlive": "frames global_sink infinite prompt_order sink switch window".split(),
     "longlive2": (
         "block clean_recache frames given_frames grid guidance image independent_first_frame lora "
-        "multi_shot_sink prefix prompts relative_rope rope_offset shot_starts sink steps t_scale window"
+        "multi_shot_sink prefix prompts relative_rope rope_offset shot_starts sink steps t_scale "
+        "window"
     ).split(),
     "memflow": "SMA bank frames global_sink interval sink switch window".split(),
-    "memrope": "compression ema_adaptive ema_alpha_long ema_alpha_short frames prompt_order sink window".split(),
+    "memrope": (
+        "compression ema_adaptive ema_alpha_long ema_alpha_short frames prompt_order sink window"
+    ).split(),
     "pyramid_forcing": (
-        "anchor_leftover_frame cyclic_period cyclic_places far_clamp frame_tokens frames input_frames labels "
-        "latent_width mega merge_blocks merge_patch prompt_schedule recent_frames sink_frames stale_readout "
-        "stride_interval stride_places"
+        "anchor_leftover_frame cyclic_period cyclic_places far_clamp frame_tokens frames "
+        "input_frames labels latent_width mega merge_blocks merge_patch prompt_schedule "
+        "recent_frames sink_frames stale_readout stride_interval stride_places"
     ).split(),
     "reward_forcing": "alpha frames initial_frames prompt_order sink window".split(),
     "rolling_forcing": "frames steps".split(),
@@ -65,4 +72,6 @@ def check_fields(method: str | None, run: dict[str, Any]) -> None:
         further = ["lora"]
     unknown = sorted(set(run).difference(known, further))
     if unknown:
-        raise HeadForcingError(f"the run cannot be used: its replay does not know {', '.join(unknown)}")
+        raise HeadForcingError(
+            f"the run cannot be used: its replay does not know {', '.join(unknown)}"
+        )

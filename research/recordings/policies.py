@@ -19,17 +19,23 @@ Fields = dict[str, Any]  # of config.json
 _LABELS = {-1: HeadLabel.WAVE, 1: HeadLabel.ANCHOR, 2: HeadLabel.VEIL}
 
 
-def recorded_policy(config: Fields, run: Fields, tensors: Mapping[str, Tensor]) -> tuple[Method, Roles]:
+def recorded_policy(
+    config: Fields, run: Fields, tensors: Mapping[str, Tensor]
+) -> tuple[Method, Roles]:
     """The policy and the head roles of one run of a case whose method is `config["method"]`."""
-    method, heads = config["method"], config["num_heads"] * config["num_layers"]
+    method = config["method"]
+    heads = config["num_heads"] * config["num_layers"]
     known = (*OPTIONS, "pyramid_forcing")
     if method not in known:
-        raise HeadForcingError(f"the case's method must be one of {', '.join(known)}, got {method!r}")
+        raise HeadForcingError(
+            f"the case's method must be one of {', '.join(known)}, got {method!r}"
+        )
     if method == "dummy_forcing":
         rows = tensors[f"sampled_rows_ar_start{run['ar_start']}"].tolist()
         run = {**run, "rows": tuple(map(tuple, rows)), "last_share": run["num_dummy"] / heads}
     if run.get("compression") == "eviction":  # MemRoPE's authors' own comparison: no memory frames
-        method, run = "longlive", {**run, "infinite": True}
+        method = "longlive"
+        run = {**run, "infinite": True}
     roles: Any = [["memory"] * config["num_heads"] for _ in range(config["num_layers"])]
     if "split" in run:
         for layer in config["head_splits"][run["split"]]:
@@ -59,7 +65,9 @@ def _pyramid_forcing(run: Fields) -> PyramidForcing:
         **sinks,
     )
     side_effects = dict(
-        overlaps_recent=run["mega"], stale_readout=run["stale_readout"], leftover_frame=run["anchor_leftover_frame"]
+        overlaps_recent=run["mega"],
+        stale_readout=run["stale_readout"],
+        leftover_frame=run["anchor_leftover_frame"],
     )
     if any(side_effects.values()):
         return AuthorsPyramidForcing(**settings, **side_effects)
@@ -76,19 +84,28 @@ def _keeps_sinks(run: Fields) -> Fields:
 
 def _longlive2(run: Fields) -> Fields:
     if run["guidance"] != 1:
-        raise HeadForcingError(f"the run cannot be used: guidance must be 1, got {run['guidance']:g}")
+        raise HeadForcingError(
+            f"the run cannot be used: guidance must be 1, got {run['guidance']:g}"
+        )
     if run["multi_shot_sink"] and run["sink"] % run["block"] and run["shot_starts"]:
-        raise HeadForcingError("the run cannot be used: its authors' code loses a shot's sink of no whole blocks")
+        raise HeadForcingError(
+            "the run cannot be used: its authors' code loses a shot's sink of no whole blocks"
+        )
     if run["t_scale"] is not None:
-        raise HeadForcingError(f"the run cannot be used: t_scale must be null, got {run['t_scale']!r}")
+        raise HeadForcingError(
+            f"the run cannot be used: t_scale must be null, got {run['t_scale']!r}"
+        )
     if run["independent_first_frame"] and not run["image"]:
         raise HeadForcingError("the run cannot be used: independent_first_frame needs an image")
     if run["rope_offset"] != int(run["rope_offset"]):
-        raise HeadForcingError(f"the run cannot be used: rope_offset must be whole frames, got {run['rope_offset']:g}")
+        raise HeadForcingError(
+            f"the run cannot be used: rope_offset must be whole frames, got {run['rope_offset']:g}"
+        )
     if run["clean_recache"] and not run["sink"]:
         raise HeadForcingError("the run cannot be used: clean_recache needs a sink")
     return dict(
-        window_frames=3 * run["block"] if run["window"] == -1 else run["window"],  # as the authors' code reads -1
+        # as the authors' code reads -1
+        window_frames=3 * run["block"] if run["window"] == -1 else run["window"],
         sink_frames=run["sink"],
         shot_sinks=run["multi_shot_sink"],
         shot_offset=int(run["rope_offset"]),
@@ -101,15 +118,21 @@ def _deep_forcing(run: Fields) -> Fields:
     if run["ds_only"]:
         return dict(sink_frames=run["sink"], budget_frames=None)
     return dict(
-        sink_frames=run["sink"], budget_frames=run["budget_frames"], recent_frames=run["recent_frames"],
+        sink_frames=run["sink"],
+        budget_frames=run["budget_frames"],
+        recent_frames=run["recent_frames"],
         max_reuse=run["topc_max_reuse"],
-    )  # fmt: skip
+    )
 
 
 def _id_forcing(run: Fields) -> Fields:
     if run["base"] == "longlive":
         return dict(native_blocks=0, window_blocks=run["window_chunks"])
-    return dict(native_blocks=run["native_chunks"], native_window=run["cache_frames"], native_sinks=run["sink_size"])
+    return dict(
+        native_blocks=run["native_chunks"],
+        native_window=run["cache_frames"],
+        native_sinks=run["sink_size"],
+    )
 
 
 # the options of each method, read from the settings of a run
@@ -120,30 +143,50 @@ OPTIONS: dict[str, Callable[[Fields], Fields]] = {
     "rolling_sink": _window,
     "reward_forcing": lambda run: dict(_window(run), kept_share=run["alpha"]),
     "memrope": lambda run: dict(
-        _window(run), long_rate=run["ema_alpha_long"], short_rate=run["ema_alpha_short"], adaptive=run["ema_adaptive"]
+        _window(run),
+        long_rate=run["ema_alpha_long"],
+        short_rate=run["ema_alpha_short"],
+        adaptive=run["ema_adaptive"],
     ),
     "memflow": lambda run: dict(
-        _window(run), **_keeps_sinks(run), bank_frames=run["bank"], interval=run["interval"], routed=run["SMA"],
+        _window(run),
+        **_keeps_sinks(run),
+        bank_frames=run["bank"],
+        interval=run["interval"],
+        routed=run["SMA"],
         several_prompts=bool(run.get("switch")),
     ),
     "deep_forcing": _deep_forcing,
     "dummy_forcing": lambda run: dict(
-        split_block=run["ar_start"], mid_blocks=run["mid"], last_share=run["last_share"], window_frames=run["window"],
+        split_block=run["ar_start"],
+        mid_blocks=run["mid"],
+        last_share=run["last_share"],
+        window_frames=run["window"],
         rows=run["rows"],
     ),
     "forcing_kv": lambda run: dict(
-        sink_frames=run["sink"], split_block=run["ar_start"], static_frames=run["spatial"],
-        dynamic_frames=run["temporal"], chunks_per_frame=run["patches_per_frame"],
-        kept_share=run["ratio"] if run["dynamic"] else 0.0, **_keeps_sinks(run),
+        sink_frames=run["sink"],
+        split_block=run["ar_start"],
+        static_frames=run["spatial"],
+        dynamic_frames=run["temporal"],
+        chunks_per_frame=run["patches_per_frame"],
+        kept_share=run["ratio"] if run["dynamic"] else 0.0,
+        **_keeps_sinks(run),
     ),
     "echo_forcing": lambda run: dict(
-        window_frames=run["window"], sink_frames=run["sink_frames"], compressed_frames=run["compressed_frames"],
-        cycle_blocks=run["rolling_cycle"], max_reuse=run["topc_max_reuse"], gated=run["use_drift_gate"],
-        amplitude=run["use_amplitude_compensation"], drift=run["drift_gate_lambda"],
-        takes_maximum=run["fusion"] == "max", scenes=len(run["prompts"]),
+        window_frames=run["window"],
+        sink_frames=run["sink_frames"],
+        compressed_frames=run["compressed_frames"],
+        cycle_blocks=run["rolling_cycle"],
+        max_reuse=run["topc_max_reuse"],
+        gated=run["use_drift_gate"],
+        amplitude=run["use_amplitude_compensation"],
+        drift=run["drift_gate_lambda"],
+        takes_maximum=run["fusion"] == "max",
+        scenes=len(run["prompts"]),
     ),
     "id_forcing": _id_forcing,
     "causal_forcing": lambda run: {},
     "rolling_forcing": lambda run: {},
     "causvid": lambda run: dict(overlap_frames=run.get("overlap", 3)),
-}  # fmt: skip
+}

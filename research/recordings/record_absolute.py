@@ -1,8 +1,9 @@
 """Record a run of Head Forcing with absolute positions in which episodic memory merges entries.
 
-No recording of others has one, so this is the repository's own reference cache (`cache/reference.py`) in float64:
-agreement with it says that caches and kernels do what the reference does, not that the reference is right. Noise and
-prompts are those of `head_forcing_tiny_d32`, the noise a corner of it. `make_subset.py` calls this.
+No recording of others has one, so this is the repository's own reference cache
+(`cache/reference.py`) in float64: agreement with it says that caches and kernels do what the
+reference does, not that the reference is right. Noise and prompts are those of
+`head_forcing_tiny_d32`, the noise a corner of it. `make_subset.py` calls this.
 """
 
 import json
@@ -22,10 +23,14 @@ from ...headforcing_core.rollout.rows import Script, lay_out_rows
 from ...headforcing_core.weights.checkpoint import load_state_dict
 from .replay import Case, read_run
 
-SOURCE, NAME, RUN = "head_forcing_tiny_d32", "head_forcing_absolute", "absolute_with_merges"
+SOURCE = "head_forcing_tiny_d32"
+NAME = "head_forcing_absolute"
+RUN = "absolute_with_merges"
 TENSORS = "golden.safetensors"
 # the first merge comes after block 4, so that the last two blocks attend to merged entries
-FRAMES, ROWS, COLUMNS = 21, 4, 4
+FRAMES = 21
+ROWS = 4
+COLUMNS = 4
 SETTINGS = {
     "frames": FRAMES,
     "rope": "absolute",
@@ -35,10 +40,14 @@ SETTINGS = {
 
 
 def record_absolute(source: Path, target: Path) -> None:
-    """Write the case to `target / NAME`, from the noise, prompts and weights of the cases in `source`."""
+    """Write the case to `target / NAME`, from the noise, prompts and weights of the cases in
+    `source`.
+    """
     given = Case.open(source / SOURCE)
     f = given.config["frames_per_block"]
-    tensors = {key: tensor for key, tensor in given.tensors.items() if key.startswith("prompt_embeds_")}
+    tensors = {
+        key: tensor for key, tensor in given.tensors.items() if key.startswith("prompt_embeds_")
+    }
     tensors["noise"] = given.tensors["noise"][:FRAMES, :, :ROWS, :COLUMNS]
     tensors["renoise"] = given.tensors["renoise"][: FRAMES // f, ..., :ROWS, :COLUMNS]
     config = {
@@ -60,11 +69,16 @@ def write_case(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str,
 
 @torch.no_grad()
 def reference_run(case: Case) -> tuple[Tensor, list[dict[str, Any]], list[list[int]]]:
-    """The latents float32 of the case's run, the memory events, and the entries' source frames at the end."""
-    run, config = read_run(case, RUN), case.dimensions
+    """The latents float32 of the case's run, the memory events, and the entries' source frames at
+    the end.
+    """
+    run = read_run(case, RUN)
+    config = case.dimensions
     weights, _ = load_state_dict(case.folder / case.config["weights"], num_heads=config.num_heads)
     model = WanVideoModel(WanModel.from_state_dict(config, weights, torch.float64), torch.float64)
-    shape = run.policy.shape(config, run.roles, ROWS, COLUMNS, run.schedule.frames_per_block, FRAMES)
+    shape = run.policy.shape(
+        config, run.roles, ROWS, COLUMNS, run.schedule.frames_per_block, FRAMES
+    )
     assert isinstance(shape, CacheShape)  # that of the paper's method
     cache = ReferenceCache(shape, torch.float64, "cpu")
     prompts = [str(prompt) for prompt in run.prompts]

@@ -59,7 +59,8 @@ class Case:
         except Exception as error:  # safetensors has an exception class of its own
             file = getattr(error, "filename", None) or folder
             raise HeadForcingError(
-                f"{file} cannot be read as part of a case (config.json and its golden.safetensors): {error}"
+                f"{file} cannot be read as part of a case (config.json and its "
+                f"golden.safetensors): {error}"
             ) from error
         return cls(folder, config, tensors)
 
@@ -75,21 +76,31 @@ class Case:
         """The dimensions of the case's model."""
         given = self.config if "method" in self.config else self.config["model"]
         if "latent_channels" in given:
-            given = {**given, "in_dim": given["latent_channels"], "out_dim": given["latent_channels"], "eps": 1e-6}
+            given = {
+                **given,
+                "in_dim": given["latent_channels"],
+                "out_dim": given["latent_channels"],
+                "eps": 1e-6,
+            }
         dims = {name: given[name] for name in WanConfig.__dataclass_fields__}
         return WanConfig(**{**dims, "patch_size": tuple(dims["patch_size"])})
 
     def model(self, device: str = "cpu", lora: bool = False) -> WanModel:
         """The case's model in float32, with its LoRA if a run has it."""
-        config, adapter = self.dimensions, self.folder / self.config["lora"] if lora else None
+        config = self.dimensions
+        adapter = self.folder / self.config["lora"] if lora else None
         weights = self.folder / self.config["weights"]
-        state_dict, _ = load_state_dict(weights, num_heads=config.num_heads, lora=adapter, dtype=torch.float32)
+        state_dict, _ = load_state_dict(
+            weights, num_heads=config.num_heads, lora=adapter, dtype=torch.float32
+        )
         return WanModel.from_state_dict(config, state_dict, torch.float32, device)
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Result of a replay, start blocks included: `latents [frames, 16, h, w]`, events, the entries' source frames."""
+    """Result of a replay, start blocks included: `latents [frames, 16, h, w]`, events, the entries'
+    source frames.
+    """
 
     latents: Tensor
     memory_events: list[dict[str, Any]]
@@ -97,20 +108,31 @@ class Replay:
 
 
 def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "auto") -> Replay:
-    """Run one recorded run. `attention` is a backend's name, or `reference` for the whole reference path."""
+    """Run one recorded run. `attention` is a backend's name, or `reference` for the whole reference
+    path.
+    """
     try:
         run = read_run(case, run_name)
         cache = new_cache(case, run, device, attention)
-        model = WanVideoModel(case.model(device, case.run(run_name).get("lora", False)), torch.float32, device)
+        model = WanVideoModel(
+            case.model(device, case.run(run_name).get("lora", False)), torch.float32, device
+        )
     except _UNUSABLE as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else f"{error}"
         raise HeadForcingError(f"the run {run_name} of the case cannot be used: {what}") from error
     script = number_recalls(run.script, run.policy.recalled(run.script))
     frames = run.schedule.frames_per_block
-    video = RolloutInputs(script, run.noise, frames, run.start, held=run.held, reencode=run.reencode)
+    video = RolloutInputs(
+        script, run.noise, frames, run.start, held=run.held, reencode=run.reencode
+    )
     made = list(run.policy.rollout(model, cache, video))
     begun_with = {block.index: block.given for block in made if isinstance(block, OverlapBlock)}
-    parts = [part for block in made for part in (begun_with.get(block.index), block.latents) if part is not None]
+    parts = [
+        part
+        for block in made
+        for part in (begun_with.get(block.index), block.latents)
+        if part is not None
+    ]
     return Replay(
         torch.cat([part.cpu() for part in parts]),
         [block.event.to_dict() for block in made if block.event],
@@ -120,7 +142,9 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """Everything a run depends on but the weights; `held` and `reencode` are as in `RolloutInputs`."""
+    """Everything a run depends on but the weights; `held` and `reencode` are as in
+    `RolloutInputs`.
+    """
 
     schedule: Schedule
     noise: RecordedNoise
@@ -160,14 +184,18 @@ def read_run(case: Case, run_name: str) -> RecordedRun:
 
 def new_cache(case: Case, run: RecordedRun, device: str = "cpu", attention: str = "sdpa") -> Any:
     """The cache that a run begins with."""
-    config, frames_per_block = case.dimensions, run.schedule.frames_per_block
+    config = case.dimensions
+    frames_per_block = run.schedule.frames_per_block
     sizes = (*run.noise.size, frames_per_block, len(run.prompts) * frames_per_block)
     shape = run.policy.shape(config, run.roles, *sizes)
     if attention == "reference" and isinstance(shape, CacheShape):
         return ReferenceCache(shape, torch.float32, device)
     backend = "explicit" if attention == "reference" else attention
     function = attention_function(backend, device, torch.float32, shape.head_dim)
-    sinks_once = isinstance(run.policy, (LongLive, MemRoPE)) and case.config["method"] in ("longlive", "memrope")
+    sinks_once = isinstance(run.policy, (LongLive, MemRoPE)) and case.config["method"] in (
+        "longlive",
+        "memrope",
+    )
     if sinks_once and isinstance(shape, MethodShape):
         return SINKS_ONCE[run.policy.cache_class](shape, torch.float32, device, function)
     return run.policy.make_cache(shape, torch.float32, device, function)
@@ -175,33 +203,53 @@ def new_cache(case: Case, run: RecordedRun, device: str = "cpu", attention: str 
 
 def _read_own_run(case: Case, run_name: str) -> RecordedRun:
     """A run of a case without a method of its own: a window, or Head Forcing."""
-    config, tensors, run, model = case.config, case.tensors, case.run(run_name), case.dimensions
-    block, frames, available = config["frames_per_block"], run["frames"], len(tensors["noise"])
-    schedule = Schedule(tuple(timestep / 1000 for timestep in config["schedule"]["timesteps"]), block)
+    config = case.config
+    tensors = case.tensors
+    run = case.run(run_name)
+    model = case.dimensions
+    block = config["frames_per_block"]
+    frames = run["frames"]
+    available = len(tensors["noise"])
+    schedule = Schedule(
+        tuple(timestep / 1000 for timestep in config["schedule"]["timesteps"]), block
+    )
     given = tensors["initial_latent"] if run.get("initial_latent") else None
     start_blocks = len(split_start_latents(given, block))
     if frames < 1 or frames % block or frames > available:
         raise HeadForcingError(
-            f"frames must be whole blocks of {block} and at most the {available} with noise, got {frames}"
+            f"frames must be whole blocks of {block} and at most the {available} with noise, got "
+            f"{frames}"
         )
-    embeds = [tensors[f"prompt_embeds_{k}"] for k in range(sum("prompt_embeds" in name for name in tensors))]
+    embeds = [
+        tensors[f"prompt_embeds_{k}"]
+        for k in range(sum("prompt_embeds" in name for name in tensors))
+    ]
     starts = {entry["block"]: entry["prompt"] for entry in run["prompt_schedule"]}
     if 0 not in starts or not all(0 <= prompt < len(embeds) for prompt in starts.values()):
         raise HeadForcingError(
-            f"prompt_schedule must begin at block 0 and name prompts from 0 to {len(embeds) - 1}, got {starts}"
+            f"prompt_schedule must begin at block 0 and name prompts from 0 to {len(embeds) - 1}, "
+            f"got {starts}"
         )
     blocks = range(start_blocks + frames // block)
     prompts = [starts[max(start for start in starts if start <= number)] for number in blocks]
     if run["method"] == "window":
         roles: Roles = [["memory"] * model.num_heads] * model.num_layers
-        recent = None if run["window_frames"] is None else run["window_frames"] - run["sink_frames"] - block
+        recent = (
+            None
+            if run["window_frames"] is None
+            else run["window_frames"] - run["sink_frames"] - block
+        )
         policy = CachePolicy.uniform(RolePolicy(run["sink_frames"], recent), run["rope"])
     elif run["method"] == "head_forcing":
         roles = HeadProfile("recorded", model.num_layers, model.num_heads, run["roles"]).roles
         policy = CachePolicy(
             local=RolePolicy(recent_frames=run["neighbor_frames"]),
-            anchor=RolePolicy(sink_frames=run["anchor_frames"], recent_frames=run["neighbor_frames"]),
-            memory=RolePolicy(recent_frames=run["fast_frames"], episodic_frames=run["episodic_frames"]),
+            anchor=RolePolicy(
+                sink_frames=run["anchor_frames"], recent_frames=run["neighbor_frames"]
+            ),
+            memory=RolePolicy(
+                recent_frames=run["fast_frames"], episodic_frames=run["episodic_frames"]
+            ),
             rope=run["rope"],
             episodic=EpisodicPolicy(run["novelty_threshold"], run["update_interval"]),
         )
@@ -213,12 +261,18 @@ def _read_own_run(case: Case, run_name: str) -> RecordedRun:
 
 def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     """A run of a case that names its method; all runs of one share noise, weights and prompts."""
-    config, tensors, run = case.config, case.tensors, case.run(run_name)
+    config = case.config
+    tensors = case.tensors
+    run = case.run(run_name)
     block = run.get("per_block") or run.get("frames_per_block") or config["frames_per_block"]
-    steps = [step for step in run.get("steps") or config["denoising_steps_listed"] if step]  # some name the clean end
+    # some name the clean end
+    steps = [step for step in run.get("steps") or config["denoising_steps_listed"] if step]
     schedule = Schedule.warped(steps, config["timestep_shift"], block, run.get("first_chunk"))
-    kind = {1: "renoise_framewise", 3: "renoise_chunkwise"}[block] if "per_block" in run else "renoise"
-    noise, given = tensors["noise"][0], run.get("input_frames") or run.get("initial_frames", 0)
+    kind = (
+        {1: "renoise_framewise", 3: "renoise_chunkwise"}[block] if "per_block" in run else "renoise"
+    )
+    noise = tensors["noise"][0]
+    given = run.get("input_frames") or run.get("initial_frames", 0)
     width = run.get("latent_width", noise.shape[-1])  # one case has a run of fewer columns
     noise = noise[..., :width]
     if run.get("repeat_noise"):  # one author's script draws the noise of one block for all
@@ -240,9 +294,13 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     cuts = run.get("cut_at_end_of_scene") or [False] * len(first_blocks)
     recalls: list[int | None] = [None] * len(first_blocks)
     if "transition_after_scene" in run:
-        ways, by_hand = run["transition_after_scene"], run.get("manual_recall_scene_ids") or [0] * len(run["prompts"])
+        ways = run["transition_after_scene"]
+        by_hand = run.get("manual_recall_scene_ids") or [0] * len(run["prompts"])
         cuts = [way == "hardcut" for way in ways]
-        recalls = [wanted if way == "recall" else None for way, wanted in zip(ways, by_hand[1:], strict=False)]
+        recalls = [
+            wanted if way == "recall" else None
+            for way, wanted in zip(ways, by_hand[1:], strict=False)
+        ]
     policy, roles = recorded_policy(config, run, tensors)
     switches = {
         first: switch
@@ -262,10 +320,17 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
 
 
 def _read_longlive2_run(case: Case, run_name: str) -> RecordedRun:
-    """A run of LongLive 2.0, whose prompts are named block by block; the first sample of a batch."""
-    config, tensors, run = case.config, case.tensors, case.run(run_name)
-    block, given = run["block"], run["given_frames"]
-    noise = tensors[f"noise/{run_name}" if f"noise/{run_name}" in tensors else "noise"][0, : run["frames"]]
+    """A run of LongLive 2.0, whose prompts are named block by block; the first sample of a
+    batch.
+    """
+    config = case.config
+    tensors = case.tensors
+    run = case.run(run_name)
+    block = run["block"]
+    given = run["given_frames"]
+    noise = tensors[f"noise/{run_name}" if f"noise/{run_name}" in tensors else "noise"][
+        0, : run["frames"]
+    ]
     prompts = [config["prompt_names"].index(name) for name in run["prompts"][0]]
     start_blocks = given // block
     policy, roles = recorded_policy(config, run, tensors)
@@ -284,15 +349,23 @@ def _read_longlive2_run(case: Case, run_name: str) -> RecordedRun:
 
 def _read_causvid_run(case: Case, run_name: str) -> RecordedRun:
     """A run of CausVid, whose rollouts have noise of their own, that of given frames included."""
-    tensors, run = case.tensors, case.run(run_name)
+    tensors = case.tensors
+    run = case.run(run_name)
     policy, roles = recorded_policy(case.config, run, tensors)
     assert isinstance(policy, CausVid)
     layout = policy.overlap(case.config["frames_per_block"])
-    rollouts, frames = run.get("rollouts", 1), run.get("frames", layout.frames)  # a single one may be cut short
-    noise, renoise, later = tensors["noise"], tensors["renoise"], range(1, rollouts)
+    # a single one may be cut short
+    rollouts = run.get("rollouts", 1)
+    frames = run.get("frames", layout.frames)
+    noise = tensors["noise"]
+    renoise = tensors["renoise"]
+    later = range(1, rollouts)
     recorded = iter(tensors.get("reencoded_first_frame", ()))
     return RecordedRun(
-        replace(SCHEDULES["4_steps" if run.get("warp") else "3_steps"], frames_per_block=layout.frames_per_block),
+        replace(
+            SCHEDULES["4_steps" if run.get("warp") else "3_steps"],
+            frames_per_block=layout.frames_per_block,
+        ),
         RecordedNoise(
             torch.cat([noise[0, 0], *(noise[r, 0, layout.overlap :] for r in later)]),
             torch.cat([renoise[0], *(renoise[r, layout.given_blocks :] for r in later)]),

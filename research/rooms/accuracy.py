@@ -43,14 +43,22 @@ def clip_accuracy(clip: Clip, video_frames: Tensor) -> dict[str, list[float]]:
     looks = looks_of_frames(clip.looks)
     numbers: dict[str, list[float]] = {}
     for index, sighting in enumerate(seen):
-        for name, value in _frame_accuracy(clip, index * STRIDE, looks[index * STRIDE], sighting).items():
+        for name, value in _frame_accuracy(
+            clip, index * STRIDE, looks[index * STRIDE], sighting
+        ).items():
             if value is not None:
                 numbers.setdefault(name, []).append(float(value))
-    numbers["colour of the marking, of the whole clip"] = [float(mark_of(seen) == clip.marking.colour)]
-    for motion, group in groupby(zip(looks[::STRIDE], seen, strict=True), key=lambda pair: pair[0].motion):
+    numbers["colour of the marking, of the whole clip"] = [
+        float(mark_of(seen) == clip.marking.colour)
+    ]
+    for motion, group in groupby(
+        zip(looks[::STRIDE], seen, strict=True), key=lambda pair: pair[0].motion
+    ):
         places = [sighting.place for _, sighting in group]
         if len(places) >= LEAST_PLACES:
-            numbers.setdefault("word of the motion", []).append(float(motion_word(places, STRIDE) == motion))
+            numbers.setdefault("word of the motion", []).append(
+                float(motion_word(places, STRIDE) == motion)
+            )
     words = camera_words(video_frames)
     still = [frame for frame in range(0, len(words), STRIDE) if looks[frame] == looks[frame + 2]]
     numbers["word of the camera"] = [float(words[frame] == looks[frame].camera) for frame in still]
@@ -58,11 +66,15 @@ def clip_accuracy(clip: Clip, video_frames: Tensor) -> dict[str, list[float]]:
 
 
 def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[str, float | None]:
-    """Whether each thing in a video frame was detected rightly; None where there was nothing to detect."""
+    """Whether each thing in a video frame was detected rightly; None where there was nothing to
+    detect.
+    """
     layout = next(layout for layout in clip.layouts if layout.room == look.room)
     camera = int(clip.camera[frame])
     facing = clip.facing[frame]
-    hung = [replace(item, x=item.x - camera) for item in layout.between(camera, camera + FRAME_SIZE)]
+    hung = [
+        replace(item, x=item.x - camera) for item in layout.between(camera, camera + FRAME_SIZE)
+    ]
     return {
         "one actor": seen.count == 1,
         "colour": seen.colour == look.colour,
@@ -72,7 +84,9 @@ def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[
         "pattern of the wall": seen.pattern == look.pattern,
         "tint, largest error of a channel": float(np.abs(np.array(seen.tint) - layout.tint).max()),
         "layout": layout_overlap(seen, hung),
-        "colour of the marking, facing the camera": seen.mark == clip.marking.colour if facing == 1 else None,
+        "colour of the marking, facing the camera": seen.mark == clip.marking.colour
+        if facing == 1
+        else None,
         "no marking, turned away": seen.mark is None if facing == 0 else None,
     }
 
@@ -95,7 +109,10 @@ def table(columns: Mapping[str, Accuracy]) -> str:
     """A Markdown table of the means over the clips in which there was something to detect."""
     lines = []
     for row in next(iter(columns.values())):
-        means = (np.mean([value for value in column[row] if value is not None]) for column in columns.values())
+        means = (
+            np.mean([value for value in column[row] if value is not None])
+            for column in columns.values()
+        )
         lines.append([row, *(f"{mean:.3f}" for mean in means)])
     return markdown_table(["", *columns], lines)
 

@@ -1,4 +1,6 @@
-"""The measured answer to a question: comparisons with the last row, and the table that says no more than they know."""
+"""The measured answer to a question: comparisons with the last row, and the table that says no more
+than they know.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +38,19 @@ COLUMNS: dict[str, tuple[str, int]] = {
     "loss_0.9375": ("loss at 0.9375", 4),
 }
 """Heading and digits of every number."""
-PLANNED = "frames_a_head"  # computed from the plan, the same for all videos: three digits and no interval
+# computed from the plan, the same for all videos: three digits and no interval
+PLANNED = "frames_a_head"
 LEGEND = (
-    "Means of {videos} videos with 95 % t intervals. †: the same prompts and noise differ from the last row's, and the "
-    "interval of the difference and the sign-flip test of this cell alone agree; among rows that do not differ up to "
-    "one cell in twenty has one."
+    "Means of {videos} videos with 95 % t intervals. †: the same prompts and noise differ from the "
+    "last row's, and the interval of the difference and the sign-flip test of this cell alone "
+    "agree; among rows that do not differ up to one cell in twenty has one."
 )
 
 
 @dataclass(frozen=True)
 class Question:
-    """One table: its rows, which are compared with the last one, on a story; columns of `COLUMNS`, a note below it.
+    """One table: its rows, which are compared with the last one, on a story; columns of `COLUMNS`,
+    a note below it.
 
     Attributes:
         first: number of the first video, which is also the seed of its noise.
@@ -72,7 +76,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """The metrics of every row's videos, in the order of `question.rows`; none for a row that was not measured."""
+    """The metrics of every row's videos, in the order of `question.rows`; none for a row that was
+    not measured.
+    """
 
     question: Question
     rows: tuple[Measured, ...]
@@ -89,7 +95,11 @@ class Answer:
 
     def table(self) -> str:
         """A Markdown table of means with 95 % intervals, its legend, and how the shuffles lie."""
-        columns = [c for c in self.question.columns if any(self.interval(i, c) for i in range(len(self.rows)))]
+        columns = [
+            c
+            for c in self.question.columns
+            if any(self.interval(i, c) for i in range(len(self.rows)))
+        ]
         rows = enumerate(self.question.rows)
         lines = [[row.label, *(self._cell(i, column) for column in columns)] for i, row in rows]
         table = markdown_table(["", *(COLUMNS[column][0] for column in columns)], lines)
@@ -101,15 +111,21 @@ class Answer:
         return "\n\n".join(filter(None, [self.question.asks, self.table(), self.question.note]))
 
     def _ranks(self, columns: Sequence[str]) -> list[str]:
-        """One line for each row of shuffles: how many of them are below Head Forcing in every column."""
+        """One line for each row of shuffles: how many of them are below Head Forcing in every
+        column.
+        """
         lines = []
         for i, (row, measured) in enumerate(zip(self.question.rows, self.rows, strict=True)):
             found = {c: self.compared(i, c) for c in columns if c != PLANNED}
-            told = [f"{COLUMNS[c][0]} {test.below[0]}" for c, test in found.items() if test and test.below]
+            told = [
+                f"{COLUMNS[c][0]} {test.below[0]}"
+                for c, test in found.items()
+                if test and test.below
+            ]
             if measured.shuffles:
                 lines.append(
-                    f"{row.label}: each of {len(measured.shuffles)} shuffles on all videos; of them below the last "
-                    f"row: {', '.join(told)}."
+                    f"{row.label}: each of {len(measured.shuffles)} shuffles on all videos; of "
+                    f"them below the last row: {', '.join(told)}."
                 )
         return lines
 
@@ -157,14 +173,21 @@ class Answer:
 
         made: dict[str, Any] = {
             "label": self.question.rows[row].label,
-            "means": {c: None if (mean := self.interval(row, c)) is None else asdict(mean) for c in columns},
+            "means": {
+                c: None if (mean := self.interval(row, c)) is None else asdict(mean)
+                for c in columns
+            },
             "difference_to_last": {c: _stored(self.compared(row, c)) for c in columns},
             "videos": stored(measured.videos),
         }
-        return made | ({"shuffles": list(map(stored, measured.shuffles))} if measured.shuffles else {})
+        return made | (
+            {"shuffles": list(map(stored, measured.shuffles))} if measured.shuffles else {}
+        )
 
 
-def answer(question: Question, measure_row: Callable[[Entry | Rendered], Sequence[Numbers]]) -> Answer:
+def answer(
+    question: Question, measure_row: Callable[[Entry | Rendered], Sequence[Numbers]]
+) -> Answer:
     """Measure all videos of every row; none stands for a row that was not measured."""
     rows = []
     for row in question.rows:

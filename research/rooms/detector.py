@@ -1,4 +1,5 @@
-"""Detection of everything in video frames of the world of rooms, what prompts do not say included, without any model.
+"""Detection of everything in video frames of the world of rooms, what prompts do not say included,
+without any model.
 
 `accuracy.py` states how often it is right on rendered frames, for which the truth is known.
 """
@@ -28,8 +29,11 @@ MIN_EMBLEM = 10  # pixels
 LIKENESS = 0.72  # least correlation with a picture
 NEAR = 3  # pixels; a picture so near its place is in it
 TILTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
-MARK_CONTRAST = 0.35  # least distance of an emblem's colour from the actor's, both with a largest channel of 1
-MARK_INSET = 1  # pixels from the actor's edge, whose colour mixes with the wall's; more would cut emblems on a cross
+# least distance of an emblem's colour from the actor's, both with a largest channel of 1
+MARK_CONTRAST = 0.35
+# pixels from the actor's edge, whose colour mixes with the wall's; more would cut emblems on a
+# cross
+MARK_INSET = 1
 _BORDER = PICTURE_SIZE // 2
 
 
@@ -41,9 +45,12 @@ class Sighting:
         background, pattern, tint: of the wall; the tint as factors of the named colour's channels.
         pictures: whole pictures that nothing hides, at their places in the frame.
         hidden: `[64, 64]`, where nothing can be said about the wall, because the actor is there.
-        count: number of actors; of the largest one are area, colour, shape and place, None without one.
-        overlaps: intersection over union of the actor with the outline of each shape, at its place and with its area.
-        mark, mark_area: the second colour on the actor, None where it has turned away, and on how many pixels.
+        count: number of actors; of the largest one are area, colour, shape and place, None without
+            one.
+        overlaps: intersection over union of the actor with the outline of each shape, at its place
+            and with its area.
+        mark, mark_area: the second colour on the actor, None where it has turned away, and on how
+            many pixels.
     """
 
     background: str
@@ -67,7 +74,10 @@ def sightings(video_frames: Tensor) -> list[Sighting]:
     actors = _filled(video_frames.amax(-1) - video_frames.amin(-1) > SATURATION)
     likeness = _likeness(video_frames.mean(-1))
     hidden = grow(actors, 4)
-    return [_sighting(*parts) for parts in zip(video_frames, label(actors), hidden, likeness, strict=True)]
+    return [
+        _sighting(*parts)
+        for parts in zip(video_frames, label(actors), hidden, likeness, strict=True)
+    ]
 
 
 def _sighting(video_frame: Tensor, actors: Tensor, hidden: Tensor, likeness: Tensor) -> Sighting:
@@ -101,7 +111,9 @@ def nearest(colour: Sequence[float], named: dict[str, tuple[float, float, float]
 
 
 def _filled(masks: Tensor) -> Tensor:
-    """Masks `[n, 64, 64]` without holes: the edge of an emblem can be grey between two strong colours."""
+    """Masks `[n, 64, 64]` without holes: the edge of an emblem can be grey between two strong
+    colours.
+    """
     outside = label(F.pad((~masks).float(), (1, 1, 1, 1), value=1.0).bool())
     return (outside != outside[:, :1, :1])[:, 1:-1, 1:-1]
 
@@ -111,7 +123,10 @@ def _vivid(colour: Tensor) -> Tensor:
     return colour / colour.amax(-1, keepdim=True).clamp_min(0.2)
 
 
-_VIVID = {name: (r / max(r, g, b), g / max(r, g, b), b / max(r, g, b)) for name, (r, g, b) in COLOURS.items()}
+_VIVID = {
+    name: (r / max(r, g, b), g / max(r, g, b), b / max(r, g, b))
+    for name, (r, g, b) in COLOURS.items()
+}
 
 
 def _colour_name(pixels: Tensor) -> str:
@@ -132,7 +147,9 @@ def _unit_areas() -> dict[str, float]:
 
 
 def _overlaps(mask: Tensor, place: tuple[float, float]) -> dict[str, float]:
-    """Intersection over union of a mask with every shape of its area at its place, at the best tilt."""
+    """Intersection over union of a mask with every shape of its area at its place, at the best
+    tilt.
+    """
     steps = np.arange(FRAME_SIZE) + 0.5
     tilts = np.array(TILTS)[:, None, None]
     dx = steps - place[0]
@@ -150,7 +167,9 @@ def _overlaps(mask: Tensor, place: tuple[float, float]) -> dict[str, float]:
             )
             < 0
         )
-        result[shape] = float(((outline & there).sum((-2, -1)) / (outline | there).sum((-2, -1))).max())
+        result[shape] = float(
+            ((outline & there).sum((-2, -1)) / (outline | there).sum((-2, -1))).max()
+        )
     return result
 
 
@@ -163,7 +182,9 @@ def _templates() -> Tensor:
 
 
 def _likeness(light: Tensor) -> Tensor:
-    """Correlation of the surroundings of every pixel with each picture, `[n, 6, 52, 52]`; pixel 0 there is pixel 6."""
+    """Correlation of the surroundings of every pixel with each picture, `[n, 6, 52, 52]`; pixel 0
+    there is pixel 6.
+    """
     windows = light[:, None]
     count = PICTURE_SIZE**2
     mean = F.avg_pool2d(windows, PICTURE_SIZE, 1)
@@ -185,19 +206,27 @@ def _pictures(likeness: Tensor) -> tuple[Picture, ...]:
 
 @lru_cache(maxsize=1)
 def _lights() -> tuple[Tensor, list[str]]:
-    """Brightness `[n, 64, 64]` of each pattern at every camera position, and the names of the patterns."""
+    """Brightness `[n, 64, 64]` of each pattern at every camera position, and the names of the
+    patterns.
+    """
     plain, checkerboard, striped = CHOICES["pattern"]
     views = [
         (plain, 0),
         *((checkerboard, s) for s in range(0, 32, 2)),
         *((striped, s) for s in range(0, 16, 2)),
     ]
-    lights = [drawing.wall_light(pattern, np.arange(FRAME_SIZE) + 0.5 + shift) for pattern, shift in views]
+    lights = [
+        drawing.wall_light(pattern, np.arange(FRAME_SIZE) + 0.5 + shift) for pattern, shift in views
+    ]
     return torch.from_numpy(np.stack(lights)).float(), [pattern for pattern, _ in views]
 
 
-def _wall(video_frame: Tensor, hidden: Tensor, pictures: Sequence[Picture]) -> tuple[str, str, tuple[float, ...]]:
-    """Name of the wall's colour, pattern and tint: those with the smallest error where nothing hangs or stands."""
+def _wall(
+    video_frame: Tensor, hidden: Tensor, pictures: Sequence[Picture]
+) -> tuple[str, str, tuple[float, ...]]:
+    """Name of the wall's colour, pattern and tint: those with the smallest error where nothing
+    hangs or stands.
+    """
     free = ~hidden
     free[FLOOR - 2 :] = False
     for item in pictures:
@@ -223,9 +252,13 @@ def _wall(video_frame: Tensor, hidden: Tensor, pictures: Sequence[Picture]) -> t
 
 
 def _marking(video_frame: Tensor, mask: Tensor) -> tuple[str | None, int]:
-    """The second colour inside an actor's outline and on how many pixels; None and 0 where there is none."""
+    """The second colour inside an actor's outline and on how many pixels; None and 0 where there is
+    none.
+    """
     inside = mask & ~grow(~mask[None], MARK_INSET)[0]
-    contrast = (_vivid(video_frame) - _vivid(video_frame[mask].median(0).values)).norm(dim=-1) * inside
+    contrast = (_vivid(video_frame) - _vivid(video_frame[mask].median(0).values)).norm(
+        dim=-1
+    ) * inside
     other = contrast > max(MARK_CONTRAST, float(contrast.max()) / 2)
     if (pixels := int(other.sum())) < MIN_EMBLEM:
         return None, 0
@@ -247,7 +280,9 @@ def layout_overlap(seen: Sighting, layout: Sequence[Picture]) -> float | None:
 
 
 def layout_of(visit: Sequence[Sighting]) -> list[Picture]:
-    """The pictures of a room, from a visit with a camera at rest: those in most frames that can show them."""
+    """The pictures of a room, from a visit with a camera at rest: those in most frames that can
+    show them.
+    """
     found: list[Picture] = []
     for item in (item for sighting in visit for item in sighting.pictures):
         if not _is_in(item, found):
@@ -258,7 +293,8 @@ def layout_of(visit: Sequence[Sighting]) -> list[Picture]:
 
 
 def layout_kept(first: Sequence[Sighting], back: Sequence[Sighting]) -> float | None:
-    """Share of the pictures of a room's first visit that come back, mean over the frames; None if it shows none.
+    """Share of the pictures of a room's first visit that come back, mean over the frames; None if
+    it shows none.
 
     Places that the actor hid during all of the first visit are left out.
     """
@@ -270,7 +306,9 @@ def layout_kept(first: Sequence[Sighting], back: Sequence[Sighting]) -> float | 
 
 
 def mark_of(seen: Sequence[Sighting]) -> str | None:
-    """The colour of the marking that these frames show on most pixels together; None if none shows one."""
+    """The colour of the marking that these frames show on most pixels together; None if none shows
+    one.
+    """
     pixels = Counter[str | None]()
     for sighting in seen:
         pixels[sighting.mark] += sighting.mark_area
@@ -290,19 +328,24 @@ def _covered(hidden: Tensor, item: Picture) -> bool:
 
 def _is_in(item: Picture, others: Sequence[Picture]) -> bool:
     """Whether one of the others is the same picture at about the same place."""
-    return any(it.kind == item.kind and max(abs(it.x - item.x), abs(it.y - item.y)) <= NEAR for it in others)
+    return any(
+        it.kind == item.kind and max(abs(it.x - item.x), abs(it.y - item.y)) <= NEAR
+        for it in others
+    )
 
 
 def motion_word(places: Sequence[tuple[float, float] | None], stride: int = 4) -> str | None:
     """The prompt's word for a trajectory, from the actor's place in every `stride`-th video frame.
 
-    Circling keeps its distance to the middle, bouncing is drawn downward. None for fewer than six places.
+    Circling keeps its distance to the middle, bouncing is drawn downward. None for fewer than six
+    places.
     """
     known = np.array([place for place in places if place is not None], float)
     if len(known) < 6:
         return None
     bouncing, gliding, circling = CHOICES["motion"]
-    from_middle = known[len(known) // 4 :] - FRAME_SIZE / 2  # the actor needs a moment to find its circle
+    # the actor needs a moment to find its circle
+    from_middle = known[len(known) // 4 :] - FRAME_SIZE / 2
     distance = np.hypot(*from_middle.T)
     if distance.std() < 1.5 and 12 < distance.mean() < 18:
         return circling
@@ -311,7 +354,9 @@ def motion_word(places: Sequence[tuple[float, float] | None], stride: int = 4) -
 
 
 def camera_words(video_frames: Tensor, gap: int = 2) -> list[str]:
-    """The `n - gap` words for the camera, empty where it stands still, from the shift of the wall in `gap` frames."""
+    """The `n - gap` words for the camera, empty where it stands still, from the shift of the wall
+    in `gap` frames.
+    """
     strong = video_frames.amax(-1) - video_frames.amin(-1) > SATURATION
     free = ~grow(strong, 4)
     now = video_frames[:-gap]
@@ -329,7 +374,9 @@ def camera_words(video_frames: Tensor, gap: int = 2) -> list[str]:
 
 
 def label(masks: Tensor) -> Tensor:
-    """Label the connected regions (8 neighbours) of `masks [n, h, w]` with distinct numbers from 1; 0 elsewhere."""
+    """Label the connected regions (8 neighbours) of `masks [n, h, w]` with distinct numbers from 1;
+    0 elsewhere.
+    """
     ids = torch.arange(1, masks[0].numel() + 1, dtype=torch.float32).view_as(masks[0]) * masks
     while True:
         spread = F.max_pool2d(ids[:, None], 3, 1, 1)[:, 0] * masks

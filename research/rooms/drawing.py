@@ -1,4 +1,6 @@
-"""Drawing of the world of rooms: walls with pictures on them, and an actor with an emblem, on whole clips at a time."""
+"""Drawing of the world of rooms: walls with pictures on them, and an actor with an emblem, on whole
+clips at a time.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ PICTURES = ("moon", "peak", "window", "tower", "waves", "target")
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture on a wall, by the pixel of its centre; x counts from the left edge of what the camera shows at 0."""
+    """A picture on a wall, by the pixel of its centre; x counts from the left edge of what the
+    camera shows at 0.
+    """
 
     kind: str
     x: int
@@ -67,7 +71,9 @@ def distance_to(
     tilt: np.ndarray,
     radius: np.ndarray | float,
 ) -> np.ndarray:
-    """Signed distance in pixels to a shape's outline, negative inside; `dx, dy` from its centre, tilt in radians."""
+    """Signed distance in pixels to a shape's outline, negative inside; `dx, dy` from its centre,
+    tilt in radians.
+    """
     if shape == "ball":
         return np.hypot(dx, dy) - radius
     x = np.cos(tilt) * dx + np.sin(tilt) * dy
@@ -80,7 +86,8 @@ def distance_to(
         return np.maximum(long - _CROSS_ARM * radius, short - _CROSS_WIDTH * radius)
     if shape == "triangle":  # one side below, two to the upper left and right
         return np.maximum(y, math.sqrt(0.75) * np.abs(x) - 0.5 * y) - _TRIANGLE * radius
-    # a star: fold all ten half-rays onto one, whose outline is the straight line from a tip to a valley
+    # a star: fold all ten half-rays onto one, whose outline is the straight line from a tip to a
+    # valley
     wedge = 2 * math.pi / 5
     angle = (np.arctan2(x, -y) + wedge / 2) % wedge - wedge / 2
     length = np.hypot(x, y)
@@ -108,7 +115,9 @@ def distance_to_emblem(emblem: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=len(PICTURES))
 def picture(kind: str) -> np.ndarray:
-    """A picture in its frame, `[13, 13, 3]`; nearly grey, so that only the actor has strong colours."""
+    """A picture in its frame, `[13, 13, 3]`; nearly grey, so that only the actor has strong
+    colours.
+    """
     middle = PICTURE_SIZE // 2
     y, x = np.mgrid[-middle : middle + 1, -middle : middle + 1].astype(np.float32)
     if kind == "moon":
@@ -131,7 +140,9 @@ def picture(kind: str) -> np.ndarray:
 
 
 def wall_light(pattern: str, columns: np.ndarray) -> np.ndarray:
-    """Brightness of a wall without pictures, `[64, columns]`, floor included; `columns` in pixels from the place 0."""
+    """Brightness of a wall without pictures, `[64, columns]`, floor included; `columns` in pixels
+    from the place 0.
+    """
     x = columns[None].astype(np.float32)
     y = _STEPS[:, None]
     if pattern == "checkerboard":
@@ -150,8 +161,8 @@ def draw_wall(
     pictures: Sequence[Picture],
     camera: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The wall in every video frame `[n, 64, 64, 3]` and its cover by pictures `[n, 64, 64]`; of one if the camera, in
-    whole pixels, does not move."""
+    """The wall in every video frame `[n, 64, 64, 3]` and its cover by pictures `[n, 64, 64]`; of
+    one if the camera, in whole pixels, does not move."""
     moves = bool((camera != camera[0]).any())
     left = int(camera.min())
     columns = np.arange(left, int(camera.max()) + FRAME_SIZE)
@@ -172,7 +183,9 @@ def draw_wall(
             wide[place] = picture(item.kind)[:, low - first : high - first]
             cover[place] = 1
     shown = (camera if moves else camera[:1])[:, None] - left + np.arange(FRAME_SIZE)
-    return np.moveaxis(wide[:, shown], 1, 0).clip(0, 1).astype(np.float32), np.moveaxis(cover[:, shown], 1, 0)
+    return np.moveaxis(wide[:, shown], 1, 0).clip(0, 1).astype(np.float32), np.moveaxis(
+        cover[:, shown], 1, 0
+    )
 
 
 def draw_actor(
@@ -183,8 +196,8 @@ def draw_actor(
     emblem: str,
     mark: Sequence[float],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Video frames `[n, 64, 64, 3]` with the actor and its shadow on the wall, the cover by the actor `[n, 64, 64]`,
-    and how much of the emblem faces the camera, `[n]` from 0 to 1."""
+    """Video frames `[n, 64, 64, 3]` with the actor and its shadow on the wall, the cover by the
+    actor `[n, 64, 64]`, and how much of the emblem faces the camera, `[n]` from 0 to 1."""
     count = len(pose.x)
     video_frames = np.broadcast_to(wall, (count, *wall.shape[1:])).copy()
     cover_map = np.zeros((count, FRAME_SIZE, FRAME_SIZE), np.float32)
@@ -206,9 +219,14 @@ def draw_actor(
     )
     patch *= 1 - 0.4 * shadow[..., None]
     cover = np.clip(0.5 - distance_to(shape, dx, dy=dy, tilt=tilt, radius=pose.radius), 0, 1)
-    shine = np.exp(-((dx + pose.radius * 0.3) ** 2 + (dy + pose.radius * 0.35) ** 2) / (pose.radius**2 * 0.5))
+    shine = np.exp(
+        -((dx + pose.radius * 0.3) ** 2 + (dy + pose.radius * 0.35) ** 2) / (pose.radius**2 * 0.5)
+    )
     alpha, facing = _emblem_cover(pose, emblem, dx=dx, dy=dy, tilt=tilt)
-    body = np.array(colour, np.float32) * (1 - alpha[..., None]) + np.array(mark, np.float32) * alpha[..., None]
+    body = (
+        np.array(colour, np.float32) * (1 - alpha[..., None])
+        + np.array(mark, np.float32) * alpha[..., None]
+    )
     body *= (0.86 + 0.22 * shine)[..., None]
     patch += (body.clip(0, 1) - patch) * cover[..., None]
     video_frames[which, rows, columns] = patch
@@ -219,7 +237,9 @@ def draw_actor(
 def _emblem_cover(
     pose: Pose, emblem: str, dx: np.ndarray, dy: np.ndarray, tilt: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cover of the patch by the emblem, which turns with the actor about the upright axis, and how much it faces us."""
+    """Cover of the patch by the emblem, which turns with the actor about the upright axis, and how
+    much it faces us.
+    """
     towards = np.cos(pose.turn)
     sideways = np.sin(pose.turn)
     facing = np.clip((towards - HIDDEN_BELOW) / 0.1, 0, 1)

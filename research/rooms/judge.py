@@ -1,4 +1,6 @@
-"""Evaluation of a model of the world of rooms: does a room come back as it was, does the actor keep its marking?"""
+"""Evaluation of a model of the world of rooms: does a room come back as it was, does the actor keep
+its marking?
+"""
 
 from __future__ import annotations
 
@@ -54,13 +56,18 @@ JUDGED_BLOCKS = 3  # of a room that has come back
 NO_ACTOR = FRAME_SIZE / 2  # pixels; the error of a place where no actor is found
 GAP = 2  # video frames between two that the camera's movement is read from
 LOSS_LEVEL = 0.9375  # noise level at which the denoiser's loss is measured
-MARK_FRAMES = 18  # latent frames, at least, that the marking is looked for in: it can be hidden in nine of them
+# latent frames, at least, that the marking is looked for in: it can be hidden in nine of them
+MARK_FRAMES = 18
 OTHER_VIDEO = 1_000_000  # added to a number, gives that of a video which nothing uses
 
 
 def _leaving(number: int, shown: int, away: int, before: int = 0) -> tuple[Look, ...]:
-    """A room for `shown` blocks, two others for `away` blocks, the room again for `shown` blocks."""
-    return returning_story(np.random.default_rng(number), shown, away=away, back=shown, before=before)
+    """A room for `shown` blocks, two others for `away` blocks, the room again for `shown`
+    blocks.
+    """
+    return returning_story(
+        np.random.default_rng(number), shown, away=away, back=shown, before=before
+    )
 
 
 STORIES: dict[str, Callable[[int], tuple[Look, ...]]] = {
@@ -78,19 +85,25 @@ def timeline_of(looks: Sequence[Look]) -> Timeline:
     """The timeline of a story: a prompt at each change."""
     starts = [i for i, look in enumerate(looks) if not i or look != looks[i - 1]]
     times = [divmod(CLOCK.start_seconds(start), 60) for start in starts]
-    lines = [f"{int(m)}:{s:07.4f} {looks[start].prompt}" for (m, s), start in zip(times, starts, strict=True)]
+    lines = [
+        f"{int(m)}:{s:07.4f} {looks[start].prompt}"
+        for (m, s), start in zip(times, starts, strict=True)
+    ]
     return parse_timeline("\n".join(lines), CLOCK.start_seconds(len(looks)))
 
 
 class RoomsJudge:
     """Generates and measures videos of the world of rooms, on the CPU.
 
-    The model's files may have dimensions of their own, see `assets.inspect_toy`; its profile has attention shares.
+    The model's files may have dimensions of their own, see `assets.inspect_toy`; its profile has
+    attention shares.
     """
 
     def __init__(self, weights: str | Path, autoencoder: str | Path, profile: HeadProfile):
         self.info = assets.inspect_toy(weights)
-        self.backbone = WanModel.from_state_dict(self.info.config, load_file(weights), torch.float32)
+        self.backbone = WanModel.from_state_dict(
+            self.info.config, load_file(weights), torch.float32
+        )
         self.autoencoder = load_rooms_autoencoder(autoencoder)
         self.profile = profile
         self.schedule: Schedule = schedule("self_forcing")
@@ -125,9 +138,16 @@ class RoomsJudge:
         )
 
     def latents(self, plan: RenderPlan, pictures: Mapping[str, Picture] | None = None) -> Tensor:
-        """Generate the latents of a plan, `[frames, 16, 8, 8]`; `pictures` by the names that prompts hold."""
+        """Generate the latents of a plan, `[frames, 16, 8, 8]`; `pictures` by the names that
+        prompts hold.
+        """
         job = job_of(plan).with_request(pictures=pictures or {})
-        return torch.cat([block.latents for block in make_blocks(job, WanVideoModel(self.backbone, torch.float32))])
+        return torch.cat(
+            [
+                block.latents
+                for block in make_blocks(job, WanVideoModel(self.backbone, torch.float32))
+            ]
+        )
 
     def measure_story(
         self,
@@ -144,11 +164,16 @@ class RoomsJudge:
         plan = self.plan(policy, roles, story=timeline_of(looks), seed=number, shuffle=shuffle)
         numbers = story_numbers(self.autoencoder.decode(self.latents(plan)), looks, number)
         heads = plan.config.num_layers * plan.config.num_heads
-        numbers["frames_a_head"] = plan.shape.frame_slots / heads  # of the full cache, mean over heads
+        # of the full cache, mean over heads
+        numbers["frames_a_head"] = plan.shape.frame_slots / heads
         return numbers | (self.one_block_ahead(plan, looks, number) if ahead else {})
 
-    def measure_truth(self, looks: Sequence[Look], number: int, encoded: bool, ahead: bool = False) -> Numbers:
-        """The same of the rendered video; with `encoded`, after the autoencoder's encoder and decoder."""
+    def measure_truth(
+        self, looks: Sequence[Look], number: int, encoded: bool, ahead: bool = False
+    ) -> Numbers:
+        """The same of the rendered video; with `encoded`, after the autoencoder's encoder and
+        decoder.
+        """
         video_frames = render(looks, number).video_frames
         if encoded:
             video_frames = self.autoencoder.decode(self.autoencoder.encode(video_frames))
@@ -156,14 +181,19 @@ class RoomsJudge:
         if ahead:
             first = CLOCK.frames_per_block
             seen = sightings(video_frames[first * STRIDE :: STRIDE])
-            numbers["place_error"] = float(np.mean(_place_errors(seen, _places(looks, number)[first:])))
+            numbers["place_error"] = float(
+                np.mean(_place_errors(seen, _places(looks, number)[first:]))
+            )
         return numbers
 
     @torch.no_grad()
     def one_block_ahead(self, plan: RenderPlan, looks: Sequence[Look], number: int) -> Numbers:
-        """Errors of each block after the first, predicted from the rendered ones before it: the distance in pixels
-        between the actor's place and the true one, and the squared error of the predicted flow."""
-        clean = self.autoencoder.encode(render(looks, number).video_frames).split(CLOCK.frames_per_block)
+        """Errors of each block after the first, predicted from the rendered ones before it: the
+        distance in pixels between the actor's place and the true one, and the squared error of the
+        predicted flow."""
+        clean = self.autoencoder.encode(render(looks, number).video_frames).split(
+            CLOCK.frames_per_block
+        )
         script = job_of(plan).script
         model = WanVideoModel(self.backbone, torch.float32)
         cache = plan.make_cache(torch.float32, "cpu")
@@ -222,7 +252,9 @@ def _denoised(
 
 
 def given_last_visits(looks: Sequence[Look]) -> GivenFrames:
-    """Head Forcing whose memory heads are given frames of the last visit where a room comes back, spread evenly."""
+    """Head Forcing whose memory heads are given frames of the last visit where a room comes back,
+    spread evenly.
+    """
     most = GivenFrames().memory.episodic_frames
     per_block = CLOCK.frames_per_block
     given: list[tuple[int, ...]] = []
@@ -236,13 +268,14 @@ def given_last_visits(looks: Sequence[Look]) -> GivenFrames:
 def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> Numbers:
     """Judge what a story's video frames `[n, 64, 64, 3]` have kept; `number` is the video's.
 
-    - `layout`: of the first blocks after a room comes back, how well its pictures are those of its first visit, mean
-      over the rooms that do; `layout_by_chance`: the same for pictures that another video's room has;
-    - `identity`: 1 if the marking in the last quarter, at least the last `MARK_FRAMES` latent frames, has the colour of
-      the first block's, else 0; None without one there; `identity_by_chance`: the same for the colour that the actor
-      of another video has;
-    - what the prompts say, in the last quarter: `background`, `pattern`, `shape`, `single`, the overlap with the named
-      `outline`, the word of the motion, `moves`, and that of the `camera`.
+    - `layout`: of the first blocks after a room comes back, how well its pictures are those of its
+      first visit, mean over the rooms that do; `layout_by_chance`: the same for pictures that
+      another video's room has;
+    - `identity`: 1 if the marking in the last quarter, at least the last `MARK_FRAMES` latent
+      frames, has the colour of the first block's, else 0; None without one there;
+      `identity_by_chance`: the same for the colour that the actor of another video has;
+    - what the prompts say, in the last quarter: `background`, `pattern`, `shape`, `single`, the
+      overlap with the named `outline`, the word of the motion, `moves`, and that of the `camera`.
     """
     frames = len(looks) * CLOCK.frames_per_block
     per_block = CLOCK.frames_per_block
@@ -266,8 +299,14 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
             strict=True,
         )
     )
-    layouts = [layout_kept([seen[i] for i in visit], [seen[i] for i in back]) for visit, back in pairs]
-    others = {i: Layout(number, looks[i // per_block].room, version=1).pictures() for _, back in pairs for i in back}
+    layouts = [
+        layout_kept([seen[i] for i in visit], [seen[i] for i in back]) for visit, back in pairs
+    ]
+    others = {
+        i: Layout(number, looks[i // per_block].room, version=1).pictures()
+        for _, back in pairs
+        for i in back
+    }
     strange = [layout_overlap(seen[i], layout) for i, layout in others.items()]
     start = mark_of([seen[i] for i in first])
     end = mark_of([seen[i] for i in marked])
@@ -294,7 +333,9 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
 
 
 def _returns(looks: Sequence[Look]) -> list[tuple[list[int], list[int]]]:
-    """For every room that comes back: the latent frames of its first visit, and the first ones of the later visit."""
+    """For every room that comes back: the latent frames of its first visit, and the first ones of
+    the later visit.
+    """
     first: dict[str, range] = {}
     pairs = []
     for visit in visits(looks):

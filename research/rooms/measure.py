@@ -1,4 +1,6 @@
-"""The command `rooms`: the tables and verdicts of `evidence/PREREGISTRATION.md`, of the embedded model."""
+"""The command `rooms`: the tables and verdicts of `evidence/PREREGISTRATION.md`, of the embedded
+model.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def rooms(args: argparse.Namespace) -> Result:
-    """Measure what is missing, then write the tables that are asked for, and the verdicts of all that were measured."""
+    """Measure what is missing, then write the tables that are asked for, and the verdicts of all
+    that were measured.
+    """
     if args.videos > 1000:
         raise HeadForcingError(f"--videos must be from 1 to 1000, got {args.videos}")
     student = stored_gate("student")
@@ -80,7 +84,11 @@ def rooms(args: argparse.Namespace) -> Result:
     by = measured_by()
     for name in asked:
         found[name] = {**answers[name].to_dict(), "weights": by}
-        texts.append(write_result(args.out, name, text=answers[name].text(), found=found[name], indent=None)["text"])
+        texts.append(
+            write_result(args.out, name, text=answers[name].text(), found=found[name], indent=None)[
+                "text"
+            ]
+        )
     verdicts = [gate(student["memory"], base["memory"]), *verdicts_of(answers)]
     beside = secondary(answers, student["effects"]["0"])
     told = {
@@ -94,13 +102,17 @@ def rooms(args: argparse.Namespace) -> Result:
 
 
 def stored_gate(name: str) -> dict[str, Any]:
-    """The gate's stored numbers of the `student`, the embedded model, or of its `base`; HeadForcingError where they are
-    of other files than those that are measured now."""
+    """The gate's stored numbers of the `student`, the embedded model, or of its `base`;
+    HeadForcingError where they are of other files than those that are measured now."""
     path = GATES / f"{name}.gate.json"
     files = measured_files()
     found: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    if found["autoencoder"] != files["autoencoder"] or (name == "student" and found["weights"] != files["model"]):
-        raise HeadForcingError(f"{path} was not measured on the embedded model: measure it with the command `gate`")
+    if found["autoencoder"] != files["autoencoder"] or (
+        name == "student" and found["weights"] != files["model"]
+    ):
+        raise HeadForcingError(
+            f"{path} was not measured on the embedded model: measure it with the command `gate`"
+        )
     return found
 
 
@@ -144,7 +156,8 @@ def measured(judge: RoomsJudge, job: VideoJob) -> Numbers:
 def answer_of(name: str, videos: int, known: Known) -> Answer:
     """A table of the measurements; rows that have not all of the videos are empty.
 
-    A video without a marking in the first block, which is the same in all rows but the rendered ones, has no identity.
+    A video without a marking in the first block, which is the same in all rows but the rendered
+    ones, has no identity.
     """
     table = ROOMS_TABLES[name]
 
@@ -155,7 +168,9 @@ def answer_of(name: str, videos: int, known: Known) -> Answer:
         return [dict(video) for video in found if video is not None]
 
     modelled = [stored(entry) for entry in table.entries]
-    unmarked = {i for found in modelled for i, video in enumerate(found) if video["identity"] is None}
+    unmarked = {
+        i for found in modelled for i, video in enumerate(found) if video["identity"] is None
+    }
 
     def measured_row(row: Entry | Rendered) -> list[Numbers]:
         found = stored(row)

@@ -1,4 +1,6 @@
-"""Measurements of the embedded model: the files and the code that they are of, and their journal."""
+"""Measurements of the embedded model: the files and the code that they are of, and their
+journal.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,25 @@ Known = dict[str, Numbers]
 """The numbers of every measured video, by its key."""
 Job = TypeVar("Job")
 MEASURED_BY = (
-    words, scenes, drawing, stories, rooms_autoencoder, detector, judge, word_hash, ablations,
-    head_cache, policy, roles, cached_scenes, rules, told_returns,
-)  # fmt: skip
-"""The modules that define what a measured number is; a change of one of them makes earlier measurements unusable."""
+    words,
+    scenes,
+    drawing,
+    stories,
+    rooms_autoencoder,
+    detector,
+    judge,
+    word_hash,
+    ablations,
+    head_cache,
+    policy,
+    roles,
+    cached_scenes,
+    rules,
+    told_returns,
+)
+"""The modules that define what a measured number is; a change of one of them makes earlier
+measurements unusable.
+"""
 
 
 def embedded_profile() -> HeadProfile:
@@ -71,8 +88,9 @@ def complete(
     measured: Callable[[Job], Numbers],
     quiet: bool,
 ) -> Known:
-    """Measure the jobs, by the keys of videos, that the journal does not know, append each to it, and return all that
-    is known. Raises HeadForcingError for a journal of another model or by other code."""
+    """Measure the jobs, by the keys of videos, that the journal does not know, append each to it,
+    and return all that is known. Raises HeadForcingError for a journal of another model or by other
+    code."""
     by = measured_by()
     with claimed(journal):
         known = _read(journal, by)
@@ -84,7 +102,9 @@ def complete(
                 disable=quiet,
             ):
                 found = measured(jobs[key]).items()
-                known[key] = {name: None if value is None else round(value, 5) for name, value in found}
+                known[key] = {
+                    name: None if value is None else round(value, 5) for name, value in found
+                }
                 file.write(json.dumps({"video": key, "weights": by, "numbers": known[key]}) + "\n")
                 file.flush()
     return known
@@ -100,7 +120,9 @@ def _read(journal: Path, by: str) -> Known:
     lines = [json.loads(line) for line in whole.splitlines()]
     if any(line["weights"] != by for line in lines):
         raise HeadForcingError(
-            f"{journal} was measured with another model, autoencoder or head profile, or by other code (one of "
-            f"{', '.join(module.__name__.rpartition('.')[2] for module in MEASURED_BY)}); choose another folder"
+            f"{journal} was measured with another model, autoencoder or head profile, or by other "
+            "code (one of "
+            f"{', '.join(module.__name__.rpartition('.')[2] for module in MEASURED_BY)}); choose "
+            "another folder"
         )
     return {line["video"]: line["numbers"] for line in lines}

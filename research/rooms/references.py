@@ -1,7 +1,8 @@
-"""The command `references`: does the layout of a room appear that is shown only as a picture? Exploratory.
+"""The command `references`: does the layout of a room appear that is shown only as a picture?
+Exploratory.
 
-A room for four blocks, then one that the story has not shown, whose prompt holds a picture: a frame of that room as the
-world draws it, or of the same room in another video, or none.
+A room for four blocks, then one that the story has not shown, whose prompt holds a picture: a frame
+of that room as the world draws it, or of the same room in another video, or none.
 """
 
 from __future__ import annotations
@@ -53,7 +54,11 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 def references(args: argparse.Namespace) -> Result:
     """Make all videos, then write `references.md` and `references.json`."""
     judge = embedded_judge()
-    rows = {f"{shown}, roles by {rule}": (shown, rule) for rule in RULES for shown in (NONE, RIGHT, WRONG)}
+    rows = {
+        f"{shown}, roles by {rule}": (shown, rule)
+        for rule in RULES
+        for shown in (NONE, RIGHT, WRONG)
+    }
     with claimed(args.out / "references.json"):
         torch.set_num_threads(1)
         todo = tqdm(range(FIRST, FIRST + args.videos), unit="story", disable=args.json)
@@ -64,20 +69,30 @@ def references(args: argparse.Namespace) -> Result:
 
 
 def measure(judge: RoomsJudge, number: int, shown: str, rule: str) -> Numbers:
-    """Make one video, and look for the layout of the room, and for that of the wrong picture, in its second scene."""
+    """Make one video, and look for the layout of the room, and for that of the wrong picture, in
+    its second scene.
+    """
     looks = returning_story(np.random.default_rng(number), SHOWN, away=0, back=0, before=BEFORE)
     story = timeline_of(looks)
-    pictures = {} if shown == NONE else {"room": _picture(judge, looks, number, wrong=shown == WRONG)}
+    pictures = (
+        {} if shown == NONE else {"room": _picture(judge, looks, number, wrong=shown == WRONG)}
+    )
     if pictures:  # the model reads the same words
         *others, last = (segment.text for segment in story.segments)
         named = "|".join([*others, last.replace(" room", " @room")])
         story = parse_timeline(named, CLOCK.start_seconds(len(looks)), references=("room",))
     latents = judge.latents(judge.plan(CachePolicy(), rule, story, number), pictures)
-    seen = sightings(judge.autoencoder.decode(latents)[STRIDE * BEFORE * CLOCK.frames_per_block :: STRIDE])
+    seen = sightings(
+        judge.autoencoder.decode(latents)[STRIDE * BEFORE * CLOCK.frames_per_block :: STRIDE]
+    )
     layouts = [Layout(number, looks[-1].room, version).pictures() for version in (0, 1)]
-    found: list[Sequence[float | None]] = [[layout_overlap(each, layout) for each in seen] for layout in layouts]
+    found: list[Sequence[float | None]] = [
+        [layout_overlap(each, layout) for each in seen] for layout in layouts
+    ]
     found.append([sighting.overlaps.get(looks[-1].shape, 0.0) for sighting in seen])
-    return {column: mean(values, decides=False) for column, values in zip(COLUMNS, found, strict=True)}
+    return {
+        column: mean(values, decides=False) for column, values in zip(COLUMNS, found, strict=True)
+    }
 
 
 def _picture(judge: RoomsJudge, looks: Sequence[Look], number: int, wrong: bool) -> Picture:
@@ -92,6 +107,8 @@ def _picture(judge: RoomsJudge, looks: Sequence[Look], number: int, wrong: bool)
 
 
 def table(videos: Mapping[str, Sequence[Numbers]]) -> str:
-    """The rows with means and 95 % intervals, and each row's layout minus that without a picture."""
+    """The rows with means and 95 % intervals, and each row's layout minus that without a
+    picture.
+    """
     floors = {row: f"{NONE}, roles by {row.rpartition(' ')[2]}" for row in videos}
     return means_table(videos, COLUMNS, floors, "layout minus no picture")

@@ -1,4 +1,6 @@
-"""The command `returns`: what `evidence/PREREGISTRATION_2.md` says is measured, of rooms that come back."""
+"""The command `returns`: what `evidence/PREREGISTRATION_2.md` says is measured, of rooms that come
+back.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def returns(args: argparse.Namespace) -> Result:
     """Measure what is missing, then write `returns.md` and `returns.json`."""
-    judges = {rule: embedded_judge(with_rule(embedded_profile(), rule)) for rule in ("quota", "function")}
+    judges = {
+        rule: embedded_judge(with_rule(embedded_profile(), rule)) for rule in ("quota", "function")
+    }
 
     def measured(job: tuple[str, int]) -> Numbers:
         (policy, rule), number = ROWS[job[0]], job[1]
@@ -105,7 +109,9 @@ def _key(row: str, number: int) -> str:
 
 
 def verdicts_of(videos: Mapping[str, Sequence[Numbers]]) -> list[Verdict]:
-    """R1 and R2, each only where the ceiling is clearly above the floor, with Holm's correction over both."""
+    """R1 and R2, each only where the ceiling is clearly above the floor, with Holm's correction
+    over both.
+    """
     layouts = {row: values_of(made, "layout") for row, made in videos.items()}
     room = mean_interval(differences(layouts[CEILING], layouts[FLOOR]))
     kept = mean_interval(layouts[PRESET])
@@ -137,5 +143,8 @@ def table(videos: Mapping[str, Sequence[Numbers]]) -> str:
     """The rows with their means and intervals, differences from the floor, and the verdicts."""
     means = means_table(videos, COLUMNS, dict.fromkeys(videos, FLOOR), "layout minus Head Forcing")
     room = differences(values_of(videos[BOTH], "layout"), values_of(videos[PRESET], "layout"))
-    beside = f"Beside: layout, roles by function minus by quota, both with scenes: {shown(mean_interval(room))}."
+    beside = (
+        "Beside: layout, roles by function minus by quota, both with scenes: "
+        f"{shown(mean_interval(room))}."
+    )
     return "\n\n".join([means, verdict_table(verdicts_of(videos)), beside])

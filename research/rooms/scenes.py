@@ -1,10 +1,13 @@
 """The world of rooms, a procedural renderer whose stories need a memory.
 
-A prompt such as `a red ball bouncing in the navy checkerboard room` names an actor and a room by its wall. Three things
+A prompt such as `a red ball bouncing in the navy checkerboard room` names an actor and a room by
+its wall. Three things
 it does not say, and a model has to keep in mind:
 
-- the *layout* of a room, different in every video: which three of six kinds of picture hang where, and the wall's tint;
-- the *marking* of the actor, an emblem in a second colour, which is hidden most of the time after the first block;
+- the *layout* of a room, different in every video: which three of six kinds of picture hang where,
+and the wall's tint;
+- the *marking* of the actor, an emblem in a second colour, which is hidden most of the time after
+the first block;
 - speed, phase and turning of the actor, which follow from the last frames.
 """
 
@@ -32,7 +35,8 @@ from .drawing import (
     draw_wall,
 )
 
-PAN_PIXELS = 2  # per video frame, so that a latent frame (four video frames) moves by exactly one latent pixel
+# per video frame, so that a latent frame (four video frames) moves by exactly one latent pixel
+PAN_PIXELS = 2
 CLOCK = BlockClock()
 COLOURS = {
     "red": (0.92, 0.14, 0.14),
@@ -65,7 +69,9 @@ _CONTRAST = 0.45  # least distance in RGB between an actor and its emblem
 
 @dataclass(frozen=True)
 class Layout:
-    """Contents of a room of one video: pictures on 64 columns of wall after another, and the tint of the wall."""
+    """Contents of a room of one video: pictures on 64 columns of wall after another, and the tint
+    of the wall.
+    """
 
     seed: int
     room: str
@@ -77,7 +83,9 @@ class Layout:
         return 1 + TINT * self._rng(-1).uniform(-1, 1, 3)
 
     def pictures(self, panel: int = 0) -> tuple[Picture, ...]:
-        """The pictures on columns `64 * panel` to `64 * panel + 63`; panel 0 is what a camera at rest shows."""
+        """The pictures on columns `64 * panel` to `64 * panel + 63`; panel 0 is what a camera at
+        rest shows.
+        """
         rng = self._rng(panel)
         kinds = rng.choice(PICTURES, PICTURES_PER_ROOM, replace=False)
         places = rng.choice(len(_COLUMNS) * len(_ROWS), PICTURES_PER_ROOM, replace=False)
@@ -97,7 +105,9 @@ class Layout:
         return [item for panel in panels for item in self.pictures(panel)]
 
     def _rng(self, part: int) -> np.random.Generator:
-        return np.random.default_rng((self.seed, zlib.crc32(self.room.encode()), self.version, part + 2**20))
+        return np.random.default_rng(
+            (self.seed, zlib.crc32(self.room.encode()), self.version, part + 2**20)
+        )
 
 
 @dataclass(frozen=True)
@@ -109,7 +119,9 @@ class Marking:
 
     @classmethod
     def draw(cls, looks: Sequence[Look], seed: int) -> Marking:
-        """The marking of a video; its colour is far from all that its prompts give to the actor, if there is such."""
+        """The marking of a video; its colour is far from all that its prompts give to the actor, if
+        there is such.
+        """
         rng = np.random.default_rng((seed, 1))
         emblem = str(rng.choice(EMBLEMS))
         order = rng.permutation(tuple(COLOURS)).tolist()
@@ -144,7 +156,9 @@ def looks_of_frames(looks: Sequence[Look]) -> list[Look]:
 
 
 def camera_path(per_frame: Sequence[Look]) -> np.ndarray:
-    """Pixels that the camera has moved to the right at each video frame; 0 wherever a room is entered."""
+    """Pixels that the camera has moved to the right at each video frame; 0 wherever a room is
+    entered.
+    """
     places = [0]
     for before, look in pairwise(per_frame):
         places.append(places[-1] + CAMERAS[look.camera] if before.room == look.room else 0)
@@ -152,12 +166,16 @@ def camera_path(per_frame: Sequence[Look]) -> np.ndarray:
 
 
 def render(looks: Sequence[Look], seed: int, versions: Sequence[int] | None = None) -> Clip:
-    """Render a video from one look per block of three latent frames; 12 blocks give 141 video frames.
+    """Render a video from one look per block of three latent frames; 12 blocks give 141 video
+    frames.
 
-    `versions`, one number per block, gives another number to blocks that shall show other layouts of the same rooms.
+    `versions`, one number per block, gives another number to blocks that shall show other layouts
+    of the same rooms.
     """
     versions = versions or [0] * len(looks)
-    layouts = tuple(Layout(seed, look.room, version) for look, version in zip(looks, versions, strict=True))
+    layouts = tuple(
+        Layout(seed, look.room, version) for look, version in zip(looks, versions, strict=True)
+    )
     marking = Marking.draw(looks, seed)
     pose = poses(looks, seed)
     per_frame = looks_of_frames(looks)
@@ -185,7 +203,9 @@ def render(looks: Sequence[Look], seed: int, versions: Sequence[int] | None = No
             mark=mark,
         )
         parts.append((*drawn, covered * (1 - drawn[1])))
-    video_frames, shape, facing, pictures = map(torch.from_numpy, map(np.concatenate, zip(*parts, strict=True)))
+    video_frames, shape, facing, pictures = map(
+        torch.from_numpy, map(np.concatenate, zip(*parts, strict=True))
+    )
     return Clip(
         video_frames,
         shape,
@@ -199,7 +219,9 @@ def render(looks: Sequence[Look], seed: int, versions: Sequence[int] | None = No
 
 
 def poses(looks: Sequence[Look], seed: int) -> Pose:
-    """The actor in every video frame: it moves as the prompts say, and turns from the second block on."""
+    """The actor in every video frame: it moves as the prompts say, and turns from the second block
+    on.
+    """
     rng = np.random.default_rng((seed, 2))
     actor = _Actor(rng)
     per_frame = looks_of_frames(looks)

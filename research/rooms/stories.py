@@ -12,7 +12,8 @@ from ...headforcing_core.demo.words import CHOICES, Look
 from .scenes import BACKGROUNDS
 
 BLOCKS = 12  # of a clip in training: 36 latent frames, 9 seconds
-CHANGE_ODDS = 0.55  # of another room at a block, in the other clips: a fifth of all blocks are returns
+# of another room at a block, in the other clips: a fifth of all blocks are returns
+CHANGE_ODDS = 0.55
 ONE_ROOM = 0.20
 PANNING = 0.15  # of clips in one room with a camera that stands still, and with one that pans
 ACTOR_CHANGE = 0.25  # of clips in which a prompt changes a property of the actor
@@ -42,7 +43,8 @@ def random_story(rng: np.random.Generator, blocks: int = BLOCKS) -> tuple[Look, 
 def draw_rooms(rng: np.random.Generator, first: Look, count: int) -> list[tuple[str, str]]:
     """`count` different rooms `(background, pattern)` with that of a look as the first.
 
-    In half of the cases the second has the first one's colour and another pattern. All others have their own colours.
+    In half of the cases the second has the first one's colour and another pattern. All others have
+    their own colours.
     """
     rooms = [(first.background, first.pattern)]
     if count > 1 and rng.random() < CONFUSED:
@@ -77,7 +79,8 @@ def _wander(
 def returning_story(
     rng: np.random.Generator, shown: int, away: int, back: int = 1, before: int = 0
 ) -> tuple[Look, ...]:
-    """A room for `shown` blocks, two others in turn for `away` blocks, then the first again for `back` blocks.
+    """A room for `shown` blocks, two others in turn for `away` blocks, then the first again for
+    `back` blocks.
 
     With `before` the story begins in yet another room for so many blocks.
     """
@@ -86,18 +89,25 @@ def returning_story(
     stays = max(1, -(-away // 2))  # blocks in each of the other rooms
     others = [(second, third)[block // stays] for block in range(away)]
     visits = opening * before + [first] * shown + others + [first] * back
-    return tuple(replace(look, background=background, pattern=pattern) for background, pattern in visits)
+    return tuple(
+        replace(look, background=background, pattern=pattern) for background, pattern in visits
+    )
 
 
-def round_story(rng: np.random.Generator, rooms: int = 8, stay: int = 6, again: int = 2) -> tuple[Look, ...]:
+def round_story(
+    rng: np.random.Generator, rooms: int = 8, stay: int = 6, again: int = 2
+) -> tuple[Look, ...]:
     """All rooms for `stay` blocks each, then each for `again` blocks in the same order.
 
-    In 6 blocks every room has two candidates for episodic memory, which considers one in three blocks.
+    In 6 blocks every room has two candidates for episodic memory, which considers one in three
+    blocks.
     """
     look = Look.draw(rng)
     drawn = draw_rooms(rng, look, rooms)
     shown = [room for blocks in (stay, again) for room in drawn for _ in range(blocks)]
-    return tuple(replace(look, background=background, pattern=pattern) for background, pattern in shown)
+    return tuple(
+        replace(look, background=background, pattern=pattern) for background, pattern in shown
+    )
 
 
 def visits(looks: Sequence[Look]) -> list[range]:
@@ -107,7 +117,9 @@ def visits(looks: Sequence[Look]) -> list[range]:
 
 
 def last_visits(looks: Sequence[Look]) -> list[range]:
-    """For every block the visit before to its room, other rooms between; empty where the room is new."""
+    """For every block the visit before to its room, other rooms between; empty where the room is
+    new.
+    """
     found: list[range] = []
     last: dict[str, range] = {}
     for visit in visits(looks):
@@ -118,7 +130,9 @@ def last_visits(looks: Sequence[Look]) -> list[range]:
 
 
 def returns(looks: Sequence[Look]) -> list[int]:
-    """For every block, after how many blocks its room is shown again; 0 in the rest of a visit and at the first one."""
+    """For every block, after how many blocks its room is shown again; 0 in the rest of a visit and
+    at the first one.
+    """
     last_seen: dict[str, int] = {}
     gaps = []
     for block, look in enumerate(looks):

@@ -1,4 +1,6 @@
-"""The tables of `evidence/PREREGISTRATION.md`: rows, stories and numbers of videos, as they were written down."""
+"""The tables of `evidence/PREREGISTRATION.md`: rows, stories and numbers of videos, as they were
+written down.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,32 @@ ABLATED = {
     "memory": "memory heads without the middle",
 }
 COLUMNS = (
-    "frames_a_head", "layout", "layout_by_chance", "identity", "identity_by_chance",
-    "background", "pattern", "shape", "single", "outline", "moves", "camera",
-)  # fmt: skip
+    "frames_a_head",
+    "layout",
+    "layout_by_chance",
+    "identity",
+    "identity_by_chance",
+    "background",
+    "pattern",
+    "shape",
+    "single",
+    "outline",
+    "moves",
+    "camera",
+)
 
 NOTE = (
-    "Layout, and layout by chance: on the first three blocks after a room comes back. Marking, and marking by chance: "
-    "the last quarter, at least 18 latent frames. The rest but the size: the last quarter."
+    "Layout, and layout by chance: on the first three blocks after a room comes back. Marking, and "
+    "marking by chance: the last quarter, at least 18 latent frames. The rest but the size: the "
+    "last quarter."
 )
 AHEAD = (
-    "Place and loss: of every block after the first, predicted from the rendered ones before it; for rendered rows the "
-    "error of the place is the detector's."
+    "Place and loss: of every block after the first, predicted from the rendered ones before it; "
+    "for rendered rows the error of the place is the detector's."
 )
 SAME_NUMBERS = (
-    "The tables h1_45, h1_90 and h1_180 have videos of the same numbers, with the same actors, rooms and layouts, and "
-    "are therefore not independent of each other."
+    "The tables h1_45, h1_90 and h1_180 have videos of the same numbers, with the same actors, "
+    "rooms and layouts, and are therefore not independent of each other."
 )
 _POLICY = CachePolicy()
 _WITHOUT = {  # Head Forcing with the heads of one role ablated
@@ -54,11 +67,14 @@ _TRUTH = (
 
 
 def window(frames: int, sink: int = 0) -> Entry:
-    """One cache for all heads: `sink` first frames and the last ones, `frames` in total with the current block of 3.
+    """One cache for all heads: `sink` first frames and the last ones, `frames` in total with the
+    current block of 3.
 
     Temporal indices count from 0 in the context, as in Head Forcing.
     """
-    policy = CachePolicy.uniform(RolePolicy(sink_frames=sink, recent_frames=frames - sink - 3), "contiguous")
+    policy = CachePolicy.uniform(
+        RolePolicy(sink_frames=sink, recent_frames=frames - sink - 3), "contiguous"
+    )
     label = f"window of {frames}" if not sink else f"sink {sink} + window of {frames - sink}"
     return Entry(f"{label}, re-encoded", f"window_{frames}_sink_{sink}", given=policy)
 
@@ -117,14 +133,16 @@ ROOMS_TABLES: dict[str, Question] = {
         Entry(BY_FUNCTION, "head_forcing", roles="function"),
     ),
     "h3": _table(
-        "Are heads what they are called? The heads of one role are ablated at a time, inside the trained length.",
+        "Are heads what they are called? The heads of one role are ablated at a time, inside the "
+        "trained length.",
         "twelve_blocks",
         82_000,
         *(Entry(label, f"without_{role}", given=_WITHOUT[role]) for role, label in ABLATED.items()),
         all_frames=True,
     ),
     "h4": _table(
-        "Eight rooms, more than there are entries, and each again: which rule of admission keeps them?",
+        "Eight rooms, more than there are entries, and each again: which rule of admission keeps "
+        "them?",
         "eight_rooms",
         83_000,
         Entry(UNIFORM, "uniform_admission"),

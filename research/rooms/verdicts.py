@@ -1,9 +1,11 @@
-"""The verdicts of `evidence/PREREGISTRATION.md`, computed from measured tables by the rule written there.
+"""The verdicts of `evidence/PREREGISTRATION.md`, computed from measured tables by the rule written
+there.
 
-A hypothesis is supported or refuted where the 95 % interval of paired differences lies beyond the bound written down;
-everything between is undecided. A verdict is sure if, besides, the sign-flip test of the differences minus that bound
-stays at most 5 % after Holm's correction over the five hypotheses. For H2 it is the larger p-value of two differences,
-from uniform memory and from the mean shuffle.
+A hypothesis is supported or refuted where the 95 % interval of paired differences lies beyond the
+bound written down; everything between is undecided. A verdict is sure if, besides, the sign-flip
+test of the differences minus that bound stays at most 5 % after Holm's correction over the five
+hypotheses. For H2 it is the larger p-value of two differences, from uniform memory and from the
+mean shuffle.
 """
 
 from __future__ import annotations
@@ -49,17 +51,20 @@ UNDECIDED = "undecided"
 UNMEASURED = "not measured"
 GATE_STUDENT = 0.4
 GATE_BASE = 0.6
-EQUAL = 0.03  # H2: an interval of profile minus mean shuffle inside plus and minus this says that roles do not matter
+# H2: an interval of profile minus mean shuffle inside plus and minus this says that roles do not
+# matter
+EQUAL = 0.03
 FACTS = {"local": "place_error", "anchor": "identity", "memory": "layout"}
 """H3: the hidden fact that each role's ablation has to cost most."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict of a hypothesis' primary endpoint, with the numbers that it follows from, in words and for JSON.
+    """Verdict of a hypothesis' primary endpoint, with the numbers that it follows from, in words
+    and for JSON.
 
-    `p` is of the sign-flip test that belongs to the outcome, 1 without a measurement; `holm` is corrected over all
-    hypotheses.
+    `p` is of the sign-flip test that belongs to the outcome, 1 without a measurement; `holm` is
+    corrected over all hypotheses.
     """
 
     name: str
@@ -81,7 +86,9 @@ class Verdict:
 def gate(student: float, base: float) -> Verdict:
     """H0: what the student and the base remember, against what was asked of them."""
     passes = student >= GATE_STUDENT and base >= GATE_BASE
-    found = f"student {student:.3f} of at least {GATE_STUDENT}, base {base:.3f} of at least {GATE_BASE}"
+    found = (
+        f"student {student:.3f} of at least {GATE_STUDENT}, base {base:.3f} of at least {GATE_BASE}"
+    )
     numbers = {"student": student, "base": base}
     return Verdict(
         "H0",
@@ -100,14 +107,16 @@ def difference(
     below: float,
     enough: float = ENOUGH,
 ) -> Verdict:
-    """H1, H4, H5, from paired differences of which `enough` decide: supported with an interval above one bound, refuted
-    with one below the other."""
+    """H1, H4, H5, from paired differences of which `enough` decide: supported with an interval
+    above one bound, refuted with one below the other."""
     interval = mean_interval(values)
     if interval is None:
         return Verdict(name, claim, UNMEASURED, "no values")
     outcome = UNDECIDED
     if interval.count >= enough:
-        outcome = SUPPORTS if interval.low > above else REFUTES if interval.high < below else UNDECIDED
+        outcome = (
+            SUPPORTS if interval.low > above else REFUTES if interval.high < below else UNDECIDED
+        )
     p = p_against(values, below if outcome == REFUTES else above)
     return Verdict(
         name,
@@ -156,11 +165,19 @@ def roles_matter(shuffles: Sequence[Values], even: Values) -> Verdict:
 
 
 def names_of_heads(costs: Mapping[str, Mapping[str, Values]]) -> Verdict:
-    """H3, from `costs[role][fact]`: what ablating a role's heads costs in a fact, per video, in standard deviations."""
+    """H3, from `costs[role][fact]`: what ablating a role's heads costs in a fact, per video, in
+    standard deviations.
+    """
     name = "H3"
     claim = "heads are what they are called"
-    found = {role: {fact: mean_interval(values) for fact, values in facts.items()} for role, facts in costs.items()}
-    means = {role: {fact: each.mean for fact, each in facts.items() if each} for role, facts in found.items()}
+    found = {
+        role: {fact: mean_interval(values) for fact, values in facts.items()}
+        for role, facts in costs.items()
+    }
+    means = {
+        role: {fact: each.mean for fact, each in facts.items() if each}
+        for role, facts in found.items()
+    }
     if set(costs) != set(FACTS) or any(len(facts) < len(FACTS) for facts in means.values()):
         return Verdict(name, claim, UNMEASURED, "no values")
     leads = {}
@@ -186,9 +203,14 @@ def names_of_heads(costs: Mapping[str, Mapping[str, Values]]) -> Verdict:
     numbers = {
         "largest": largest,
         "leads": {role: lead and asdict(lead) for role, lead in leads.items()},
-        "costs": {role: {fact: cost and asdict(cost) for fact, cost in facts.items()} for role, facts in found.items()},
+        "costs": {
+            role: {fact: cost and asdict(cost) for fact, cost in facts.items()}
+            for role, facts in found.items()
+        },
     }
-    words = f"own fact costs most in {largest} of {len(FACTS)} roles; lead over the next fact: {ahead}"
+    words = (
+        f"own fact costs most in {largest} of {len(FACTS)} roles; lead over the next fact: {ahead}"
+    )
     return Verdict(name, claim, outcome=outcome, found=words, p=p, numbers=numbers)
 
 
@@ -211,13 +233,18 @@ def verdict_table(verdicts: Sequence[Verdict]) -> str:
 
 
 def costs_table(verdicts: Sequence[Verdict]) -> list[str]:
-    """Lines with H3's tables: what the ablation of each role costs in each hidden fact; none without them."""
+    """Lines with H3's tables: what the ablation of each role costs in each hidden fact; none
+    without them.
+    """
     numbers = next((verdict.numbers for verdict in verdicts if verdict.name == "H3"), None)
     if numbers is None:
         return []
     facts = FACTS.values()
     costs = numbers["costs"]
-    lines = [[f"{role} heads", *(told(Interval(**costs[role][fact])) for fact in facts)] for role in FACTS]
+    lines = [
+        [f"{role} heads", *(told(Interval(**costs[role][fact])) for fact in facts)]
+        for role in FACTS
+    ]
     head = ["H3: ablated", *(fact.replace("_", " ") for fact in facts)]
     return [
         "",
@@ -233,13 +260,19 @@ def means_table(
     floors: Mapping[str, str],
     gain: str,
 ) -> str:
-    """A Markdown table of means with 95 % intervals, and of what each row's layout has above that of its floor, under
-    the heading `gain`; `floors` are by row the row that it is compared with, which may be itself."""
+    """A Markdown table of means with 95 % intervals, and of what each row's layout has above that
+    of its floor, under the heading `gain`; `floors` are by row the row that it is compared with,
+    which may be itself."""
     lines = []
     for row, made in videos.items():
         means = {column: mean_interval(values_of(made, column)) for column in columns}
-        cells = [f"{it.mean:.2f}" if it and column == "frames_a_head" else shown(it) for column, it in means.items()]
-        above = mean_interval(differences(values_of(made, "layout"), values_of(videos[floors[row]], "layout")))
+        cells = [
+            f"{it.mean:.2f}" if it and column == "frames_a_head" else shown(it)
+            for column, it in means.items()
+        ]
+        above = mean_interval(
+            differences(values_of(made, "layout"), values_of(videos[floors[row]], "layout"))
+        )
         lines.append([row, *cells, shown(None if floors[row] == row else above)])
     return markdown_table(["", *(column.replace("_", " ") for column in columns), gain], lines)
 
@@ -252,19 +285,30 @@ def shown(interval: Interval | None) -> str:
     return "–" if interval is None else interval.text(count="; {}")
 
 
-def costs_of(ours: Sequence[Numbers], ablated: Mapping[str, Sequence[Numbers]]) -> dict[str, dict[str, Values]]:
-    """`costs[role][fact]` per video: how much worse a fact is with a role's heads ablated, in standard deviations over
-    the videos of Head Forcing and of the three ablations together. Only errors are worse where they are larger."""
+def costs_of(
+    ours: Sequence[Numbers], ablated: Mapping[str, Sequence[Numbers]]
+) -> dict[str, dict[str, Values]]:
+    """`costs[role][fact]` per video: how much worse a fact is with a role's heads ablated, in
+    standard deviations over the videos of Head Forcing and of the three ablations together. Only
+    errors are worse where they are larger."""
     costs: dict[str, dict[str, Values]] = {role: {} for role in ablated}
     for fact in FACTS.values():
         sign = 1 if fact == "place_error" else -1
         whole = values_of(ours, fact)
-        every = [value for row in (ours, *ablated.values()) for video in row if (value := video.get(fact)) is not None]
+        every = [
+            value
+            for row in (ours, *ablated.values())
+            for video in row
+            if (value := video.get(fact)) is not None
+        ]
         variance = float(np.var(every, ddof=1)) if len(every) > 1 else 0.0
-        deviation = math.sqrt(variance) if variance > 1e-12 else math.inf  # equal values: differences count nothing
+        # equal values: differences count nothing
+        deviation = math.sqrt(variance) if variance > 1e-12 else math.inf
         for role, videos in ablated.items():
             worse = differences(values_of(videos, fact), whole)
-            costs[role][fact] = [None if value is None else sign * value / deviation for value in worse]
+            costs[role][fact] = [
+                None if value is None else sign * value / deviation for value in worse
+            ]
     return costs
 
 
@@ -319,28 +363,45 @@ def verdicts_of(answers: Answers) -> list[Verdict]:
 
 
 def secondary(answers: Answers, nearest: Sequence[float]) -> list[str]:
-    """One line for each hypothesis, none of which is sure; `nearest` are the effects of memory of the last frames."""
+    """One line for each hypothesis, none of which is sure; `nearest` are the effects of memory of
+    the last frames.
+    """
     function = both(_videos(answers, "h2_h5", BY_FUNCTION))
     even = both(_videos(answers, "h2_h5", EVEN))
-    shuffles = [differences(function, both(videos)) for videos in _shuffles(answers)] if function else []
+    shuffles = (
+        [differences(function, both(videos)) for videos in _shuffles(answers)] if function else []
+    )
     found: dict[str, Values] = {
         "H0, effect of memory at gaps of 1 to 3 frames": list(nearest),
         "H1, layout at a gap of 45 frames alone": _gain(answers, "h1_45", NO_MEMORY, "layout"),
         "H1, layout at a gap of 90 frames alone": _gain(answers, "h1_90", NO_MEMORY, "layout"),
         "H1, layout at a gap of 180 frames": _gain(answers, "h1_180", NO_MEMORY, "layout"),
         "H2, roles by function minus the mean shuffle": mean_of(shuffles),
-        "H2, roles by function minus uniform memory": differences(function, even) if function and even else [],
+        "H2, roles by function minus uniform memory": differences(function, even)
+        if function and even
+        else [],
     }
     for role, row in ABLATED.items():
-        loss = [None if value is None else -value for value in _gain(answers, "h3", row, "loss_0.9375")]
+        loss = [
+            None if value is None else -value for value in _gain(answers, "h3", row, "loss_0.9375")
+        ]
         found[f"H3, loss with {role} heads ablated minus without"] = loss
     for row in (FIFO, RANDOM):
         found[f"H4, layout, novelty admission minus {row}"] = _gain(answers, "h4", row, "layout")
     found["H5, marking, re-encoded minus absolute"] = _gain(answers, "h2_h5", ABSOLUTE, "identity")
-    lines = [f"- {name}: {told(it)}" for name, values in found.items() if (it := mean_interval(values)) is not None]
+    lines = [
+        f"- {name}: {told(it)}"
+        for name, values in found.items()
+        if (it := mean_interval(values)) is not None
+    ]
     if shuffles:
-        means = [interval.mean for values in shuffles if (interval := mean_interval(values)) is not None]
-        lines.append(f"- H2, roles by function: better than {sum(m > 0 for m in means)} of {len(means)} shuffles")
+        means = [
+            interval.mean for values in shuffles if (interval := mean_interval(values)) is not None
+        ]
+        lines.append(
+            f"- H2, roles by function: better than {sum(m > 0 for m in means)} of {len(means)} "
+            "shuffles"
+        )
     return lines
 
 

@@ -1,4 +1,6 @@
-"""Tiny random models in the layouts of the published files that the metrics read, and video frames to measure."""
+"""Tiny random models in the layouts of the published files that the metrics read, and video frames
+to measure.
+"""
 
 import json
 from pathlib import Path
@@ -9,7 +11,9 @@ from torch.nn import functional
 
 
 def tiny_models(folder: Path) -> Path:
-    """DINO, two CLIPs with a tokenizer and an aesthetic head of 24 features; no RAFT, which has one size."""
+    """DINO, two CLIPs with a tokenizer and an aesthetic head of 24 features; no RAFT, which has one
+    size.
+    """
     from transformers import CLIPConfig, CLIPModel, ViTConfig, ViTModel
 
     torch.manual_seed(0)
@@ -19,7 +23,9 @@ def tiny_models(folder: Path) -> Path:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
     }
-    ViTModel(ViTConfig(**sizes, image_size=32, patch_size=8)).save_pretrained(folder / "dino-vitb16")
+    ViTModel(ViTConfig(**sizes, image_size=32, patch_size=8)).save_pretrained(
+        folder / "dino-vitb16"
+    )
     words = vocabulary()
     for name in ("clip-vit-base-patch32", "clip-vit-large-patch14"):
         text = {
@@ -34,7 +40,9 @@ def tiny_models(folder: Path) -> Path:
             "pad_token_id": 1,
         }  # as in the published file
         vision = {**sizes, "image_size": 32, "patch_size": 8, "projection_dim": 24}
-        CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)).save_pretrained(folder / name)
+        CLIPModel(
+            CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)
+        ).save_pretrained(folder / name)
         (folder / name / "vocab.json").write_text(json.dumps(words), encoding="utf-8")
         (folder / name / "merges.txt").write_text("#version: 0.2\nb a\n", encoding="utf-8")
     head = {"weight": torch.randn(1, 24), "bias": torch.randn(1)}
@@ -43,7 +51,9 @@ def tiny_models(folder: Path) -> Path:
 
 
 def vocabulary() -> dict[str, int]:
-    """Letters, letters that end a word, one merge, and the two special tokens, which are the last as in CLIP's."""
+    """Letters, letters that end a word, one merge, and the two special tokens, which are the last
+    as in CLIP's.
+    """
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     ends = (f"{letter}</w>" for letter in letters)
     words = [

@@ -11,13 +11,19 @@ from headforcing.research.statistics import Numbers
 
 
 def read_answer(question: Question, found: Mapping[str, Any]) -> Answer:
-    """The answer that `Answer.to_dict` stored. Rows are found by their labels, and those without numbers are empty."""
+    """The answer that `Answer.to_dict` stored. Rows are found by their labels, and those without
+    numbers are empty.
+    """
     known = {row["label"]: row for row in found["rows"]}
 
     def stored(row: Entry | Rendered) -> Sequence[Numbers]:
         found = {"shuffles": (), **known.get(row.label, {"videos": {}})}
         shuffled = isinstance(row, Entry) and row.roles == "shuffled"
-        columns = dict(enumerate(found["shuffles"])).get(row.shuffle, {}) if shuffled else found["videos"]
-        return [dict(zip(columns, video, strict=True)) for video in zip(*columns.values(), strict=True)]
+        columns = (
+            dict(enumerate(found["shuffles"])).get(row.shuffle, {}) if shuffled else found["videos"]
+        )
+        return [
+            dict(zip(columns, video, strict=True)) for video in zip(*columns.values(), strict=True)
+        ]
 
     return answer(question, stored)

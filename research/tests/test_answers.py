@@ -1,4 +1,6 @@
-"""Rows, and tables of answers: means and differences are those of the videos, and a table says no more."""
+"""Rows, and tables of answers: means and differences are those of the videos, and a table says no
+more.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,16 @@ SHUFFLED = Entry("shuffled", "head_forcing", roles="shuffled")
 
 
 def with_effect(effect: float, count: int = 12):
-    """Measure like a model: prompts differ much, methods little but always, and nobody knows the layout."""
+    """Measure like a model: prompts differ much, methods little but always, and nobody knows the
+    layout.
+    """
 
     def measured(row):
         draws = map(np.random.default_rng, range(count))
-        values = [rng.uniform(0.3, 0.6) + (0.0 if row is OURS else effect + rng.normal(0, 0.01)) for rng in draws]
+        values = [
+            rng.uniform(0.3, 0.6) + (0.0 if row is OURS else effect + rng.normal(0, 0.01))
+            for rng in draws
+        ]
         return [{"shape": value, "outline": value, "layout": None} for value in values]
 
     return measured
@@ -43,8 +50,14 @@ def with_effect(effect: float, count: int = 12):
 def test_a_table_marks_what_differs_from_the_last_row_and_rows_without_numbers_are_empty():
     told = answer(QUESTION, with_effect(0.2))
     lines = told.table().splitlines()
-    assert lines[0] == "|  | kind of shape | overlap with the outline |", "what nobody knows has no column"
-    assert "† (" in lines[3] and "†" not in lines[4] and "Means of 12 videos with 95 % t intervals" in lines[6]
+    assert lines[0] == "|  | kind of shape | overlap with the outline |", (
+        "what nobody knows has no column"
+    )
+    assert (
+        "† (" in lines[3]
+        and "†" not in lines[4]
+        and "Means of 12 videos with 95 % t intervals" in lines[6]
+    )
     assert "†" not in "".join(answer(QUESTION, with_effect(0.0)).table().splitlines()[:5])
     assert told.compared(1, "shape").interval.mean == pytest.approx(0.2, abs=0.02)
     stored = json.loads(json.dumps(told.to_dict()))
@@ -66,16 +79,25 @@ def test_interval_and_test_must_agree():
 
 @pytest.mark.parametrize(("lowest", "below"), [(9.5, 10), (-0.5, 0)])
 def test_shuffles_are_a_factor_of_their_own(lowest, below):
-    """Every shuffle is measured on every video; the row is marked only where nearly all of them lie on one side."""
+    """Every shuffle is measured on every video; the row is marked only where nearly all of them lie
+    on one side.
+    """
     question = Question("Which?", "alone", (Shuffles(SHUFFLED, 20), OURS), ("shape",))
 
     def measured(row):
         away = 0.02 * (row.shuffle - lowest) if row.roles == "shuffled" else 0.0
-        return [{"shape": 0.5 + 0.1 * i + away + 0.001 * ((i + row.shuffle) % 3)} for i in range(10)]
+        return [
+            {"shape": 0.5 + 0.1 * i + away + 0.001 * ((i + row.shuffle) % 3)} for i in range(10)
+        ]
 
     told = answer(question, measured)
-    assert told.compared(0, "shape").below == (below, 20) and told.compared(0, "shape").clear == (below == 0)
-    assert f"each of 20 shuffles on all videos; of them below the last row: kind of shape {below}." in told.table()
+    assert told.compared(0, "shape").below == (below, 20) and told.compared(0, "shape").clear == (
+        below == 0
+    )
+    assert (
+        f"each of 20 shuffles on all videos; of them below the last row: kind of shape {below}."
+        in told.table()
+    )
 
 
 def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
@@ -90,9 +112,13 @@ def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
     ours = preset("head_forcing")
     baseline, allocated, remembering, last = (PAPERS_ROWS[name].policy for name in "ABCD")
     assert isinstance(allocated, CachePolicy) and isinstance(remembering, CachePolicy)
-    assert [policy.rope for policy in (baseline, allocated, remembering, last)] == ["absolute"] * 3 + ["contiguous"]
+    assert [policy.rope for policy in (baseline, allocated, remembering, last)] == [
+        "absolute"
+    ] * 3 + ["contiguous"]
     assert not baseline.heads_by and allocated.heads_by and last == ours
-    assert allocated.memory == RolePolicy(recent_frames=8) and remembering.memory.episodic_frames == 5
+    assert (
+        allocated.memory == RolePolicy(recent_frames=8) and remembering.memory.episodic_frames == 5
+    )
     roles = ["profile"] * 4 + [
         "shuffled",
         "profile",

@@ -1,4 +1,6 @@
-"""`check-claim` on a tiny model in the real layouts: all steps, going on, rows left out, missing metrics, bad input."""
+"""`check-claim` on a tiny model in the real layouts: all steps, going on, rows left out, missing
+metrics, bad input.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def quick(monkeypatch):
 @pytest.fixture
 def three_way(tmp_path):
     """A head profile with the paper's three roles, so that none is measured."""
-    HeadProfile("three-way", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "three.json")
+    HeadProfile("three-way", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(
+        tmp_path / "three.json"
+    )
     return tmp_path / "three.json"
 
 
@@ -80,13 +84,22 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     pytest.importorskip("transformers")
     out = tmp_path / "check"
     options = {**files, "--out": tmp_path / "check", "--rows": "A,random,D"}
-    (tmp_path / "stories.jsonl").write_text(2 * (json.dumps({"prompts": STORY}) + "\n"), encoding="utf-8")
+    (tmp_path / "stories.jsonl").write_text(
+        2 * (json.dumps({"prompts": STORY}) + "\n"), encoding="utf-8"
+    )
     options["--stories"] = f"@{tmp_path / 'stories.jsonl'}"
 
     assert run(options, "--estimate") == 0
     told = capsys.readouterr().err
-    assert "12 videos of 0.9 s to make, 0 finished ones to score, and 2.25 s of video for the head profile" in told
-    assert "memory   about" in told and not (out / "profile.json").exists() and not list(out.rglob("*.mp4"))
+    assert (
+        "12 videos of 0.9 s to make, 0 finished ones to score, and 2.25 s of video for the head "
+        "profile" in told
+    )
+    assert (
+        "memory   about" in told
+        and not (out / "profile.json").exists()
+        and not list(out.rglob("*.mp4"))
+    )
 
     made = []
     real = claim_videos.render_compared
@@ -106,24 +119,36 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     assert run(options) == 0
     assert len(made) == 4 + 9 and stamps(before) == before, "finished videos are not made again"
     assert (out / "profile.json").read_bytes() == profile
-    assert not list((out / "runs").rglob("*.safetensors")), "finished blocks go when a video is scored"
+    assert not list((out / "runs").rglob("*.safetensors")), (
+        "finished blocks go when a video is scored"
+    )
     found = verdict_of(out)
     lines = {(line["row"], line["column"]): line for line in found["lines"]}
-    assert {row for row, _ in lines} == {"A", "random"} and lines["A", "text"]["verdict"] == "not measured"
+    assert {row for row, _ in lines} == {"A", "random"} and lines["A", "text"][
+        "verdict"
+    ] == "not measured"
     assert "give --metric-models FOLDER with that of `text`" in lines["A", "text"]["remark"]
     flicker = lines["A", "flicker"]
     assert flicker["verdict"] == "undecided" and "2 videos are fewer than 32" in flicker["remark"]
     ours = found["rows"]["D"]["one_prompt"]
     theirs = found["rows"]["A"]["one_prompt"]
-    by_hand = sum(100 * (a["flicker"] - b["flicker"]) for a, b in zip(ours, theirs, strict=True)) / 2
-    assert flicker["difference"]["mean"] == pytest.approx(by_hand) and flicker["difference"]["count"] == 2
+    by_hand = (
+        sum(100 * (a["flicker"] - b["flicker"]) for a, b in zip(ours, theirs, strict=True)) / 2
+    )
+    assert (
+        flicker["difference"]["mean"] == pytest.approx(by_hand)
+        and flicker["difference"]["count"] == 2
+    )
 
     # later models score the same videos
     options["--metric-models"] = tiny_models(tmp_path / "models")
     assert run(options) == 0
     assert "0 videos of 0.9 s to make, 12 finished ones to score" in capsys.readouterr().err
     # and what VBench has measured of them fills its columns
-    measured = [{"video_path": path.name, "video_results": 0.5} for path in (out / "videos/one_prompt").glob("*.mp4")]
+    measured = [
+        {"video_path": path.name, "video_results": 0.5}
+        for path in (out / "videos/one_prompt").glob("*.mp4")
+    ]
     (out / "videos/one_prompt/vbench").mkdir()
     results = out / "videos/one_prompt/vbench/x_eval_results.json"
     results.write_text(json.dumps({"motion_smoothness": [0.5, measured]}), encoding="utf-8")
@@ -131,11 +156,18 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     assert run(options, "--vbench") == 0
     assert "uvx --python 3.10 vbench" in capsys.readouterr().out and len(made) == 13
     lines = {(line["row"], line["column"]): line for line in verdict_of(out)["lines"]}
-    assert lines["A", "text"]["difference"]["count"] == 2 and lines["A", "text"]["metric"] == "text_score"
+    assert (
+        lines["A", "text"]["difference"]["count"] == 2
+        and lines["A", "text"]["metric"] == "text_score"
+    )
     assert lines["A", "smoothness"]["difference"]["mean"] == 0.0
     assert "raft_large_C_T_V1-22a6c225.pth was not found" in lines["A", "dynamic"]["remark"]
     page = (out / "verdict.md").read_text("utf-8")
-    assert "## Head Forcing less (A) Baseline" in page and "+1.75 (Table 4)" in page and "**Agrees**" in page
+    assert (
+        "## Head Forcing less (A) Baseline" in page
+        and "+1.75 (Table 4)" in page
+        and "**Agrees**" in page
+    )
 
 
 @pytest.mark.slow
@@ -167,16 +199,28 @@ def test_scenes_that_return_are_asked_of_the_paper_the_preset_a_window_and_echo_
         "echo_forcing",
     }
     assert len(made) == 12 and len(list((out / "videos" / "one_prompt").glob("*.mp4"))) == 6
-    texts = {path: json.loads(path.with_suffix(".json").read_text("utf-8"))["made_from"]["prompts"] for path in made}
-    assert all(("[recall 2]" in text) == path.name.startswith("echo") for path, text in texts.items())
+    texts = {
+        path: json.loads(path.with_suffix(".json").read_text("utf-8"))["made_from"]["prompts"]
+        for path in made
+    }
+    assert all(
+        ("[recall 2]" in text) == path.name.startswith("echo") for path, text in texts.items()
+    )
 
     found = verdict_of(out)
     lines = {line["row"]: line for line in found["lines"] if line["column"] == "return"}
-    assert set(lines) == {"A", "scenes", "echo"} and all(line["verdict"] == "undecided" for line in lines.values())
+    assert set(lines) == {"A", "scenes", "echo"} and all(
+        line["verdict"] == "undecided" for line in lines.values()
+    )
     ours = found["rows"]["D"][RETURN]
     theirs = found["rows"]["scenes"][RETURN]
     assert all(video["return_similarity"] > 0.5 for video in ours), "features are unit vectors"
-    by_hand = sum(100 * (a["return_above"] - b["return_above"]) for a, b in zip(ours, theirs, strict=True)) / 3
+    by_hand = (
+        sum(
+            100 * (a["return_above"] - b["return_above"]) for a, b in zip(ours, theirs, strict=True)
+        )
+        / 3
+    )
     assert lines["scenes"]["difference"]["mean"] == pytest.approx(by_hand)
     page = (out / "verdict.md").read_text("utf-8")
     assert "## Scenes that return" in page and "| Echo-Forcing, with a recall |" in page
@@ -223,7 +267,9 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, tmp_path, caps
         assert run(options) == 0
     assert "left out: A: not enough memory: 76.4 GB are needed" in capsys.readouterr().err
     found = verdict_of(out)
-    assert list(found["left_out"]) == ["A"] and {line["row"] for line in found["lines"]} == {"uniform"}
+    assert list(found["left_out"]) == ["A"] and {line["row"] for line in found["lines"]} == {
+        "uniform"
+    }
     assert not (out / "profile.json").exists(), "a profile that is given is not measured"
     page = (out / "verdict.md").read_text("utf-8")
     for told in (
@@ -237,16 +283,23 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, tmp_path, caps
     with monkeypatch.context() as patch:  # what is made already needs no memory
         refusing(patch, "self_forcing_window_21", "uniform_memory", "head_forcing")
         assert run(options) == 0
-    next((out / "videos").rglob("uniform*.json")).write_text('{"numbers": []}', encoding="utf-8")  # no note
+    # no note
+    next((out / "videos").rglob("uniform*.json")).write_text('{"numbers": []}', encoding="utf-8")
     with monkeypatch.context() as patch:
         patch.setattr(claim_videos, "render_compared", failing)
         assert run(options) == 2
-    assert "out of memory (3 of 4 videos are finished, the same command goes on)" in capsys.readouterr().err
+    assert (
+        "out of memory (3 of 4 videos are finished, the same command goes on)"
+        in capsys.readouterr().err
+    )
     assert run(options | {"--size": "64x64"}) == 2
     assert "was made with other width: choose another --out" in capsys.readouterr().err
     refusing(monkeypatch, "head_forcing")
     assert run(options | {"--out": tmp_path / "other"}) == 2
-    assert "Head Forcing does not fit, and all rows are compared with it: not enough memory" in capsys.readouterr().err
+    assert (
+        "Head Forcing does not fit, and all rows are compared with it: not enough memory"
+        in capsys.readouterr().err
+    )
 
 
 REFUSED = {

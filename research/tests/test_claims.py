@@ -1,4 +1,6 @@
-"""Verdicts about the paper's figures: the rule, what is said where nothing is known, and the texts of the videos."""
+"""Verdicts about the paper's figures: the rule, what is said where nothing is known, and the texts
+of the videos.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,12 @@ from headforcing.research.vbench import DIMENSIONS
 from headforcing.research.videos import Scores
 
 
-def rows(differences: dict, videos: int = 32, spread: float = 0.1) -> dict[str, dict[str, Measured]]:
-    """Head Forcing and the baseline, whose numbers differ by so much in the paper's units, give or take."""
+def rows(
+    differences: dict, videos: int = 32, spread: float = 0.1
+) -> dict[str, dict[str, Measured]]:
+    """Head Forcing and the baseline, whose numbers differ by so much in the paper's units, give or
+    take.
+    """
     rng = np.random.default_rng(1)
     ours = []
     theirs = []
@@ -50,7 +56,9 @@ def rows(differences: dict, videos: int = 32, spread: float = 0.1) -> dict[str, 
         base = {key: rng.uniform() for key in differences}
         noise = {key: spread * rng.normal() for key in differences}
         theirs.append(base)
-        ours.append({key: base[key] + (mean + noise[key]) / 100 for key, mean in differences.items()})
+        ours.append(
+            {key: base[key] + (mean + noise[key]) / 100 for key, mean in differences.items()}
+        )
     return {
         "A": {"one_prompt": Measured(theirs)},
         "D": {"one_prompt": Measured(ours)},
@@ -62,7 +70,10 @@ def measured_lines(found: dict) -> list:
 
 
 def verdicts(spread=0.1, videos=32, **differences: float) -> dict[str, str]:
-    return {line.reported.column: line.verdict for line in lines_of(rows(differences, videos, spread), {})}
+    return {
+        line.reported.column: line.verdict
+        for line in lines_of(rows(differences, videos, spread), {})
+    }
 
 
 def test_a_verdict_needs_the_sign_and_half_of_the_size():
@@ -94,8 +105,12 @@ def test_what_is_on_another_scale_is_compared_by_its_sign_only():
         ("vbench_dynamic_degree", True),
     ):
         (line,) = measured_lines(rows({key: 1.0}))
-        assert line.key == key and (line.half is None) == by_sign, "of clips of 2 s, or of whole videos"
-        assert line.verdict == ("agrees" if by_sign else "disagrees"), "1.00 is less than half of the paper's 9.45"
+        assert line.key == key and (line.half is None) == by_sign, (
+            "of clips of 2 s, or of whole videos"
+        )
+        assert line.verdict == ("agrees" if by_sign else "disagrees"), (
+            "1.00 is less than half of the paper's 9.45"
+        )
 
 
 def test_p_values_are_corrected_over_the_primary_endpoints_and_no_others():
@@ -106,7 +121,9 @@ def test_p_values_are_corrected_over_the_primary_endpoints_and_no_others():
     found = {row: {**made, RETURN: made["one_prompt"]} for row, made in found.items()}
     lines = measured_lines(found | {"scenes": found["A"]})
     family = [test for line in lines if line.primary for test in line.tests]
-    assert len(family) == 4, "dynamic has two tests, a return to a scene is compared by its sign: A and scenes"
+    assert len(family) == 4, (
+        "dynamic has two tests, a return to a scene is compared by its sign: A and scenes"
+    )
     assert [test.holm for test in family] == holm([test.p for test in family])
     (flicker,) = [line for line in lines if line.reported.column == "flicker"]
     pairs = zip(*(found[row]["one_prompt"].values("flicker") for row in "DA"), strict=True)
@@ -122,12 +139,18 @@ def test_the_page_says_the_rule_and_why_something_is_missing():
         {"A": "(A) Baseline"},
     )
     assert claims.RULE in text and claims.LIMITS in text
-    assert text.startswith("Measured lines: 1, of these agrees 0, disagrees 0, better 0, worse 0, undecided 1. Not")
+    assert text.startswith(
+        "Measured lines: 1, of these agrees 0, disagrees 0, better 0, worse 0, undecided 1. Not"
+    )
     before, missing = text.split("## Not measured")
     assert "| Clip Score Average, six prompts | (A) Baseline | give --stories @FILE |" in missing
-    assert "Clip Score" not in before and "Temporal Flickering" not in missing, "what is not measured stands apart"
+    assert "Clip Score" not in before and "Temporal Flickering" not in missing, (
+        "what is not measured stands apart"
+    )
     assert "| undecided | 8 videos are fewer than 32" in text
-    assert "## Primary endpoints" in before and "not measured" in before, "a primary endpoint is never dropped silently"
+    assert "## Primary endpoints" in before and "not measured" in before, (
+        "a primary endpoint is never dropped silently"
+    )
 
 
 def test_a_return_is_compared_with_the_first_visits_of_the_other_videos():
@@ -135,19 +158,29 @@ def test_a_return_is_compared_with_the_first_visits_of_the_other_videos():
     visits = torch.tensor(rng.normal(size=(3, 3, 4)))
     found, (first, between, again) = similarities(visits), visits.unbind(1)
     assert found[1]["return_similarity"] == pytest.approx(float(again[1] @ first[1]))
-    assert found[1]["return_chance"] == pytest.approx(float(again[1] @ first[0] + again[1] @ first[2]) / 2)
-    assert found[1]["return_above"] == pytest.approx(found[1]["return_similarity"] - found[1]["return_chance"])
-    assert found[0]["return_prompt"] == pytest.approx(float(again[0] @ between[2])), "of the video before, in a circle"
+    assert found[1]["return_chance"] == pytest.approx(
+        float(again[1] @ first[0] + again[1] @ first[2]) / 2
+    )
+    assert found[1]["return_above"] == pytest.approx(
+        found[1]["return_similarity"] - found[1]["return_chance"]
+    )
+    assert found[0]["return_prompt"] == pytest.approx(float(again[0] @ between[2])), (
+        "of the video before, in a circle"
+    )
     assert spread(10, 42) == list(range(11, 42, 2)) and spread(3, 6) == [3, 4, 5]
 
 
 def test_a_story_of_reserved_prompts_returns_to_its_second_prompt_alone_by_words_and_by_tag():
     assert len(set(RESERVED_PROMPTS)) == len(RESERVED_PROMPTS) == 32
     assert not {p.lower() for p in RESERVED_PROMPTS} & {p.lower() for p in PROFILING_PROMPTS}
-    assert all(parse_timeline(prompt, 60.0).texts == [prompt] for prompt in RESERVED_PROMPTS), "no times, no tags"
+    assert all(parse_timeline(prompt, 60.0).texts == [prompt] for prompt in RESERVED_PROMPTS), (
+        "no times, no tags"
+    )
     stories = return_stories(RESERVED_PROMPTS)
     for i, story in enumerate(stories):
-        assert json.loads(story)["prompts"][1] == json.loads(stories[i - 1])["prompts"][2], "the same prompt elsewhere"
+        assert json.loads(story)["prompts"][1] == json.loads(stories[i - 1])["prompts"][2], (
+            "the same prompt elsewhere"
+        )
         timeline = with_returns(parse_timeline(story, 60.0), most=8)
         assert [segment.switch.recall for segment in timeline.segments] == [
             None,
@@ -190,10 +223,15 @@ def test_rows_are_chosen_by_name_and_better_or_worse_where_the_paper_has_no_figu
     made = rows({"flicker": 0.5, "dynamic_degree": 1.0})
     lines = lines_of({"longlive": made["A"], "D": made["D"]}, {"text": "give --stories"})
     told = {line.reported.column: (line.verdict, line.remark) for line in lines}
-    assert told["flicker"] == told["dynamic"] == ("better", "") and told["text"] == ("not measured", "give --stories")
+    assert told["flicker"] == told["dynamic"] == ("better", "") and told["text"] == (
+        "not measured",
+        "give --stories",
+    )
     assert set(told) == set(COLUMNS) - {"return"} and not any(line.primary for line in lines)
     above = {"D": 0.2, "A": 0.1, "scenes": 0.5, "echo": 0.2}
-    videos = {row: [{"return_above": mean + 0.001 * i} for i in range(32)] for row, mean in above.items()}
+    videos = {
+        row: [{"return_above": mean + 0.001 * i} for i in range(32)] for row, mean in above.items()
+    }
     lines = measured_lines({row: {RETURN: Measured(each)} for row, each in videos.items()})
     told = {
         "A": ("better", True),
@@ -226,14 +264,20 @@ def test_of_several_shuffles_all_but_one_must_lie_on_the_side_of_the_verdict():
         "better than 3 of 5 shuffles",
     )
     assert verdict(0.3) == ("agrees", "")
-    assert verdict(0.1, 0.1, 0.6) == ("undecided", "better than 2 of 3 shuffles"), "all, with fewer than 5"
+    assert verdict(0.1, 0.1, 0.6) == ("undecided", "better than 2 of 3 shuffles"), (
+        "all, with fewer than 5"
+    )
     assert verdict(-9.0, *[0.55] * 19) == (
         "undecided",
         "better than 1 of 20 shuffles",
     )
     assert verdict(0.4, *[0.6] * 4)[0] == verdict(0.6, 0.6)[0] == "disagrees", "worse"
-    assert verdict(0.49, 0.49, 0.49)[0] == "disagrees", "better, but less than half of the paper's difference"
-    assert verdict(0.6, 0.6, 0.6, 0.42, 0.1)[0] == "undecided", "two are better by half of the paper's difference"
+    assert verdict(0.49, 0.49, 0.49)[0] == "disagrees", (
+        "better, but less than half of the paper's difference"
+    )
+    assert verdict(0.6, 0.6, 0.6, 0.42, 0.1)[0] == "undecided", (
+        "two are better by half of the paper's difference"
+    )
 
 
 def test_stories_have_six_texts_that_no_head_profile_is_measured_on():
@@ -285,7 +329,9 @@ def test_prompts_and_stories_are_one_a_line_and_a_line_names_no_other_file(newli
         stories=newline.join(stories),
     )
     assert texts_of(args) == {"one_prompt": texts, "six_prompts": stories}
-    (tmp_path / "prompts.txt").write_text(f"@{tmp_path / 'secret.txt'}\n\na fox\n", encoding="utf-8")
+    (tmp_path / "prompts.txt").write_text(
+        f"@{tmp_path / 'secret.txt'}\n\na fox\n", encoding="utf-8"
+    )
     (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
     args = argparse.Namespace(prompts=f"@{tmp_path / 'prompts.txt'}", videos=2, stories=None)
     first, second = texts_of(args)["one_prompt"]

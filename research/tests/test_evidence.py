@@ -1,4 +1,6 @@
-"""The pages of evidence say what the stored measurements say, and a sample of them can be made again."""
+"""The pages of evidence say what the stored measurements say, and a sample of them can be made
+again.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def test_a_table_follows_from_its_measurements(name: str, answers: dict[str, Ans
     assert videos == {64}, "as many as were written down before"
 
 
-def test_the_verdicts_follow_from_the_tables(answers: dict[str, Answer], effects: dict[str, dict[str, Any]]):
+def test_the_verdicts_follow_from_the_tables(
+    answers: dict[str, Answer], effects: dict[str, dict[str, Any]]
+):
     told = stored("verdicts")
     verdicts = [
         gate(effects["student"]["memory"], effects["base"]["memory"]),
@@ -89,7 +93,9 @@ def test_the_verdicts_follow_from_the_tables(answers: dict[str, Answer], effects
     ]
     assert rounded([verdict.to_dict() for verdict in verdicts]) == rounded(told["verdicts"])
     assert secondary(answers, effects["student"]["effects"]["0"]) == told["secondary"]
-    assert {stored(name)["weights"] for name in ROOMS_TABLES} == {told["weights"]}, "of the same weights and code"
+    assert {stored(name)["weights"] for name in ROOMS_TABLES} == {told["weights"]}, (
+        "of the same weights and code"
+    )
     assert told["files"] == measured_files()
     for page in (ROOMS / "verdicts.md", PAGE):
         assert verdict_table(verdicts) in text(page), page.name
@@ -139,12 +145,18 @@ def test_the_gate_was_measured_on_the_files_that_ship_and_finds_the_same_again(j
     assert effects["base"]["autoencoder"] == shipped["autoencoder"]
     for found in effects.values():
         assert found["memory"] == pytest.approx(rooms_gate.memory(found["effects"]), abs=1e-9)
-    for away, values in rooms_gate.measure(judge.backbone, judge.autoencoder, STORIES_AGAIN).items():
-        assert values == pytest.approx(effects["student"]["effects"][away][: len(values)], abs=0.02), away
+    for away, values in rooms_gate.measure(
+        judge.backbone, judge.autoencoder, STORIES_AGAIN
+    ).items():
+        assert values == pytest.approx(
+            effects["student"]["effects"][away][: len(values)], abs=0.02
+        ), away
 
 
 def test_nothing_but_a_verdict_is_called_sure():
-    """Outside tables and the sentences that say what the word means; the rule is in `Verdict.sure`."""
+    """Outside tables and the sentences that say what the word means; the rule is in
+    `Verdict.sure`.
+    """
     sure = {verdict["name"] for verdict in stored("verdicts")["verdicts"] if verdict["sure"]}
     for page in (EVIDENCE / "README.md", PAGE):
         prose = " ".join(line for line in text(page).splitlines() if not line.startswith("|"))
@@ -177,7 +189,8 @@ def test_the_training_took_what_is_said(repo_root: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("label", [OURS, "rendered, through the autoencoder"])
 def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge: RoomsJudge):
-    """Of the first stored videos, inside the trained length; within the interval of a mean of so many videos.
+    """Of the first stored videos, inside the trained length; within the interval of a mean of so
+    many videos.
 
     Machines may differ in the last bits, which a rollout can turn into other pixels.
     """
@@ -203,7 +216,9 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge:
         after = mean_interval([video.get(column) for video in made])
         assert (before is None) == (after is None), column
         if before and after:
-            assert after.mean == pytest.approx(before.mean, abs=0.05 + 0.1 * abs(before.mean)), column
+            assert after.mean == pytest.approx(before.mean, abs=0.05 + 0.1 * abs(before.mean)), (
+                column
+            )
             whole = row["means"][column]
             wide = (whole["high"] - whole["mean"]) * math.sqrt(whole["count"] / after.count)
             assert after.mean == pytest.approx(whole["mean"], abs=wide + 0.01), column
@@ -211,7 +226,9 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge:
 
 @pytest.mark.slow
 def test_the_detector_is_as_accurate_as_is_said():
-    """Three clips again, with and without the autoencoder, and what the stored ones say together."""
+    """Three clips again, with and without the autoencoder, and what the stored ones say
+    together.
+    """
     told = stored("accuracy")
     few = 3
     made = accuracy.measure(few)

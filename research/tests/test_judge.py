@@ -1,4 +1,6 @@
-"""The judge of the world of rooms: its stories, what it sees in videos, and the caches that only it makes."""
+"""The judge of the world of rooms: its stories, what it sees in videos, and the caches that only it
+makes.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ def test_the_stories_are_those_of_the_pre_registration_and_a_timeline_shows_them
         plan = judge.plan(preset("head_forcing"), "profile", timeline_of(looks), 0)
         assert [row.prompt for row in plan.rows] == [look.prompt for look in looks]
     looks = STORIES["second_away_30"](84_000)
-    assert looks[4:8] == looks[38:] and len({look.room for look in looks}) == 4 and max(returns(looks)) == 30
+    assert (
+        looks[4:8] == looks[38:]
+        and len({look.room for look in looks}) == 4
+        and max(returns(looks)) == 30
+    )
     for name, blocks, gap in (
         ("away_15", 23, 15),
         ("away_30", 38, 30),
@@ -46,10 +52,18 @@ def test_the_stories_are_those_of_the_pre_registration_and_a_timeline_shows_them
         ("twelve_blocks", 12, 6),
     ):
         looks = STORIES[name](80_000)
-        assert len(looks) == blocks and max(returns(looks)) == gap and len({look.room for look in looks}) == 3
+        assert (
+            len(looks) == blocks
+            and max(returns(looks)) == gap
+            and len({look.room for look in looks}) == 3
+        )
         assert len(set(map(len, (visits(looks)[0], visits(looks)[-1])))) == 1
     looks = STORIES["eight_rooms"](83_000)
-    assert len({look.room for look in looks}) == 8 and looks[0:48:3] == looks[48:] and len(visits(looks)) == 16
+    assert (
+        len({look.room for look in looks}) == 8
+        and looks[0:48:3] == looks[48:]
+        and len(visits(looks)) == 16
+    )
 
 
 def test_every_rule_gives_as_many_heads_to_each_role(judge):
@@ -67,7 +81,10 @@ def test_every_rule_gives_as_many_heads_to_each_role(judge):
     parts = [[[draw.random() for _ in range(3)] for _ in range(6)] for _ in range(5)]
     shares = [[[part / sum(head) for part in head] for head in layer] for layer in parts]
     for fractions in ((0.25, 0.20), (0.0, 0.5), (0.7, 0.3), (1.0, 1.0), (0.0, 0.0)):
-        one, other = (Counter(role for layer in rule(shares, *fractions) for role in layer) for rule in RULES.values())
+        one, other = (
+            Counter(role for layer in rule(shares, *fractions) for role in layer)
+            for rule in RULES.values()
+        )
         assert one == other
 
 
@@ -101,12 +118,18 @@ def test_the_rendered_row_keeps_everything_and_another_room_on_return_is_seen(
 
 
 def test_identity_is_the_colour_of_the_marking_of_the_first_block():
-    """Of a video, of one that goes on as the video that stands for chance, and of one that begins turned away."""
+    """Of a video, of one that goes on as the video that stands for chance, and of one that begins
+    turned away.
+    """
     looks = STORIES["twelve_blocks"](82_000)
     cut = CLOCK.start_video_frame(1)
     far = rooms_judge.OTHER_VIDEO
     draw = rooms_judge.Marking.draw
-    number = next(number for number in range(4) if draw(looks, number).colour != draw(looks, number + far).colour)
+    number = next(
+        number
+        for number in range(4)
+        if draw(looks, number).colour != draw(looks, number + far).colour
+    )
     clip = rooms_judge.render(looks, number)
     other = rooms_judge.render(looks, (number + far))
     away = clip.video_frames[int((clip.facing == 0).nonzero()[0])].expand(cut, -1, -1, -1)
@@ -124,7 +147,9 @@ def test_identity_is_the_colour_of_the_marking_of_the_first_block():
 def roll(judge, policy, looks):
     """The rollout's cache at its end, its events, and the latents of its blocks."""
     plan = judge.plan(policy, "profile", timeline_of(looks), 0)
-    with begin_render(rooms_judge.job_of(plan), WanVideoModel(judge.backbone, torch.float32)) as render:
+    with begin_render(
+        rooms_judge.job_of(plan), WanVideoModel(judge.backbone, torch.float32)
+    ) as render:
         made = [block.latents for block in islice(render.blocks(), len(looks))]
         return render.run.cache, render.run.events, made
 
@@ -152,7 +177,9 @@ def test_given_frames_are_those_of_the_visit_before_and_change_nothing_before_it
     looks = (TEAL, TEAL, SAND, NAVY, TEAL, TEAL)
     given, _, shown = roll(judge, given_last_visits(looks), looks)
     _, _, plain = roll(judge, preset("head_forcing"), looks)
-    assert [torch.equal(a, b) for a, b in zip(shown, plain, strict=True)][:5] == [True] * 4 + [False]
+    assert [torch.equal(a, b) for a, b in zip(shown, plain, strict=True)][:5] == [True] * 4 + [
+        False
+    ]
     assert given.memory.sources == given.memory_group.sources[:5] == [[0], [1], [2], [4], [5]]
 
 

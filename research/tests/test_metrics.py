@@ -1,4 +1,6 @@
-"""Metrics with models of their own: formulas in a loop, recordings of the authors of two, and tiny files of models."""
+"""Metrics with models of their own: formulas in a loop, recordings of the authors of two, and tiny
+files of models.
+"""
 
 import json
 import shutil
@@ -38,7 +40,9 @@ def flows(flow, video: np.ndarray, fps: float, chunk: int = 5) -> dict[str, floa
 
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 16, 21])
 def test_consistency_is_vbenchs_loop_and_that_of_clips_of_two_seconds(count):
-    """With the colours of the first pixels as features; two metrics with one encoder run it once for a batch."""
+    """With the colours of the first pixels as features; two metrics with one encoder run it once
+    for a batch.
+    """
     runs: list[int] = []
 
     def encode(video_frames: torch.Tensor) -> torch.Tensor:
@@ -52,19 +56,27 @@ def test_consistency_is_vbenchs_loop_and_that_of_clips_of_two_seconds(count):
     for start in range(0, count, 5):
         panel.add(video[start : start + 5])
     whole, within, across, *rest = panel.numbers().values()
-    assert rest == [whole, within, across] and runs == [len(video[i : i + 8]) for i in range(0, count, 8)]
+    assert rest == [whole, within, across] and runs == [
+        len(video[i : i + 8]) for i in range(0, count, 8)
+    ]
     features = encoder(torch.from_numpy(video))
     loop = consistency_in_a_loop
-    clips = [features[start : start + 8] for start in range(0, count - 7, 8)] + ([features[-8:]] if count % 8 else [])
+    clips = [features[start : start + 8] for start in range(0, count - 7, 8)] + (
+        [features[-8:]] if count % 8 else []
+    )
     assert whole == (None if count == 1 else pytest.approx(loop(features), abs=1e-6))
-    assert within == (None if count <= 8 else pytest.approx(np.mean([loop(clip) for clip in clips]), abs=1e-6))
+    assert within == (
+        None if count <= 8 else pytest.approx(np.mean([loop(clip) for clip in clips]), abs=1e-6)
+    )
     firsts = torch.stack([clip[0] for clip in clips])
     assert across == (None if count <= 8 else pytest.approx(loop(firsts), abs=1e-6))
     assert len(one._last) <= 8, "what is held does not grow"
 
 
 def flow_of(lengths):
-    """A stub for RAFT: the flow of each pair in turn, the same in the largest 5 % of pixels and half in the others."""
+    """A stub for RAFT: the flow of each pair in turn, the same in the largest 5 % of pixels and
+    half in the others.
+    """
     left = iter(lengths)
 
     def flow(before, after):
@@ -92,13 +104,18 @@ def degree_in_a_loop(lengths, side, sampled):
 def test_the_dynamic_degree_is_vbenchs_rule_over_the_whole_and_the_mean_over_clips_of_two_seconds(
     count,
 ):
-    """16 frames a second: clips of 32 frames, of which 16 are sampled; the pairs between clips belong to none."""
+    """16 frames a second: clips of 32 frames, of which 16 are sampled; the pairs between clips
+    belong to none.
+    """
     sampled = len(range(0, count, 2))
-    lengths = list(np.random.default_rng(count).choice([2.99, 3.01], sampled - 1, p=[0.75, 0.25]))  # 3 decides
+    # 3 decides
+    lengths = list(np.random.default_rng(count).choice([2.99, 3.01], sampled - 1, p=[0.75, 0.25]))
     found = flows(flow_of(lengths), frames(count, size=(128, 160)), 16, chunk=7)
     firsts = list(range(0, sampled - 15, 16)) + ([sampled - 16] if sampled % 16 else [])
     clips = [degree_in_a_loop(lengths[first : first + 15], 128, 16) for first in firsts]
-    assert found["dynamic_degree_within"] == (None if count == 32 else pytest.approx(np.mean(clips)))
+    assert found["dynamic_degree_within"] == (
+        None if count == 32 else pytest.approx(np.mean(clips))
+    )
     assert found["dynamic_degree"] == degree_in_a_loop(lengths, 128, sampled)
     assert found["top_flow"] == pytest.approx(2 * np.mean(lengths), abs=1e-5)
     assert found["mean_flow"] == pytest.approx(2 * np.mean(lengths) * (0.05 + 0.95 / 2), abs=1e-4)
@@ -151,7 +168,9 @@ def test_motion_drift_is_the_authors(folders, run):
                 assert list(part) == expected[name]["frame_indices"], clip
                 assert scores == pytest.approx(expected[name]["scores"], abs=1e-4, rel=1e-6)
                 assert moving == expected[name]["moving"] == expected[f"{name}_move"], clip
-                assert not scores or np.mean(scores) == pytest.approx(expected[f"{name}_flow"], abs=6e-4)
+                assert not scores or np.mean(scores) == pytest.approx(
+                    expected[f"{name}_flow"], abs=6e-4
+                )
                 moves.append(moving)
             kept.append(not moves[0] or moves[1])
         if "motion_drift" in results:
@@ -168,7 +187,9 @@ def test_motion_drift_is_that_of_the_first_and_the_last_seconds_of_a_video(
     for part in torch.from_numpy(frames).split(7):
         measurement.add(part)
     drift, first, last = measurement.values()
-    assert (drift, last) == (0.0, 0.0) and first > 5 and measurement.values() == (drift, first, last)
+    assert (
+        (drift, last) == (0.0, 0.0) and first > 5 and measurement.values() == (drift, first, last)
+    )
     assert MotionDriftMeasurement(flow_formula, VideoFacts(16.0)).values() == (None,) * 3
 
 
@@ -201,7 +222,9 @@ def prepared(video: np.ndarray, side: int, mode: str, statistics) -> torch.Tenso
 def clip_features(folder: Path, name: str, video: np.ndarray) -> torch.Tensor:
     from transformers import CLIPVisionModelWithProjection
 
-    model = CLIPVisionModelWithProjection.from_pretrained(folder / name, local_files_only=True).eval()
+    model = CLIPVisionModelWithProjection.from_pretrained(
+        folder / name, local_files_only=True
+    ).eval()
     pixels = prepared(video, 32, "bicubic", CLIP)
     left = round((pixels.shape[-1] - 32) / 2)
     with torch.no_grad():
@@ -229,7 +252,9 @@ def test_consistency_aesthetics_and_text_are_those_of_dinos_class_token_and_of_c
     assert found["aesthetic_quality"] == pytest.approx(expected, abs=1e-6)
 
     place = folder / "clip-vit-base-patch32"
-    tokens = CLIPTokenizer.from_pretrained(place)([text for _, text in prompts], padding=True, return_tensors="pt")
+    tokens = CLIPTokenizer.from_pretrained(place)(
+        [text for _, text in prompts], padding=True, return_tensors="pt"
+    )
     model = CLIPTextModelWithProjection.from_pretrained(place, local_files_only=True).eval()
     with torch.no_grad():
         texts = functional.normalize(model(**tokens).text_embeds, dim=-1)
@@ -238,22 +263,30 @@ def test_consistency_aesthetics_and_text_are_those_of_dinos_class_token_and_of_c
     assert found["text_score_2"] == pytest.approx(np.mean(by_frame[6:]), abs=1e-4)
     assert found["text_score"] == pytest.approx(np.mean(by_frame), abs=1e-4)
     assert found["text_score_3"] is None
-    assert measured_by(panel, frames(2), [(0.0, "owl " * 200)])["text_score"] is not None, "a long prompt is cut"
+    assert measured_by(panel, frames(2), [(0.0, "owl " * 200)])["text_score"] is not None, (
+        "a long prompt is cut"
+    )
     for prompts in ((), [(1.0, "late")]):
-        assert measured_by(panel, frames(4), prompts)["text_score"] is None, "no prompt, or none yet"
+        assert measured_by(panel, frames(4), prompts)["text_score"] is None, (
+            "no prompt, or none yet"
+        )
 
 
 def video_of(path: Path, count: int, prompts=()) -> Path:
     texts = [text for _, text in prompts]
     starts = [start for start, _ in prompts]
     tags = {"head_forcing": json.dumps({"prompts": texts, "starts_seconds": starts})}
-    with VideoWriter(VideoSettings(path, fps=16, crf=10, preset="ultrafast", tags=tags), WIDTH, HEIGHT) as writer:
+    with VideoWriter(
+        VideoSettings(path, fps=16, crf=10, preset="ultrafast", tags=tags), WIDTH, HEIGHT
+    ) as writer:
         writer.write(torch.from_numpy(frames(count)))
     return path
 
 
 @pytest.mark.slow
-def test_the_command_compares_videos_and_asks_nothing_of_the_network(folder, tmp_path, capsys, monkeypatch):
+def test_the_command_compares_videos_and_asks_nothing_of_the_network(
+    folder, tmp_path, capsys, monkeypatch
+):
     def refuse(*args, **kwargs):
         raise AssertionError("a metric wanted the network")
 
@@ -275,11 +308,16 @@ def test_the_command_compares_videos_and_asks_nothing_of_the_network(folder, tmp
     assert list(found["videos"]) == [one, other]
     whole = found["videos"][one]["whole"]
     assert whole["subject_consistency"] > 0 and "flicker" in whole and "dynamic_degree" not in whole
-    assert whole["text_score"] is None and found["videos"][other]["whole"]["text_score_2"] is not None
+    assert (
+        whole["text_score"] is None and found["videos"][other]["whole"]["text_score_2"] is not None
+    )
     assert main(arguments) == 0
     text = capsys.readouterr().out
     (line,) = [line for line in text.splitlines() if line.startswith("| subject consistency |")]
-    assert line.split("|")[2].strip() == f"{whole['subject_consistency']:.4f} ({whole['subject_consistency']:.4f})"
+    assert (
+        line.split("|")[2].strip()
+        == f"{whole['subject_consistency']:.4f} ({whole['subject_consistency']:.4f})"
+    )
     assert "text score, prompt 2" in text and "not measured: flow: " in text
     assert main([*arguments, "--metrics", "flow"]) == 2
     assert "raft_large_C_T_V1-22a6c225.pth was not found" in capsys.readouterr().err
@@ -292,12 +330,16 @@ def test_the_command_compares_videos_and_asks_nothing_of_the_network(folder, tmp
 
 
 @pytest.mark.slow
-def test_a_video_has_numbers_of_its_first_seconds_beside_those_of_the_whole(folder, panel, tmp_path):
+def test_a_video_has_numbers_of_its_first_seconds_beside_those_of_the_whole(
+    folder, panel, tmp_path
+):
     path = video_of(tmp_path / "long.mp4", 100)
     scores = score_video(path, panel)
     alone = score_video(path, None)
     assert scores.report.whole == alone.report.whole and not alone.whole
-    assert scores.first["subject_consistency"] != pytest.approx(scores.whole["subject_consistency"], abs=1e-6)
+    assert scores.first["subject_consistency"] != pytest.approx(
+        scores.whole["subject_consistency"], abs=1e-6
+    )
     moved = shutil.copy(folder / HEAD, tmp_path / "head.pth")
     assert len(load_panel(folder, ["aesthetic"], aesthetic_head=moved).metrics) == 1
 
@@ -311,17 +353,29 @@ MEASURABLE = [
 DINO = "dino-vitb16/model.safetensors"
 HEAD = "sa_0_4_vit_l_14_linear.pth"
 DAMAGE = {  # what is done to a folder of models, the metric that misses a file, and what is said of it
-    "missing": (lambda at: (at / DINO).unlink(), "subject",
-                f"{DINO} was not found: take .* from https://huggingface.co/facebook"),
-    "cut": (lambda at: (at / DINO).write_bytes((at / DINO).read_bytes()[:5000]), "subject", "dino-vitb16 cannot be re"),
-    "of other width": (lambda at: torch.save({"weight": torch.zeros(1, 5), "bias": torch.zeros(1)}, at / HEAD),
-                       "aesthetic", "is not a linear head for 24 features"),
-}  # fmt: skip
+    "missing": (
+        lambda at: (at / DINO).unlink(),
+        "subject",
+        f"{DINO} was not found: take .* from https://huggingface.co/facebook",
+    ),
+    "cut": (
+        lambda at: (at / DINO).write_bytes((at / DINO).read_bytes()[:5000]),
+        "subject",
+        "dino-vitb16 cannot be re",
+    ),
+    "of other width": (
+        lambda at: torch.save({"weight": torch.zeros(1, 5), "bias": torch.zeros(1)}, at / HEAD),
+        "aesthetic",
+        "is not a linear head for 24 features",
+    ),
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_or_missing_file_is_named_and_takes_only_its_own_metric_away(folder, tmp_path, name):
+def test_a_damaged_or_missing_file_is_named_and_takes_only_its_own_metric_away(
+    folder, tmp_path, name
+):
     place, (spoil, metric, why) = tmp_path / "models", DAMAGE[name]
     shutil.copytree(folder, place)
     spoil(place)

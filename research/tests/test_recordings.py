@@ -1,4 +1,6 @@
-"""Recordings of a clone and bundled profiles are what their makers make: nothing is changed by hand."""
+"""Recordings of a clone and bundled profiles are what their makers make: nothing is changed by
+hand.
+"""
 
 from pathlib import Path
 
@@ -34,7 +36,9 @@ def recordings(folder: Path) -> dict[str, Path]:
 def test_the_subset_is_what_its_program_cuts_from_the_full_set_byte_for_byte(repo_root, tmp_path):
     full = repo_root.parent / "shared" / "golden"
     if not full.is_dir():
-        pytest.skip("the full set (../shared/golden) is not here, so the subset cannot be cut from it again")
+        pytest.skip(
+            "the full set (../shared/golden) is not here, so the subset cannot be cut from it again"
+        )
     make_subset(full, tmp_path)
     make_peers(full / "peers", tmp_path / "peers")
     make_longlive2(full / "longlive2", tmp_path / "longlive2")
@@ -66,11 +70,15 @@ def test_the_reference_records_its_run_again(tmp_path):
 def test_recordings_are_what_tests_need_and_stay_small():
     (run,) = Case.open(GOLDEN / ABSOLUTE).config["runs"].values()
     first_merge = next(event["after_block"] for event in run["memory_events"] if event["merged"])
-    assert run["rope"] == "absolute" and first_merge < run["frames"] // 3 - 2, "two blocks attend to merged entries"
+    assert run["rope"] == "absolute" and first_merge < run["frames"] // 3 - 2, (
+        "two blocks attend to merged entries"
+    )
     for config in GOLDEN.glob("peers/*/config.json"):
         case = Case.open(config.parent)
         given = [name for name, run in case.config["runs"].items() if run.get("input_frames")]
-        assert not given or "initial_latent" in case.tensors, f"{given} take frames of their recording as given"
+        assert not given or "initial_latent" in case.tensors, (
+            f"{given} take frames of their recording as given"
+        )
     assert sum(path.stat().st_size for path in recordings(GOLDEN).values()) < MOST_BYTES
 
 

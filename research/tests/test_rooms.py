@@ -1,4 +1,6 @@
-"""The command `rooms`: it goes on where it stopped, and refuses what was not measured alike; files of all commands."""
+"""The command `rooms`: it goes on where it stopped, and refuses what was not measured alike; files
+of all commands.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from stored_answers import read_answer
 from tiny_files import SAND, TEAL, tiny_judge
 
 
-def test_every_argument_that_names_files_is_declared_and_what_is_read_is_not_written_over(tmp_path, capsys):
+def test_every_argument_that_names_files_is_declared_and_what_is_read_is_not_written_over(
+    tmp_path, capsys
+):
     parser = Parser(prog="research")
     adder = subcommands(parser)
     for module in COMMANDS:
@@ -39,7 +43,9 @@ def call(out, *more):
 def few(monkeypatch):
     """Two shuffles instead of 20, of tables that all modules share."""
     for name, table in tables.ROOMS_TABLES.items():
-        rows = tuple(replace(row, count=2) if isinstance(row, Shuffles) else row for row in table.rows)
+        rows = tuple(
+            replace(row, count=2) if isinstance(row, Shuffles) else row for row in table.rows
+        )
         monkeypatch.setitem(tables.ROOMS_TABLES, name, replace(table, rows=rows))
 
 
@@ -50,7 +56,9 @@ def counted(monkeypatch):
 
     def measured(judge, job):
         made.append(job.key)
-        layout = random.Random(job.key).uniform(0.1, 0.3) + 0.6 * (not job.row.label.startswith("memory heads"))
+        layout = random.Random(job.key).uniform(0.1, 0.3) + 0.6 * (
+            not job.row.label.startswith("memory heads")
+        )
         unmarked = job.number % 2 and job.row.label.startswith("Head Forcing")
         numbers = {
             "layout": layout,
@@ -71,12 +79,22 @@ def test_the_command_goes_on_where_it_stopped(tmp_path, counted, capsys, monkeyp
     stored = json.loads((tmp_path / "h3.json").read_text())
     rows = {row["label"]: row for row in stored["rows"]}
     assert all(len(row["videos"]["layout"]) == 3 for row in rows.values())
-    assert [len(part["layout"]) for part in rows["Head Forcing, shuffled roles"]["shuffles"]] == [3, 3]
-    told = [rows[row]["videos"]["identity"] for row in ("Head Forcing", "window of 9, re-encoded", "rendered")]
-    assert told == [[1.0, None, 1.0], [1.0, None, 1.0], [1.0, 1.0, 1.0]], "left out of all rows of a model"
+    assert [len(part["layout"]) for part in rows["Head Forcing, shuffled roles"]["shuffles"]] == [
+        3,
+        3,
+    ]
+    told = [
+        rows[row]["videos"]["identity"]
+        for row in ("Head Forcing", "window of 9, re-encoded", "rendered")
+    ]
+    assert told == [[1.0, None, 1.0], [1.0, None, 1.0], [1.0, 1.0, 1.0]], (
+        "left out of all rows of a model"
+    )
     again = read_answer(tables.ROOMS_TABLES["h3"], stored)
     assert again.text() == (tmp_path / "h3.md").read_text().rstrip()
-    assert {**again.to_dict(), "weights": stored["weights"]} == stored, "means of shuffles are not rounded"
+    assert {**again.to_dict(), "weights": stored["weights"]} == stored, (
+        "means of shuffles are not rounded"
+    )
     verdicts = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
     assert [verdict["name"] for verdict in verdicts] == [
         "H0",
@@ -92,7 +110,9 @@ def test_the_command_goes_on_where_it_stopped(tmp_path, counted, capsys, monkeyp
     assert "gaps of 1 to 3 frames: +" in page and "| memory heads | +0.000" in page
     assert call(tmp_path, "--videos", "3", "--tables", "h4") == 0
     again = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
-    assert again[3] == verdicts[3] and again[4]["outcome"] == "undecided", "of all that was measured"
+    assert again[3] == verdicts[3] and again[4]["outcome"] == "undecided", (
+        "of all that was measured"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(measurements, "MEASURED_BY", (rooms_gate, *measurements.MEASURED_BY[1:]))
         assert call(tmp_path, "--videos", "3") == 2

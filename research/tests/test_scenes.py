@@ -1,4 +1,6 @@
-"""The world of rooms: what is hidden stays, what changes changes, and the detector sees all of it."""
+"""The world of rooms: what is hidden stays, what changes changes, and the detector sees all of
+it.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,10 @@ def test_stories_come_back_often_after_gaps_of_all_lengths_and_some_rooms_share_
     gaps = np.array([returns(random_story(np.random.default_rng(seed))) for seed in range(400)])
     assert gaps.shape[1] == BLOCKS and 0.15 < (gaps > 0).mean() < 0.3 and (gaps >= 5).sum() > 50
     stories = [returning_story(np.random.default_rng(seed), 1, 2) for seed in range(20)]
-    confused = [len({look.background for look in looks}) < len({look.room for look in looks}) for looks in stories]
+    confused = [
+        len({look.background for look in looks}) < len({look.room for look in looks})
+        for looks in stories
+    ]
     assert 3 < sum(confused) < 17
 
 
@@ -125,9 +130,20 @@ def test_the_detector_sees_no_actor_in_a_bare_wall_and_two_where_there_are_two()
         "square",
         (40.0, 40.0),
     )
-    mask = torch.tensor([[[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1]]], dtype=torch.bool)
+    mask = torch.tensor(
+        [[[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1]]], dtype=torch.bool
+    )
     labels = label(mask)[0]
-    assert labels[0, 0] == labels[1, 1] != 0 and labels[0, 3] == labels[1, 3], "regions touch at corners"
+    assert labels[0, 0] == labels[1, 1] != 0 and labels[0, 3] == labels[1, 3], (
+        "regions touch at corners"
+    )
     assert len(labels.unique()) == 5  # four regions and the rest
-    shown = [replace(nothing, mark=mark, mark_area=area) for mark, area in (("red", 12), ("red", 15), ("cyan", 60))]
-    assert [mark_of(part) for part in ([nothing, *shown], shown[:2], [nothing])] == ["cyan", "red", None]
+    shown = [
+        replace(nothing, mark=mark, mark_area=area)
+        for mark, area in (("red", 12), ("red", 15), ("cyan", 60))
+    ]
+    assert [mark_of(part) for part in ([nothing, *shown], shown[:2], [nothing])] == [
+        "cyan",
+        "red",
+        None,
+    ]

@@ -43,18 +43,25 @@ def test_reach_is_that_of_the_tables_of_t_unknown_values_are_left_out_and_one_va
         )
     assert mean_interval([None, float("nan")]) is None and sign_flip_p([None]) is None
     assert differences([1.0, None, 5.0], [0.5, 2.0, None]) == [0.5, None, None]
-    assert mean_interval([2.0]).low == mean_interval([2.0]).high == 2.0 and not mean_interval([2.0]).excludes(0.0)
+    assert mean_interval([2.0]).low == mean_interval([2.0]).high == 2.0 and not mean_interval(
+        [2.0]
+    ).excludes(0.0)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_sign_flip_test_is_exact_up_to_16_values(seed: int):
     values = np.random.default_rng(seed).normal(0.4, 1.0, 7).tolist()
     sums = [
-        abs(sum(s * v for s, v in zip(signs, values, strict=True))) for signs in itertools.product((1, -1), repeat=7)
+        abs(sum(s * v for s, v in zip(signs, values, strict=True)))
+        for signs in itertools.product((1, -1), repeat=7)
     ]
-    assert sign_flip_p(values) == pytest.approx(np.mean([total >= abs(sum(values)) - 1e-9 for total in sums]))
+    assert sign_flip_p(values) == pytest.approx(
+        np.mean([total >= abs(sum(values)) - 1e-9 for total in sums])
+    )
     assert sign_flip_p([1.0] * 16) == 2 / 2**16
-    assert sign_flip_p([1.0, 2.0, 3.0, 4.0] + 6 * [0.0]) == 0.125, "four of one sign and six ties say little"
+    assert sign_flip_p([1.0, 2.0, 3.0, 4.0] + 6 * [0.0]) == 0.125, (
+        "four of one sign and six ties say little"
+    )
     assert sign_flip_p([0.0, 0.0]) == 1.0
 
 
@@ -62,8 +69,12 @@ def test_with_more_values_20000_signs_are_drawn_and_the_same_each_time():
     values = np.random.default_rng(3).normal(0.0, 1.0, 40).tolist()
     assert 0 < sign_flip_p(values) < 1 and sign_flip_p(values) == sign_flip_p(values)
     assert sign_flip_p([1.0] * 40) == pytest.approx(1 / (DRAWS + 1)), "never 0"
-    skewed = np.random.default_rng(5).exponential(1.0, (400, 8)) * np.random.default_rng(6).choice((-1, 1), (400, 8))
-    assert np.mean([sign_flip_p(list(sample)) <= 0.05 for sample in skewed]) < 0.075, "wrong in 5 of 100 cases"
+    skewed = np.random.default_rng(5).exponential(1.0, (400, 8)) * np.random.default_rng(6).choice(
+        (-1, 1), (400, 8)
+    )
+    assert np.mean([sign_flip_p(list(sample)) <= 0.05 for sample in skewed]) < 0.075, (
+        "wrong in 5 of 100 cases"
+    )
 
 
 def test_holms_adjustment_is_the_published_one():

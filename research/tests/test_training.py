@@ -1,4 +1,6 @@
-"""Training of the embedded model: the parallel forward is the engine's, and every stage goes on where it stopped."""
+"""Training of the embedded model: the parallel forward is the engine's, and every stage goes on
+where it stopped.
+"""
 
 from __future__ import annotations
 
@@ -122,18 +124,26 @@ def test_noise_levels_are_shared_by_the_frames_of_a_block_and_lean_to_high_ones(
     clean = torch.randn(500, 21, 1, 1, 1)
     noisy, noise = add_noise(clean, times)
     torch.testing.assert_close(noisy + times[..., None, None, None] * (clean - noise), clean)
-    rates = [rooms_stages.rate_factor(step, 1000, decay=0.4) for step in (0, 49, 99, 500, 600, 800, 999)]
+    rates = [
+        rooms_stages.rate_factor(step, 1000, decay=0.4) for step in (0, 49, 99, 500, 600, 800, 999)
+    ]
     assert rates == pytest.approx([0.01, 0.5, 1, 1, 1, 0.5, 0.0025]), "rises, stays and falls"
 
 
 def test_clips_change_as_time_goes_on_and_some_words_are_left_out():
     pool = ClipPool(assets.load_autoencoder(), seed=4, rank=0, size=4, fresh=2)
     latents, cover, text = pool.draw(0, 3)
-    assert latents.shape == (3, 36, 16, 8, 8) and cover.shape == (3, 36, 8, 8) and text.shape == (3, 12, 12, 64)
+    assert (
+        latents.shape == (3, 36, 16, 8, 8)
+        and cover.shape == (3, 36, 8, 8)
+        and text.shape == (3, 12, 12, 64)
+    )
     assert 0 <= cover.min() and cover.max() <= 1 and 0.02 < cover.mean() < 0.4
     first = set(pool.clips)
     pool.draw(1, 4)
-    assert first <= {0, 1, 2, 3} and set(pool.clips) == {2, 3, 4, 5}, "two of four are replaced at every step"
+    assert first <= {0, 1, 2, 3} and set(pool.clips) == {2, 3, 4, 5}, (
+        "two of four are replaced at every step"
+    )
     rng = np.random.default_rng(3)
     texts = [text_of(random_story(rng, 7), rng) for _ in range(400)]
     assert 0.10 < np.mean([not text.any() for text in texts]) < 0.21
@@ -172,8 +182,12 @@ def test_a_rollout_gives_back_what_one_step_of_every_block_was_given():
     torch.testing.assert_close(again[last], made.clean[last], atol=1e-4, rtol=1e-4)
     assert (again[~last] - made.clean[~last]).abs().max() > 1e-3  # other steps are not the last
     same = distill.matching_gradient(model, model, made.clean, made, guidance=1.0)
-    other = distill.matching_gradient(model, tiny_model().requires_grad_(False), made.clean, made, guidance=1.0)
-    assert same.abs().max() == 0 and other.abs().mean() > 0.01, "a student as good as its teacher is left alone"
+    other = distill.matching_gradient(
+        model, tiny_model().requires_grad_(False), made.clean, made, guidance=1.0
+    )
+    assert same.abs().max() == 0 and other.abs().mean() > 0.01, (
+        "a student as good as its teacher is left alone"
+    )
 
 
 @pytest.fixture
@@ -190,7 +204,9 @@ def test_training_decodes_what_inference_decodes_and_its_loss_sees_what_looks_bl
     """Of two errors with equal pixels the one whose tiles are latent cells costs more."""
     latents = torch.randn(2, 3, 16, 2, 2)
     both = decode_clips(autoencoder, autoencoder.raw(latents)).clamp(0, 1).movedim(2, -1)
-    torch.testing.assert_close(torch.stack([*map(autoencoder.decode, latents)]), both, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        torch.stack([*map(autoencoder.decode, latents)]), both, atol=1e-5, rtol=1e-5
+    )
     truth = torch.zeros(1, 2, 3, 32, 32)
     weight = torch.ones(1, 2, 1, 32, 32)
     tiles = ((torch.arange(32) // 8 % 2)[:, None] ^ (torch.arange(32) // 8 % 2)) * 0.2 - 0.1
@@ -214,7 +230,9 @@ def test_pictures_count_where_a_room_comes_back_and_crops_follow_from_the_step_a
 def test_the_gate_is_one_for_a_perfect_memory_and_zero_for_none(autoencoder, monkeypatch):
     cases = [rooms_gate.make_case(autoencoder, 2, seed) for seed in (1, 2)]
     changed = (cases[0].true != cases[0].other).flatten(1).any(1)
-    assert changed[:6].all() and not changed[6:12].any() and changed[12:].all(), "pasts differ in one room alone"
+    assert changed[:6].all() and not changed[6:12].any() and changed[12:].all(), (
+        "pasts differ in one room alone"
+    )
     noise = torch.randn(2, 3, 16, 8, 8)
     monkeypatch.setattr(
         rooms_gate,
@@ -256,12 +274,16 @@ def test_states_are_gone_on_from_by_as_many_workers_with_the_same_seed_after_the
 
     def restored(rank, count, seed=1):
         part = number()
-        return Checkpoint(tmp_path, "base", workers(rank, count), seed).restore({"number": part}), int(part.value)
+        return Checkpoint(tmp_path, "base", workers(rank, count), seed).restore(
+            {"number": part}
+        ), int(part.value)
 
     assert restored(0, 2) == (0, 0)
     for rank in (0, 1):
         for step in (5, 10):
-            Checkpoint(tmp_path, "base", workers(rank, 2), 1).save(step, {"number": number(10 * step + rank)})
+            Checkpoint(tmp_path, "base", workers(rank, 2), 1).save(
+                step, {"number": number(10 * step + rank)}
+            )
     assert restored(0, 2) == (10, 100) and restored(1, 2) == (10, 101)
     stopped = workers(0, 2)
     stopped.wait = lambda: 1 / 0  # the other worker is stopped before it has stored its state
@@ -276,7 +298,9 @@ def test_states_are_gone_on_from_by_as_many_workers_with_the_same_seed_after_the
         restored(1, 2)
 
 
-def test_the_gate_measures_again_what_has_changed_and_stops_what_remembers_too_little(tmp_path, monkeypatch):
+def test_the_gate_measures_again_what_has_changed_and_stops_what_remembers_too_little(
+    tmp_path, monkeypatch
+):
     small = recipe(tmp_path)
     made = []
     monkeypatch.setattr(rooms, "load", lambda config, path: torch.nn.Identity())
@@ -314,7 +338,11 @@ def test_preview_factors_of_the_shipped_autoencoder_are_fitted_again():
 
 def recipe(folder):
     sizes = {"steps": 2, "batch": 1, "keep": 1}
-    stages = {f"{stage}_{key}": size for stage in ("autoencoder", "base", "student") for key, size in sizes.items()}
+    stages = {
+        f"{stage}_{key}": size
+        for stage in ("autoencoder", "base", "student")
+        for key, size in sizes.items()
+    }
     return Recipe(folder, **stages, student_warm_up=1, config=TINY)
 
 
@@ -367,9 +395,17 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
     for name in ("autoencoder", "base", "student"):
         one = load_file(whole.file(name))
         other = load_file(parts.file(name))
-        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), name
-    assert {tensor.dtype for tensor in one.values()} == {torch.bfloat16}, "a student is measured as it is released"
-    gates = [json.loads((parts.out / f"{name}.gate.json").read_text()) for name in ("base", "student")]
+        assert one.keys() == other.keys() and all(
+            torch.equal(one[key], other[key]) for key in one
+        ), name
+    assert {tensor.dtype for tensor in one.values()} == {torch.bfloat16}, (
+        "a student is measured as it is released"
+    )
+    gates = [
+        json.loads((parts.out / f"{name}.gate.json").read_text()) for name in ("base", "student")
+    ]
     assert all(np.isfinite(found["memory"]) for found in gates)
     journal = [json.loads(line) for line in (parts.out / "journal.jsonl").read_text().splitlines()]
-    assert {entry["stage"] for entry in journal} == {"autoencoder", "student"}, "the base writes after 20 steps"
+    assert {entry["stage"] for entry in journal} == {"autoencoder", "student"}, (
+        "the base writes after 20 steps"
+    )

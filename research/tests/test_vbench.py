@@ -9,7 +9,8 @@ import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.research import vbench
 
-# what VBench writes for a folder, with its scales: shares as true and false, imaging quality of a video in per cent
+# what VBench writes for a folder, with its scales: shares as true and false, imaging quality of a
+# video in per cent
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -45,7 +46,9 @@ def test_the_printed_line_measures_the_videos_of_a_folder_and_numbers_of_earlier
         (folder / name).write_bytes(b"video")
     assert vbench.read_results(folder) == {}
     (tmp_path / "vbench.py").write_text(PROGRAM, encoding="utf-8")
-    (stand_in / "uvx").write_text(f'#!/bin/sh\nshift 4\nexec {sys.executable} {tmp_path}/vbench.py "$@"\n')
+    (stand_in / "uvx").write_text(
+        f'#!/bin/sh\nshift 4\nexec {sys.executable} {tmp_path}/vbench.py "$@"\n'
+    )
     (stand_in / "uvx").chmod(0o755)
     environment = {
         **os.environ,
@@ -67,7 +70,9 @@ def test_the_printed_line_measures_the_videos_of_a_folder_and_numbers_of_earlier
     ]
 
 
-@pytest.mark.parametrize("content", ['{"dynamic_degree": [1, [{"video_path": 3}]]}', "[]", "no JSON"])
+@pytest.mark.parametrize(
+    "content", ['{"dynamic_degree": [1, [{"video_path": 3}]]}', "[]", "no JSON"]
+)
 def test_what_is_not_vbenchs_is_refused(tmp_path: Path, content: str):
     (tmp_path / "vbench").mkdir()
     (tmp_path / "vbench" / "x_eval_results.json").write_text(content)

@@ -1,4 +1,6 @@
-"""The rule of the pre-registration: every verdict can be reached, and the bounds are where they were written down."""
+"""The rule of the pre-registration: every verdict can be reached, and the bounds are where they
+were written down.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_what_is_tested_is_the_bound_that_was_passed():
     assert verdicts.difference("H1", "", values=far, above=0.10, below=0.10).p < 0.001
     assert 0.001 < verdicts.difference("H1", "", values=near, above=0.10, below=0.10).p < 0.5
     assert verdicts.difference("H5", "", values=around(-0.02), above=0.05, below=0.0).p < 0.001
-    gates = [verdicts.gate(*effects).outcome for effects in ((0.4, 0.6), (0.399, 0.9), (0.9, 0.599))]
+    gates = [
+        verdicts.gate(*effects).outcome for effects in ((0.4, 0.6), (0.399, 0.9), (0.9, 0.599))
+    ]
     assert gates == ["supports", "refutes", "refutes"]
 
 
@@ -89,7 +93,9 @@ def test_roles_are_decided_by_their_rank_and_by_uniform_memory(better, gain, eve
 
 def test_few_shuffles_or_a_lead_over_uniform_memory_alone_decide_nothing_of_the_roles():
     """19 of 20 tiny gains; what is left of them over the videos is noise."""
-    found = verdicts.roles_matter([around(0.001 if i else -0.001, 0.1) for i in range(20)], around(0.5))
+    found = verdicts.roles_matter(
+        [around(0.001 if i else -0.001, 0.1) for i in range(20)], around(0.5)
+    )
     assert found.numbers["better"] == 19 and found.outcome == "undecided" and found.p > 0.05
     assert verdicts.roles_matter(shuffles(20, gain=0.1), around(0.5)).p < 0.001
     assert verdicts.roles_matter(shuffles(19, count=19), around(0.5)).outcome == "undecided"
@@ -98,7 +104,10 @@ def test_few_shuffles_or_a_lead_over_uniform_memory_alone_decide_nothing_of_the_
 
 def costs(own, **own_of):
     return {
-        role: {fact: around(own_of.get(role, own) if fact == mine else 0.0, seed=len(fact)) for fact in FACTS.values()}
+        role: {
+            fact: around(own_of.get(role, own) if fact == mine else 0.0, seed=len(fact))
+            for fact in FACTS.values()
+        }
         for role, mine in FACTS.items()
     }
 
@@ -131,7 +140,9 @@ def test_costs_are_in_standard_deviations_and_positive_where_it_gets_worse():
     found = verdicts.costs_of(whole, {"local": whole, "anchor": whole, "memory": worse})
     assert found["memory"]["identity"] == [0.0] * 4  # equal everywhere: nothing is lost
     assert found["local"]["layout"] == [0.0] * 4
-    assert found["memory"]["layout"] == pytest.approx([(15 / (12 * 1 / 4 * 3 / 4 * 16 / 12)) ** 0.5] * 4)
+    assert found["memory"]["layout"] == pytest.approx(
+        [(15 / (12 * 1 / 4 * 3 / 4 * 16 / 12)) ** 0.5] * 4
+    )
     assert found["memory"]["place_error"] == pytest.approx(found["memory"]["layout"])
 
 
@@ -149,7 +160,9 @@ def test_what_was_not_measured_makes_the_correction_no_weaker():
 
 
 def layouts(*means, count=returning.VIDEOS):
-    """Videos of the rows of `returns`: ceiling, floor, scenes by quota, scenes by function, control."""
+    """Videos of the rows of `returns`: ceiling, floor, scenes by quota, scenes by function,
+    control.
+    """
     others = dict.fromkeys(returning.COLUMNS, 1.0)
     values = [around(mean, 0.02, count) for mean in means]
     rows = zip(returning.ROWS, values, strict=True)

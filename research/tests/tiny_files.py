@@ -25,7 +25,8 @@ TINY = WanConfig(
     text_dim=64,
     text_len=12,
 )
-# a broad head with a little more sink than the others, as in models without sinks; one that looks back, and two more
+# a broad head with a little more sink than the others, as in models without sinks; one that looks
+# back, and two more
 SHARES = (
     ((0.2, 0.75, 0.05), (0.05, 0.6, 0.35)),
     ((0.1, 0.2, 0.7), (0.02, 0.08, 0.9)),
@@ -60,7 +61,11 @@ def real_files(folder: Path, texts: list[str]) -> dict[str, Any]:
     """Options of a tiny model in the real layouts that knows these texts, for two short videos."""
     save_embeddings(folder / "texts.safetensors", {text: torch.randn(12, 48) for text in texts})
     return {
-        "--weights": Path(__file__).parents[2] / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors",
+        "--weights": Path(__file__).parents[2]
+        / "tests"
+        / "golden"
+        / "self_forcing_tiny_d32"
+        / "model.safetensors",
         "--num-heads": 4,
         "--vae": wan_vae(folder / "wan_2.1_vae.safetensors"),
         "--embeddings": folder / "texts.safetensors",

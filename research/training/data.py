@@ -1,4 +1,6 @@
-"""Clips of the world of rooms for training, each a function of its number, so that nothing of them need be stored."""
+"""Clips of the world of rooms for training, each a function of its number, so that nothing of them
+need be stored.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,13 @@ from ..rooms.scenes import COLOURS, FRAME_SIZE, Clip, looks_of_frames, render
 from ..rooms.stories import BLOCKS, random_story, returns
 from .training import word_vectors
 
-TRAINING_SEEDS = 10_000_000  # clips of worker r begin at (1 + r) times this; tests and tables use smaller numbers
+# clips of worker r begin at (1 + r) times this; tests and tables use smaller numbers
+TRAINING_SEEDS = 10_000_000
 CROP = 32
-EMBLEM_WEIGHT = 12  # of an emblem's pixels in the autoencoder's loss, above 1: they are few, and tell who the actor is
-_CROP_FRAMES = 1 + 2 * TEMPORAL_STRIDE  # a latent frame that begins a video, one after it, one after another
+# of an emblem's pixels in the autoencoder's loss, above 1: they are few, and tell who the actor is
+EMBLEM_WEIGHT = 12
+# a latent frame that begins a video, one after it, one after another
+_CROP_FRAMES = 1 + 2 * TEMPORAL_STRIDE
 _NO_PROMPT = 0.15
 _NO_WORD = 0.05
 
@@ -35,31 +40,43 @@ def training_clip(seed: int) -> Clip:
 
 
 def text_of(looks: Sequence[Look], rng: np.random.Generator) -> Tensor:
-    """Text embedding of each block `[blocks, words, 64]`; empty for 15 % of clips, and 5 % of the words are dropped."""
+    """Text embedding of each block `[blocks, words, 64]`; empty for 15 % of clips, and 5 % of the
+    words are dropped.
+    """
     if rng.random() < _NO_PROMPT:
         return torch.stack([word_vectors("") for _ in looks])
     words = dict.fromkeys(word for look in looks for word in look.prompt.split())
-    kept = {word for word in words if rng.random() >= _NO_WORD}  # a dropped word is missing in the whole clip
-    return torch.stack([word_vectors(" ".join(w for w in look.prompt.split() if w in kept)) for look in looks])
+    # a dropped word is missing in the whole clip
+    kept = {word for word in words if rng.random() >= _NO_WORD}
+    return torch.stack(
+        [word_vectors(" ".join(w for w in look.prompt.split() if w in kept)) for look in looks]
+    )
 
 
 def latent_cells(cover: Tensor) -> Tensor:
-    """The share of each latent cell that something covers, `[video frames, 64, 64]` to `[latent frames, 8, 8]`."""
+    """The share of each latent cell that something covers, `[video frames, 64, 64]` to `[latent
+    frames, 8, 8]`.
+    """
     cells = F.avg_pool2d(cover[:, None], SPATIAL_FACTOR)[:, 0]
     return torch.cat((cells[:1], cells[1:].unflatten(0, (-1, TEMPORAL_STRIDE)).mean(1)))
 
 
 def asked_for(clip: Clip) -> Tensor:
-    """Weights of what counts more in the loss, `[latent frames, 8, 8]`: actor, and pictures where a room comes back.
+    """Weights of what counts more in the loss, `[latent frames, 8, 8]`: actor, and pictures where a
+    room comes back.
 
     Where a room is new its pictures cannot be known, and in the rest of a visit they are copied.
     """
     back = torch.tensor([gap > 0 for gap in returns(clip.looks)]).repeat_interleave(BLOCK_FRAMES)
-    return (latent_cells(clip.shape) + latent_cells(clip.pictures) * back[:, None, None]).clamp_max(1)
+    return (latent_cells(clip.shape) + latent_cells(clip.pictures) * back[:, None, None]).clamp_max(
+        1
+    )
 
 
 class Window(dict[int, Any]):
-    """Things made of clips, by their numbers; those before the window, which moves on with the steps, are dropped."""
+    """Things made of clips, by their numbers; those before the window, which moves on with the
+    steps, are dropped.
+    """
 
     def __init__(self, make: Callable[[int], Any]):
         super().__init__()
@@ -75,7 +92,9 @@ class Window(dict[int, Any]):
 
 
 class ClipPool:
-    """Latents of the clips that the steps up to a given one use; `fresh` of them are replaced at every step."""
+    """Latents of the clips that the steps up to a given one use; `fresh` of them are replaced at
+    every step.
+    """
 
     def __init__(
         self,
@@ -93,7 +112,9 @@ class ClipPool:
         self.clips = Window(self._clip)
 
     def draw(self, step: int, batch: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Latents `[batch, 36, 16, 8, 8]`, what counts more `[batch, 36, 8, 8]`, text `[batch, 12, words, 64]`."""
+        """Latents `[batch, 36, 16, 8, 8]`, what counts more `[batch, 36, 8, 8]`, text `[batch, 12,
+        words, 64]`.
+        """
         rng = np.random.default_rng((self.seed, self.rank, step))
         first = step * self.fresh
         self.clips.begin_at(first)
@@ -112,14 +133,20 @@ class ClipPool:
 
 
 def draw_stories(seed: int, rank: int, step: int, batch: int) -> tuple[Tensor, Tensor]:
-    """Text `[batch, 12, words, 64]` of random stories, and after how many blocks each room comes back `[batch, 12]`."""
+    """Text `[batch, 12, words, 64]` of random stories, and after how many blocks each room comes
+    back `[batch, 12]`.
+    """
     rng = np.random.default_rng((seed, rank, step))
     stories = [random_story(rng, BLOCKS) for _ in range(batch)]
-    return torch.stack([text_of(looks, rng) for looks in stories]), torch.tensor([returns(looks) for looks in stories])
+    return torch.stack([text_of(looks, rng) for looks in stories]), torch.tensor(
+        [returns(looks) for looks in stories]
+    )
 
 
 class Crops:
-    """Crops of nine video frames for the autoencoder, most of them near the actor or at a picture."""
+    """Crops of nine video frames for the autoencoder, most of them near the actor or at a
+    picture.
+    """
 
     def __init__(self, seed: int, rank: int, size: int = 60, steps_per_clip: int = 2):
         self.seed = seed
@@ -129,17 +156,23 @@ class Crops:
         self.clips = Window(self._clip)
 
     def draw(self, step: int, count: int) -> tuple[Tensor, Tensor]:
-        """Video frames `[count, 9, 3, 32, 32]` in 0..1, and their weights `[count, 9, 1, 32, 32]`, at least 1."""
+        """Video frames `[count, 9, 3, 32, 32]` in 0..1, and their weights `[count, 9, 1, 32, 32]`,
+        at least 1.
+        """
         rng = np.random.default_rng((self.seed, self.rank, step))
         first = step // self.pace
         self.clips.begin_at(first)
         parts = [self._crop(first + int(rng.integers(self.size)), rng) for _ in range(count)]
         video_frames, weights = (torch.stack(part) for part in zip(*parts, strict=True))
-        return video_frames.float().movedim(-1, 2) / 255, 1 + EMBLEM_WEIGHT * weights.float()[:, :, None] / 255
+        return video_frames.float().movedim(-1, 2) / 255, 1 + EMBLEM_WEIGHT * weights.float()[
+            :, :, None
+        ] / 255
 
     def _crop(self, index: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         video_frames, things = self.clips[index]
-        first = TEMPORAL_STRIDE * int(rng.integers((len(video_frames) - _CROP_FRAMES) // TEMPORAL_STRIDE + 1))
+        first = TEMPORAL_STRIDE * int(
+            rng.integers((len(video_frames) - _CROP_FRAMES) // TEMPORAL_STRIDE + 1)
+        )
         centre = rng.uniform(0, FRAME_SIZE, 2)
         seen = (things[first] > 127).nonzero()
         if rng.random() < 0.75 and len(seen):
@@ -166,8 +199,12 @@ class Crops:
 
 
 def emblem_cover(clip: Clip) -> Tensor:
-    """Pixels of the actor that are nearer to the emblem's colour than to its own, `[video frames, 64, 64]`, 0 or 1."""
-    body = torch.tensor([COLOURS[look.colour] for look in looks_of_frames(clip.looks)])[:, None, None]
+    """Pixels of the actor that are nearer to the emblem's colour than to its own, `[video frames,
+    64, 64]`, 0 or 1.
+    """
+    body = torch.tensor([COLOURS[look.colour] for look in looks_of_frames(clip.looks)])[
+        :, None, None
+    ]
     colours = body, torch.tensor(COLOURS[clip.marking.colour])
     to_body, to_mark = ((clip.video_frames - colour).square().sum(-1) for colour in colours)
     return ((to_mark < to_body) & (clip.shape > 0.5)).float()

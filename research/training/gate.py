@@ -1,8 +1,10 @@
-"""The gate: does a model remember a room that it has not seen for a while? The latest student that does is chosen.
+"""The gate: does a model remember a room that it has not seen for a while? The latest student that
+does is chosen.
 
-A room is left and comes back in the last block. The model predicts that block from pure noise twice: after the true
-past, and after one with other pictures in that room. *Recall* is where the prediction lies on the line from the other
-pictures' latents (0) to the true ones (1), at cells where just one of the two has a picture. The effect of memory is
+A room is left and comes back in the last block. The model predicts that block from pure noise
+twice: after the true past, and after one with other pictures in that room. *Recall* is where the
+prediction lies on the line from the other pictures' latents (0) to the true ones (1), at cells
+where just one of the two has a picture. The effect of memory is
 the recall after the true past minus that after the other one: 1 is perfect, 0 is none.
 """
 
@@ -80,7 +82,8 @@ def make_case(autoencoder: RoomsAutoencoder, away: int, seed: int) -> Case:
 
 
 def recalls(model: WanModel, cases: Sequence[Case], noise: Tensor) -> Tensor:
-    """Recall after the true and after the other past, `[2, cases]`; NaN where the actor hides all that differs.
+    """Recall after the true and after the other past, `[2, cases]`; NaN where the actor hides all
+    that differs.
 
     `noise [cases, 3, 16, 8, 8]` is what the last block is predicted from, the same for both pasts.
     """
@@ -103,8 +106,12 @@ def recalls(model: WanModel, cases: Sequence[Case], noise: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def measure(model: WanModel, autoencoder: RoomsAutoencoder, stories: int, batch: int = 8) -> dict[str, list[float]]:
-    """The effect of memory in every story, by the blocks for which its room was left (as text, for JSON)."""
+def measure(
+    model: WanModel, autoencoder: RoomsAutoencoder, stories: int, batch: int = 8
+) -> dict[str, list[float]]:
+    """The effect of memory in every story, by the blocks for which its room was left (as text, for
+    JSON).
+    """
     effects: dict[str, list[float]] = {}
     for away in AWAY:
         values: list[float] = []
@@ -115,14 +122,18 @@ def measure(model: WanModel, autoencoder: RoomsAutoencoder, stories: int, batch:
             noise = torch.randn(len(cases), BLOCK_FRAMES, 16, 8, 8, generator=generator)
             with torch.compiler.set_stance("force_eager"):
                 true, other = recalls(model, cases, noise)
-            values += [round(effect, 5) for effect in (true - other).tolist() if not math.isnan(effect)]
+            values += [
+                round(effect, 5) for effect in (true - other).tolist() if not math.isnan(effect)
+            ]
         effects[str(away)] = values
     return effects
 
 
 def memory(effects: dict[str, list[float]]) -> float:
     """The gate's number: the mean effect over all stories in which the room is left."""
-    return statistics.fmean(value for away, values in effects.items() if away != "0" for value in values)
+    return statistics.fmean(
+        value for away, values in effects.items() if away != "0" for value in values
+    )
 
 
 def describe(effects: dict[str, list[float]]) -> list[str]:

@@ -1,4 +1,6 @@
-"""The three stages of the training: autoencoder, base, distillation; each goes on where it was stopped."""
+"""The three stages of the training: autoencoder, base, distillation; each goes on where it was
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ class Recipe:
     seed: int = 1
     autoencoder_steps: int = 8000
     autoencoder_batch: int = 16  # crops per worker and step; the others are clips
-    autoencoder_keep: int = 200  # steps between two stored states, from which an interrupted training goes on
+    # steps between two stored states, from which an interrupted training goes on
+    autoencoder_keep: int = 200
     base_steps: int = 2000
     base_batch: int = 8
     base_keep: int = 40
@@ -91,7 +94,9 @@ class Run:
 
 
 class Stage:
-    """Steps of one stage from its stored state, which is of `parts`; after the last its weights replace the state."""
+    """Steps of one stage from its stored state, which is of `parts`; after the last its weights
+    replace the state.
+    """
 
     def __init__(self, run: Run, name: str, steps: int, keep: int, **parts: Stateful):
         self.recipe = run.recipe
@@ -104,7 +109,9 @@ class Stage:
         self.journal = Journal(self.recipe.out / "journal.jsonl", name, self.workers.rank)
 
     def steps(self) -> Iterator[int]:
-        """The numbers of the steps, with torch's random numbers seeded for each; states are stored in between."""
+        """The numbers of the steps, with torch's random numbers seeded for each; states are stored
+        in between.
+        """
         for step in range(self.checkpoint.restore(self.parts), self.count):
             torch.manual_seed((self.recipe.seed * 64 + self.workers.rank) * 10_000_000 + step)
             yield step
@@ -124,7 +131,8 @@ class Stage:
 
 
 def picture_loss(decoded: Tensor, video_frames: Tensor, weight: Tensor) -> Tensor:
-    """Errors of pixels, of edges, of the means of latent cells, across the seams of patches, and of changes in time.
+    """Errors of pixels, of edges, of the means of latent cells, across the seams of patches, and of
+    changes in time.
 
     Video frames are `[batch, n, 3, h, w]`, the weights of pixels `[batch, n, 1, h, w]`.
     """
@@ -134,11 +142,19 @@ def picture_loss(decoded: Tensor, video_frames: Tensor, weight: Tensor) -> Tenso
     cells = F.avg_pool2d(error.flatten(0, 1), 8).abs().mean()
     seams = across[..., 3::4].mean() + down[..., 3::4, :].mean()
     pixels = (error.abs() * weight).mean() + 2 * (error.square() * weight).mean()
-    return pixels + 0.3 * (across.mean() + down.mean()) + cells + 0.2 * seams + 0.3 * error.diff(dim=1).abs().mean()
+    return (
+        pixels
+        + 0.3 * (across.mean() + down.mean())
+        + cells
+        + 0.2 * seams
+        + 0.3 * error.diff(dim=1).abs().mean()
+    )
 
 
 def decode_clips(model: RoomsAutoencoder, latents: Tensor) -> Tensor:
-    """The inverse of `encode_raw` for whole clips `[batch, frames, 16, h, w]`, with gradients, without limits."""
+    """The inverse of `encode_raw` for whole clips `[batch, frames, 16, h, w]`, with gradients,
+    without limits.
+    """
     batch, frames = latents.shape[:2]
     hidden = model.dec(latents.flatten(0, 1)).unflatten(0, (batch, frames))
     before = torch.cat((hidden[:, :1], hidden[:, :-1]), 1)
@@ -198,7 +214,9 @@ def train_autoencoder(run: Run) -> None:
 
 @torch.no_grad()
 def _measure_statistics(model: RoomsAutoencoder, seed: int) -> None:
-    """Set the per-channel mean and standard deviation of video latents, which normalise them as in Wan."""
+    """Set the per-channel mean and standard deviation of video latents, which normalise them as in
+    Wan.
+    """
     clips = (training_clip(seed * 1000 + index).video_frames for index in range(STATISTICS_CLIPS))
     latents = torch.cat([model.encode_raw(clip.movedim(-1, 1)[None])[0, 1:] for clip in clips])
     model.mean.copy_(latents.mean((0, 2, 3), keepdim=True))
@@ -206,8 +224,8 @@ def _measure_statistics(model: RoomsAutoencoder, seed: int) -> None:
 
 
 def flow_loss(model: WanModel, clean: Tensor, cover: Tensor, text: Tensor) -> Tensor:
-    """Mean squared error of the flow; the first block has weight two, `cover` three (see `asked_for`), as actors and
-    pictures are small."""
+    """Mean squared error of the flow; the first block has weight two, `cover` three (see
+    `asked_for`), as actors and pictures are small."""
     times = training.draw_times((len(clean), clean.shape[1] // BLOCK_FRAMES))
     noisy, noise = training.add_noise(clean, times)
     with torch.autocast("cpu", torch.bfloat16):
@@ -219,7 +237,9 @@ def flow_loss(model: WanModel, clean: Tensor, cover: Tensor, text: Tensor) -> Te
 
 
 def rate_factor(step: int, steps: int, decay: float) -> float:
-    """Learning-rate factor: 100 steps of warm-up, constant, linear decay over the last fraction `decay` of steps."""
+    """Learning-rate factor: 100 steps of warm-up, constant, linear decay over the last fraction
+    `decay` of steps.
+    """
     return min(1, (step + 1) / 100, (steps - step) / max(1, decay * steps))
 
 
@@ -252,7 +272,9 @@ def train_base(run: Run) -> None:
 
 
 class Recent:
-    """The last rollouts with what the student made of them; the fake score model learns from them."""
+    """The last rollouts with what the student made of them; the fake score model learns from
+    them.
+    """
 
     def __init__(self) -> None:
         self.made: deque[tuple[Rollout, Tensor]] = deque(maxlen=6)
@@ -265,7 +287,9 @@ class Recent:
 
 
 def distill(run: Run) -> None:
-    """Distribution matching on rollouts of the same stories, as in Self Forcing; writes the student's average."""
+    """Distribution matching on rollouts of the same stories, as in Self Forcing; writes the
+    student's average.
+    """
     recipe = run.recipe
     workers = run.workers
     steps = run.recipe.student_steps
@@ -290,7 +314,8 @@ def distill(run: Run) -> None:
         text, gaps = draw_stories(recipe.seed, workers.rank, step, recipe.student_batch)
         learns = step >= recipe.student_warm_up
         loss = torch.zeros(())
-        # a context of its own for each pass: within one, autocast keeps the weights as they were before an update
+        # a context of its own for each pass: within one, autocast keeps the weights as they were
+        # before an update
         with torch.autocast("cpu", torch.bfloat16):
             rollout = roll_out(student, text)
         with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(learns):
@@ -331,7 +356,8 @@ def distill(run: Run) -> None:
         if (step + 1) % 10 == 0 or step + 1 == steps:
             workers.average(student, fake)
             stage.journal.write(step + 1, own_flow_loss=fake_loss.item(), loss=loss.item())
-    stage.finish(average.parameters, torch.bfloat16, STRUCTURE)  # what the gate and the tables measure is what ships
+    # what the gate and the tables measure is what ships
+    stage.finish(average.parameters, torch.bfloat16, STRUCTURE)
 
 
 def _student_loss(
@@ -343,18 +369,24 @@ def _student_loss(
     gaps: Tensor,
     part: float,
 ) -> Tensor:
-    """The matching loss, in which blocks that come back to a room (`gaps [batch, blocks]` above 0) count twice.
+    """The matching loss, in which blocks that come back to a room (`gaps [batch, blocks]` above 0)
+    count twice.
 
     `part` is the part of the training that is over; at its end the loss is on pixels, too.
     """
     guidance = float(np.interp(part, (0, 1), GUIDANCE))
-    goal = made.detach() - matching_gradient(teacher, fake, made=made.detach(), rollout=rollout, guidance=guidance)
+    goal = made.detach() - matching_gradient(
+        teacher, fake, made=made.detach(), rollout=rollout, guidance=guidance
+    )
     weight = (1.0 + (gaps > 0)).repeat_interleave(BLOCK_FRAMES, 1)[..., None, None, None]
     loss = 0.5 * ((made - goal).square() * weight).sum() / (weight.sum() * made[0, 0].numel())
     if part < 1 - PIXEL_PART:
         return loss
     shown = decode_clips(autoencoder, autoencoder.raw(made[:PIXEL_CLIPS])).float()
     wanted = decode_clips(autoencoder, autoencoder.raw(goal[:PIXEL_CLIPS])).float()
-    strong = wanted.amax(2, keepdim=True) - wanted.amin(2, keepdim=True) > SATURATION  # the actor's cover
-    weight = 1 + 3 * F.max_pool2d(strong.float().flatten(0, 1), 5, 1, 2).unflatten(0, shown.shape[:2])
+    # the actor's cover
+    strong = wanted.amax(2, keepdim=True) - wanted.amin(2, keepdim=True) > SATURATION
+    weight = 1 + 3 * F.max_pool2d(strong.float().flatten(0, 1), 5, 1, 2).unflatten(
+        0, shown.shape[:2]
+    )
     return loss + 5 * ((shown - wanted.detach()).square() * weight).mean()

@@ -1,6 +1,8 @@
-"""The command `train`: the model of the world of rooms, from autoencoder, base, gate and distillation; see TRAINING.md.
+"""The command `train`: the model of the world of rooms, from autoencoder, base, gate and
+distillation; see TRAINING.md.
 
-It goes on where it was stopped, with as many workers as before; remove a stage's file to make it again.
+It goes on where it was stopped, with as many workers as before; remove a stage's file to make it
+again.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ PREVIEW_CLIPS = 60
 
 
 def train(run: Run) -> None:
-    """Make every stage that is not there yet; HeadForcingError where the base or the student remembers too little."""
+    """Make every stage that is not there yet; HeadForcingError where the base or the student
+    remembers too little.
+    """
     stages: tuple[tuple[str, Callable[[Run], None], float | None], ...] = (
         ("autoencoder", train_autoencoder, None),
         ("base", train_base, rooms_gate.BASE_LEAST),
@@ -46,17 +50,22 @@ def train(run: Run) -> None:
             stage(run)
             run.workers.wait()
         if least is not None and (memory := pass_gate(run, name)) < least:
-            raise HeadForcingError(f"the {name} remembers {memory:.3f}, at least {least} is asked for: train it anew")
+            raise HeadForcingError(
+                f"the {name} remembers {memory:.3f}, at least {least} is asked for: train it anew"
+            )
 
 
 def pass_gate(run: Run, name: str) -> float:
-    """Measure what a stage's model remembers and store it, by the first worker, unless the stored number is that of
-    these files; returns the gate's number."""
+    """Measure what a stage's model remembers and store it, by the first worker, unless the stored
+    number is that of these files; returns the gate's number."""
     weights = run.recipe.file(name)
     target = weights.with_suffix(".gate.json")
     if run.workers.rank == 0:
         measured = rooms_gate.measured_on(weights, run.recipe.file("autoencoder"))
-        if not (target.exists() and measured.items() <= json.loads(target.read_text(encoding="utf-8")).items()):
+        if not (
+            target.exists()
+            and measured.items() <= json.loads(target.read_text(encoding="utf-8")).items()
+        ):
             model = load(run.recipe.config, weights).requires_grad_(False)
             effects = rooms_gate.measure(model, run.autoencoder, GATE_STORIES)
             log.info("%s", "\n".join((weights.name, *rooms_gate.describe(effects))))
@@ -65,9 +74,11 @@ def pass_gate(run: Run, name: str) -> float:
     return float(json.loads(target.read_text(encoding="utf-8"))["memory"])
 
 
-def fit_preview_factors(autoencoder: RoomsAutoencoder, videos: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Least-squares map, factors `[16, 3]` and bias `[3]`, from a latent pixel of videos `[frames, 16, h, w]` to the
-    mean colour of its patch, in -1..1 as in ComfyUI's `latent_rgb_factors`."""
+def fit_preview_factors(
+    autoencoder: RoomsAutoencoder, videos: Iterable[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Least-squares map, factors `[16, 3]` and bias `[3]`, from a latent pixel of videos `[frames,
+    16, h, w]` to the mean colour of its patch, in -1..1 as in ComfyUI's `latent_rgb_factors`."""
     inputs = []
     colours = []
     for latents in videos:
@@ -76,7 +87,9 @@ def fit_preview_factors(autoencoder: RoomsAutoencoder, videos: Iterable[Tensor])
         colours.append(patches.movedim(1, -1).reshape(-1, 3) * 2 - 1)
         inputs.append(latents[1:].to(later).movedim(1, -1).reshape(-1, latents.shape[1]))
     x = torch.cat(inputs)
-    solution = torch.linalg.lstsq(torch.cat([x, x.new_ones(len(x), 1)], 1), torch.cat(colours)).solution
+    solution = torch.linalg.lstsq(
+        torch.cat([x, x.new_ones(len(x), 1)], 1), torch.cat(colours)
+    ).solution
     return solution[:-1], solution[-1]
 
 

@@ -1,7 +1,8 @@
-"""Shared code of the stages: noise, optimisers, data-parallel workers, stored states, files of weights.
+"""Shared code of the stages: noise, optimisers, data-parallel workers, stored states, files of
+weights.
 
-A training may be stopped at any moment. Noise and clips of a step follow from the seed and the number of the step, so
-that one that goes on from a stored state ends as one that was not stopped.
+A training may be stopped at any moment. Noise and clips of a step follow from the seed and the
+number of the step, so that one that goes on from a stored state ends as one that was not stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ log = logging.getLogger(__name__)
 ABOUT = {
     "format": "pt",
     "title": "Head Forcing toy world",
-    "description": "Trained from scratch on procedurally drawn shapes; no other data, no other weights.",
+    "description": (
+        "Trained from scratch on procedurally drawn shapes; no other data, no other weights."
+    ),
     "license": "Apache-2.0",
 }
 """Metadata of every file of weights."""
@@ -42,7 +45,9 @@ STRUCTURE = {
     "config": json.dumps({"transformer": _TRANSFORMER}),
     "head_forcing": json.dumps({"frames_per_block": BLOCK_FRAMES}),
 }
-"""Metadata of a toy transformer's files: the properties that do not follow from the shapes of its weights."""
+"""Metadata of a toy transformer's files: the properties that do not follow from the shapes of its
+weights.
+"""
 
 
 @lru_cache(maxsize=50000)
@@ -51,7 +56,9 @@ def word_vectors(prompt: str) -> Tensor:
 
 
 def draw_times(shape: tuple[int, int]) -> Tensor:
-    """A random noise level in (0, 1) per block, biased to high levels, repeated for the block's latent frames."""
+    """A random noise level in (0, 1) per block, biased to high levels, repeated for the block's
+    latent frames.
+    """
     u = torch.rand(shape) * 0.98 + 0.01
     return (2 * u / (1 + u)).repeat_interleave(BLOCK_FRAMES, 1)
 
@@ -76,7 +83,9 @@ def initialise(model: WanModel) -> None:
 
 
 class Optimizer:
-    """Muon for the matrices of the blocks, AdamW for the rest, one learning-rate factor for both."""
+    """Muon for the matrices of the blocks, AdamW for the rest, one learning-rate factor for
+    both.
+    """
 
     def __init__(
         self,
@@ -85,7 +94,9 @@ class Optimizer:
         adam: float,
         betas: tuple[float, float] = (0.9, 0.99),
     ):
-        matrices = [p for name, p in model.named_parameters() if name.startswith("blocks") and p.ndim == 2]
+        matrices = [
+            p for name, p in model.named_parameters() if name.startswith("blocks") and p.ndim == 2
+        ]
         ids = set(map(id, matrices))
         self.rest = [p for p in model.parameters() if id(p) not in ids]
         self.rates = muon, adam
@@ -147,7 +158,9 @@ class Workers:
         if distributed.is_torchelastic_launched():
             distributed.init_process_group("gloo", timeout=timedelta(hours=2))
         several = distributed.is_initialized()
-        self.rank, self.count = (distributed.get_rank(), distributed.get_world_size()) if several else (0, 1)
+        self.rank, self.count = (
+            (distributed.get_rank(), distributed.get_world_size()) if several else (0, 1)
+        )
 
     def wait(self) -> None:
         """Wait until all workers are here."""
@@ -161,7 +174,9 @@ class Workers:
             flat = torch.cat([p.flatten() for p in parameters])
             distributed.all_reduce(flat)
             flat /= self.count
-            for parameter, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            for parameter, mean in zip(
+                parameters, flat.split([p.numel() for p in parameters]), strict=True
+            ):
                 parameter.copy_(mean.view_as(parameter))
 
 
@@ -183,7 +198,9 @@ class Checkpoint:
         self.seed = seed
 
     def save(self, step: int, parts: Mapping[str, Stateful]) -> None:
-        """Store the state after `step` steps; a worker that is stopped before all have theirs changes nothing."""
+        """Store the state after `step` steps; a worker that is stopped before all have theirs
+        changes nothing.
+        """
         state = {name: part.state_dict() for name, part in parts.items()}
         made_by = {"workers": self.workers.count, "seed": self.seed, "step": step}
         path = self._path(self.workers.rank)
@@ -192,18 +209,24 @@ class Checkpoint:
         path.with_suffix(".next").replace(path)
 
     def restore(self, parts: Mapping[str, Stateful]) -> int:
-        """Go on from the stored state; returns after how many steps it was stored, 0 without one. Raises
-        HeadForcingError, in all workers, for states of another number of workers, another seed or other steps."""
+        """Go on from the stored state; returns after how many steps it was stored, 0 without one.
+        Raises HeadForcingError, in all workers, for states of another number of workers, another
+        seed or other steps."""
         self.workers.wait()
         paths = sorted(self.folder.glob(f"{self.stage}.rank*.pt"))
         found = [torch.load(path, weights_only=True, mmap=True)["made_by"] for path in paths]
         if not found:
             return 0
         step: int = found[0]["step"]
-        if found != [{"workers": self.workers.count, "seed": self.seed, "step": step}] * self.workers.count:
+        if (
+            found
+            != [{"workers": self.workers.count, "seed": self.seed, "step": step}]
+            * self.workers.count
+        ):
             raise HeadForcingError(
-                f"{self.stage}: the states in {self.folder} are not of {self.workers.count} workers with seed "
-                f"{self.seed} after the same step; start as before, or remove {self.stage}.rank*.pt to begin anew"
+                f"{self.stage}: the states in {self.folder} are not of {self.workers.count} "
+                f"workers with seed {self.seed} after the same step; start as before, or remove "
+                f"{self.stage}.rank*.pt to begin anew"
             )
         log.info("%s: going on after step %d", self.stage, step)
         state = torch.load(self._path(self.workers.rank), weights_only=True)
@@ -221,7 +244,9 @@ class Checkpoint:
 
 
 class Journal:
-    """Lines of JSON with what a stage measured, also of steps that were made twice after an interruption."""
+    """Lines of JSON with what a stage measured, also of steps that were made twice after an
+    interruption.
+    """
 
     def __init__(self, path: Path, stage: str, rank: int):
         self.path = path

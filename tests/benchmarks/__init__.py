@@ -1,1 +1,3 @@
-"""How fast the engine is, beside the implementation the paper describes. `run.py` is the command."""
+"""How fast the engine is, beside the implementation the paper describes. `run.py` is the
+command.
+"""

@@ -1,4 +1,6 @@
-"""Measure in another process, so that a kernel which reads where it must not ends nothing but its own measurement."""
+"""Measure in another process, so that a kernel which reads where it must not ends nothing but its
+own measurement.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ ENDED = "its process ended with "
 
 
 def apart(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in a process of its own; why there is nothing where that failed or took longer."""
+    """What a function returns in a process of its own; why there is nothing where that failed or
+    took longer.
+    """
     limit = min(MOST_SECONDS, seconds)
     if limit <= 0:
         return not_available("not measured: the time for all was over")
@@ -51,7 +55,10 @@ def not_available(reason: str) -> dict[str, str]:
 def refusal(error: Exception, before: str = "") -> dict[str, str]:
     """The same for an exception that is being handled."""
     line = (str(error).strip().splitlines() or [""])[0][:160]
-    return {"not_available": f"{before}{type(error).__name__}: {line}", "traceback": traceback.format_exc()}
+    return {
+        "not_available": f"{before}{type(error).__name__}: {line}",
+        "traceback": traceback.format_exc(),
+    }
 
 
 def tell(line: str) -> None:

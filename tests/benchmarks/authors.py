@@ -1,7 +1,9 @@
-"""A block made by the authors' model beside one made here: `python tests/benchmarks/authors.py CHECKOUT`, as JSON.
+"""A block made by the authors' model beside one made here: `python tests/benchmarks/authors.py
+CHECKOUT`, as JSON.
 
-CHECKOUT is a folder with the authors' code of the method (`authors_code.py`), which the reader provides. Both sides get
-the same weights, noise, prompt and noise levels, and this pack's loop over noise levels.
+CHECKOUT is a folder with the authors' code of the method (`authors_code.py`), which the reader
+provides. Both sides get the same weights, noise, prompt and noise levels, and this pack's loop over
+noise levels.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.attention import attention_function
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
 from headforcing.tests.benchmarks.apart import tell
-from headforcing.tests.benchmarks.authors_code import CODES, CPU, AuthorsCache, authors_code, authors_model
+from headforcing.tests.benchmarks.authors_code import (
+    CODES,
+    CPU,
+    AuthorsCache,
+    authors_code,
+    authors_model,
+)
 from headforcing.tests.benchmarks.case import PROMPT, SCHEDULE, Case, warm_up_blocks
 from headforcing.tests.benchmarks.environment import environment
 from headforcing.tests.benchmarks.stopwatch import Stopwatch
@@ -36,16 +44,19 @@ FULL = "a block with full caches"
 
 
 class WholePasses(WanVideoModel):
-    """This pack's model without its shortcut through the last layer of a clean pass, which is most of a model with few
-    layers."""
+    """This pack's model without its shortcut through the last layer of a clean pass, which is most
+    of a model with few layers."""
 
     def write_clean(self, latents: Tensor, cache: Any) -> None:
         self.flow(latents, 0.0, cache)
 
 
 def most_bytes(run: Callable[[], None]) -> int:
-    """Bytes allocated in a call that are in use at once, at most, from its `record_function(FULL)` on."""
-    gc.collect()  # what was allocated before and is freed in the call would count as less than nothing
+    """Bytes allocated in a call that are in use at once, at most, from its `record_function(FULL)`
+    on.
+    """
+    # what was allocated before and is freed in the call would count as less than nothing
+    gc.collect()
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
         run()
@@ -56,33 +67,53 @@ def most_bytes(run: Callable[[], None]) -> int:
     return max(most for event, most in zip(changes, held, strict=True) if event.start_ns() >= begun)
 
 
-def prepare_authors(network: Any, program: Any, case: Case, watch: Stopwatch) -> tuple[WanVideoModel, Any]:
-    """The authors' model and cache; stage `rest` are the projections and norms in their self-attention."""
+def prepare_authors(
+    network: Any, program: Any, case: Case, watch: Stopwatch
+) -> tuple[WanVideoModel, Any]:
+    """The authors' model and cache; stage `rest` are the projections and norms in their
+    self-attention.
+    """
     for block in network.blocks:
         attention = block.self_attn
         attention.forward = watch.stage("attention")(attention.forward)
-        for part in (attention.q, attention.k, attention.v, attention.o, attention.norm_q, attention.norm_k):
+        for part in (
+            attention.q,
+            attention.k,
+            attention.v,
+            attention.o,
+            attention.norm_q,
+            attention.norm_k,
+        ):
             part.forward = watch.stage("rest")(part.forward)
     if hasattr(network, "_apply_cache_updates"):
         network._apply_cache_updates = watch.stage("attention")(network._apply_cache_updates)
     return authors_model(network, case.embeds[PROMPT]), AuthorsCache(program, network, case)
 
 
-def prepare_ours(method: str, case: Case, blocks: int, watch: Stopwatch) -> tuple[WanVideoModel, Any]:
+def prepare_ours(
+    method: str, case: Case, blocks: int, watch: Stopwatch
+) -> tuple[WanVideoModel, Any]:
     """This pack's model and the cache of a method for a video of so many blocks."""
     model = WholePasses(case.model().backbone, torch.float32)
     model.use_prompt(case.embeds[PROMPT])
-    policy, frames = method_policy(method), SCHEDULE.frames_per_block
-    shape = policy.shape(case.config, case.roles, case.height // 8, case.width // 8, frames, blocks * frames)
+    policy = method_policy(method)
+    frames = SCHEDULE.frames_per_block
+    shape = policy.shape(
+        case.config, case.roles, case.height // 8, case.width // 8, frames, blocks * frames
+    )
     cache = policy.make_cache(shape, torch.float32, CPU, attention_function("auto", CPU))
     for name in ("begin_block", "write", "attend", "commit"):
         setattr(cache, name, watch.stage("attention")(getattr(cache, name)))
     return model, cache
 
 
-def blocks(case: Case, prepare: Callable[[Stopwatch], tuple[WanVideoModel, Any]]) -> Iterator[tuple[Any, ...]]:
+def blocks(
+    case: Case, prepare: Callable[[Stopwatch], tuple[WanVideoModel, Any]]
+) -> Iterator[tuple[Any, ...]]:
     """Of every block the seconds, those of self-attention, and the latents, as it is made."""
-    watch, row, noise = Stopwatch(CPU), case.script(1).rows[0], case.noise()
+    watch = Stopwatch(CPU)
+    row = case.script(1).rows[0]
+    noise = case.noise()
     model, cache = prepare(watch)
     for number in count():
         with watch.stage("block"):
@@ -93,12 +124,17 @@ def blocks(case: Case, prepare: Callable[[Stopwatch], tuple[WanVideoModel, Any]]
 
 @torch.no_grad()
 def measure(checkout: Path, method: str, case: Case) -> dict[str, Any]:
-    """Seconds and memory of the authors' code, of `method` and of Head Forcing. Timed are blocks with full caches."""
+    """Seconds and memory of the authors' code, of `method` and of Head Forcing. Timed are blocks
+    with full caches.
+    """
     full_after = {method: FULL_AFTER, "head_forcing": warm_up_blocks(PRESETS["head_forcing"])}
     authors = partial(prepare_authors, *authors_code(checkout, CODES[method], case), case)
     sides = {"authors": (FULL_AFTER, blocks(case, authors))}
     for name, filling in full_after.items():
-        sides[name] = filling, blocks(case, partial(prepare_ours, name, case, filling + case.timed_blocks))
+        sides[name] = (
+            filling,
+            blocks(case, partial(prepare_ours, name, case, filling + case.timed_blocks)),
+        )
 
     def fill(filling: int, made: Iterator[Any]) -> None:
         for _ in range(filling - 1):
@@ -111,7 +147,9 @@ def measure(checkout: Path, method: str, case: Case) -> dict[str, Any]:
     for index in range(case.timed_blocks):
         for name in list(sides)[:: 1 if index % 2 else -1]:  # in turns, as a machine grows warm
             found[name].append(next(sides[name][1]))
-    of_all = [{name: [block[part] for block in made] for name, made in found.items()} for part in range(3)]
+    of_all = [
+        {name: [block[part] for block in made] for name, made in found.items()} for part in range(3)
+    ]
     seconds, attention, latents = of_all
     return {
         "seconds_per_block": seconds,
@@ -137,19 +175,31 @@ def _shares(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Measure as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkout", type=Path, help="folder with the authors' code, which holds `wan` and `pipeline`")
-    parser.add_argument("--method", choices=CODES, default="self_forcing_window_21", help="whose code it is")
+    parser.add_argument(
+        "checkout",
+        type=Path,
+        help="folder with the authors' code, which holds `wan` and `pipeline`",
+    )
+    parser.add_argument(
+        "--method", choices=CODES, default="self_forcing_window_21", help="whose code it is"
+    )
     parser.add_argument("--size", default="128x96", help="WIDTHxHEIGHT in pixels (128x96)")
     parser.add_argument("--layers", type=int, help="of 30 in the 1.3B model (1, for forcing_kv 2)")
-    parser.add_argument("--dim", type=int, default=1536, help="width; 1536 in the 1.3B model (1536)")
+    parser.add_argument(
+        "--dim", type=int, default=1536, help="width; 1536 in the 1.3B model (1536)"
+    )
     parser.add_argument("--blocks", type=int, default=4, help="timed blocks, with full caches (4)")
     args = parser.parse_args(arguments)
     code = CODES[args.method]
     if not (args.checkout / f"wan/modules/causal_model{code.ending}.py").is_file():
-        parser.error(f"{args.checkout} is no checkout of the code of {args.method}: it has no model in wan/modules")
+        parser.error(
+            f"{args.checkout} is no checkout of the code of {args.method}: it has no model in "
+            "wan/modules"
+        )
     torch.set_num_threads(1)
     Stopwatch.clock = time.process_time
-    size, layers = map(int, args.size.split("x")), args.layers or code.layers
+    size = map(int, args.size.split("x"))
+    layers = args.layers or code.layers
     case = Case(*size, layers, args.dim, torch.float32, CPU, args.blocks, vae_dim=0)
     with redirect_stdout(sys.stderr):  # their programs print
         measured = measure(args.checkout.resolve(), args.method, case)

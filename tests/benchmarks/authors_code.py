@@ -1,7 +1,8 @@
 """The authors' code of a method as a `VideoModel`: one table, by the name of the method here.
 
-The reader provides a checkout. Their model gets the weights of this pack's, and their program makes its caches. On a
-CPU, in float32; parts of their program that their files import and do not use here are replaced by empty ones.
+The reader provides a checkout. Their model gets the weights of this pack's, and their program makes
+its caches. On a CPU, in float32; parts of their program that their files import and do not use here
+are replaced by empty ones.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from .case import SCHEDULE, Case
 
 CPU = torch.device("cpu")
 # these ask for a GPU when they are imported, or bring the text encoder, the VAE and their packages
-LEFT_OUT = ("demo_utils", "demo_utils.memory", "utils.interactive", "utils.memory", "utils.wan_wrapper")
+LEFT_OUT = (
+    "demo_utils",
+    "demo_utils.memory",
+    "utils.interactive",
+    "utils.memory",
+    "utils.wan_wrapper",
+)
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,8 @@ class Code:
     """The authors' code of a method.
 
     Attributes:
-        window, sinks: latent frames that its cache holds with the current block, -1 where it does not say, and how many
-            of these stay.
+        window, sinks: latent frames that its cache holds with the current block, -1 where it does
+            not say, and how many of these stay.
         options: further arguments of its model.
         ending: of the names of its files, in `wan/modules` and `pipeline`.
         layers: fewest that its mechanism needs.
@@ -49,7 +56,8 @@ class Code:
 
 def _prepare_echo_forcing(module: ModuleType, network: Any, case: Case) -> None:
     for block in network.blocks:
-        block.self_attn._ensure_score_metadata(CPU)  # before the window is given in tokens of another size
+        # before the window is given in tokens of another size
+        block.self_attn._ensure_score_metadata(CPU)
         block.self_attn.PC.history_capacity = 18 * case.frame_tokens
 
 
@@ -59,12 +67,21 @@ def _prepare_forcing_kv(module: Any, network: Any, case: Case) -> None:
 
     # their functions in PyTorch in place of their Triton kernels
     module.rope_apply_triton = rotate
-    module.extract_heads_triton = import_module("wan.modules.extract_head_triton").extract_heads_torch
+    module.extract_heads_triton = import_module(
+        "wan.modules.extract_head_triton"
+    ).extract_heads_torch
     settings = SimpleNamespace(
-        ar_start=1, spatial_context_length=1, temporal_context_length=1, dynamic_context_length=1,
-        dynamic_temporal_enabled=True, num_frame_patch=6, sim_retention_ratio=0.33, teacache_enabled=False,
-        teacache_threshold=0.2, quantization_enabled=False,
-    )  # fmt: skip
+        ar_start=1,
+        spatial_context_length=1,
+        temporal_context_length=1,
+        dynamic_context_length=1,
+        dynamic_temporal_enabled=True,
+        num_frame_patch=6,
+        sim_retention_ratio=0.33,
+        teacache_enabled=False,
+        teacache_threshold=0.2,
+        quantization_enabled=False,
+    )
     for owner in (network, *(block.self_attn for block in network.blocks)):
         owner.args = settings
     network._offline_head_groups = [
@@ -76,7 +93,8 @@ def _prepare_forcing_kv(module: Any, network: Any, case: Case) -> None:
     ]
 
 
-# by the method here; sizes and options are those of the configurations that the authors publish for Wan 2.1 1.3B
+# by the method here; sizes and options are those of the configurations that the authors publish for
+# Wan 2.1 1.3B
 CODES = {
     "self_forcing_window_21": Code(21),
     "longlive": Code(12, 3),
@@ -87,11 +105,13 @@ CODES = {
 
 
 def authors_code(checkout: Path, code: Code, case: Case) -> tuple[Any, ModuleType]:
-    """The authors' causal model with the weights of the case's model, and their program, which makes its caches.
+    """The authors' causal model with the weights of the case's model, and their program, which
+    makes its caches.
 
     Attention in its two forms is PyTorch's: their own asks for a GPU, or computes in bfloat16.
     """
-    for name in ("wan", "wan.modules", "pipeline"):  # as packages without their `__init__`, which import everything
+    # as packages without their `__init__`, which import everything
+    for name in ("wan", "wan.modules", "pipeline"):
         package = ModuleType(name)
         package.__path__ = [str(checkout.joinpath(*name.split(".")))]
         sys.modules[name] = package
@@ -104,9 +124,13 @@ def authors_code(checkout: Path, code: Code, case: Case) -> tuple[Any, ModuleTyp
     module.attention = import_module("wan.modules.model").flash_attention = _attention
     config = case.config
     sizes = {name: vars(config)[name] for name in ("dim", "ffn_dim", "num_heads", "num_layers")}
-    network = module.CausalWanModel(**sizes, local_attn_size=code.window, sink_size=code.sinks, **code.options)
+    network = module.CausalWanModel(
+        **sizes, local_attn_size=code.window, sink_size=code.sinks, **code.options
+    )
     ours = case.model().backbone.named_parameters()
-    network.load_state_dict({name: weight.view_as(network.get_parameter(name)) for name, weight in ours})
+    network.load_state_dict(
+        {name: weight.view_as(network.get_parameter(name)) for name, weight in ours}
+    )
     code.prepare(module, network, case)
     for part in network.modules():
         if hasattr(part, "max_attention_size"):
@@ -123,11 +147,15 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, **unused: Any) -> Tensor:
 class AuthorsCache:
     """The KV caches of the authors' model, made by their program, as a `BlockCache`."""
 
-    device, reads_queries = CPU, True
+    device = CPU
+    reads_queries = True
 
     def __init__(self, program: ModuleType, network: Any, case: Case):
-        self.block_tokens, self.block = SCHEDULE.frames_per_block * case.frame_tokens, 0
-        pipeline: Any = next(item for item in vars(program).values() if hasattr(item, "_initialize_kv_cache"))
+        self.block_tokens = SCHEDULE.frames_per_block * case.frame_tokens
+        self.block = 0
+        pipeline: Any = next(
+            item for item in vars(program).values() if hasattr(item, "_initialize_kv_cache")
+        )
         made = SimpleNamespace(
             num_transformer_blocks=case.layers,
             frame_seq_length=case.frame_tokens,
@@ -138,7 +166,8 @@ class AuthorsCache:
         )
         pipeline._initialize_kv_cache(made, 1, torch.float32, CPU)
         pipeline._initialize_crossattn_cache(made, 1, torch.float32, CPU)
-        self.layers, self.text = made.kv_cache1, made.crossattn_cache
+        self.layers = made.kv_cache1
+        self.text = made.crossattn_cache
 
     def begin_block(self) -> None: ...
 
@@ -147,14 +176,19 @@ class AuthorsCache:
 
 
 def authors_model(network: Any, text: Tensor) -> WanVideoModel:
-    """The authors' model as a `VideoModel`, for the prompt with the embedding `text [tokens, text_dim]`."""
-    embed, embedded = network.text_embedding.forward, list[Tensor]()
+    """The authors' model as a `VideoModel`, for the prompt with the embedding `text [tokens,
+    text_dim]`.
+    """
+    embed = network.text_embedding.forward
+    embedded = list[Tensor]()
 
     def embed_once(x: Tensor) -> Tensor:  # as this pack does for a prompt
         embedded[:] = embedded or [embed(x)]
         return embedded[0]
 
-    def forward(network: Any, x: Tensor, timesteps: Tensor, prompt: Any, cache: Any, write_only: bool) -> Tensor:
+    def forward(
+        network: Any, x: Tensor, timesteps: Tensor, prompt: Any, cache: Any, write_only: bool
+    ) -> Tensor:
         flow = network(
             x.transpose(0, 1)[None],
             t=timesteps[None],

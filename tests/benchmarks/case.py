@@ -1,4 +1,6 @@
-"""What is measured: a model of random weights, its head roles, sizes and the arithmetic of one block."""
+"""What is measured: a model of random weights, its head roles, sizes and the arithmetic of one
+block.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,10 @@ class Case:
     """One configuration; what is random in it is the same in every run.
 
     Attributes:
-        dim: width of the model, in heads of 128 channels; feed-forward layers keep Wan's proportion to it.
-        timed_blocks: blocks that count; whole cycles of episodic memory's update interval show its mean cost.
+        dim: width of the model, in heads of 128 channels; feed-forward layers keep Wan's proportion
+            to it.
+        timed_blocks: blocks that count; whole cycles of episodic memory's update interval show its
+            mean cost.
         vae_dim: base width of the VAE's decoder, 96 in Wan 2.1; 0 leaves decoding out.
     """
 
@@ -47,21 +51,26 @@ class Case:
     def __post_init__(self) -> None:
         if self.width % 16 or self.height % 16 or self.dim % HEAD_DIM:
             size = f"{self.width}x{self.height}, {self.dim}"
-            raise ValueError(f"pixels are multiples of 16 and a model's width is one of {HEAD_DIM}, got {size}")
+            raise ValueError(
+                f"pixels are multiples of 16 and a model's width is one of {HEAD_DIM}, got {size}"
+            )
 
     @property
     def config(self) -> WanConfig:
         whole = WanConfig()
         return WanConfig(
             dim=self.dim,
-            ffn_dim=whole.ffn_dim * self.dim // whole.dim // 16 * 16,  # fp8 multiplies in multiples of 16
+            # fp8 multiplies in multiples of 16
+            ffn_dim=whole.ffn_dim * self.dim // whole.dim // 16 * 16,
             num_layers=self.layers,
             num_heads=self.dim // HEAD_DIM,
         )
 
     @property
     def roles(self) -> list[list[str]]:
-        """The paper's shares of roles, spread at random over the model: of its 360 heads 72 are local, 90 anchors."""
+        """The paper's shares of roles, spread at random over the model: of its 360 heads 72 are
+        local, 90 anchors.
+        """
         a_layer = self.dim // HEAD_DIM
         heads = self.layers * a_layer
         flat = ["local"] * round(heads / 5) + ["anchor"] * round(heads / 4)
@@ -75,12 +84,15 @@ class Case:
 
     def describe(self) -> dict[str, Any]:
         """The case as JSON can hold it."""
-        numbers = {key: value for key, value in asdict(self).items() if key not in ("dtype", "device")}
+        numbers = {
+            key: value for key, value in asdict(self).items() if key not in ("dtype", "device")
+        }
         return numbers | {"heads": self.config.num_heads, "frame_tokens": self.frame_tokens}
 
     def shape(self, policy: CachePolicy, blocks: int) -> CacheShape:
         """The cache of a video of so many blocks."""
-        frames, size = SCHEDULE.frames_per_block, (self.height // 8, self.width // 8)
+        frames = SCHEDULE.frames_per_block
+        size = (self.height // 8, self.width // 8)
         return CacheShape.for_model(self.config, self.roles, policy, *size, frames, blocks * frames)
 
     def script(self, blocks: int) -> Script:
@@ -96,7 +108,9 @@ class Case:
         return SeededNoise((SCHEDULE.frames_per_block, 16, self.height // 8, self.width // 8))
 
     def model(self, fp8: bool = False) -> WanVideoModel:
-        """A model of random weights with its prompt active; one with linear layers in fp8 is a second one in memory."""
+        """A model of random weights with its prompt active; one with linear layers in fp8 is a
+        second one in memory.
+        """
         return (_fp8_model if fp8 else _model)(self.config, self.dtype, self.device)
 
 
@@ -138,7 +152,11 @@ def warm_up_blocks(policy: CachePolicy, least: int = 10) -> int:
     needed = [least]
     for role in (policy.local, policy.anchor, policy.memory):
         held = role.sink_frames + (role.recent_frames or 0)
-        merged = (role.recent_frames or 0) // frames + role.episodic_frames * policy.episodic.update_interval + 1
+        merged = (
+            (role.recent_frames or 0) // frames
+            + role.episodic_frames * policy.episodic.update_interval
+            + 1
+        )
         needed.append(merged if role.episodic_frames else -(-held // frames))
     return max(needed)
 
@@ -146,16 +164,19 @@ def warm_up_blocks(policy: CachePolicy, least: int = 10) -> int:
 def block_flops(config: WanConfig, shape: CacheShape) -> float:
     """Floating-point operations of a block in a full cache: the denoising passes and the clean one.
 
-    Matrix products only: linear layers, self- and cross-attention. The clean pass ends with the last layer's keys and
-    values.
+    Matrix products only: linear layers, self- and cross-attention. The clean pass ends with the
+    last layer's keys and values.
     """
     tokens = shape.frames_per_block * shape.rows * shape.columns
-    square, feed_forward = 2 * tokens * config.dim**2, 2 * tokens * config.dim * config.ffn_dim
+    square = 2 * tokens * config.dim**2
+    feed_forward = 2 * tokens * config.dim * config.ffn_dim
     text = 4 * tokens * config.text_len * config.dim
     layer = 6 * square + 2 * feed_forward + text
     attention = 4 * tokens * shape.rows * shape.columns * shape.head_dim * shape.frame_slots
     slots = shape.frames_per_block, shape.total_frames
-    frames = [sum(shape.policy.of(role).capacity(*slots) for role in roles) for roles in shape.roles]
+    frames = [
+        sum(shape.policy.of(role).capacity(*slots) for role in roles) for roles in shape.roles
+    ]
     left_out = layer - 2 * square + attention * frames[-1] / sum(frames)
     passes = len(SCHEDULE.sigmas) + 1
     return passes * (layer * config.num_layers + attention) - left_out

@@ -1,4 +1,6 @@
-"""Kernels, attention and linear layers alone: whether they compute what they should on this device, and how fast."""
+"""Kernels, attention and linear layers alone: whether they compute what they should on this device,
+and how fast.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,11 @@ from typing import Any
 import torch
 from headforcing import kernels as package
 from headforcing.headforcing_core.model.attention import BACKENDS, AttentionFunction, explicit
-from headforcing.headforcing_core.model.attention_backends import attend_layer, by_span, load_attention
+from headforcing.headforcing_core.model.attention_backends import (
+    attend_layer,
+    by_span,
+    load_attention,
+)
 from headforcing.headforcing_core.model.fp8 import Fp8Linear, scaled_product
 from headforcing.kernels.dispatch import TOLERANCE, Operation
 from headforcing.kernels.quantise import quantise
@@ -25,20 +31,33 @@ from .stopwatch import fastest
 
 def kernels(case: Case) -> dict[str, Any]:
     """Every kernel of the pack against its reference: the largest difference, or the traceback."""
-    modules = [importlib.import_module(f"{package.__name__}.{found.name}") for found in iter_modules(package.__path__)]
-    operations = {value for module in modules for value in vars(module).values() if isinstance(value, Operation)}
+    modules = [
+        importlib.import_module(f"{package.__name__}.{found.name}")
+        for found in iter_modules(package.__path__)
+    ]
+    operations = {
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Operation)
+    }
     found: dict[str, Any] = {}
     for operation in sorted(operations, key=lambda operation: operation.name):
         try:
             difference = operation.difference(case.device, case.dtype)
-            found[operation.name] = {"difference": difference, "right": difference <= TOLERANCE[case.dtype]}
+            found[operation.name] = {
+                "difference": difference,
+                "right": difference <= TOLERANCE[case.dtype],
+            }
         except Exception:  # whatever a compiler raises: the others still count
             found[operation.name] = {"right": False, "traceback": traceback.format_exc()}
     return found
 
 
 def attention(case: Case, name: str) -> dict[str, Any]:
-    """One backend on one layer at the case's sizes: milliseconds, TFLOP/s, and its error beside float64."""
+    """One backend on one layer at the case's sizes: milliseconds, TFLOP/s, and its error beside
+    float64.
+    """
     sizes = case.shape(HEAD_FORCING, 40).layer_sizes
     rows = sum(heads * keys for heads, keys in sizes.groups)
     generator = torch.Generator(case.device).manual_seed(SEED)
@@ -59,23 +78,33 @@ def attention(case: Case, name: str) -> dict[str, Any]:
     except Exception as failure:
         return refusal(failure)
     tflops = 4 * sizes.queries * HEAD_DIM * rows / ms / 1e9
-    return {"ms": ms, "tflops": tflops, "error": off, "times_rounding": off / max(error(explicit), 1e-30)}
+    return {
+        "ms": ms,
+        "tflops": tflops,
+        "error": off,
+        "times_rounding": off / max(error(explicit), 1e-30),
+    }
 
 
 def backends(case: Case) -> list[str]:
     """What `attention` is asked about."""
     slow = ("explicit", "sage")
-    return [name for name in BACKENDS if name not in slow] if case.device.type == "cuda" else ["sdpa"]
+    return (
+        [name for name in BACKENDS if name not in slow] if case.device.type == "cuda" else ["sdpa"]
+    )
 
 
 @torch.no_grad()
 def linear_layers(case: Case) -> list[dict[str, Any]]:
-    """Of a block's tokens, a square one and both of the feed-forward network: TFLOP/s in the case's dtype and in fp8.
+    """Of a block's tokens, a square one and both of the feed-forward network: TFLOP/s in the case's
+    dtype and in fp8.
 
-    In fp8 as the engine does it, rounding tokens in every call, and the product alone; the last one also with sums of
-    fewer bits (`use_fast_accum`), which the engine does not use.
+    In fp8 as the engine does it, rounding tokens in every call, and the product alone; the last one
+    also with sums of fewer bits (`use_fast_accum`), which the engine does not use.
     """
-    tokens, dim, ffn = 3 * case.frame_tokens, case.dim, case.config.ffn_dim
+    tokens = 3 * case.frame_tokens
+    dim = case.dim
+    ffn = case.config.ffn_dim
     return [_linear_layer(case, tokens, *shape) for shape in ((dim, dim), (dim, ffn), (ffn, dim))]
 
 

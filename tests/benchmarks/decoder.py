@@ -1,4 +1,6 @@
-"""The VAE's decoders with random weights: the time is that of the real ones, the pictures are not."""
+"""The VAE's decoders with random weights: the time is that of the real ones, the pictures are
+not.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from .case import SEED, Case
 
 
 def random_decoder(case: Case) -> WanVideoDecoder:
-    """The engine's decoder of the Wan VAE for a case, which goes on with the video from block to block."""
+    """The engine's decoder of the Wan VAE for a case, which goes on with the video from block to
+    block.
+    """
     return WanVideoDecoder(_random(case, WanDecoder, case.vae_dim), normalised=False)
 
 
@@ -31,22 +35,29 @@ def _random(case: Case, network: Any, *widths: int) -> Any:
         torch.manual_seed(SEED)
         made = network(*widths)
         for weight in made.parameters():
-            torch.nn.init.normal_(weight, std=weight[0].numel() ** -0.5 if weight[0].numel() > 1 else 1.0)
+            torch.nn.init.normal_(
+                weight, std=weight[0].numel() ** -0.5 if weight[0].numel() > 1 else 1.0
+            )
     return made.to(case.device, case.dtype).prepare()
 
 
 @contextmanager
 def enlarged_images() -> Iterator[None]:
-    """Have decoders enlarge images and convolve them, nine products a pixel, instead of four by `DoublingConv`."""
+    """Have decoders enlarge images and convolve them, nine products a pixel, instead of four by
+    `DoublingConv`.
+    """
 
     def forward(self: Any, x: Any, features: Any, first: bool) -> Any:
         frames = self.in_time(x.total(), features, first)
         images = F.interpolate(frames.permute(0, 3, 1, 2), scale_factor=2.0, mode="nearest-exact")
         conv = self.resample["1"]
-        y = F.conv2d(images, conv.weight.contiguous(memory_format=torch.channels_last), None, padding=1)
+        y = F.conv2d(
+            images, conv.weight.contiguous(memory_format=torch.channels_last), None, padding=1
+        )
         return Activations(y.permute(0, 2, 3, 1).contiguous(), conv.bias)
 
-    own, Upsample.forward = Upsample.forward, forward
+    own = Upsample.forward
+    Upsample.forward = forward
     try:
         yield
     finally:
@@ -54,8 +65,12 @@ def enlarged_images() -> Iterator[None]:
 
 
 def exactness(case: Case) -> dict[str, Any]:
-    """How far the decoder is from float32 without cuDNN, whose convolutions in bf16 were wrong in some versions."""
-    small = replace(case, width=case.width // 4 // 16 * 16 or 16, height=case.height // 4 // 16 * 16 or 16)
+    """How far the decoder is from float32 without cuDNN, whose convolutions in bf16 were wrong in
+    some versions.
+    """
+    small = replace(
+        case, width=case.width // 4 // 16 * 16 or 16, height=case.height // 4 // 16 * 16 or 16
+    )
     latents = torch.randn(3, 16, small.height // 8, small.width // 8, device=case.device)
     with torch.backends.cudnn.flags(enabled=False):
         expected = random_decoder(replace(small, dtype=torch.float32)).decode(latents)

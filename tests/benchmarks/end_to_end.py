@@ -1,4 +1,6 @@
-"""A whole video through the engine's own job: sampled, decoded and encoded as on the command line, random weights."""
+"""A whole video through the engine's own job: sampled, decoded and encoded as on the command line,
+random weights.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,13 @@ from .stopwatch import fastest, peak_bytes, reset_peak, synchronize
 
 
 class Ends(Listener):
-    """Decodes every block without keeping it, if there is a decoder, and notes when each is done."""
+    """Decodes every block without keeping it, if there is a decoder, and notes when each is
+    done.
+    """
 
     def __init__(self, decoder: Any = None):
-        self.decoder, self.times = decoder, list[float]()
+        self.decoder = decoder
+        self.times = list[float]()
 
     def add(self, block: Block) -> None:
         if self.decoder:
@@ -81,39 +86,59 @@ class EndsBeside(Listener):
 def beside(case: Case, seconds: float) -> dict[str, Any]:
     """A video whose blocks are decoded on the same device while the next one is sampled."""
     plan, attention = random_plan(case, seconds)
-    request = RenderRequest(plan.config, DEFAULTS, plan.timeline, case.embeds, weights="random", dtype=case.dtype)
+    request = RenderRequest(
+        plan.config, DEFAULTS, plan.timeline, case.embeds, weights="random", dtype=case.dtype
+    )
     ends = EndsBeside(random_decoder(case), case.device)
     model = case.model()
     begun = time.perf_counter()
     with torch.no_grad(), ends.running():
         make_video(request.job(plan), model, Place(case.device, attention), [ends])
     whole = time.perf_counter() - begun
-    return {"seconds": whole, "fps": plan.video_frames / whole, "steady_fps": steady_fps(ends.times)}
+    return {
+        "seconds": whole,
+        "fps": plan.video_frames / whole,
+        "steady_fps": steady_fps(ends.times),
+    }
 
 
 def steady_fps(times: list[float]) -> float:
-    """Video frames a second in the second half of a video, where contexts are full, from when each block was done."""
+    """Video frames a second in the second half of a video, where contexts are full, from when each
+    block was done.
+    """
     late = times[(len(times) - 1) // 2 :]
     return VIDEO_FRAMES * (len(late) - 1) / (late[-1] - late[0])
 
 
 def allocator(device: torch.device) -> dict[str, int]:
-    """What the driver shows as taken, and how often PyTorch freed its cache to go on; nothing without CUDA."""
+    """What the driver shows as taken, and how often PyTorch freed its cache to go on; nothing
+    without CUDA.
+    """
     if device.type != "cuda":
         return {}
     stats = torch.cuda.memory_stats(device)
-    return {"reserved_bytes": stats["reserved_bytes.all.peak"], "alloc_retries": stats["num_alloc_retries"]}
+    return {
+        "reserved_bytes": stats["reserved_bytes.all.peak"],
+        "alloc_retries": stats["num_alloc_retries"],
+    }
 
 
 def video(
-    case: Case, seconds: float, encoded: bool = False, tiny: bool = False, fp8: bool = False, stored: bool = False
+    case: Case,
+    seconds: float,
+    encoded: bool = False,
+    tiny: bool = False,
+    fp8: bool = False,
+    stored: bool = False,
 ) -> dict[str, Any]:
     """Seconds of a whole video and of its blocks, and the memory it takes beside the estimate.
 
     Args:
         seconds: length of the video.
-        encoded: to an MP4; otherwise video frames are decoded and dropped, and without a decoder only sampled.
-        tiny: with a tiny decoder; the memory beside the estimate means nothing then, nor with `fp8`.
+        encoded: to an MP4; otherwise video frames are decoded and dropped, and without a decoder
+            only sampled.
+        tiny: with a tiny decoder; the memory beside the estimate means nothing then, nor with
+            `fp8`.
         fp8: with linear layers in fp8.
         stored: with a run folder.
     """
@@ -130,7 +155,13 @@ def video(
     with TemporaryDirectory() as folder, torch.no_grad():
         runs = Path(folder) / "runs" if stored else None
         request = RenderRequest(
-            plan.config, DEFAULTS, plan.timeline, case.embeds, weights="random", dtype=case.dtype, runs=runs
+            plan.config,
+            DEFAULTS,
+            plan.timeline,
+            case.embeds,
+            weights="random",
+            dtype=case.dtype,
+            runs=runs,
         )
         job = request.job(plan)
         listeners: list[Any] = [ends := Ends(None if encoded else decoder)]
@@ -145,7 +176,9 @@ def video(
     weights = sum(x.nbytes for network in networks for x in network.parameters())
     memory = DecoderMemory()  # of the decoder of `random_decoder`, without its weights
     if decoder:
-        memory = DecoderMemory(0, *WanDecoder(case.vae_dim).memory((case.height // 8, case.width // 8), case.dtype))
+        memory = DecoderMemory(
+            0, *WanDecoder(case.vae_dim).memory((case.height // 8, case.width // 8), case.dtype)
+        )
     return {
         "video_frames": plan.video_frames,
         "seconds": whole,
@@ -159,7 +192,9 @@ def video(
 
 
 def waits(case: Case) -> dict[str, Any]:
-    """Calls that wait for the device while blocks are made in a full cache, by where they are; CUDA only."""
+    """Calls that wait for the device while blocks are made in a full cache, by where they are; CUDA
+    only.
+    """
     if case.device.type != "cuda":
         return not_available("only CUDA tells when something waits for it")
     plan, attention = random_plan(case, 20.0)
@@ -183,13 +218,19 @@ def vae(case: Case, searched: bool = False, enlarged: bool = False) -> dict[str,
     """Milliseconds of the decoder alone, per block of three latent frames, and the memory it takes.
 
     Args:
-        searched: whether cuDNN times its plans for every shape, instead of taking the first that it proposes.
-        enlarged: whether images are enlarged and convolved, instead of by one transposed convolution.
+        searched: whether cuDNN times its plans for every shape, instead of taking the first that it
+            proposes.
+        enlarged: whether images are enlarged and convolved, instead of by one transposed
+            convolution.
     """
     decoder = random_decoder(case)
     latents = torch.randn(3, 16, case.height // 8, case.width // 8, device=case.device)
-    with torch.backends.cudnn.flags(benchmark=searched), enlarged_images() if enlarged else nullcontext():
-        for _ in range(2):  # the first frame of a video is another computation, and the second block still allocates
+    with (
+        torch.backends.cudnn.flags(benchmark=searched),
+        enlarged_images() if enlarged else nullcontext(),
+    ):
+        # the first frame of a video is another computation, and the second block still allocates
+        for _ in range(2):
             decoder.decode(latents)
         reset_peak(case.device)
         ms = fastest(case.device, lambda: decoder.decode(latents), repetitions=3, warm_up=0)
@@ -200,6 +241,9 @@ def random_plan(case: Case, seconds: float) -> tuple[RenderPlan, AttentionFuncti
     """The plan of a video, and its attention."""
     roles = tuple(map(tuple, case.roles))
     profile = HeadProfile("random", case.layers, case.config.num_heads, roles, None, None, None)
-    timeline, settings = parse_timeline(PROMPT, seconds), RenderSettings(width=case.width, height=case.height)
+    timeline = parse_timeline(PROMPT, seconds)
+    settings = RenderSettings(width=case.width, height=case.height)
     plan = RenderPlan.make(case.config, HEAD_FORCING, SCHEDULE, timeline, settings, profile)
-    return plan, attention_function("auto", case.device, case.dtype, HEAD_DIM, plan.shape.layer_sizes)
+    return plan, attention_function(
+        "auto", case.device, case.dtype, HEAD_DIM, plan.shape.layer_sizes
+    )

@@ -21,7 +21,9 @@ ASKED = "driver_version,power.limit,clocks.sm,clocks.max.sm,clocks.mem,temperatu
 
 
 def environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """Everything a time depends on besides the case; of a GPU also what nvidia-smi says about it."""
+    """Everything a time depends on besides the case; of a GPU also what nvidia-smi says about
+    it.
+    """
     about = {
         "device": _processor(),
         "dtype": str(dtype).removeprefix("torch."),
@@ -39,15 +41,26 @@ def environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     if device.type == "cuda":
         about |= {"device": torch.cuda.get_device_name(device), "clock": "CUDA events"}
         with suppress(OSError, subprocess.SubprocessError):
-            command = ["nvidia-smi", f"--id={device.index or 0}", f"--query-gpu={ASKED}", "--format=csv,noheader"]
-            said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+            command = [
+                "nvidia-smi",
+                f"--id={device.index or 0}",
+                f"--query-gpu={ASKED}",
+                "--format=csv,noheader",
+            ]
+            said = subprocess.run(
+                command, capture_output=True, text=True, timeout=10, check=True
+            ).stdout
             about |= zip(ASKED.split(","), map(str.strip, said.split(",")), strict=False)
     return about
 
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    named = re.search(r"^model name\s*: (.+)", info.read_text(), re.MULTILINE) if info.exists() else None
+    named = (
+        re.search(r"^model name\s*: (.+)", info.read_text(), re.MULTILINE)
+        if info.exists()
+        else None
+    )
     return named[1] if named else platform.machine()
 
 

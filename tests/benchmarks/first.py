@@ -1,4 +1,6 @@
-"""The first ten minutes with a GPU: what no comparison of numbers sees, the same bits again, and the programs."""
+"""The first ten minutes with a GPU: what no comparison of numbers sees, the same bits again, and
+the programs.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,12 @@ from .apart import MOST_SECONDS, apart, not_available, refusal
 from .case import PROMPT, Case
 from .end_to_end import random_plan
 
-ODD_SIZES = ((131, 64), (97, 128), (17, 32))  # tokens of a frame and width of a head, which no tile divides
+# tokens of a frame and width of a head, which no tile divides
+ODD_SIZES = ((131, 64), (97, 128), (17, 32))
 PROGRAM_SECONDS = 5.0  # of the video that each program makes
 OTHER_PROMPT = "a blue cross"
-ENCODED = (PROMPT, OTHER_PROMPT, "red ball", "blue cross")  # scenes are compared without the articles
+# scenes are compared without the articles
+ENCODED = (PROMPT, OTHER_PROMPT, "red ball", "blue cross")
 STORY = f"0:00 {PROMPT}\n0:02 [re-anchor] {OTHER_PROMPT}\n0:04 [recall 1] {PROMPT}"
 
 
@@ -45,22 +49,31 @@ def odd_sizes(case: Case) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for operation in cases.OPERATIONS:
         try:
-            differences = [_difference(cases, operation, tokens, width, case) for tokens, width in ODD_SIZES]
+            differences = [
+                _difference(cases, operation, tokens, width, case) for tokens, width in ODD_SIZES
+            ]
         except Exception as error:  # whatever a compiler raises: the others still count
             found[operation.name] = {"right": False, **refusal(error)}
         else:
-            found[operation.name] = {"difference": max(differences), "right": max(differences) <= TOLERANCE[case.dtype]}
+            found[operation.name] = {
+                "difference": max(differences),
+                "right": max(differences) <= TOLERANCE[case.dtype],
+            }
     return found
 
 
 def _difference(cases: Any, operation: Operation, tokens: int, width: int, case: Case) -> float:
-    """How far kernel and reference of an operation are apart for frames of so many tokens and heads of this width."""
+    """How far kernel and reference of an operation are apart for frames of so many tokens and heads
+    of this width.
+    """
 
     def example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         arguments = cases.case(operation, 0, dtype, tokens, width)
         return {name: _on(device, value) for name, value in arguments.items()}
 
-    return Operation(operation.reference, operation.launch, example).difference(case.device, case.dtype)
+    return Operation(operation.reference, operation.launch, example).difference(
+        case.device, case.dtype
+    )
 
 
 def _on(device: torch.device, value: Any) -> Any:
@@ -92,8 +105,12 @@ class Digests(Listener):
         self.found.append(digest(block.latents))
 
 
-def bits(case: Case, seconds: float = PROGRAM_SECONDS, stop_after: int = 0, folder: Path | None = None) -> list[str]:
-    """A digest of every block of a video; with `stop_after` the render stops there, and its run folder keeps them."""
+def bits(
+    case: Case, seconds: float = PROGRAM_SECONDS, stop_after: int = 0, folder: Path | None = None
+) -> list[str]:
+    """A digest of every block of a video; with `stop_after` the render stops there, and its run
+    folder keeps them.
+    """
     plan, attention = random_plan(case, seconds)
     request = RenderRequest(
         plan.config,
@@ -116,22 +133,30 @@ def bits(case: Case, seconds: float = PROGRAM_SECONDS, stop_after: int = 0, fold
 
 
 def same_bits(case: Case) -> dict[str, Any]:
-    """Whether one job gives the same latents twice in a process, once in another, and resumed after two blocks."""
+    """Whether one job gives the same latents twice in a process, once in another, and resumed after
+    two blocks.
+    """
     first = bits(case)
     second = bits(case)
     elsewhere = apart(MOST_SECONDS, bits, case)
     with TemporaryDirectory() as folder:
         bits(case, stop_after=2, folder=Path(folder))
         resumed = bits(case, folder=Path(folder))
-    found = {"blocks": len(first), "again": first == second, "in another process": first == elsewhere}
+    found = {
+        "blocks": len(first),
+        "again": first == second,
+        "in another process": first == elsewhere,
+    }
     found["resumed"] = first == resumed
     return found | {"right": len(first) > 3 and first == second == elsewhere == resumed}
 
 
 def programs(case: Case, seconds: float = PROGRAM_SECONDS) -> dict[str, Any]:
-    """The command line with random weights of the case's size: seconds of each call, or what it said and why.
+    """The command line with random weights of the case's size: seconds of each call, or what it
+    said and why.
 
-    The latents of the resumed render, which is killed after its first block, are compared bit for bit with the plain.
+    The latents of the resumed render, which is killed after its first block, are compared bit for
+    bit with the plain.
     """
     found: dict[str, Any] = {}
     with TemporaryDirectory() as name:
@@ -145,7 +170,9 @@ def programs(case: Case, seconds: float = PROGRAM_SECONDS) -> dict[str, Any]:
         if found["plain"]["right"] and found["resumed"]["right"]:
             plain = load_file(folder / "0.safetensors")
             resumed = load_file(folder / "1.safetensors")
-            found["resumed"]["right"] = all(torch.equal(plain[name], resumed[name]) for name in plain)
+            found["resumed"]["right"] = all(
+                torch.equal(plain[name], resumed[name]) for name in plain
+            )
     return found
 
 
@@ -167,10 +194,13 @@ def _is_about_the_machine(said: str) -> bool:
 
 
 def _command(case: Case, folder: Path, seconds: float) -> list[str]:
-    """`headforcing generate` with everything that all calls share; writes the files that it reads."""
+    """`headforcing generate` with everything that all calls share; writes the files that it
+    reads.
+    """
     weights = case.model().backbone.state_dict()
     save_file(
-        {name: value.to("cpu", case.dtype) for name, value in weights.items()}, folder / "self_forcing.safetensors"
+        {name: value.to("cpu", case.dtype) for name, value in weights.items()},
+        folder / "self_forcing.safetensors",
     )
     save_embeddings(folder / "prompts.safetensors", dict.fromkeys(ENCODED, case.embeds[PROMPT]))
     roles = tuple(map(tuple, case.roles))
@@ -204,7 +234,13 @@ def _calls(case: Case, folder: Path) -> dict[str, list[str]]:
         calls["--compile"] = [*plain, "--compile"]
         calls["--attention cudnn"] = [*plain, "--attention", "cudnn"]
     if case.vae_dim and find_spec("av"):
-        with_video = [*plain, "--vae", str(_written_vae(case, folder)), "--out", str(folder / "video.mp4")]
+        with_video = [
+            *plain,
+            "--vae",
+            str(_written_vae(case, folder)),
+            "--out",
+            str(folder / "video.mp4"),
+        ]
         calls["--park-features"] = [*with_video, "--park-features"]
         calls["--vae-device cpu"] = [*with_video, "--vae-device", "cpu"]
     return calls

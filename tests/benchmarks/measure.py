@@ -33,24 +33,31 @@ HANDLING_BLOCKS = 6  # two cycles of episodic memory
 def measure(case: Case, row: Row, decodes: bool = True) -> dict[str, Any]:
     """The numbers of a row in a full cache, or why there are none.
 
-    Milliseconds of the stages `denoise`, `clean`, `cache` and `vae`, and of `block`, which is all but the last and what
-    lies between them, are medians. `latents` are those of the first blocks, to be compared with another row's.
+    Milliseconds of the stages `denoise`, `clean`, `cache` and `vae`, and of `block`, which is all
+    but the last and what lies between them, are medians. `latents` are those of the first blocks,
+    to be compared with another row's.
     """
     try:
         if reason := row.reason(case):
             return not_available(reason)
         with dispatch.using(row.kernels), torch.no_grad():
             return _measure(case, row, random_decoder(case) if decodes and case.vae_dim else None)
-    except Exception as error:  # whatever a backend or a compiler may throw: the other rows still count
+    # whatever a backend or a compiler may throw: the other rows still count
+    except Exception as error:
         return refusal(error)
 
 
 def _measure(case: Case, row: Row, vae: WanVideoDecoder | None) -> dict[str, Any]:
     warm_up = warm_up_blocks(row.policy) + (STEADY_BLOCKS + 1 if row.forward else 0)
-    blocks, held = warm_up + case.timed_blocks, 0
-    shape, latents, laps = case.shape(row.policy, blocks), list[Tensor](), list[dict[str, float]]()
+    blocks = warm_up + case.timed_blocks
+    held = 0
+    shape = case.shape(row.policy, blocks)
+    latents = list[Tensor]()
+    laps = list[dict[str, float]]()
     with _launches(row.needs) as launched:
-        for index, (stages, block, cache) in enumerate(timed_blocks(case, row, blocks, vae, warm_up - 1)):
+        for index, (stages, block, cache) in enumerate(
+            timed_blocks(case, row, blocks, vae, warm_up - 1)
+        ):
             laps.append(stages)
             if index < COMPARED_BLOCKS:
                 latents.append(block.latents.cpu())
@@ -61,8 +68,13 @@ def _measure(case: Case, row: Row, vae: WanVideoDecoder | None) -> dict[str, Any
     gc.collect()  # the next thing measured has the memory for itself
     if unused := [operation.name for operation in row.needs if operation.name not in launched]:
         failures = (why for operation in row.needs for why in operation.failures.values())
-        raise RuntimeError("\n".join([f"the engine did not use these kernels here: {', '.join(unused)}", *failures]))
-    peak, timed = peak_bytes(case.device), laps[warm_up:]
+        raise RuntimeError(
+            "\n".join(
+                [f"the engine did not use these kernels here: {', '.join(unused)}", *failures]
+            )
+        )
+    peak = peak_bytes(case.device)
+    timed = laps[warm_up:]
     block = [stages["block"] for stages in timed]
     ms = {f"{stage}_ms": median(stages[stage] for stages in timed) for stage in timed[0]}
     return {
@@ -71,7 +83,9 @@ def _measure(case: Case, row: Row, vae: WanVideoDecoder | None) -> dict[str, Any
         "p95_ms": float(torch.tensor(block, dtype=torch.float64).quantile(0.95)),
         "fastest_ms": min(block),
         "fps": 1000 * VIDEO_FRAMES / ms["block_ms"],
-        "fps_with_vae": 1000 * VIDEO_FRAMES / (ms["block_ms"] + ms["vae_ms"]) if "vae_ms" in ms else None,
+        "fps_with_vae": 1000 * VIDEO_FRAMES / (ms["block_ms"] + ms["vae_ms"])
+        if "vae_ms" in ms
+        else None,
         "tflops": block_flops(case.config, shape) / ms["block_ms"] / 1e9,
         "attention": row.backend(case, shape),
         **cache_steps(case, row, hollow=True),
@@ -93,8 +107,14 @@ def timed_blocks(
     model: Any = copy.copy(case.model(row.fp8))
     graphed = row.forward() if row.forward else None
     model.forward = graphed or model.forward
-    model.denoise, model.write_clean = watch.stage("denoise")(model.denoise), watch.stage("clean")(model.write_clean)
-    cache.begin_block, cache.commit = watch.stage("cache")(cache.begin_block), watch.stage("cache")(cache.commit)
+    model.denoise, model.write_clean = (
+        watch.stage("denoise")(model.denoise),
+        watch.stage("clean")(model.write_clean),
+    )
+    cache.begin_block, cache.commit = (
+        watch.stage("cache")(cache.begin_block),
+        watch.stage("cache")(cache.commit),
+    )
     made = rollout(model, cache, case.script(blocks), case.noise())
     admitted = 0
     for index in range(blocks):
@@ -112,14 +132,22 @@ def timed_blocks(
 
 
 def cache_steps(case: Case, row: Row, hollow: bool) -> dict[str, float]:
-    """Milliseconds per block of what a full cache does in the calls of a video, in its fastest block.
+    """Milliseconds per block of what a full cache does in the calls of a video, in its fastest
+    block.
 
-    There is no transformer around them. Hollow, attention is left out: what remains is rotary embedding, storing,
-    assembly, the order of the heads' outputs, and the update after the block. A fused write does its norms, too.
+    There is no transformer around them. Hollow, attention is left out: what remains is rotary
+    embedding, storing, assembly, the order of the heads' outputs, and the update after the block. A
+    fused write does its norms, too.
     """
-    warm_up, passes = warm_up_blocks(row.policy), len(SCHEDULE.sigmas) + 1
+    warm_up = warm_up_blocks(row.policy)
+    passes = len(SCHEDULE.sigmas) + 1
     cache = row.build(case, case.shape(row.policy, warm_up + HANDLING_BLOCKS), hollow)
-    (write, attend), prompt, watch, timed = _calls(cache, case), case.model().prompt, Stopwatch(case.device), []
+    (write, attend), prompt, watch, timed = (
+        _calls(cache, case),
+        case.model().prompt,
+        Stopwatch(case.device),
+        [],
+    )
     for block in range(warm_up + HANDLING_BLOCKS):
         with watch.stage("open"):
             cache.begin_block()
@@ -137,13 +165,21 @@ def cache_steps(case: Case, row: Row, hollow: bool) -> dict[str, float]:
 
 
 def _calls(cache: Any, case: Case) -> tuple[Callable[[int], Any], Callable[[int, Any], Any]]:
-    """Functions of a layer: one stores keys and values and hands on the queries, one attends; fused where that is."""
-    tokens, heads = SCHEDULE.frames_per_block * case.frame_tokens, case.config.num_heads
+    """Functions of a layer: one stores keys and values and hands on the queries, one attends; fused
+    where that is.
+    """
+    tokens = SCHEDULE.frames_per_block * case.frame_tokens
+    heads = case.config.num_heads
     generator = torch.Generator().manual_seed(SEED)
-    q, k, v = torch.randn(3, tokens, heads, HEAD_DIM, generator=generator).to(case.device, case.dtype)
+    q, k, v = torch.randn(3, tokens, heads, HEAD_DIM, generator=generator).to(
+        case.device, case.dtype
+    )
     if isinstance(cache, HeadCache) and write_block.usable(q.device, q.dtype):
-        rows, weight = [x.flatten(1) for x in (q, k, v)], q.new_ones(q[0].numel())
-        return lambda layer: cache.write_projections(layer, *rows, (weight, weight), 1e-6), cache.attend_rotated
+        rows = [x.flatten(1) for x in (q, k, v)]
+        weight = q.new_ones(q[0].numel())
+        return lambda layer: cache.write_projections(
+            layer, *rows, (weight, weight), 1e-6
+        ), cache.attend_rotated
     return lambda layer: (cache.write(layer, k, v), q)[1], cache.attend
 
 
@@ -154,7 +190,9 @@ def _launches(operations: Sequence[Operation]) -> Iterator[set[str]]:
     with ExitStack() as stack:
         for operation in operations:
 
-            def launch(*args: Any, name: str = operation.name, own: Any = operation.launch, **options: Any) -> Any:
+            def launch(
+                *args: Any, name: str = operation.name, own: Any = operation.launch, **options: Any
+            ) -> Any:
                 launched.add(name)
                 return own(*args, **options)
 

@@ -1,11 +1,13 @@
-"""The paper's four implementations of the head-wise caches, V1 to V4 (its supplement on efficiency).
+"""The paper's four implementations of the head-wise caches, V1 to V4 (its supplement on
+efficiency).
 
-All keep keys with their spatial rotation only and build every head's context anew in every pass: assemble, rotate by
-place in the context, attend. They differ in how much of that is a loop over heads in Python. Which frames lie in which
-slots is decided by the engine's own rules, so their latents are the engine's.
+All keep keys with their spatial rotation only and build every head's context anew in every pass:
+assemble, rotate by place in the context, attend. They differ in how much of that is a loop over
+heads in Python. Which frames lie in which slots is decided by the engine's own rules, so their
+latents are the engine's.
 
-A head's frames lie in adjacent slots, so a context is a slice and needs no gathering: the loops are as fast as such
-loops can be.
+A head's frames lie in adjacent slots, so a context is a slice and needs no gathering: the loops are
+as fast as such loops can be.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from torch import Tensor
 
 
 class WithoutTime(RotaryEmbedding):
-    """Rotates by a token's place in its frame alone: the indices of frames are taken and count for nothing."""
+    """Rotates by a token's place in its frame alone: the indices of frames are taken and count for
+    nothing.
+    """
 
     def _temporal_rotations(self, frame_indices: tuple[int, ...]) -> Tensor:
         return super()._temporal_rotations((0,) * len(frame_indices))
@@ -41,13 +45,17 @@ class WithoutTime(RotaryEmbedding):
 
 
 class Looped(HeadGroup):
-    """A group whose slots are changed head by head, in plain torch: what a layer is to the engine's, a head is here."""
+    """A group whose slots are changed head by head, in plain torch: what a layer is to the
+    engine's, a head is here.
+    """
 
     def __init__(self, group: HeadGroup, rope: RotaryEmbedding):
         k, v = ([head[None] for layer in layers for head in layer] for layers in (group.k, group.v))
         super().__init__(group.policy, group.heads, k, v, rope, reencode=False, flat=group._flat)
         ends = list(accumulate(self.sizes))
-        self.of_layers = [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+        self.of_layers = [
+            slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)
+        ]
 
     _in_one_launch = False
 
@@ -79,8 +87,11 @@ class NaiveLoop(HeadCache):
         attention: AttentionFunction = sdpa,
     ):
         # with indices of the video, which stay, no key is ever turned again
-        super().__init__(replace(shape, policy=replace(shape.policy, rope="absolute")), dtype, device, attention)
-        self.fused, self.s = False, self.rope.frame_tokens
+        super().__init__(
+            replace(shape, policy=replace(shape.policy, rope="absolute")), dtype, device, attention
+        )
+        self.fused = False
+        self.s = self.rope.frame_tokens
         without_time = WithoutTime(shape.head_dim, shape.rows, shape.columns, device)
         found: list[dict[int, tuple[HeadGroup, Tensor, Tensor]]] = [{} for _ in shape.roles]
         for number, group in enumerate(self.groups):
@@ -88,13 +99,21 @@ class NaiveLoop(HeadCache):
             group.rope = without_time
             self.groups[number] = group = Looped(group, without_time) if self.looped else group
             for layer, heads, k, v in zip(found, group.heads, *kv, strict=True):
-                layer.update({head: (group, *slots) for head, *slots in zip(heads.tolist(), k, v, strict=True)})
+                layer.update(
+                    {
+                        head: (group, *slots)
+                        for head, *slots in zip(heads.tolist(), k, v, strict=True)
+                    }
+                )
         # per layer and head, its group and its slots
         self.own = [[layer[head] for head in range(shape.heads)] for layer in found]
-        self.memory_group = next((group for group in self.groups if group.policy.episodic_frames), None)
+        self.memory_group = next(
+            (group for group in self.groups if group.policy.episodic_frames), None
+        )
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        k, v = self.rope.rotate_spatial(by_head(k, self.s)), by_head(v, self.s)
+        k = self.rope.rotate_spatial(by_head(k, self.s))
+        v = by_head(v, self.s)
         for (group, k_slots, v_slots), own_k, own_v in zip(self.own[layer], k, v, strict=True):
             k_slots[group.current], v_slots[group.current] = own_k, own_v
 
@@ -103,14 +122,18 @@ class NaiveLoop(HeadCache):
         return torch.cat(heads).transpose(0, 1)
 
     def _contexts(self, layer: int, q: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Queries, keys and values `[tokens, d]` of every head, rotated by the place of each frame in the context."""
+        """Queries, keys and values `[tokens, d]` of every head, rotated by the place of each frame
+        in the context.
+        """
         q = self.rope.rotate_spatial(by_head(q, self.s))
         contexts = []
         for (group, k, v), own in zip(self.own[layer], q, strict=True):
             places = range(group.frames)
             queries = self.rope.rotate_temporal(own, places[-len(own) :])
             keys = self.rope.rotate_temporal(k[: group.frames], places)
-            contexts.append((queries.flatten(0, 1), keys.flatten(0, 1), v[: group.frames].flatten(0, 1)))
+            contexts.append(
+                (queries.flatten(0, 1), keys.flatten(0, 1), v[: group.frames].flatten(0, 1))
+            )
         return contexts
 
 
@@ -122,7 +145,9 @@ class PackedHeads(NaiveLoop):
         self.packed_spans = []  # per layer, every head as a group of its own
         for own in self.own:
             rows = [group.frames * self.s for group, _, _ in own]
-            self.packed_spans.append(tuple(Span(1, sum(rows[:head]), n, n) for head, n in enumerate(rows)))
+            self.packed_spans.append(
+                tuple(Span(1, sum(rows[:head]), n, n) for head, n in enumerate(rows))
+            )
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         packed = [torch.cat(parts) for parts in zip(*self._contexts(layer, q), strict=True)]
@@ -134,10 +159,12 @@ class PackedHeads(NaiveLoop):
 
 
 class CacheKernels(PackedHeads):
-    """V3: the engine's kernels roll caches and update episodic memory in all heads and layers at once.
+    """V3: the engine's kernels roll caches and update episodic memory in all heads and layers at
+    once.
 
     Args:
-        kernels: as for `dispatch.using`: `triton`, or `reference` to check everything else on a CPU.
+        kernels: as for `dispatch.using`: `triton`, or `reference` to check everything else on a
+            CPU.
     """
 
     looped = False
@@ -155,12 +182,16 @@ class CacheKernels(PackedHeads):
 
 
 class FusedAssembly(CacheKernels):
-    """V4: assembly, temporal rotation and packing are one kernel; the complete system of the paper."""
+    """V4: assembly, temporal rotation and packing are one kernel; the complete system of the
+    paper.
+    """
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         slots = [[len(k) for _, k, _ in own] for own in self.own]
-        self.packed = [torch.empty_like(buffer[: max(map(sum, slots)) * self.s]) for buffer in self.flat]
+        self.packed = [
+            torch.empty_like(buffer[: max(map(sum, slots)) * self.s]) for buffer in self.flat
+        ]
         self.rotations = self.rope.tables(max(map(max, slots)))[0]
         self.tables: dict[Sequence[int], tuple[list[Tensor], list[Tensor]]] = {}
 
@@ -170,19 +201,31 @@ class FusedAssembly(CacheKernels):
         if filled not in self.tables:  # they change only while contexts grow
             self.tables[filled] = (
                 [self._packing(layer) for layer in range(len(self.own))],
-                [torch.stack([self.rotations[group.current] for group, _, _ in own]) for own in self.own],
+                [
+                    torch.stack([self.rotations[group.current] for group, _, _ in own])
+                    for own in self.own
+                ],
             )
-        self.moves, self.query_rotations = self.tables[filled]  # the second per layer [heads, frames, 2, pairs]
+        # the second per layer [heads, frames, 2, pairs]
+        self.moves, self.query_rotations = self.tables[filled]
 
     def _packing(self, layer: int) -> Tensor:
-        """A move for every frame: from its row, to the next one of the packed buffers, turned by its place."""
-        starts = [(k.storage_offset() // k.shape[-1], group.frames) for group, k, _ in self.own[layer]]
-        places = [(start + place * self.s, place) for start, frames in starts for place in range(frames)]
+        """A move for every frame: from its row, to the next one of the packed buffers, turned by
+        its place.
+        """
+        starts = [
+            (k.storage_offset() // k.shape[-1], group.frames) for group, k, _ in self.own[layer]
+        ]
+        places = [
+            (start + place * self.s, place) for start, frames in starts for place in range(frames)
+        ]
         moves = [[(row, number * self.s, place)] for number, (row, place) in enumerate(places)]
         return upload(torch.tensor(moves, dtype=torch.int32), self.device)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        k, v = (buffer[: sum(span.rows for span in self.packed_spans[layer])] for buffer in self.packed)
+        k, v = (
+            buffer[: sum(span.rows for span in self.packed_spans[layer])] for buffer in self.packed
+        )
         with dispatch.using(self.kernels):
             move_frames(*self.flat, k, v, self.moves[layer], self.rotations, self.s)
         q = self.rope.rotate_spatial(by_head(q, self.s))

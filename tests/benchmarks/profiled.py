@@ -1,4 +1,6 @@
-"""Where the time of a block goes, kernel by kernel: `torch.profiler` over blocks in a full cache."""
+"""Where the time of a block goes, kernel by kernel: `torch.profiler` over blocks in a full
+cache.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ MOST = 25  # kernels that are listed
 
 
 def blocks(case: Case) -> dict[str, Any]:
-    """A steady block and one after which episodic memory merges: milliseconds by kernel, launches, host time."""
+    """A steady block and one after which episodic memory merges: milliseconds by kernel, launches,
+    host time.
+    """
     row = BY_NAME["B3" if case.device.type == "cuda" else "B1"]
     warm_up = warm_up_blocks(row.policy)
     found: dict[str, Any] = {"row": row.name}
@@ -53,10 +57,16 @@ def _profiler(case: Case) -> profile:
 
 def _by_kernel(case: Case, kept: profile) -> dict[str, Any]:
     spent_ms = "self_device_time_total" if case.device.type == "cuda" else "self_cpu_time_total"
-    found = ((getattr(event, spent_ms) / 1000, event.count, event.key[:120]) for event in kept.key_averages())
+    found = (
+        (getattr(event, spent_ms) / 1000, event.count, event.key[:120])
+        for event in kept.key_averages()
+    )
     rows = sorted((row for row in found if row[0]), reverse=True)
     return {
         "ms": sum(spent for spent, _, _ in rows),
         "calls": sum(count for _, count, _ in rows),
-        "kernels": [{"ms": round(spent, 3), "calls": count, "name": name} for spent, count, name in rows[:MOST]],
+        "kernels": [
+            {"ms": round(spent, 3), "calls": count, "name": name}
+            for spent, count, name in rows[:MOST]
+        ],
     }

@@ -1,12 +1,15 @@
-"""A rehearsal at real size, on a CPU: files of random weights in the published layouts, loaded and rendered.
+"""A rehearsal at real size, on a CPU: files of random weights in the published layouts, loaded and
+rendered.
 
     python tests/benchmarks/rehearsal.py [--longlive2] [--out FILE]
 
-Writes a checkpoint of 1.42 B parameters, umT5-xxl in bf16 and in scaled fp8, and the VAE, one after another, into a
-temporary folder of 28 GB (below $TMPDIR); takes them through the command line and the native loaders of a real ComfyUI
-server; renders two blocks at 128x64; and reports time and peak memory of every stage beside the estimate. It needs
-16 GB of memory and is a measurement, no test: its numbers are in rehearsal.json, where those of other stages stay.
-`--longlive2` takes LongLive 2.0's checkpoint of 5.0 B parameters in bf16 and the Wan 2.2 VAE through the command line
+Writes a checkpoint of 1.42 B parameters, umT5-xxl in bf16 and in scaled fp8, and the VAE, one after
+another, into a temporary folder of 28 GB (below $TMPDIR); takes them through the command line and
+the native loaders of a real ComfyUI server; renders two blocks at 128x64; and reports time and peak
+memory of every stage beside the estimate. It needs
+16 GB of memory and is a measurement, no test: its numbers are in rehearsal.json, where those of
+other stages stay. `--longlive2` takes LongLive 2.0's checkpoint of 5.0 B parameters in bf16 and the
+Wan 2.2 VAE through the command line
 instead, with random text embeddings: 12 GB of disk, 14 GB of memory.
 """
 
@@ -40,15 +43,20 @@ from headforcing.tests.benchmarks.rehearsal_files import PROMPTS, write_model, w
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "helpers"))
 
-SIZE, SECONDS = (128, 64), 1.5
+SIZE = (128, 64)
+SECONDS = 1.5
 Estimate = Callable[[dict[str, Any]], int | None]  # from the JSON of a command
-COLUMNS = "stage seconds own_bytes with_files_bytes estimate_bytes"  # of the table in tests/benchmarks/README.md
+# of the table in tests/benchmarks/README.md
+COLUMNS = "stage seconds own_bytes with_files_bytes estimate_bytes"
 
 
 @contextmanager
 def followed(pid: int) -> Iterator[dict[str, int]]:
-    """The most memory that a process has meanwhile: its own, and with mapped files, which the system can drop."""
-    most, done = {"own_bytes": 0, "with_files_bytes": 0}, threading.Event()
+    """The most memory that a process has meanwhile: its own, and with mapped files, which the
+    system can drop.
+    """
+    most = {"own_bytes": 0, "with_files_bytes": 0}
+    done = threading.Event()
 
     def follow() -> None:
         while not done.wait(0.02):
@@ -70,7 +78,9 @@ def resident(pid: int) -> tuple[int, int]:
     status = ""
     with suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    own, mapped = (sum(map(int, re.findall(rf"{kind}:\s+(\d+)", status))) for kind in ("RssAnon", "RssFile"))
+    own, mapped = (
+        sum(map(int, re.findall(rf"{kind}:\s+(\d+)", status))) for kind in ("RssAnon", "RssFile")
+    )
     return 1024 * own, 1024 * mapped
 
 
@@ -79,34 +89,74 @@ class Rehearsal:
 
     def __init__(self, out: Path):
         self.out = out
-        self.stages: list[dict[str, Any]] = json.loads(out.read_text("utf-8"))["stages"] if out.exists() else []
+        self.stages: list[dict[str, Any]] = (
+            json.loads(out.read_text("utf-8"))["stages"] if out.exists() else []
+        )
         self.program = 0
 
-    def command(self, stage: str, *arguments: object, estimate: Estimate = lambda found: None) -> None:
-        """Run a command of `headforcing` in a process of its own; the estimate is made from its JSON."""
-        call = [sys.executable, "-P", "-m", "headforcing.headforcing_core", *map(str, arguments), "--json"]
+    def command(
+        self, stage: str, *arguments: object, estimate: Estimate = lambda found: None
+    ) -> None:
+        """Run a command of `headforcing` in a process of its own; the estimate is made from its
+        JSON.
+        """
+        call = [
+            sys.executable,
+            "-P",
+            "-m",
+            "headforcing.headforcing_core",
+            *map(str, arguments),
+            "--json",
+        ]
         begun = time.perf_counter()
         process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         with followed(process.pid) as most:
             output, errors = process.communicate()
         if process.returncode:
             raise SystemExit(f"{stage}: {errors[-2000:]}")
-        self.note(stage, time.perf_counter() - begun, most, self.program, estimate(json.loads(output)))
+        self.note(
+            stage, time.perf_counter() - begun, most, self.program, estimate(json.loads(output))
+        )
 
-    def note(self, stage: str, seconds: float, most: Mapping[str, int], idle: int, estimate: int | None = None) -> None:
-        """Add a stage to the numbers, in place of those of an earlier run; they are written each time."""
+    def note(
+        self,
+        stage: str,
+        seconds: float,
+        most: Mapping[str, int],
+        idle: int,
+        estimate: int | None = None,
+    ) -> None:
+        """Add a stage to the numbers, in place of those of an earlier run; they are written each
+        time.
+        """
         sizes = {name: size - idle for name, size in most.items()}
         self.stages = [one for one in self.stages if one["stage"] != stage]
-        self.stages.append({"stage": stage, "seconds": round(seconds, 1), **sizes, "estimate_bytes": estimate})
-        machine = {"processors": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
-        found = {"machine": machine, "size": SIZE, "seconds": SECONDS, "program": self.program, "stages": self.stages}
+        self.stages.append(
+            {"stage": stage, "seconds": round(seconds, 1), **sizes, "estimate_bytes": estimate}
+        )
+        machine = {
+            "processors": os.cpu_count(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        }
+        found = {
+            "machine": machine,
+            "size": SIZE,
+            "seconds": SECONDS,
+            "program": self.program,
+            "stages": self.stages,
+        }
         self.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         tell(report.table(COLUMNS, self.stages[-1:]))
 
 
 @contextmanager
-def written(path: Path, write: Callable[..., Any], *given: Any, dtype: torch.dtype = torch.float32) -> Iterator[Path]:
-    """A file for as long as it is needed, written by a function in a process of its own with this default dtype."""
+def written(
+    path: Path, write: Callable[..., Any], *given: Any, dtype: torch.dtype = torch.float32
+) -> Iterator[Path]:
+    """A file for as long as it is needed, written by a function in a process of its own with this
+    default dtype.
+    """
     torch.set_default_dtype(dtype)
     process = get_context("fork").Process(target=write, args=(path, *given))
     process.start()
@@ -124,27 +174,60 @@ def written(path: Path, write: Callable[..., Any], *given: Any, dtype: torch.dty
 def encode(rehearsal: Rehearsal, encoder: Path, out: Path) -> None:
     stage = f"`encode`, umT5 in {'scaled fp8' if 'fp8' in encoder.name else 'bf16'}"
     arguments = ("--text-encoder", encoder, "--prompts", *PROMPTS, "--device", "cpu")
-    rehearsal.command(stage, "encode", out, *arguments, estimate=lambda found: encoder_bytes(encoder))
+    rehearsal.command(
+        stage, "encode", out, *arguments, estimate=lambda found: encoder_bytes(encoder)
+    )
 
 
 def render(
-    rehearsal: Rehearsal, folder: Path, model: Path, vae: Path, seconds: float = SECONDS, of: str = "", *options: str
+    rehearsal: Rehearsal,
+    folder: Path,
+    model: Path,
+    vae: Path,
+    seconds: float = SECONDS,
+    of: str = "",
+    *options: str,
 ) -> None:
-    """`generate` with and without decoding, then `decode`; a second prompt begins with the second block."""
+    """`generate` with and without decoding, then `decode`; a second prompt begins with the second
+    block.
+    """
     text = f"0:00 {PROMPTS[0]}\n0:{seconds / 2:05.2f} {PROMPTS[1]}"
-    common = ("generate", "--weights", model, "--embeddings", folder / "prompts.safetensors", "--prompts", text)
-    common += ("--size", "x".join(map(str, SIZE)), "--seconds", seconds, "--device", "cpu", *options)
+    common = (
+        "generate",
+        "--weights",
+        model,
+        "--embeddings",
+        folder / "prompts.safetensors",
+        "--prompts",
+        text,
+    )
+    common += (
+        "--size",
+        "x".join(map(str, SIZE)),
+        "--seconds",
+        seconds,
+        "--device",
+        "cpu",
+        *options,
+    )
     latents = ("--latents", folder / "latents.safetensors")
-    for kind, more in (("video", ("--vae", vae, "--out", folder / "video.mp4")), ("latents", latents)):
+    for kind, more in (
+        ("video", ("--vae", vae, "--out", folder / "video.mp4")),
+        ("latents", latents),
+    ):
         stage = f"`generate`, {kind}{of}"
-        rehearsal.command(stage, *common, *more, estimate=lambda found: Needs(**found["needs"]).memory)
+        rehearsal.command(
+            stage, *common, *more, estimate=lambda found: Needs(**found["needs"]).memory
+        )
     taken = decoder_memory(vae, (SIZE[1], SIZE[0]), torch.bfloat16)
     decode = ("decode", latents[1], folder / "decoded.mp4", "--vae", vae, "--device", "cpu")
     rehearsal.command(f"`decode`{of}", *decode, estimate=lambda found: taken.weights + taken.peak)
 
 
 def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) -> None:
-    """The native loaders and the sampler in a real server; what it takes above an idle one, models kept as it does."""
+    """The native loaders and the sampler in a real server; what it takes above an idle one, models
+    kept as it does.
+    """
     from comfy_graphs import node
     from comfy_harness import ComfyServer
     from comfy_setup import NEWEST, installed
@@ -153,15 +236,28 @@ def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) ->
         "model": node("UNETLoader", unet_name="model.safetensors", weight_dtype="default"),
         "clip": node("CLIPLoader", clip_name=files["text_encoders"].name, type="wan"),
         "vae": node("VAELoader", vae_name="vae.safetensors"),
-        "text": node("HeadForcingPromptTimeline", clip=["clip", 0], prompts="\n".join(PROMPTS), seconds=SECONDS),
-        "sampler": node(
-            "HeadForcingSampler", model=["model", 0], positive=["text", 0], vae=["vae", 0], width=SIZE[0],
-            height=SIZE[1], seconds=SECONDS, seed=0,
+        "text": node(
+            "HeadForcingPromptTimeline",
+            clip=["clip", 0],
+            prompts="\n".join(PROMPTS),
+            seconds=SECONDS,
         ),
-    }  # fmt: skip
+        "sampler": node(
+            "HeadForcingSampler",
+            model=["model", 0],
+            positive=["text", 0],
+            vae=["vae", 0],
+            width=SIZE[0],
+            height=SIZE[1],
+            seconds=SECONDS,
+            seed=0,
+        ),
+    }
     with ComfyServer(installed(NEWEST), folder / "comfyui") as server:
         for kind, file in files.items():
-            name = {"diffusion_models": "model.safetensors", "vae": "vae.safetensors"}.get(kind, file.name)
+            name = {"diffusion_models": "model.safetensors", "vae": "vae.safetensors"}.get(
+                kind, file.name
+            )
             server.model_path(kind, name).symlink_to(file)
         pid = server._process.pid
         idle, _ = resident(pid)
@@ -172,9 +268,13 @@ def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) ->
             shown = node("PreviewAny", source=source)
             begun = time.perf_counter()
             with followed(pid) as most:
-                result = server.queue({name: graph[name] for name in part} | {"report": shown}, timeout=900)
+                result = server.queue(
+                    {name: graph[name] for name in part} | {"report": shown}, timeout=900
+                )
             if result.outcome != "success":
-                raise SystemExit(f"{stage}: {result.error} {result.node_errors}\n{server.log()[-3000:]}")
+                raise SystemExit(
+                    f"{stage}: {result.error} {result.node_errors}\n{server.log()[-3000:]}"
+                )
             rehearsal.note(stage, time.perf_counter() - begun, most, idle)
 
 
@@ -183,8 +283,11 @@ def rehearse_longlive2(rehearsal: Rehearsal, folder: Path) -> None:
     from tiny_checkpoints import wan22_vae
 
     texts = [*PROMPTS, LONGLIVE2.shot_prefix + PROMPTS[1]]
-    save_embeddings(folder / "prompts.safetensors", {text: torch.randn(12, 4096) / 64 for text in texts})
-    model, vae = folder / "model_bf16.pt", folder / "vae.safetensors"
+    save_embeddings(
+        folder / "prompts.safetensors", {text: torch.randn(12, 4096) / 64 for text in texts}
+    )
+    model = folder / "model_bf16.pt"
+    vae = folder / "vae.safetensors"
     with (
         written(vae, wan22_vae, 256, 160, torch.bfloat16),
         written(model, write_model, "longlive2", "generator", dtype=torch.bfloat16),
@@ -196,10 +299,13 @@ def rehearse(rehearsal: Rehearsal, folder: Path) -> None:
     from tiny_checkpoints import wan_vae
 
     prompts = folder / "prompts.safetensors"
-    bf16, fp8 = folder / "umt5_xxl_bf16.safetensors", folder / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
+    bf16 = folder / "umt5_xxl_bf16.safetensors"
+    fp8 = folder / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
     with written(bf16, write_umt5, False):
         encode(rehearsal, bf16, prompts)
-    model, vae, converted = folder / "self_forcing_dmd.pt", folder / "vae.safetensors", folder / "bf16.safetensors"
+    model = folder / "self_forcing_dmd.pt"
+    vae = folder / "vae.safetensors"
+    converted = folder / "bf16.safetensors"
     with written(fp8, write_umt5, True):
         encode(rehearsal, fp8, prompts)
         with (
@@ -208,12 +314,18 @@ def rehearse(rehearsal: Rehearsal, folder: Path) -> None:
         ):
             render(rehearsal, folder, model, vae)
             rehearsal.command("`convert` to bf16", "convert", model, converted)
-            in_comfyui(rehearsal, folder, {"diffusion_models": converted, "text_encoders": fp8, "vae": vae})
+            in_comfyui(
+                rehearsal, folder, {"diffusion_models": converted, "text_encoders": fp8, "vae": vae}
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--longlive2", action="store_true", help="LongLive 2.0 instead of Self Forcing")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--longlive2", action="store_true", help="LongLive 2.0 instead of Self Forcing"
+    )
     parser.add_argument("--out", type=Path, default=HERE / "rehearsal.json")
     options = parser.parse_args()
     rehearsal = Rehearsal(options.out)

@@ -12,13 +12,18 @@ from torch import Tensor
 
 PROMPTS = ["a red fox runs through deep snow, morning light", "the fox stops and looks back"]
 NAMES = {
-    torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.float32: "F32",
+    torch.float8_e4m3fn: "F8_E4M3",
     torch.uint8: "U8",
-}  # fmt: skip
+}
 
 
 def numbers(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Random numbers by the gigabyte, a million that are drawn, again and again; ones for a norm."""
+    """Random numbers by the gigabyte, a million that are drawn, again and again; ones for a
+    norm.
+    """
     if len(shape) == 1:
         return torch.ones(shape, dtype=dtype)
     drawn = (torch.randn(1 << 20) * (64.0 if dtype.itemsize == 1 else 4096**-0.5)).to(dtype)
@@ -29,7 +34,8 @@ def numbers(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def write_umt5(path: Path, scaled: bool) -> None:
-    """umT5-xxl's encoder as ComfyUI publishes it: bf16, or matrices in fp8 with a scale each and the rest in fp16.
+    """umT5-xxl's encoder as ComfyUI publishes it: bf16, or matrices in fp8 with a scale each and
+    the rest in fp16.
 
     Tensor by tensor: all of them do not fit into memory twice.
     """
@@ -40,17 +46,25 @@ def write_umt5(path: Path, scaled: bool) -> None:
         weights = UMT5EncoderModel(UMT5Config(**sizes, feed_forward_proj="gated-gelu")).state_dict()
     del weights["encoder.embed_tokens.weight"]  # the same as shared.weight
     rest = torch.float16 if scaled else torch.bfloat16
-    small: dict[str, Tensor] = {"spiece_model": torch.frombuffer(bytearray(_tokenizer()), dtype=torch.uint8)}
+    small: dict[str, Tensor] = {
+        "spiece_model": torch.frombuffer(bytearray(_tokenizer()), dtype=torch.uint8)
+    }
     for name, weight in weights.items():
         matrix = not name.endswith(("norm.weight", "shared.weight", "bias.weight"))
         weights[name] = weight.to(torch.float8_e4m3fn if scaled and matrix else rest)
         if scaled and matrix:
             small[f"{name.removesuffix('.weight')}.scale_weight"] = torch.tensor(4096**-0.5 / 64)
     small |= {"scaled_fp8": torch.zeros(0, dtype=torch.float8_e4m3fn)} if scaled else {}
-    header, end = {}, 0
+    header = {}
+    end = 0
     for name, tensor in (weights | small).items():
-        begin, end = end, end + tensor.nbytes
-        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        begin = end
+        end = end + tensor.nbytes
+        header[name] = {
+            "dtype": NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
@@ -66,9 +80,16 @@ def _tokenizer() -> bytes:
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(PROMPTS * 8), model_writer=model, vocab_size=60, hard_vocab_limit=False,
-        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=iter(PROMPTS * 8),
+        model_writer=model,
+        vocab_size=60,
+        hard_vocab_limit=False,
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        minloglevel=2,
+    )
     return model.getvalue()
 
 
@@ -78,5 +99,12 @@ def write_model(path: Path, family: str, top: str) -> None:
     from tiny_checkpoints import wan_t2v_weights
 
     config = MODELS[family]
-    sizes = dict(dim=config.dim, ffn=config.ffn_dim, layers=config.num_layers, channels=config.latents.channels)
-    torch.save({top: {f"model.{name}": tensor for name, tensor in wan_t2v_weights(**sizes).items()}}, path)
+    sizes = dict(
+        dim=config.dim,
+        ffn=config.ffn_dim,
+        layers=config.num_layers,
+        channels=config.latents.channels,
+    )
+    torch.save(
+        {top: {f"model.{name}": tensor for name, tensor in wan_t2v_weights(**sizes).items()}}, path
+    )

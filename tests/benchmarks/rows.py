@@ -10,7 +10,12 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy, preset
+from headforcing.headforcing_core.cache.policy import (
+    CachePolicy,
+    EpisodicPolicy,
+    RolePolicy,
+    preset,
+)
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import (
     ONE_CALL,
@@ -46,7 +51,9 @@ WINDOW_21 = preset("self_forcing_window_21")
 def with_memory(entries: int, recent: int, novelty: float, interval: int) -> CachePolicy:
     """Head Forcing with these numbers for episodic memory."""
     episodic = EpisodicPolicy(novelty_threshold=novelty, update_interval=interval)
-    return CachePolicy(memory=RolePolicy(recent_frames=recent, episodic_frames=entries), episodic=episodic)
+    return CachePolicy(
+        memory=RolePolicy(recent_frames=recent, episodic_frames=entries), episodic=episodic
+    )
 
 
 HEAD_FORCING = with_memory(5, 3, ADMIT_ALL, 3)
@@ -61,7 +68,8 @@ class Row:
 
     Attributes:
         name: its short name, unique.
-        attention: a backend of the engine, or `one call`: the fastest that takes all heads of a layer at once.
+        attention: a backend of the engine, or `one call`: the fastest that takes all heads of a
+            layer at once.
         cache: the kind of its cache.
         policy: what heads keep; rows of one policy make the same latents.
         kernels: whether the engine may use its Triton kernels, as for `dispatch.using`.
@@ -81,7 +89,9 @@ class Row:
     fp8: bool = False
 
     def function(self, case: Case, sizes: LayerSizes) -> AttentionFunction:
-        """Its attention at these sizes; raises HeadForcingError or ImportError where there is none."""
+        """Its attention at these sizes; raises HeadForcingError or ImportError where there is
+        none.
+        """
         if self.attention != "one call":
             return attention_function(self.attention, case.device, case.dtype, HEAD_DIM, sizes)
         if case.device.type == "cpu" and self.cache is not HeadCache:
@@ -110,7 +120,11 @@ class Row:
             self.function(case, case.shape(self.policy, 100).layer_sizes)
         except (HeadForcingError, ImportError) as error:
             return str(error)
-        aside = [operation.name for operation in self.needs if not operation.usable(case.device, case.dtype)]
+        aside = [
+            operation.name
+            for operation in self.needs
+            if not operation.usable(case.device, case.dtype)
+        ]
         return f"these Triton kernels do not run here: {', '.join(aside)}" if aside else ""
 
     def backend(self, case: Case, shape: CacheShape) -> str:
@@ -124,8 +138,9 @@ class Row:
 def _finish_with_gelu(block: Any, *arguments: Tensor) -> tuple[Tensor, Tensor]:
     """`finish_layer` with GELU in the launch of the linear layer before it; not yet run on a GPU.
 
-    There cuBLAS applies the approximation with tanh to its sums, which saves writing and reading the widest activations
-    of a layer. On a CPU the same operator computes GELU by its definition, which differs by up to 5e-4.
+    There cuBLAS applies the approximation with tanh to its sums, which saves writing and reading
+    the widest activations of a layer. On a CPU the same operator computes GELU by its definition,
+    which differs by up to 5e-4.
     """
     wide, _, narrow = block.ffn
 
@@ -153,7 +168,13 @@ ROWS = (
     Row("B2", "ours: one varlen call a layer", "one call"),
     Row("B3", "ours: + fused elementwise", **FUSED),
     Row("B4", "ours: + CUDA graph", **FUSED, forward=GraphedForward),
-    Row("B5", "ours: B3 with Triton attention", "triton", kernels="auto", needs=(*ELEMENTWISE, attend)),
+    Row(
+        "B5",
+        "ours: B3 with Triton attention",
+        "triton",
+        kernels="auto",
+        needs=(*ELEMENTWISE, attend),
+    ),
     Row("G", "ours: B3 with GELU as an epilogue", **FUSED, forward=lambda: WITH_GELU),
     Row("B6", "ours: B3 with cuDNN", "cudnn", **FUSED),
     Row("C", "ours: torch.compile", kernels="auto", needs=(write_block,), forward=compiled_forward),
@@ -163,5 +184,5 @@ ROWS = (
     Row("W21S", "ours: uniform window of 21, SDPA", "sdpa", kernels="auto", policy=WINDOW_21),
     Row("W12", "ours: LongLive, 3 + 6 + 3", kernels="auto", policy=_window(3, 6, "absolute")),
     Row("W8", "ours: Infinity, 1 + 4 + 3", kernels="auto", policy=_window(1, 4, "contiguous")),
-)  # fmt: skip
+)
 BY_NAME = {row.name: row for row in ROWS}

@@ -1,4 +1,6 @@
-"""How fast the engine is, as JSON and as a Markdown table: `python tests/benchmarks/run.py --help`."""
+"""How fast the engine is, as JSON and as a Markdown table: `python tests/benchmarks/run.py
+--help`.
+"""
 
 import sys
 

@@ -15,7 +15,8 @@ from .rows import ADMIT_ALL, HEAD_FORCING, Row, with_memory
 from .stopwatch import tensor_bytes
 
 MARKS = (40, 100, 200, 300, 400)
-AROUND = 12  # a time is that of so many blocks up to a mark: whole cycles of episodic memory's updates
+# a time is that of so many blocks up to a mark: whole cycles of episodic memory's updates
+AROUND = 12
 EPISODIC_FRAMES = (2, 5, 8, 12)
 
 Line = dict[str, Any]
@@ -29,31 +30,49 @@ def lengths(case: Case, marks: tuple[int, ...] = MARKS) -> list[Line]:
 def resolutions(case: Case) -> list[Line]:
     """The case's size, and one with 2.25 times as many pixels."""
     larger = replace(case, width=case.width * 3 // 2, height=case.height * 3 // 2)
-    return [line for sized in (case, larger) for line in _lines(sized, 5, f"{sized.width}x{sized.height}")]
+    return [
+        line
+        for sized in (case, larger)
+        for line in _lines(sized, 5, f"{sized.width}x{sized.height}")
+    ]
 
 
 def episodic(case: Case) -> list[Line]:
     """By the number of frames that episodic memory holds."""
-    return [line for frames in EPISODIC_FRAMES for line in _lines(case, frames, f"{frames} episodic frames")]
+    return [
+        line
+        for frames in EPISODIC_FRAMES
+        for line in _lines(case, frames, f"{frames} episodic frames")
+    ]
 
 
-def _lines(case: Case, episodic_frames: int, what: str = "", marks: tuple[int, ...] = ()) -> list[Line]:
-    """A line for the last blocks up to each mark of a video, or else for the timed blocks after the warm-up."""
+def _lines(
+    case: Case, episodic_frames: int, what: str = "", marks: tuple[int, ...] = ()
+) -> list[Line]:
+    """A line for the last blocks up to each mark of a video, or else for the timed blocks after the
+    warm-up.
+    """
     policy = with_memory(episodic_frames, 3, ADMIT_ALL, HEAD_FORCING.episodic.update_interval)
     row = Row("ours", "the engine as it comes", kernels="auto", policy=policy)
-    ends = {mark: f"block {mark}" for mark in marks} or {warm_up_blocks(policy) + case.timed_blocks: what}
-    count, shape = AROUND if marks else case.timed_blocks, case.shape(policy, max(ends))
-    times, lines = list[float](), list[Line]()
+    ends = {mark: f"block {mark}" for mark in marks} or {
+        warm_up_blocks(policy) + case.timed_blocks: what
+    }
+    count = AROUND if marks else case.timed_blocks
+    shape = case.shape(policy, max(ends))
+    times = list[float]()
+    lines = list[Line]()
     with dispatch.using(row.kernels), torch.no_grad():
         for index, (stages, _, cache) in enumerate(timed_blocks(case, row, max(ends)), 1):
             times.append(stages["block"])
             if index in ends:
-                lines.append({
-                    "what": ends[index],
-                    "block_ms": median(times[-count:]),
-                    "fastest_ms": min(times[-count:]),
-                    "cache_bytes": tensor_bytes(cache),
-                    "tokens_per_frame": case.frame_tokens,
-                    "frame_slots": shape.frame_slots,
-                })  # fmt: skip
+                lines.append(
+                    {
+                        "what": ends[index],
+                        "block_ms": median(times[-count:]),
+                        "fastest_ms": min(times[-count:]),
+                        "cache_bytes": tensor_bytes(cache),
+                        "tokens_per_frame": case.frame_tokens,
+                        "frame_slots": shape.frame_slots,
+                    }
+                )
     return lines

@@ -15,7 +15,9 @@ from torch import Tensor
 
 
 class Stopwatch:
-    """Milliseconds per named stage: CUDA events on a GPU, so that nothing waits for the clock; elsewhere by `clock`."""
+    """Milliseconds per named stage: CUDA events on a GPU, so that nothing waits for the clock;
+    elsewhere by `clock`.
+    """
 
     clock: Callable[[], float] = time.perf_counter  # in seconds
 
@@ -25,7 +27,9 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time of this block of code, on the device, to a stage; or, as a decorator, that of every call."""
+        """Count the time of this block of code, on the device, to a stage; or, as a decorator, that
+        of every call.
+        """
         start = self._now()
         yield
         self._spans.append((name, start, self._now()))
@@ -48,9 +52,12 @@ class Stopwatch:
         return Stopwatch.clock()
 
 
-def fastest(device: torch.device, run: Callable[[], Any], repetitions: int = 10, warm_up: int = 3) -> float:
+def fastest(
+    device: torch.device, run: Callable[[], Any], repetitions: int = 10, warm_up: int = 3
+) -> float:
     """Milliseconds of a call, the fastest of some after those that wake the device up."""
-    watch, times = Stopwatch(device), []
+    watch = Stopwatch(device)
+    times = []
     for _ in range(warm_up + repetitions):
         with watch.stage("call"):
             run()
@@ -73,7 +80,9 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak_bytes(device: torch.device) -> int | None:
-    """Most memory in use since `reset_peak`: of the GPU, or of the whole process; None where nobody counts."""
+    """Most memory in use since `reset_peak`: of the GPU, or of the whole process; None where nobody
+    counts.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return peak_memory.peak_bytes() if sys.platform == "linux" else None
@@ -81,7 +90,9 @@ def peak_bytes(device: torch.device) -> int | None:
 
 def tensor_bytes(root: object) -> int:
     """Bytes of all tensors that an object holds, each storage once."""
-    storages, seen, waiting = dict[int, int](), set[int](), [root]
+    storages = dict[int, int]()
+    seen = set[int]()
+    waiting = [root]
     while waiting:
         item = waiting.pop()
         if id(item) in seen:

@@ -14,7 +14,8 @@ def _server(
     version: str, tmp_path_factory: pytest.TempPathFactory, frontend: str | None = None
 ) -> Iterator[ComfyServer]:
     install = installed(version, frontend)
-    base, nodes = tmp_path_factory.mktemp(f"comfyui-{version}"), {FAKE_NODES_FILE: FAKE_COND_NODE}
+    base = tmp_path_factory.mktemp(f"comfyui-{version}")
+    nodes = {FAKE_NODES_FILE: FAKE_COND_NODE}
     with ComfyServer(install, base, custom_nodes=nodes) as server:
         yield server
 
@@ -33,7 +34,9 @@ def comfy_floor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServe
 
 @pytest.fixture(scope="session")
 def comfy_latest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
-    """A running ComfyUI of the newest tested version with the newest frontend; for tests in the browser."""
+    """A running ComfyUI of the newest tested version with the newest frontend; for tests in the
+    browser.
+    """
     yield from _server(NEWEST, tmp_path_factory, LATEST_FRONTEND)
 
 
@@ -45,9 +48,16 @@ def both(request: pytest.FixtureRequest) -> ComfyServer:
 
 @pytest.fixture
 def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
-    """A page of the editor. The parameter names the server and may add ", Nodes 2.0"; without one it is the newest."""
+    """A page of the editor. The parameter names the server and may add ", Nodes 2.0"; without one
+    it is the newest.
+    """
     server, _, renderer = getattr(request, "param", "comfy_latest, Nodes 2.0").partition(", ")
-    with Browser(request.getfixturevalue(server), vue_nodes=bool(renderer), size=(1600, 1200), any_source=True) as page:
+    with Browser(
+        request.getfixturevalue(server),
+        vue_nodes=bool(renderer),
+        size=(1600, 1200),
+        any_source=True,
+    ) as page:
         yield page
         assert (page.page_errors, page.alerts) == ([], [])
 
@@ -58,7 +68,11 @@ def tiny(comfy: ComfyServer) -> ComfyServer:
     profile = comfy.model_path("head_profiles", "hf_tiny_2x2.json")
     if not profile.exists():
         wan_t2v(comfy.model_path("diffusion_models", "hf_tiny.safetensors"))
-        wan_t2v(comfy.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema")
+        wan_t2v(
+            comfy.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema"
+        )
         wan_vae(comfy.model_path("vae", "hf_tiny_vae.safetensors"))
-        profile.write_text(HeadProfile("tiny", 2, 2, (("local", "anchor"), ("memory", "memory"))).to_json())
+        profile.write_text(
+            HeadProfile("tiny", 2, 2, (("local", "anchor"), ("memory", "memory"))).to_json()
+        )
     return comfy

@@ -1,4 +1,6 @@
-"""The archive that the registry gets, installed into a ComfyUI: its demo runs, and how soon its first picture comes."""
+"""The archive that the registry gets, installed into a ComfyUI: its demo runs, and how soon its
+first picture comes.
+"""
 
 import os
 import sys
@@ -15,7 +17,10 @@ from packed import pack
 NAME = "headforcing"  # of the registry, and of the folder that it is unpacked to
 MOST_BYTES = 15e6
 FIRST_PICTURE_SECONDS = 2.0
-_PLAYING = "[...document.querySelectorAll('video')].some((video) => video.readyState >= 2 && video.videoWidth)"
+_PLAYING = (
+    "[...document.querySelectorAll('video')].some((video) => video.readyState >= 2 && "
+    "video.videoWidth)"
+)
 _PREVIEW = """[...document.querySelectorAll("img[src^='data:image/jpeg']")]
   .some((image) => image.naturalWidth && image.style.display !== "none")"""
 _FORGET = f"""() => {{
@@ -57,7 +62,10 @@ def test_the_archive_runs_its_demo_whose_first_picture_comes_within_two_seconds(
             editor.page.wait_for_function(_PLAYING, polling=20)
             plays = time.perf_counter() - pressed
             with capsys.disabled():
-                sys.stdout.write(f"\nwarm demo: first picture after {picture:.2f} s, plays after {plays:.2f} s\n")
-            crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # who else computes on a core
+                sys.stdout.write(
+                    f"\nwarm demo: first picture after {picture:.2f} s, plays after {plays:.2f} s\n"
+                )
+            # who else computes on a core
+            crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
             assert picture < FIRST_PICTURE_SECONDS * crowd
             assert editor.page_errors == []

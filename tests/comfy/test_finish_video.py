@@ -1,4 +1,6 @@
-"""Finish Video: sound, going on after a stop, and what it refuses; probes_finish.py compares its frames."""
+"""Finish Video: sound, going on after a stop, and what it refuses; probes_finish.py compares its
+frames.
+"""
 
 import json
 import re
@@ -20,7 +22,10 @@ from safetensors.torch import load_file, save_file
 from tiny_checkpoints import interpolator, upscaler
 from websockets.exceptions import ConnectionClosed
 
-WIDTH, HEIGHT, FPS, RATE = 80, 48, 16, 44100
+WIDTH = 80
+HEIGHT = 48
+FPS = 16
+RATE = 44100
 
 
 def video_file(path: Path, count: int) -> Path:
@@ -28,7 +33,9 @@ def video_file(path: Path, count: int) -> Path:
     at = torch.arange(round(count / FPS * RATE)) / RATE
     tones = torch.stack([torch.sin(6.28 * 220 * at), torch.sin(6.28 * 330 * at)]) * 0.4
     slope = torch.linspace(40, 160, WIDTH).repeat(1, HEIGHT, 1)[..., None].repeat(1, 1, 1, 3)
-    with VideoWriter(VideoSettings(path, fps=FPS), WIDTH, HEIGHT, sound=sound_of_samples(tones, RATE)) as writer:
+    with VideoWriter(
+        VideoSettings(path, fps=FPS), WIDTH, HEIGHT, sound=sound_of_samples(tones, RATE)
+    ) as writer:
         for place in range(count):
             frame = slope.clone()
             frame[:, :, place % WIDTH : place % WIDTH + 6, place % 3] = 255
@@ -43,7 +50,12 @@ def models(server: ComfyServer) -> None:
 
 def finishing(file: str, prefix: str, interpolated: bool = True) -> Graph:
     """Load Video and the models into Finish Video."""
-    given = {"video": ["load", 0], "upscale_model": ["upscaler", 0], "multiplier": 2, "filename_prefix": prefix}
+    given = {
+        "video": ["load", 0],
+        "upscale_model": ["upscaler", 0],
+        "multiplier": 2,
+        "filename_prefix": prefix,
+    }
     graph = {
         "load": node("LoadVideo", file=file),
         "upscaler": node("UpscaleModelLoader", model_name="tiny_x2.safetensors"),
@@ -70,14 +82,20 @@ def about(path: Path) -> tuple[int, int, int, Fraction | None]:
         return stream.width, stream.height, stream.frames, stream.average_rate
 
 
-def test_a_video_is_finished_with_its_sound_as_are_a_part_of_it_and_frames_with_another_sound(comfy: ComfyServer):
+def test_a_video_is_finished_with_its_sound_as_are_a_part_of_it_and_frames_with_another_sound(
+    comfy: ComfyServer,
+):
     """Video Slice leaves a part; CreateVideo holds frames; AUDIO replaces the sound."""
     models(comfy)
     source = video_file(comfy.input_dir / "clip.mp4", 40)
     graph = finishing("clip.mp4", "finish/clip")
-    part = changed(finishing("clip.mp4", "finish/part", interpolated=False), "finish", video=["slice", 0])["finish"]
+    part = changed(
+        finishing("clip.mp4", "finish/part", interpolated=False), "finish", video=["slice", 0]
+    )["finish"]
     graph |= {
-        "slice": node("Video Slice", video=["load", 0], start_time=0.5, duration=1.0, strict_duration=False),
+        "slice": node(
+            "Video Slice", video=["load", 0], start_time=0.5, duration=1.0, strict_duration=False
+        ),
         "parts": node("GetVideoComponents", video=["load", 0]),
         "memory": node("CreateVideo", images=["parts", 0], fps=16.0),
         "part": part,
@@ -86,10 +104,17 @@ def test_a_video_is_finished_with_its_sound_as_are_a_part_of_it_and_frames_with_
     graph["again"] = changed(graph, "part", **again)["part"]
     (shown,) = queued(comfy, graph).outputs["finish"]["images"]
     assert shown["filename"] == "clip_00001_.mp4"
-    whole, part, memory = (comfy.output_dir / "finish" / f"{name}_00001_.mp4" for name in ("clip", "part", "memory"))
+    whole, part, memory = (
+        comfy.output_dir / "finish" / f"{name}_00001_.mp4" for name in ("clip", "part", "memory")
+    )
     assert about(whole) == (2 * WIDTH, 2 * HEIGHT, 79, Fraction(2 * FPS))
-    assert about(part) == (2 * WIDTH, 2 * HEIGHT, 16, Fraction(FPS)) and about(memory)[2:] == (40, Fraction(FPS))
-    assert np.abs(frames_of(whole)[::2, ::2, ::2] - frames_of(source)).mean() < 12, "they are every second frame"
+    assert about(part) == (2 * WIDTH, 2 * HEIGHT, 16, Fraction(FPS)) and about(memory)[2:] == (
+        40,
+        Fraction(FPS),
+    )
+    assert np.abs(frames_of(whole)[::2, ::2, ::2] - frames_of(source)).mean() < 12, (
+        "they are every second frame"
+    )
     assert np.abs(frames_of(part) - frames_of(memory)[8:24]).mean() < 2
 
     assert sound_packets(whole) == sound_packets(source), "unchanged"
@@ -105,7 +130,9 @@ def test_a_video_is_finished_with_its_sound_as_are_a_part_of_it_and_frames_with_
 
 
 def test_a_stopped_one_goes_on_where_it_was(both: ComfyServer):
-    """Stop in the middle, and the last bytes of the file are lost, as in a crash. 0.3.75 has no interpolation."""
+    """Stop in the middle, and the last bytes of the file are lost, as in a crash. 0.3.75 has no
+    interpolation.
+    """
     old = both.install.version == FLOOR
     count, total = (200, 200) if old else (96, 191)
     models(both)
@@ -118,9 +145,13 @@ def test_a_stopped_one_goes_on_where_it_was(both: ComfyServer):
     assert len(frames_of(growing)) > 70, "what was written until then plays"
     done = queued(both, graph)
     values = [value for value, _ in done.progress["finish"]]
-    assert values[0] > 48 and values == sorted(values) and values[-1] == total, "not from the beginning"
+    assert values[0] > 48 and values == sorted(values) and values[-1] == total, (
+        "not from the beginning"
+    )
     queued(both, changed(graph, "finish", filename_prefix="finish/straight"))
-    ours, whole = (frames_of(both.output_dir / "finish" / f"{name}_00001_.mp4") for name in ("v", "straight"))
+    ours, whole = (
+        frames_of(both.output_dir / "finish" / f"{name}_00001_.mp4") for name in ("v", "straight")
+    )
     moves = np.abs(whole[1:] - whole[:-1]).mean()
     assert len(whole) == total and ours.shape == whole.shape
     assert np.abs(ours - whole).mean((1, 2, 3)).max() < 0.5 * moves, "but for what encoding loses"
@@ -140,12 +171,19 @@ def test_a_killed_server_goes_on_where_it_was(comfy: ComfyServer):
     with pytest.raises(ConnectionClosed):
         comfy.queue(graph, on_event=kill)
     (growing,) = (comfy.output_dir / "killed_finish").glob("*.mp4")
-    assert growing.name.endswith(".part.mp4") and len(frames_of(growing)) > 70, "what was written until then plays"
+    assert growing.name.endswith(".part.mp4") and len(frames_of(growing)) > 70, (
+        "what was written until then plays"
+    )
     comfy.start()
     values = [value for value, _ in queued(comfy, graph).progress["finish"]]
-    assert values[0] > 48 and values == sorted(values) and values[-1] == 255, "not from the beginning"
+    assert values[0] > 48 and values == sorted(values) and values[-1] == 255, (
+        "not from the beginning"
+    )
     queued(comfy, changed(graph, "finish", filename_prefix="killed_finish/straight"))
-    ours, whole = (frames_of(comfy.output_dir / "killed_finish" / f"{name}_00001_.mp4") for name in ("v", "straight"))
+    ours, whole = (
+        frames_of(comfy.output_dir / "killed_finish" / f"{name}_00001_.mp4")
+        for name in ("v", "straight")
+    )
     moves = np.abs(whole[1:] - whole[:-1]).mean()
     assert ours.shape == whole.shape and np.abs(ours - whole).mean((1, 2, 3)).max() < 0.5 * moves
     left = {path.name for path in (comfy.output_dir / "killed_finish").iterdir()}
@@ -164,7 +202,11 @@ def test_a_model_that_gives_nan_is_an_error_and_another_model_begins_anew(comfy:
     save_file(weights, place)
     graph = finishing("nan.mp4", "nan/v", interpolated=False)
     bad = changed(graph, "upscaler", model_name=place.name)
-    failed(comfy, bad, "upscale_model gives NaN or infinity for these frames: use another model, or float32")
+    failed(
+        comfy,
+        bad,
+        "upscale_model gives NaN or infinity for these frames: use another model, or float32",
+    )
     assert not list((comfy.output_dir / "nan").glob("v_0*"))
     queued(comfy, graph)
     assert frames_of(comfy.output_dir / "nan" / "v_00001_.mp4").mean() > 40
@@ -180,7 +222,8 @@ def test_it_plays_in_the_node_while_it_grows(browser: Browser):
     browser.watch("FinishVideo")
     browser.run(300)
     grew, finished = browser.watched()
-    lengths, texts = [length for length, _, _ in grew], [text for *_, text in grew + finished]
+    lengths = [length for length, _, _ in grew]
+    texts = [text for *_, text in grew + finished]
     assert lengths == sorted(lengths) and 1 < lengths[0] < lengths[-1] <= 7.5, "longer and longer"
     assert finished[-1][0] == pytest.approx(7.47, abs=0.05)
     assert any(re.match(r"frame \d+ of 239 - [\d.]+ fps, \d+:\d\d left$", text) for text in texts)
@@ -191,8 +234,14 @@ def test_what_cannot_be_finished_is_said_in_one_sentence(comfy: ComfyServer):
     models(comfy)
     (comfy.input_dir / "broken.mp4").write_bytes(b"no video")
     graph = finishing("broken.mp4", "refused/v", interpolated=False)
-    failed(comfy, changed(graph, "finish", upscale_model=None), "upscale_model, interp_model: none is connected")
+    failed(
+        comfy,
+        changed(graph, "finish", upscale_model=None),
+        "upscale_model, interp_model: none is connected",
+    )
     failed(comfy, graph, "broken.mp4 cannot be read as a video")
     outside = comfy.queue(changed(graph, "finish", filename_prefix="../x"))
-    assert outside.status == 400 and "must stay inside ComfyUI's output folder" in str(outside.error)
+    assert outside.status == 400 and "must stay inside ComfyUI's output folder" in str(
+        outside.error
+    )
     assert not list((comfy.output_dir / "refused").glob("*"))

@@ -6,18 +6,33 @@ from typing import Any
 import pytest
 from comfy_browser import Browser, of_player
 from comfy_graphs import growing_graph
-from make_locales import FOLDER, LANGUAGES, SYNTAX, english, missing, of_scripts, strings, translated, translations
+from make_locales import (
+    FOLDER,
+    LANGUAGES,
+    SYNTAX,
+    english,
+    missing,
+    of_scripts,
+    strings,
+    translated,
+    translations,
+)
 
 AGAIN = "change tests/helpers/translations.txt, then run python tests/helpers/make_locales.py"
 
-TYPED = ("[recache]", "[flush]", "[blend 3]", "[re-anchor]", "832x480", "0.75")  # whatever the language
+# whatever the language
+TYPED = ("[recache]", "[flush]", "[blend 3]", "[re-anchor]", "832x480", "0.75")
 
 
 def test_translations_are_those_of_todays_texts_and_served(comfy):
-    """A text that is not translated yet is English: in the file, or where the frontend finds none in it."""
+    """A text that is not translated yet is English: in the file, or where the frontend finds none
+    in it.
+    """
     texts = english(comfy.object_info())
     assert len(missing(texts)) < 0.1 * len(strings(texts)), AGAIN
-    assert [text for text in strings(texts) if set(text) & set(SYNTAX)] == [], "the oldest frontend shows no page then"
+    assert [text for text in strings(texts) if set(text) & set(SYNTAX)] == [], (
+        "the oldest frontend shows no page then"
+    )
     served = comfy.get_json("/i18n")
     for language, known in translations().items():
         stored = json.loads((FOLDER / language / "nodeDefs.json").read_text(encoding="utf-8"))
@@ -39,7 +54,9 @@ def test_the_editor_speaks_the_language_of_the_settings(browser: Browser):
             page.reload(wait_until="domcontentloaded")
             browser.wait_until_open()
             browser.load_workflow(FOLDER.parent / "workflows" / "demo.json")
-            page.wait_for_function("(text) => document.querySelector('.hf-status').textContent === text", arg=length)
+            page.wait_for_function(
+                "(text) => document.querySelector('.hf-status').textContent === text", arg=length
+            )
             assert page.locator(f".hf-tools input[value='{words}']").count() == 1
     finally:
         browser.server.post("/settings/Comfy.Locale", "en")
@@ -49,13 +66,19 @@ def outdated(stored: Any, texts: Any, place: str = "") -> list[str]:
     """Where a stored text is not that of the nodes; texts that are not stored are no fault."""
     if not isinstance(stored, dict) or not isinstance(texts, dict):
         return [] if stored == texts else [place]
-    return [line for key in stored for line in outdated(stored[key], texts.get(key), f"{place}/{key}")]
+    return [
+        line for key in stored for line in outdated(stored[key], texts.get(key), f"{place}/{key}")
+    ]
 
 
 def test_no_text_has_characters_that_the_frontend_reads_as_syntax_and_tags_stay_as_they_are_typed():
     for known in translations().values():
         for text, translation in known.items():
-            assert translation.strip() == translation and translation and not set(translation) & set(SYNTAX), text
+            assert (
+                translation.strip() == translation
+                and translation
+                and not set(translation) & set(SYNTAX)
+            ), text
             assert all(tag in translation for tag in TYPED if tag in text), translation
 
 
@@ -71,6 +94,8 @@ def test_the_player_says_what_the_server_tells_in_the_language_of_the_settings(b
         browser.load_api(growing_graph("locales/v", 6.0, seed=905))
         page.evaluate("() => app.queuePrompt(0)")
         page.wait_for_function(f"/^第 \\d+ 个块，共 9 个 - 提示词 1：a/.test({said})")
-        page.wait_for_function(f"{said}.startsWith('已写入 output/locales/v_00001_.mp4 - 9 个块，用时 0:')")
+        page.wait_for_function(
+            f"{said}.startsWith('已写入 output/locales/v_00001_.mp4 - 9 个块，用时 0:')"
+        )
     finally:
         browser.server.post("/settings/Comfy.Locale", "en")

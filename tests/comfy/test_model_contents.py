@@ -1,6 +1,8 @@
-"""What other nodes put on a MODEL, in a real ComfyUI: each node that gives one, with stored blocks and without.
+"""What other nodes put on a MODEL, in a real ComfyUI: each node that gives one, with stored blocks
+and without.
 
-A render with *resume* gives the latents of the same render without it, whichever model was rendered before.
+A render with *resume* gives the latents of the same render without it, whichever model was rendered
+before.
 """
 
 import itertools
@@ -9,14 +11,25 @@ from typing import Any
 
 import pytest
 import torch
-from comfy_graphs import Graph, changed, demo_graph, failed, node, queued, saved_latents, short_graph, text_of
+from comfy_graphs import (
+    Graph,
+    changed,
+    demo_graph,
+    failed,
+    node,
+    queued,
+    saved_latents,
+    short_graph,
+    text_of,
+)
 from comfy_harness import ComfyServer
 from headforcing.headforcing_core.demo import assets
 from tiny_checkpoints import wan_lora
 
 LORA = "hf_demo_lora.safetensors"
 STRENGTHS = [{"strength_model": 1.0}, {"strength_model": 0.5}]
-# Values at which a node does something; two of them, where the node has a strength. Others run with their defaults.
+# Values at which a node does something; two of them, where the node has a strength. Others run with
+# their defaults.
 VALUES: dict[str, list[dict[str, Any]]] = {
     "APG": [{"eta": 0.5, "norm_threshold": 0.1}, {"eta": 0.5, "norm_threshold": 0.2}],
     "Epsilon Scaling": [{"scaling_factor": 1.2}, {"scaling_factor": 0.9}],
@@ -62,8 +75,19 @@ CHANGING = {
     "TemporalScoreRescaling",
     "TestModelPatch",
 }
-OWN_MERGES = {"ModelMergeSimple", "ModelMergeAdd", "ModelMergeSubtract", "ModelMergeBlocks", "ModelMergeWAN2_1"}
-SOCKETS = {"MODEL": ["demo", 0], "CLIP": ["demo", 1], "VAE": ["demo", 2], "CONDITIONING": ["text", 0]}
+OWN_MERGES = {
+    "ModelMergeSimple",
+    "ModelMergeAdd",
+    "ModelMergeSubtract",
+    "ModelMergeBlocks",
+    "ModelMergeWAN2_1",
+}
+SOCKETS = {
+    "MODEL": ["demo", 0],
+    "CLIP": ["demo", 1],
+    "VAE": ["demo", 2],
+    "CONDITIONING": ["text", 0],
+}
 BATCH = itertools.count(100)  # seeds under which nothing is stored yet
 
 
@@ -71,7 +95,9 @@ BATCH = itertools.count(100)  # seeds under which nothing is stored yet
 def server(comfy: ComfyServer) -> ComfyServer:
     """The server with a LoRA for the demo model."""
     config = assets.TOY_CONFIG
-    wan_lora(comfy.model_path("loras", LORA), dim=config.dim, layers=config.num_layers, strength=1.0)
+    wan_lora(
+        comfy.model_path("loras", LORA), dim=config.dim, layers=config.num_layers, strength=1.0
+    )
     return comfy
 
 
@@ -104,15 +130,24 @@ def rendered(models: Graph, runs: dict[str, tuple[str, int, bool]]) -> Graph:
     for name, (model, seed, resume) in runs.items():
         sampler = changed(short, "sampler", model=[model, 0], seed=seed, resume=resume)["sampler"]
         graph |= {name: sampler, f"{name} report": node("PreviewAny", source=[name, 1])}
-        graph[f"{name} latents"] = node("SaveLatent", samples=[name, 0], filename_prefix="latents/contents")
+        graph[f"{name} latents"] = node(
+            "SaveLatent", samples=[name, 0], filename_prefix="latents/contents"
+        )
     return graph
 
 
-def check_node(server: ComfyServer, kind: str, given: dict[str, Any], plain: torch.Tensor) -> list[str]:
-    """What is wrong with the renders behind a node: after one without it, before one without it, at other values."""
+def check_node(
+    server: ComfyServer, kind: str, given: dict[str, Any], plain: torch.Tensor
+) -> list[str]:
+    """What is wrong with the renders behind a node: after one without it, before one without it, at
+    other values.
+    """
     values = VALUES.get(kind, [{}])
-    models = {f"model {number}": node(kind, **given | changes) for number, changes in enumerate(values)}
-    seed, runs = next(BATCH), dict[str, tuple[str, int, bool]]()
+    models = {
+        f"model {number}": node(kind, **given | changes) for number, changes in enumerate(values)
+    }
+    seed = next(BATCH)
+    runs = dict[str, tuple[str, int, bool]]()
     for number, model in enumerate(models):
         runs |= {
             f"off {number}": (model, 1, False),
@@ -121,7 +156,11 @@ def check_node(server: ComfyServer, kind: str, given: dict[str, Any], plain: tor
         }
     result = queued(server, rendered(models, runs))
     latents = {name: saved_latents(server, result, f"{name} latents") for name in runs}
-    wrong = [f"on {n}: other latents" for n in range(len(values)) if not latents[f"off {n}"].equal(latents[f"on {n}"])]
+    wrong = [
+        f"on {n}: other latents"
+        for n in range(len(values))
+        if not latents[f"off {n}"].equal(latents[f"on {n}"])
+    ]
     changes = [not latents[f"off {number}"].equal(plain) for number in range(len(values))]
     removed = queued(server, rendered({}, {"then": ("demo", seed, True)}))
     if all(changes) and "reused" in text_of(removed, "then report"):
@@ -136,13 +175,16 @@ def check_node(server: ComfyServer, kind: str, given: dict[str, Any], plain: tor
     return wrong
 
 
-def test_a_render_behind_any_node_that_gives_a_model_is_that_without_stored_blocks(server: ComfyServer):
+def test_a_render_behind_any_node_that_gives_a_model_is_that_without_stored_blocks(
+    server: ComfyServer,
+):
     first = queued(server, rendered({}, {"off": ("demo", 1, False), "on": ("demo", 1, True)}))
     plain = saved_latents(server, first, "off latents")
     infos = server.object_info()
     infos.pop("TestPreviewSpy", None)  # it changes the previews of the whole server
     kinds = {name: info for name, info in infos.items() if "MODEL" in info["output"]}
-    wrong, left_out = {}, {}
+    wrong = {}
+    left_out = {}
     for kind, info in kinds.items():
         given = inputs_of(info)
         if kind.startswith("HeadForcing") or kind in REFUSED | NOT_FOR_WAN:
@@ -161,11 +203,18 @@ def test_a_render_behind_any_node_that_gives_a_model_is_that_without_stored_bloc
 
 def test_caches_over_steps_are_left_out_of_a_long_render(server: ComfyServer):
     graph = demo_graph(resume=False)
-    graph |= {"latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/cache")}
+    graph |= {
+        "latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/cache")
+    }
     del graph["video"]
     plain = saved_latents(server, queued(server, graph))
     for kind in ("EasyCache", "LazyCache"):
-        values = {"reuse_threshold": 0.2, "start_percent": 0.15, "end_percent": 0.95, "verbose": False}
+        values = {
+            "reuse_threshold": 0.2,
+            "start_percent": 0.15,
+            "end_percent": 0.95,
+            "verbose": False,
+        }
         cached = graph | {"cache": node(kind, model=["demo", 0], **values)}
         result = queued(server, changed(cached, "sampler", model=["cache", 0]))
         assert plain.equal(saved_latents(server, result)), kind
@@ -173,7 +222,8 @@ def test_caches_over_steps_are_left_out_of_a_long_render(server: ComfyServer):
 
 
 @pytest.mark.parametrize(
-    "kind", ["outer_sample", "sampler_sample", "predict_noise", "calc_cond_batch", "diffusion_model"]
+    "kind",
+    ["outer_sample", "sampler_sample", "predict_noise", "calc_cond_batch", "diffusion_model"],
 )
 def test_a_wrapper_around_steps_is_not_run_and_named(server: ComfyServer, kind: str):
     wrapped = node("TestModelPatch", model=["demo", 0], kind=kind, factor=0.5)
@@ -184,13 +234,19 @@ def test_a_wrapper_around_steps_is_not_run_and_named(server: ComfyServer, kind: 
     assert "not used in a rollout: wrappers of" in text_of(result, "behind report")
 
 
-@pytest.mark.parametrize(("kind", "told"), [
-    ("unreadable", "could not be read (model_options sampler_post_cfg_function)"),
-    ("unknown", "could not be read (model_options of_another_pack)"),
-    ("a_new_type", "could not be read (wrappers a_new_type)"),
-])  # fmt: skip
-def test_what_cannot_be_told_apart_leaves_no_stored_blocks(server: ComfyServer, kind: str, told: str):
-    model, seed = node("TestModelPatch", model=["demo", 0], kind=kind, factor=1.1), next(BATCH)
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("unreadable", "could not be read (model_options sampler_post_cfg_function)"),
+        ("unknown", "could not be read (model_options of_another_pack)"),
+        ("a_new_type", "could not be read (wrappers a_new_type)"),
+    ],
+)
+def test_what_cannot_be_told_apart_leaves_no_stored_blocks(
+    server: ComfyServer, kind: str, told: str
+):
+    model = node("TestModelPatch", model=["demo", 0], kind=kind, factor=1.1)
+    seed = next(BATCH)
     for _ in range(2):
         result = queued(server, rendered({"patched": model}, {"on": ("patched", seed, True)}))
         report = text_of(result, "on report")
@@ -200,11 +256,26 @@ def test_what_cannot_be_told_apart_leaves_no_stored_blocks(server: ComfyServer, 
     assert "reused" not in text_of(removed, "plain report")
 
 
-@pytest.mark.parametrize(("kind", "values", "told"), [
-    ("CFGOverride", {"cfg": 3.0, "start_percent": 0.0, "end_percent": 1.0}, "CFGOverride sets cfg to 3.0"),
-    ("PerturbedAttentionGuidance", {"scale": 3.0}, "remove PerturbedAttentionGuidance from the model"),
-    ("PerpNeg", {"empty_conditioning": ["text", 0], "neg_scale": 1.0}, "remove PerpNeg from the model"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "values", "told"),
+    [
+        (
+            "CFGOverride",
+            {"cfg": 3.0, "start_percent": 0.0, "end_percent": 1.0},
+            "CFGOverride sets cfg to 3.0",
+        ),
+        (
+            "PerturbedAttentionGuidance",
+            {"scale": 3.0},
+            "remove PerturbedAttentionGuidance from the model",
+        ),
+        (
+            "PerpNeg",
+            {"empty_conditioning": ["text", 0], "neg_scale": 1.0},
+            "remove PerpNeg from the model",
+        ),
+    ],
+)
 def test_guidance_is_refused_with_the_name_of_the_node(
     server: ComfyServer, kind: str, values: dict[str, Any], told: str
 ):
@@ -212,13 +283,26 @@ def test_guidance_is_refused_with_the_name_of_the_node(
     failed(server, changed(graph, "sampler", model=["guided", 0]), "cfg must be 1", told)
 
 
-@pytest.mark.parametrize(("part", "told"), [
-    ("batch", "positive holds 3 prompts in one batch (a schedule of another pack); use Prompt Timeline"),
-    ("start_percent", "positive has start_percent, which Head Forcing does not read"),
-    ("end_percent", "positive has end_percent"), ("strength", "positive has strength"), ("area", "positive has area"),
-    ("mask", "positive has mask"), ("control", "positive has control"), ("vace_frames", "positive has vace_frames"),
-    ("concat_latent_image", "positive has concat_latent_image"),
-])  # fmt: skip
-def test_a_batch_of_prompts_and_parts_that_are_not_read_are_refused(comfy: ComfyServer, part: str, told: str):
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        (
+            "batch",
+            "positive holds 3 prompts in one batch (a schedule of another pack); use Prompt "
+            "Timeline",
+        ),
+        ("start_percent", "positive has start_percent, which Head Forcing does not read"),
+        ("end_percent", "positive has end_percent"),
+        ("strength", "positive has strength"),
+        ("area", "positive has area"),
+        ("mask", "positive has mask"),
+        ("control", "positive has control"),
+        ("vace_frames", "positive has vace_frames"),
+        ("concat_latent_image", "positive has concat_latent_image"),
+    ],
+)
+def test_a_batch_of_prompts_and_parts_that_are_not_read_are_refused(
+    comfy: ComfyServer, part: str, told: str
+):
     graph = short_graph() | {"part": node("TestPartOfPrompt", conditioning=["text", 0], part=part)}
     failed(comfy, changed(graph, "sampler", positive=["part", 0]), told)

@@ -1,4 +1,6 @@
-"""The nodes as an artist meets them: every graph goes through a real ComfyUI, in `both` the oldest, too."""
+"""The nodes as an artist meets them: every graph goes through a real ComfyUI, in `both` the oldest,
+too.
+"""
 
 import io
 import json
@@ -36,42 +38,66 @@ from PIL import Image
 from safetensors.torch import save_file
 from tiny_checkpoints import published_lora, wan_lora, wan_t2v_weights
 
-# Shared workflows hold these ids, names, types, defaults and choices: nothing in it may ever change, but optional
-# inputs and choices may be added.
-FROZEN: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("frozen_nodes.json").read_text())
+# Shared workflows hold these ids, names, types, defaults and choices: nothing in it may ever
+# change, but optional inputs and choices may be added.
+FROZEN: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("frozen_nodes.json").read_text()
+)
 
 
-# --- registration ----------------------------------------------------------------------------------------------------
+# --- registration
+# -------------------------------------------------------------------------------------------------
 
 
 def test_ids_names_types_and_defaults_never_change(both: ComfyServer):
-    known, log = both.object_info(), both.log()
+    known = both.object_info()
+    log = both.log()
     assert "IMPORT FAILED" not in log and "comfy_entrypoint" not in log
     for node_id, frozen in FROZEN.items():
-        info, given = known[node_id], {"required": [], "optional": []}
+        info = known[node_id]
+        given = {"required": [], "optional": []}
         for name, wanted in frozen["inputs"].items():
             given[wanted["kind"]].append(name)
             type_, options = info["input"][wanted["kind"]][name]
             assert type_ == wanted["type"], (node_id, name)
-            assert options.get("default") == wanted.get("default", options.get("default")), (node_id, name)
-            assert set(wanted.get("choices", ())) <= set(options.get("options", ())), (node_id, name)
+            assert options.get("default") == wanted.get("default", options.get("default")), (
+                node_id,
+                name,
+            )
+            assert set(wanted.get("choices", ())) <= set(options.get("options", ())), (
+                node_id,
+                name,
+            )
         names = {kind: list(info["input"].get(kind, {})) for kind in given}
-        assert names["required"] == given["required"]  # a new required input breaks every saved workflow
-        assert names["optional"][: len(given["optional"])] == given["optional"]  # order is what an artist sees
-        assert [list(output) for output in zip(info["output"], info["output_name"], strict=True)] == frozen["outputs"]
+        # a new required input breaks every saved workflow
+        assert names["required"] == given["required"]
+        # order is what an artist sees
+        assert names["optional"][: len(given["optional"])] == given["optional"]
+        assert [
+            list(output) for output in zip(info["output"], info["output_name"], strict=True)
+        ] == frozen["outputs"]
 
 
 def test_every_node_and_input_explains_itself_and_is_found_by_other_words(comfy: ComfyServer):
-    nodes = {node_id: info for node_id, info in comfy.object_info().items() if node_id.startswith("HeadForcing")}
+    nodes = {
+        node_id: info
+        for node_id, info in comfy.object_info().items()
+        if node_id.startswith("HeadForcing")
+    }
     for node_id, info in nodes.items():
-        assert info["category"].startswith("Head Forcing/") and info["display_name"] and len(info["description"]) > 30
+        assert (
+            info["category"].startswith("Head Forcing/")
+            and info["display_name"]
+            and len(info["description"]) > 30
+        )
         assert len(info["search_aliases"]) >= 3, node_id
         for inputs in (info["input"].get(kind, {}) for kind in ("required", "optional")):
             for name, (_, options) in inputs.items():
                 assert len(options.get("tooltip", "")) > 10, (node_id, name)
 
 
-# --- the demo --------------------------------------------------------------------------------------------------------
+# --- the demo
+# -------------------------------------------------------------------------------------------------
 
 
 def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(both: ComfyServer):
@@ -79,8 +105,11 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(both: Co
     workflow = {"nodes": [], "extra": {"note": "ünïcode"}}
     result = queued(both, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
     assert result.progress["sampler"][-1] == (36, 36)  # 9 blocks x 4 steps
-    previews = [Image.open(io.BytesIO(image)) for name, image in result.previews if name == "sampler"]
-    assert len(previews) == 33  # one at each step, once there is a finished block whose frames can be shown
+    previews = [
+        Image.open(io.BytesIO(image)) for name, image in result.previews if name == "sampler"
+    ]
+    # one at each step, once there is a finished block whose frames can be shown
+    assert len(previews) == 33
     assert {image.format for image in previews} == {"JPEG"}
     assert len({image.tobytes() for image in previews}) > 1  # the video moves, so previews differ
     said = result.said["sampler"]
@@ -89,14 +118,22 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(both: Co
     assert re.fullmatch(r"9 blocks in 0:\d\d - \d+\.\d fps", said[-1])
 
     (file,) = result.outputs["video"]["images"]
-    assert file["filename"].endswith(".mp4") and file["subfolder"] == "video" and file["type"] == "output"
+    assert (
+        file["filename"].endswith(".mp4")
+        and file["subfolder"] == "video"
+        and file["type"] == "output"
+    )
     video_frames, width, height, fps, tags = opened(both.view(**file))
     assert (video_frames, width, height, fps) == (96, 128, 128, 16.0)
     stored = json.loads(tags["workflow"])
     assert stored["extra"].pop("head_forcing_run") == result.prompt_id and stored == workflow
     assert json.loads(tags["prompt"])["sampler"]["class_type"] == "HeadForcingSampler"
     report = text_of(result)
-    assert "96 frames = 6.00 s" in report and "10 local, 12 anchor, 26 memory" in report and "after block 1" in report
+    assert (
+        "96 frames = 6.00 s" in report
+        and "10 local, 12 anchor, 26 memory" in report
+        and "after block 1" in report
+    )
 
     again = queued(both, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
     assert again.executed == []
@@ -130,7 +167,8 @@ def test_interrupt_while_decoding_leaves_no_file(comfy: ComfyServer):
 def test_a_cancelled_render_says_what_is_kept_and_goes_on_where_it_stopped(both: ComfyServer):
     graph = demo_graph(seed=29)
     stopped = both.queue(graph, on_event=stopper(both, at=12))
-    last, where = stopped.said["sampler"][-1], r"the blocks before it are kept in output/head_forcing/\w{16}, queue"
+    last = stopped.said["sampler"][-1]
+    where = r"the blocks before it are kept in output/head_forcing/\w{16}, queue"
     kept = re.match(rf"stopped in block (\d+) of 9; {where}", last)
     assert stopped.outcome == "interrupted" and kept and int(kept[1]) >= 3, last
     report = text_of(queued(both, graph))
@@ -148,10 +186,13 @@ def test_two_videos_of_a_batch_differ_and_become_two_files(comfy: ComfyServer):
     assert [opened(comfy.view(**file))[:4] for file in files] == [(8, 64, 64, 8.0)] * 2
 
 
-# --- together with core nodes ----------------------------------------------------------------------------------------
+# --- together with core nodes
+# ----------------------------------------------------------------------------------------
 
 
-def test_core_nodes_decode_and_join_the_latents_and_encode_a_video_to_go_on_from(comfy: ComfyServer):
+def test_core_nodes_decode_and_join_the_latents_and_encode_a_video_to_go_on_from(
+    comfy: ComfyServer,
+):
     graph = short_graph(seconds=1.5, seed=3) | {
         "images": node("VAEDecode", samples=["sampler", 0], vae=["demo", 2]),
         "cut": node("ImageFromBatch", image=["images", 0], batch_index=0, length=29),
@@ -174,7 +215,9 @@ def test_core_nodes_decode_and_join_the_latents_and_encode_a_video_to_go_on_from
     assert "left out the last 2 latent frames" in report and "after 6 start frames" in report
     names = ("video", "joined", "plain")
     lengths = [opened(comfy.view(**result.outputs[name]["images"][0]))[0] for name in names]
-    assert lengths == [21 + 12, 4 * (18 - 1) + 1, 17], "latents that were joined or come from others are not trimmed"
+    assert lengths == [21 + 12, 4 * (18 - 1) + 1, 17], (
+        "latents that were joined or come from others are not trimmed"
+    )
 
 
 def test_native_and_own_loader_give_the_same_video(tiny: ComfyServer):
@@ -194,7 +237,9 @@ def test_longlives_converted_lora_in_the_graph_equals_the_merged_checkpoint(tiny
     merged = tiny.model_path("diffusion_models", "hf_tiny_merged.safetensors")
     base = tiny.model_path("diffusion_models", "hf_tiny.safetensors")
     convert(base, merged, dtype=torch.float32, lora=published, lora_strength=0.6)
-    lora = node("LoraLoaderModelOnly", model=["model", 0], lora_name=converted.name, strength_model=0.6)
+    lora = node(
+        "LoraLoaderModelOnly", model=["model", 0], lora_name=converted.name, strength_model=0.6
+    )
     found = sampled(tiny, changed(tiny_graph(BARE) | {"lora": lora}, "sampler", model=["lora", 0]))
     expected = sampled(tiny, tiny_graph(node("HeadForcingLoadModel", checkpoint=merged.name)))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
@@ -208,30 +253,51 @@ def test_a_compute_dtype_set_by_a_node_is_that_of_the_caches_too(tiny: ComfyServ
         set_here = changed(graph, "sampler", model=["dtype", 0])
         set_here["dtype"] = node("ModelComputeDtype", model=["model", 0], dtype=dtype)
         found = sampled(tiny, set_here)
-        assert torch.equal(found, plain) == (dtype == "default") and (found - plain).abs().max() < 0.2
+        assert (
+            torch.equal(found, plain) == (dtype == "default") and (found - plain).abs().max() < 0.2
+        )
 
 
-# --- errors ----------------------------------------------------------------------------------------------------------
+# --- errors
+# -------------------------------------------------------------------------------------------------
 
 
-def test_zero_seconds_are_those_of_the_timeline_or_ten_and_a_size_of_zero_is_that_of_the_model(comfy: ComfyServer):
+def test_zero_seconds_are_those_of_the_timeline_or_ten_and_a_size_of_zero_is_that_of_the_model(
+    comfy: ComfyServer,
+):
     plain = short_graph(seconds=0.0) | {"report": node("PreviewAny", source=["sampler", 1])}
     for graph, frames in ((demo_graph(seconds=0.0, width=0, height=0), 96), (plain, 160)):
         report = text_of(queued(comfy, graph))
-        assert f" {frames} frames" in report and ("64x64, what the model was made for" in report) == (frames == 96)
+        assert f" {frames} frames" in report and (
+            "64x64, what the model was made for" in report
+        ) == (frames == 96)
     report = text_of(queued(comfy, demo_graph(seconds=2.0)))
     assert "32 frames" in report and CROSS not in report
 
 
-def test_inputs_of_earlier_versions_are_ignored_at_their_defaults_and_refused_otherwise(comfy: ComfyServer):
-    earlier = {"sink_gate": 0.0, "rope_jitter": 0, "compression": "prompt", "memory_every_blocks": 2}
+def test_inputs_of_earlier_versions_are_ignored_at_their_defaults_and_refused_otherwise(
+    comfy: ComfyServer,
+):
+    earlier = {
+        "sink_gate": 0.0,
+        "rope_jitter": 0,
+        "compression": "prompt",
+        "memory_every_blocks": 2,
+    }
     options = node("HeadForcingOptions", method_options="memory.episodic_frames=4", **earlier)
     graph = demo_graph(seconds=1.0, options=["options", 0]) | {"options": options}
     assert "memory.episodic_frames=4, episodic.update_interval=2" in text_of(queued(comfy, graph))
     failed(
-        comfy, changed(graph, "options", sink_gate=0.8), "no longer has the input sink_gate", "set it to 0.0, got 0.8"
+        comfy,
+        changed(graph, "options", sink_gate=0.8),
+        "no longer has the input sink_gate",
+        "set it to 0.0, got 0.8",
     )
-    failed(comfy, changed(graph, "options", compression="trigonometric"), "no longer has the input compression")
+    failed(
+        comfy,
+        changed(graph, "options", compression="trigonometric"),
+        "no longer has the input compression",
+    )
 
 
 def test_a_wrong_value_is_one_error_on_its_widget_before_anything_runs(comfy: ComfyServer):
@@ -242,7 +308,12 @@ def test_a_wrong_value_is_one_error_on_its_widget_before_anything_runs(comfy: Co
         ("sampler", "filename_prefix", "../x", "inside"),
         ("timeline", "prompts", f"0:03 {BALL}\n\n0:01 {CROSS}", "line 3: 0:01"),
         ("video", "filename_prefix", "../x", "inside"),
-        ("options", "method", "krea_realtime", "with Krea's weights choose head_forcing or forcing_kv"),
+        (
+            "options",
+            "method",
+            "krea_realtime",
+            "with Krea's weights choose head_forcing or forcing_kv",
+        ),
     ):
         result = comfy.queue(changed(graph, name, **{widget: value}))
         if name != "video":  # the sampler is an output too, and nothing is wrong with it
@@ -259,7 +330,9 @@ def test_a_wrong_value_is_one_error_on_its_widget_before_anything_runs(comfy: Co
 
 def test_what_cannot_be_made_is_one_sentence_before_it_is_begun(tiny: ComfyServer):
     wan_lora(tiny.model_path("diffusion_models", "hf_tiny_lora.safetensors"))
-    without_text = {f"model.diffusion_model.{name}": tensor for name, tensor in wan_t2v_weights().items()}
+    without_text = {
+        f"model.diffusion_model.{name}": tensor for name, tensor in wan_t2v_weights().items()
+    }
     save_file(without_text, tiny.model_path("checkpoints", "hf_no_text.safetensors"))
     graph = short_graph() | {"video": decode("refused")}
 
@@ -269,23 +342,47 @@ def test_what_cannot_be_made_is_one_sentence_before_it_is_begun(tiny: ComfyServe
 
     refused({}, "sampler", "width", "multiple of 16", "100", width=100)
     profile = {"profile": node("HeadForcingLoadProfile", profile="self_forcing")}
-    refused(profile, "sampler", "self_forcing", "30x12", "8x6", "hoose a profile", head_profile=["profile", 0])
-    refused({"text": node("TestFakeText", seed=1, words=8)}, "sampler", "positive", "64", "4096", "CLIP")
-    two = {"two": node("ConditioningCombine", conditioning_1=["text", 0], conditioning_2=["text", 0])}
-    refused(two, "sampler", "positive", "2 combined prompts", "Prompt Timeline", positive=["two", 0])
+    refused(
+        profile,
+        "sampler",
+        "self_forcing",
+        "30x12",
+        "8x6",
+        "hoose a profile",
+        head_profile=["profile", 0],
+    )
+    refused(
+        {"text": node("TestFakeText", seed=1, words=8)}, "sampler", "positive", "64", "4096", "CLIP"
+    )
+    two = {
+        "two": node("ConditioningCombine", conditioning_1=["text", 0], conditioning_2=["text", 0])
+    }
+    refused(
+        two, "sampler", "positive", "2 combined prompts", "Prompt Timeline", positive=["two", 0]
+    )
     image = {"image": node("EmptyLatentImage", width=64, height=64, batch_size=1)}
     refused(image, "video", "samples", "Wan video latents", "[1, 4, 8, 8]", samples=["image", 0])
     refused({}, "video", "connect latents, or choose a run", samples=None)
     other = {"other": node("TestImageVAE")}
     refused(other, "video", "vae", "Wan 2.1 VAE", "4 latent channels", vae=["other", 0])
-    refused(other, "sampler", "expected the Wan 2.1 VAE", vae=["other", 0], filename_prefix="refused/v")
+    refused(
+        other, "sampler", "expected the Wan 2.1 VAE", vae=["other", 0], filename_prefix="refused/v"
+    )
     told = {"checkpoint": node("CheckpointLoaderSimple", ckpt_name="hf_no_text.safetensors")}
-    told["text"] = node("HeadForcingPromptTimeline", clip=["checkpoint", 1], prompts=BALL, seconds=1.0)
+    told["text"] = node(
+        "HeadForcingPromptTimeline", clip=["checkpoint", 1], prompts=BALL, seconds=1.0
+    )
     refused(told, "sampler", "clip", "no text encoder", "Load CLIP")
     lora = {"lora": node("HeadForcingLoadModel", checkpoint="hf_tiny_lora.safetensors")}
     refused(lora, "sampler", "hf_tiny_lora", "LoRA", model=["lora", 0])
     not_wan = {"other": node("TestOtherModel")}
-    refused(not_wan, "sampler", "expected Wan 2.1 text-to-video weights", "Load Self Forcing", model=["other", 0])
+    refused(
+        not_wan,
+        "sampler",
+        "expected Wan 2.1 text-to-video weights",
+        "Load Self Forcing",
+        model=["other", 0],
+    )
     applied = {"apply": node("HeadForcingApply", model=["other", 0], positive=["text", 0])}
     shown = applied | {"shown": node("PreviewAny", source=["apply", 3])}
     refused(not_wan | shown, "video", "expected Wan 2.1 text-to-video weights", "Load Self Forcing")
@@ -293,16 +390,22 @@ def test_what_cannot_be_made_is_one_sentence_before_it_is_begun(tiny: ComfyServe
 
 def test_no_choice_is_taken_that_is_not_in_the_list(both: ComfyServer):
     """0.3.75 lets any value through to a V3 node, which then answers itself."""
-    demo, video = node("HeadForcingLoadDemo"), {"vae": ["demo", 2], "filename_prefix": "run/v", "fps": 16.0}
+    demo = node("HeadForcingLoadDemo")
+    video = {"vae": ["demo", 2], "filename_prefix": "run/v", "fps": 16.0}
     for name in ("no_such_thing", "../../x.json", "/etc/passwd", "a/../../x", "C:\\x", "x\0y", ""):
-        profile = short_graph(head_profile=["chosen", 0]) | {"chosen": node("HeadForcingLoadProfile", profile=name)}
+        profile = short_graph(head_profile=["chosen", 0]) | {
+            "chosen": node("HeadForcingLoadProfile", profile=name)
+        }
         loaded = {"demo": demo, "chosen": node("HeadForcingLoadRun", run=name)}
         loaded["video"] = node("HeadForcingDecodeVideo", samples=["chosen", 0], **video)
         folder = {"demo": demo, "chosen": node("HeadForcingDecodeVideo", run=name, **video)}
         for graph, widget in ((profile, "profile"), (loaded, "run"), (folder, "run")):
             result = both.queue(graph)
             assert result.outcome in ("error", "invalid"), (widget, name)
-            assert widget in f"{result.error} {result.node_errors}", (result.error, result.node_errors)
+            assert widget in f"{result.error} {result.node_errors}", (
+                result.error,
+                result.node_errors,
+            )
     assert not list((both.output_dir / "run").glob("*"))
     if both.install.version == FLOOR:
         told = "method has no 'head_forcin'; did you mean head_forcing?"
@@ -310,9 +413,28 @@ def test_no_choice_is_taken_that_is_not_in_the_list(both: ComfyServer):
 
 
 REFUSED = [
-    "", "   ", "a\0b", "a\nb", "x" * 300, "語" * 90, "lone \ud800 surrogate", "../x", "a/../../x", "a/../../../x",
-]  # fmt: skip
-KEPT_INSIDE = ["C:\\x", "\\\\server\\x", "CON", "..", "a/../x", "~/x", "-rf", "%2e%2e/x", "%width%/x"]
+    "",
+    "   ",
+    "a\0b",
+    "a\nb",
+    "x" * 300,
+    "語" * 90,
+    "lone \ud800 surrogate",
+    "../x",
+    "a/../../x",
+    "a/../../../x",
+]
+KEPT_INSIDE = [
+    "C:\\x",
+    "\\\\server\\x",
+    "CON",
+    "..",
+    "a/../x",
+    "~/x",
+    "-rf",
+    "%2e%2e/x",
+    "%width%/x",
+]
 
 
 def test_no_file_name_leaves_the_output_folder(both: ComfyServer):
@@ -325,12 +447,21 @@ def test_no_file_name_leaves_the_output_folder(both: ComfyServer):
     outside.mkdir()
     (both.output_dir / "link").symlink_to(outside, target_is_directory=True)
     before = everything_but_output(both)
-    for name in [*REFUSED, str(outside / "x"), "/hf_absolute_x", "link/x", "link/made/x", "a/../link/x"]:
+    for name in [
+        *REFUSED,
+        str(outside / "x"),
+        "/hf_absolute_x",
+        "link/x",
+        "link/made/x",
+        "a/../link/x",
+    ]:
         for writer in ("video", "sampler"):
             refused = both.queue(changed(graph, writer, filename_prefix=name))
             assert writer not in refused.executed, name
             (error,) = refused.node_errors[writer]["errors"]
-            assert "filename_prefix must" in error["details"] or "must stay inside" in error["details"]
+            assert (
+                "filename_prefix must" in error["details"] or "must stay inside" in error["details"]
+            )
     for name in KEPT_INSIDE:
         files = set(both.output_dir.rglob("*"))
         result = queued(both, changed(graph, "video", filename_prefix=name))

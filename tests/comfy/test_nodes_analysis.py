@@ -5,7 +5,19 @@ import json
 from typing import Any
 
 import av
-from comfy_graphs import BALL, Graph, changed, demo_graph, node, queued, saving, shown, stopper, text_of, video_frames
+from comfy_graphs import (
+    BALL,
+    Graph,
+    changed,
+    demo_graph,
+    node,
+    queued,
+    saving,
+    shown,
+    stopper,
+    text_of,
+    video_frames,
+)
 from comfy_harness import ComfyServer
 from PIL import Image
 
@@ -15,7 +27,12 @@ METHODS = ["head_forcing", "self_forcing_window_21", "longlive"]
 def compare_graph(**inputs: Any) -> Graph:
     """Two seconds of the embedded model with three methods."""
     given = {"methods": ", ".join(METHODS), "width": 64, "height": 64, "seconds": 2.0, "seed": 3}
-    given |= {"model": ["demo", 0], "positive": ["text", 0], "vae": ["demo", 2], "filename_prefix": "compare/three"}
+    given |= {
+        "model": ["demo", 0],
+        "positive": ["text", 0],
+        "vae": ["demo", 2],
+        "filename_prefix": "compare/three",
+    }
     return {
         "demo": node("HeadForcingLoadDemo"),
         "text": node("CLIPTextEncode", clip=["demo", 1], text=BALL),
@@ -34,9 +51,12 @@ def test_methods_are_shown_side_by_side_with_a_table(comfy: ComfyServer):
     graph = compare_graph(resume=False)
     graph["save"] = saving(["compare", 0], "compare/saved")
     result = queued(comfy, graph)
-    assert "headforcing.story" not in dict(result.events), "no button: this node does not ask for other stories"
+    assert "headforcing.story" not in dict(result.events), (
+        "no button: this node does not ask for other stories"
+    )
     (file,) = result.outputs["compare"]["images"]
-    grid, folder = shown(comfy, result, "compare"), comfy.output_dir / "compare"
+    grid = shown(comfy, result, "compare")
+    folder = comfy.output_dir / "compare"
     assert grid.shape == (32, 284, 3 * 256, 3)
     assert (shown(comfy, result, "save") == grid).all()
     assert [len(list(folder.glob(f"three_{name}_0*.mp4"))) for name in METHODS] == [1, 1, 1]
@@ -45,42 +65,70 @@ def test_methods_are_shown_side_by_side_with_a_table(comfy: ComfyServer):
     text = text_of(result, "table")
     rows = cells(text)
     assert [row[0] for row in rows] == METHODS
-    assert all(float(row[4]) > 0 and row[5].startswith("0.9") and "-" not in row[1:9] for row in rows)
+    assert all(
+        float(row[4]) > 0 and row[5].startswith("0.9") and "-" not in row[1:9] for row in rows
+    )
     assert len({row[1] for row in rows}) > 1 and "no VBench scores" in text
     assert result.progress["compare"][-1] == (36, 36)  # 3 blocks x 4 steps x 3 methods
 
 
-def test_a_stopped_comparison_goes_on_where_it_stopped_and_names_the_method_it_makes(comfy: ComfyServer):
-    """CausVid makes three steps a block where the others make four, and six seconds in two rollouts."""
-    graph = compare_graph(methods="longlive, causvid", seconds=6.0, seed=19, filename_prefix="compare/stopped")
+def test_a_stopped_comparison_goes_on_where_it_stopped_and_names_the_method_it_makes(
+    comfy: ComfyServer,
+):
+    """CausVid makes three steps a block where the others make four, and six seconds in two
+    rollouts.
+    """
+    graph = compare_graph(
+        methods="longlive, causvid", seconds=6.0, seed=19, filename_prefix="compare/stopped"
+    )
     assert comfy.queue(graph, on_event=stopper(comfy, "compare", 50)).outcome == "interrupted"
     result = queued(comfy, graph)
-    made, total = [value for value, _ in result.progress["compare"]], 9 * 4 + 9 * 3
+    made = [value for value, _ in result.progress["compare"]]
+    total = 9 * 4 + 9 * 3
     assert made[-1] == total and made[0] > 36 and len(made) <= 20, "what was finished is made again"
     assert any("video 2 of 2: causvid - block 9 of 9" in text for text in result.said["compare"])
     text = text_of(result, "table")
-    assert [row[0] for row in cells(text)] == ["longlive", "causvid"] and "meant for CausVid" in text
+    assert [row[0] for row in cells(text)] == [
+        "longlive",
+        "causvid",
+    ] and "meant for CausVid" in text
     assert all(float(row[4]) > 0 for row in cells(text))
     (video,) = (comfy.output_dir / "compare").glob("stopped_causvid_0*.mp4")
     assert len(video_frames(video)) == 96
 
 
-def test_what_cannot_be_made_by_one_of_the_methods_is_refused_before_the_first_video(comfy: ComfyServer):
+def test_what_cannot_be_made_by_one_of_the_methods_is_refused_before_the_first_video(
+    comfy: ComfyServer,
+):
     for names in ("no_such_method", "", "head_forcing, ../../etc"):
         result = comfy.queue(compare_graph(methods=names))
         told = json.dumps(result.node_errors)
-        assert result.outcome == "invalid" and "methods must be one of head_forcing" in told and "longlive" in told
+        assert (
+            result.outcome == "invalid"
+            and "methods must be one of head_forcing" in told
+            and "longlive" in told
+        )
     for name, value in (("width", 70), ("filename_prefix", "../escape")):
         result = comfy.queue(compare_graph(**{name: value}))
-        assert result.outcome == "error" and name in str(result.error) and not result.progress.get("compare")
+        assert (
+            result.outcome == "error"
+            and name in str(result.error)
+            and not result.progress.get("compare")
+        )
     # a prompt switch that Head Forcing and plain windows have, and other methods have not
     prompts = f"0:00 {BALL}\n0:00.75 [flush] a green star gliding in the slate plain room"
     graph = compare_graph(seconds=1.5, positive=["timeline", 0], filename_prefix="compare/refused")
-    graph["timeline"] = node("HeadForcingPromptTimeline", clip=["demo", 1], prompts=prompts, seconds=1.5)
+    graph["timeline"] = node(
+        "HeadForcingPromptTimeline", clip=["demo", 1], prompts=prompts, seconds=1.5
+    )
     result = comfy.queue(graph)
-    assert result.outcome == "error" and "longlive: this method's prompt switch" in str(result.error)
+    assert result.outcome == "error" and "longlive: this method's prompt switch" in str(
+        result.error
+    )
     assert not list((comfy.output_dir / "compare").glob("refused*"))
-    text = text_of(queued(comfy, changed(graph, "compare", methods="all", filename_prefix="all/x")), "table")
+    text = text_of(
+        queued(comfy, changed(graph, "compare", methods="all", filename_prefix="all/x")), "table"
+    )
     made = [row[0] for row in cells(text)]
     assert made[:2] == ["head_forcing", "self_forcing"] and "longlive" not in made and len(made) < 8
     assert "left out: longlive: this method's prompt switch is always recache" in text
@@ -96,15 +144,26 @@ def report_graph() -> Graph:
 
 
 def test_a_video_is_measured_with_its_prompts_from_the_file(comfy: ComfyServer):
-    """A linked text and start frames: the graph in the file does not tell when which prompt began."""
+    """A linked text and start frames: the graph in the file does not tell when which prompt
+    began.
+    """
     graph = report_graph()
     graph["text"] = node("PrimitiveStringMultiline", value=graph["timeline"]["inputs"]["prompts"])
     graph["start"] = node("EmptyHunyuanLatentVideo", width=64, height=64, length=9, batch_size=1)
-    graph = changed(changed(graph, "timeline", prompts=["text", 0]), "sampler", start_frames=["start", 0])
+    graph = changed(
+        changed(graph, "timeline", prompts=["text", 0]), "sampler", start_frames=["start", 0]
+    )
     result = queued(comfy, changed(graph, "video", fps=8.0))
     text, (frames, _) = text_of(result), result.progress["drift"][-1]
-    assert f"{frames} frames of 128x128 at 8 fps, blocks of 3 latent frames, head_forcing, seed 0" in text
-    assert "not VBench scores" in text and "Prompt switches (" in text and "a yellow cross circling" in text
+    assert (
+        f"{frames} frames of 128x128 at 8 fps, blocks of 3 latent frames, head_forcing, seed 0"
+        in text
+    )
+    assert (
+        "not VBench scores" in text
+        and "Prompt switches (" in text
+        and "a yellow cross circling" in text
+    )
     assert "7.12 s  80 %" in text and frames > 96
     with Image.open(io.BytesIO(comfy.view(**result.outputs["picture"]["images"][0]))) as picture:
         assert picture.width == 900 and picture.height > 1500
@@ -113,7 +172,11 @@ def test_a_video_is_measured_with_its_prompts_from_the_file(comfy: ComfyServer):
 def test_frames_in_memory_are_measured_without_encoding_them_and_stop_stops_it(comfy: ComfyServer):
     graph = report_graph()
     stopped = comfy.queue(changed(graph, "video", upscale=8), on_event=stopper(comfy, "drift"))
-    assert stopped.outcome == "interrupted" and "drift" in stopped.executed and "report" not in stopped.outputs
+    assert (
+        stopped.outcome == "interrupted"
+        and "drift" in stopped.executed
+        and "report" not in stopped.outputs
+    )
     graph["frames"] = node("VAEDecode", samples=["sampler", 0], vae=["demo", 2])
     graph["video"] = node("CreateVideo", images=["frames", 0], fps=24.0)
     text = text_of(queued(comfy, graph))

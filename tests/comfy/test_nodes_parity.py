@@ -1,7 +1,8 @@
-"""The bridge to ComfyUI inside a process of its own: same numbers as the core, and nothing left behind.
+"""The bridge to ComfyUI inside a process of its own: same numbers as the core, and nothing left
+behind.
 
-One process per ComfyUI version runs programs/parity_probes.py, where each probe of the files probes_*.py checks what it
-finds.
+One process per ComfyUI version runs programs/parity_probes.py, where each probe of the files
+probes_*.py checks what it finds.
 """
 
 import json

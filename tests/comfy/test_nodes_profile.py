@@ -6,7 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, short_graph, stopper, text_of
+from comfy_graphs import (
+    BALL,
+    CROSS,
+    Graph,
+    changed,
+    failed,
+    node,
+    queued,
+    short_graph,
+    stopper,
+    text_of,
+)
 from comfy_harness import ComfyServer, RunResult
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
@@ -19,7 +30,14 @@ STEPS = 14 * 4  # of a prompt: 10 s are 14 blocks
 
 def profile_graph(**profiler: Any) -> Graph:
     """Measure the demo model; node ids name the nodes."""
-    given = {"preset": "quick", "width": 64, "height": 64, "seed": 0, "save_name": "", "prompts": PROMPTS} | profiler
+    given = {
+        "preset": "quick",
+        "width": 64,
+        "height": 64,
+        "seed": 0,
+        "save_name": "",
+        "prompts": PROMPTS,
+    } | profiler
     return {
         "demo": node("HeadForcingLoadDemo"),
         "measure": node("HeadForcingProfileHeads", model=["demo", 0], clip=["demo", 1], **given),
@@ -37,7 +55,9 @@ def whole_graph(**profiler: Any) -> Graph:
         | {
             "shipped": node("HeadForcingLoadProfile", profile="toy_world"),
             "inspect": node("HeadForcingInspectProfile", **found),
-            "compare": node("HeadForcingInspectProfile", **found, compare_with=["shipped", 0], theme="light"),
+            "compare": node(
+                "HeadForcingInspectProfile", **found, compare_with=["shipped", 0], theme="light"
+            ),
             "inspected": node("PreviewAny", source=["inspect", 1]),
             "compared": node("PreviewAny", source=["compare", 1]),
             "inspect_picture": node("PreviewImage", images=["inspect", 0]),
@@ -69,13 +89,18 @@ def kept_by_the_pack(server: ComfyServer, kind: str) -> list[Path]:
 def fresh(comfy: ComfyServer) -> ComfyServer:
     """The server with nothing measured or found, and without what these tests save."""
     saved = comfy.model_path("head_profiles", "x").parent.glob("measured_here*")
-    for path in (*kept_by_the_pack(comfy, "measured"), *kept_by_the_pack(comfy, "found_profiles"), *saved):
+    for path in (
+        *kept_by_the_pack(comfy, "measured"),
+        *kept_by_the_pack(comfy, "found_profiles"),
+        *saved,
+    ):
         path.unlink()
     comfy.free()
     return comfy
 
 
-# ----------------------------------------------------------------------------------------------------------- measure
+# -------------------------------------------------------------------------------------------------
+# measure
 
 
 def test_measure_look_and_sample_in_one_graph(fresh: ComfyServer):
@@ -85,7 +110,11 @@ def test_measure_look_and_sample_in_one_graph(fresh: ComfyServer):
     assert len(previews) == 2 * 14
     assert len({Image.open(io.BytesIO(image)).tobytes() for image in previews}) > 10
     said = result.said["measure"]
-    assert (len(said), said[0], said[-1]) == (28, "prompt 1 of 2 - block 1 of 14", "prompt 2 of 2 - block 14 of 14")
+    assert (len(said), said[0], said[-1]) == (
+        28,
+        "prompt 1 of 2 - block 1 of 14",
+        "prompt 2 of 2 - block 14 of 14",
+    )
 
     # what was found
     report = text_of(result, "report")
@@ -95,17 +124,24 @@ def test_measure_look_and_sample_in_one_graph(fresh: ComfyServer):
     assert profile.roles == classify(profile.shares) and profile.measured["prompts"] == 2
 
     # pictures and texts of all nodes
-    pictures = {name: picture_of(fresh, result, name) for name in result.outputs if "picture" in name}
+    pictures = {
+        name: picture_of(fresh, result, name) for name in result.outputs if "picture" in name
+    }
     assert len(pictures) == 4
     for name, picture in pictures.items():
-        assert min(picture.size) >= 200 and len(set(picture.resize((64, 64)).tobytes())) > 10, f"{name} is empty"
-    dark, light = pictures["inspect_picture"], pictures["compare_picture"]
+        assert min(picture.size) >= 200 and len(set(picture.resize((64, 64)).tobytes())) > 10, (
+            f"{name} is empty"
+        )
+    dark = pictures["inspect_picture"]
+    light = pictures["compare_picture"]
     assert dark.getpixel((2, 2)) < 80 and light.getpixel((2, 2)) > 200
     assert text_of(result, "inspected").startswith(DEMO_COUNTS)
     assert re.search(r"[34]\d of 48 heads have the same role", text_of(result, "compared"))
     assert f"head roles: {DEMO_COUNTS} (profile 'measured_here')" in text_of(result, "sampled")
 
-    choices = fresh.object_info()["HeadForcingLoadProfile"]["input"]["required"]["profile"][1]["options"]
+    choices = fresh.object_info()["HeadForcingLoadProfile"]["input"]["required"]["profile"][1][
+        "options"
+    ]
     assert choices.count("measured_here.json") == 1
     cut = {"profile": "measured_here.json", "anchor_percent": 50.0, "local_percent": 0.0}
     report = text_of(queued(fresh, changed(auto_graph(seconds=0.5), "auto", **cut)))
@@ -122,20 +158,31 @@ def test_cancel_keeps_what_was_measured_and_the_next_run_goes_on(fresh: ComfySer
     (kept,) = kept_by_the_pack(fresh, "measured")
     assert all(" in the " in prompt for prompt in HeadShares.load(kept).setup.prompts)
     again = fresh.queue(graph, on_event=stopper(fresh, "measure"))
-    assert again.progress["measure"][0][1] == 3 * STEPS and again.said["measure"][0].startswith("prompt 1 of 3 ")
+    assert again.progress["measure"][0][1] == 3 * STEPS and again.said["measure"][0].startswith(
+        "prompt 1 of 3 "
+    )
 
 
 def test_what_was_measured_once_is_not_measured_again(fresh: ComfyServer):
     unsaved = sorted((fresh.base_dir / "models").rglob("*.json"))
-    assert "saved" not in text_of(queued(fresh, profile_graph(prompts=BALL, seed=4, save_name="  ")))
+    assert "saved" not in text_of(
+        queued(fresh, profile_graph(prompts=BALL, seed=4, save_name="  "))
+    )
     assert sorted((fresh.base_dir / "models").rglob("*.json")) == unsaved
     result = queued(fresh, profile_graph(prompts=BALL, seed=4, save_name="measured_here"))
     assert "measure" in result.executed and "measure" not in result.progress
     first = fresh.model_path("head_profiles", "measured_here.json")
     measured = first.read_bytes()
-    other = queued(fresh, profile_graph(prompts=BALL, seed=4, save_name="measured_here", rule="function"))
-    assert "saved as measured_here_00002.json" in text_of(other, "report") and first.read_bytes() == measured
-    assert load_profile(first.with_name("measured_here_00002.json")).provenance["rule"] == "function"
+    other = queued(
+        fresh, profile_graph(prompts=BALL, seed=4, save_name="measured_here", rule="function")
+    )
+    assert (
+        "saved as measured_here_00002.json" in text_of(other, "report")
+        and first.read_bytes() == measured
+    )
+    assert (
+        load_profile(first.with_name("measured_here_00002.json")).provenance["rule"] == "function"
+    )
     fresh.free()
     again = queued(fresh, profile_graph(prompts=BALL, seed=4, save_name="measured_here"))
     assert "saved as measured_here.json" in text_of(again, "report")
@@ -144,15 +191,31 @@ def test_what_was_measured_once_is_not_measured_again(fresh: ComfyServer):
 
 def test_a_name_that_is_no_file_name_is_refused_before_anything_is_measured(fresh: ComfyServer):
     before = sorted(path for path in fresh.base_dir.rglob("*.json"))
-    for name in ("../x", "a/b", "C:\\x", "nul.json", "a\0b", "x" * 300, ".hidden", "a\n", "x.", "-rf"):
+    for name in (
+        "../x",
+        "a/b",
+        "C:\\x",
+        "nul.json",
+        "a\0b",
+        "x" * 300,
+        ".hidden",
+        "a\n",
+        "x.",
+        "-rf",
+    ):
         result = fresh.queue(profile_graph(save_name=name))
         told = f"{result.error} {result.node_errors}"
-        assert result.outcome in ("error", "invalid") and "save_name" in told and "measure" not in result.progress, name
+        assert (
+            result.outcome in ("error", "invalid")
+            and "save_name" in told
+            and "measure" not in result.progress
+        ), name
     assert sorted(path for path in fresh.base_dir.rglob("*.json")) == before
     assert kept_by_the_pack(fresh, "measured") == []
 
 
-# ----------------------------------------------------------------------------------------------------------- inspect
+# -------------------------------------------------------------------------------------------------
+# inspect
 
 
 def test_a_profile_that_is_still_to_be_found_has_nothing_to_show(comfy: ComfyServer):
@@ -166,19 +229,29 @@ def test_a_profile_that_is_still_to_be_found_has_nothing_to_show(comfy: ComfySer
     assert picture_of(comfy, shown, "show").size == (64, 64)  # an empty one
 
 
-# -------------------------------------------------------------------------------------------------------------- auto
+# -------------------------------------------------------------------------------------------------
+# auto
 
 
-def test_auto_finds_the_roles_in_a_video_that_is_long_enough_and_the_next_run_starts_with_them(fresh: ComfyServer):
+def test_auto_finds_the_roles_in_a_video_that_is_long_enough_and_the_next_run_starts_with_them(
+    fresh: ComfyServer,
+):
     report = text_of(queued(fresh, auto_graph(seconds=2.0)))
     assert "32 frames" in report and "kept for the next render" not in report
     assert kept_by_the_pack(fresh, "found_profiles") == []
 
     first = text_of(queued(fresh, auto_graph(seed=1, novelty_threshold=1.0, memory_every_blocks=1)))
     assert "after block 1: admitted frame 0" in first and len(re.findall("after block", first)) >= 4
-    assert "to be found in the first seconds" in first and "while the roles are being found, up to" in first
+    assert (
+        "to be found in the first seconds" in first
+        and "while the roles are being found, up to" in first
+    )
     assert f"found {DEMO_COUNTS} heads; kept for the next render" in first
     (kept,) = kept_by_the_pack(fresh, "found_profiles")
     assert kept.name in first
     second = text_of(queued(fresh, auto_graph(seed=2)))
-    assert DEMO_COUNTS in second and "to be found" not in second and "kept for the next render" not in second
+    assert (
+        DEMO_COUNTS in second
+        and "to be found" not in second
+        and "kept for the next render" not in second
+    )

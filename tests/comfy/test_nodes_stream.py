@@ -1,4 +1,6 @@
-"""Decoding while sampling: the video grows, survives what stops it, and is the same as one decoded afterwards."""
+"""Decoding while sampling: the video grows, survives what stops it, and is the same as one decoded
+afterwards.
+"""
 
 import contextlib
 import json
@@ -39,7 +41,8 @@ def test_the_video_equals_one_decoded_afterwards(both: ComfyServer):
     graph["video"] = demo_graph()["video"]
     graph["save"] = saving(["sampler", 2], "stream/saved")
     result = queued(both, graph)
-    streamed, afterwards = shown(both, result, "sampler"), shown(both, result, "video")
+    streamed = shown(both, result, "sampler")
+    afterwards = shown(both, result, "video")
     assert len(streamed) == 96 and (streamed == afterwards).all()
     assert (shown(both, result, "save") == streamed).all()
     (file,) = (both.output_dir / "stream").glob("v*")
@@ -55,16 +58,28 @@ def test_the_video_equals_one_decoded_afterwards(both: ComfyServer):
 
 
 def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyServer):
-    """CausVid: in the sampler, from its latents, from its run folder and from a loaded run, as far as they came."""
+    """CausVid: in the sampler, from its latents, from its run folder and from a loaded run, as far
+    as they came.
+    """
     wan = node("VAELoader", vae_name="hf_tiny_vae.safetensors")
-    options = {"vae": ["vae", 0], "filename_prefix": "rollouts/v", "method": "causvid", "seconds": 6.0, "seed": 51}
+    options = {
+        "vae": ["vae", 0],
+        "filename_prefix": "rollouts/v",
+        "method": "causvid",
+        "seconds": 6.0,
+        "seed": 51,
+    }
     graph = tiny_graph(UNET, **options, width=48, height=32)
     graph |= {"vae": wan, "video": decode("rollouts/latents", vae=["vae", 0])}
     assert tiny.queue(graph, on_event=stopper(tiny, at=25)).outcome == "interrupted"
     known = tiny.object_info()
     (run, *_) = known["HeadForcingLoadRun"]["input"]["required"]["run"][1]["options"]
-    choices = next(kind["run"] for kind in known["HeadForcingDecodeVideo"]["input"].values() if "run" in kind)
-    name = next(choice for choice in choices[1]["options"] if choice.endswith(run[run.rindex("(") :]))
+    choices = next(
+        kind["run"] for kind in known["HeadForcingDecodeVideo"]["input"].values() if "run" in kind
+    )
+    name = next(
+        choice for choice in choices[1]["options"] if choice.endswith(run[run.rindex("(") :])
+    )
     given = {"vae": ["vae", 0], "fps": 16.0, "filename_prefix": "rollouts/folder"}
     later = {
         "vae": wan,
@@ -73,15 +88,24 @@ def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyS
         "folder": node("HeadForcingDecodeVideo", run=name, **given),
     }
     part, result, whole = (queued(tiny, each) for each in (later, graph, later))
-    report, streamed = text_of(result), shown(tiny, result, "sampler").astype(int)
+    report = text_of(result)
+    streamed = shown(tiny, result, "sampler").astype(int)
     assert "2 rollouts of 21 latent frames" in report and re.search(r"reused [789] blocks", report)
-    for source, name in ((result, "video"), (whole, "loaded"), (whole, "folder"), (part, "loaded"), (part, "folder")):
+    for source, name in (
+        (result, "video"),
+        (whole, "loaded"),
+        (whole, "folder"),
+        (part, "loaded"),
+        (part, "folder"),
+    ):
         found = shown(tiny, source, name).astype(int)
         assert len(found) == 96 if source is not part else 81 <= len(found) <= 96
         assert np.abs(found - streamed[: len(found)])[72:].mean() < 0.5, "it restarts at picture 72"
 
 
-def test_what_the_node_says_while_the_video_grows_is_no_html_and_for_one_browser(comfy: ComfyServer):
+def test_what_the_node_says_while_the_video_grows_is_no_html_and_for_one_browser(
+    comfy: ComfyServer,
+):
     graph = growing_graph("growing/<img src=x onerror=alert(1)> & more", seed=41)
     address = f"ws://127.0.0.1:{comfy.port}/ws?clientId=listener"
     with connect(address, max_size=None, proxy=None) as other:
@@ -90,7 +114,9 @@ def test_what_the_node_says_while_the_video_grows_is_no_html_and_for_one_browser
             while True:
                 assert isinstance(other.recv(timeout=0.3), str), "a text or a preview"
     name = re.escape("&lt;img src=x onerror=alert(1)&gt; &amp; more")
-    assert any(re.match(rf"watch output/growing/{name}_v\w{{8}}\.part\.mp4 - block", text) for text in said)
+    assert any(
+        re.match(rf"watch output/growing/{name}_v\w{{8}}\.part\.mp4 - block", text) for text in said
+    )
     assert not any("<" in text or ">" in text for text in said)
     assert any(re.search(r"\d fps, 0:\d\d left", text) for text in said)
     assert any("memory: admitted latent frame" in text for text in said)
@@ -112,7 +138,9 @@ def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(comfy: ComfyServe
 
 
 def test_a_server_that_is_killed_goes_on_when_it_is_back(comfy: ComfyServer):
-    """SIGKILL while sampling, and one of the blocks is damaged; the same graph ends with the same latents."""
+    """SIGKILL while sampling, and one of the blocks is damaged; the same graph ends with the same
+    latents.
+    """
     graph = growing_graph("killed/v", 9.0, seed=60)
     graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="killed_latents")
 
@@ -123,7 +151,8 @@ def test_a_server_that_is_killed_goes_on_when_it_is_back(comfy: ComfyServer):
     with pytest.raises(ConnectionClosed):
         comfy.queue(graph, on_event=kill)
     comfy.start()
-    (partial,) = (comfy.output_dir / "killed").glob("*.mp4")  # and a lock file, which the next one removes
+    # and a lock file, which the next one removes
+    (partial,) = (comfy.output_dir / "killed").glob("*.mp4")
     before = video_frames(partial)
     assert len(before) > 48, "what was written until then plays"
     blocks = (comfy.output_dir / "head_forcing").glob("*/block-*")
@@ -131,13 +160,21 @@ def test_a_server_that_is_killed_goes_on_when_it_is_back(comfy: ComfyServer):
     damaged.write_bytes(damaged.read_bytes()[:-1])
     done = queued(comfy, graph)
     report = text_of(done)
-    again = queued(comfy, changed(graph, "sampler", resume=False, filename_prefix="killed/straight"))
+    again = queued(
+        comfy, changed(graph, "sampler", resume=False, filename_prefix="killed/straight")
+    )
     assert (saved_latents(comfy, done) == saved_latents(comfy, again)).all()
     same = (shown(comfy, done, "sampler")[: len(before)] == before).all(axis=(1, 2, 3))
-    assert same[:-1].all(), f"frames {np.flatnonzero(~same)} of {len(before)} differ; the last one may be cut off"
+    assert same[:-1].all(), (
+        f"frames {np.flatnonzero(~same)} of {len(before)} differ; the last one may be cut off"
+    )
     assert not list((comfy.output_dir / "killed").glob(".*")), "nothing is left of the killed one"
     reused = re.search(r"reused (\d+) blocks of an earlier render", report)
-    assert reused and int(reused[1]) >= 8 and f"damaged: {damaged.name} is damaged; it was removed" in report
+    assert (
+        reused
+        and int(reused[1]) >= 8
+        and f"damaged: {damaged.name} is damaged; it was removed" in report
+    )
 
 
 def test_without_a_vae_whoever_wants_the_video_is_told(comfy: ComfyServer):
@@ -145,11 +182,16 @@ def test_without_a_vae_whoever_wants_the_video_is_told(comfy: ComfyServer):
     del graph["video"]
     graph["save"] = saving(["sampler", 2], "no/vae")
     result = comfy.queue(graph)
-    assert "connect a vae to Head Forcing Sampler" in str(result.error) and "sampler" in result.executed
+    assert (
+        "connect a vae to Head Forcing Sampler" in str(result.error)
+        and "sampler" in result.executed
+    )
 
 
 def test_a_pack_that_plays_previews_itself_gets_whole_blocks(comfy: ComfyServer):
-    """VideoHelperSuite replaces ComfyUI's previewers by ones that take all frames and give no picture."""
+    """VideoHelperSuite replaces ComfyUI's previewers by ones that take all frames and give no
+    picture.
+    """
     graph = growing_graph("preview/own", seed=50)
     graph["spy"] = node("TestPreviewSpy", model=["demo", 0])
     graph = changed(graph, "sampler", model=["spy", 0])
@@ -160,9 +202,14 @@ def test_a_pack_that_plays_previews_itself_gets_whole_blocks(comfy: ComfyServer)
     assert not [name for name, _ in result.previews if name == "sampler"]
 
 
-def test_a_draft_is_smaller_decoded_by_a_tiny_decoder_and_leaves_the_blocks_of_the_video(tiny: ComfyServer):
+def test_a_draft_is_smaller_decoded_by_a_tiny_decoder_and_leaves_the_blocks_of_the_video(
+    tiny: ComfyServer,
+):
     torch.manual_seed(0)
-    weights = {name: torch.randn_like(t) * t[0].numel() ** -0.5 for name, t in TinyDecoder().state_dict().items()}
+    weights = {
+        name: torch.randn_like(t) * t[0].numel() ** -0.5
+        for name, t in TinyDecoder().state_dict().items()
+    }
     save_file(weights, tiny.model_path("vae_approx", "lighttaew2_1.safetensors"))
     graph = tiny_graph(UNET, seed=130, vae=["vae", 0], filename_prefix="player/tiny")
     graph["vae"] = node("VAELoader", vae_name="hf_tiny_vae.safetensors")
@@ -170,7 +217,13 @@ def test_a_draft_is_smaller_decoded_by_a_tiny_decoder_and_leaves_the_blocks_of_t
     draft = queued(tiny, changed(graph, "sampler", draft=True))
     assert saved_latents(tiny, draft).shape == (1, 16, 6, 2, 4), "32x16 of 80x48"
     (take, *_) = tiny.get_json("/headforcing/takes")["takes"]
-    assert (take["draft"], take["size"], take["file"]["filename"]) == (True, "32x16", "tiny_draft_00001_.mp4")
+    assert (take["draft"], take["size"], take["file"]["filename"]) == (
+        True,
+        "32x16",
+        "tiny_draft_00001_.mp4",
+    )
     again = queued(tiny, changed(graph, "sampler", filename_prefix="player/again"))
     assert torch.equal(saved_latents(tiny, again), latents) and "reused 2 blocks" in text_of(again)
-    failed(tiny, changed(graph, "sampler", until_seconds="soon"), "a time must be a number of seconds")
+    failed(
+        tiny, changed(graph, "sampler", until_seconds="soon"), "a time must be a number of seconds"
+    )

@@ -1,4 +1,6 @@
-"""The player on the sampler, in the browser; that it plays while it grows in the oldest frontend, too."""
+"""The player on the sampler, in the browser; that it plays while it grows in the oldest frontend,
+too.
+"""
 
 import json
 from pathlib import Path
@@ -10,7 +12,8 @@ from comfy_harness import ComfyServer
 
 pytestmark = pytest.mark.slow
 
-_SAMPLER, _PLAYER = of_node("Sampler"), of_player()
+_SAMPLER = of_node("Sampler")
+_PLAYER = of_player()
 _VIDEO = f"{_PLAYER}?.querySelector('video')"
 _NOTE_REVOKED = """() => {
   const revoke = URL.revokeObjectURL;
@@ -20,7 +23,9 @@ _NOTE_REVOKED = """() => {
     revoke.call(URL, url);
   };
 }"""
-_VALUES = "() => app.graph.serialize().nodes.find((n) => n.type === 'HeadForcingSampler').widgets_values"
+_VALUES = (
+    "() => app.graph.serialize().nodes.find((n) => n.type === 'HeadForcingSampler').widgets_values"
+)
 _NODES = """() => app.graph.serialize().nodes.filter(({ type }) => type.startsWith("HeadForcing"))
   .map(({ type, widgets_values }) => [type, widgets_values]).sort()"""
 
@@ -45,16 +50,22 @@ def text_of(editor: Browser) -> str:
 
 
 @pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
-def test_the_video_plays_in_the_node_while_it_grows_and_the_page_holds_no_more_than_before(browser: Browser):
+def test_the_video_plays_in_the_node_while_it_grows_and_the_page_holds_no_more_than_before(
+    browser: Browser,
+):
     editor = browser
     editor.page.evaluate(_NOTE_REVOKED)
     editor.load_api(growing_graph("player/grows", 12.0, seed=100))
-    values, prompt, heap = editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"], editor.heap_bytes()
+    values = editor.page.evaluate(_VALUES)
+    prompt = editor.api_prompt()["sampler"]
+    heap = editor.heap_bytes()
     editor.watch()
     editor.queue()
     bring_into_view(editor)
     # a node that is made anew would leak it
-    editor.page.wait_for_function(f"{_VIDEO}?.src.startsWith('blob:') && window.__revoked.includes({_VIDEO}.src)")
+    editor.page.wait_for_function(
+        f"{_VIDEO}?.src.startsWith('blob:') && window.__revoked.includes({_VIDEO}.src)"
+    )
     assert editor.wait_done() == "success"
     grew, finished = editor.watched()
     assert editor.heap_bytes() - heap < 4e6
@@ -78,14 +89,20 @@ def test_the_video_plays_in_the_node_while_it_grows_and_the_page_holds_no_more_t
     editor.page.wait_for_function(f"{_VIDEO}.currentTime > 11.7")
 
 
-def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes_on(comfy_latest: ComfyServer):
-    """--disable-api-nodes forbids media that a page makes itself: the video comes when it is finished."""
+def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes_on(
+    comfy_latest: ComfyServer,
+):
+    """--disable-api-nodes forbids media that a page makes itself: the video comes when it is
+    finished.
+    """
     with Browser(comfy_latest) as editor:
         editor.load_api(growing_graph("player/forbidden", 36.0, seed=102))
         editor.queue()
         editor.page.wait_for_function(f"/block [3-9]/.test({_PLAYER}?.firstChild.textContent)")
         preview = f"{_PLAYER}.querySelector('img')"
-        editor.page.wait_for_function(f"{preview}.naturalWidth > 0 && {preview}.style.display === ''")
+        editor.page.wait_for_function(
+            f"{preview}.naturalWidth > 0 && {preview}.style.display === ''"
+        )
         before = editor.page.evaluate(f"{preview}.src")
         editor.page.wait_for_function(f"(before) => {preview}.src !== before", arg=before)
         editor.page.reload(wait_until="domcontentloaded")
@@ -96,15 +113,22 @@ def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes
         editor.page.evaluate("() => app.queuePrompt(0)")
         editor.page.wait_for_function(f"{_PLAYER}.firstChild.textContent.startsWith('block 2')")
         editor.server.interrupt()
-        kept = "/^stopped in block \\d+ of 49; the blocks before it are kept in output.head_forcing.\\w+, queue/"
+        kept = (
+            "/^stopped in block \\d+ of 49; the blocks before it are kept in "
+            "output.head_forcing.\\w+, queue/"
+        )
         editor.page.wait_for_function(f"{kept}.test({_PLAYER}.firstChild.textContent)")
         assert any("queue again to go on" in toast for toast in editor.toasts())
 
 
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
-def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finished(browser: Browser):
+def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finished(
+    browser: Browser,
+):
     """Two workflows whose samplers have one id, and a run whose results ComfyUI has already."""
-    editor, page, graphs = browser, browser.page, {}
+    editor = browser
+    page = browser.page
+    graphs = {}
     for name, seed in (("a", 110), ("b", 111)):
         editor.load_api(growing_graph(f"player/of_{name}", 1.5, seed=seed, prompts=CROSS))
         identity = f"{name * 8}-0000-4000-8000-000000000000"
@@ -116,7 +140,10 @@ def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finish
             shows(shown)
 
     def shows(file: str) -> None:
-        there = f"(file) => {_PLAYER}?.firstChild.textContent.includes(file) && {_VIDEO}.src.includes(file)"
+        there = (
+            f"(file) => {_PLAYER}?.firstChild.textContent.includes(file) && "
+            f"{_VIDEO}.src.includes(file)"
+        )
         page.wait_for_function(there, arg=file)
 
     load("a")
@@ -140,49 +167,73 @@ def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finish
     editor.run()  # nothing has changed
     shows("of_a_00002_")
     load("b", "of_b_00001_")
-    others = [url for url in editor.blocked if "huggingface.co/Comfy-Org" not in url]  # which the frontend asks itself
+    # which the frontend asks itself
+    others = [url for url in editor.blocked if "huggingface.co/Comfy-Org" not in url]
     assert others == [], "the pack asked another machine for something"
 
 
 def test_a_scene_is_rendered_alone_and_with_what_is_before_it(browser: Browser):
     """Three scenes over 17 blocks, of which the second one has the blocks 6 to 10."""
-    editor, seed = browser, 121
-    page, story = editor.page, f"0:00 {BALL}\n0:04 {CROSS}\n0:08 {BALL} again"
+    editor = browser
+    seed = 121
+    page = editor.page
+    story = f"0:00 {BALL}\n0:04 {CROSS}\n0:08 {BALL} again"
     graph = growing_graph(f"player/part_{seed}", 12.0, seed=seed, prompts=story)
     editor.load_api(graph)
-    prompt, workflow = editor.api_prompt(), page.evaluate(_NODES)
+    prompt = editor.api_prompt()
+    workflow = page.evaluate(_NODES)
     page.locator(".hf-bar").nth(2).wait_for()
     editor.fit_view()
     page.locator(".hf-bar").nth(1).click()
 
     def rendered(name: str) -> tuple[float, str, int]:
-        """What a button makes: seconds of video, what the node says, and blocks that are stored afterwards."""
+        """What a button makes: seconds of video, what the node says, and blocks that are stored
+        afterwards.
+        """
         page.evaluate("() => { window.__runs.length = 0; }")
         page.get_by_role("button", name=name, exact=True).click()
         assert editor.wait_done() == "success"
         page.wait_for_function(f"{_VIDEO}?.src.includes('/view') && {_VIDEO}.readyState >= 2")
-        (note,) = (path for path in editor.server.output_dir.glob("head_forcing/*/run-*") if _has_seed(path, seed))
-        return page.evaluate(f"{_VIDEO}.duration"), text_of(editor), len([*note.parent.glob("block-*")])
+        (note,) = (
+            path
+            for path in editor.server.output_dir.glob("head_forcing/*/run-*")
+            if _has_seed(path, seed)
+        )
+        return (
+            page.evaluate(f"{_VIDEO}.duration"),
+            text_of(editor),
+            len([*note.parent.glob("block-*")]),
+        )
 
     seconds, text, blocks = rendered("Render from the beginning to the end of the chosen bar")
     assert seconds == pytest.approx(8.0625, abs=0.1) and blocks == 11
     assert text.startswith(f"up to 0:08: wrote output/player/part_{seed}_00001_.mp4 - 11 blocks")
-    assert page.locator(".hf-rendered").evaluate("(bar) => parseFloat(bar.style.width)") == pytest.approx(64.2, abs=0.5)
+    assert page.locator(".hf-rendered").evaluate(
+        "(bar) => parseFloat(bar.style.width)"
+    ) == pytest.approx(64.2, abs=0.5)
 
     editor.write("PromptTimeline", prompts=story.replace("0:04", "0:04 [seed 7]"))
-    page.wait_for_function("document.querySelector('.hf-tags, .hf-tag, .hf-timeline').innerText.includes('seed 7')")
+    page.wait_for_function(
+        "document.querySelector('.hf-tags, .hf-tag, .hf-timeline').innerText.includes('seed 7')"
+    )
     seconds, _, blocks = rendered("Render the scene of the chosen bar only, up to its end")
     assert seconds == pytest.approx(69 / 16, abs=0.1), "its five blocks, and the one before them"
     assert blocks == 11 + 5, "those of the scene, and no others"
     page.evaluate(f"() => {{ const video = {_VIDEO}; video.pause(); video.currentTime = 1.5; }}")
-    page.wait_for_function("document.querySelectorAll('.hf-bar')[1].classList.contains('hf-playing')")
+    page.wait_for_function(
+        "document.querySelectorAll('.hf-bar')[1].classList.contains('hf-playing')"
+    )
     page.locator(".hf-bar").nth(1).click(position={"x": 60, "y": 20})
 
     editor.write("PromptTimeline", prompts=story)
     assert (editor.api_prompt(), page.evaluate(_NODES)) == (prompt, workflow)
     editor.run()
-    assert "reused 11 blocks of an earlier render" in editor.last_report(), "the whole video has the blocks of its part"
-    assert page.get_by_role("button", name="Render a draft, half").is_disabled(), "the demo model has one size"
+    assert "reused 11 blocks of an earlier render" in editor.last_report(), (
+        "the whole video has the blocks of its part"
+    )
+    assert page.get_by_role("button", name="Render a draft, half").is_disabled(), (
+        "the demo model has one size"
+    )
 
 
 def _has_seed(note: Path, seed: int) -> bool:

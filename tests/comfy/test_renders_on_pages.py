@@ -1,5 +1,5 @@
-"""What pages show of renders: after a tab was closed, in two tabs, after the server was killed, after an error, and the
-button that changes the story of a running render."""
+"""What pages show of renders: after a tab was closed, in two tabs, after the server was killed,
+after an error, and the button that changes the story of a running render."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,9 @@ pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 ID = "aaaaaaaa-1111-4000-8000-000000000000"
-TIMELINE, SAMPLER, TEXT = of_node("PromptTimeline"), of_node("Sampler"), of_widget("PromptTimeline", "prompts")
+TIMELINE = of_node("PromptTimeline")
+SAMPLER = of_node("Sampler")
+TEXT = of_widget("PromptTimeline", "prompts")
 PLAYER = of_player()
 SAYS = f"({PLAYER}?.firstChild.textContent ?? '')"
 STORY_STATUS = "(document.querySelector('.hf-live-story [role=status]')?.textContent ?? '')"
@@ -40,26 +42,40 @@ def waits(page: Page, script: str, arg: Any = None) -> None:
 
 
 def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Browser):
-    """The tab that queued it is closed; two others then show the same render, and the later edit is kept."""
+    """The tab that queued it is closed; two others then show the same render, and the later edit is
+    kept.
+    """
     first = f"0:00 {BALL}\n9:40 {BALL}"
-    workflow = as_workflow(browser, growing_graph("pages/later", 600.0, first, seed=801, resume=False))
+    workflow = as_workflow(
+        browser, growing_graph("pages/later", 600.0, first, seed=801, resume=False)
+    )
     load(browser.page, workflow)
-    saved, sent, hidden = browser.page.evaluate(SAVED), browser.api_prompt(), f"({BUTTON}?.disabled ?? true)"
+    saved = browser.page.evaluate(SAVED)
+    sent = browser.api_prompt()
+    hidden = f"({BUTTON}?.disabled ?? true)"
     assert browser.page.evaluate(hidden), "nothing is rendered"
     browser.queue()
     waits(browser.page, f"{SAYS}.startsWith('block 3') && !{hidden}")
-    assert (browser.page.evaluate(SAVED), browser.api_prompt()) == (saved, sent), "nothing of the button is kept"
-    one, two = browser.open_page(), browser.open_page()
+    assert (browser.page.evaluate(SAVED), browser.api_prompt()) == (saved, sent), (
+        "nothing of the button is kept"
+    )
+    one = browser.open_page()
+    two = browser.open_page()
     browser.page.close()
     for page in (one, two):
         load(page, workflow)
         waits(page, f"{SAYS}.startsWith('block') && !{hidden}")
 
-    mine, theirs = first.replace(f"9:40 {BALL}", f"9:40 {CROSS}"), f"{first}\n9:45 {CROSS}"
+    mine = first.replace(f"9:40 {BALL}", f"9:40 {CROSS}")
+    theirs = f"{first}\n9:45 {CROSS}"
     browser.write("PromptTimeline", one, prompts=mine)
     one.evaluate(f"{BUTTON}.click()")
     waits(one, f"{STORY_STATUS} === 'The video takes it from 9:40 on.'")
-    waits(one, "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.ariaReadOnly).join() === 'true,false'")
+    waits(
+        one,
+        "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.ariaReadOnly).join() === "
+        "'true,false'",
+    )
     waits(two, f"(text) => {TEXT}.value === text", mine)  # it held nothing else
     waits(two, f"{STORY_STATUS}.startsWith('Another page has changed the story')")
     browser.write("PromptTimeline", two, prompts=theirs)
@@ -76,13 +92,21 @@ def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Bro
     two.close()
     load(one, {**workflow, "id": ID.replace("a", "b")})
     load(one, workflow)
-    waits(one, f"{SAYS}.startsWith('stopped in block') && {PLAYER}.querySelector('video').duration > 1")
+    waits(
+        one,
+        f"{SAYS}.startsWith('stopped in block') && {PLAYER}.querySelector('video').duration > 1",
+    )
 
 
 def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent(browser: Browser):
     server = browser.server
     page = browser.page
-    load(page, as_workflow(browser, growing_graph("pages/killed", 60.0, f"0:00 {BALL}\n0:30 {CROSS}", seed=802)))
+    load(
+        page,
+        as_workflow(
+            browser, growing_graph("pages/killed", 60.0, f"0:00 {BALL}\n0:30 {CROSS}", seed=802)
+        ),
+    )
     browser.look_at(TIMELINE, top=60)
     browser.queue()
     waits(page, f"{SAYS}.startsWith('block 2') && !{BUTTON}.disabled")
@@ -101,13 +125,21 @@ def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent
 
 def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     page = browser.page
-    graph = changed(demo_graph(vae=["demo", 2], filename_prefix="pages/fails", seed=803), "timeline", seconds=1.5)
-    graph = changed(changed(graph, "timeline", prompts=BALL), "video", filename_prefix="pages/twice")
+    graph = changed(
+        demo_graph(vae=["demo", 2], filename_prefix="pages/fails", seed=803),
+        "timeline",
+        seconds=1.5,
+    )
+    graph = changed(
+        changed(graph, "timeline", prompts=BALL), "video", filename_prefix="pages/twice"
+    )
     load(page, as_workflow(browser, changed(graph, "sampler", width=128)))
     browser.queue()
     assert browser.wait_done().startswith("error")
     waits(page, f"{SAYS}.startsWith('failed: the demo model makes videos of 64x64 only')")
-    assert not any("makes videos of 64x64 only" in toast for toast in browser.toasts()), "ComfyUI shows it"
+    assert not any("makes videos of 64x64 only" in toast for toast in browser.toasts()), (
+        "ComfyUI shows it"
+    )
     later = browser.open_page()
     load(later, page.evaluate("app.graph.serialize()"))
     waits(later, f"{SAYS}.startsWith('failed: the demo model')")
@@ -118,19 +150,29 @@ def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     assert browser.wait_done().startswith("error")
     waits(page, f"{SAYS}.startsWith('failed in Prompt Timeline: line 2: 0:05 is after')")
 
-    # a second run of an unchanged graph decodes nothing: the frontend's own player would be an input of its node
+    # a second run of an unchanged graph decodes nothing: the frontend's own player would be an
+    # input of its node
     browser.write("PromptTimeline", prompts=BALL)
     browser.write("Sampler", width=64)
     video = of_widget("DecodeVideo", "player") + "?.element"
     for _ in range(2):
         browser.run()
-        waits(page, f"{SAYS}.startsWith('wrote') && ({video})?.querySelector('video').src.includes('twice_')")
+        waits(
+            page,
+            f"{SAYS}.startsWith('wrote') && "
+            f"({video})?.querySelector('video').src.includes('twice_')",
+        )
     assert len(list(browser.server.output_dir.glob("pages/twice*"))) == 1
 
 
-def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropped_no_later_one(browser: Browser):
-    """The template plays on the sampler; opened again, or from a file of an earlier run, it shows no other video."""
-    page, server = browser.page, browser.server
+def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropped_no_later_one(
+    browser: Browser,
+):
+    """The template plays on the sampler; opened again, or from a file of an earlier run, it shows
+    no other video.
+    """
+    page = browser.page
+    server = browser.server
     template = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
     load(page, template)
     browser.fit_view()
@@ -168,7 +210,10 @@ def check_playhead(page: Page) -> None:
     video = f"{PLAYER}.querySelector('video')"
     page.evaluate(f"() => {{ {video}.pause(); {video}.currentTime = 0.2; }}")
     for bar, second in ((1, 1.3125), (0, 0)):
-        waits(page, f"document.querySelectorAll('.hf-bar')[{1 - bar}].classList.contains('hf-playing')")
+        waits(
+            page,
+            f"document.querySelectorAll('.hf-bar')[{1 - bar}].classList.contains('hf-playing')",
+        )
         page.locator(".hf-bar").nth(bar).click()
         waits(page, f"{video}.currentTime === {second}")
     assert page.locator(".hf-begun").count() == 0, "nothing is rendered now"
@@ -180,7 +225,8 @@ def graph_in(file: Path) -> dict[str, Any]:
         return json.loads(container.metadata["workflow"])
 
 
-# ----------------------------------------------------------------------------------- the story of a running render
+# ---------------------------------------------------------------------------------- the story of a
+# running render
 
 RENDERS = """() => {
   window.__sent = [];
@@ -202,14 +248,17 @@ def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(
     page = browser.page
     page.evaluate(RENDERS)
     browser.load_workflow(FOLDER / "demo.json")
-    page.evaluate(f"() => {{ {TEXT}.value = '0:00 a red ball'; window.__renders(String({TIMELINE}.id)); }}")
+    page.evaluate(
+        f"() => {{ {TEXT}.value = '0:00 a red ball'; window.__renders(String({TIMELINE}.id)); }}"
+    )
     browser.look_at(TIMELINE, top=60)
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 1")
     page.locator(".hf-bar").nth(0).focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Control+a")
     page.keyboard.type("a blue star")
-    page.evaluate("document.querySelector('.hf-live-story input').click()")  # before what was typed is in the text
+    # before what was typed is in the text
+    page.evaluate("document.querySelector('.hf-live-story input').click()")
     page.wait_for_function("window.__sent.length === 1")
     told = page.evaluate("window.__sent[0]")
     assert told["text"] == page.evaluate(f"{TEXT}.value") == "0:00 a blue star"
@@ -235,4 +284,6 @@ def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(
       return [inner.inputs.find((input) => input.name === "prompts").link != null,
         !element.querySelector(".hf-live-story input").disabled];
     }"""
-    assert page.evaluate(shown) == [True, False], "a button that would send a text which is not rendered"
+    assert page.evaluate(shown) == [True, False], (
+        "a button that would send a text which is not rendered"
+    )

@@ -1,4 +1,6 @@
-"""The routes that pages of the editor ask: who is answered, what about another body, what a page is told, and takes."""
+"""The routes that pages of the editor ask: who is answered, what about another body, what a page is
+told, and takes.
+"""
 
 import contextlib
 import io
@@ -8,7 +10,18 @@ from urllib.parse import urlencode
 
 import pytest
 import torch
-from comfy_graphs import CROSS, Graph, changed, demo_graph, growing_graph, node, queued, sampled, saved_latents, text_of
+from comfy_graphs import (
+    CROSS,
+    Graph,
+    changed,
+    demo_graph,
+    growing_graph,
+    node,
+    queued,
+    sampled,
+    saved_latents,
+    text_of,
+)
 from comfy_harness import ComfyServer
 from filelock import FileLock
 from PIL import Image
@@ -16,7 +29,12 @@ from websockets.sync.client import connect
 
 BODY = {"text": "0:00 a\n0:10 b", "seconds": 30.0}
 STORY = {"client_id": "a", "prompt_id": "b", "node_id": "c", "text": "0:00 a"}
-POSTS = {"timeline": BODY, "story": STORY, "takes/label": {"take": "x"}, "takes/delete": {"take": "x"}}
+POSTS = {
+    "timeline": BODY,
+    "story": STORY,
+    "takes/label": {"take": "x"},
+    "takes/delete": {"take": "x"},
+}
 GETS = ("takes", "takes/picture?name=x&number=0", "renders?client=x")
 
 
@@ -37,13 +55,22 @@ def test_the_timeline_is_answered_to_the_own_page_and_to_programs(comfy: ComfySe
     assert asked(comfy, "timeline", BODY | {"text": "0:00 a\n0:35"})[1]["line"] == 2
 
 
-def test_no_route_answers_another_site_or_a_domain_that_is_pointed_at_this_computer(both: ComfyServer):
-    others = [{"Origin": "http://evil.example"}, {"Sec_Fetch_Site": "cross-site"}, {"Sec_Fetch_Site": "same-site"}]
+def test_no_route_answers_another_site_or_a_domain_that_is_pointed_at_this_computer(
+    both: ComfyServer,
+):
+    others = [
+        {"Origin": "http://evil.example"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ]
     for name in ("evil.example", "127.0.0.1.evil.example", "localhost.example"):
         others.append({"Host": f"{name}:{both.port}", "Origin": f"http://{name}:{both.port}"})
     for headers in others:
         for path, body in [*POSTS.items(), *((path, None) for path in GETS)]:
-            assert both.ask(f"/headforcing/{path}", body, "POST" if body else "GET", **headers)[0] == 403, path
+            assert (
+                both.ask(f"/headforcing/{path}", body, "POST" if body else "GET", **headers)[0]
+                == 403
+            ), path
 
 
 def test_a_body_of_another_kind_gets_one_sentence(comfy: ComfyServer):
@@ -61,11 +88,16 @@ def test_a_body_of_another_kind_gets_one_sentence(comfy: ComfyServer):
         for path in ("timeline", "story", "takes/delete"):
             found, got = asked(comfy, path, body, **headers)
             assert (found, list(got)) == (status, ["error"]), (path, body[:40])
-            assert 10 < len(got["error"]) < 150 and "\n" not in got["error"] and "Traceback" not in got["error"]
+            assert (
+                10 < len(got["error"]) < 150
+                and "\n" not in got["error"]
+                and "Traceback" not in got["error"]
+            )
     assert "Traceback" not in comfy.log()[before:]
 
 
-# ------------------------------------------------------------------------------------------------ what pages are told
+# ------------------------------------------------------------------------------------------------
+# what pages are told
 
 
 def registered(server: ComfyServer, client: str, workflow: str = "") -> list[dict[str, Any]]:
@@ -74,9 +106,13 @@ def registered(server: ComfyServer, client: str, workflow: str = "") -> list[dic
 
 
 def test_messages_reach_the_editor_that_asked_and_nobody_else(both: ComfyServer):
-    """What the script in the browser relies on; a script without a player gets ComfyUI's own, see test_nodes_stream."""
-    client, graph = "a-player", growing_graph("player/raw", 4.5, seed=103)
-    address, messages = f"ws://127.0.0.1:{both.port}/ws?clientId=", []
+    """What the script in the browser relies on; a script without a player gets ComfyUI's own, see
+    test_nodes_stream.
+    """
+    client = "a-player"
+    graph = growing_graph("player/raw", 4.5, seed=103)
+    address = f"ws://127.0.0.1:{both.port}/ws?clientId="
+    messages = []
     with (
         connect(address + client, max_size=None, proxy=None) as here,
         connect(address + "other", max_size=None, proxy=None) as other,
@@ -84,7 +120,9 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(both: ComfyServer)
         here.recv(timeout=10)
         assert registered(both, client) == registered(both, "other") == []
         extra = {"extra_pnginfo": {"workflow": {"id": "the-graph", "nodes": []}}}
-        _, answer = both.post("/prompt", {"prompt": graph, "client_id": client, "extra_data": extra})
+        _, answer = both.post(
+            "/prompt", {"prompt": graph, "client_id": client, "extra_data": extra}
+        )
         while (event := json.loads(here.recv(timeout=60)))["type"] != "execution_success":
             if event["type"] == "head_forcing.progress":
                 messages.append(event["data"])
@@ -99,10 +137,18 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(both: ComfyServer)
     sizes = [message["video"]["bytes"] for message in messages if message["state"] == "running"]
     assert sizes == sorted(sizes) and sizes[0] == 0 < sizes[-1]
     pictures = [message for message in messages if "preview" in message]
-    assert pictures and all(message["video"]["bytes"] == 0 for message in pictures), "a preview until there is a video"
-    assert any("prompt 1: a red ball bouncing in the teal… - " in message["text"] for message in messages)
-    assert messages[-1]["state"] == "done" and messages[-1]["text"].startswith("wrote output/player/raw_00001_.mp4")
-    assert output == {"video": [{"filename": "raw_00001_.mp4", "subfolder": "player", "type": "output"}]}
+    assert pictures and all(message["video"]["bytes"] == 0 for message in pictures), (
+        "a preview until there is a video"
+    )
+    assert any(
+        "prompt 1: a red ball bouncing in the teal… - " in message["text"] for message in messages
+    )
+    assert messages[-1]["state"] == "done" and messages[-1]["text"].startswith(
+        "wrote output/player/raw_00001_.mp4"
+    )
+    assert output == {
+        "video": [{"filename": "raw_00001_.mp4", "subfolder": "player", "type": "output"}]
+    }
     assert messages[-1]["files"] == output["video"], "a page that shows another workflow keeps them"
     assert told == [[messages[-1]], []], "what a page that opens the workflow is told"
     for unknown in ("", "nobody", "x" * 5000, "a%00b"):  # only connected editors can register
@@ -110,9 +156,11 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(both: ComfyServer)
             registered(both, unknown)
 
 
-# --------------------------------------------------------------------------------------------------------------- takes
+# -------------------------------------------------------------------------------------------------
+# takes
 
-BALL = "a pink ball circling in the brown plain room"  # a story of this file alone: takes are counted by story
+# a story of this file alone: takes are counted by story
+BALL = "a pink ball circling in the brown plain room"
 GONE = "this take is not there any more"
 
 
@@ -121,7 +169,9 @@ def take_graph(tag: str = "") -> Graph:
     story = f"0:00 {BALL}\n0:00.6 {tag} {CROSS}"
     graph = changed(demo_graph(seed=13_013), "timeline", prompts=story, seconds=2.0)
     del graph["video"]
-    return graph | {"latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/take")}
+    return graph | {
+        "latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/take")
+    }
 
 
 def loaded(server: ComfyServer, run: str) -> torch.Tensor:
@@ -135,7 +185,11 @@ def listed(server: ComfyServer) -> list[str]:
 
 def takes_of(server: ComfyServer) -> list[dict]:
     """What pages are told of the takes of this file's story, the newest first."""
-    return [take for take in server.get_json("/headforcing/takes")["takes"] if BALL[:11] in take["story"]]
+    return [
+        take
+        for take in server.get_json("/headforcing/takes")["takes"]
+        if BALL[:11] in take["story"]
+    ]
 
 
 def picture(server: ComfyServer, run: str, number: object = 0) -> tuple[int, bytes]:
@@ -143,11 +197,20 @@ def picture(server: ComfyServer, run: str, number: object = 0) -> tuple[int, byt
     return server.ask(f"/headforcing/takes/picture?{named}", method="GET")
 
 
-def test_a_seed_makes_a_take_that_is_listed_shown_named_and_deleted_by_names_of_the_list_alone(comfy):
+def test_a_seed_makes_a_take_that_is_listed_shown_named_and_deleted_by_names_of_the_list_alone(
+    comfy,
+):
     first, re_rolled = (queued(comfy, take_graph(tag)) for tag in ("", "[seed 7]"))
-    report, first, second = text_of(re_rolled), *(saved_latents(comfy, each) for each in (first, re_rolled))
-    assert (first[:, :, :3] == second[:, :, :3]).all() and not (first[:, :, 3:6] == second[:, :, 3:6]).all()
-    assert "reused 1 blocks of an earlier render" in report and " seed " in report and " 7 " in report
+    report, first, second = (
+        text_of(re_rolled),
+        *(saved_latents(comfy, each) for each in (first, re_rolled)),
+    )
+    assert (first[:, :, :3] == second[:, :, :3]).all() and not (
+        first[:, :, 3:6] == second[:, :, 3:6]
+    ).all()
+    assert (
+        "reused 1 blocks of an earlier render" in report and " seed " in report and " 7 " in report
+    )
     newest, before = listed(comfy)[:2]
     date, *parts = newest.split(" · ")
     assert len(date) == 16 and parts[:3] == ["take 2", "0:02", "64x64"]
@@ -159,11 +222,18 @@ def test_a_seed_makes_a_take_that_is_listed_shown_named_and_deleted_by_names_of_
     assert (loaded(comfy, before) == first).all()
 
     take, plain = takes_of(comfy)
-    assert (take["value"], take["name"], take["take"], take["pictures"], take["size"]) == (newest, name, 2, 3, "64x64")
+    assert (take["value"], take["name"], take["take"], take["pictures"], take["size"]) == (
+        newest,
+        name,
+        2,
+        3,
+        "64x64",
+    )
     folder, key = name.split("/")
     status, body = picture(comfy, name, 2)
     assert status == 200 and Image.open(io.BytesIO(body)).size == (160, 160)
-    files, outside = sorted(comfy.output_dir.rglob("*")), (f"{folder}/../{name}", f"../head_forcing/{name}")
+    files = sorted(comfy.output_dir.rglob("*"))
+    outside = (f"{folder}/../{name}", f"../head_forcing/{name}")
     for wrong in ("", folder, *outside, "/etc/passwd", "\0/x"):
         assert picture(comfy, wrong)[0] == 404, wrong
     for number in (3, -1, "x", "٣", ""):
@@ -173,15 +243,27 @@ def test_a_seed_makes_a_take_that_is_listed_shown_named_and_deleted_by_names_of_
         return comfy.post(f"/headforcing/takes/{what}", body)[1]
 
     for wrong in ("", None, 7, folder, f"{folder}/", *outside):
-        assert tell("delete", take=wrong) == tell("label", take=wrong, title="x") == {"error": GONE}, wrong
+        assert (
+            tell("delete", take=wrong) == tell("label", take=wrong, title="x") == {"error": GONE}
+        ), wrong
     assert comfy.post("/headforcing/takes/delete", [name]) == (400, {"error": GONE})
     assert sorted(comfy.output_dir.rglob("*")) == files
-    tell("label", take=name, title=f" two\nlines \ud800{'x' * 99}", starred="yes", file="/etc/passwd")
+    tell(
+        "label", take=name, title=f" two\nlines \ud800{'x' * 99}", starred="yes", file="/etc/passwd"
+    )
     labelled = takes_of(comfy)[0]
-    assert labelled["title"] == ("two lines " + "x" * 99)[:60] and not labelled["starred"] and labelled["file"] is None
+    assert (
+        labelled["title"] == ("two lines " + "x" * 99)[:60]
+        and not labelled["starred"]
+        and labelled["file"] is None
+    )
     with FileLock(comfy.output_dir / "head_forcing" / folder / "lock"):
-        assert tell("delete", take=name) == {"error": "the take is not deleted: it is being rendered"}
+        assert tell("delete", take=name) == {
+            "error": "the take is not deleted: it is being rendered"
+        }
     assert take["bytes"] > take["own_bytes"] > 0
-    assert {plain["name"]} == {name, plain["name"]} & {left["name"] for left in tell("delete", take=name)["takes"]}
+    assert {plain["name"]} == {name, plain["name"]} & {
+        left["name"] for left in tell("delete", take=name)["takes"]
+    }
     again = queued(comfy, take_graph())
     assert (saved_latents(comfy, again) == first).all() and "reused 3 blocks" in text_of(again)

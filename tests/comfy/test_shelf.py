@@ -1,4 +1,6 @@
-"""Takes in the browser: chosen by their pictures, and played, compared, restored, named and deleted on the sampler."""
+"""Takes in the browser: chosen by their pictures, and played, compared, restored, named and deleted
+on the sampler.
+"""
 
 import pytest
 from comfy_browser import Browser, of_node, of_player
@@ -6,7 +8,8 @@ from comfy_graphs import CROSS, growing_graph
 
 pytestmark = pytest.mark.slow
 
-BALL = "a pink ball circling in the brown plain room"  # a story of this file alone: takes are counted by story
+# a story of this file alone: takes are counted by story
+BALL = "a pink ball circling in the brown plain room"
 _PLAYED = f"{of_player()}.querySelector('video')"
 _VIDEOS = f"""() => {{
   return [...{of_player()}.querySelectorAll("video")].map((video) => {{
@@ -18,7 +21,8 @@ _VIDEOS = f"""() => {{
 
 
 def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(browser: Browser):
-    page, seed = browser.page, 701
+    page = browser.page
+    seed = 701
     first = f"0:00 {BALL} {seed}\n0:01.5 {CROSS}"
     browser.load_api(growing_graph(f"shelf/of_{seed}", 3.0, first, seed=seed))
     named = f"app.graph.id = '{seed:08}-0000-4000-8000-000000000000'"
@@ -34,7 +38,10 @@ def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(bro
     rows = shelf.locator("[role=listitem]")
     rows.nth(1).wait_for()
     assert rows.count() == 2, "those of this workflow"
-    assert ["Take 2" in rows.nth(0).inner_text(), "Take 1" in rows.nth(1).inner_text()] == [True, True]
+    assert ["Take 2" in rows.nth(0).inner_text(), "Take 1" in rows.nth(1).inner_text()] == [
+        True,
+        True,
+    ]
     assert " MB" in rows.nth(0).inner_text()
 
     def videos() -> list[dict]:
@@ -45,10 +52,15 @@ def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(bro
     shelf.get_by_label("Play Take 1 here").click()
     browser.fit_view()
     (shown,) = videos()
-    assert shown["file"] == f"of_{seed}_00001_.mp4" and shown["duration"] == pytest.approx(3, abs=0.1)
+    assert shown["file"] == f"of_{seed}_00001_.mp4" and shown["duration"] == pytest.approx(
+        3, abs=0.1
+    )
     assert rows.nth(1).get_attribute("aria-current") == "true"
     href = rows.nth(1).locator("a").get_attribute("href")
-    assert f"of_{seed}_00001_.mp4" in href and browser.server.ask(href[href.index("/view") :], method="GET")[0] == 200
+    assert (
+        f"of_{seed}_00001_.mp4" in href
+        and browser.server.ask(href[href.index("/view") :], method="GET")[0] == 200
+    )
 
     shelf.get_by_label("Play Take 2 beside the video").click()
     page.evaluate(f"() => {{ const video = {_PLAYED}; video.pause(); video.currentTime = 1.25; }}")
@@ -72,7 +84,9 @@ def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(bro
     rows.nth(0).get_by_label("Star").click()
     rows.nth(0).get_by_label("Name").fill("the dark one")
     rows.nth(0).get_by_label("Name").press("Enter")
-    page.wait_for_function("document.querySelector('.hf-takes').innerText.includes('Take 2 the dark one')")
+    page.wait_for_function(
+        "document.querySelector('.hf-takes').innerText.includes('Take 2 the dark one')"
+    )
     assert "★" in rows.nth(0).inner_text()
 
     shelf.get_by_label("Delete Take 2 the dark one").click()
@@ -85,7 +99,9 @@ def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(bro
     browser.run()
     assert "reused 5 blocks" in browser.last_report(), "the blocks of the other take are there"
     files = sorted(path.name for path in (browser.server.output_dir / "shelf").glob(f"of_{seed}*"))
-    assert files == [f"of_{seed}_0000{number}_.mp4" for number in (1, 2)], "no second file of a take"
+    assert files == [f"of_{seed}_0000{number}_.mp4" for number in (1, 2)], (
+        "no second file of a take"
+    )
     page.wait_for_function(f"({_VIDEOS})()[0].file === 'of_{seed}_00001_.mp4'")
     assert f"of_{seed}_00001_.mp4 is this video" in page.evaluate(f"{of_player()}.innerText")
     browser.write("PromptTimeline", prompts=first.replace("0:01.5", "0:01.5 [seed 9]"))
@@ -103,7 +119,9 @@ def check_list(browser: Browser) -> None:
     browser.fit_view()
     rows = page.locator(".hf-takes [role=option]")
     rows.nth(1).wait_for()
-    options = browser.server.object_info()["HeadForcingLoadRun"]["input"]["required"]["run"][1]["options"]
+    options = browser.server.object_info()["HeadForcingLoadRun"]["input"]["required"]["run"][1][
+        "options"
+    ]
     assert rows.count() == len(options)
     selected = "document.querySelector('.hf-takes [aria-selected=true]').id"
 
@@ -119,12 +137,17 @@ def check_list(browser: Browser) -> None:
     chosen(1)  # the list follows the widget
 
     page.wait_for_function(
-        "[...document.querySelectorAll('.hf-takes img')].some((image) => image.naturalWidth === 160)"
+        "[...document.querySelectorAll('.hf-takes img')].some((image) => image.naturalWidth === "
+        "160)"
     )
-    shown = page.evaluate("(value) => app.graph.nodes[0].widgets[0].options.getOptionLabel(value)", options[1])
+    shown = page.evaluate(
+        "(value) => app.graph.nodes[0].widgets[0].options.getOptionLabel(value)", options[1]
+    )
     assert shown.startswith("Take ") and "(" not in shown, "without the name of the run"
     (sent,) = browser.api_prompt().values()
     assert sent["inputs"] == {"run": options[1]}
     decode = """() => LiteGraph.createNode("HeadForcingDecodeVideo").widgets
       .find((widget) => widget.name === "run").options.getOptionLabel("64x64 a (%s)")"""
-    assert page.evaluate(decode % options[1].rpartition("(")[2][:-1]) == shown, "the list of the decoder, too"
+    assert page.evaluate(decode % options[1].rpartition("(")[2][:-1]) == shown, (
+        "the list of the decoder, too"
+    )

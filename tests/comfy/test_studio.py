@@ -1,4 +1,6 @@
-"""The studio over a whole session: graph undo after a render, other workflows, reloads, and stories that do not fit."""
+"""The studio over a whole session: graph undo after a render, other workflows, reloads, and stories
+that do not fit.
+"""
 
 import io
 from typing import Any
@@ -11,7 +13,9 @@ from PIL import Image
 
 pytestmark = pytest.mark.slow
 
-_SAMPLER, _STORY, _PLAYER = of_node("Sampler"), of_node("PromptTimeline"), of_player()
+_SAMPLER = of_node("Sampler")
+_STORY = of_node("PromptTimeline")
+_PLAYER = of_player()
 _VIDEO = f"{_PLAYER}?.querySelector('video')"
 _TEXT = of_widget("PromptTimeline", "prompts")
 _TRACKER = "app.extensionManager.workflow.activeWorkflow.changeTracker"
@@ -37,7 +41,9 @@ def rendered(editor: Browser) -> None:
 
 def noted(editor: Browser) -> None:
     """Let the graph's undo see the state of now, as a click does."""
-    editor.page.evaluate(f"() => ({_TRACKER}.captureCanvasState ?? {_TRACKER}.checkState).call({_TRACKER})")
+    editor.page.evaluate(
+        f"() => ({_TRACKER}.captureCanvasState ?? {_TRACKER}.checkState).call({_TRACKER})"
+    )
 
 
 @pytest.mark.repeat("comfy]", "comfy_latest, Nodes 2.0]")
@@ -45,7 +51,8 @@ def noted(editor: Browser) -> None:
 def test_graph_undo_goes_on_after_a_render_and_no_node_changes_its_size(browser: Browser):
     page = browser.page
     opened(browser, seed=300)
-    before, sizes = page.evaluate(f"{_TEXT}.value"), page.evaluate(_SIZES)
+    before = page.evaluate(f"{_TEXT}.value")
+    sizes = page.evaluate(_SIZES)
     noted(browser)
     page.locator(".hf-bar").nth(1).focus()
     page.keyboard.press("ArrowRight")
@@ -83,28 +90,37 @@ def test_another_workflow_shows_nothing_of_the_video_of_this_one(browser: Browse
     page.wait_for_timeout(1500)
     assert page.evaluate("document.querySelector('.hf-playhead').hidden")
     assert page.evaluate("document.querySelector('.hf-rendered').style.width") in ("", "0%")
-    assert page.evaluate("[...document.querySelectorAll('.hf-bar')].map((bar) => bar.style.backgroundImage)") == [
+    assert page.evaluate(
+        "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.style.backgroundImage)"
+    ) == [
         "",
         "",
     ]
-    assert page.evaluate("window.__old.paused || !window.__old.src"), "the video of a node that is gone plays no more"
+    assert page.evaluate("window.__old.paused || !window.__old.src"), (
+        "the video of a node that is gone plays no more"
+    )
 
 
 def colour(page: Any, index: int) -> np.ndarray:
     """The mean colour of a bar's picture."""
     image = page.evaluate(f"document.querySelectorAll('.hf-bar')[{index}].style.backgroundImage")
-    data = page.evaluate("async (url) => [...new Uint8Array(await (await fetch(url)).arrayBuffer())]", image[5:-2])
+    data = page.evaluate(
+        "async (url) => [...new Uint8Array(await (await fetch(url)).arrayBuffer())]", image[5:-2]
+    )
     return np.asarray(Image.open(io.BytesIO(bytes(data))).convert("RGB"), dtype=float).mean((0, 1))
 
 
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
-def test_every_bar_has_the_picture_of_its_own_scene_while_the_video_grows_and_after(browser: Browser):
+def test_every_bar_has_the_picture_of_its_own_scene_while_the_video_grows_and_after(
+    browser: Browser,
+):
     """The ball's room is teal, the cross's navy: by blue against green they are far apart."""
     page = browser.page
     opened(browser, seed=303, seconds=12.0)
     browser.queue()
     page.wait_for_function(
-        "[...document.querySelectorAll('.hf-bar')].every((bar) => bar.style.backgroundImage.startsWith('url'))"
+        "[...document.querySelectorAll('.hf-bar')].every((bar) => "
+        "bar.style.backgroundImage.startsWith('url'))"
     )
     growing = [colour(page, index) for index in range(2)]
     assert browser.wait_done() == "success"
@@ -175,7 +191,9 @@ def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser)
     before = page.evaluate(f"{_TEXT}.value")
     page.locator(".hf-bar").nth(0).focus()
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.selectionStart") == len(BALL), "the cursor stands behind the words"
+    assert page.evaluate("document.activeElement.selectionStart") == len(BALL), (
+        "the cursor stands behind the words"
+    )
     page.locator(".hf-tools input[value='Add']").click()
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
     assert page.evaluate("document.activeElement.className") == "hf-text"
@@ -195,7 +213,9 @@ def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser)
 
     # what was typed is undone in the field; after it the steps of the editor
     page.keyboard.type("words")
-    page.wait_for_function(f"{_TEXT}.value.endsWith(' words') || {_TEXT}.value.includes(' words\\n')")
+    page.wait_for_function(
+        f"{_TEXT}.value.endsWith(' words') || {_TEXT}.value.includes(' words\\n')"
+    )
     page.wait_for_timeout(1100)  # else one step of the editor
     seen = []
     for _ in range(12):
@@ -206,7 +226,9 @@ def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser)
             break
     assert seen[-1] == before, seen
     spoken = {line.partition(" ")[2] for text in seen for line in text.split("\n")}
-    assert spoken <= {BALL, CROSS, "a pasted prompt", "New prompt", "word", "wor", "wo", "w"}, spoken
+    assert spoken <= {BALL, CROSS, "a pasted prompt", "New prompt", "word", "wor", "wo", "w"}, (
+        spoken
+    )
 
 
 @pytest.mark.repeat("comfy]")
@@ -251,7 +273,9 @@ def test_a_dropped_video_brings_its_workflow_and_plays(browser: Browser):
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
 def test_the_demo_offers_no_draft_and_says_why(browser: Browser):
     opened(browser)
-    browser.page.wait_for_function("document.querySelector('.hf-shelf input[value=draft]').disabled")
+    browser.page.wait_for_function(
+        "document.querySelector('.hf-shelf input[value=draft]').disabled"
+    )
     assert "64x64" in browser.page.get_attribute(".hf-shelf input[value=draft]", "title")
     browser.page.evaluate(f"""() => {{
       const between = LiteGraph.createNode("ModelSamplingSD3");
@@ -260,7 +284,9 @@ def test_the_demo_offers_no_draft_and_says_why(browser: Browser):
       between.connect(0, {_SAMPLER}, {_SAMPLER}.findInputSlot("model"));
     }}""")
     browser.page.wait_for_timeout(1200)
-    assert browser.page.locator(".hf-shelf input[value=draft]").is_disabled(), "also behind other nodes"
+    assert browser.page.locator(".hf-shelf input[value=draft]").is_disabled(), (
+        "also behind other nodes"
+    )
 
 
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
@@ -268,11 +294,15 @@ def test_thirty_prompts_have_bars_that_can_be_hit(browser: Browser):
     prompts = "\n".join(f"{number // 6}:{number % 6}0 scene {number}" for number in range(30))
     browser.load_api(growing_graph("studio/thirty", seconds=300.0, prompts=prompts))
     browser.page.wait_for_function("document.querySelectorAll('.hf-bar').length === 30")
-    widths = browser.page.evaluate("[...document.querySelectorAll('.hf-bar')].map((bar) => bar.offsetWidth)")
+    widths = browser.page.evaluate(
+        "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.offsetWidth)"
+    )
     assert sorted(widths)[15] >= 30
     browser.look_at(of_node("PromptTimeline"))
     for index in (0, 2, 29):
         bar = browser.page.locator(".hf-bar").nth(index)
         bar.scroll_into_view_if_needed()
         bar.click()
-        assert browser.page.evaluate("document.activeElement.value") == f"scene {index}", "not an edge beside it"
+        assert browser.page.evaluate("document.activeElement.value") == f"scene {index}", (
+            "not an edge beside it"
+        )

@@ -8,7 +8,8 @@ from comfy_browser import Browser, of_node, of_widget
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 STORY = "0:00 a red ball\n0:10 [blend 2] a <img src=x onerror=alert(1)> star\n0:20 a cyan ring"
-NODE, TEXT = of_node("PromptTimeline"), of_widget("PromptTimeline", "prompts")
+NODE = of_node("PromptTimeline")
+TEXT = of_widget("PromptTimeline", "prompts")
 EDITORS = """async () => {
   const style = [...document.querySelectorAll("link")].find(({ href }) => href.endsWith("/timeline.css"));
   window.__editors = (await import(new URL("../shared.js", style.href))).editors;
@@ -19,14 +20,17 @@ class Editor:
     """The timeline of the first Prompt Timeline node on a page."""
 
     def __init__(self, browser: Browser):
-        self.page, self.browser = browser.page, browser
+        self.page = browser.page
+        self.browser = browser
         self.bars, self.status = self.page.locator(".hf-bar"), self.page.locator(".hf-status")
 
     def text(self) -> str:
         return self.page.evaluate(f"{TEXT}.value")
 
     def write(self, text: str) -> None:
-        """Change the text widget as typing in it does, to a story; its bars are there when this ends."""
+        """Change the text widget as typing in it does, to a story; its bars are there when this
+        ends.
+        """
         self.browser.write("PromptTimeline", prompts=text)
         self.page.evaluate(EDITORS)
         self.page.wait_for_function(f"window.__editors.get({NODE}).isCurrent")
@@ -41,27 +45,41 @@ class Editor:
         self.waits_for(text)
 
     def waits_for_bars(self, *words: str) -> None:
-        script = "(all) => JSON.stringify([...document.querySelectorAll('.hf-bar')].map((bar) => bar.value)) === all"
-        self.page.wait_for_function(script, arg=json.dumps(words, separators=(",", ":"), ensure_ascii=False))
+        script = (
+            "(all) => JSON.stringify([...document.querySelectorAll('.hf-bar')].map((bar) => "
+            "bar.value)) === all"
+        )
+        self.page.wait_for_function(
+            script, arg=json.dumps(words, separators=(",", ":"), ensure_ascii=False)
+        )
 
     def focus_bar(self, index: int, *words: str) -> None:
-        """Focus a bar once the bars show the text: one that is drawn anew loses the focus, and a key meets nothing."""
+        """Focus a bar once the bars show the text: one that is drawn anew loses the focus, and a
+        key meets nothing.
+        """
         self.waits_for_bars(*words)
         self.bars.nth(index).focus()
 
     def shows(self, words: str) -> None:
         """Wait until the line below the bars, or its tooltip, says this."""
-        status = "(({ textContent, title }) => `${textContent} ${title}`)(document.querySelector('.hf-status'))"
+        status = (
+            "(({ textContent, title }) => `${textContent} "
+            "${title}`)(document.querySelector('.hf-status'))"
+        )
         script = f"(words) => {status}.includes(words)"
         self.page.wait_for_function(script, arg=words)
 
     def seconds(self) -> float:
-        return self.page.evaluate(f"{NODE}.widgets.find((widget) => widget.name === 'seconds').value")
+        return self.page.evaluate(
+            f"{NODE}.widgets.find((widget) => widget.name === 'seconds').value"
+        )
 
     def drag_bar(self, index: int, seconds: float, length: float, drop: bool = True) -> None:
         """Drag a prompt by so many seconds."""
-        bar, track = self.bars.nth(index).bounding_box(), self.page.locator(".hf-track").bounding_box()
-        x, y = bar["x"] + bar["width"] / 2, bar["y"] + 10
+        bar = self.bars.nth(index).bounding_box()
+        track = self.page.locator(".hf-track").bounding_box()
+        x = bar["x"] + bar["width"] / 2
+        y = bar["y"] + 10
         self.drag_mouse((x, y), (x + track["width"] * seconds / length, y))
         if drop:
             self.page.mouse.up()
@@ -84,11 +102,15 @@ class Editor:
 @pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_a_story_is_edited_on_the_timeline(browser):
     """Every way of changing a story, one after the other, in one editor."""
-    saved = {node["type"]: node for node in json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))["nodes"]}
+    saved = {
+        node["type"]: node
+        for node in json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))["nodes"]
+    }
     before = saved["HeadForcingPromptTimeline"]
     browser.load_workflow(FOLDER / "demo.json")
     browser.look_at(NODE, scale=1.1)
-    editor, page = Editor(browser), browser.page
+    editor = Editor(browser)
+    page = browser.page
     editor.bars.nth(5).wait_for()
 
     # the editor is no part of a file: what was loaded is saved again, and nothing of it is sent
@@ -96,7 +118,16 @@ def test_a_story_is_edited_on_the_timeline(browser):
     assert after["widgets_values"] == before["widgets_values"]
     assert [slot["name"] for slot in after["inputs"]] == [slot["name"] for slot in before["inputs"]]
     assert abs(page.evaluate(f"{NODE}.size[1]") - list(before["size"])[1]) <= 10
-    own = {"clip", "prompts", "seconds", "shared_prompt", "switch", "blend_blocks", "re_anchor", "model_family"}
+    own = {
+        "clip",
+        "prompts",
+        "seconds",
+        "shared_prompt",
+        "switch",
+        "blend_blocks",
+        "re_anchor",
+        "model_family",
+    }
     assert set(browser.sent("PromptTimeline")) == own
 
     # the text changes the bars; words of others stay words
@@ -104,7 +135,8 @@ def test_a_story_is_edited_on_the_timeline(browser):
     editor.waits_for_bars("a red ball", "a <img src=x onerror=alert(1)> star", "a cyan ring")
     assert page.locator(".hf-timeline img").count() == 0 and browser.alerts == []
 
-    # a drag changes one time of the text, to a block, and nothing else; undo brings back even the way it was written
+    # a drag changes one time of the text, to a block, and nothing else; undo brings back even the
+    # way it was written
     editor.drag(2, 30.2, 60.5625)
     dragged = STORY.replace("0:20 ", "0:30.562 ")
     editor.waits_for(dragged)
@@ -113,7 +145,9 @@ def test_a_story_is_edited_on_the_timeline(browser):
     editor.press("Control+Shift+z", dragged)
     editor.press("Control+z", STORY)
     page.wait_for_timeout(300)
-    assert page.evaluate("document.activeElement.value") == "a cyan ring", "the graph's own undo rebuilt the node"
+    assert page.evaluate("document.activeElement.value") == "a cyan ring", (
+        "the graph's own undo rebuilt the node"
+    )
 
     # the keyboard alone: move by a block and by ten, edit words, remove
     page.keyboard.press("ArrowRight")
@@ -146,7 +180,9 @@ def test_a_story_is_edited_on_the_timeline(browser):
     assert page.locator(".hf-text").input_value() == words[1]
 
     # Run from the keyboard takes along the letter that was typed last
-    page.evaluate(f"window.__run = []; app.queuePrompt = () => window.__run.push({TEXT}.value); undefined")
+    page.evaluate(
+        f"window.__run = []; app.queuePrompt = () => window.__run.push({TEXT}.value); undefined"
+    )
     page.keyboard.press("Enter")
     page.keyboard.press("End")
     page.keyboard.type("!")
@@ -178,7 +214,9 @@ def test_a_story_is_edited_on_the_timeline(browser):
     page.get_by_label("Split this prompt in two").click()
     editor.waits_for(moved + "\n0:44.812 a cyan ring")
     page.get_by_label("Add a prompt").click()
-    editor.waits_for_bars("a red ball", "6:00 pm, [flush] it - rains!", "a cyan ring", "a cyan ring", "New prompt")
+    editor.waits_for_bars(
+        "a red ball", "6:00 pm, [flush] it - rains!", "a cyan ring", "a cyan ring", "New prompt"
+    )
 
     # a text that is no timeline is left alone, and says why
     broken = "0:00 a\n0:10 [flsh] b"
@@ -193,10 +231,16 @@ def test_a_story_is_edited_on_the_timeline(browser):
     editor.focus_bar(1, "a", "b", "c")
     for _ in range(12):
         page.keyboard.press("+")
-    widened = "(({ scrollWidth, clientWidth }) => scrollWidth / clientWidth)(document.querySelector('.hf-scroll'))"
+    widened = (
+        "(({ scrollWidth, clientWidth }) => scrollWidth / "
+        "clientWidth)(document.querySelector('.hf-scroll'))"
+    )
     assert page.evaluate(widened) > 10
-    box, scroll = editor.bars.nth(1).bounding_box(), page.locator(".hf-scroll").bounding_box()
-    assert scroll["x"] <= box["x"] < scroll["x"] + scroll["width"], "the selected prompt stays in view"
+    box = editor.bars.nth(1).bounding_box()
+    scroll = page.locator(".hf-scroll").bounding_box()
+    assert scroll["x"] <= box["x"] < scroll["x"] + scroll["width"], (
+        "the selected prompt stays in view"
+    )
     assert box["width"] > 20, "a block is wide enough to grasp"
     page.keyboard.press("0")
     assert page.evaluate(widened) == 1
@@ -218,12 +262,14 @@ def test_scenes_are_segments(browser):
     """Whole prompts are dragged, copied and moved on, in the text and back with undo."""
     browser.load_workflow(FOLDER / "demo.json")
     browser.look_at(NODE, scale=1.1)
-    editor, page = Editor(browser), browser.page
+    editor = Editor(browser)
+    page = browser.page
     story = "0:00 a\n0:10 [flush] b\n0:20 c\n0:40 [recall 2] d"
     editor.write(story)
     editor.waits_for_bars("a", "b", "c", "d")
 
-    # a prompt is dragged past another: both keep their lengths, a recall its scene; a click still opens
+    # a prompt is dragged past another: both keep their lengths, a recall its scene; a click still
+    # opens
     editor.drag_bar(1, 25, 60.5625, drop=False)
     editor.waits_for_bars("a", "c", "b", "d")
     assert editor.text() == story
@@ -232,9 +278,13 @@ def test_scenes_are_segments(browser):
     editor.waits_for_bars("a", "b", "c", "d")
     editor.drag_bar(1, 25, 60.5625)
     editor.waits_for("0:00 a\n0:10.312 c\n0:30.562 [flush] b\n0:40 [recall 3] d")
-    assert page.evaluate("document.activeElement.value") == "b" and page.locator(".hf-panel").is_hidden()
+    assert (
+        page.evaluate("document.activeElement.value") == "b"
+        and page.locator(".hf-panel").is_hidden()
+    )
     editor.press("Control+z", story)
-    # in front of all: the first has nothing to switch from, and no scene comes back before it is there
+    # in front of all: the first has nothing to switch from, and no scene comes back before it is
+    # there
     editor.drag_bar(3, -50, 60.5625)
     editor.waits_for("0:00.000 d\n0:20.062 a\n0:30.562 [flush] b\n0:40.312 c")
     editor.press("Control+z", story)
@@ -258,14 +308,18 @@ def test_scenes_are_segments(browser):
     editor.drag(1, 15.56, 60.5625)
     page.keyboard.up("Control")
     editor.waits_for(rippled)
-    editor.press("Control+ArrowLeft", "0:00 a\n0:14.812 [flush] b\n0:24.562 c\n0:44.812 [recall 2] d")
+    editor.press(
+        "Control+ArrowLeft", "0:00 a\n0:14.812 [flush] b\n0:24.562 c\n0:44.812 [recall 2] d"
+    )
 
     # a copy makes the video longer
     editor.write(story)
     browser.write("PromptTimeline", seconds=60)
     editor.shows("81 blocks")
     editor.focus_bar(1, "a", "b", "c", "d")
-    editor.press("d", "0:00 a\n0:10 [flush] b\n0:20.062 [flush] b\n0:29.812 c\n0:50.062 [recall 2] d")
+    editor.press(
+        "d", "0:00 a\n0:10 [flush] b\n0:20.062 [flush] b\n0:29.812 c\n0:50.062 [recall 2] d"
+    )
     assert editor.seconds() == 69.75
     editor.press("Control+z", story)
 

@@ -1,4 +1,6 @@
-"""The pack's widgets in a real browser: their order, graph undo, the properties panel, app mode and subgraphs."""
+"""The pack's widgets in a real browser: their order, graph undo, the properties panel, app mode and
+subgraphs.
+"""
 
 import json
 import re
@@ -15,7 +17,8 @@ from workflow_graphs import WORKFLOWS
 
 FOLDER = Path(__file__).resolve().parents[2]
 DEMO = FOLDER / "workflows" / "demo.json"
-NODE, TEXT = of_node("PromptTimeline"), of_widget("PromptTimeline", "prompts")
+NODE = of_node("PromptTimeline")
+TEXT = of_widget("PromptTimeline", "prompts")
 BARS = "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.value).join()"
 NEW_NODES = """() => ["PromptTimeline", "LoadRun", "Sampler"].map((name) =>
   LiteGraph.createNode(`HeadForcing${name}`).widgets.map((widget) => widget.name))"""
@@ -33,7 +36,8 @@ def note_change(browser: Browser) -> None:
           (changeTracker.captureCanvasState ?? changeTracker.checkState).call(changeTracker);
         }"""
     )
-    browser.page.wait_for_timeout(200)  # the newest frontend counts what follows at once to the same change
+    # the newest frontend counts what follows at once to the same change
+    browser.page.wait_for_timeout(200)
 
 
 @pytest.mark.slow
@@ -41,7 +45,10 @@ def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(browser: B
     """Browsers load the files at once and run them as they come."""
     page = browser.page
     ours = [name for name in browser.server.get_json("/extensions") if PACK_FOLDER in name]
-    others = f"performance.getEntriesByType('resource').filter((each) => each.name.includes('{PACK_FOLDER}')"
+    others = (
+        "performance.getEntriesByType('resource').filter((each) => "
+        f"each.name.includes('{PACK_FOLDER}')"
+    )
     others += f" && each.name.endsWith('.js')).length >= {len(ours) - 1}"
     found: list[Any] = []
     for late in ("fold_advanced", "timeline", "player"):
@@ -59,8 +66,12 @@ def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(browser: B
 
 
 @pytest.mark.slow
-def test_graph_undo_keeps_the_bars_with_their_text_and_an_edit_that_cannot_be_taken_says_so(browser: Browser):
-    """The graph's undo makes all nodes anew; Nodes 2.0 keeps the elements of the old ones on the page."""
+def test_graph_undo_keeps_the_bars_with_their_text_and_an_edit_that_cannot_be_taken_says_so(
+    browser: Browser,
+):
+    """The graph's undo makes all nodes anew; Nodes 2.0 keeps the elements of the old ones on the
+    page.
+    """
     page = browser.page
     browser.load_workflow(DEMO)
     browser.look_at(NODE)
@@ -79,7 +90,8 @@ def test_graph_undo_keeps_the_bars_with_their_text_and_an_edit_that_cannot_be_ta
     page.wait_for_function(f"{TEXT}.value === '0:00 one\\n0:20.812 two'")
     assert page.locator(".hf-timeline").count() == 1
 
-    # bars show where they differ; an edit of a text that another script has changed in the same moment is refused
+    # bars show where they differ; an edit of a text that another script has changed in the same
+    # moment is refused
     story = "0:00 a red ball in the teal room\n0:10 a red ball in the navy room\n0:20 a star"
     browser.write("PromptTimeline", prompts=story)
     shows(browser, "… teal room,… navy room,a star")
@@ -91,7 +103,9 @@ def test_graph_undo_keeps_the_bars_with_their_text_and_an_edit_that_cannot_be_ta
           document.activeElement.dispatchEvent(pressed);
         }}"""
     )
-    page.wait_for_function("document.querySelector('.hf-status').textContent.includes('was changed elsewhere')")
+    page.wait_for_function(
+        "document.querySelector('.hf-status').textContent.includes('was changed elsewhere')"
+    )
     shows(browser, "one,two")
 
 
@@ -121,9 +135,12 @@ PREFIX = "made/%date:yyyy-MM-dd%/%HeadForcingSampler.seed%-%width%"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("browser", ["comfy_floor", "comfy", "comfy_latest, Nodes 2.0"], indirect=True)
+@pytest.mark.parametrize(
+    "browser", ["comfy_floor", "comfy", "comfy_latest, Nodes 2.0"], indirect=True
+)
 def test_a_prefix_is_filled_in_as_that_of_comfyuis_save_nodes_and_its_text_stays(browser: Browser):
-    page, graph = browser.page, demo_graph(filename_prefix=PREFIX, seed=7)
+    page = browser.page
+    graph = demo_graph(filename_prefix=PREFIX, seed=7)
     outputs = {"video": ["demo", 0], "filename_prefix": PREFIX}
     graph["finish"] = node("HeadForcingFinishVideo", **outputs, multiplier=2)
     graph["save"] = node("SaveVideo", **outputs, format="auto", codec="auto")
@@ -143,15 +160,19 @@ def test_a_prefix_is_filled_in_as_that_of_comfyuis_save_nodes_and_its_text_stays
     browser.load_workflow(FOLDER / "subgraphs" / f"{BLUEPRINT}.json")
     face = "app.graph.nodes[0].widgets.find((widget) => widget.name === 'filename_prefix')"
     page.evaluate(f"(prefix) => {{ {face}.value = prefix; }}", PREFIX)
-    assert re.fullmatch(r"made/20\d\d-\d\d-\d\d/\d+-%width%", browser.sent("Sampler")["filename_prefix"])
+    assert re.fullmatch(
+        r"made/20\d\d-\d\d-\d\d/\d+-%width%", browser.sent("Sampler")["filename_prefix"]
+    )
     assert page.evaluate(f"{face}.value") == PREFIX
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
 def test_the_app_has_its_controls_and_the_timeline_in_place_of_the_text(browser: Browser):
-    page, app = browser.page, WORKFLOWS["minute_video_app"]
-    file, numbers = FOLDER / "workflows" / "minute_video_app.json", numbers_of(app)
+    page = browser.page
+    app = WORKFLOWS["minute_video_app"]
+    file = FOLDER / "workflows" / "minute_video_app.json"
+    numbers = numbers_of(app)
     assert json.loads(file.read_text(encoding="utf-8"))["extra"]["linearData"] == {
         "inputs": [[numbers[node], widget] for node, widget in app.controls],
         "outputs": [numbers[node] for node in app.results],
@@ -159,12 +180,16 @@ def test_the_app_has_its_controls_and_the_timeline_in_place_of_the_text(browser:
     browser.load_workflow(file)
     controls = page.locator("[data-testid=app-mode-widget-item]")
     controls.locator(".hf-bar").nth(5).wait_for()
-    assert controls.count() == len(app.controls) and controls.get_by_text("0:10").count() == 1, "its ruler, and no text"
+    assert controls.count() == len(app.controls) and controls.get_by_text("0:10").count() == 1, (
+        "its ruler, and no text"
+    )
     if page.get_by_role("button", name="Skip").count():  # a tour of the newest frontend
         page.get_by_role("button", name="Skip").click()
     controls.locator(".hf-bar").nth(1).click()
     page.locator(".hf-text").fill("A snail")
-    page.wait_for_function("app.graph.nodes.some((node) => node.widgets?.[0]?.value?.includes?.('0:10 A snail\\n'))")
+    page.wait_for_function(
+        "app.graph.nodes.some((node) => node.widgets?.[0]?.value?.includes?.('0:10 A snail\\n'))"
+    )
     # back in the graph its node has it again
     page.evaluate("() => app.extensionManager.command.execute('Comfy.ToggleLinear')")
     controls.first.wait_for(state="detached")
@@ -174,7 +199,8 @@ def test_the_app_has_its_controls_and_the_timeline_in_place_of_the_text(browser:
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_a_subgraph_shows_the_timeline_of_the_text_on_its_face(browser: Browser):
-    page, face = browser.page, "app.graph.nodes[0]"
+    page = browser.page
+    face = "app.graph.nodes[0]"
     browser.load_workflow(FOLDER / "subgraphs" / f"{BLUEPRINT}.json")
     page.keyboard.press("Escape")  # the oldest frontend lists missing models
     browser.look_at(face)
@@ -186,7 +212,9 @@ def test_a_subgraph_shows_the_timeline_of_the_text_on_its_face(browser: Browser)
     def waits_for(text: str) -> None:
         page.wait_for_function(f"(text) => {value('prompts')} === text", arg=text)
 
-    assert len(page.evaluate(f"{face}.serialize().widgets_values")) == 9, "the timeline is not saved"
+    assert len(page.evaluate(f"{face}.serialize().widgets_values")) == 9, (
+        "the timeline is not saved"
+    )
     moved = page.evaluate(value("prompts")).replace("0:10 ", "0:11.062 ")
     page.wait_for_timeout(500)
     page.locator(".hf-bar").nth(1).click()
@@ -200,38 +228,92 @@ def test_a_subgraph_shows_the_timeline_of_the_text_on_its_face(browser: Browser)
     assert (sent["prompts"], sent["seconds"]) == (moved, 60)
 
     # what was edited is there when the file is opened again
-    page.evaluate("async () => app.loadGraphData(JSON.parse(JSON.stringify((await app.graphToPrompt()).workflow)))")
+    page.evaluate(
+        "async () => app.loadGraphData(JSON.parse(JSON.stringify((await "
+        "app.graphToPrompt()).workflow)))"
+    )
     waits_for(moved)
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 6")
 
 
 def earlier_options() -> dict[str, Any]:
-    """A graph of an earlier version: Head Forcing Options with the three inputs that are gone, and a linked text."""
-    values = ["longlive", "longlive", "1, 0.5", 4, 6, 0.5, 2, "profile", 0.8, 0.5, "prompt", "window_frames=9"]
-    names = ["method", "model_family", "sigmas", "episodic_frames", "recent_frames", "novelty_threshold"]
-    names += ["memory_every_blocks", "roles", "sink_gate", "rope_jitter", "compression", "method_options"]
-    inputs = [{"name": name, "type": "STRING", "widget": {"name": name}, "link": None} for name in names]
+    """A graph of an earlier version: Head Forcing Options with the three inputs that are gone, and
+    a linked text.
+    """
+    values = [
+        "longlive",
+        "longlive",
+        "1, 0.5",
+        4,
+        6,
+        0.5,
+        2,
+        "profile",
+        0.8,
+        0.5,
+        "prompt",
+        "window_frames=9",
+    ]
+    names = [
+        "method",
+        "model_family",
+        "sigmas",
+        "episodic_frames",
+        "recent_frames",
+        "novelty_threshold",
+    ]
+    names += [
+        "memory_every_blocks",
+        "roles",
+        "sink_gate",
+        "rope_jitter",
+        "compression",
+        "method_options",
+    ]
+    inputs = [
+        {"name": name, "type": "STRING", "widget": {"name": name}, "link": None} for name in names
+    ]
     inputs[-1]["link"] = 1
     options = {"id": 1, "type": "HeadForcingOptions", "inputs": inputs, "widgets_values": values}
     text = {"id": 2, "type": "PrimitiveString", "widgets_values": ["sink_frames=1"]}
-    text |= {"inputs": [], "outputs": [{"name": "STRING", "type": "STRING", "links": [1], "slot_index": 0}]}
+    text |= {
+        "inputs": [],
+        "outputs": [{"name": "STRING", "type": "STRING", "links": [1], "slot_index": 0}],
+    }
     options["outputs"] = [{"name": "options", "type": "HEAD_FORCING_OPTIONS", "links": None}]
     place = {"flags": {}, "mode": 0, "properties": {}, "size": [300, 400]}
-    nodes = [{**each, **place, "order": 0, "pos": [400 * each["id"], 0]} for each in (options, text)]
+    nodes = [
+        {**each, **place, "order": 0, "pos": [400 * each["id"], 0]} for each in (options, text)
+    ]
     links = [[1, 2, 0, 1, len(names) - 1, "STRING"]]
-    return {"last_node_id": 2, "last_link_id": 1, "nodes": nodes, "links": links, "groups": [], "version": 0.4}
+    return {
+        "last_node_id": 2,
+        "last_link_id": 1,
+        "nodes": nodes,
+        "links": links,
+        "groups": [],
+        "version": 0.4,
+    }
 
 
 @pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest"], indirect=True)
-def test_options_saved_by_an_earlier_version_open_with_every_other_value_at_its_place(browser: Browser):
+def test_options_saved_by_an_earlier_version_open_with_every_other_value_at_its_place(
+    browser: Browser,
+):
     browser.page.evaluate("(graph) => app.loadGraphData(graph)", earlier_options())
     browser.page.wait_for_timeout(300)
     sent = browser.sent("Options")
     assert sent.pop("method_options") == ["2", 0]
     assert sent == {
-        "method": "longlive", "model_family": "longlive", "sigmas": "1, 0.5", "episodic_frames": 4, "recent_frames": 6,
-        "novelty_threshold": 0.5, "memory_every_blocks": 2, "roles": "profile",
-    }  # fmt: skip
+        "method": "longlive",
+        "model_family": "longlive",
+        "sigmas": "1, 0.5",
+        "episodic_frames": 4,
+        "recent_frames": 6,
+        "novelty_threshold": 0.5,
+        "memory_every_blocks": 2,
+        "roles": "profile",
+    }
     assert browser.widgets("HeadForcingOptions")["method_options"] == "window_frames=9"
     saved = browser.page.evaluate("() => app.graph.serialize()")
     browser.page.evaluate("(graph) => app.loadGraphData(graph)", saved)

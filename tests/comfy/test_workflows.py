@@ -1,4 +1,6 @@
-"""The shipped workflows, opened in the real editor as a user would, on the oldest and the newest tested ComfyUI."""
+"""The shipped workflows, opened in the real editor as a user would, on the oldest and the newest
+tested ComfyUI.
+"""
 
 import json
 import re
@@ -44,7 +46,10 @@ def test_the_note_reads_in_both_renderers_and_links_to_every_file(name):
     if name not in RUNNABLE:
         files = {str(value) for node in nodes for value in node.get("widgets_values") or ()}
         for model in models_of(files).values():
-            assert f"[{model['name']}]({model['url']})" in note and f"models/{model['directory']}" in note
+            assert (
+                f"[{model['name']}]({model['url']})" in note
+                and f"models/{model['directory']}" in note
+            )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,32 +58,45 @@ def test_wires_run_from_left_to_right_between_few_nodes_with_titles_in_groups(na
     nodes = {node["id"]: node for node in graph["nodes"]}
     for _, source, _, target, _, kind in graph["links"]:
         right = nodes[source]["pos"][0] + nodes[source]["size"][0]
-        assert right < nodes[target]["pos"][0], f"{kind} from {nodes[source]['type']} to {nodes[target]['type']}"
+        assert right < nodes[target]["pos"][0], (
+            f"{kind} from {nodes[source]['type']} to {nodes[target]['type']}"
+        )
     boxes = [box_of(node["pos"], node["size"]) for node in nodes.values()]
     groups = [box_of_group(group["bounding"]) for group in graph["groups"]]
     assert overlapping(boxes) == overlapping(groups) == []
-    assert [node["type"] for node, box in zip(nodes.values(), boxes, strict=True)
-            if not any(inside(box, group) for group in groups)] == ["MarkdownNote"]  # fmt: skip
+    assert [
+        node["type"]
+        for node, box in zip(nodes.values(), boxes, strict=True)
+        if not any(inside(box, group) for group in groups)
+    ] == ["MarkdownNote"]
     assert all(group["title"] and group["color"] for group in graph["groups"])
     titles = [node.get("title", node["type"]) for node in nodes.values()]
     assert len(set(titles)) == len(titles) < 14 and not {"PreviewImage", "PreviewAny"} & set(titles)
 
 
 def test_every_node_names_its_pack_and_every_loader_the_source_of_its_file():
-    version = re.search(r'^version = "(.+)"$', (FOLDER.parent / "pyproject.toml").read_text(), re.MULTILINE)
+    version = re.search(
+        r'^version = "(.+)"$', (FOLDER.parent / "pyproject.toml").read_text(), re.MULTILINE
+    )
     assert version and PACK == ("headforcing", version[1])
     loaders = set()
     for name in NAMES:
         for node in graph_of(name)["nodes"]:
-            kind, properties = node["type"], node["properties"]
+            kind = node["type"]
+            properties = node["properties"]
             if kind == "MarkdownNote":
                 continue
             ours = kind.startswith("HeadForcing")
-            assert (properties["cnr_id"], properties["ver"]) == (PACK if ours else CORE), (name, kind)
+            assert (properties["cnr_id"], properties["ver"]) == (PACK if ours else CORE), (
+                name,
+                kind,
+            )
             if kind in {model["node"] for model in MODELS}:
                 (model,) = properties["models"]
                 assert model == models_of({model["name"]})[kind]
-                assert model["name"] == node["widgets_values"][0] == model["url"].rpartition("/")[2], (name, kind)
+                assert (
+                    model["name"] == node["widgets_values"][0] == model["url"].rpartition("/")[2]
+                ), (name, kind)
                 loaders.add((kind, model["directory"]))
     assert loaders == {(model["node"], model["directory"]) for model in MODELS}
 
@@ -89,12 +107,17 @@ def inputs_of(kind: str, known: dict[str, Any]) -> dict[str, Any]:
 
 
 def problems(prompt: dict[str, Any], known: dict[str, Any]) -> list[str]:
-    """What the server would refuse: missing inputs, links of the wrong type, values not in a list."""
+    """What the server would refuse: missing inputs, links of the wrong type, values not in a
+    list.
+    """
     found = []
     for node in prompt.values():
-        kind, given = node["class_type"], node["inputs"]
+        kind = node["class_type"]
+        given = node["inputs"]
         required = known[kind]["input"].get("required", {}).items()
-        missing = {name for name, spec in required if not str(spec[0]).startswith("COMFY_")} - set(given)
+        missing = {name for name, spec in required if not str(spec[0]).startswith("COMFY_")} - set(
+            given
+        )
         found += [f"{kind}: {name} is missing" for name in missing]
         specs = inputs_of(kind, known)
         for name, value in given.items():
@@ -113,13 +136,16 @@ def problems(prompt: dict[str, Any], known: dict[str, Any]) -> list[str]:
 
 
 def unexplained(prompt: dict[str, Any], name: str, known: dict[str, Any]) -> list[str]:
-    """Values of our nodes that are neither what a new node has nor what the description of the workflow says."""
+    """Values of our nodes that are neither what a new node has nor what the description of the
+    workflow says.
+    """
     found = []
     for described, number in numbers_of(WORKFLOWS[name]).items():
         node = prompt.get(str(number))
         if node is None or not node["class_type"].startswith("HeadForcing"):
             continue
-        specs, given = inputs_of(node["class_type"], known), WORKFLOWS[name].nodes[described].inputs
+        specs = inputs_of(node["class_type"], known)
+        given = WORKFLOWS[name].nodes[described].inputs
         for key, value in node["inputs"].items():
             options = specs[key][1] if len(specs[key]) > 1 else {}
             if key not in given and value != options.get("default", value):
@@ -139,7 +165,9 @@ def editor(request):
 
 @pytest.mark.parametrize("editor", ["comfy, Nodes 2.0", "comfy_floor"], indirect=True)
 def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor):
-    """In Nodes 2.0 nodes take the height of what is in them: none grows over another or out of its group."""
+    """In Nodes 2.0 nodes take the height of what is in them: none grows over another or out of its
+    group.
+    """
     known = editor.server.object_info()
     old = editor.server.install.version == FLOOR
     for name in NAMES:
@@ -153,11 +181,14 @@ def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor):
         assert editor.toasts() == [], name
         if not old and name != APP:
             editor.fit_view()
-            boxes = editor.page.evaluate("app.graph.nodes.map((node) => [[...node.pos], [...node.size]])")
+            boxes = editor.page.evaluate(
+                "app.graph.nodes.map((node) => [[...node.pos], [...node.size]])"
+            )
             assert overlapping([box_of(*box) for box in boxes]) == [], name
             assert editor.outside_groups() == [], name
     check_blueprint(editor, known)
-    editor.page.evaluate("(graph) => app.loadGraphData(graph)", UNKNOWN)  # what is not there is seen
+    # what is not there is seen
+    editor.page.evaluate("(graph) => app.loadGraphData(graph)", UNKNOWN)
     assert editor.missing_nodes() == ["NoSuchNode"]
 
 
@@ -182,7 +213,24 @@ def check_blueprint(editor: Browser, known: dict[str, Any]) -> None:
 
 
 # of a workflow saved by version 0.1.0: by position, with the widget that changes the seed
-OLD_VALUES = [64, 64, 3, 7, "increment", "infinity_rope", "longlive", "1, 0.5", 4, 6, 0.9, 2, "shuffled", 3, False, 60]
+OLD_VALUES = [
+    64,
+    64,
+    3,
+    7,
+    "increment",
+    "infinity_rope",
+    "longlive",
+    "1, 0.5",
+    4,
+    6,
+    0.9,
+    2,
+    "shuffled",
+    3,
+    False,
+    60,
+]
 OLD_VALUES += ["video/old", True]
 SAMPLER = of_node("Sampler")
 LOOK = f"""() => {{
@@ -205,24 +253,29 @@ FRESH = """(type) => {
 
 
 def test_a_new_sampler_fits_a_screen_and_keeps_its_seed_and_an_old_file_keeps_its_values(editor):
-    """Advanced inputs are folded until a button shows them; changed ones stay in sight. Resume finds the blocks of a
-    stopped render by their seed."""
+    """Advanced inputs are folded until a button shows them; changed ones stay in sight. Resume
+    finds the blocks of a stopped render by their seed."""
     page = editor.page
     for kind in ("HeadForcingCompareMethods", "HeadForcingProfileHeads", "HeadForcingSampler"):
         assert page.evaluate(FRESH, kind) == ["fixed"], kind
     few, low = page.evaluate(LOOK)
     page.evaluate(PRESS)
     every, high = page.evaluate(LOOK)
-    assert len(few) <= 10 and len(every) > len(few) + 8 and set(few) < set(every) and high > low + 200
+    assert (
+        len(few) <= 10 and len(every) > len(few) + 8 and set(few) < set(every) and high > low + 200
+    )
     page.evaluate(COPY)
     assert page.evaluate(LOOK) == [every, high], "a copy has what its original shows"
     page.evaluate(PRESS)
     assert page.evaluate(LOOK)[0] == few
     page.evaluate(f"{of_widget('Sampler', 'method')}.value = 'longlive'")
     page.evaluate(COPY)
-    assert set(page.evaluate(LOOK)[0]) - set(few) == {"method"}, "a changed value stays in sight, and no other"
+    assert set(page.evaluate(LOOK)[0]) - set(few) == {"method"}, (
+        "a changed value stays in sight, and no other"
+    )
 
-    graph, changed = graph_of("re_roll_one_scene"), {"method", "sigmas", "roles", "batch_size"}
+    graph = graph_of("re_roll_one_scene")
+    changed = {"method", "sigmas", "roles", "batch_size"}
     (sampler,) = (node for node in graph["nodes"] if node["type"] == "HeadForcingSampler")
     for values, shown in ((sampler["widgets_values"], set()), (OLD_VALUES, changed)):
         sampler["widgets_values"] = values

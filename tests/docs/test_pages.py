@@ -1,4 +1,6 @@
-"""The pages of the repository: links, commands and options exist, tables are those of the code, examples run."""
+"""The pages of the repository: links, commands and options exist, tables are those of the code,
+examples run.
+"""
 
 import contextlib
 import io
@@ -16,17 +18,44 @@ from headforcing.headforcing_core.methods.registry import METHODS
 from headforcing.research.__main__ import main as research
 from path_arguments import commands
 
-ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
-FOLDERS = ("docs", "headforcing_core", "kernels", "nodes", "profiles", "workflows", "tests", "research")
-PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
+ROOT = next(
+    folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file()
+)
+FOLDERS = (
+    "docs",
+    "headforcing_core",
+    "kernels",
+    "nodes",
+    "profiles",
+    "workflows",
+    "tests",
+    "research",
+)
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md"))),
+]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 COMMANDS = [name for name, _ in commands(_parser())]
-RESEARCH = ["train", "gate", "accuracy", "rooms", "returns", "references", "check-claim", "metrics", "replay"]
+RESEARCH = [
+    "train",
+    "gate",
+    "accuracy",
+    "rooms",
+    "returns",
+    "references",
+    "check-claim",
+    "metrics",
+    "replay",
+]
 COMMANDS_WITH_PARTS = ("profiles", "runs")
-PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")
+PROGRAM = re.compile(
+    r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) "
+)
 PROGRAM_OF_RESEARCH = re.compile(r"^python (?:-m headforcing\.research|tasks\.py research) ")
 OF_COMFYUI = {"--enable-cors-header", "--listen"}
-PACKAGE_FOLDERS = ("headforcing_core", "research", "")  # where a path such as `cache/policy.py` is looked for
+# where a path such as `cache/policy.py` is looked for
+PACKAGE_FOLDERS = ("headforcing_core", "research", "")
 MAY_IMPORT = runpy.run_path(str(next((ROOT / "tests").rglob("test_layers.py"))))["MAY_IMPORT"]
 
 
@@ -52,7 +81,11 @@ def codes(text: str) -> Iterator[str]:
 def options(*command: str, program: Callable[[list[str]], int] = main) -> frozenset[str]:
     """The options that a command's help names; none for a command that does not exist."""
     shown = io.StringIO()
-    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(io.StringIO()), pytest.raises(SystemExit):
+    with (
+        contextlib.redirect_stdout(shown),
+        contextlib.redirect_stderr(io.StringIO()),
+        pytest.raises(SystemExit),
+    ):
         program([*command, "--help"])
     return frozenset(re.findall(r"--[a-z][a-z0-9-]+", shown.getvalue()))
 
@@ -90,7 +123,9 @@ def wrong_options(page: Path, text: str) -> Iterator[str]:
     known = OF_COMFYUI.union(*of_commands, *of_research)
     for code in codes(text) if page.parent.name != "benchmarks" else ():  # a program of its own
         yield from (
-            f"no command has {option}" for option in re.findall(r"^--[a-z][a-z0-9-]*", code) if option not in known
+            f"no command has {option}"
+            for option in re.findall(r"^--[a-z][a-z0-9-]*", code)
+            if option not in known
         )
 
 
@@ -108,8 +143,13 @@ def test_the_readme_is_short():
 
 @pytest.mark.parametrize("mistakes", [wrong_links, wrong_commands, wrong_options, wrong_files])
 def test_links_commands_options_and_files_that_pages_name_exist(mistakes):
-    assert {"README.md", "docs/ARCHITECTURE.md", "nodes/web/docs/HeadForcingSampler.md"} <= set(NAMES)
-    found = {name: list(mistakes(page, page.read_text("utf-8"))) for name, page in zip(NAMES, PAGES, strict=True)}
+    assert {"README.md", "docs/ARCHITECTURE.md", "nodes/web/docs/HeadForcingSampler.md"} <= set(
+        NAMES
+    )
+    found = {
+        name: list(mistakes(page, page.read_text("utf-8")))
+        for name, page in zip(NAMES, PAGES, strict=True)
+    }
     assert not {name: lines for name, lines in found.items() if lines}
 
 
@@ -124,14 +164,19 @@ def test_links_commands_options_and_files_that_pages_name_exist(mistakes):
 def test_a_page_of_commands_has_them_all(page: str, end: str, named: list[str], program):
     table = (ROOT / page).read_text("utf-8").split(end)[0]
     rows = "".join(re.findall(r"^\| (`.+?) \| ", table, re.MULTILINE))
-    assert {" ".join(command_of(code.split())) for code in re.findall(r"`([^`]+)`", rows)} == set(named)
+    assert {" ".join(command_of(code.split())) for code in re.findall(r"`([^`]+)`", rows)} == set(
+        named
+    )
     assert all(options(*command.split(), program=program) for command in named)
 
 
 def test_tables_of_memory_are_what_the_commands_compute(capsys):
     assert main(["budget", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
-    computed = {(f"{row['seconds']:g}", f"{row['frame_slots']:,}", f"{row['bytes'] / 1e9:.2f} GB") for row in rows}
+    computed = {
+        (f"{row['seconds']:g}", f"{row['frame_slots']:,}", f"{row['bytes'] / 1e9:.2f} GB")
+        for row in rows
+    }
     pages = ("README.md", "docs/long_renders.md", "docs/memory.md")
     readme, page, cards = ((ROOT / name).read_text("utf-8") for name in pages)
     shown = re.findall(r"^\| (\d+) \| .+ \| ([\d,]+) \| ([\d.]+ GB) \|$", page, re.MULTILINE)
@@ -147,7 +192,9 @@ def test_the_architecture_describes_every_folder_and_its_picture_allows_what_the
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")
     assert re.findall(r"^\| `([\w/]+)` \| .+ \|$", text, re.MULTILINE) == list(MAY_IMPORT)
     (picture,) = re.findall(r"```mermaid\n(.*?)```", text, re.DOTALL)
-    arrows = {above: set(below.split(" & ")) for above, below in re.findall(r"(\w+) --> (.+)", picture)}
+    arrows = {
+        above: set(below.split(" & ")) for above, below in re.findall(r"(\w+) --> (.+)", picture)
+    }
 
     def reached(folder: str) -> set[str]:
         direct = arrows.get(folder, set())
@@ -162,9 +209,20 @@ def test_every_file_on_the_pages_of_the_method_and_every_name_in_the_glossary_is
     beyond = (ROOT / "headforcing_core" / "BEYOND_THE_PAPER.md").read_text("utf-8")
     files = re.findall(r"`([\w/]+\.py)`", page + beyond)
     assert len(files) >= 12 and all((ROOT / "headforcing_core" / file).is_file() for file in files)
-    rows = [line.split("|")[2] for line in page.split("## Glossary")[1].splitlines() if line.startswith("| ")][2:]
-    names = {name for row in rows for code in re.findall(r"`([^`]+)`", row) for name in re.findall(r"[A-Za-z_]+", code)}
-    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "headforcing_core").rglob("*.py"))
+    rows = [
+        line.split("|")[2]
+        for line in page.split("## Glossary")[1].splitlines()
+        if line.startswith("| ")
+    ][2:]
+    names = {
+        name
+        for row in rows
+        for code in re.findall(r"`([^`]+)`", row)
+        for name in re.findall(r"[A-Za-z_]+", code)
+    }
+    source = "\n".join(
+        path.read_text("utf-8") for path in (ROOT / "headforcing_core").rglob("*.py")
+    )
     assert len(names) > 25
     assert not [name for name in names if not re.search(rf"\b{name}\b", source)]
 
@@ -176,7 +234,9 @@ def test_the_page_on_reliability_holds_the_counts_that_a_complete_run_must_reach
 
 
 def examples() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text("utf-8"), re.DOTALL)
+    return re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text("utf-8"), re.DOTALL
+    )
 
 
 @pytest.mark.slow
@@ -184,9 +244,13 @@ def test_the_python_examples_make_a_video_and_another_when_its_story_is_changed(
     video, story, _ = examples()
     (tmp_path / "example.py").write_text(video + story, encoding="utf-8")
     names = runpy.run_path(str(tmp_path / "example.py"))
-    assert names["latents"].shape == (27, 16, 8, 8)  # 6 s: 96 video frames of the 105 that 9 blocks hold
+    # 6 s: 96 video frames of the 105 that 9 blocks hold
+    assert names["latents"].shape == (27, 16, 8, 8)
     texts = [segment.text for segment in names["result"].plan.timeline.segments]
-    assert texts == ["a red ball bouncing in the teal plain room", "a blue star circling in the navy checkerboard room"]
+    assert texts == [
+        "a red ball bouncing in the teal plain room",
+        "a blue star circling in the navy checkerboard room",
+    ]
 
 
 @pytest.mark.slow
@@ -199,7 +263,9 @@ def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch
 
 
 def test_the_table_of_nodes_names_every_node():
-    shown = re.findall(r"^\| ([A-Z][\w ]+) \| ", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    shown = re.findall(
+        r"^\| ([A-Z][\w ]+) \| ", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE
+    )
     nodes = (ROOT / "nodes").rglob("*.py")
     schema = r'node_schema\(\s*"HeadForcing\w+",\s*"([A-Z][\w ]+)",'
     names = [name for path in nodes for name in re.findall(schema, path.read_text("utf-8"))]

@@ -13,7 +13,9 @@ def model() -> WanModel:
 
 @pytest.fixture
 def fused(monkeypatch) -> list[str]:
-    """Has every operation do what it does on a GPU, in plain torch; the names of those that were called."""
+    """Has every operation do what it does on a GPU, in plain torch; the names of those that were
+    called.
+    """
     called = []
 
     def kernel(self, *arguments, **options):

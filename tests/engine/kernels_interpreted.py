@@ -1,7 +1,7 @@
 """Every kernel against its specification, run by Triton's interpreter on the CPU.
 
-Not collected by itself: test_kernels.py runs this file in a process of its own, with TRITON_INTERPRET=1, because
-Triton decides when it is imported whether it interprets.
+Not collected by itself: test_kernels.py runs this file in a process of its own, with
+TRITON_INTERPRET=1, because Triton decides when it is imported whether it interprets.
 """
 
 import pytest
@@ -19,8 +19,12 @@ from kernel_cases import OPERATIONS, ROLE_MAPS, case, distance, roll_out
 assert interpreting(), "run by test_kernels.py"
 
 CPU = torch.device("cpu")
-EVERY_OPERATION = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
-EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+EVERY_OPERATION = pytest.mark.parametrize(
+    "operation", OPERATIONS, ids=lambda operation: operation.name
+)
+EVERY_DTYPE = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +34,8 @@ def kernels_only():
 
 
 def allowed(operation: Operation, dtype: torch.dtype) -> float:
-    """Distances of numbers that were rounded once; the interpreter cuts bfloat16 off instead, one unit at most.
+    """Distances of numbers that were rounded once; the interpreter cuts bfloat16 off instead, one
+    unit at most.
 
     Frames may move three times, and a norm magnifies the unit that the sum before it is off.
     """
@@ -46,13 +51,22 @@ def test_a_kernel_passes_its_self_test(operation, dtype):
 
 
 @pytest.mark.repeat("wide", "bfloat16")
-@pytest.mark.parametrize(("dtype", "s", "head_dim", "seed"), [
-    (torch.float32, 24, 20, 0), (torch.float32, 40, 24, 1), (torch.float32, 24, 20, 2),
-    (torch.float16, 40, 128, 3), (torch.bfloat16, 40, 24, 0),
-], ids=["", "other options", "third options", "wide", "bfloat16"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("dtype", "s", "head_dim", "seed"),
+    [
+        (torch.float32, 24, 20, 0),
+        (torch.float32, 40, 24, 1),
+        (torch.float32, 24, 20, 2),
+        (torch.float16, 40, 128, 3),
+        (torch.bfloat16, 40, 24, 0),
+    ],
+    ids=["", "other options", "third options", "wide", "bfloat16"],
+)
 @EVERY_OPERATION
 def test_a_kernel_equals_plain_torch_on_awkward_sizes(operation, dtype, s, head_dim, seed):
-    assert distance(operation, lambda: case(operation, seed, dtype, s, head_dim)) <= allowed(operation, dtype)
+    assert distance(operation, lambda: case(operation, seed, dtype, s, head_dim)) <= allowed(
+        operation, dtype
+    )
 
 
 def test_attention_does_not_depend_on_its_tiles(monkeypatch):
@@ -62,12 +76,21 @@ def test_attention_does_not_depend_on_its_tiles(monkeypatch):
 
 
 @pytest.mark.repeat("every role-5", "no anchor heads")
-@pytest.mark.parametrize(("roles", "episodic_frames", "rope"), [
-    ("every role", 3, "contiguous"), ("every role", 5, "contiguous"),
-    ("a layer without memory heads", 3, "absolute"), ("no anchor heads", 3, "contiguous"),
-])  # fmt: skip
-def test_the_engine_with_its_kernels_follows_the_one_without(roles, episodic_frames, rope, monkeypatch):
-    """With large tiles: the interpreter's time goes with their number, and other tests see to their edges."""
+@pytest.mark.parametrize(
+    ("roles", "episodic_frames", "rope"),
+    [
+        ("every role", 3, "contiguous"),
+        ("every role", 5, "contiguous"),
+        ("a layer without memory heads", 3, "absolute"),
+        ("no anchor heads", 3, "contiguous"),
+    ],
+)
+def test_the_engine_with_its_kernels_follows_the_one_without(
+    roles, episodic_frames, rope, monkeypatch
+):
+    """With large tiles: the interpreter's time goes with their number, and other tests see to their
+    edges.
+    """
     monkeypatch.setattr(write, "ROWS", 128)
     monkeypatch.setattr(attend, "FLOAT32_BLOCK_Q", 128)
     monkeypatch.setattr(attend, "FLOAT32_BLOCK_K", 256)
@@ -86,10 +109,15 @@ def test_a_linear_layer_in_8_bits_rounds_its_tokens_by_the_kernel():
         fp8.quantise(x[0])
 
 
-@pytest.mark.parametrize("change", [
-    dict(k=torch.zeros(24, 96, dtype=torch.float16).T), dict(v=torch.zeros(20, 288).T), dict(k=torch.zeros(288, 24)),
-    dict(q=torch.zeros(3, 24, 20, dtype=torch.float64)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(k=torch.zeros(24, 96, dtype=torch.float16).T),
+        dict(v=torch.zeros(20, 288).T),
+        dict(k=torch.zeros(288, 24)),
+        dict(q=torch.zeros(3, 24, 20, dtype=torch.float64)),
+    ],
+)
 def test_tensors_that_do_not_lie_as_described_are_refused(change):
     with pytest.raises(LayoutError, match="must be contiguous"):
         attend.attend(**(case(attend.attend, 0, torch.float32, 24, 20) | change))

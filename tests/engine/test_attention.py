@@ -1,6 +1,7 @@
 """Attention backends: which one is taken, how each is called, and that nothing waits for a device.
 
-Kernels that need a GPU are stood in for by plain torch with the same arguments (attention_cases.py).
+Kernels that need a GPU are stood in for by plain torch with the same arguments
+(attention_cases.py).
 """
 
 import functools
@@ -19,7 +20,13 @@ from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model import attention_backends as backends
-from headforcing.headforcing_core.model.attention import AUTO, LayerSizes, attention_function, first_working, sdpa
+from headforcing.headforcing_core.model.attention import (
+    AUTO,
+    LayerSizes,
+    attention_function,
+    first_working,
+    sdpa,
+)
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from small_engine import BUSY, F, film, measure, mixed, new_cache
@@ -42,12 +49,16 @@ def every_row(spans):
 
 TABLES = WHOLE_LAYER["tables"].layer
 BROKEN = {
-    "refuses": raises(RuntimeError("no kernel image is available. Compile with other flags.\nmore lines")),
+    "refuses": raises(
+        RuntimeError("no kernel image is available. Compile with other flags.\nmore lines")
+    ),
     "is_absent": raises(ModuleNotFoundError("No module named 'sageattention'")),
     "forgets_a_key": lambda: lambda q, k, v: sdpa(q, k[:, 1:], v[:, 1:]),
     "gives_nan": lambda: lambda q, k, v: sdpa(q, k, v) * math.nan,
     "swaps_heads": lambda: backends.LayerAttention(lambda *given: TABLES(*given).flip(0)),
-    "sees_every_row": lambda: backends.LayerAttention(lambda q, k, v, spans: TABLES(q, k, v, every_row(spans))),
+    "sees_every_row": lambda: backends.LayerAttention(
+        lambda q, k, v, spans: TABLES(q, k, v, every_row(spans))
+    ),
 }
 
 
@@ -58,7 +69,9 @@ def first():
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_backend_is_passed_over_with_one_line_and_refused_by_name(first, monkeypatch, caplog, broken):
+def test_a_broken_backend_is_passed_over_with_one_line_and_refused_by_name(
+    first, monkeypatch, caplog, broken
+):
     monkeypatch.setitem(backends.BACKENDS, broken, BROKEN[broken])
     monkeypatch.setitem(backends.BACKENDS, "is_full", raises(torch.OutOfMemoryError("full")))
     with caplog.at_level(logging.INFO):
@@ -66,10 +79,14 @@ def test_a_broken_backend_is_passed_over_with_one_line_and_refused_by_name(first
             assert first((broken, "sdpa"), CPU, torch.bfloat16, 32)[1] is sdpa
     (line,) = caplog.messages
     assert f"not {broken} (" in line and "is sdpa" in line and "\n" not in line
-    with pytest.raises(HeadForcingError, match=rf"'{broken}' cannot be used on cpu in .*; choose auto") as told:
+    with pytest.raises(
+        HeadForcingError, match=rf"'{broken}' cannot be used on cpu in .*; choose auto"
+    ) as told:
         attention_function(broken, "cpu", torch.float32, 32)
     assert "\n" not in str(told.value)
-    with pytest.raises(HeadForcingError, match=f"no attention backend works on cpu .*: not {broken}"):
+    with pytest.raises(
+        HeadForcingError, match=f"no attention backend works on cpu .*: not {broken}"
+    ):
         first((broken,), CPU, torch.float32, 32)
     with pytest.raises(torch.OutOfMemoryError):  # which says nothing about the backend
         first(("is_full", "sdpa"), CPU, torch.float32, 32)
@@ -81,7 +98,10 @@ PACKAGES = {
     "flash_attn": ("flash_attn", {"flash_attn_varlen_func": sequence_attention}),
     "flash_attn_interface": ("flash_attn", WITH_LSE),
     "flash_attn.cute": ("flash_attn", WITH_LSE),
-    "sageattention": ("sage", {"sageattn": lambda q, k, v, tensor_layout: sdpa(q[0], k[0], v[0])[None] + 0.04}),
+    "sageattention": (
+        "sage",
+        {"sageattn": lambda q, k, v, tensor_layout: sdpa(q[0], k[0], v[0])[None] + 0.04},
+    ),
 }
 
 
@@ -89,15 +109,20 @@ def install(monkeypatch, package, functions):
     monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(**functions))
 
 
-def test_packages_are_called_as_they_want_to_be_and_auto_never_takes_what_rounds_to_8_bits(first, monkeypatch):
+def test_packages_are_called_as_they_want_to_be_and_auto_never_takes_what_rounds_to_8_bits(
+    first, monkeypatch
+):
     for package, (name, functions) in PACKAGES.items():
         install(monkeypatch, package, functions)
         found = attention_function(name, "cpu", torch.bfloat16, 32)
         assert isinstance(found, backends.LayerAttention) == (name != "sage")
-        assert backends.self_test(found, CPU, torch.float32, 32) < (0.05 if name == "sage" else 1e-5)
+        assert backends.self_test(found, CPU, torch.float32, 32) < (
+            0.05 if name == "sage" else 1e-5
+        )
     assert isinstance(first(AUTO, CPU, torch.bfloat16, 32)[1], backends.LayerAttention)
     assert "sage" not in AUTO and set(AUTO) < set(backends.BACKENDS)
-    assert attention_function("auto", "cpu", torch.bfloat16, 32) is sdpa  # nothing else is even imported there
+    # nothing else is even imported there
+    assert attention_function("auto", "cpu", torch.bfloat16, 32) is sdpa
 
 
 def unsuited(*_):
@@ -105,7 +130,9 @@ def unsuited(*_):
 
 
 @pytest.mark.parametrize("name", ["flash_attn", "flash_attn_2", "flash_attn_3", "flash_attn_4"])
-def test_of_flash_attn_the_newest_version_that_works_is_taken_whatever_number_is_asked_for(monkeypatch, name):
+def test_of_flash_attn_the_newest_version_that_works_is_taken_whatever_number_is_asked_for(
+    monkeypatch, name
+):
     called = []
 
     def version(package, *given):
@@ -114,7 +141,9 @@ def test_of_flash_attn_the_newest_version_that_works_is_taken_whatever_number_is
 
     packages = ["flash_attn", "flash_attn_interface", "flash_attn.cute"]
     for package in packages:
-        install(monkeypatch, package, {"flash_attn_varlen_func": functools.partial(version, package)})
+        install(
+            monkeypatch, package, {"flash_attn_varlen_func": functools.partial(version, package)}
+        )
         assert attention_function(name, "cpu", torch.bfloat16, 32).name == "flash_attn"
     assert called == packages
     install(monkeypatch, "flash_attn.cute", {"flash_attn_varlen_func": unsuited})
@@ -123,23 +152,30 @@ def test_of_flash_attn_the_newest_version_that_works_is_taken_whatever_number_is
 
 
 def test_flash_attn_that_does_not_work_here_says_why(monkeypatch):
-    with pytest.raises(HeadForcingError, match="'flash_attn' cannot be used on cpu .*No module named 'flash_attn"):
+    with pytest.raises(
+        HeadForcingError, match="'flash_attn' cannot be used on cpu .*No module named 'flash_attn"
+    ):
         attention_function("flash_attn_3")
     install(monkeypatch, "flash_attn_interface", {"flash_attn_varlen_func": unsuited})
     with pytest.raises(HeadForcingError, match="FlashAttention-3 needs Hopper; choose auto"):
         attention_function("flash_attn_3")
 
 
-@pytest.mark.parametrize("name", ["warp", "sdpa_streams", "cudnn_streams", "cudnn_varlen", "flash_attn_5"])
+@pytest.mark.parametrize(
+    "name", ["warp", "sdpa_streams", "cudnn_streams", "cudnn_varlen", "flash_attn_5"]
+)
 def test_a_name_that_is_unknown_or_was_removed_is_refused_with_those_that_there_are(name, capsys):
-    with pytest.raises(HeadForcingError, match=f"attention (must be one of auto, .*explicit|has no).*'?{name}"):
+    with pytest.raises(
+        HeadForcingError, match=f"attention (must be one of auto, .*explicit|has no).*'?{name}"
+    ):
         attention_function(name)
     with pytest.raises(SystemExit):
         main(["demo", "--attention", name])
     assert f"invalid choice: '{name}' (choose from" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------------------------------------- one backend
+# -------------------------------------------------------------------------------------------------
+# one backend
 
 
 def test_every_head_is_a_sequence_and_rows_without_keys_are_one_without_queries():
@@ -148,18 +184,23 @@ def test_every_head_is_a_sequence_and_rows_without_keys_are_one_without_queries(
 
 
 def test_cudnn_is_called_by_its_operator_and_no_other_thread_notices(monkeypatch):
-    """`sdpa_kernel` would switch the backends of all threads; one that decodes at the same time may need another."""
+    """`sdpa_kernel` would switch the backends of all threads; one that decodes at the same time may
+    need another.
+    """
     seen = []
 
     def operator(q, k, v, bias, compute_log_sumexp):
         assert bias is None and not compute_log_sumexp and q.ndim == 4
-        seen.append(torch.backends.cuda.flash_sdp_enabled() and torch.backends.cuda.math_sdp_enabled())
+        seen.append(
+            torch.backends.cuda.flash_sdp_enabled() and torch.backends.cuda.math_sdp_enabled()
+        )
         return F_.scaled_dot_product_attention(q, k, v), None
 
     monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", operator)
     found = attention_function("cudnn", "cpu", torch.float32, 32)
     assert backends.self_test(found, CPU, torch.float32, 32) < 1e-4
-    assert all(seen) and len(seen) == 3  # both groups of the first self-test; the one that is full of the second
+    # both groups of the first self-test; the one that is full of the second
+    assert all(seen) and len(seen) == 3
 
 
 def test_a_backend_with_plans_is_called_for_full_rooms_alone_and_the_other_one_for_all_rows_of_a_group():
@@ -180,11 +221,14 @@ def test_a_backend_with_plans_is_called_for_full_rooms_alone_and_the_other_one_f
     assert given == [("planned", 1, 160), ("meanwhile", 320, grown), ("planned", 1, 160)]
 
 
-# ------------------------------------------------------------------------------------------------- waiting for a device
+# -------------------------------------------------------------------------------------------------
+# waiting for a device
 
 
 class Transfers(TorchDispatchMode):
-    """Refuses whatever waits for the device (`meta` stands for it), and counts what is sent there."""
+    """Refuses whatever waits for the device (`meta` stands for it), and counts what is sent
+    there.
+    """
 
     def __init__(self):
         super().__init__()
@@ -192,7 +236,13 @@ class Transfers(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
-        assert name not in ("_local_scalar_dense", "nonzero", "is_nonzero", "unique", "masked_select"), name
+        assert name not in (
+            "_local_scalar_dense",
+            "nonzero",
+            "is_nonzero",
+            "unique",
+            "masked_select",
+        ), name
         made = func(*args, **(kwargs or {}))
         devices = [x.device.type for x in (*args, made) if isinstance(x, torch.Tensor)]
         if name in ("_to_copy", "copy_") and len(set(devices)) > 1:
@@ -215,7 +265,9 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(model
     # the length of a prompt is found before it is sent to the device, where nothing could be read
     video.use_prompt(torch.cat([torch.ones(3, 10), torch.zeros(2, 10)]))
     assert video.prompt.valid_tokens == 3 and video.prompt.layers[0][0].is_meta
-    cache = HeadCache(shape, torch.float32, "meta", backends.LayerAttention(layer) if way == "layer" else sdpa)
+    cache = HeadCache(
+        shape, torch.float32, "meta", backends.LayerAttention(layer) if way == "layer" else sdpa
+    )
     if way == "measured":
         measure(cache)
         cache.meter._shares = cache.meter._shares.to("meta")
@@ -238,7 +290,8 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(model
 
 def test_a_candidate_of_episodic_memory_waits_for_the_device_once(model, monkeypatch):
     policy = replace(BUSY, episodic=replace(BUSY.episodic, center_keys=True))
-    cache, waits = new_cache(model, mixed(model), policy, 12), []
+    cache = new_cache(model, mixed(model), policy, 12)
+    waits = []
     to_host = torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: [to_host(x), waits.append(x.numel())][0])
     film(model, cache, 12)

@@ -1,4 +1,6 @@
-"""`auto` on a GPU: it times what works at the sizes of the render, and remembers. GPUs and clocks are stood in for."""
+"""`auto` on a GPU: it times what works at the sizes of the render, and remembers. GPUs and clocks
+are stood in for.
+"""
 
 import functools
 import json
@@ -9,29 +11,47 @@ from attention_cases import sequence_attention
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.cache.shape import CacheShape
 from headforcing.headforcing_core.model import attention, attention_timing
-from headforcing.headforcing_core.model.attention import GroupedAttention, LayerAttention, LayerSizes, sdpa
+from headforcing.headforcing_core.model.attention import (
+    GroupedAttention,
+    LayerAttention,
+    LayerSizes,
+    sdpa,
+)
 from headforcing.headforcing_core.model.attention_backends import self_test, varlen
-from headforcing.headforcing_core.model.attention_timing import LOADING_SECONDS, PROBE, SECONDS, described, fastest
+from headforcing.headforcing_core.model.attention_timing import (
+    LOADING_SECONDS,
+    PROBE,
+    SECONDS,
+    described,
+    fastest,
+)
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.render import attention_name
 
-CPU, BF16 = torch.device("cpu"), torch.bfloat16
+CPU = torch.device("cpu")
+BF16 = torch.bfloat16
 SIZES = LayerSizes(64, ((2, 96), (1, 32)))
 
 
 class FakeGpu:
-    """A clock, and backends by their seconds for all queries of a layer; an exception is raised instead.
+    """A clock, and backends by their seconds for all queries of a layer; an exception is raised
+    instead.
 
-    `loading` is the time that the backend of a name takes once, before its self-test; `on_host` is added to each call.
-    Where an exception `breaks` the device, its clock raises it from then on.
+    `loading` is the time that the backend of a name takes once, before its self-test; `on_host` is
+    added to each call. Where an exception `breaks` the device, its clock raises it from then on.
     """
 
     def __init__(self, monkeypatch, folder):
-        self.now, self.file = 0.0, folder / "attention.json"
-        self.breaks, self.error = False, None
-        self.backends, self.loading, self.on_host = {}, {}, {}
+        self.now = 0.0
+        self.file = folder / "attention.json"
+        self.breaks = False
+        self.error = None
+        self.backends = {}
+        self.loading = {}
+        self.on_host = {}
         self.hiccups = {}  # seconds by name and number of the call
-        self.calls, self.tried = [], []
+        self.calls = []
+        self.tried = []
         monkeypatch.setattr(attention_timing, "cache_folder", lambda: folder)
         monkeypatch.setattr(attention_timing, "_now", self.read_clock)
         monkeypatch.setattr(attention_timing, "load_attention", self.load)
@@ -73,7 +93,9 @@ def fake(monkeypatch, tmp_path) -> FakeGpu:
 REFUSAL = RuntimeError("no kernel image. More")
 
 
-def test_the_fastest_comes_first_what_fails_is_left_out_and_times_are_kept_for_sizes_and_versions(fake, monkeypatch):
+def test_the_fastest_comes_first_what_fails_is_left_out_and_times_are_kept_for_sizes_and_versions(
+    fake, monkeypatch
+):
     times = fake.timed(slow=3e-3, broken=REFUSAL, quick=1e-3)
     assert list(times) == ["quick", "slow"] and list(times.values()) == pytest.approx([1.0, 3.0])
     assert described(times) == "quick (timed: 1 ms a layer; slow 3.00 times as long)"
@@ -90,11 +112,22 @@ def test_the_fastest_comes_first_what_fails_is_left_out_and_times_are_kept_for_s
 def test_a_damaged_file_is_measured_anew_and_a_folder_that_cannot_be_written_is_no_error(fake):
     times = fake.timed(a=1e-3, b=2e-3)
     (key,) = fake.stored()
-    for damage in ("", "{", "[1]", '{"x": 3}', '{"KEY": {"a": -1}}', '{"KEY": {"a": "fast"}}', "\x00", "[" * 9000):
+    for damage in (
+        "",
+        "{",
+        "[1]",
+        '{"x": 3}',
+        '{"KEY": {"a": -1}}',
+        '{"KEY": {"a": "fast"}}',
+        "\x00",
+        "[" * 9000,
+    ):
         fake.file.write_text(damage.replace("KEY", json.dumps(key)[1:-1]))
         assert fake.timed() == pytest.approx(times) and fake.stored()[key] == pytest.approx(times)
     fake.file.unlink()
-    assert fake.timed(a=torch.OutOfMemoryError("full")) == {} and not fake.file.exists(), "the order decides"
+    assert fake.timed(a=torch.OutOfMemoryError("full")) == {} and not fake.file.exists(), (
+        "the order decides"
+    )
     fake.file.mkdir()
     assert list(fake.timed(a=1e-3, b=2e-3)) == ["a", "b"]
 
@@ -102,7 +135,9 @@ def test_a_damaged_file_is_measured_anew_and_a_folder_that_cannot_be_written_is_
 @pytest.mark.parametrize("seconds", [1e-3, 0.1, 0.4, 1.0, 10.0])
 @pytest.mark.parametrize("loading", [0.0, 0.3])
 def test_calls_never_take_longer_than_two_seconds(fake, seconds, loading):
-    """Nothing is begun that is known not to end in time; the order is that of the estimates then."""
+    """Nothing is begun that is known not to end in time; the order is that of the estimates
+    then.
+    """
     fake.loading = dict.fromkeys("abc", loading)
     times = fake.timed(a=seconds, b=seconds / 2, c=seconds / 4)
     assert fake.now <= SECONDS + 3 * loading + seconds / 8
@@ -115,23 +150,33 @@ def test_calls_never_take_longer_than_two_seconds(fake, seconds, loading):
 @pytest.mark.parametrize("slow", range(1, 10))
 @pytest.mark.parametrize("seconds", [1e-3, 0.2, 1.0])
 def test_one_slow_call_decides_nothing(fake, slow, seconds):
-    """A call that stops for half a second, for Python's garbage collection or Windows: one of the first that count."""
+    """A call that stops for half a second, for Python's garbage collection or Windows: one of the
+    first that count.
+    """
     fake.hiccups = {("a", slow): 0.5}
     times = fake.timed(a=seconds, b=2 * seconds)
-    assert list(times) == ["a", "b"] and times == pytest.approx({"a": 1000 * seconds, "b": 2000 * seconds})
+    assert list(times) == ["a", "b"] and times == pytest.approx(
+        {"a": 1000 * seconds, "b": 2000 * seconds}
+    )
     assert list(fake.stored().values()) == [pytest.approx(times)]
 
 
 def test_what_the_host_needs_in_every_call_counts(fake):
-    """As cuDNN's kernel for sequences does in PyTorch 2.11 and 2.13: 42 ms on the host, whatever the GPU takes."""
+    """As cuDNN's kernel for sequences does in PyTorch 2.11 and 2.13: 42 ms on the host, whatever
+    the GPU takes.
+    """
     fake.on_host = {"anew": 0.042, "b": 1e-3}
     times = fake.timed(anew=1e-4, b=1e-4)
     assert list(times) == ["b", "anew"] and times["b"] == pytest.approx(1.1) and times["anew"] > 42
 
 
 @pytest.mark.parametrize("place", range(3))
-def test_a_backend_that_runs_out_of_memory_is_left_out_and_tried_again_by_the_next_program(fake, place):
-    """As PyTorch's plain kernel does, which writes all scores, where no other one of `sdpa` works."""
+def test_a_backend_that_runs_out_of_memory_is_left_out_and_tried_again_by_the_next_program(
+    fake, place
+):
+    """As PyTorch's plain kernel does, which writes all scores, where no other one of `sdpa`
+    works.
+    """
     full = ("a", "b", "c")[place]
     sizes = {"a": 1e-3, "b": 2e-3, "c": 3e-3}
     times = fake.timed(**sizes | {full: torch.OutOfMemoryError("full")})
@@ -151,8 +196,12 @@ def test_what_there_was_no_time_for_is_timed_in_the_next_calls_until_all_were_tr
     assert fake.tried == list(fake.backends)  # each of them once, also those that do not work
 
 
-@pytest.mark.parametrize("error", [RuntimeError("an illegal memory access"), KeyboardInterrupt("stop")], ids=repr)
-def test_a_backend_that_leaves_the_device_unusable_is_not_tried_again_but_after_an_interruption(fake, error):
+@pytest.mark.parametrize(
+    "error", [RuntimeError("an illegal memory access"), KeyboardInterrupt("stop")], ids=repr
+)
+def test_a_backend_that_leaves_the_device_unusable_is_not_tried_again_but_after_an_interruption(
+    fake, error
+):
     """After an illegal access everything later in this process raises."""
     fake.breaks = True
     with pytest.raises(type(error), match=str(error)):
@@ -164,13 +213,19 @@ def test_a_backend_that_leaves_the_device_unusable_is_not_tried_again_but_after_
     assert fake.tried == ["a", "b", *(["b"] if interrupted else []), "c"]
 
 
-# ----------------------------------------------------------------------------------------------------------- the choice
+# -------------------------------------------------------------------------------------------------
+# the choice
 
 
 def test_auto_takes_what_was_fastest_and_gives_way_where_it_no_longer_works(monkeypatch):
     """Backends run on the CPU; `times` are those of a device for which nothing else is known."""
-    times, asked = {"torch_varlen": 0.8, "flash_attn": 0.5, "sdpa": 0.6}, []
-    works = {"flash_attn": varlen(sequence_attention), "torch_varlen": varlen(sequence_attention), "sdpa": sdpa}
+    times = {"torch_varlen": 0.8, "flash_attn": 0.5, "sdpa": 0.6}
+    asked = []
+    works = {
+        "flash_attn": varlen(sequence_attention),
+        "torch_varlen": varlen(sequence_attention),
+        "sdpa": sdpa,
+    }
 
     def timed(*given):
         asked.append(given[:2])
@@ -178,7 +233,9 @@ def test_auto_takes_what_was_fastest_and_gives_way_where_it_no_longer_works(monk
 
     def forget():
         for name in ("fastest_backend", "first_working"):
-            monkeypatch.setattr(attention, name, functools.cache(getattr(attention, name).__wrapped__))
+            monkeypatch.setattr(
+                attention, name, functools.cache(getattr(attention, name).__wrapped__)
+            )
 
     def choose(name="auto", sizes=SIZES, device="cuda"):
         return attention.attention_function(name, device, BF16, 128, sizes)
@@ -187,16 +244,23 @@ def test_auto_takes_what_was_fastest_and_gives_way_where_it_no_longer_works(monk
     monkeypatch.setattr(attention, "load_attention", lambda name, *_: works[name])
     forget()
     assert choose("torch_varlen") == choose(sizes=None) == works["torch_varlen"]
-    assert choose(device="cpu") is sdpa and not asked, "a forced choice, a CPU and unknown sizes time nothing"
+    assert choose(device="cpu") is sdpa and not asked, (
+        "a forced choice, a CPU and unknown sizes time nothing"
+    )
     found = choose()
     assert choose() == found and isinstance(found, LayerAttention) and len(asked) == 1  # once
-    said = "flash_attn (timed: 0.5 ms a layer; sdpa 1.20 times as long, torch_varlen 1.60 times as long)"
+    said = (
+        "flash_attn (timed: 0.5 ms a layer; sdpa 1.20 times as long, torch_varlen 1.60 times as "
+        "long)"
+    )
     assert attention_name(found, "auto") == said
     assert "sage" not in asked[0][0] and asked[0][1] == SIZES
     forget()
     del works["flash_attn"]
     found = choose()
-    assert isinstance(found, GroupedAttention) and found.name.startswith("sdpa (timed"), "a dense one, group by group"
+    assert isinstance(found, GroupedAttention) and found.name.startswith("sdpa (timed"), (
+        "a dense one, group by group"
+    )
     assert self_test(found, CPU, torch.float32, 32) < 1e-4
     forget()
     times.clear()
@@ -204,9 +268,14 @@ def test_auto_takes_what_was_fastest_and_gives_way_where_it_no_longer_works(monk
 
 
 def test_the_sizes_are_those_of_the_render_s_roles():
-    roles = [["memory"] * 6 + ["anchor"] * 4 + ["local"] * 2, ["memory"] * 8 + ["anchor"] * 2 + ["local"] * 2]
+    roles = [
+        ["memory"] * 6 + ["anchor"] * 4 + ["local"] * 2,
+        ["memory"] * 8 + ["anchor"] * 2 + ["local"] * 2,
+    ]
     shape = CacheShape(roles, preset("head_forcing"), 30, 52, 128, 3, 120)
     assert shape.layer_sizes == LayerSizes(4680, ((7, 11 * 1560), (3, 7 * 1560), (2, 4 * 1560)))
     window = preset("self_forcing_window_21")
-    shape = CacheShape.for_model(WanConfig(num_layers=1), [["memory"] * 12], window, 60, 104, 3, 120)
+    shape = CacheShape.for_model(
+        WanConfig(num_layers=1), [["memory"] * 12], window, 60, 104, 3, 120
+    )
     assert shape.layer_sizes == LayerSizes(4680, ((12, 21 * 1560),))

@@ -1,7 +1,8 @@
-"""The head-wise cache equals its specification in every story, and a stored one goes on as if it had never stopped.
+"""The head-wise cache equals its specification in every story, and a stored one goes on as if it
+had never stopped.
 
-Float32 on CPU. "Equal" means the same bytes where the arithmetic is the same, and within 1e-4 where only its order
-differs.
+Float32 on CPU. "Equal" means the same bytes where the arithmetic is the same, and within 1e-4 where
+only its order differs.
 """
 
 import os
@@ -42,10 +43,18 @@ from small_engine import (
 BLOCKS = 12
 STORIES = ("one scene", "switches", "recalls", "pictures")
 SEEDS = range(12 if os.environ.get("HEADFORCING_EVERYTHING") else 5)
-WAYS = [{}, {"kind": "flush"}, {"kind": "recache"}, {"re_anchor": True}, {"continues": True}, {"recall": 1}]
+WAYS = [
+    {},
+    {"kind": "flush"},
+    {"kind": "recache"},
+    {"re_anchor": True},
+    {"continues": True},
+    {"recall": 1},
+]
 
 
-# --------------------------------------------------------------------------------------------------------- as specified
+# -------------------------------------------------------------------------------------------------
+# as specified
 
 
 def random_setting(seed: int):
@@ -55,7 +64,9 @@ def random_setting(seed: int):
     layers, heads = chooser.choice(((1, 3), (2, 3), (2, 4)))
     model = wan(layers, heads, head_dim=chooser.choice((6, 22, 26)), seed=seed, ffn_dim=16)
     every = ("local", "anchor", "memory")
-    names = chooser.choice((every, every, ("memory",), ("memory", "memory", "anchor"), ("local", "anchor")))
+    names = chooser.choice(
+        (every, every, ("memory",), ("memory", "memory", "anchor"), ("local", "anchor"))
+    )
     roles = [[chooser.choice(names) for _ in range(heads)] for _ in range(layers)]
     if layers > 1 and chooser.random() < 0.4:
         roles[chooser.randrange(layers)] = ["anchor"] * heads  # a layer without memory heads
@@ -68,10 +79,13 @@ def random_setting(seed: int):
         center_keys=chooser.random() < 0.3,
         pin_first=chooser.random() < 0.3,
     )
-    recent, entries = f * chooser.choice((0, 1, 1, 2)), chooser.choice((0, 2, 3, 3, 5))
+    recent = f * chooser.choice((0, 1, 1, 2))
+    entries = chooser.choice((0, 2, 3, 3, 5))
     policy = CachePolicy(
         local=RolePolicy(recent_frames=chooser.choice((0, 1, 2))),
-        anchor=RolePolicy(sink_frames=chooser.choice((0, 1, 3, 4)), recent_frames=chooser.choice((0, 1, 5, None))),
+        anchor=RolePolicy(
+            sink_frames=chooser.choice((0, 1, 3, 4)), recent_frames=chooser.choice((0, 1, 5, None))
+        ),
         memory=RolePolicy(recent_frames=recent, episodic_frames=entries),
         rope=chooser.choice(("contiguous", "contiguous", "absolute")),
         episodic=episodic,
@@ -92,20 +106,32 @@ def random_story(kind: str, seed: int, f: int):
         switches |= {block: Switch(**draw.choice(WAYS)) for block in (5, 7, 10)}
         return {"kept_scenes": MAX_SCENES}, switches, {}
     switches = {2: Switch()} | {block: Switch(**draw.choice(WAYS)) for block in (4, 5, 7, 9, 10)}
-    pictures = {b: shown(draw.choice((1, 2, 3)), f, b) for b in (0, 2, 5, 7, 9) if draw.random() < 0.7}
+    pictures = {
+        b: shown(draw.choice((1, 2, 3)), f, b) for b in (0, 2, 5, 7, 9) if draw.random() < 0.7
+    }
     return {"kept_scenes": MAX_SCENES, "picture_frames": 5}, switches, pictures
 
 
 def assert_as_specified(model, roles, policy, f, switches, pictures, whole="tables"):
-    """A film has the latents, decisions and scenes of the reference, group by group and with all heads in one call."""
-    caches = [new_cache(model, roles, policy, BLOCKS, kind, f=f) for kind in (HeadCache, ReferenceCache, HeadCache)]
+    """A film has the latents, decisions and scenes of the reference, group by group and with all
+    heads in one call.
+    """
+    caches = [
+        new_cache(model, roles, policy, BLOCKS, kind, f=f)
+        for kind in (HeadCache, ReferenceCache, HeadCache)
+    ]
     caches[2].attention = WHOLE_LAYER[whole]
     told = dict(
-        prompts=prompts_of(switches, BLOCKS), switches=switches, pictures=pictures, schedule=Schedule((1.0,), f)
+        prompts=prompts_of(switches, BLOCKS),
+        switches=switches,
+        pictures=pictures,
+        schedule=Schedule((1.0,), f),
     )
     ours, specified, in_one_call = (film(model, cache, BLOCKS, **told) for cache in caches)
     for made in (ours, in_one_call):
-        assert difference(latents(made), latents(specified)) < 1e-4 * float(latents(specified).abs().max())
+        assert difference(latents(made), latents(specified)) < 1e-4 * float(
+            latents(specified).abs().max()
+        )
     for a, b in zip(ours, specified, strict=True):
         assert (a.event is None) == (b.event is None)
         if a.event is not None:
@@ -124,12 +150,16 @@ def test_the_cache_equals_the_specification_for_random_roles_policies_and_storie
     seed += 12 * (kind == "switches")  # settings of its own
     model, roles, policy, f = random_setting(seed)
     changes, switches, pictures = random_story(kind, seed, f)
-    assert_as_specified(model, roles, replace(policy, **changes), f, switches, pictures, list(WHOLE_LAYER)[seed % 2])
+    assert_as_specified(
+        model, roles, replace(policy, **changes), f, switches, pictures, list(WHOLE_LAYER)[seed % 2]
+    )
 
 
 def busy(recent_blocks=1, entries=5, f=F, eviction="summary", **changes):
     memory = RolePolicy(recent_frames=recent_blocks * f, episodic_frames=entries)
-    return replace(KEEPING, memory=memory, episodic=replace(BUSY.episodic, eviction=eviction), **changes), f
+    return replace(
+        KEEPING, memory=memory, episodic=replace(BUSY.episodic, eviction=eviction), **changes
+    ), f
 
 
 BACK = {4: Switch(), 8: Switch(recall=1)}
@@ -137,7 +167,10 @@ PICTURES = {0: shown(1), 5: shown(3, seed=1), 8: shown(2, seed=2)}
 SPECIAL = {  # policy and frames of a block, switches, pictures
     "a first frame that is recent": (busy(), {4: Switch(), 7: Switch(), 8: Switch(recall=3)}),
     "an entry that is recent, and recalled": (busy(4), {8: Switch(recall=1), 10: Switch(recall=2)}),
-    "and written again": (busy(4), {8: Switch(recall=1), 10: Switch("recache", recall=2), 11: Switch(recall=3)}),
+    "and written again": (
+        busy(4),
+        {8: Switch(recall=1), 10: Switch("recache", recall=2), 11: Switch(recall=3)},
+    ),
     "while it is the oldest recent one": (busy(2), {8: Switch(recall=1), 9: Switch(recall=2)}),
     "part of a summary": (busy(4, 2), {8: Switch(recall=1), 10: Switch(recall=2)}),
     "an entry that is dropped": (busy(4, 2, eviction="fifo"), {8: Switch(recall=1)}),
@@ -145,13 +178,21 @@ SPECIAL = {  # policy and frames of a block, switches, pictures
     "an entry that is a candidate": (busy(3, 5, 1), {8: Switch(recall=1), 10: Switch(recall=2)}),
     "entries that are there already": (busy(0, 7, 1), BACK),
     "pictures and recalls": (
-        busy(), {2: Switch(), 5: Switch(), 8: Switch("flush", recall=2), 10: Switch("recache")}, PICTURES
+        busy(),
+        {2: Switch(), 5: Switch(), 8: Switch("flush", recall=2), 10: Switch("recache")},
+        PICTURES,
     ),
     "pictures in absolute positions": (
-        busy(rope="absolute"), {5: Switch(), 8: Switch("recache", re_anchor=True, recall=1)}, PICTURES
+        busy(rope="absolute"),
+        {5: Switch(), 8: Switch("recache", re_anchor=True, recall=1)},
+        PICTURES,
     ),
-    "other pictures in a scene that goes on": (busy(), {5: Switch(), 8: Switch(continues=True)}, {8: shown(2)}),
-}  # fmt: skip
+    "other pictures in a scene that goes on": (
+        busy(),
+        {5: Switch(), 8: Switch(continues=True)},
+        {8: shown(2)},
+    ),
+}
 
 
 @pytest.mark.parametrize("case", SPECIAL)
@@ -160,16 +201,20 @@ def test_the_cache_equals_the_specification_where_scenes_meet(model, case):
     assert_as_specified(model, mixed(model), policy, f, switches, *pictures or [{}])
 
 
-# --------------------------------------------------------------------------------------------------------------- stored
+# -------------------------------------------------------------------------------------------------
+# stored
 
 
 STOPS = {
     "merges and a cut": (BUSY, {5: Switch("flush", re_anchor=True)}, {}, (5, 6, 10)),
     "a recall and pictures": (KEEPING, BACK, {4: shown(2)}, (4, 5, 8, 10)),
     "a cut, a recall and a new scene": (
-        KEEPING, {3: Switch(re_anchor=True), 5: Switch(recall=1), 8: Switch()}, {}, (4, 7, 9)
+        KEEPING,
+        {3: Switch(re_anchor=True), 5: Switch(recall=1), 8: Switch()},
+        {},
+        (4, 7, 9),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("story", STOPS)
@@ -180,14 +225,22 @@ def test_a_stored_cache_goes_on_to_the_same_blocks_and_decisions(model, story):
     straight = film(model, straight_cache, BLOCKS, **told)
     for stop in stops:
         first, again = (new_cache(model, mixed(model), policy, BLOCKS) for _ in range(2))
-        before = {name: {b: v for b, v in told[name].items() if b < stop} for name in ("switches", "pictures")}
+        before = {
+            name: {b: v for b, v in told[name].items() if b < stop}
+            for name in ("switches", "pictures")
+        }
         film(model, first, stop, prompts=told["prompts"][:stop], **before)
         again.restore(first.state())
         assert_same_contents(first, again)
-        rest = film(model, again, BLOCKS, given=[block.latents for block in straight[:stop]], **told)
+        rest = film(
+            model, again, BLOCKS, given=[block.latents for block in straight[:stop]], **told
+        )
         assert torch.equal(latents(rest), latents(straight))
         assert [block.event for block in rest[stop:]] == [block.event for block in straight[stop:]]
-        assert again.recalls == straight_cache.recalls and again.scene_starts == straight_cache.scene_starts
+        assert (
+            again.recalls == straight_cache.recalls
+            and again.scene_starts == straight_cache.scene_starts
+        )
 
 
 def test_a_state_of_another_cache_is_refused(model):
@@ -195,13 +248,18 @@ def test_a_state_of_another_cache_is_refused(model):
     film(model, cache, 3)
     with pytest.raises(HeadForcingError, match="no frames of earlier scenes"):
         new_cache(model, mixed(model), KEEPING, BLOCKS).restore(cache.state())
-    for other in (new_cache(model, mixed(model, 2), BUSY, BLOCKS), new_cache(wan(3), mixed(wan(3)), BUSY, BLOCKS)):
+    for other in (
+        new_cache(model, mixed(model, 2), BUSY, BLOCKS),
+        new_cache(wan(3), mixed(wan(3)), BUSY, BLOCKS),
+    ):
         with pytest.raises(HeadForcingError, match="does not fit this render"):
             other.restore(cache.state())
 
 
 def stored_objects(value, where=""):
-    """The fields of every object in the plain part of a state, and where they are; maps by number have no fields."""
+    """The fields of every object in the plain part of a state, and where they are; maps by number
+    have no fields.
+    """
     if isinstance(value, list):
         for place, part in enumerate(value):
             yield from stored_objects(part, f"{where}.{place}")
@@ -227,7 +285,9 @@ def test_a_state_with_a_field_more_or_less_is_refused_and_writes_no_attribute(mo
         for changed in (items[1:], [*items, ["attend", 1]]):
             whole, items[:] = list(items), changed
             other = policy.cache_class(shape, torch.float32)
-            with pytest.raises(HeadForcingError, match="does not fit this render: it has .* instead of "):
+            with pytest.raises(
+                HeadForcingError, match="does not fit this render: it has .* instead of "
+            ):
                 other.restore((tensors, plain))
                 pytest.fail(where)
             items[:] = whole
@@ -253,7 +313,9 @@ def test_roles_that_do_not_fit_the_model_are_refused_by_their_numbers(model):
 @pytest.mark.parametrize("rope", ["contiguous", "absolute"])
 def test_a_context_never_reads_a_slot_that_was_not_written(model, whole, rope):
     switches = {4: Switch("flush", re_anchor=True), 7: Switch("recache"), 10: Switch("flush")}
-    told = dict(prompts=prompts_of(switches, BLOCKS), switches=switches, schedule=Schedule((1.0,), F))
+    told = dict(
+        prompts=prompts_of(switches, BLOCKS), switches=switches, schedule=Schedule((1.0,), F)
+    )
     caches = [new_cache(model, mixed(model), replace(BUSY, rope=rope), BLOCKS) for _ in range(2)]
     for cache in caches if whole else ():
         cache.attention = WHOLE_LAYER[whole]
@@ -266,4 +328,6 @@ def test_a_context_never_reads_a_slot_that_was_not_written(model, whole, rope):
                 poison(group, group.current.start if block == caches[0].block else group.frames)
 
     ours = latents(film(model, caches[0], BLOCKS, on_step=poison_behind_the_history, **told))
-    assert ours.isfinite().all() and torch.equal(ours, latents(film(model, caches[1], BLOCKS, **told)))
+    assert ours.isfinite().all() and torch.equal(
+        ours, latents(film(model, caches[1], BLOCKS, **told))
+    )

@@ -1,7 +1,8 @@
-"""When denoising passes are recorded, replayed and recorded again, on a CPU: recordings are stood in for by functions.
+"""When denoising passes are recorded, replayed and recorded again, on a CPU: recordings are stood
+in for by functions.
 
-A stand-in does what a CUDA graph does: it calls the recorded function on the memory that it was recorded with, whatever
-is passed to the model since.
+A stand-in does what a CUDA graph does: it calls the recorded function on the memory that it was
+recorded with, whatever is passed to the model since.
 """
 
 import logging
@@ -34,12 +35,15 @@ SCHEDULE = schedule("self_forcing")
 STEPS = len(SCHEDULE.sigmas)
 STEADY = preset("no_episodic_memory")
 AT = 6  # its contexts have one length from block 3 on; three whole blocks later a pass is recorded
-# an admission after every block from the second on, until three frames are remembered; then a merge after every block
+# an admission after every block from the second on, until three frames are remembered; then a merge
+# after every block
 BUSY = with_memory(CachePolicy(), 3, 3, 2.0, 1)
 
 
 class Recorder:
-    """Stands in for `record_cuda`; `at` holds the block of every recording, which may end with an `error`."""
+    """Stands in for `record_cuda`; `at` holds the block of every recording, which may end with an
+    `error`.
+    """
 
     def __init__(self, error: Exception | None = None):
         self.at: list[int] = []
@@ -55,12 +59,18 @@ class Recorder:
         return lambda: out.copy_(run())
 
 
-def make(model: WanModel, blocks: int, policy: CachePolicy, recorder: Recorder | None = None, **options):
+def make(
+    model: WanModel, blocks: int, policy: CachePolicy, recorder: Recorder | None = None, **options
+):
     """The latents of a video, and what ran its passes."""
-    cache, forward = new_cache(model, ROLES, policy, blocks), cuda_graph.forward_block
+    cache = new_cache(model, ROLES, policy, blocks)
+    forward = cuda_graph.forward_block
     if recorder is not None:
-        recorder.cache, forward = cache, GraphedForward(recorder)
-    return latents(film(model, cache, blocks, schedule=SCHEDULE, forward=forward, **options)), forward
+        recorder.cache = cache
+        forward = GraphedForward(recorder)
+    return latents(
+        film(model, cache, blocks, schedule=SCHEDULE, forward=forward, **options)
+    ), forward
 
 
 CHANGED = {  # policy, blocks, what changes; the blocks at which a pass is recorded, and how many blocks are replayed
@@ -85,7 +95,9 @@ def test_passes_are_replayed_while_nothing_changes_and_make_the_same_video(model
 
 def graphed(model: WanModel) -> tuple[WanVideoModel, Recorder]:
     """A model whose passes are recorded at once."""
-    video = WanVideoModel(model, torch.float32, forward=GraphedForward(recorder := Recorder(), steady_blocks=0))
+    video = WanVideoModel(
+        model, torch.float32, forward=GraphedForward(recorder := Recorder(), steady_blocks=0)
+    )
     video.use_prompt(torch.ones(4, 10))
     return video, recorder
 
@@ -106,13 +118,16 @@ def test_another_cache_and_other_shapes_are_not_given_to_a_recording(model):
 
 
 def test_a_recording_that_fails_is_one_line_in_the_log_and_the_video_is_made(model, caplog):
-    recorder = Recorder(RuntimeError("operation not permitted when stream is capturing\nand a long list"))
+    recorder = Recorder(
+        RuntimeError("operation not permitted when stream is capturing\nand a long list")
+    )
     with caplog.at_level(logging.INFO):
         found, forward = make(model, 10, STEADY, recorder)
     assert torch.equal(found, make(model, 10, STEADY)[0])
     assert recorder.at == [AT] and not forward.replays
     assert [line for line in caplog.messages if "graph" in line] == [
-        "Head Forcing: continues without a CUDA graph: operation not permitted when stream is capturing"
+        "Head Forcing: continues without a CUDA graph: operation not permitted when stream is "
+        "capturing"
     ]
 
 
@@ -124,10 +139,15 @@ def test_measured_passes_are_never_recorded(model):
     assert cache.layout is None
 
 
-def test_a_replay_sends_timesteps_through_pinned_memory_and_keeps_the_result_before(model, monkeypatch):
+def test_a_replay_sends_timesteps_through_pinned_memory_and_keeps_the_result_before(
+    model, monkeypatch
+):
     """A copy from other memory of the host waits for all work that the GPU was given."""
-    sent, upload = [], cuda_graph.upload
-    monkeypatch.setattr(cuda_graph, "upload", lambda x, device: [sent.append(x.shape), upload(x, device)][1])
+    sent = []
+    upload = cuda_graph.upload
+    monkeypatch.setattr(
+        cuda_graph, "upload", lambda x, device: [sent.append(x.shape), upload(x, device)][1]
+    )
     video, recorder = graphed(model)
     recorder.cache = cache = new_cache(model, ROLES, STEADY, 10)
     cache.begin_block()
@@ -135,31 +155,42 @@ def test_a_replay_sends_timesteps_through_pinned_memory_and_keeps_the_result_bef
     first = video.flow(x, 1.0, cache)
     kept = first.clone()
     second = video.flow(x + 1, 0.5, cache)
-    assert video.forward.replays == 2 and torch.equal(first, kept) and not torch.equal(first, second)
+    assert (
+        video.forward.replays == 2 and torch.equal(first, kept) and not torch.equal(first, second)
+    )
     assert sent == [(3, model.config.freq_dim)] * 3
 
 
 class Gpu:
-    """Stands in for `torch.cuda` while a graph is recorded: what is current, and the pools that are recorded to.
+    """Stands in for `torch.cuda` while a graph is recorded: what is current, and the pools that are
+    recorded to.
 
-    Like PyTorch's, a recording whose end fails leaves its stream current and the allocator with its pool.
+    Like PyTorch's, a recording whose end fails leaves its stream current and the allocator with its
+    pool.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.device = torch.device("cuda", 0)
         self.stream = self.new_stream(self.device)
-        self.pools, self.released = [], []
+        self.pools = []
+        self.released = []
         self.error: Exception | None = None  # raised where the next recording ends
         fakes = {
-            "device": lambda device: self.within(device=device), "graph": self.graph, "graph_pool_handle": object,
-            "stream": lambda stream: self.within(stream=stream), "current_stream": lambda: self.stream,
-            "set_stream": lambda stream: vars(self).update(stream=stream), "CUDAGraph": SimpleNamespace,
+            "device": lambda device: self.within(device=device),
+            "graph": self.graph,
+            "graph_pool_handle": object,
+            "stream": lambda stream: self.within(stream=stream),
+            "current_stream": lambda: self.stream,
+            "set_stream": lambda stream: vars(self).update(stream=stream),
+            "CUDAGraph": SimpleNamespace,
             "Stream": self.new_stream,
-        }  # fmt: skip
+        }
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
         monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_pool, raising=False)
-        monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *place: self.released.append(place), raising=False)
+        monkeypatch.setattr(
+            torch._C, "_cuda_releasePool", lambda *place: self.released.append(place), raising=False
+        )
         cuda_graph._side_stream.cache_clear()
 
     def new_stream(self, device: torch.device) -> SimpleNamespace:
@@ -177,7 +208,9 @@ class Gpu:
     @contextmanager
     def graph(self, graph, *, pool: object, stream: SimpleNamespace, capture_error_mode: str):
         assert capture_error_mode == "thread_local", "other threads may allocate meanwhile"
-        place, before, self.stream = (self.device.index, pool), self.stream, stream
+        place = (self.device.index, pool)
+        before = self.stream
+        self.stream = stream
         self.pools.append(place)
         try:
             yield
@@ -193,9 +226,14 @@ class Gpu:
         self.pools.remove(place)
 
 
-def test_a_graph_is_recorded_on_one_stream_of_the_device_of_the_latents_which_a_failure_does_not_leave(monkeypatch):
-    gpu, seen, failing = Gpu(monkeypatch), [], []
-    before, devices = (gpu.device, gpu.stream), [torch.device("cuda", index) for index in (1, 0, 1)]
+def test_a_graph_is_recorded_on_one_stream_of_the_device_of_the_latents_which_a_failure_does_not_leave(
+    monkeypatch,
+):
+    gpu = Gpu(monkeypatch)
+    seen = []
+    failing = []
+    before = (gpu.device, gpu.stream)
+    devices = [torch.device("cuda", index) for index in (1, 0, 1)]
 
     def run():
         seen.append((gpu.device, gpu.stream))
@@ -206,12 +244,16 @@ def test_a_graph_is_recorded_on_one_stream_of_the_device_of_the_latents_which_a_
     for device in devices:
         cuda_graph.record_cuda(run, device)
     # each pass runs twice, first to warm up the libraries on the stream that is recorded
-    assert [device for device, _ in seen[::2]] == devices == [stream.device for _, stream in seen[::2]]
+    assert (
+        [device for device, _ in seen[::2]] == devices == [stream.device for _, stream in seen[::2]]
+    )
     assert seen[::2] == seen[1::2] and seen[0] == seen[4] and seen[0] != seen[2]
     failing.append(torch.OutOfMemoryError("full"))
     with pytest.raises(torch.OutOfMemoryError, match="full"):
         cuda_graph.record_cuda(run, devices[0])
-    assert (gpu.device, gpu.stream, gpu.pools, gpu.released) == (*before, [], []), "the graph releases what it ended"
+    assert (gpu.device, gpu.stream, gpu.pools, gpu.released) == (*before, [], []), (
+        "the graph releases what it ended"
+    )
     gpu.error = RuntimeError("operation failed due to a previous error during capture")
     with pytest.raises(RuntimeError) as raised:
         cuda_graph.record_cuda(run, devices[0])
@@ -221,12 +263,15 @@ def test_a_graph_is_recorded_on_one_stream_of_the_device_of_the_latents_which_a_
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: CUDA graphs are not recorded")
 def test_a_cuda_graph_makes_the_same_video():
-    model, videos = wan().to("cuda"), []
+    model = wan().to("cuda")
+    videos = []
     shape = CacheShape.for_model(model.config, ROLES, BUSY, 4, 6, 3, 48)
     for forward in (cuda_graph.forward_block, GraphedForward()):
         video = WanVideoModel(model, torch.float32, "cuda", forward)
         script = script_of([0] * 16, SCHEDULE, embeds(model))
-        made = rollout(video, HeadCache(shape, torch.float32, "cuda"), script, SeededNoise((3, 16, 4, 6)))
+        made = rollout(
+            video, HeadCache(shape, torch.float32, "cuda"), script, SeededNoise((3, 16, 4, 6))
+        )
         videos.append(latents(made))
     assert forward.replays
     torch.testing.assert_close(*videos, atol=1e-5, rtol=0)

@@ -8,7 +8,13 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model import rope as rope_module
 from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
-from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
+from headforcing.headforcing_core.model.wan import (
+    PromptKV,
+    WanConfig,
+    WanModel,
+    encode_prompt,
+    forward_block,
+)
 from small_engine import BUSY, SHAPE, F, difference, embeds, film, latents, make, mixed, new_cache
 
 
@@ -36,10 +42,15 @@ def run_block(model, timestep, write_only=False, prompt=None):
     return forward_block(model, X, times, prompt, cache, write_only=write_only), cache.written
 
 
-def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_keys_and_values(model, monkeypatch):
-    called, last = [], model.blocks[-1]
+def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_keys_and_values(
+    model, monkeypatch
+):
+    called = []
+    last = model.blocks[-1]
     for module in (last.self_attn.q, last.ffn, model.head.head):
-        monkeypatch.setattr(module, "forward", lambda x, run=module.forward: called.append(1) or run(x))
+        monkeypatch.setattr(
+            module, "forward", lambda x, run=module.forward: called.append(1) or run(x)
+        )
     flow, full = run_block(model, 0.0)
     assert flow.shape == SHAPE and len(called) == 3
     nothing, clean = run_block(model, 0.0, write_only=True)
@@ -49,9 +60,12 @@ def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_
 
 
 @pytest.mark.parametrize(
-    ("rows", "zero_rows", "valid"), [(5, [1, 4], 4), (12, [], 7), (12, [5, 6], 5), (3, [0, 1, 2], 1), (0, [], 1)]
+    ("rows", "zero_rows", "valid"),
+    [(5, [1, 4], 4), (12, [], 7), (12, [5, 6], 5), (3, [0, 1, 2], 1), (0, [], 1)],
 )
-def test_trailing_zero_rows_of_a_prompt_are_padding_and_inner_ones_are_not(model, rows, zero_rows, valid):
+def test_trailing_zero_rows_of_a_prompt_are_padding_and_inner_ones_are_not(
+    model, rows, zero_rows, valid
+):
     text = torch.randn(rows, 10, generator=torch.Generator().manual_seed(0))
     text[zero_rows] = 0
     prompt = encode_prompt(model, text, torch.float32)
@@ -69,26 +83,38 @@ def test_padding_takes_part_in_cross_attention(model):
 def test_weights_that_do_not_fill_the_model_are_named_and_heads_divide_its_width(model):
     state = dict(model.state_dict())
     bias = state.pop("blocks.1.ffn.2.bias")
-    with pytest.raises(HeadForcingError, match=r"lack 1 tensors of a Wan model, first 'blocks\.1\.ffn\.2\.bias'"):
+    with pytest.raises(
+        HeadForcingError, match=r"lack 1 tensors of a Wan model, first 'blocks\.1\.ffn\.2\.bias'"
+    ):
         WanModel.from_state_dict(model.config, state, torch.float32)
     with pytest.raises(HeadForcingError, match="1 unknown tensors, first 'extra'"):
-        WanModel.from_state_dict(model.config, {**state, "blocks.1.ffn.2.bias": bias, "extra": bias}, torch.float32)
+        WanModel.from_state_dict(
+            model.config, {**state, "blocks.1.ffn.2.bias": bias, "extra": bias}, torch.float32
+        )
     with pytest.raises(HeadForcingError, match="num_heads must divide the model width 110, got 7"):
         WanConfig(dim=110, num_heads=7)
 
 
 def test_a_bf16_rollout_follows_the_float32_one_for_a_while(model):
-    """bf16 end to end: the first block within 5% of the latents' size, and the dtypes never leak into the latents."""
+    """bf16 end to end: the first block within 5% of the latents' size, and the dtypes never leak
+    into the latents.
+    """
     exact = make(model, mixed(model), BUSY, 6)
     copy = WanModel.from_state_dict(model.config, dict(model.state_dict()), torch.bfloat16)
-    assert copy.patch_embedding.weight.dtype == torch.float32 and copy.blocks[0].ffn[0].weight.dtype == torch.bfloat16
-    blocks = film(copy, new_cache(model, mixed(model), BUSY, 6, dtype=torch.bfloat16), 6, dtype=torch.bfloat16)
+    assert (
+        copy.patch_embedding.weight.dtype == torch.float32
+        and copy.blocks[0].ffn[0].weight.dtype == torch.bfloat16
+    )
+    blocks = film(
+        copy, new_cache(model, mixed(model), BUSY, 6, dtype=torch.bfloat16), 6, dtype=torch.bfloat16
+    )
     assert blocks[0].latents.dtype == torch.float32
     assert difference(blocks[0].latents, exact[0]) < 0.05 * float(exact[0].abs().max())
     assert latents(blocks).isfinite().all()
 
 
-# ----------------------------------------------------------------------------------------------------- rotary embedding
+# -------------------------------------------------------------------------------------------------
+# rotary embedding
 
 
 @pytest.fixture
@@ -101,7 +127,9 @@ def test_temporal_angles_are_exact_at_any_index(keys, index):
     """A float32 angle at index 5000 would be off by 3e-4, a table would have ended at 1024."""
     rope = RotaryEmbedding(26, 2, 3)
     turned = rope.rotate_temporal(keys, range(index, index + 3))
-    moved = rope.rerotate(rope.rotate_temporal(keys, [9, -4, 700]), [index - 9, index + 5, index - 698])
+    moved = rope.rerotate(
+        rope.rotate_temporal(keys, [9, -4, 700]), [index - 9, index + 5, index - 698]
+    )
     assert difference(moved, turned) < 5e-6
     frequencies = 10000.0 ** (-torch.arange(0, 10, 2).double() / 10)
     angle = torch.arange(index, index + 3).double()[:, None, None] * frequencies
@@ -111,16 +139,26 @@ def test_temporal_angles_are_exact_at_any_index(keys, index):
     assert torch.equal(turned[..., 10:], keys[..., 10:])
 
 
-@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 5e-7), (torch.bfloat16, 0.02), (torch.float16, 2e-3)])
+@pytest.mark.parametrize(
+    ("dtype", "off"), [(torch.float32, 5e-7), (torch.bfloat16, 0.02), (torch.float16, 2e-3)]
+)
 def test_one_complex_multiplication_rotates_as_pair_after_pair(keys, dtype, off, monkeypatch):
-    """Devices without complex numbers take the other way; each in place and into strided memory, too."""
+    """Devices without complex numbers take the other way; each in place and into strided memory,
+    too.
+    """
     x = keys.to(dtype).permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3)
 
     def ways() -> list[torch.Tensor]:
         rope = RotaryEmbedding(26, 2, 3)
-        into, turned = torch.zeros(4, 5, 6, 26, dtype=dtype), x.clone()
+        into = torch.zeros(4, 5, 6, 26, dtype=dtype)
+        turned = x.clone()
         rope.rotate(x, [3, 1, 7], out=into[:, 1:4])
-        return [rope.rotate(x, [3, 1, 7]), into, rope.rerotate(turned, [3, 1, 7]), rope.rotate_spatial(x)]
+        return [
+            rope.rotate(x, [3, 1, 7]),
+            into,
+            rope.rerotate(turned, [3, 1, 7]),
+            rope.rotate_spatial(x),
+        ]
 
     at_once = ways()
     monkeypatch.setattr(rope_module, "COMPLEX_DEVICES", ())
@@ -129,11 +167,15 @@ def test_one_complex_multiplication_rotates_as_pair_after_pair(keys, dtype, off,
 
 
 def test_keys_kept_in_bf16_are_turned_in_place_for_60_blocks_with_a_bounded_error():
-    """Against one float32 rotation of the raw key: within 2% of a key's size, and no worse late than early.
+    """Against one float32 rotation of the raw key: within 2% of a key's size, and no worse late
+    than early.
 
-    Values carry the frame and token they came from, so that every slot is checked, a summary's mixed tokens too.
+    Values carry the frame and token they came from, so that every slot is checked, a summary's
+    mixed tokens too.
     """
-    blocks, tokens, heads = 60, 6, 3
+    blocks = 60
+    tokens = 6
+    heads = 3
     shape = CacheShape([["memory", "anchor", "memory"]], BUSY, 2, 3, 26, F, blocks * F)
     cache = HeadCache(shape, torch.bfloat16)
     generator = torch.Generator().manual_seed(0)
@@ -150,14 +192,18 @@ def test_keys_kept_in_bf16_are_turned_in_place_for_60_blocks_with_a_bounded_erro
         assert set(frame.flatten().tolist()) <= set(group.sources[slot])
         keys = in_place[frame, group.heads[0][:, None], token][:, None]
         exact = rope.rotate_temporal(keys, [group.indices[slot]])[:, 0]
-        return float(((group.k[0][:, slot].float() - exact).norm(dim=-1) / exact.norm(dim=-1)).max())
+        return float(
+            ((group.k[0][:, slot].float() - exact).norm(dim=-1) / exact.norm(dim=-1)).max()
+        )
 
     errors = []
     for block in range(blocks):
         cache.begin_block()
         frames = slice(F * block, F * block + F)
         cache.write(0, raw[frames].flatten(0, 1), values[frames].flatten(0, 1).bfloat16())
-        errors.append(max(error(group, slot) for group in cache.groups for slot in range(group.frames)))
+        errors.append(
+            max(error(group, slot) for group in cache.groups for slot in range(group.frames))
+        )
         cache.commit(prompt)
     assert cache.memory.has_summary and len(cache.memory.sources[0]) > 40
     assert 1e-4 < max(errors) < 0.02

@@ -1,4 +1,6 @@
-"""Linear layers in 8-bit floating point: the reference, the device's product, and what they do to a video's latents."""
+"""Linear layers in 8-bit floating point: the reference, the device's product, and what they do to a
+video's latents.
+"""
 
 import json
 from pathlib import Path
@@ -23,20 +25,31 @@ def test_the_product_is_that_of_the_rounded_numbers_token_by_token_and_near_the_
     found = fp8.Fp8Linear(linear, native=False)(x)
     (rows, scale), (weight, per_row) = fp8.quantise(x[0]), fp8.quantise(linear.weight)
     assert rows.dtype == weight.dtype == torch.float8_e4m3fn and per_row.shape == (48, 1)
-    expected = (rows.double() * scale.double()) @ (weight.double() * per_row.double()).T + linear.bias.double()
+    expected = (rows.double() * scale.double()) @ (
+        weight.double() * per_row.double()
+    ).T + linear.bias.double()
     torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=1e-5)
     # 3 bits of mantissa: at most 1/16 for each number, much less for their sum
     assert 0 < (found - linear(x)).norm() / linear(x).norm() < 0.05
-    small, louder = fp8.Fp8Linear(linear, native=False), x.clone()
+    small = fp8.Fp8Linear(linear, native=False)
+    louder = x.clone()
     louder[0, 3] *= 1000
     louder[0, 4], louder[0, 5, 1] = 0.0, torch.nan
     others = small(louder)[0]
-    assert torch.equal(others[:3], found[0, :3]), "a token does not depend on the others in its pass"
-    assert torch.equal(others[4], linear.bias) and others[5].isnan().all() and others[6].isfinite().all()
+    assert torch.equal(others[:3], found[0, :3]), (
+        "a token does not depend on the others in its pass"
+    )
+    assert (
+        torch.equal(others[4], linear.bias)
+        and others[5].isnan().all()
+        and others[6].isfinite().all()
+    )
 
 
 def test_the_devices_own_product_gives_the_reference():
-    """On a CPU, where PyTorch has this product for tests only; which layout and which scales it takes is the same."""
+    """On a CPU, where PyTorch has this product for tests only; which layout and which scales it
+    takes is the same.
+    """
     linear, x = (given.to(torch.bfloat16) for given in layer())
     try:
         found = fp8.Fp8Linear(linear, native=True)(x)
@@ -48,24 +61,40 @@ def test_the_devices_own_product_gives_the_reference():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_rows_of_every_dtype_have_the_bits_of_float32_arithmetic(dtype: torch.dtype):
-    x = (torch.randn(9, 1000, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 4, 9)[:, None]).to(dtype)
+    x = (
+        torch.randn(9, 1000, generator=torch.Generator().manual_seed(0))
+        * torch.logspace(-6, 4, 9)[:, None]
+    ).to(dtype)
     x[1], x[2, 7], x[3, 5], x[4, -1] = 0, torch.nan, torch.inf, -torch.inf
     rows, scale = fp8.quantise(x)
     expected = x.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 448
     torch.testing.assert_close(scale, expected, rtol=0, atol=0, equal_nan=True)
-    assert torch.equal(rows.view(torch.uint8), (x.float() / expected).to(torch.float8_e4m3fn).view(torch.uint8))
-    assert rows[[0, 1, 5, 6, 7, 8]].float().abs().amax(dim=1).tolist() == [448, 0, 448, 448, 448, 448]
+    assert torch.equal(
+        rows.view(torch.uint8), (x.float() / expected).to(torch.float8_e4m3fn).view(torch.uint8)
+    )
+    assert rows[[0, 1, 5, 6, 7, 8]].float().abs().amax(dim=1).tolist() == [
+        448,
+        0,
+        448,
+        448,
+        448,
+        448,
+    ]
 
 
 def test_gelu_comes_before_rounding_and_layers_of_one_input_round_it_once(monkeypatch):
     linear, x = layer()
     exact = nn.functional.gelu(x[0].bfloat16().float(), approximate="tanh")
-    for found, expected in zip(fp8.quantise_gelu(x[0].bfloat16()), fp8.quantise(exact), strict=True):
+    for found, expected in zip(
+        fp8.quantise_gelu(x[0].bfloat16()), fp8.quantise(exact), strict=True
+    ):
         assert torch.equal(found, expected), "not rounded twice"
     gelu = fp8.Fp8Linear(linear, native=False, gelu=True)(x)
     plain = fp8.Fp8Linear(linear, native=False)(nn.functional.gelu(x, approximate="tanh"))
     assert torch.equal(gelu, plain)
-    rounded, quantise, rounding = [], fp8.quantise, fp8.Rounding()
+    rounded = []
+    quantise = fp8.quantise
+    rounding = fp8.Rounding()
     layers = [fp8.Fp8Linear(layer(seed=seed)[0], False, rounding) for seed in range(3)]
     monkeypatch.setattr(fp8, "quantise", lambda x: rounded.append(len(x)) or quantise(x))
     together = [one(x) for one in layers]
@@ -77,9 +106,12 @@ def test_gelu_comes_before_rounding_and_layers_of_one_input_round_it_once(monkey
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(1e-4, 2e-4), (3e-4, 2e-4)])
-def test_the_devices_product_is_tried_with_tokens_as_a_render_has_them_and_must_beat_bf16(monkeypatch, ours, theirs):
+def test_the_devices_product_is_tried_with_tokens_as_a_render_has_them_and_must_beat_bf16(
+    monkeypatch, ours, theirs
+):
     """By a clock that its calls advance: some drivers refuse it, and a slow substitute runs."""
-    now, tokens = [0.0], []
+    now = [0.0]
+    tokens = []
 
     def taking(seconds, function):
         def call(a, *given, **more):
@@ -91,7 +123,9 @@ def test_the_devices_product_is_tried_with_tokens_as_a_render_has_them_and_must_
 
     for name in ("linspace", "ones"):
         make = getattr(torch, name)
-        monkeypatch.setattr(torch, name, lambda *sizes, make=make, device=None, **options: make(*sizes))
+        monkeypatch.setattr(
+            torch, name, lambda *sizes, make=make, device=None, **options: make(*sizes)
+        )
     linear = fp8.F.linear
     monkeypatch.setattr(fp8, "scaled_product", taking(ours, fp8.emulated_product))
     monkeypatch.setattr(fp8.F, "linear", taking(theirs, linear))
@@ -102,7 +136,9 @@ def test_the_devices_product_is_tried_with_tokens_as_a_render_has_them_and_must_
 
 
 def test_all_linear_layers_of_blocks_are_replaced_and_nothing_else():
-    config = WanConfig(dim=64, ffn_dim=96, num_layers=2, num_heads=2, freq_dim=32, text_dim=24, text_len=8)
+    config = WanConfig(
+        dim=64, ffn_dim=96, num_layers=2, num_heads=2, freq_dim=32, text_dim=24, text_len=8
+    )
     model = WanModel(config).to(torch.bfloat16)
     before = sum(parameter.nbytes for parameter in model.parameters())
     assert fp8.use_fp8_linears(model) == 2 * 10
@@ -111,20 +147,41 @@ def test_all_linear_layers_of_blocks_are_replaced_and_nothing_else():
     after = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
     assert before - after == fp8.saved_bytes(config, torch.bfloat16) > 0
     assert not fp8.has_product(torch.device("cpu"))
-    odd = WanModel(WanConfig(dim=40, ffn_dim=96, num_layers=1, num_heads=2, freq_dim=32, text_dim=24, text_len=8))
+    odd = WanModel(
+        WanConfig(
+            dim=40, ffn_dim=96, num_layers=1, num_heads=2, freq_dim=32, text_dim=24, text_len=8
+        )
+    )
     with pytest.raises(HeadForcingError, match="multiples of 16, got 40x40"):
         fp8.use_fp8_linears(odd)
 
 
 @pytest.mark.slow
-def test_the_demos_latents_deviate_little_are_called_inexact_and_are_stored_as_other_blocks(tmp_path: Path, capsys):
+def test_the_demos_latents_deviate_little_are_called_inexact_and_are_stored_as_other_blocks(
+    tmp_path: Path, capsys
+):
     runs = tmp_path / "runs"
 
     def render(*more: str) -> tuple[dict, list[torch.Tensor]]:
         known = set(runs.glob("*")) if runs.exists() else set()
-        command = ["demo", "--out", str(tmp_path), "--seconds", "1", "--scale", "1", "--device", "cpu", "--json"]
+        command = [
+            "demo",
+            "--out",
+            str(tmp_path),
+            "--seconds",
+            "1",
+            "--scale",
+            "1",
+            "--device",
+            "cpu",
+            "--json",
+        ]
         assert main([*command, "--runs", str(runs), *more]) == 0
-        blocks = [load_file(block) for run in set(runs.glob("*")) - known for block in sorted(run.rglob("block-*"))]
+        blocks = [
+            load_file(block)
+            for run in set(runs.glob("*")) - known
+            for block in sorted(run.rglob("block-*"))
+        ]
         return json.loads(capsys.readouterr().out), [block["latents"] for block in blocks]
 
     exact, reference = render()
@@ -133,6 +190,7 @@ def test_the_demos_latents_deviate_little_are_called_inexact_and_are_stored_as_o
     (told,) = fast["inexact"]
     assert told.startswith("linear layers in 8-bit floating point (--fp8-linears, emulated")
     apart = [float((a - b).norm() / b.norm()) for a, b in zip(latents, reference, strict=True)]
-    assert 1e-3 < apart[0] < 0.2 and apart[0] < apart[1] < 0.4, apart  # later blocks inherit what came before
+    # later blocks inherit what came before
+    assert 1e-3 < apart[0] < 0.2 and apart[0] < apart[1] < 0.4, apart
     again, nothing_new = render("--fp8-linears")
     assert (fast["reused_blocks"], again["reused_blocks"], nothing_new) == (0, 2, [])

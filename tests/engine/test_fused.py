@@ -1,7 +1,8 @@
-"""The transformer with fused kernels in place of norms, gates, rotary embedding and cache writes: the same video.
+"""The transformer with fused kernels in place of norms, gates, rotary embedding and cache writes:
+the same video.
 
-Plain torch stands in for the kernels here, with the arguments that they would get; `kernels_interpreted.py` runs the
-engine with the kernels themselves.
+Plain torch stands in for the kernels here, with the arguments that they would get;
+`kernels_interpreted.py` runs the engine with the kernels themselves.
 """
 
 from dataclasses import replace
@@ -21,7 +22,8 @@ from small_engine import BUSY, film, latents, measure, new_cache, wan
 ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"]]
 BLOCKS = 8
 PASSES = BLOCKS * 3
-# one before each of three parts of a layer and one before the head; the clean pass ends behind the last keys and values
+# one before each of three parts of a layer and one before the head; the clean pass ends behind the
+# last keys and values
 NORMS = PASSES * (3 * len(ROLES) + 1) - BLOCKS * 3
 
 
@@ -42,8 +44,12 @@ def video(model: WanModel, policy: CachePolicy = BUSY, measured: bool = False, *
     return latents(film(model, cache, BLOCKS, **options)), cache
 
 
-@pytest.mark.parametrize(("rope", "measured", "joined"), [("contiguous", True, False), ("absolute", False, True)])
-def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, rope, measured, joined, request):
+@pytest.mark.parametrize(
+    ("rope", "measured", "joined"), [("contiguous", True, False), ("absolute", False, True)]
+)
+def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(
+    model, rope, measured, joined, request
+):
     policy = replace(BUSY, rope=rope)
     expected, plain = video(model, policy, measured)
     if joined:  # one product for queries, keys and values
@@ -51,18 +57,31 @@ def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, rope,
         assert torch.equal(video(model, policy, measured)[0], expected)
     called = request.getfixturevalue("fused")
     found, cache = video(model, policy, measured)
-    assert set(called) == {"norm_modulate", "write_block", "merge_frames", "pooled_keys", "move_frames"}
-    # sum and norm before self-attention, before cross-attention and before the feed-forward layers, and the write
-    assert called.count("write_block") == PASSES * len(ROLES) and called.count("norm_modulate") == NORMS
+    assert set(called) == {
+        "norm_modulate",
+        "write_block",
+        "merge_frames",
+        "pooled_keys",
+        "move_frames",
+    }
+    # sum and norm before self-attention, before cross-attention and before the feed-forward layers,
+    # and the write
+    assert (
+        called.count("write_block") == PASSES * len(ROLES)
+        and called.count("norm_modulate") == NORMS
+    )
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     assert [group.sources for group in cache.groups] == [group.sources for group in plain.groups]
     for group, other in zip(cache.groups, plain.groups, strict=True):
         for layer in range(len(ROLES)):
-            torch.testing.assert_close(group.context(layer), other.context(layer), atol=1e-4, rtol=0)
+            torch.testing.assert_close(
+                group.context(layer), other.context(layer), atol=1e-4, rtol=0
+            )
 
 
 def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, monkeypatch):
-    """Per group of heads: frames take their new places, and are rotated to them; for memory heads also the rest.
+    """Per group of heads: frames take their new places, and are rotated to them; for memory heads
+    also the rest.
 
     Also where no slot is free: frames that only move up need none.
     """
@@ -70,7 +89,9 @@ def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, monkeypa
     key = torch.randn(1, 4, 5, 22)
     for block in range(16):
         if block == 12:
-            monkeypatch.setattr(torch.Tensor, "index_select", lambda *_: pytest.fail("slots were copied in a loop"))
+            monkeypatch.setattr(
+                torch.Tensor, "index_select", lambda *_: pytest.fail("slots were copied in a loop")
+            )
         fused.clear()
         cache.begin_block()
         assert block < 12 or all(group.frames == group.k[0].shape[1] for group in cache.groups)
@@ -84,9 +105,12 @@ def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, monkeypa
 
 
 def test_tables_of_moves_that_come_again_are_not_built_again(fused, monkeypatch):
-    built, cache = [], HeadCache(CacheShape(ROLES, BUSY, 2, 3, 22, 3, 60), torch.float32)
+    built = []
+    cache = HeadCache(CacheShape(ROLES, BUSY, 2, 3, 22, 3, 60), torch.float32)
     upload = head_group.upload
-    monkeypatch.setattr(head_group, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
+    monkeypatch.setattr(
+        head_group, "upload", lambda table, device: [built.append(1), upload(table, device)][1]
+    )
     for _ in range(12):
         built.clear()
         cache.begin_block()
@@ -101,7 +125,8 @@ def test_norms_that_a_host_has_its_hands_on_are_called(model, fused):
         first.norm3: dict(comfy_cast_weights=True, _v=object()),
         first.self_attn.norm_k: dict(weight_function=[lambda weight: weight]),
         second.norm3: dict(bias_function=[lambda bias: bias]),
-        first.norm1: dict(weight_function=[lambda weight: weight]),  # without weights there is nothing to patch
+        # without weights there is nothing to patch
+        first.norm1: dict(weight_function=[lambda weight: weight]),
     }
     called = []
     for norm, marked in marks.items():
@@ -114,12 +139,19 @@ def test_norms_that_a_host_has_its_hands_on_are_called(model, fused):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
-def test_norms_whose_weights_a_host_has_loaded_for_good_are_fused_though_it_casts_all_others(model, fused):
-    """As ComfyUI's dynamic VRAM does: every layer casts, and small weights stay on the device in their file's dtype."""
-    attention, called = model.blocks[1].self_attn, []
+def test_norms_whose_weights_a_host_has_loaded_for_good_are_fused_though_it_casts_all_others(
+    model, fused
+):
+    """As ComfyUI's dynamic VRAM does: every layer casts, and small weights stay on the device in
+    their file's dtype.
+    """
+    attention = model.blocks[1].self_attn
+    called = []
     norms = (model.blocks[1].norm3, attention.norm_q, attention.norm_k)
     for norm in norms:
-        norm.comfy_cast_weights, norm.weight_function, norm.bias_function = True, [], []
+        norm.comfy_cast_weights = True
+        norm.weight_function = []
+        norm.bias_function = []
         norm.register_forward_hook(lambda module, *_: called.append(module))
     expected, _ = video(model)
     for norm in norms:
@@ -131,9 +163,12 @@ def test_norms_whose_weights_a_host_has_loaded_for_good_are_fused_though_it_cast
 
 @pytest.mark.usefixtures("fused")
 def test_weights_of_a_norm_are_rounded_to_the_dtype_of_its_input():
-    """As by a host that casts them: float32 files would else give other numbers where a kernel is used."""
+    """As by a host that casts them: float32 files would else give other numbers where a kernel is
+    used.
+    """
     torch.manual_seed(0)
-    norm, x = torch.nn.LayerNorm(88), torch.randn(1, 24, 88).bfloat16()
+    norm = torch.nn.LayerNorm(88)
+    x = torch.randn(1, 24, 88).bfloat16()
     for weight in norm.parameters():
         weight.data.normal_()
     _, found = add_norm(x, None, norm)
@@ -142,7 +177,9 @@ def test_weights_of_a_norm_are_rounded_to_the_dtype_of_its_input():
 
 
 def test_compiled_layers_make_the_same_video_and_are_compiled_once_for_all(model):
-    """Traced as for any compiler, and then run as it is: making machine code takes twenty seconds."""
+    """Traced as for any compiler, and then run as it is: making machine code takes twenty
+    seconds.
+    """
     expected, _ = video(model)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -157,6 +194,8 @@ def test_what_cannot_be_compiled_is_said_in_a_sentence(model):
         raise OSError("no C compiler. Here are many pages")
 
     torch._dynamo.reset()
-    with pytest.raises(HeadForcingError, match=r"^torch.compile failed: .*; render without compiling$") as told:
+    with pytest.raises(
+        HeadForcingError, match=r"^torch.compile failed: .*; render without compiling$"
+    ) as told:
         video(model, forward=compiled_forward(no_compiler))
     assert "pages" not in str(told.value)

@@ -1,7 +1,8 @@
-"""What only a GPU can show: that nothing waits for it by accident, and that half precision is as exact as it can be.
+"""What only a GPU can show: that nothing waits for it by accident, and that half precision is as
+exact as it can be.
 
-Everything here is skipped, and says so, where there is no CUDA device. Kernels and graphs have GPU tests of their own
-(test_kernels.py, test_cuda_graph.py).
+Everything here is skipped, and says so, where there is no CUDA device. Kernels and graphs have GPU
+tests of their own (test_kernels.py, test_cuda_graph.py).
 """
 
 from pathlib import Path
@@ -18,7 +19,9 @@ from headforcing.research.recordings.replay import Case, replay
 from scripts import script_of
 from small_engine import BUSY, wan
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: nothing was run on CUDA")
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no GPU: nothing was run on CUDA"
+)
 
 ROLES = [["memory", "local"], ["anchor", "local"], ["memory", "memory"]]
 EXACT = [name for name in BACKENDS if name != "sage"]  # which rounds to 8 bits, on purpose
@@ -35,9 +38,13 @@ def backend(name: str, dtype: torch.dtype, head_dim: int):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", EXACT)
 def test_attention_is_off_by_its_rounding_alone(name, dtype):
-    """Against float64 from the same half-precision numbers; one unit of the largest result is allowed."""
+    """Against float64 from the same half-precision numbers; one unit of the largest result is
+    allowed.
+    """
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(3, n, 128, generator=generator).to("cuda", dtype) for n in (300, 2000, 2000))
+    q, k, v = (
+        torch.randn(3, n, 128, generator=generator).to("cuda", dtype) for n in (300, 2000, 2000)
+    )
     expected = explicit(q.double(), k.double(), v.double())
     found = backend(name, dtype, 128)(q, k, v).double()
     assert (found - expected).abs().max() <= torch.finfo(dtype).eps * expected.abs().max()
@@ -45,7 +52,9 @@ def test_attention_is_off_by_its_rounding_alone(name, dtype):
 
 @pytest.mark.parametrize("name", EXACT)
 def test_a_block_is_made_without_waiting_for_the_device(name):
-    """From its noise to the end of its clean pass: only a candidate's novelty is read, once, after that."""
+    """From its noise to the end of its clean pass: only a candidate's novelty is read, once, after
+    that.
+    """
     model = wan(3, 2, head_dim=128, ffn_dim=512).to("cuda", torch.bfloat16)
     model.patch_embedding.float()
     video = WanVideoModel(model, torch.bfloat16, "cuda")
@@ -56,7 +65,8 @@ def test_a_block_is_made_without_waiting_for_the_device(name):
     for _ in range(3):  # kernels are tried and compiled
         next(blocks)
 
-    begin_block, write_clean = cache.begin_block, video.write_clean
+    begin_block = cache.begin_block
+    write_clean = video.write_clean
 
     def watched_from_here() -> None:
         torch.cuda.set_sync_debug_mode("error")
@@ -66,7 +76,8 @@ def test_a_block_is_made_without_waiting_for_the_device(name):
         write_clean(*arguments)
         torch.cuda.set_sync_debug_mode("default")
 
-    cache.begin_block, video.write_clean = watched_from_here, watched_until_here
+    cache.begin_block = watched_from_here
+    video.write_clean = watched_until_here
     try:
         for _ in range(10):
             next(blocks)
@@ -77,7 +88,9 @@ def test_a_block_is_made_without_waiting_for_the_device(name):
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("run", ["paper_defaults", "overflow"])
 def test_recorded_runs_come_out_of_every_backend_with_all_kernels(name, run):
-    """In float32 without its shortcuts, so that only the order of sums differs; a backend without float32 says so."""
+    """In float32 without its shortcuts, so that only the order of sums differs; a backend without
+    float32 says so.
+    """
     assert torch.get_float32_matmul_precision() == "highest"
     case = Case.open(GOLDEN)
     backend(name, torch.float32, case.dimensions.head_dim)
@@ -85,4 +98,6 @@ def test_recorded_runs_come_out_of_every_backend_with_all_kernels(name, run):
         done = replay(case, run, device="cuda", attention=name)
     assert (done.latents - case.tensors[f"latents/{run}"]).abs().max() < 1e-3
     recorded = case.run(run)["memory_events"]
-    assert [event["admitted"] for event in done.memory_events] == [event["admitted"] for event in recorded]
+    assert [event["admitted"] for event in done.memory_events] == [
+        event["admitted"] for event in recorded
+    ]

@@ -1,7 +1,9 @@
-"""The kernels' specification, the plain torch beside each: its properties; and who decides which of both runs.
+"""The kernels' specification, the plain torch beside each: its properties; and who decides which of
+both runs.
 
-The kernels in Triton are run by its interpreter and compiled for GPUs that are not there, each in a process of its own,
-since Triton decides at import whether it interprets. `tasks.py` installs it for the tests where there is one.
+The kernels in Triton are run by its interpreter and compiled for GPUs that are not there, each in a
+process of its own, since Triton decides at import whether it interprets. `tasks.py` installs it for
+the tests where there is one.
 """
 
 import importlib.util
@@ -39,7 +41,8 @@ def test_moves_in_sequence_bring_every_slot_to_its_place(order, kept):
     assert slots[:kept] == order[:kept]
 
 
-# ---------------------------------------------------------------------------------------------------------- who decides
+# -------------------------------------------------------------------------------------------------
+# who decides
 
 
 ELSEWHERE = torch.ones(2, device="meta")  # stands for a device with kernels
@@ -74,31 +77,49 @@ def test_a_kernel_that_agrees_is_used_after_one_self_test():
     assert len(used) == 3
 
 
-@pytest.mark.parametrize("wrong", [
-    lambda x: 2.001 * x, lambda x: x / 0 - x / 0, lambda x: x[:1], lambda x: x.half(),
-    raising(OSError("no compiler here. Pages follow")),
-    raising(RuntimeError("out of resources: shared memory"), times=2),  # works in its self-test only
-])  # fmt: skip
-def test_a_kernel_that_differs_or_raises_is_put_aside_with_one_line_and_the_call_answered(wrong, caplog, monkeypatch):
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: 2.001 * x,
+        lambda x: x / 0 - x / 0,
+        lambda x: x[:1],
+        lambda x: x.half(),
+        raising(OSError("no compiler here. Pages follow")),
+        # works in its self-test only
+        raising(RuntimeError("out of resources: shared memory"), times=2),
+    ],
+)
+def test_a_kernel_that_differs_or_raises_is_put_aside_with_one_line_and_the_call_answered(
+    wrong, caplog, monkeypatch
+):
     monkeypatch.setattr(dispatch, "_put_aside", {})
     broken = operation(wrong)
     with caplog.at_level(logging.INFO):
         assert [broken(ELSEWHERE).shape, broken(x=ELSEWHERE).shape] == [(2,)] * 2
     (record,) = caplog.records
-    assert record.message.startswith("doubled runs without its Triton kernel on meta in torch.float32: ")
+    assert record.message.startswith(
+        "doubled runs without its Triton kernel on meta in torch.float32: "
+    )
     assert "Pages" not in record.message and broken.failures
     told = kernels_put_aside(ELSEWHERE.device)
-    assert told.startswith("Triton kernels not used") and "doubled" in told and kernels_put_aside(CPU) == ""
+    assert (
+        told.startswith("Triton kernels not used")
+        and "doubled" in told
+        and kernels_put_aside(CPU) == ""
+    )
 
 
-@pytest.mark.parametrize("error", [LayoutError("q must be contiguous"), torch.cuda.OutOfMemoryError("full")])
+@pytest.mark.parametrize(
+    "error", [LayoutError("q must be contiguous"), torch.cuda.OutOfMemoryError("full")]
+)
 def test_mistakes_of_the_caller_and_a_full_card_are_not_hidden(error):
     with pytest.raises(type(error)):
         operation(raising(error, times=2))(ELSEWHERE)
 
 
 def test_processors_are_not_asked_for_a_kernel_and_either_side_can_be_forced(monkeypatch):
-    other, x = operation(lambda x: 3 * x), torch.ones(2)
+    other = operation(lambda x: 3 * x)
+    x = torch.ones(2)
     with dispatch.using("triton"):
         assert other(x).tolist() == [3, 3]
         with dispatch.using("reference"):
@@ -115,13 +136,16 @@ def test_a_self_test_sees_what_is_written_in_place_and_infinities_agree_with_the
 
     assert operation(lambda x: None, reference=writes).difference(CPU, torch.float32) > 0.4
     for other, differs in ((float("inf"), False), (-float("inf"), True), (float("nan"), True)):
-        x, y = torch.tensor([float("inf"), float("nan")]), torch.tensor([other, float("nan")])
+        x = torch.tensor([float("inf"), float("nan")])
+        y = torch.tensor([other, float("nan")])
         compared = Operation(lambda x: x, lambda x, y=y: y, lambda device, dtype, x=x: dict(x=x))
         assert (compared.difference(CPU, torch.float32) > 0) == differs
 
 
 def mixed_up(x: Tensor) -> list[Tensor]:
-    """A tensor with its rows in another order; a table of numbers with one column after another so."""
+    """A tensor with its rows in another order; a table of numbers with one column after another
+    so.
+    """
     columns = range(x.shape[-1]) if x.ndim > 1 and x.shape[-1] < 10 else [slice(None)]
     found = []
     for column in columns if x.dtype == torch.int32 else [slice(None)]:
@@ -133,9 +157,15 @@ def mixed_up(x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("tested", OPERATIONS, ids=lambda operation: operation.name)
 def test_a_self_test_sees_a_kernel_that_reads_other_rows(tested):
     def reading(name: str, wrong: Tensor) -> Operation:
-        return Operation(tested.reference, lambda **given: tested.reference(**{**given, name: wrong}), tested.example)
+        return Operation(
+            tested.reference,
+            lambda **given: tested.reference(**{**given, name: wrong}),
+            tested.example,
+        )
 
-    given = {name: x for name, x in tested.example(CPU, torch.float32).items() if isinstance(x, Tensor)}
+    given = {
+        name: x for name, x in tested.example(CPU, torch.float32).items() if isinstance(x, Tensor)
+    }
     for name in given.keys() - {"head_order"}:  # which changes the speed only
         for wrong in mixed_up(given[name]):
             assert reading(name, wrong).difference(CPU, torch.float32) > 0.03, name
@@ -146,7 +176,8 @@ def test_a_thread_waits_while_another_compiles_the_kernels_of_a_file(monkeypatch
     scope = {"tl": None}
     for name in ("first", "second"):
         scope[name] = kernel(FunctionType((lambda: None).__code__, scope, name))
-    first, seen = scope["first"], []
+    first = scope["first"]
+    seen = []
 
     def launch():
         seen.append((first.jit, scope["first"], scope["second"], scope["tl"]))
@@ -159,14 +190,20 @@ def test_a_thread_waits_while_another_compiles_the_kernels_of_a_file(monkeypatch
             other.join(0.1)
         return f"compiled {function.__name__}"
 
-    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(jit=jit, language="Triton's language"))
+    monkeypatch.setitem(
+        sys.modules, "triton", SimpleNamespace(jit=jit, language="Triton's language")
+    )
     monkeypatch.setitem(sys.modules, "triton.language", "Triton's language")
     launch()
     other.join()
-    assert seen == [("compiled first", "compiled first", "compiled second", "Triton's language")] * 2
+    assert (
+        seen == [("compiled first", "compiled first", "compiled second", "Triton's language")] * 2
+    )
 
 
-NO_TRITON = "triton is not installed, so no kernel was run or compiled (tasks.py installs it on Linux)"
+NO_TRITON = (
+    "triton is not installed, so no kernel was run or compiled (tasks.py installs it on Linux)"
+)
 WITH_TRITON = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason=NO_TRITON)
 
 
@@ -181,14 +218,19 @@ def test_every_kernel_equals_plain_torch_on_a_gpu(tested, dtype):
     assert tested.difference(device, dtype) <= dispatch.TOLERANCE[dtype]
     for seed, (s, head_dim) in enumerate([(24, 20), (40, 24), (40, 128), (1560, 128)]):
         arguments = case(tested, seed, dtype, s, head_dim)
-        on_gpu = {name: x.to(device) if isinstance(x, Tensor) else x for name, x in arguments.items()}
+        on_gpu = {
+            name: x.to(device) if isinstance(x, Tensor) else x for name, x in arguments.items()
+        }
         if "k_to" in on_gpu:
             on_gpu |= dict(k_to=on_gpu["k_from"], v_to=on_gpu["v_from"])
-        compared = Operation(tested.reference, tested.launch, lambda device, dtype, on_gpu=on_gpu: on_gpu)
+        compared = Operation(
+            tested.reference, tested.launch, lambda device, dtype, on_gpu=on_gpu: on_gpu
+        )
         assert compared.difference(device, dtype) <= dispatch.TOLERANCE[dtype]
 
 
-# ----------------------------------------------------------------------------- in a process of their own, without a GPU
+# ----------------------------------------------------------------------------- in a process of
+# their own, without a GPU
 
 HERE = Path(__file__).resolve().parent
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB that one kernel may use
@@ -213,7 +255,8 @@ def test_every_kernel_compiles_for_gpus_that_are_not_there_within_their_limits(t
     assert places == (everything if os.environ.get("HEADFORCING_EVERYTHING") else some)
     assert len({build["kernel"] for build in builds}) == 11 and len(builds) == 11 * len(places)
     for build in builds:
-        kernel, target = build["kernel"], build["target"]
+        kernel = build["kernel"]
+        target = build["target"]
         if kernel.startswith("quantise") and target in OLDER:
             assert "fp8e4nv not supported in this architecture" in build["refused"], build
             continue

@@ -1,6 +1,8 @@
-"""What a block at 832x480 launches on a GPU, and what linear layers in 8 bits read and write, counted without a GPU.
+"""What a block at 832x480 launches on a GPU, and what linear layers in 8 bits read and write,
+counted without a GPU.
 
-The sizes are those of the 1.3B model; nothing is computed. Bounds are what was counted: nothing is added unseen.
+The sizes are those of the 1.3B model; nothing is computed. Bounds are what was counted: nothing is
+added unseen.
 """
 
 from collections import Counter
@@ -31,7 +33,9 @@ def model(layers: int) -> WanModel:
 
 
 def launches(backbone: WanModel) -> Launches:
-    """Of a block in a full cache, with one attention call a layer: four denoising passes, the clean one, the update."""
+    """Of a block in a full cache, with one attention call a layer: four denoising passes, the clean
+    one, the update.
+    """
     shape = CASE.shape(HEAD_FORCING, 40)
     attention = LayerAttention(lambda q, k, v, spans: F.scaled_dot_product_attention(q))
     cache = HeadCache(shape, torch.bfloat16, "meta", attention)
@@ -47,19 +51,29 @@ def launches(backbone: WanModel) -> Launches:
     cache.begin_block()
     with counted_launches() as found:
         for step in range(5):
-            forward_block(backbone, latents, torch.full((3,), 250.0 * step), prompt, cache, write_only=step == 4)
+            forward_block(
+                backbone,
+                latents,
+                torch.full((3,), 250.0 * step),
+                prompt,
+                cache,
+                write_only=step == 4,
+            )
         cache.close()
         cache.begin_block()
     return found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("joined", "products", "most"), [(False, 1213, 2631), (True, 1213 - 2 * 149, 2333)])
+@pytest.mark.parametrize(
+    ("joined", "products", "most"), [(False, 1213, 2631), (True, 1213 - 2 * 149, 2333)]
+)
 def test_a_block_launches_no_more_than_it_needs(joined, products, most):
-    """8 products, 4 norms, 2 attentions, a write, GELU and the order of heads, in each layer and pass.
+    """8 products, 4 norms, 2 attentions, a write, GELU and the order of heads, in each layer and
+    pass.
 
-    On the command line one product makes queries, keys and values, but for the last ones of the clean pass. What 2 and
-    3 layers launch says what a layer does.
+    On the command line one product makes queries, keys and values, but for the last ones of the
+    clean pass. What 2 and 3 layers launch says what a layer does.
     """
     counted = []
     for backbone in map(model, (2, 3)):
@@ -67,7 +81,9 @@ def test_a_block_launches_no_more_than_it_needs(joined, products, most):
             backbone.join_projections()
         counted.append(launches(backbone).names)
     few, more = counted
-    names = Counter({name: few[name] + (CASE.layers - 2) * (more[name] - few[name]) for name in more})
+    names = Counter(
+        {name: few[name] + (CASE.layers - 2) * (more[name] - few[name]) for name in more}
+    )
     assert names["addmm"] == products and names["attention"] == 2 * 149
     assert names["_move_kernel"] <= 6  # one to drop frames and one to rotate, for every role
     assert most - 33 < names.total() <= most, names.most_common()
@@ -75,12 +91,18 @@ def test_a_block_launches_no_more_than_it_needs(joined, products, most):
 
 @pytest.mark.slow
 def test_rounding_to_8_bits_moves_less_than_15_gb_a_block_beside_the_products():
-    """Queries, keys and values are rounded once, biases added by the product, GELU applied by the rounding."""
+    """Queries, keys and values are rounded once, biases added by the product, GELU applied by the
+    rounding.
+    """
     eight = model(2)
     with counted_launches():  # on meta tensors
         use_fp8_linears(eight, native=True)
-    plain, small = launches(model(2)), launches(eight)
-    beside = [sum(size for name, size in found.traffic.items() if name not in PRODUCTS) for found in (plain, small)]
+    plain = launches(model(2))
+    small = launches(eight)
+    beside = [
+        sum(size for name, size in found.traffic.items() if name not in PRODUCTS)
+        for found in (plain, small)
+    ]
     layer_passes = 2 * 5 - 1
     extra = (beside[1] - beside[0]) / layer_passes * 149
     assert extra < 15e9, f"{extra / 1e9:.1f} GB: {small.traffic.most_common()}"

@@ -1,8 +1,9 @@
-"""Short videos of every method, compared with recorded ones: one number per block of each; and the page of them.
+"""Short videos of every method, compared with recorded ones: one number per block of each; and the
+page of them.
 
-The recorded cases of `tests/golden` show that the methods are those of their authors; these show in seconds that they
-still are. `python tasks.py test --record tests/engine/test_method_rules.py` records them anew, once `tests/golden` has
-passed.
+The recorded cases of `tests/golden` show that the methods are those of their authors; these show in
+seconds that they still are. `python tasks.py test --record tests/engine/test_method_rules.py`
+records them anew, once `tests/golden` has passed.
 """
 
 import json
@@ -15,7 +16,13 @@ import torch
 from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.methods.base import MethodCache
-from headforcing.headforcing_core.methods.registry import ALIASES, METHODS, describe_method, method_names, method_policy
+from headforcing.headforcing_core.methods.registry import (
+    ALIASES,
+    METHODS,
+    describe_method,
+    method_names,
+    method_policy,
+)
 from headforcing.headforcing_core.model.latents import WAN22
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.plan import RenderPlan
@@ -32,23 +39,37 @@ RECORDED = Path(__file__).with_suffix(".json")
 SECONDS = 10.0  # 14 blocks: longer than every window
 STORY = "0:00 a red ball\n0:06 {}a yellow ring"  # the second prompt in block 8
 RECALL = "0:00 a red ball\n0:03 a yellow ring\n0:06 [recall 1] the ball again"
-ELSEWHERE = ("head_forcing", "self_forcing", "self_forcing_sink", "causal_forcing")  # have a cache of roles
+# have a cache of roles
+ELSEWHERE = ("head_forcing", "self_forcing", "self_forcing_sink", "causal_forcing")
 CASES = {  # method, its settings, text
-    **{name: (name, {}, STORY.format("")) for name in (*METHODS, *ALIASES) if name not in ELSEWHERE},
+    **{
+        name: (name, {}, STORY.format("")) for name in (*METHODS, *ALIASES) if name not in ELSEWHERE
+    },
     "head_forcing, recache": ("head_forcing", {}, STORY.format("[recache] ")),
     "head_forcing, recall": ("head_forcing", {}, RECALL),
     "echo_forcing, recall": ("echo_forcing", {}, RECALL),
     "echo_forcing, one use": ("echo_forcing", {"max_reuse": 1}, "a red ball"),
     "deep_forcing, one compression": ("deep_forcing", {"max_reuse": 1}, "a red ball"),
     "infinity_rope, cut": ("infinity_rope", {}, STORY.format("[re-anchor] ")),
-    "infinity_rope, flush": ("infinity_rope", {"window_frames": 12}, "0:00 a red ball\n0:03 a yellow ring"),
-    "forcing_kv, switch before the split": ("forcing_kv", {}, "0:00 a red ball\n0:00.6 a yellow ring"),
+    "infinity_rope, flush": (
+        "infinity_rope",
+        {"window_frames": 12},
+        "0:00 a red ball\n0:03 a yellow ring",
+    ),
+    "forcing_kv, switch before the split": (
+        "forcing_kv",
+        {},
+        "0:00 a red ball\n0:00.6 a yellow ring",
+    ),
     "memflow, switch in an interval": ("memflow", {}, "0:00 a red ball\n0:05 a yellow ring"),
     "memflow, small bank": ("memflow", {"bank_frames": 2, "interval": 2}, STORY.format("")),
 }
 SHOTS = "0:00 a red ball\n0:03 [re-anchor] a yellow ring\n0:06 a red ring"
 CASES_22 = {  # with a model of 48 latent channels, blocks of 8, UniPC
-    **{f"{name} on Wan 2.2, shots": (name, {}, SHOTS) for name in ("longlive2", "head_forcing", "uniform_memory")},
+    **{
+        f"{name} on Wan 2.2, shots": (name, {}, SHOTS)
+        for name in ("longlive2", "head_forcing", "uniform_memory")
+    },
     "longlive2 on Wan 2.2, infinite": ("longlive2", {"infinite": True}, SHOTS),
     "longlive2 on Wan 2.2, drops_old_shots": ("longlive2", {"drops_old_shots": True}, SHOTS),
 }
@@ -69,28 +90,41 @@ def bytes_held(value, seen: set[int]) -> int:
         return 0 if known else storage.nbytes()
     if isinstance(value, dict):
         value = list(value.values())
-    if hasattr(value, "__dict__") and type(value).__module__.startswith("headforcing.headforcing_core.methods"):
-        value = [held for name, held in vars(value).items() if name not in ("rope", "prompt", "shape", "policy")]
+    if hasattr(value, "__dict__") and type(value).__module__.startswith(
+        "headforcing.headforcing_core.methods"
+    ):
+        value = [
+            held
+            for name, held in vars(value).items()
+            if name not in ("rope", "prompt", "shape", "policy")
+        ]
     return sum(bytes_held(part, seen) for part in value) if isinstance(value, (list, tuple)) else 0
 
 
 def numbers(backbone, method: str, settings: dict, text: str) -> list[float]:
-    """The dot product of every block's latents with a fixed random direction; no cache may take more than it says."""
+    """The dot product of every block's latents with a fixed random direction; no cache may take
+    more than it says.
+    """
     policy = replace(method_policy(method), **settings)
     policy = with_memory(policy, 4, 3, 0.99, 1) if method == "head_forcing" else policy
     timeline = parse_timeline(text, SECONDS)
     is_22 = backbone.config.latents is WAN22
-    steps, height = (schedule("longlive2"), 64) if is_22 else (schedule("self_forcing", "1, 0.6"), 48)
+    steps, height = (
+        (schedule("longlive2"), 64) if is_22 else (schedule("self_forcing", "1, 0.6"), 48)
+    )
     settings = RenderSettings(width=64, height=height, seed=3)
     plan = RenderPlan.make(backbone.config, policy, steps, timeline, settings, PROFILE)
-    made, held = [], []
+    made = []
+    held = []
     with begin_render(job_of(plan), WanVideoModel(backbone, torch.float32)) as render:
         for block in render.blocks():
             made.append(block.latents.flatten())
             if isinstance(cache := render.run.cache, MethodCache):
                 assert bytes_held(cache, set()) <= cache.bytes <= plan.cache_bytes(torch.float32)
                 held.append(cache.occupied)
-    assert not held or 0 < held[0] < max(held) <= plan.shape.frame_slots, "of the frames that are there"
+    assert not held or 0 < held[0] < max(held) <= plan.shape.frame_slots, (
+        "of the frames that are there"
+    )
     direction = torch.randn(len(made[0]), generator=torch.Generator().manual_seed(1))
     return (torch.stack(made) @ direction / direction.norm()).tolist()
 
@@ -106,20 +140,32 @@ def test_a_method_makes_the_recorded_video(backbones, case):
     assert found == pytest.approx(recorded[case], abs=2e-4)
 
 
-def test_every_name_is_offered_once_and_the_samplers_page_has_every_method_with_its_weights_and_its_size(repo_root):
+def test_every_name_is_offered_once_and_the_samplers_page_has_every_method_with_its_weights_and_its_size(
+    repo_root,
+):
     names = method_names()
     assert (
-        len(set(names)) == len(names) and names[: len(PRESETS)] == list(PRESETS) and {*METHODS, *ALIASES} <= set(names)
+        len(set(names)) == len(names)
+        and names[: len(PRESETS)] == list(PRESETS)
+        and {*METHODS, *ALIASES} <= set(names)
     )
     page = (repo_root / "nodes" / "web" / "docs" / "HeadForcingSampler.md").read_text("utf-8")
     rows = []
     for name, row in METHODS.items():
         minute = parse_timeline("a minute", 60.0)
-        made = RenderPlan.make(WanConfig(), row.policy, schedule("self_forcing"), minute, RenderSettings())
-        differs = row.differs or ("made from the paper alone" if name == "head_forcing" else "nothing")
+        made = RenderPlan.make(
+            WanConfig(), row.policy, schedule("self_forcing"), minute, RenderSettings()
+        )
+        differs = row.differs or (
+            "made from the paper alone" if name == "head_forcing" else "nothing"
+        )
         paper = f"[{row.arxiv}](https://arxiv.org/abs/{row.arxiv})"
-        rows.append(f"| {name} | {paper} | {row.weights} | {made.shape.frame_slots:,} | {differs} |")
+        rows.append(
+            f"| {name} | {paper} | {row.weights} | {made.shape.frame_slots:,} | {differs} |"
+        )
         (text,) = describe_method(name)
         assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
         assert ("were trained for this method" in text) == row.trained
-    assert [line for line in page.splitlines() if "https://arxiv.org/abs" in line] == rows, "\n".join(rows)
+    assert [line for line in page.splitlines() if "https://arxiv.org/abs" in line] == rows, (
+        "\n".join(rows)
+    )

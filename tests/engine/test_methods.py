@@ -1,6 +1,8 @@
-"""Every method of the table renders, resumes, takes over prompts in its own way, and refuses clearly.
+"""Every method of the table renders, resumes, takes over prompts in its own way, and refuses
+clearly.
 
-Rolling Forcing and CausVid make blocks in an order of their own: in a window, and in overlapping rollouts.
+Rolling Forcing and CausVid make blocks in an order of their own: in a window, and in overlapping
+rollouts.
 """
 
 import copy
@@ -46,7 +48,8 @@ from method_renders import (
 )
 from toy_renders import rendered
 
-OWN_CACHE = [name for name in METHODS if isinstance(method_policy(name), MethodPolicy)]  # aliases are these, too
+# aliases are these, too
+OWN_CACHE = [name for name in METHODS if isinstance(method_policy(name), MethodPolicy)]
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +63,20 @@ def test_a_method_renders_in_bfloat16_one_frame_at_a_time_and_after_start_frames
     made = plan(name, TWO, 6.0)
     model = WanVideoModel(copy.deepcopy(backbone).to(torch.bfloat16), torch.bfloat16)
     model.backbone.patch_embedding.float()
-    assert all(block.isfinite().all() for block in rendered(job_of(made, dtype=torch.bfloat16), model).blocks)
+    assert all(
+        block.isfinite().all()
+        for block in rendered(job_of(made, dtype=torch.bfloat16), model).blocks
+    )
     if name not in ("forcing_kv", "echo_forcing"):
         framewise = plan(name, TWO, 5.5, family="causal_forcing_framewise_2_steps")
         assert latents_of(framewise, backbone).isfinite().all()
     if name not in ("rolling_forcing", "causvid"):
         start = torch.randn(9, 16, 8, 12, generator=torch.Generator().manual_seed(2))
-        assert latents_of(plan(name, TWO, 6.0, start_frames=9), backbone, start_latents=start).isfinite().all()
+        assert (
+            latents_of(plan(name, TWO, 6.0, start_frames=9), backbone, start_latents=start)
+            .isfinite()
+            .all()
+        )
 
 
 def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_start_frames(backbone):
@@ -74,7 +84,11 @@ def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_sta
     family = {"family": "causal_forcing_framewise_1_step", "steps": "", "profile": None}
     made = plan("causal_forcing", ONE, 1.0, start_frames=2, **family)
     video, model = video_of(made, backbone, start_latents=start)
-    steps = [(block, step) for block in range(2, made.blocks) for step in range(1, len(made.rows[block].sigmas) + 1)]
+    steps = [
+        (block, step)
+        for block in range(2, made.blocks)
+        for step in range(1, len(made.rows[block].sigmas) + 1)
+    ]
     seen: list = []
     rendered(video, model, on_step=watched(seen))
     assert seen == steps and len(seen) == made.steps
@@ -83,7 +97,8 @@ def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_sta
 
 @pytest.mark.parametrize("name", OWN_CACHE)
 def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name):
-    made, reused = plan(name, TWO, 7.0), []
+    made = plan(name, TWO, 7.0)
+    reused = []
     for stop_after in (8, None, None):
         video, model = video_of(made, backbone, runs=tmp_path, state_seconds=1e-9)
         latents, run = rendered(video, model, stop_after=stop_after)
@@ -91,12 +106,17 @@ def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name
     assert torch.equal(torch.cat(latents), latents_of(made, backbone))
     assert reused == [0, 8, made.new_blocks]
     told = "goes on where the cache was last stored, or starts from the beginning"
-    assert (told in describe(made, torch.float32)) == ("blocks" not in made.shape.policy.resumes_from)
-    assert len(list(tmp_path.rglob("state-*"))) == int("state" in made.shape.policy.resumes_from)  # only the latest
+    assert (told in describe(made, torch.float32)) == (
+        "blocks" not in made.shape.policy.resumes_from
+    )
+    # only the latest
+    assert len(list(tmp_path.rglob("state-*"))) == int("state" in made.shape.policy.resumes_from)
 
 
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9])
-def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state(backbone, tmp_path, state_seconds):
+def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state(
+    backbone, tmp_path, state_seconds
+):
     made = plan("deep_forcing", TWO, 7.0)
     for last in (5, 8, made.new_blocks):
         video, model = video_of(made, backbone, runs=tmp_path, state_seconds=state_seconds)
@@ -105,7 +125,8 @@ def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state(backbone, tm
             for block in islice(render.blocks(), last):
                 latents.append(block.latents)
                 if len(latents) == 5:
-                    render.run.state_seconds = 1e9  # blocks after this one are stored without the cache
+                    # blocks after this one are stored without the cache
+                    render.run.state_seconds = 1e9
             assert len(render.run.stored) == (0 if last == 5 or not state_seconds else 5)
     assert torch.equal(torch.cat(latents), latents_of(made, backbone))
 
@@ -113,24 +134,35 @@ def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state(backbone, tm
 @pytest.mark.parametrize("name", ["rolling_forcing", "causvid"])
 def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(backbone, name):
     """A window has the noise of its newest block in all of them."""
-    straight, take = (plan(name, TWO.replace("0:04.5 ", f"0:04.5 {tag}"), 7.0, seed=3) for tag in ("", "[seed 7] "))
+    straight, take = (
+        plan(name, TWO.replace("0:04.5 ", f"0:04.5 {tag}"), 7.0, seed=3)
+        for tag in ("", "[seed 7] ")
+    )
     kept = straight.timeline.segments[1].start_block - (straight.passes.blocks_per_pass - 1)
     before, after = (latents_of(made, backbone).split(3) for made in (straight, take))
     same = [torch.equal(old, new) for old, new in zip(before, after, strict=True)]
     assert same == [block < kept for block in range(straight.blocks)]
     assert same == [old == new for old, new in zip(keys_of(straight), keys_of(take), strict=True)]
-    assert {row.seed for row in plan(name, TWO.replace("0:00 ", "0:00 [seed 7] "), seed=3).rows} == {7}
+    assert {
+        row.seed for row in plan(name, TWO.replace("0:00 ", "0:00 [seed 7] "), seed=3).rows
+    } == {7}
 
 
 def test_what_a_method_cannot_do_is_refused_in_one_sentence():
     framewise = {"family": "causal_forcing_framewise_2_steps", "steps": "", "profile": None}
     for make, words in (
         (lambda: rolling_plan(start_frames=3), "does not support start frames, got 3"),
-        (lambda: rolling_plan(TWO.replace(" a y", " [recache, blend 2] a y")), "reset.*got .recache, blend 2"),
+        (
+            lambda: rolling_plan(TWO.replace(" a y", " [recache, blend 2] a y")),
+            "reset.*got .recache, blend 2",
+        ),
         (lambda: causvid_plan(start_frames=3), "does not support start frames, got 3; remove them"),
         (lambda: plan("causvid", ONE, 3.0, **framewise), "same noise levels"),
         (lambda: plan("forcing_kv", profile=AutoProfile()), "load or measure a head profile"),
-        (lambda: plan("forcing_kv", family="causal_forcing_framewise"), "blocks of at least 3 latent frames"),
+        (
+            lambda: plan("forcing_kv", family="causal_forcing_framewise"),
+            "blocks of at least 3 latent frames",
+        ),
         (lambda: plan("forcing_kv", profile=STATIC), "memory head"),
         (lambda: plan("longlive", roles="shuffled"), "roles = 'shuffled'.*uses none"),
     ):
@@ -149,7 +181,9 @@ def test_a_new_prompt_takes_over_in_the_methods_own_way_and_any_other_is_refused
             switch = plan(name, text).switches[6]
             assert (switch.kind, switch.re_anchor) == (policy.switch, tag == "re-anchor")
         else:
-            with pytest.raises(HeadForcingError, match=f"prompt switch is always {policy.switch}.*got .{tag}"):
+            with pytest.raises(
+                HeadForcingError, match=f"prompt switch is always {policy.switch}.*got .{tag}"
+            ):
                 plan(name, text)
 
 
@@ -161,17 +195,26 @@ def test_a_plan_counts_the_frames_of_one_pass_and_a_recache_reads_its_window_in_
     assert [taken.activations / needs[0].activations for taken in needs] == [1, 4, 5]
     assert needs[2].run_folder == 5 * needs[0].run_folder
     video, model = video_of(plans[1], backbone)
-    passes, flow = [], model.flow
-    model.flow = lambda latents, *args, **options: passes.append(len(latents)) or flow(latents, *args, **options)
+    passes = []
+    flow = model.flow
+    model.flow = lambda latents, *args, **options: (
+        passes.append(len(latents)) or flow(latents, *args, **options)
+    )
     list(make_blocks(video, model))
     assert passes.count(12) == 1 and set(passes) == {3, 12}
 
 
 def test_forcing_kv_keeps_chunks_in_the_dynamic_heads_of_a_profile_alone():
     dynamic = plan("forcing_kv", profile=profile_of(*[("memory",) * 3] * 3)).shape.frame_slots
-    static = plan(replace(method_policy("forcing_kv"), kept_share=0.0), profile=STATIC).shape.frame_slots
+    static = plan(
+        replace(method_policy("forcing_kv"), kept_share=0.0), profile=STATIC
+    ).shape.frame_slots
     assert dynamic == 3 * 5 + 6 * 6 and static == 9 * 5
-    assert plan("forcing_kv", roles="anchor_to_memory").shape.roles[0] == ["memory", "memory", "local"]
+    assert plan("forcing_kv", roles="anchor_to_memory").shape.roles[0] == [
+        "memory",
+        "memory",
+        "local",
+    ]
 
 
 def test_memflow_fills_its_bank_by_the_number_of_prompts_as_its_authors_two_scripts_do():
@@ -192,7 +235,8 @@ def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_genera
         assert len(heads) == 9 and sum(len(layer["last"]) for layer in cache.groups) == round(4.5)
         return [cache.groups, *(cache._rows(layer).tolist() for layer in range(3))]
 
-    first, _ = drawn(3), torch.manual_seed(2)
+    first = drawn(3)
+    _ = torch.manual_seed(2)
     assert drawn(3) == first and drawn(4)[1:] != first[1:]
 
 
@@ -204,34 +248,53 @@ def test_the_budget_leaves_out_a_method_that_cannot_make_so_short_a_video(capsys
 
 def test_no_seed_changes_how_roles_are_shuffled(backbone):
     """Else shuffle and video could not be told apart in a comparison over seeds."""
-    shuffled, take = (plan("head_forcing", f"0:00 {tag} a", seed=3, roles="shuffled") for tag in ("", "[seed 7]"))
-    assert shuffled.shape == take.shape == plan("head_forcing", "0:00 a", seed=7, roles="shuffled").shape
-    assert shuffled.shape != plan("head_forcing", "0:00 a", seed=3, roles="shuffled", shuffle=1).shape
+    shuffled, take = (
+        plan("head_forcing", f"0:00 {tag} a", seed=3, roles="shuffled") for tag in ("", "[seed 7]")
+    )
+    assert (
+        shuffled.shape
+        == take.shape
+        == plan("head_forcing", "0:00 a", seed=7, roles="shuffled").shape
+    )
+    assert (
+        shuffled.shape != plan("head_forcing", "0:00 a", seed=3, roles="shuffled", shuffle=1).shape
+    )
 
 
-# --------------------------------------------------------------------------------------------- in an order of their own
+# --------------------------------------------------------------------------------------------- in
+# an order of their own
 
-ROLLING, CAUSVID = rolling_plan(TWO, seconds=7.0), causvid_plan(8.0, TWO)
+ROLLING = rolling_plan(TWO, seconds=7.0)
+CAUSVID = causvid_plan(8.0, TWO)
 
 
-@pytest.mark.parametrize(("name", "stop_after"), [("rolling", 1), ("rolling", 10), ("causvid", 3), ("causvid", 7)])
-def test_a_render_in_another_order_goes_on_and_makes_no_step_twice(backbone, tmp_path, name, stop_after):
+@pytest.mark.parametrize(
+    ("name", "stop_after"), [("rolling", 1), ("rolling", 10), ("causvid", 3), ("causvid", 7)]
+)
+def test_a_render_in_another_order_goes_on_and_makes_no_step_twice(
+    backbone, tmp_path, name, stop_after
+):
     made = ROLLING if name == "rolling" else CAUSVID
     rolled(tmp_path, made, backbone, stop_after)
     steps: list = []
     run, blocks = rolled(tmp_path, made, backbone, on_step=watched(steps))
-    assert len(run.stored) == stop_after and torch.equal(torch.cat(blocks), latents_of(made, backbone))
+    assert len(run.stored) == stop_after and torch.equal(
+        torch.cat(blocks), latents_of(made, backbone)
+    )
     assert run.stored_steps + len(steps) == made.steps and len(set(steps)) == len(steps)
 
 
-def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_blocks_made_with_it(backbone, tmp_path):
+def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_blocks_made_with_it(
+    backbone, tmp_path
+):
     def same(other: RenderPlan) -> int:
         equal = [a == b for a, b in zip(keys_of(ROLLING), keys_of(other), strict=False)]
         assert equal == sorted(equal, reverse=True)
         return sum(equal)
 
     assert ROLLING.blocks == same(rolling_plan(TWO, seconds=7.0)) == 10
-    assert same(rolling_plan(TWO.replace("yellow", "green"), seconds=7.0)) == 2  # block 6 comes in with block 2
+    # block 6 comes in with block 2
+    assert same(rolling_plan(TWO.replace("yellow", "green"), seconds=7.0)) == 2
     longer = rolling_plan(TWO, seconds=8.0)
     assert longer.blocks == 11 and same(longer) == 10 - 4 and len(set(keys_of(longer))) == 11
     rolled(tmp_path, ROLLING, backbone)
@@ -239,8 +302,12 @@ def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_
     assert len(run.stored) == 6 and torch.equal(torch.cat(latents), latents_of(longer, backbone))
 
 
-@pytest.mark.parametrize(("made", "at", "kept"), [(ROLLING, 31, 2), (CAUSVID, 21, 6)], ids=["rolling", "causvid"])
-def test_a_render_in_another_order_stops_at_once_and_loses_no_block(backbone, tmp_path, made, at, kept):
+@pytest.mark.parametrize(
+    ("made", "at", "kept"), [(ROLLING, 31, 2), (CAUSVID, 21, 6)], ids=["rolling", "causvid"]
+)
+def test_a_render_in_another_order_stops_at_once_and_loses_no_block(
+    backbone, tmp_path, made, at, kept
+):
     reports, calls, (_, model) = [], [], video_of(made, backbone)
     flow = model.flow
     model.flow = lambda *args, **options: calls.append(len(reports)) or flow(*args, **options)
@@ -258,7 +325,9 @@ def test_a_render_in_another_order_stops_at_once_and_loses_no_block(backbone, tm
 
 
 def test_rolling_forcing_goes_on_with_its_unfinished_blocks_alone_and_refuses_what_fits_no_window():
-    inputs = RolloutInputs(job_of(rolling_plan(TWO)).script, None, given=list(torch.zeros(3, 3, 16, 8, 12)))
+    inputs = RolloutInputs(
+        job_of(rolling_plan(TWO)).script, None, given=list(torch.zeros(3, 3, 16, 8, 12))
+    )
     with pytest.raises(HeadForcingError, match="after 3 of 13 blocks needs the 4 unfinished ones"):
         next(RollingForcing().rollout(SimpleNamespace(), None, inputs))
     for noise, blocks, words in (
@@ -270,18 +339,23 @@ def test_rolling_forcing_goes_on_with_its_unfinished_blocks_alone_and_refuses_wh
             RollingForcing().for_video(VideoFacts(noise, blocks))
 
 
-def test_a_method_has_steps_of_its_own_unless_sigmas_are_given_and_causvid_tells_the_model_whole_timesteps(backbone):
+def test_a_method_has_steps_of_its_own_unless_sigmas_are_given_and_causvid_tells_the_model_whole_timesteps(
+    backbone,
+):
     rolling, causvid = map(method_policy, ("rolling_forcing", "causvid"))
     own = method_schedule(rolling, "self_forcing")
     assert own == SCHEDULE and len(own.sigmas) == 5
-    assert method_schedule(rolling, "causal_forcing_framewise_1_step") == replace(own, frames_per_block=1)
+    assert method_schedule(rolling, "causal_forcing_framewise_1_step") == replace(
+        own, frames_per_block=1
+    )
     assert method_schedule(rolling, "self_forcing", "1, 0.5").sigmas == (1.0, 0.5)
     settings = RenderSettings(width=96, height=64, seconds=1.0)
     steps = method_schedule(causvid, "self_forcing")
     whole = RenderPlan.make(CONFIG, causvid, steps, parse_timeline(ONE), settings)
     for made, timesteps in ((whole, [1000, 757, 522, 0]), (causvid_plan(1.0), [1000, 600, 0])):
         video, model = video_of(made, backbone)
-        told, flow = [], model.flow
+        told = []
+        flow = model.flow
         model.flow = lambda x, sigma, *more, told=told, flow=flow, **options: (
             told.append(1000 * sigma) or flow(x, sigma, *more, **options)
         )
@@ -294,15 +368,21 @@ def test_a_plan_says_where_rollouts_restart_and_that_a_video_of_one_needs_no_vae
     assert causvid_plan(60.0).restart_frames == tuple(range(18, 243 - 3, 18))
     assert "3 rollouts of 21 latent frames" in describe(causvid_plan(12.0), torch.float32)
     assert latents_of(causvid_plan(5.0), backbone, codec=None).isfinite().all()
-    with pytest.raises(HeadForcingError, match=r"vae: this method encodes .* got no VAE .*, or make at most 5\.06 s"):
+    with pytest.raises(
+        HeadForcingError,
+        match=r"vae: this method encodes .* got no VAE .*, or make at most 5\.06 s",
+    ):
         latents_of(causvid_plan(5.25), backbone, codec=None)
 
 
 def test_each_rollout_begins_with_the_end_of_the_one_before_encoded_anew(backbone):
     asked = []
-    codec = SimpleNamespace(reencode=lambda x: asked.append(x) or x[-1:] + 1, fingerprint=lambda: "")
+    codec = SimpleNamespace(
+        reencode=lambda x: asked.append(x) or x[-1:] + 1, fingerprint=lambda: ""
+    )
     made = causvid_plan(12.0)
-    video, other = latents_of(made, backbone, codec=codec), latents_of(made, backbone)
+    video = latents_of(made, backbone, codec=codec)
+    other = latents_of(made, backbone)
     assert len(video) == made.frames == 51 and len(asked) == 2
     assert torch.equal(asked[0], video[:19])
     assert torch.equal(asked[1], torch.cat([video[18:19] + 1, video[19:37]]))
@@ -311,9 +391,12 @@ def test_each_rollout_begins_with_the_end_of_the_one_before_encoded_anew(backbon
 
 def test_the_keys_of_later_rollouts_depend_on_the_vae_and_never_on_the_length():
     def keys(seconds: float, autoencoder: str) -> list[str]:
-        return job_of(causvid_plan(seconds, TWO), codec=SimpleNamespace(fingerprint=lambda: autoencoder)).keys
+        return job_of(
+            causvid_plan(seconds, TWO), codec=SimpleNamespace(fingerprint=lambda: autoencoder)
+        ).keys
 
-    one, other = keys(12.0, "one"), keys(12.0, "other")
+    one = keys(12.0, "one")
+    other = keys(12.0, "other")
     assert [a == b for a, b in zip(one, other, strict=True)] == [True] * 7 + [False] * 10
     assert keys(20.0, "one")[:17] == one and keys(5.25, "")[:7] == one[:7]
 

@@ -1,4 +1,6 @@
-"""One video on several ranks: the same latents and the same decisions as on one, whatever the ranks hold."""
+"""One video on several ranks: the same latents and the same decisions as on one, whatever the ranks
+hold.
+"""
 
 import random
 from dataclasses import replace
@@ -12,7 +14,13 @@ from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
 from headforcing.headforcing_core.cache.shape import CacheShape
 from headforcing.headforcing_core.distributed.cache import ParallelCache, parallel_forward
-from headforcing.headforcing_core.distributed.division import Division, assign_heads, check_division, head_costs, strips
+from headforcing.headforcing_core.distributed.division import (
+    Division,
+    assign_heads,
+    check_division,
+    head_costs,
+    strips,
+)
 from headforcing.headforcing_core.distributed.ranks import RanksReport, rank_place
 from headforcing.headforcing_core.distributed.sharded import shard
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -37,9 +45,17 @@ def shape_of(model, roles, policy=BUSY) -> CacheShape:
     return CacheShape.for_model(model.config, roles, policy, *SIZE, F, BLOCKS * F)
 
 
-def film(model, cache, dtype=torch.float32, blocks=BLOCKS, steps=(1.0, 0.6), switches=SWITCHES, **options):
+def film(
+    model, cache, dtype=torch.float32, blocks=BLOCKS, steps=(1.0, 0.6), switches=SWITCHES, **options
+):
     """Latents, memory decisions and the cache of a video with two prompt switches."""
-    told = dict(schedule=Schedule(steps, F), prompts=PROMPTS[:blocks], size=SIZE, switches=switches, dtype=dtype)
+    told = dict(
+        schedule=Schedule(steps, F),
+        prompts=PROMPTS[:blocks],
+        size=SIZE,
+        switches=switches,
+        dtype=dtype,
+    )
     made = small_engine.film(model, cache, blocks, **told, **options)
     events = [block.event.to_dict() for block in made if block.event is not None]
     return torch.cat([block.latents for block in made]), events
@@ -66,11 +82,15 @@ def assert_as_alone(model, shape, division=None, ranks=2, dtype=torch.float32, *
     for latents, decided, cache, _ in on_ranks(model, shape, ranks, division, dtype, **options):
         assert difference(latents, expected) <= 1e-5
         assert without_deltas(decided) == without_deltas(events)
-        assert [event["delta"] for event in decided] == pytest.approx([event["delta"] for event in events], abs=1e-5)
+        assert [event["delta"] for event in decided] == pytest.approx(
+            [event["delta"] for event in events], abs=1e-5
+        )
         assert cache.memory.sources == alone.memory.sources
         assert (cache.occupied, cache.recalls) == (alone.occupied, alone.recalls)
         for entry, same in zip(cache.memory.entries, alone.memory.entries, strict=True):
-            assert difference(entry.pooled, same.pooled) < 1e-4, "pooled keys of all heads in the model's order"
+            assert difference(entry.pooled, same.pooled) < 1e-4, (
+                "pooled keys of all heads in the model's order"
+            )
     return alone, events
 
 
@@ -80,7 +100,8 @@ HEADS_OF = {
     "one without memory heads": (((1, 2), ()), ((0, 3), (0, 1, 2, 3))),
     "heads in turns": TURNS,
 }
-ROLES = [["memory", "local", "anchor", "memory"], ["memory"] * 4]  # rank 0 has no memory head, and no head in a layer
+# rank 0 has no memory head, and no head in a layer
+ROLES = [["memory", "local", "anchor", "memory"], ["memory"] * 4]
 
 
 def divided(shape: CacheShape, heads) -> Division:
@@ -120,7 +141,12 @@ def test_ranks_that_compute_other_similarities_take_the_decisions_of_the_first(m
 def test_a_scene_comes_back_on_every_rank_and_holds_a_picture(model):
     shape = shape_of(model, ROLES, replace(BUSY, kept_scenes=3, picture_frames=5))
     division = divided(shape, HEADS_OF["one without memory heads"])
-    switches = {3: Switch(), 6: Switch(recall=1), 8: Switch("flush"), 10: Switch("recache", recall=2)}
+    switches = {
+        3: Switch(),
+        6: Switch(recall=1),
+        8: Switch("flush"),
+        10: Switch("recache", recall=2),
+    }
     pictures = {10: [torch.randn(F, 16, *SIZE, generator=torch.Generator().manual_seed(0))]}
     alone, _ = assert_as_alone(model, shape, division, switches=switches, pictures=pictures)
     assert [recall.frames for recall in alone.recalls] == [(0, 1, 2, 3, 6), (9, 10, 11, 12, 15)]
@@ -128,10 +154,12 @@ def test_a_scene_comes_back_on_every_rank_and_holds_a_picture(model):
 
 @pytest.mark.parametrize("policy", ["random_tokens", "fifo_eviction", "centered_keys", "in bf16"])
 def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
-    model, dtype = wan(heads=3), torch.float32
+    model = wan(heads=3)
+    dtype = torch.float32
     settings = with_memory(PRESETS.get(policy, BUSY), 5, 3, 2.0, 1)
     if policy == "in bf16":
-        model, dtype = model.to(torch.bfloat16), torch.bfloat16
+        model = model.to(torch.bfloat16)
+        dtype = torch.bfloat16
         model.patch_embedding.float()
     assert_as_alone(model, shape_of(model, mixed(model), settings), dtype=dtype, steps=(1.0,))
 
@@ -139,7 +167,9 @@ def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
 @pytest.mark.usefixtures("fused")
 def test_fused_kernels_run_on_several_ranks(model):
     shape = shape_of(model, ROLES)
-    assert_as_alone(model, shape, divided(shape, HEADS_OF["one without memory heads"]), steps=(1.0,))
+    assert_as_alone(
+        model, shape, divided(shape, HEADS_OF["one without memory heads"]), steps=(1.0,)
+    )
 
 
 def test_an_even_division_sends_the_formula_to_the_byte_and_parts_of_the_cache_add_up(model):
@@ -154,7 +184,8 @@ def test_an_even_division_sends_the_formula_to_the_byte_and_parts_of_the_cache_a
 
 
 def test_stopping_one_rank_stops_all_after_the_same_pass(model):
-    shape, seen = shape_of(model, mixed(model)), [0, 0]
+    shape = shape_of(model, mixed(model))
+    seen = [0, 0]
 
     def work(peers):
         def forward(*arguments, **options):
@@ -171,54 +202,93 @@ def test_stopping_one_rank_stops_all_after_the_same_pass(model):
 
 
 def render(planned: Render, start, stop_after=None, runs=None, peers=None):
-    """The latents of a render or of its first blocks, start frames included, and how many blocks were reused."""
+    """The latents of a render or of its first blocks, start frames included, and how many blocks
+    were reused.
+    """
     begins_with = None if start is None else StartLatents(start[None], "s")
     job = planned.job.with_request(start=begins_with, runs=runs)
-    model, place = planned.model(), Place()
+    model = planned.model()
+    place = Place()
     if peers is not None:
-        model.forward, place = parallel_forward, rank_place(peers, torch.device("cpu"), sdpa, "sdpa")
+        model.forward, place = (
+            parallel_forward,
+            rank_place(peers, torch.device("cpu"), sdpa, "sdpa"),
+        )
     blocks, run = rendered(job, model, place, stop_after)
     return torch.cat(blocks), len(run.stored)
 
 
-def test_all_ranks_begin_with_the_start_frames_of_the_run_folder_and_go_on_from_its_blocks(tmp_path):
-    """Only rank 0 has a run folder; start frames that another GPU has encoded, or the same one later, differ."""
+def test_all_ranks_begin_with_the_start_frames_of_the_run_folder_and_go_on_from_its_blocks(
+    tmp_path,
+):
+    """Only rank 0 has a run folder; start frames that another GPU has encoded, or the same one
+    later, differ.
+    """
     start = torch.randn(3, 16, 8, 8, generator=torch.Generator().manual_seed(0))
-    planned = Render(toy_model(layers=2), tmp_path / "unused", "a red ball", seconds=3.0, start=start)
+    planned = Render(
+        toy_model(layers=2), tmp_path / "unused", "a red ball", seconds=3.0, start=start
+    )
     expected, _ = render(planned, start)
     for offset, stop_after in ((0, 4), (2, None)):
-        made = together(2, lambda peers, offset=offset, stop=stop_after: render(
-            planned, start + offset + peers.rank, stop, tmp_path / "runs" if peers.leads else None, peers
-        ))  # fmt: skip
+        made = together(
+            2,
+            lambda peers, offset=offset, stop=stop_after: render(
+                planned,
+                start + offset + peers.rank,
+                stop,
+                tmp_path / "runs" if peers.leads else None,
+                peers,
+            ),
+        )
         for latents, reused in made:
-            assert reused == (0 if stop_after else 3) and difference(latents, expected[: len(latents)]) < 1e-4
+            assert (
+                reused == (0 if stop_after else 3)
+                and difference(latents, expected[: len(latents)]) < 1e-4
+            )
 
 
 def test_heads_by_cost_and_speed_beat_equal_runs_and_divide_the_memory():
-    chooser, layers, heads = random.Random(7), 30, 12
+    chooser = random.Random(7)
+    layers = 30
+    heads = 12
     for profile in range(25):
-        ranks, flat = 2 + profile % 5, ["local"] * 72 + ["anchor"] * 90 + ["memory"] * 198
+        ranks = 2 + profile % 5
+        flat = ["local"] * 72 + ["anchor"] * 90 + ["memory"] * 198
         chooser.shuffle(flat)
         roles = [flat[layer * heads : (layer + 1) * heads] for layer in range(layers)]
         shape = CacheShape(roles, CachePolicy(), 30, 52, 128, F, 240)
-        division, by_speed, equal = Division.of(shape, ranks), Division.of(shape, 2, [3, 1]), Division.of(shape, 2)
+        division = Division.of(shape, ranks)
+        by_speed = Division.of(shape, 2, [3, 1])
+        equal = Division.of(shape, 2)
         equal = replace(equal, speeds=[3, 1])
         assert 1 <= by_speed.worst_over_mean < equal.worst_over_mean
-        runs = tuple((tuple(range(heads * r // ranks, heads * (r + 1) // ranks)),) * layers for r in range(ranks))
-        assert division.worst_over_mean <= Division(runs, division.strips, division.costs).worst_over_mean
+        runs = tuple(
+            (tuple(range(heads * r // ranks, heads * (r + 1) // ranks)),) * layers
+            for r in range(ranks)
+        )
+        assert (
+            division.worst_over_mean
+            <= Division(runs, division.strips, division.costs).worst_over_mean
+        )
         held = [division.share_of_cache(rank) for rank in range(ranks)]
         assert sum(held) == pytest.approx(1) and max(held) * ranks <= 1.05
 
 
-@pytest.mark.parametrize("speeds", [(1.2, 1.0), (0.06, 0.06), (0.1, 0.1, 0.1), (0.7, 1.7, 0.3, 2.9)], ids=str)
+@pytest.mark.parametrize(
+    "speeds", [(1.2, 1.0), (0.06, 0.06), (0.1, 0.1, 0.1), (0.7, 1.7, 0.3, 2.9)], ids=str
+)
 def test_no_token_and_no_head_is_left_to_nobody(speeds):
-    ranks, costs = len(speeds), [[11] * 3 + [7] * 4 + [4] * 5] * 3
+    ranks = len(speeds)
+    costs = [[11] * 3 + [7] * 4 + [4] * 5] * 3
     for rows, columns in ((30, 52), (52, 30), (45, 80), (22, 40), (17, 31), (60, 104)):
         for parts in (strips(rows, columns, ranks, speeds), strips(rows, columns, ranks)):
             covered = torch.zeros(rows, columns)
             for strip in parts:
                 strip.of_frames(covered).add_(1)
-            assert (covered == 1).all() and min(strip.tokens for strip in parts) > 0, (rows, columns)
+            assert (covered == 1).all() and min(strip.tokens for strip in parts) > 0, (
+                rows,
+                columns,
+            )
     for layer in zip(*assign_heads(costs, ranks, speeds), strict=True):
         assert sorted(chain(*layer)) == list(range(12))
     if len(set(speeds)) == 1:
@@ -232,20 +302,28 @@ def test_strips_of_832x480_are_even_or_as_the_speeds_are():
 
 
 def test_the_report_names_the_speeds_the_ideal_share_and_the_rank_that_the_others_waited_for():
-    about = dict(device="cpu", heads=[[0]], weight_bytes=1, cache_bytes=1, sent_bytes={"tokens": 2_000_000})
+    about = dict(
+        device="cpu", heads=[[0]], weight_bytes=1, cache_bytes=1, sent_bytes={"tokens": 2_000_000}
+    )
     ranks = [{**about, "waited_seconds": seconds} for seconds in (0.5, 0.1)]
     report = RanksReport(ranks, 1.25, 1.0, (2.0, 0.5))
     said = report.describe()
-    assert said[0].startswith("ranks    2 with speeds 2,0.5; attention of the worst layer 1.250 of the ideal share")
+    assert said[0].startswith(
+        "ranks    2 with speeds 2,0.5; attention of the worst layer 1.250 of the ideal share"
+    )
     assert said[0].endswith("slowest rank 1") and report.to_dict()["slowest_rank"] == 1
-    assert said[1].startswith("rank 0   cpu: 1 heads, ") and said[1].endswith("sent 2.0 MB, 0.5 of 1.0 s in exchanges")
+    assert said[1].startswith("rank 0   cpu: 1 heads, ") and said[1].endswith(
+        "sent 2.0 MB, 0.5 of 1.0 s in exchanges"
+    )
     assert RanksReport(ranks, 1.25, 1.0).describe()[0].startswith("ranks    2; attention")
 
 
 def test_what_cannot_be_divided_is_refused_with_what_fits(model):
     shape = shape_of(model, mixed(model))
     check_division(shape, 4)
-    rolling = method_policy("rolling_forcing").shape(model.config, mixed(model), *SIZE, F, BLOCKS * F)
+    rolling = method_policy("rolling_forcing").shape(
+        model.config, mixed(model), *SIZE, F, BLOCKS * F
+    )
     for arguments, said in (
         ((shape, 6), r"6 GPUs leave one .* \(4 heads, 4x3 tokens a frame\); choose --gpus 1, 2"),
         ((shape, 2, [1, 9]), r"--gpu-speeds 1,9 leave one GPU .* \(4x3 tokens\)"),
@@ -256,13 +334,19 @@ def test_what_cannot_be_divided_is_refused_with_what_fits(model):
 
 
 def test_sharded_weights_make_the_video_of_whole_ones():
-    """In a group of one process: what is gathered for a layer is freed after it, and gathered anew in the next pass."""
+    """In a group of one process: what is gathered for a layer is freed after it, and gathered anew
+    in the next pass.
+    """
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        sharded, whole = shard(wan(), torch.device("cpu")), wan()
+        sharded = shard(wan(), torch.device("cpu"))
+        whole = wan()
         sharded.config = whole.config  # which tells the film's prompts their width
         shape = shape_of(whole, every_head(whole, "memory"))
-        made = [film(one, HeadCache(shape, torch.float32), blocks=2, switches={})[0] for one in (sharded, whole)]
+        made = [
+            film(one, HeadCache(shape, torch.float32), blocks=2, switches={})[0]
+            for one in (sharded, whole)
+        ]
     finally:
         dist.destroy_process_group()
     assert difference(*made) < 1e-5

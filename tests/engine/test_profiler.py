@@ -1,7 +1,7 @@
 """The profiler: what every head looks at, measured while a rollout runs, and what is kept of it.
 
-"Equal" means within 1e-5 where the arithmetic differs (recorded cases, float64 references) and the same bytes where it
-must not (merging, resuming).
+"Equal" means within 1e-5 where the arithmetic differs (recorded cases, float64 references) and the
+same bytes where it must not (merging, resuming).
 """
 
 import itertools
@@ -28,10 +28,13 @@ from small_engine import embeds, wan
 @each_run("self_forcing_tiny_d32", "self_forcing_tiny_d128", wanted=("window9_sink3",).__contains__)
 def test_shares_equal_the_recorded_ones(monkeypatch, which, name, run):
     """For every recorded block, denoising step, layer and head, to 1e-5."""
-    case, seen, denoise = open_case(which, name), {}, WanVideoModel.denoise
+    case = open_case(which, name)
+    seen = {}
+    denoise = WanVideoModel.denoise
 
     def measured(self, latents, sigma, cache):
-        layers, heads = cache.shape.layers, cache.shape.heads
+        layers = cache.shape.layers
+        heads = cache.shape.heads
         cache.meter = ShareMeter(layers, heads, cache.rope.frame_tokens)
         cache.meter.active = True
         clean = denoise(self, latents, sigma, cache)
@@ -42,15 +45,33 @@ def test_shares_equal_the_recorded_ones(monkeypatch, which, name, run):
     monkeypatch.setattr(WanVideoModel, "denoise", measured)
     replay(case, run)
     prefix = f"buckets/{run}/block"
-    recorded = {int(key.removeprefix(prefix)): case.tensors[key] for key in case.tensors if key.startswith(prefix)}
+    recorded = {
+        int(key.removeprefix(prefix)): case.tensors[key]
+        for key in case.tensors
+        if key.startswith(prefix)
+    }
     assert len(recorded) >= 2 and max(recorded) >= 5
     for block, expected in recorded.items():
-        torch.testing.assert_close(torch.stack(seen[block]).to(expected), expected, atol=1e-5, rtol=0)
-        assert expected.std(dim=(1, 2)).max() > 1e-3, "all heads look alike, so agreement means nothing"
+        torch.testing.assert_close(
+            torch.stack(seen[block]).to(expected), expected, atol=1e-5, rtol=0
+        )
+        assert expected.std(dim=(1, 2)).max() > 1e-3, (
+            "all heads look alike, so agreement means nothing"
+        )
 
 
 SETUP = ProfileSetup(  # of videos of 48 x 32 pixels, 3 x 2 tokens a frame
-    "ab12cd34", 2, 3, ("one", "two", "three"), 6, (1.0, 0.8, 0.6, 0.3), 3, 48, 32, window_frames=10, seed=5
+    "ab12cd34",
+    2,
+    3,
+    ("one", "two", "three"),
+    6,
+    (1.0, 0.8, 0.6, 0.3),
+    3,
+    48,
+    32,
+    window_frames=10,
+    seed=5,
 )
 
 
@@ -59,11 +80,21 @@ def small() -> WanModel:
     return wan(2, 3, norms=(0.5, 3.0))
 
 
-def measure(model: WanModel, setup: ProfileSetup = SETUP, prompts=range(3), same=False, into=None, **options):
+def measure(
+    model: WanModel, setup: ProfileSetup = SETUP, prompts=range(3), same=False, into=None, **options
+):
     """The shares of some prompts of a setup, which may all have the `same` embedding."""
-    shares, texts = into or HeadShares(setup), embeds(model, 3)
+    shares = into or HeadShares(setup)
+    texts = embeds(model, 3)
     chosen = {prompt: texts[0 if same else prompt] for prompt in prompts}
-    profile_heads(WanVideoModel(model, torch.float32), model.config, shares, chosen, dtype=torch.float32, **options)
+    profile_heads(
+        WanVideoModel(model, torch.float32),
+        model.config,
+        shares,
+        chosen,
+        dtype=torch.float32,
+        **options,
+    )
     return shares
 
 
@@ -73,7 +104,9 @@ def measured(small) -> HeadShares:
 
 
 @pytest.mark.parametrize(("first_block", "blocks"), [(2, 6), (1, 3)])
-def test_every_step_from_the_first_block_on_is_measured_and_no_clean_pass(small, monkeypatch, first_block, blocks):
+def test_every_step_from_the_first_block_on_is_measured_and_no_clean_pass(
+    small, monkeypatch, first_block, blocks
+):
     calls = []
 
     def counted(attention, q, k, v, first_tokens, last_tokens):
@@ -82,35 +115,52 @@ def test_every_step_from_the_first_block_on_is_measured_and_no_clean_pass(small,
 
     monkeypatch.setattr(profiler, "with_shares", counted)
     shares = measure(small, replace(SETUP, first_block=first_block, blocks=blocks), [0])
-    keys = [min(10, 3 * (block + 1)) * 6 for block in range(first_block, blocks) for _ in range(4 * 2)]
-    assert calls == [(6, 18, n) for n in keys]  # 4 steps x 2 layers a block; the first frame, the current block
+    keys = [
+        min(10, 3 * (block + 1)) * 6 for block in range(first_block, blocks) for _ in range(4 * 2)
+    ]
+    # 4 steps x 2 layers a block; the first frame, the current block
+    assert calls == [(6, 18, n) for n in keys]
     assert shares.counts[0].shape == (blocks - first_block, 4) and (shares.counts[0] == 1).all()
     flat = shares.sums[0].flatten(0, 1)
     assert (flat.sum(dim=-1) - 1).abs().max() < 1e-6 and flat.min() >= 0
-    assert (flat[1:] - flat[:-1]).abs().amax(dim=(1, 2)).min() > 1e-4, "two passes gave the same shares"
+    assert (flat[1:] - flat[:-1]).abs().amax(dim=(1, 2)).min() > 1e-4, (
+        "two passes gave the same shares"
+    )
 
 
 def test_a_longer_first_block_is_rolled_out_as_the_family_has_it(small):
     setup = replace(SETUP, sigmas=(1.0,), first_block_sigmas=(1.0, 0.8, 0.4), blocks=4)
     steps = []
-    shares = measure(small, setup, [0], on_step=lambda block, step, x: steps.append(block) if x is not None else None)
+    shares = measure(
+        small,
+        setup,
+        [0],
+        on_step=lambda block, step, x: steps.append(block) if x is not None else None,
+    )
     assert steps == [0, 0, 0, 1, 2, 3] and (shares.counts[0] == 1).all()
 
 
 def test_rope_seed_prompt_and_the_number_of_the_prompt_matter(small):
     setup = replace(SETUP, sigmas=(1.0, 0.6), blocks=5, prompts=("one", "two"))
-    measured, same = measure(small, setup, range(2)), measure(small, setup, range(2), same=True)
+    measured = measure(small, setup, range(2))
+    same = measure(small, setup, range(2), same=True)
     first = measured.mean([0])
     assert torch.equal(same.mean([0]), first)
-    others = [measure(small, replace(setup, **change), [0]).mean() for change in ({"rope": "contiguous"}, {"seed": 6})]
-    for shares in (*others, measured.mean([1]), same.mean([1])):  # each prompt is a video of its own, with its noise
+    others = [
+        measure(small, replace(setup, **change), [0]).mean()
+        for change in ({"rope": "contiguous"}, {"seed": 6})
+    ]
+    # each prompt is a video of its own, with its noise
+    for shares in (*others, measured.mean([1]), same.mean([1])):
         assert (shares - first).abs().max() > 1e-4
 
 
 def test_shards_merge_in_any_order_to_the_same_bytes(small, measured):
     parts = [measure(small, prompts=pick_part(3, f"{part}/3")) for part in (1, 2, 3)]
     assert [part.missing_prompts() for part in parts] == [[1, 2], [0, 2], [0, 1]]
-    measure(small, prompts=[1], into=parts[1], on_prompt=lambda prompt: pytest.fail("measured again"))
+    measure(
+        small, prompts=[1], into=parts[1], on_prompt=lambda prompt: pytest.fail("measured again")
+    )
     assert parts[1].describe(parts[1].profile("part"))[-1] == "2 of 3 prompts are not measured yet"
     for order in itertools.permutations(parts):
         merged = HeadShares(SETUP)
@@ -121,7 +171,8 @@ def test_shards_merge_in_any_order_to_the_same_bytes(small, measured):
         assert merged.profile("x") == measured.profile("x")
 
 
-# --------------------------------------------------------------------------------------------------- averages and files
+# -------------------------------------------------------------------------------------------------
+# averages and files
 
 
 def test_shards_part_the_prompts_evenly_and_a_shard_that_is_none_is_refused():
@@ -162,7 +213,9 @@ def test_a_damaged_file_gives_one_clear_error(measured, tmp_path, name):
         (tensors if key in tensors else setup)[key] = value
     kept = {key: tensor for key, tensor in tensors.items() if tensor is not None}
     save_file(kept, file, metadata={"head_shares": json.dumps(setup)})
-    with pytest.raises(HeadForcingError, match=f"is not a file of measured head shares: .*{expected}") as error:
+    with pytest.raises(
+        HeadForcingError, match=f"is not a file of measured head shares: .*{expected}"
+    ) as error:
         HeadShares.load(file)
     assert "\n" not in str(error.value)
 
@@ -176,12 +229,16 @@ def test_steps_are_averaged_first_then_blocks_then_prompts():
     """What is missing has no weight, and what is measured more often has no more than one."""
     shares = handmade()
     for prompt, block, step, sink in (
-        (0, 0, 0, 0.1), (0, 0, 1, 0.3),  # block 0: 0.2
+        (0, 0, 0, 0.1),
+        (0, 0, 1, 0.3),  # block 0: 0.2
         (0, 1, 0, 0.4),  # block 1: 0.4, so prompt 0: 0.3
-        (1, 1, 1, 0.2), (1, 1, 1, 0.0),  # the same cell twice: 0.1
+        (1, 1, 1, 0.2),
+        (1, 1, 1, 0.0),  # the same cell twice: 0.1
         (1, 1, 0, 0.4),  # prompt 1: 0.25
-    ):  # fmt: skip
-        shares.add(prompt, block + 2, step, torch.tensor([[[sink, 0.5, 0.5 - sink]]], dtype=torch.float64))
+    ):
+        shares.add(
+            prompt, block + 2, step, torch.tensor([[[sink, 0.5, 0.5 - sink]]], dtype=torch.float64)
+        )
     assert shares.mean()[0, 0].tolist() == pytest.approx([0.275, 0.5, 0.225])
     assert shares.mean(prompts=[0])[0, 0, 0] == pytest.approx(0.3)
     assert shares.mean(blocks=[1])[0, 0, 0] == pytest.approx((0.4 + 0.25) / 2)
@@ -189,7 +246,8 @@ def test_steps_are_averaged_first_then_blocks_then_prompts():
 
 
 def test_a_return_story_counts_once_though_two_measurements_have_it():
-    one, other = handmade(), handmade()
+    one = handmade()
+    other = handmade()
     one.returns[0], other.returns[0], other.returns[1] = 0.4, 0.6, 0.2
     one.merge(other)
     assert one.returns[:, 0, 0].tolist() == [0.4, 0.2]
@@ -202,15 +260,19 @@ def test_nothing_measured_is_an_error_and_not_a_division():
 
 
 def test_stability_holds_two_conditions_fixed_and_varies_the_third():
-    """Two heads, one of them the anchor (half of two), none local: which one, by prompt, block and step.
+    """Two heads, one of them the anchor (half of two), none local: which one, by prompt, block and
+    step.
 
-    Prompts 0 and 2 are of one mind, prompt 1 of the other: of the anchor's runs no head is common to all three. Over
-    blocks and steps (of the first prompt) the same head stays.
+    Prompts 0 and 2 are of one mind, prompt 1 of the other: of the anchor's runs no head is common
+    to all three. Over blocks and steps (of the first prompt) the same head stays.
     """
     shares = handmade(heads=4, prompts=tuple("abcd"), blocks=5, sigmas=SETUP.sigmas)
     for prompt, block, step in itertools.product(range(3), range(3), range(4)):
         anchor = 1 if prompt == 1 else 3 if step == 0 else 0
-        rows = [(0.5, 0.4, 0.1) if head == anchor else (0.1, 0.8 - head / 10, 0.1 + head / 10) for head in range(4)]
+        rows = [
+            (0.5, 0.4, 0.1) if head == anchor else (0.1, 0.8 - head / 10, 0.1 + head / 10)
+            for head in range(4)
+        ]
         shares.add(prompt, block + 2, step, torch.tensor([rows], dtype=torch.float64))
     assert shares.missing_prompts() == [3]  # left out of everything
     assert shares.stability() == {
@@ -222,20 +284,33 @@ def test_stability_holds_two_conditions_fixed_and_varies_the_third():
 
 def test_a_measured_profile_has_the_right_numbers_of_heads_and_says_how_it_was_measured(measured):
     made = measured.profile("mine", {"source": "test"})
-    assert made.counts() == {"local": 1, "anchor": 2, "memory": 3}  # 6 heads: 1.2 and 1.5, halves round up
+    # 6 heads: 1.2 and 1.5, halves round up
+    assert made.counts() == {"local": 1, "anchor": 2, "memory": 3}
     assert made.roles == classify(made.shares)
-    torch.testing.assert_close(torch.tensor(made.shares).double(), measured.mean(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        torch.tensor(made.shares).double(), measured.mean(), rtol=0, atol=1e-7
+    )
     assert made.provenance == {"source": "test"}
     assert made.measured == {
-        "fingerprint": "ab12cd34", "window_frames": 10, "sink_frames": 1, "rope": "absolute", "prompts": 3,
-        "prompts_hash": SETUP.prompts_hash, "blocks": 6, "first_block": 2, "steps": 4, "size": "48x32", "seed": 5,
-    }  # fmt: skip
+        "fingerprint": "ab12cd34",
+        "window_frames": 10,
+        "sink_frames": 1,
+        "rope": "absolute",
+        "prompts": 3,
+        "prompts_hash": SETUP.prompts_hash,
+        "blocks": 6,
+        "first_block": 2,
+        "steps": 4,
+        "size": "48x32",
+        "seed": 5,
+    }
     assert measured.profile("mine", {}, 0.5, 0.5).counts() == {"local": 3, "anchor": 3, "memory": 0}
     lines = measured.describe(made)
     assert lines[0] == "1 local, 2 anchor, 3 memory" and len(lines) == 4
 
 
-# ---------------------------------------------------------------------------------------------- shares beside attention
+# ----------------------------------------------------------------------------------------------
+# shares beside attention
 
 
 def some_heads(heads=3, queries=7, keys=31, dim=22):
@@ -249,9 +324,15 @@ def some_heads(heads=3, queries=7, keys=31, dim=22):
 def test_shares_are_sums_over_the_attention_map(first, last):
     """From values as wide as keys: a narrower call would leave the fast kernels."""
     (q, k, v), seen = some_heads(), []
-    out, shares = with_shares(lambda q, k, v: [seen.append(v.shape), sdpa(q, k, v)][1], q, k, v, first, last)
+    out, shares = with_shares(
+        lambda q, k, v: [seen.append(v.shape), sdpa(q, k, v)][1], q, k, v, first, last
+    )
     exact = (q.double() @ k.double().transpose(1, 2) / 22**0.5).softmax(dim=-1).mean(dim=1)
-    expected = [exact[:, :first].sum(-1), exact[:, first : 31 - last].sum(-1), exact[:, 31 - last :].sum(-1)]
+    expected = [
+        exact[:, :first].sum(-1),
+        exact[:, first : 31 - last].sum(-1),
+        exact[:, 31 - last :].sum(-1),
+    ]
     assert shares.dtype == torch.float64 and shares.shape == (3, 3) and seen == [v.shape] * 2
     torch.testing.assert_close(shares, torch.stack(expected, dim=-1), rtol=0, atol=1e-6)
     torch.testing.assert_close(out, explicit(q, k, v), rtol=0, atol=1e-5)
@@ -259,7 +340,9 @@ def test_shares_are_sums_over_the_attention_map(first, last):
 
 @pytest.mark.parametrize("part", [0, 2])
 def test_a_head_that_looks_at_one_place_alone_has_shares_a_profile_accepts(part):
-    """Rounding must not make the empty middle negative: a profile refuses that, after hours of measuring."""
+    """Rounding must not make the empty middle negative: a profile refuses that, after hours of
+    measuring.
+    """
     q, k, v = some_heads(heads=50, queries=11, keys=64, dim=32)
     looked_at = slice(0, 8) if part == 0 else slice(56, None)
     k[:, looked_at] += 5 * q.mean(dim=1, keepdim=True)
@@ -270,8 +353,12 @@ def test_a_head_that_looks_at_one_place_alone_has_shares_a_profile_accepts(part)
 
 
 def test_bf16_shares_sum_to_one():
-    """Even attention over 21 frames, where each share by itself is off by up to 0.2 % in bfloat16."""
+    """Even attention over 21 frames, where each share by itself is off by up to 0.2 % in
+    bfloat16.
+    """
     q, k, v = (torch.zeros(2, n, 32, dtype=torch.bfloat16) for n in (30, 210, 210))
     _, shares = with_shares(sdpa, q, k, v, 10, 30)
-    torch.testing.assert_close(shares, torch.tensor([[1, 17, 3]] * 2).double() / 21, rtol=0, atol=2e-3)
+    torch.testing.assert_close(
+        shares, torch.tensor([[1, 17, 3]] * 2).double() / 21, rtol=0, atol=2e-3
+    )
     assert (shares.sum(dim=-1) - 1).abs().max() < 1e-6

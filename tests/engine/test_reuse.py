@@ -12,17 +12,21 @@ TWO = "0:00 a red ball\n0:01.2 {}a yellow cross"
 THREE = "0:00 a {} ball\n0:00.7 a yellow cross\n0:01.2 a pink star"
 START = torch.randn(3, 16, 8, 8, generator=torch.Generator().manual_seed(0))
 CHANGES = {
-    "the seed": ({}, {"seed": 4}), "the number of the video in its batch": ({}, {"video": 1}),
+    "the seed": ({}, {"seed": 4}),
+    "the number of the video in its batch": ({}, {"video": 1}),
     "the first of three prompts": ({"text": THREE.format("red")}, {"text": THREE.format("blue")}),
     "a recache": ({"text": TWO.format("")}, {"text": TWO.format("[recache] ")}),
     "a scene cut": ({"text": TWO.format("[flush] ")}, {"text": TWO.format("[flush, re-anchor] ")}),
     "a blend": ({"text": TWO.format("")}, {"text": TWO.format("[blend 1] ")}),
-    "another seed before a prompt": ({"text": TWO.format("[seed 8] ")}, {"text": TWO.format("[seed 7] ")}),
+    "another seed before a prompt": (
+        {"text": TWO.format("[seed 8] ")},
+        {"text": TWO.format("[seed 7] ")},
+    ),
     "other start frames": ({"start": START}, {"start": START + 0.01}),
     "the roles of heads": ({}, {"roles": "shuffled"}),
     "the positions in the cache": ({}, {"method": "no_rope_reencoding"}),
     "the method": ({}, {"method": "self_forcing_sink"}),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +40,30 @@ def rounded_otherwise(q, k, v):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_blocks_are_reused_as_far_as_two_videos_are_the_same_and_no_further(backbone, tmp_path, change):
-    one, other = (Render(backbone, tmp_path, **{"text": TWO.format(""), "seconds": 2.4, **o}) for o in CHANGES[change])
-    before, expected = one.go().split(3), other.straight().split(3)
+def test_blocks_are_reused_as_far_as_two_videos_are_the_same_and_no_further(
+    backbone, tmp_path, change
+):
+    one, other = (
+        Render(backbone, tmp_path, **{"text": TWO.format(""), "seconds": 2.4, **o})
+        for o in CHANGES[change]
+    )
+    before = one.go().split(3)
+    expected = other.straight().split(3)
     same = [torch.equal(old, new) for old, new in zip(before, expected, strict=False)]
     assert torch.equal(other.go(), torch.cat(expected))
     assert other.reused == (same.index(False) if one.setup == other.setup else 0)
 
 
-def test_a_stored_cache_is_not_used_after_a_block_that_another_machine_rounded_otherwise(backbone, tmp_path):
-    """Blocks of both machines have the same keys, so only the hash of its block tells whose cache a state is."""
-    one, other = (Render(backbone, tmp_path / name, state_seconds=1e-9, seconds=5.0) for name in ("one", "other"))
+def test_a_stored_cache_is_not_used_after_a_block_that_another_machine_rounded_otherwise(
+    backbone, tmp_path
+):
+    """Blocks of both machines have the same keys, so only the hash of its block tells whose cache a
+    state is.
+    """
+    one, other = (
+        Render(backbone, tmp_path / name, state_seconds=1e-9, seconds=5.0)
+        for name in ("one", "other")
+    )
     one.go(stop_after=4)
     other.attention = rounded_otherwise
     made = other.go(stop_after=6)
@@ -66,7 +83,9 @@ def test_a_stored_cache_is_not_used_after_a_block_that_another_machine_rounded_o
 
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "restored"])
 @pytest.mark.parametrize("tag", ["recache", "flush, re-anchor", "recall 1"])
-def test_a_render_stopped_around_a_prompt_switch_goes_on_to_the_same_bytes(backbone, tmp_path, tag, state_seconds):
+def test_a_render_stopped_around_a_prompt_switch_goes_on_to_the_same_bytes(
+    backbone, tmp_path, tag, state_seconds
+):
     render = Render(backbone, tmp_path, TWO.format(f"[{tag}] "), 3.0, state_seconds=state_seconds)
     stop_after = render.plan.timeline.segments[1].start_block + bool(state_seconds)
     render.go(stop_after=stop_after)
@@ -74,24 +93,32 @@ def test_a_render_stopped_around_a_prompt_switch_goes_on_to_the_same_bytes(backb
 
 
 def test_damaged_and_foreign_blocks_are_made_again(backbone, tmp_path):
-    """A changed byte, a block that does not follow the one before it, and a second file with the key of the first."""
-    one, other = (Render(backbone, tmp_path / name, TWO.format(""), 3.0) for name in ("one", "other"))
+    """A changed byte, a block that does not follow the one before it, and a second file with the
+    key of the first.
+    """
+    one, other = (
+        Render(backbone, tmp_path / name, TWO.format(""), 3.0) for name in ("one", "other")
+    )
     expected = one.go()
     other.attention = rounded_otherwise
     other.go()
     blocks = sorted(one.folder.rglob("block-*"))
     blocks[3].write_bytes(blocks[3].read_bytes()[:-1] + b"\x55")
     assert torch.equal(one.go(), expected) and one.reused == 3 and "is damaged" in one.problems[0]
-    shutil.copy(*other.folder.rglob("block-00002*"), blocks[0].parent)  # written later than this render's own block
+    # written later than this render's own block
+    shutil.copy(*other.folder.rglob("block-00002*"), blocks[0].parent)
     assert torch.equal(one.go(), expected) and one.reused == 2
     assert "does not continue the block before it" in one.problems[0]
 
 
 def test_a_block_whose_name_has_the_beginning_of_the_key_is_not_taken_for_another(tmp_path):
-    key, other = ("ab" * 32, "ab" * 31 + "cd")
+    key = "ab" * 32
+    other = "ab" * 31 + "cd"
     with RunFolder(tmp_path, "0" * 64, {}) as folder:
         folder.save_block(0, key, START, None)
-        assert torch.equal(folder.load_blocks([key])[0].latents, START) and not folder.load_blocks([other])
+        assert torch.equal(folder.load_blocks([key])[0].latents, START) and not folder.load_blocks(
+            [other]
+        )
 
 
 def test_decisions_after_start_frames_are_told_once_by_a_render_that_goes_on(backbone, tmp_path):
@@ -100,4 +127,8 @@ def test_decisions_after_start_frames_are_told_once_by_a_render_that_goes_on(bac
     expected = render.straight()
     assert render.straight_events[0].after_block == 1, "of the two start blocks"
     render.go(stop_after=2)
-    assert torch.equal(render.go(), expected) and render.run.events == render.straight_events and render.reused == 2
+    assert (
+        torch.equal(render.go(), expected)
+        and render.run.events == render.straight_events
+        and render.reused == 2
+    )

@@ -1,4 +1,6 @@
-"""A rollout gives the same bytes again, extends, stops where it is told and takes no more memory when it is longer."""
+"""A rollout gives the same bytes again, extends, stops where it is told and takes no more memory
+when it is longer.
+"""
 
 import gc
 from dataclasses import replace
@@ -36,25 +38,34 @@ from torch.multiprocessing.reductions import StorageWeakRef
 def test_the_same_seed_gives_the_same_bytes_whatever_the_length_and_another_one_does_not(model):
     roles = mixed(model)
     once = make(model, roles, BUSY, 8)
-    assert torch.equal(once, make(model, roles, BUSY, 8)) and torch.equal(make(model, roles, BUSY, 11)[:8], once)
+    assert torch.equal(once, make(model, roles, BUSY, 8)) and torch.equal(
+        make(model, roles, BUSY, 11)[:8], once
+    )
     assert difference(once[0], make(model, roles, BUSY, 8, seed=4)[0]) > 0.1
 
 
 def test_the_noise_of_the_next_block_is_drawn_ahead(model, monkeypatch):
-    drawn, ahead = [], SeededNoise.ahead
-    monkeypatch.setattr(SeededNoise, "ahead", lambda self, *row: [drawn.append(row), ahead(self, *row)])
+    drawn = []
+    ahead = SeededNoise.ahead
+    monkeypatch.setattr(
+        SeededNoise, "ahead", lambda self, *row: [drawn.append(row), ahead(self, *row)]
+    )
     make(model, mixed(model), BUSY, 3)
     assert drawn == [(1, 3), (2, 3)]
 
 
 @pytest.mark.parametrize("start_blocks", [1, 4, 9])
 def test_extending_a_video_is_the_same_as_never_having_stopped(model, start_blocks):
-    roles, prompts = mixed(model), [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0]
+    roles = mixed(model)
+    prompts = [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0]
     switches = {4: Switch("recache"), 8: Switch("flush", re_anchor=True)}
     whole = make(model, roles, BUSY, 11, prompts=prompts, switches=switches)
-    cache, start = new_cache(model, roles, BUSY, 11), whole[:start_blocks].flatten(0, 1)
+    cache = new_cache(model, roles, BUSY, 11)
+    start = whole[:start_blocks].flatten(0, 1)
     extended = film(model, cache, 11, prompts=prompts, switches=switches, start=start)
-    assert [block.index for block in extended] == list(range(11)) and torch.equal(latents(extended), whole)
+    assert [block.index for block in extended] == list(range(11)) and torch.equal(
+        latents(extended), whole
+    )
 
 
 CHANGES = {  # of a script with two start blocks, and the first of its made blocks whose key changes
@@ -74,22 +85,32 @@ def change_picture(script, name):
 
 
 def change_row(script, block, **fields):
-    script.rows = (*script.rows[:block], replace(script.rows[block], **fields), *script.rows[block + 1 :])
+    script.rows = (
+        *script.rows[:block],
+        replace(script.rows[block], **fields),
+        *script.rows[block + 1 :],
+    )
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_keys_of_all_blocks_from_a_change_on_are_others(model, change):
     told = dict(start_blocks=2, switches={5: Switch("recache")}, pictures={0: shown(), 5: shown()})
-    script = script_of([0] * 5 + [1] * 3, TWO_STEPS, [rows.clone() for rows in embeds(model)], **told)
+    script = script_of(
+        [0] * 5 + [1] * 3, TWO_STEPS, [rows.clone() for rows in embeds(model)], **told
+    )
     before = script.keys("setup")
     apply, first = CHANGES[change]
     apply(script)
     after = script.keys("setup")
-    assert [a == b for a, b in zip(before, after, strict=True)] == [True] * first + [False] * (6 - first)
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True] * first + [False] * (
+        6 - first
+    )
 
 
 @pytest.mark.parametrize("start_blocks", range(4))
-def test_the_key_of_the_first_made_block_has_the_pictures_that_start_blocks_were_written_behind(model, start_blocks):
+def test_the_key_of_the_first_made_block_has_the_pictures_that_start_blocks_were_written_behind(
+    model, start_blocks
+):
     told = dict(start_blocks=start_blocks, pictures={0: shown()})
     script = script_of([0] * 5, TWO_STEPS, embeds(model), **told)
     before = script.keys("setup")
@@ -106,17 +127,29 @@ class CountingModel(WanVideoModel):
 
 
 def counting_rollout(model, switches=None, **options):
-    video, script = CountingModel(model, torch.float32), script_of([0] * 6, TWO_STEPS, embeds(model), switches=switches)
+    video = CountingModel(model, torch.float32)
+    script = script_of([0] * 6, TWO_STEPS, embeds(model), switches=switches)
     cache = new_cache(model, mixed(model), CachePolicy(), 6)
     return video, rollout(video, cache, script, SeededNoise(SHAPE), **options)
 
 
-@pytest.mark.parametrize(("block", "step", "at", "start_blocks", "calls"), [
-    (0, 0, 0, 0, 0), (0, 2, 0, 0, 2), (2, 1, 0, 0, 7), (3, 0, 0, 0, 9),
-    (4, 0, 0, 0, 12), (4, 0, 1, 0, 13), (4, 0, 2, 0, 14),  # before both passes of a recache, and before the first step
-    (2, 0, 0, 4, 2),  # between two start blocks
-])  # fmt: skip
-def test_raising_from_on_step_stops_before_the_next_model_call(model, block, step, at, start_blocks, calls):
+@pytest.mark.parametrize(
+    ("block", "step", "at", "start_blocks", "calls"),
+    [
+        (0, 0, 0, 0, 0),
+        (0, 2, 0, 0, 2),
+        (2, 1, 0, 0, 7),
+        (3, 0, 0, 0, 9),
+        # before both passes of a recache, and before the first step
+        (4, 0, 0, 0, 12),
+        (4, 0, 1, 0, 13),
+        (4, 0, 2, 0, 14),
+        (2, 0, 0, 4, 2),  # between two start blocks
+    ],
+)
+def test_raising_from_on_step_stops_before_the_next_model_call(
+    model, block, step, at, start_blocks, calls
+):
     seen = []
 
     def stop(at_block, at_step, clean):
@@ -134,7 +167,9 @@ def test_raising_from_on_step_stops_before_the_next_model_call(model, block, ste
 
 def test_no_block_is_made_that_is_not_taken(model):
     video, blocks = counting_rollout(model)
-    assert video.calls == 0 and [next(blocks).index for _ in range(2)] == [0, 1] and video.calls == 6
+    assert (
+        video.calls == 0 and [next(blocks).index for _ in range(2)] == [0, 1] and video.calls == 6
+    )
     blocks.close()
     assert video.calls == 6
 
@@ -145,12 +180,17 @@ def test_finished_blocks_are_put_on_the_device_one_at_a_time(loop):
     there = MagicMock(device=torch.device("meta"), block=0)  # a model and a cache
     there.switch_blocks.return_value = 0
     there.write_clean = lambda latents, cache: written.append(latents.device.type)
-    written, alive, made = [], [], [torch.zeros(3, 16, 2, 2) for _ in range(5)]
-    script, unfinished = script_of([0] * 8, TWO_STEPS, [torch.zeros(1, 1)]), [torch.zeros(3, 16, 2, 2)]
+    written = []
+    alive = []
+    made = [torch.zeros(3, 16, 2, 2) for _ in range(5)]
+    script = script_of([0] * 8, TWO_STEPS, [torch.zeros(1, 1)])
+    unfinished = [torch.zeros(3, 16, 2, 2)]
     if loop == "rollout":
         blocks = rollout(there, there, script, None, made)
     else:
-        inputs = RolloutInputs(script, None, given=made, unfinished=unfinished if loop == "rolling_forcing" else [])
+        inputs = RolloutInputs(
+            script, None, given=made, unfinished=unfinished if loop == "rolling_forcing" else []
+        )
         blocks = method_policy(loop).rollout(there, there, inputs)
     for _ in made:
         latents = next(blocks).latents
@@ -163,22 +203,39 @@ def test_finished_blocks_are_put_on_the_device_one_at_a_time(loop):
 
 def tensor_bytes() -> int:
     gc.collect()
-    tensors = (x for x in gc.get_objects() if type(x) in (torch.Tensor, torch.nn.Parameter))  # no compiled code's
-    return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values())
+    # no compiled code's
+    tensors = (x for x in gc.get_objects() if type(x) in (torch.Tensor, torch.nn.Parameter))
+    return sum(
+        {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values()
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("policy", "roles", "size", "blocks", "first"), [
-    (BUSY, [["local", "anchor", "memory"]], (2, 4), 400, 39),
-    # its chunks have one size here, and by block 98 64 tables of positions are kept
-    (method_policy("forcing_kv"), [["local", "memory"]] * 2, (4, 12), 200, 98),
-], ids=["head_forcing", "forcing_kv"])  # fmt: skip
-def test_a_long_video_stays_finite_and_holds_no_more_than_a_short_one(policy, roles, size, blocks, first):
-    model = wan(len(roles), len(roles[0]), head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3)
-    cache = policy.make_cache(policy.shape(model.config, roles, *size, F, blocks * F), torch.float32, "cpu", sdpa)
-    script = script_of([block // 50 % 2 for block in range(blocks)], Schedule((1.0,), F), embeds(model))
+@pytest.mark.parametrize(
+    ("policy", "roles", "size", "blocks", "first"),
+    [
+        (BUSY, [["local", "anchor", "memory"]], (2, 4), 400, 39),
+        # its chunks have one size here, and by block 98 64 tables of positions are kept
+        (method_policy("forcing_kv"), [["local", "memory"]] * 2, (4, 12), 200, 98),
+    ],
+    ids=["head_forcing", "forcing_kv"],
+)
+def test_a_long_video_stays_finite_and_holds_no_more_than_a_short_one(
+    policy, roles, size, blocks, first
+):
+    model = wan(
+        len(roles), len(roles[0]), head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3
+    )
+    cache = policy.make_cache(
+        policy.shape(model.config, roles, *size, F, blocks * F), torch.float32, "cpu", sdpa
+    )
+    script = script_of(
+        [block // 50 % 2 for block in range(blocks)], Schedule((1.0,), F), embeds(model)
+    )
     held = []
-    for block in rollout(WanVideoModel(model, torch.float32), cache, script, SeededNoise((F, 16, *size))):
+    for block in rollout(
+        WanVideoModel(model, torch.float32), cache, script, SeededNoise((F, 16, *size))
+    ):
         assert block.latents.isfinite().all()
         if block.index in (first, blocks - 2):  # the last one has no noise of a next one beside it
             held.append((cache.occupied, tensor_bytes()))

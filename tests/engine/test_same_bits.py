@@ -1,4 +1,6 @@
-"""The same job gives the same bits, whatever the process has done before, also with a backend that needs plans."""
+"""The same job gives the same bits, whatever the process has done before, also with a backend that
+needs plans.
+"""
 
 import hashlib
 import sys
@@ -41,7 +43,9 @@ def test_a_video_has_the_same_bits_twice_in_a_process_once_in_another_and_resume
     first, cache = video(model)
     full = {(span.heads, span.room) for layer in range(2) for span in cache.spans(layer)}
     self_test = {(1, 160), (2, 88)}
-    assert {(heads, keys) for heads, keys, _ in CALLS} == full | self_test, "no plan for a context that grows"
+    assert {(heads, keys) for heads, keys, _ in CALLS} == full | self_test, (
+        "no plan for a context that grows"
+    )
     again, _ = video(model)
     assert torch.equal(again, first)
     for stopped in (3, 17, 29):

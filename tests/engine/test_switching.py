@@ -1,4 +1,5 @@
-"""Prompt switches, scenes that come back and pictures that a scene keeps: what they leave in the caches and in a plan.
+"""Prompt switches, scenes that come back and pictures that a scene keeps: what they leave in the
+caches and in a plan.
 
 `test_caches.py` compares caches in stories of them with their reference.
 """
@@ -49,21 +50,43 @@ STORY = "0:00 a red fox in the snow\n0:03 a grey heron in a pond\n0:06 {} the fo
 
 def held_in(model, switches, policy=KEEPING, **options):
     """A film's cache, and per block the history of anchor heads and the entries of memory."""
-    cache, history, entries = new_cache(model, mixed(model), policy, BLOCKS), {}, {}
+    cache = new_cache(model, mixed(model), policy, BLOCKS)
+    history = {}
+    entries = {}
     (anchors,) = cache.sink_groups
 
     def watch(block, step, clean):
         history[block] = [frame for (frame,) in anchors.sources[: anchors.current.start]]
         entries[block] = list(cache.memory.sources)
 
-    film(model, cache, BLOCKS, prompts=prompts_of(switches, BLOCKS), switches=switches, on_step=watch, **options)
+    film(
+        model,
+        cache,
+        BLOCKS,
+        prompts=prompts_of(switches, BLOCKS),
+        switches=switches,
+        on_step=watch,
+        **options,
+    )
     return cache, history, entries
 
 
 def test_blocks_before_a_switch_are_byte_identical_and_every_kind_makes_other_ones_after_it(model):
-    told = [([0] * 7, {}), ([0] * 5 + [1] * 2, {}), *(([0] * 5 + [1] * 2, {5: switch}) for switch in EVERY_SWITCH)]
+    told = [
+        ([0] * 7, {}),
+        ([0] * 5 + [1] * 2, {}),
+        *(([0] * 5 + [1] * 2, {5: switch}) for switch in EVERY_SWITCH),
+    ]
     made = [
-        latents(film(model, new_cache(model, mixed(model), KEEPING, 7), 7, prompts=prompts, switches=changes))
+        latents(
+            film(
+                model,
+                new_cache(model, mixed(model), KEEPING, 7),
+                7,
+                prompts=prompts,
+                switches=changes,
+            )
+        )
         for prompts, changes in told
     ]
     assert torch.equal(made[1], made[2]), "a plain reset is nothing but the other prompt"
@@ -72,17 +95,26 @@ def test_blocks_before_a_switch_are_byte_identical_and_every_kind_makes_other_on
             assert torch.equal(one[:5], other[:5]) and difference(one[5:], other[5:]) > 1e-3
 
 
-def test_a_flush_leaves_the_first_frames_and_the_last_two_and_a_cut_takes_the_new_scenes_anchors(model):
+def test_a_flush_leaves_the_first_frames_and_the_last_two_and_a_cut_takes_the_new_scenes_anchors(
+    model,
+):
     cache, flushed, entries = held_in(model, {5: Switch("flush")})
     assert flushed[5] == [0, 1, 2, 14] and entries[4] and not entries[5] and cache.oldest == 13
     _, cut, entries = held_in(model, {5: Switch(re_anchor=True)})
     expected = [[0, 1, 2, 11], [14], [15, 16, 17], [15, 16, 17, 20], [15, 16, 17, 23]]
-    assert [cut[block] for block in range(4, 9)] == expected and entries[4] == entries[5][: len(entries[4])]
+    assert [cut[block] for block in range(4, 9)] == expected and entries[4] == entries[5][
+        : len(entries[4])
+    ]
 
 
-@pytest.mark.parametrize(("policy", "blocks"), [
-    (PRESETS["self_forcing"], 5), (CachePolicy.uniform(RolePolicy(recent_frames=4), "contiguous"), 3),
-], ids=["every frame is kept", "four frames, in two blocks, and the block before"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("policy", "blocks"),
+    [
+        (PRESETS["self_forcing"], 5),
+        (CachePolicy.uniform(RolePolicy(recent_frames=4), "contiguous"), 3),
+    ],
+    ids=["every frame is kept", "four frames, in two blocks, and the block before"],
+)
 def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, policy, blocks):
     cache, fresh = (new_cache(model, [["local"] * 4] * 2, policy, 9) for _ in range(2))
     made = film(model, cache, 6, prompts=[0] * 5 + [1], switches={5: Switch("recache")})
@@ -100,23 +132,32 @@ def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, po
 
 
 def test_a_cache_that_is_finding_its_roles_refuses_to_change_the_past(model):
-    cache = AutoProfileCache(new_cache(model, mixed(model), KEEPING, 9).shape, AutoProfile(), torch.float32)
+    cache = AutoProfileCache(
+        new_cache(model, mixed(model), KEEPING, 9).shape, AutoProfile(), torch.float32
+    )
     for switch in (Switch("flush"), Switch("recache"), Switch(re_anchor=True), Switch(recall=1)):
         with pytest.raises(HeadForcingError, match="while head roles are being measured"):
             cache.apply_switch(switch, lambda latents: None, [])
 
 
-# -------------------------------------------------------------------------------------------------- scenes and pictures
+# -------------------------------------------------------------------------------------------------
+# scenes and pictures
 
 
 def test_a_scene_comes_back_with_frames_of_its_whole_visit_and_with_its_first_ones(model):
-    cache, history, entries = held_in(model, {3: Switch(), 6: Switch(), 8: Switch(recall=2), 10: Switch()})
+    cache, history, entries = held_in(
+        model, {3: Switch(), 6: Switch(), 8: Switch(recall=2), 10: Switch()}
+    )
     assert cache.recalls == [scenes.Recall(block=8, scene=2, frames=(9, 10, 11, 12, 15))]
-    assert cache.recalls[0].describe() == "before block 8: recalled scene 2: frames 9, 10, 11, 12, 15"
+    assert (
+        cache.recalls[0].describe() == "before block 8: recalled scene 2: frames 9, 10, 11, 12, 15"
+    )
     assert [history[block][0] for block in range(3, BLOCKS)] == [0] * 5 + [9] * 2 + [0] * 2
     assert history[8][:3] == [9, 10, 11] and entries[7] != entries[8][:3] == [[9], [12], [15]]
     _, history, _ = held_in(model, {3: Switch(re_anchor=True), 6: Switch(recall=1), 8: Switch()})
-    assert [history[block][0] for block in (2, 5, 7, 9)] == [0, 9, 0, 9], "left for the anchors of a cut"
+    assert [history[block][0] for block in (2, 5, 7, 9)] == [0, 9, 0, 9], (
+        "left for the anchors of a cut"
+    )
 
 
 def test_frames_of_the_first_visit_are_spread_over_it_whatever_its_length():
@@ -132,7 +173,9 @@ def test_frames_of_the_first_visit_are_spread_over_it_whatever_its_length():
     assert len(gaps) == 4 and max(gaps) <= 2 * min(gaps) and spread.pop(300)[-1] > 0.7 * 3 * 300
     assert spread == {1: [0], 4: [0, 3, 6, 9], 6: [0, 3, 6, 12, 15], 11: [0, 6, 12, 24, 30]}
     story = scenes.Scenes(numbers, 5, (), ())  # of a later visit nothing is kept
-    for block, switch in enumerate([None, None, None, Switch(), Switch(recall=1), Switch(continues=True), None]):
+    for block, switch in enumerate(
+        [None, None, None, Switch(), Switch(recall=1), Switch(continues=True), None]
+    ):
         if switch is not None:
             story.begin(switch, 3 * block)
         story.keep(3 * block, 3)
@@ -141,31 +184,51 @@ def test_frames_of_the_first_visit_are_spread_over_it_whatever_its_length():
 
 def test_what_is_kept_is_in_main_memory_bounded_and_only_of_memory_heads_and_anchors(model):
     cache, _, _ = held_in(model, {block: Switch() for block in range(1, BLOCKS)})
-    kept = cache.scenes.kept  # the first one, since its frames are the sinks, the last ones, and the current one
+    # the first one, since its frames are the sinks, the last ones, and the current one
+    kept = cache.scenes.kept
     assert list(kept) == [1, *range(BLOCKS - scenes.MAX_SCENES, BLOCKS + 1)]
     frames = [frame for scene in kept.values() for frame in (*scene.spread, *chain(*scene.first))]
     assert all(x.device.type == "cpu" for frame in frames for x in frame.k)
-    memory, anchors = (sum(row.count(role) for row in mixed(model)) for role in ("memory", "anchor"))
-    assert sum(len(x) for frame in frames for x in frame.k) == len(kept) * (memory + 3 * anchors)  # of one block each
+    memory, anchors = (
+        sum(row.count(role) for row in mixed(model)) for role in ("memory", "anchor")
+    )
+    # of one block each
+    assert sum(len(x) for frame in frames for x in frame.k) == len(kept) * (memory + 3 * anchors)
     assert cache.shape.scene_slots == 10 * (5 * memory + 3 * anchors) + 5 * memory
     without = new_cache(model, mixed(model), replace(KEEPING, kept_scenes=0), BLOCKS)
     assert without.scenes is None and without.shape.scene_slots == 0
 
 
 def test_a_scene_holds_its_pictures_until_the_next_one_and_then_its_own_first_frames(model):
-    _, history, entries = held_in(model, {4: Switch(), 8: Switch()}, pictures={0: shown(1), 4: shown(2)})
+    _, history, entries = held_in(
+        model, {4: Switch(), 8: Switch()}, pictures={0: shown(1), 4: shown(2)}
+    )
     assert history[1][:-1] == history[3][:-1] == [-3, -2, -1], "one picture: the whole block"
     assert history[4][:-1] == history[7][:-1] == [-3, -2], "two pictures: the first frame of each"
-    assert history[8][:-1] == history[11][:-1] == [0, 1, 2], "the video's own first frames, made behind a picture"
-    assert entries[0] == [[-1]] and entries[4] == entries[7][:2] == [[-2], [-1]] and len(entries[7]) > 2
-    assert all(frame >= 0 for block in range(8, BLOCKS) for sources in entries[block] for frame in sources)
+    assert history[8][:-1] == history[11][:-1] == [0, 1, 2], (
+        "the video's own first frames, made behind a picture"
+    )
+    assert (
+        entries[0] == [[-1]]
+        and entries[4] == entries[7][:2] == [[-2], [-1]]
+        and len(entries[7]) > 2
+    )
+    assert all(
+        frame >= 0 for block in range(8, BLOCKS) for sources in entries[block] for frame in sources
+    )
 
 
 def test_pictures_stay_where_memory_is_full_and_where_it_is_flushed(model):
     policy = replace(KEEPING, memory=replace(KEEPING.memory, episodic_frames=4))
-    _, _, entries = held_in(model, {9: Switch("flush", continues=True)}, policy, pictures={0: shown(3)})
-    assert all(held[:2] == [[-3], [-2]] for held in entries.values()), "two entries are left to the video's own frames"
-    assert max(map(len, entries.values())) == 4 and len(max(entries[8][2:], key=len)) > 2, "which are merged"
+    _, _, entries = held_in(
+        model, {9: Switch("flush", continues=True)}, policy, pictures={0: shown(3)}
+    )
+    assert all(held[:2] == [[-3], [-2]] for held in entries.values()), (
+        "two entries are left to the video's own frames"
+    )
+    assert max(map(len, entries.values())) == 4 and len(max(entries[8][2:], key=len)) > 2, (
+        "which are merged"
+    )
 
 
 def test_a_picture_is_written_alone(model):
@@ -174,47 +237,76 @@ def test_a_picture_is_written_alone(model):
     film(model, caches[1], 2, prompts=[0, 0], switches={1: Switch()}, pictures={1: shown()})
     (one,), (other,) = (cache.sink_groups for cache in caches)
     assert all(torch.equal(a[:, :3], b[:, :3]) for a, b in zip(one.v, other.v, strict=True))
-    short = film(model, new_cache(model, mixed(model), KEEPING, 1), 1, prompts=[0], pictures={0: shown(3)})
+    short = film(
+        model, new_cache(model, mixed(model), KEEPING, 1), 1, prompts=[0], pictures={0: shown(3)}
+    )
     assert latents(short).isfinite().all(), "a video of one block has room for its pictures"
 
 
-# ------------------------------------------------------------------------------------------------------- plans and keys
+# -------------------------------------------------------------------------------------------------
+# plans and keys
 
 
-def plan(text: str, seconds=0.0, method="self_forcing", start_frames=0, config=assets.TOY_CONFIG) -> RenderPlan:
+def plan(
+    text: str, seconds=0.0, method="self_forcing", start_frames=0, config=assets.TOY_CONFIG
+) -> RenderPlan:
     options = RenderOptions(method=method, width=64, height=64)
     return options.plan(config, parse_timeline(text, seconds), start_frames)
 
 
 def test_a_blend_is_the_weighted_sum_and_the_shorter_text_counts_as_padded():
-    old, new = torch.tensor([[4.0, 8.0]]), torch.tensor([[0.0, 4.0], [8.0, 0.0]])
-    assert Blend("a", "b", 0.25).interpolate({"a": old, "b": new}).tolist() == [[3.0, 7.0], [2.0, 0.0]]
-    assert Blend("b", "a", 0.25).interpolate({"a": old, "b": new}).tolist() == [[1.0, 5.0], [6.0, 0.0]]
-    assert Blend("a", "b", 0.5).interpolate({"a": old.bfloat16(), "b": new.bfloat16()}).dtype == torch.bfloat16
+    old = torch.tensor([[4.0, 8.0]])
+    new = torch.tensor([[0.0, 4.0], [8.0, 0.0]])
+    assert Blend("a", "b", 0.25).interpolate({"a": old, "b": new}).tolist() == [
+        [3.0, 7.0],
+        [2.0, 0.0],
+    ]
+    assert Blend("b", "a", 0.25).interpolate({"a": old, "b": new}).tolist() == [
+        [1.0, 5.0],
+        [6.0, 0.0],
+    ]
+    assert (
+        Blend("a", "b", 0.5).interpolate({"a": old.bfloat16(), "b": new.bfloat16()}).dtype
+        == torch.bfloat16
+    )
 
 
-@pytest.mark.parametrize(("blend", "seconds", "blended"), [(3, 6, 3), (16, 4.4, 2), (16, 4.0, 1), (16, 3.2, 0)])
-def test_a_blend_goes_over_evenly_and_leaves_the_new_prompt_a_block_of_its_own(blend, seconds, blended):
+@pytest.mark.parametrize(
+    ("blend", "seconds", "blended"), [(3, 6, 3), (16, 4.4, 2), (16, 4.0, 1), (16, 3.2, 0)]
+)
+def test_a_blend_goes_over_evenly_and_leaves_the_new_prompt_a_block_of_its_own(
+    blend, seconds, blended
+):
     made = plan(f"0:00 a\n0:03 [blend {blend}] b", seconds)
     blends = [Blend("a", "b", (i + 1) / (blended + 1)) for i in range(blended)]
     prompts = [row.prompt for row in made.rows]
-    assert prompts == ["a"] * 4 + blends + ["b"] * (made.blocks - 4 - blended) and prompts[-1] == "b"
+    assert (
+        prompts == ["a"] * 4 + blends + ["b"] * (made.blocks - 4 - blended) and prompts[-1] == "b"
+    )
     assert [made.segment_index(block) for block in (0, 3, 4, made.blocks - 1)] == [0, 0, 1, 1]
 
 
 def test_switches_are_numbered_behind_the_start_frames_and_video_frames_count_them():
     text = "0:00 a\n0:03 [flush] b\n0:06 c\n0:09 [re-anchor, blend 2] d"
-    made, extended = plan(text, 12), plan(text, 12, start_frames=6)
+    made = plan(text, 12)
+    extended = plan(text, 12, start_frames=6)
     assert made.switches == {4: Switch("flush"), 12: Switch(blend_blocks=2, re_anchor=True)}
     assert list(extended.switches) == [6, 14]
-    assert made.start_video_frames == [0, 45, 93, 141] and extended.start_video_frames == [21, 69, 117, 165]
+    assert made.start_video_frames == [0, 45, 93, 141] and extended.start_video_frames == [
+        21,
+        69,
+        117,
+        165,
+    ]
     assert [extended.segment_index(block) for block in (0, 1, 5, 6)] == [0, 0, 0, 1]
     lines = describe(extended, torch.float32).splitlines()
     assert lines[-6].split() == ["2", "0:03.000", "0:03.000", "69", "4", "flush", "b"]
     assert lines[-3] == "Prompt 4 is blended in over 2 blocks and used alone from frame 189 on."
 
 
-@pytest.mark.parametrize(("at", "start_frames", "earliest"), [("0:04", 0, "0:05.062"), ("0:03", 3, "0:04.500")])
+@pytest.mark.parametrize(
+    ("at", "start_frames", "earliest"), [("0:04", 0, "0:05.062"), ("0:03", 3, "0:04.500")]
+)
 def test_the_past_is_not_changed_while_head_roles_are_found_from_it(at, start_frames, earliest):
     def checked(text: str, method="head_forcing") -> RenderPlan:
         unknown = WanConfig(dim=36, num_layers=2, num_heads=6)  # there is no bundled profile of it
@@ -223,7 +315,9 @@ def test_the_past_is_not_changed_while_head_roles_are_found_from_it(at, start_fr
         return made
 
     for tag in ("[recache]", "[re-anchor]", "[blend 2, flush]"):
-        with pytest.raises(HeadForcingError, match=f"first 7 blocks.*profile, or move this prompt to {earliest} or"):
+        with pytest.raises(
+            HeadForcingError, match=f"first 7 blocks.*profile, or move this prompt to {earliest} or"
+        ):
             checked(f"{at} {tag}")
         assert checked(f"{earliest} {tag}").switches.keys() == {7}
         checked(f"{at} {tag}", "self_forcing")  # a method without roles finds none
@@ -234,15 +328,23 @@ def test_a_plan_keeps_scenes_for_a_story_that_recalls_one_and_says_what_they_tak
     made, without = (plan(STORY.format(tag), 9, "head_forcing") for tag in ("[recall 1]", ""))
     assert made.shape.policy.kept_scenes == 3 and without.shape.policy.kept_scenes == 0
     assert made.shape.frame_slots == without.shape.frame_slots
-    memory, anchors = (sum(layer.count(role) for layer in made.shape.roles) for role in ("memory", "anchor"))
+    memory, anchors = (
+        sum(layer.count(role) for layer in made.shape.roles) for role in ("memory", "anchor")
+    )
     slots = 3 * (5 * memory + 3 * anchors) + 5 * memory
     told = describe(made, torch.float32)
-    assert "latent frames of 3 scenes in anchor and memory heads" in told and f"up to {slots} frame-slots" in told
+    assert (
+        "latent frames of 3 scenes in anchor and memory heads" in told
+        and f"up to {slots} frame-slots" in told
+    )
     assert "may come back" not in describe(without, torch.float32)
     needs = [needs_of(each, torch.float32, 0, kept=True, state=True) for each in (made, without)]
     assert needs[0].state - needs[1].state == made.shape.bytes_of(slots, torch.float32)
     assert needs[0].cache == needs[1].cache
-    assert [str(switch) for switch in made.switches.values()] == ["reset", "recall 1"] and not without.switches
+    assert [str(switch) for switch in made.switches.values()] == [
+        "reset",
+        "recall 1",
+    ] and not without.switches
 
 
 def keys_of(text: str, method="head_forcing") -> list[str]:
@@ -265,15 +367,26 @@ def test_scenes_are_compared_by_their_own_embedding_and_not_by_a_blend():
     assert scenes.scene_features(script)[2].tolist() == pytest.approx([0.99388, 0.11043], abs=1e-5)
     numbered = scenes.number_recalls(script, recalled := scenes.recalled_scenes(script))
     assert recalled == {3: (1,)}
-    assert [row.switch and row.switch.recall for row in numbered.rows] == [None, None, None, 1, None]
-    assert numbered.rows[3].recall == (1, 0, 2, 3), "its number, and where the visits up to it begin"
+    assert [row.switch and row.switch.recall for row in numbered.rows] == [
+        None,
+        None,
+        None,
+        1,
+        None,
+    ]
+    assert numbered.rows[3].recall == (1, 0, 2, 3), (
+        "its number, and where the visits up to it begin"
+    )
 
 
 def test_by_likeness_a_scene_comes_back_of_which_frames_are_kept():
     """The first of ten scenes is the most alike, and its frames are dropped."""
     prompts = [f"scene {number}" for number in range(1, 12)]
     likeness = {"scene 1": 1.0, "scene 4": 0.9, "scene 11": 1.0}
-    embeds = {text: torch.tensor([[likeness.get(text, 0.0), 1 - likeness.get(text, 0.0)]]) for text in prompts}
+    embeds = {
+        text: torch.tensor([[likeness.get(text, 0.0), 1 - likeness.get(text, 0.0)]])
+        for text in prompts
+    }
     switches = {block: Switch(recall=0 if block == 10 else None) for block in range(1, 11)}
     script = Script(lay_out_rows(prompts, TWO_STEPS, switches=switches), embeds)
     assert scenes.recalled_scenes(script) == {10: (4,)}
@@ -284,7 +397,9 @@ def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_kno
     made = plan(text.format("[recall]"), 9, "echo_forcing")
     signs = dict(zip(made.timeline.alike.values(), (1, -1, 1), strict=True))
     script = Script(
-        made.rows, {text: torch.tensor([[1.0 * sign, 0.0]]) for text, sign in signs.items()}, made.timeline.alike
+        made.rows,
+        {text: torch.tensor([[1.0 * sign, 0.0]]) for text, sign in signs.items()},
+        made.timeline.alike,
     )
     by_words = replace(made.policy, compares_words=True)
     outcomes = [policy.recalled(script) for policy in (made.policy, by_words)]
@@ -300,13 +415,24 @@ def test_words_that_tell_scenes_apart_are_as_recorded(repo_root):
         features = torch.stack(word_features(case["prompts"]))
         if case["idf_similarities"] is not None:
             assert features.shape[1] == case["idf_vocabulary_size"]
-            assert (features @ features.T - torch.tensor(case["idf_similarities"])).abs().max() < 1e-6
+            assert (
+                features @ features.T - torch.tensor(case["idf_similarities"])
+            ).abs().max() < 1e-6
 
 
 def test_what_cannot_come_back_is_refused_before_anything_is_made():
-    for name in [name for name in METHODS if name not in ("head_forcing", "self_forcing_sink", "echo_forcing")]:
-        with pytest.raises(HeadForcingError, match=r"keeps nothing of earlier scenes.*choose head_forcing or echo_f"):
+    for name in [
+        name
+        for name in METHODS
+        if name not in ("head_forcing", "self_forcing_sink", "echo_forcing")
+    ]:
+        with pytest.raises(
+            HeadForcingError,
+            match=r"keeps nothing of earlier scenes.*choose head_forcing or echo_f",
+        ):
             method_policy(name).own_switch(Switch(recall=1))
     text = "\n".join(f"0:{3 * i:02} scene {i}" for i in range(10)) + "\n0:30 [recall 2] back"
-    with pytest.raises(HeadForcingError, match="prompt 11 recalls the scene of prompt 2, .* recall one from 3 on"):
+    with pytest.raises(
+        HeadForcingError, match="prompt 11 recalls the scene of prompt 2, .* recall one from 3 on"
+    ):
         plan(text, 33.0, "head_forcing")

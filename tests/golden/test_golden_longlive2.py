@@ -1,4 +1,6 @@
-"""LongLive 2.0 on Wan 2.2: runs recorded with its authors' own code come out again, latents, windows and positions."""
+"""LongLive 2.0 on Wan 2.2: runs recorded with its authors' own code come out again, latents,
+windows and positions.
+"""
 
 from dataclasses import replace
 
@@ -26,11 +28,13 @@ UNNOTED = {*REFUSED, "shots_clean_recache"}  # drops frames in a clean pass
 def test_every_slot_has_the_recorded_frame_at_the_recorded_position_and_latents_are_the_same(
     monkeypatch, which, name, run
 ):
-    case, caches = open_case(which, name), kept_cache(monkeypatch)
+    case = open_case(which, name)
+    caches = kept_cache(monkeypatch)
     held: list[list[int]] = []
     slots: list[int] = []
     positions: dict[int, int] = {}
-    opened, dropped = LongLive2Cache.open, LongLive2Cache.drop
+    opened = LongLive2Cache.open
+    dropped = LongLive2Cache.drop
 
     def note_drop(self, first, count):
         del slots[first : first + count]
@@ -72,7 +76,10 @@ def test_a_run_without_a_meaning_here_is_refused_in_a_sentence(run, why):
         ({"t_scale": 0.5}, "t_scale must be null, got 0.5"),
         ({"independent_first_frame": True}, "independent_first_frame needs an image"),
         ({"rope_offset": 2.5}, "rope_offset must be whole frames, got 2.5"),
-        ({"clean_recache": True, "sink": 0, "multi_shot_sink": False}, "clean_recache needs a sink"),
+        (
+            {"clean_recache": True, "sink": 0, "multi_shot_sink": False},
+            "clean_recache needs a sink",
+        ),
         ({"sink_scale": 2}, "does not know sink_scale"),
     ],
 )
@@ -89,7 +96,9 @@ def test_noise_levels_and_timesteps_are_the_recorded_ones():
     for steps in (1, 2, 3, 4, 5, 7, 8, 12):
         recorded = open_case("full", "longlive2").config["scheduler"][str(steps)]
         sigmas = Schedule.unipc(steps, 8).sigmas
-        assert [*sigmas, 0.0] == recorded["sigmas"] and list(map(whole_timestep, sigmas)) == recorded["timesteps"]
+        assert [*sigmas, 0.0] == recorded["sigmas"] and list(
+            map(whole_timestep, sigmas)
+        ) == recorded["timesteps"]
     assert SCHEDULES["longlive2"].sigmas == Schedule.unipc(4, 8).sigmas
 
 
@@ -99,12 +108,26 @@ def test_a_file_as_it_is_released_gives_the_same_weights_and_converts(tmp_path):
     plain, _ = load_state_dict(folder / "model.safetensors", num_heads=4)
     released = folder / "merged_layout.pt"
     wrapped, info = load_state_dict(released, num_heads=4)
-    assert wrapped.keys() == plain.keys() and all(torch.equal(wrapped[name], plain[name]) for name in plain)
-    assert (info.layout, info.family, info.config.latents) == ("generator", "wan2.2-ti2v-custom", WAN22)
-    made = convert(released, tmp_path / "x.safetensors", num_heads=4, model_family="longlive2", frames_per_block=8)
+    assert wrapped.keys() == plain.keys() and all(
+        torch.equal(wrapped[name], plain[name]) for name in plain
+    )
+    assert (info.layout, info.family, info.config.latents) == (
+        "generator",
+        "wan2.2-ti2v-custom",
+        WAN22,
+    )
+    made = convert(
+        released,
+        tmp_path / "x.safetensors",
+        num_heads=4,
+        model_family="longlive2",
+        frames_per_block=8,
+    )
     assert made.fingerprint == info.fingerprint and made.causal_ar
     with safe_open(made.path, "pt") as file:
-        assert "causal_ar" not in file.metadata()["config"], "ComfyUI would load it as a model of Wan 2.1"
+        assert "causal_ar" not in file.metadata()["config"], (
+            "ComfyUI would load it as a model of Wan 2.1"
+        )
     assert family_of_file(tmp_path / "x.safetensors") == ("longlive2", "stated in the file")
     assert family_of_file(released) == ("longlive2", "by its 48 latent channels")
     options, line = with_family(RenderOptions(), released)

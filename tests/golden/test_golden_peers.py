@@ -1,7 +1,8 @@
-"""Runs recorded with other methods' own inference code come out again, with the same tokens, chunks and heads chosen.
+"""Runs recorded with other methods' own inference code come out again, with the same tokens, chunks
+and heads chosen.
 
-Every test id names set, method and run. Latents agree to 1e-4 of their standard deviation; a wrong choice or position
-moves at least one run by 5e-3.
+Every test id names set, method and run. Latents agree to 1e-4 of their standard deviation; a wrong
+choice or position moves at least one run by 5e-3.
 """
 
 import pytest
@@ -24,8 +25,8 @@ from recorded_cases import each_run, kept_cache, needs, noted, open_case, replay
 
 TOLERANCE = 1e-4
 METHODS = (
-    "longlive infinity_rope deep_forcing forcing_kv dummy_forcing memflow rolling_sink memrope reward_forcing "
-    "pyramid_forcing echo_forcing id_forcing causal_forcing rolling_forcing causvid"
+    "longlive infinity_rope deep_forcing forcing_kv dummy_forcing memflow rolling_sink memrope "
+    "reward_forcing pyramid_forcing echo_forcing id_forcing causal_forcing rolling_forcing causvid"
 ).split()
 
 
@@ -45,16 +46,26 @@ def test_a_replay_gives_all_recorded_latents(which, name, run):
 
 
 @needs("peers")
-@pytest.mark.parametrize(("name", "method", "run"), [
-    ("infinity_rope", "infinity_rope", "cut_w6_s1"), ("deep_forcing", "deep_forcing", "ds_pc_sink10_budget16_recent4"),
-    ("deep_forcing_sink_only", "deep_forcing", "ds_only_sink14"), ("memflow", "memflow", "single_bank3_interval3"),
-    ("memflow", "memflow", "switch_late_bank3"), ("memflow_sma", "memflow", "single_bank3_interval3_sma"),
-    ("rolling_sink", "rolling_sink", "w21"), ("reward_forcing", "reward_forcing", "w9_s3"),
-    ("echo_forcing", "echo_forcing", "single"), ("pyramid_forcing", "pyramid_forcing", "mixed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "method", "run"),
+    [
+        ("infinity_rope", "infinity_rope", "cut_w6_s1"),
+        ("deep_forcing", "deep_forcing", "ds_pc_sink10_budget16_recent4"),
+        ("deep_forcing_sink_only", "deep_forcing", "ds_only_sink14"),
+        ("memflow", "memflow", "single_bank3_interval3"),
+        ("memflow", "memflow", "switch_late_bank3"),
+        ("memflow_sma", "memflow", "single_bank3_interval3_sma"),
+        ("rolling_sink", "rolling_sink", "w21"),
+        ("reward_forcing", "reward_forcing", "w9_s3"),
+        ("echo_forcing", "echo_forcing", "single"),
+        ("pyramid_forcing", "pyramid_forcing", "mixed"),
+    ],
+)
 def test_what_people_choose_by_name_is_what_was_recorded(name, method, run):
     case = open_case("full", f"peers/{method}")
-    facts = VideoFacts(schedule("self_forcing"), 9, prompts=1 + len(case.run(run).get("switch", [])))
+    facts = VideoFacts(
+        schedule("self_forcing"), 9, prompts=1 + len(case.run(run).get("switch", []))
+    )
     assert method_policy(name).for_video(facts) == read_run(case, run).policy
 
 
@@ -65,7 +76,9 @@ def by_head(stored: torch.Tensor, frame_tokens: int) -> torch.Tensor:
 
 @full_runs_of("longlive", "infinity_rope", "memflow", "rolling_sink", "memrope", "reward_forcing")
 def test_the_window_ends_with_the_recorded_keys_and_values(monkeypatch, which, name, run):
-    case, caches, chosen = open_case(which, name), kept_cache(monkeypatch), noted(monkeypatch, MemFlowCache, "choose")
+    case = open_case(which, name)
+    caches = kept_cache(monkeypatch)
+    chosen = noted(monkeypatch, MemFlowCache, "choose")
     replayed(case, run)
     (cache,), method = caches, case.config["method"]
     names = {part: f"{part}_last_layer/{run}" for part in ("cache_k", "cache_v", "bank_k")}
@@ -73,12 +86,15 @@ def test_the_window_ends_with_the_recorded_keys_and_values(monkeypatch, which, n
     recorded = {part: by_head(tensor, cache.rope.frame_tokens) for part, tensor in ends.items()}
     if method == "memflow":  # the frames that its bank keeps
         events = case.config["facts"][run]["bank_events"]
-        assert [c.tolist() for c in chosen] == [kept for e in events for kept in e.get("selected_per_layer", [])]
+        assert [c.tolist() for c in chosen] == [
+            kept for e in events for kept in e.get("selected_per_layer", [])
+        ]
         assert (cache.bank[-1][0] - recorded["bank_k"]).abs().max() < TOLERANCE
         recorded["cache_v"] = cache.slots[-1][1]
     if "cache_k" in recorded:
         k = recorded["cache_k"]
-        # recorded without any rotation, in slot 0 of Infinity-RoPE with it; MemRoPE stores keys like that, too
+        # recorded without any rotation, in slot 0 of Infinity-RoPE with it; MemRoPE stores keys
+        # like that, too
         if cache.policy.rope == "contiguous" and not isinstance(cache, MemRoPECache):
             turned = cache.rope.rotate_spatial(k)
             k = torch.cat((k[:, :1], turned[:, 1:]), dim=1) if method == "infinity_rope" else turned
@@ -86,8 +102,12 @@ def test_the_window_ends_with_the_recorded_keys_and_values(monkeypatch, which, n
 
 
 @full_runs_of("pyramid_forcing")
-def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_positions(monkeypatch, which, name, run):
-    case, seen, read = open_case(which, name), {}, Heads.read
+def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_positions(
+    monkeypatch, which, name, run
+):
+    case = open_case(which, name)
+    seen = {}
+    read = Heads.read
 
     def noting(self, frame):
         sinks, recent, middle = parts = read(self, frame)
@@ -100,33 +120,48 @@ def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_position
     replayed(case, run)
     if case.run(run)["stale_readout"]:  # what it holds shows in the latents alone
         return
-    recorded, labels, checked = case.config["facts"][run]["attended"], case.run(run)["labels"], 0
+    recorded = case.config["facts"][run]["attended"]
+    labels = case.run(run)["labels"]
+    checked = 0
     for number, label in ((-1, WAVE), (1, ANCHOR), (2, VEIL)):
         holding = sum(number in layer for layer in labels)
         for block, passes in enumerate(recorded.get(str(number), [])):
-            wanted = {kind: [[far, *map(sorted, frames)] for far, *frames in passes[kind]] for kind in passes}
+            wanted = {
+                kind: [[far, *map(sorted, frames)] for far, *frames in passes[kind]]
+                for kind in passes
+            }
             for place in range(3):
                 found = seen[label, 3 * block + place]
-                noisy = 4 * holding if len(found) > len(labels) else 0  # given frames have a clean pass alone
+                # given frames have a clean pass alone
+                noisy = 4 * holding if len(found) > len(labels) else 0
                 assert found[:noisy] == [wanted["noisy"][place]] * noisy if noisy else True
-                # the last layer's output of a clean pass is not needed, so that nothing is read there
+                # the last layer's output of a clean pass is not needed, so that nothing is read
+                # there
                 assert all(entry == wanted["clean"][place] for entry in found[noisy:])
                 checked += len(found)
     assert checked == sum(map(len, seen.values()))
 
 
 @full_runs_of("id_forcing")
-def test_id_forcing_attends_to_the_recorded_frames_at_the_recorded_positions(monkeypatch, which, name, run):
-    case, seen, first = open_case(which, name), {}, {}
-    context, denoise = IdForcingCache.context, WanVideoModel.denoise
+def test_id_forcing_attends_to_the_recorded_frames_at_the_recorded_positions(
+    monkeypatch, which, name, run
+):
+    case = open_case(which, name)
+    seen = {}
+    first = {}
+    context = IdForcingCache.context
+    denoise = WanVideoModel.denoise
 
     def note_context(self, layer, q):
         size = self.shape.frames_per_block
         blocks = [*((entry.block, entry.place) for entry in self.read), (self.block, self.place)]
-        seen[self.block] = [(block * size + i, place + i) for block, place in blocks for i in range(size)]
+        seen[self.block] = [
+            (block * size + i, place + i) for block, place in blocks for i in range(size)
+        ]
         return context(self, layer, q)
 
-    def note_first(self, latents, sigma, cache):  # its own window, not that of an entry that is made before it
+    # its own window, not that of an entry that is made before it
+    def note_first(self, latents, sigma, cache):
         clean = denoise(self, latents, sigma, cache)
         first.setdefault(cache.block, seen[cache.block])
         return clean
@@ -134,15 +169,24 @@ def test_id_forcing_attends_to_the_recorded_frames_at_the_recorded_positions(mon
     monkeypatch.setattr(IdForcingCache, "context", note_context)
     monkeypatch.setattr(WanVideoModel, "denoise", note_first)
     replayed(case, run, tolerance=1e-5)
-    frames, positions = (case.tensors[f"window_{name}/{run}"].tolist() for name in ("frames", "positions"))
+    frames, positions = (
+        case.tensors[f"window_{name}/{run}"].tolist() for name in ("frames", "positions")
+    )
     for block, found in first.items():
-        assert found == [pair for pair in zip(frames[block], positions[block], strict=True) if pair[0] != -1], block
+        assert found == [
+            pair for pair in zip(frames[block], positions[block], strict=True) if pair[0] != -1
+        ], block
 
 
 @full_runs_of("echo_forcing")
-def test_echo_forcing_chooses_the_recorded_tokens_and_begins_scenes_as_recorded(monkeypatch, which, name, run):
-    case, chosen = open_case(which, name), noted(monkeypatch, EchoForcingCache, "choose")
-    begun, slots, weights = [], [], []
+def test_echo_forcing_chooses_the_recorded_tokens_and_begins_scenes_as_recorded(
+    monkeypatch, which, name, run
+):
+    case = open_case(which, name)
+    chosen = noted(monkeypatch, EchoForcingCache, "choose")
+    begun = []
+    slots = []
+    weights = []
 
     def note_scene(self, *args, switch=EchoForcingCache.switch_prompt):
         switch(self, *args)
@@ -162,30 +206,48 @@ def test_echo_forcing_chooses_the_recorded_tokens_and_begins_scenes_as_recorded(
         f"cache_len_tokens/{run}"
     ].tolist()
     switches = case.config["facts"][run].get("switches", [])
-    expected = [(switch["block"], switch["memory_from_scene"], switch["jump"]) for switch in switches]
+    expected = [
+        (switch["block"], switch["memory_from_scene"], switch["jump"]) for switch in switches
+    ]
     assert [scene[:3] for scene in begun] == expected
     for number, (*_, memory) in enumerate(begun):
-        assert (memory - case.tensors[f"memory_k/{run}"][number, 0].transpose(0, 1)).abs().max() < TOLERANCE
+        assert (
+            memory - case.tensors[f"memory_k/{run}"][number, 0].transpose(0, 1)
+        ).abs().max() < TOLERANCE
     for block, per_layer in enumerate(case.tensors.get(f"weights/{run}", ())):
         for recorded, found in zip(per_layer, weights[block], strict=True):
-            assert torch.allclose(recorded[: len(found)], found, atol=TOLERANCE) and (recorded[len(found) :] == 1).all()
+            assert (
+                torch.allclose(recorded[: len(found)], found, atol=TOLERANCE)
+                and (recorded[len(found) :] == 1).all()
+            )
 
 
 def selected(case: Case, run: str) -> list[list[int]]:
-    """The recorded choices of tokens, layer by layer in every block; none where nothing was chosen."""
+    """The recorded choices of tokens, layer by layer in every block; none where nothing was
+    chosen.
+    """
     rows = case.tensors.get(f"selected/{run}")
     return [] if rows is None else [row[row >= 0].tolist() for row in rows.flatten(0, 1)]
 
 
 @full_runs_of("deep_forcing")
-def test_deep_forcing_keeps_the_recorded_tokens_and_moves_its_sinks_as_recorded(monkeypatch, which, name, run):
-    case, caches = open_case(which, name), kept_cache(monkeypatch)
+def test_deep_forcing_keeps_the_recorded_tokens_and_moves_its_sinks_as_recorded(
+    monkeypatch, which, name, run
+):
+    case = open_case(which, name)
+    caches = kept_cache(monkeypatch)
     chosen = noted(monkeypatch, DeepForcingCache, "choose")
     replayed(case, run)
-    last, sinks = caches[0].layers[-1], caches[0].policy.sink_frames * caches[0].rope.frame_tokens
+    last = caches[0].layers[-1]
+    sinks = caches[0].policy.sink_frames * caches[0].rope.frame_tokens
     assert last.sink_start == int(case.tensors[f"sink_start_frame/{run}"][-1])
     length = int(case.tensors[f"cache_len_tokens/{run}"][-1])
-    stored = torch.stack([case.tensors[f"cache_{kind}_last_layer/{run}"][0, :length].transpose(0, 1) for kind in "kv"])
+    stored = torch.stack(
+        [
+            case.tensors[f"cache_{kind}_last_layer/{run}"][0, :length].transpose(0, 1)
+            for kind in "kv"
+        ]
+    )
     assert last.kv.shape == stored.shape
     assert (last.kv - stored).abs().max() < 2 * TOLERANCE, "sinks turn again and again"
     assert [(sinks + c).tolist() for c in chosen] == selected(case, run)
@@ -193,21 +255,28 @@ def test_deep_forcing_keeps_the_recorded_tokens_and_moves_its_sinks_as_recorded(
 
 @full_runs_of("forcing_kv")
 def test_forcing_kv_keeps_the_recorded_chunks(monkeypatch, which, name, run):
-    case, caches = open_case(which, name), kept_cache(monkeypatch)
+    case = open_case(which, name)
+    caches = kept_cache(monkeypatch)
     chosen = noted(monkeypatch, ForcingKVCache, "choose")
     replayed(case, run)
     recorded = case.tensors.get(f"kept_chunks/{run}", torch.zeros(0, 1)).tolist()
     assert [c.tolist() for c in chosen] == [row for row in recorded if row[0] >= 0]
     for kind, last in (("spatial", caches[0].static_last), ("temporal", caches[0].dynamic_last)):
-        stored = by_head(case.tensors[f"group_{kind}_k_last_layer/{run}"], caches[0].rope.frame_tokens)
+        stored = by_head(
+            case.tensors[f"group_{kind}_k_last_layer/{run}"], caches[0].rope.frame_tokens
+        )
         assert (last[3][0] - stored).abs().max() < TOLERANCE
 
 
 @full_runs_of("dummy_forcing")
 def test_dummy_forcing_finds_the_recorded_groups_of_heads(monkeypatch, which, name, run):
     case = open_case(which, name)
-    groups, shares = (noted(monkeypatch, DummyForcingCache, name) for name in ("classify", "_shares"))
+    groups, shares = (
+        noted(monkeypatch, DummyForcingCache, name) for name in ("classify", "_shares")
+    )
     replayed(case, run)
     recorded = case.config["facts"][run]["head_groups"]
-    assert groups == [[{kind: layer[kind] for kind in ("first", "mid", "last")} for layer in recorded]]
+    assert groups == [
+        [{kind: layer[kind] for kind in ("first", "mid", "last")} for layer in recorded]
+    ]
     assert (torch.stack(shares) - case.tensors[f"attention_shares/{run}"]).abs().max() < 1e-5

@@ -1,4 +1,5 @@
-"""Rolling Forcing and CausVid, which need an order of passes of their own, leave what their authors' code leaves.
+"""Rolling Forcing and CausVid, which need an order of passes of their own, leave what their
+authors' code leaves.
 
 Their latents are compared in test_golden_peers.py, too.
 """
@@ -13,8 +14,11 @@ from recorded_cases import apart, each_run, kept_cache, open_case, replayed
 
 
 @each_run("peers/rolling_forcing", sets=("full",))
-def test_a_rolling_window_gives_the_recorded_latents_and_leaves_the_recorded_cache(monkeypatch, which, name, run):
-    case, caches = open_case(which, name), kept_cache(monkeypatch)
+def test_a_rolling_window_gives_the_recorded_latents_and_leaves_the_recorded_cache(
+    monkeypatch, which, name, run
+):
+    case = open_case(which, name)
+    caches = kept_cache(monkeypatch)
     replayed(case, run)
     (cache,) = caches
     frames = [block * 3 + i for block in cache.past[-1] for i in range(3)]
@@ -24,7 +28,10 @@ def test_a_rolling_window_gives_the_recorded_latents_and_leaves_the_recorded_cac
     k, v = (rope.by_head(x, cache.rope.frame_tokens)[:, : len(frames)] for x in recorded)
     # the anchor's keys are recorded without any rotary embedding
     k = torch.cat((cache.rope.rotate_spatial(k[:, :3]), k[:, 3:]), dim=1)
-    assert apart(cache.rope.rotate_temporal(keys, [0, 0, 0, *frames[3:]]), k) < 1e-4 and apart(values, v) < 1e-4
+    assert (
+        apart(cache.rope.rotate_temporal(keys, [0, 0, 0, *frames[3:]]), k) < 1e-4
+        and apart(values, v) < 1e-4
+    )
     schedule = read_run(case, run).schedule
     assert [1000 * sigma for sigma in schedule.sigmas] == pytest.approx(
         case.tensors[f"denoising_steps/{run}"].tolist(), abs=1e-4
@@ -35,6 +42,7 @@ def test_a_rolling_window_gives_the_recorded_latents_and_leaves_the_recorded_cac
 @each_run("peers/causvid", sets=("full",))
 def test_the_causvid_schedules_are_the_recorded_ones(which, name, run):
     case = open_case(which, name)
-    expected, warped = case.tensors[f"denoising_steps/{run}"].tolist(), case.run(run)["warp"]
+    expected = case.tensors[f"denoising_steps/{run}"].tolist()
+    warped = case.run(run)["warp"]
     timesteps = [1000 * sigma for sigma in causvid.SCHEDULES[f"{len(expected)}_steps"].sigmas]
     assert [t if warped else round(t) for t in timesteps] == pytest.approx(expected, abs=1e-4)

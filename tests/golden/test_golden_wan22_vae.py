@@ -1,4 +1,6 @@
-"""The Wan 2.2 VAE: frames and latents of its authors' own code come out again, whole and chunk by chunk."""
+"""The Wan 2.2 VAE: frames and latents of its authors' own code come out again, whole and chunk by
+chunk.
+"""
 
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from headforcing.headforcing_core.video.wan_vae import WAN22_MEAN, WAN22_STD, Wa
 from recorded_cases import GOLDEN, needs
 from safetensors.torch import load_file, save_file
 
-CPU, FOLDER = torch.device("cpu"), GOLDEN["full"] / "longlive2"
+CPU = torch.device("cpu")
+FOLDER = GOLDEN["full"] / "longlive2"
 pytestmark = needs("longlive2")
 
 
@@ -37,18 +40,25 @@ def test_latents_are_normalised_with_the_recorded_means_and_deviations(recorded)
 
 
 def test_decoding_gives_the_recorded_frames_however_the_latents_are_cut(codec, recorded):
-    decoder, latents = codec.decoder(), recorded["latents"][0]
+    decoder = codec.decoder()
+    latents = recorded["latents"][0]
     for chunks in ([5], [1, 3, 1], [2, 2, 1], [1, 1, 1, 1, 1], [1, 4]):
         decoder.reset()
         made = torch.cat([decoder.decode(chunk) for chunk in latents.split(chunks)])
         assert (made - as_pixels(recorded["decoded"])).abs().max() < 1e-5
     decoder.reset()
-    assert (decoder.decode(latents[:1]) - as_pixels(recorded["decoded_first_frame_only"])).abs().max() < 1e-5
+    assert (
+        decoder.decode(latents[:1]) - as_pixels(recorded["decoded_first_frame_only"])
+    ).abs().max() < 1e-5
 
 
 def test_encoding_gives_the_recorded_latents_of_a_clip_and_of_an_image(codec, recorded):
     clip = as_pixels(recorded["clip"])
-    for name, frames in {"encoded": 13, "encoded_first_frame_only": 1, "encoded_8_frames": 5}.items():
+    for name, frames in {
+        "encoded": 13,
+        "encoded_first_frame_only": 1,
+        "encoded_8_frames": 5,
+    }.items():
         expected = recorded[name][0].transpose(0, 1)
         found = codec.encode_video(clip[:frames])  # the authors' encoder drops what is beyond 4k+1
         assert found.shape == expected.shape and (found - expected).abs().max() < 1e-5, name
@@ -60,7 +70,9 @@ def test_features_and_the_peak_of_the_released_size_are_as_estimated(codec, reco
     decoder.decode(recorded["latents"][0])
     held = sum(frames.nbytes for frames in decoder.features.kept.values())
     assert held == decoder_memory(FOLDER / "vae.safetensors", (48, 32), torch.float32).held
-    released = decoder_memory(Path("absent"), (704, 1280), torch.bfloat16, encodes=True, latents=WAN22)
+    released = decoder_memory(
+        Path("absent"), (704, 1280), torch.bfloat16, encodes=True, latents=WAN22
+    )
     enlarging = 16 * (2 * 1024**2 + 512**2)  # weights that are made from those of the file
     padding = 4 * 27 * 256  # of the last layer's 12 outputs to 16
     assert released.weights == 2 * (704_688_668 + enlarging + padding)
@@ -71,9 +83,13 @@ def test_a_file_that_is_not_complete_is_refused_by_the_tensor_that_is_missing(co
     weights = load_file(FOLDER / "vae.safetensors")
     del weights["decoder.upsamples.2.upsamples.3.resample.1.weight"]
     save_file(weights, tmp_path / "x.safetensors")
-    with pytest.raises(HeadForcingError, match="not a complete Wan 2.2 VAE: .*resample.1.weight is missing"):
+    with pytest.raises(
+        HeadForcingError, match="not a complete Wan 2.2 VAE: .*resample.1.weight is missing"
+    ):
         load_codec(tmp_path / "x.safetensors", CPU, torch.float32)
-    with pytest.raises(HeadForcingError, match="a VAE for 48 latent channels, the model has 16: use wan_2.1_vae"):
+    with pytest.raises(
+        HeadForcingError, match="a VAE for 48 latent channels, the model has 16: use wan_2.1_vae"
+    ):
         decoder_memory(FOLDER / "vae.safetensors", (48, 32), torch.float32, latents=WAN21)
     with pytest.raises(HeadForcingError, match="latents of shape .frames, 48, h, w."):
         codec.decoder().decode(torch.zeros(1, 16, 3, 2))

@@ -1,4 +1,6 @@
-"""Small random Wan weights, and the same weights spelled and wrapped the way published files do it."""
+"""Small random Wan weights, and the same weights spelled and wrapped the way published files do
+it.
+"""
 
 import json
 import re
@@ -14,21 +16,40 @@ from torch import Tensor
 Weights = dict[str, Tensor]
 
 LAYERS = 3
-_ATTENTION = {"q": "to_q", "k": "to_k", "v": "to_v", "o": "to_out.0", "norm_q": "norm_q", "norm_k": "norm_k"}
+_ATTENTION = {
+    "q": "to_q",
+    "k": "to_k",
+    "v": "to_v",
+    "o": "to_out.0",
+    "norm_q": "norm_q",
+    "norm_k": "norm_k",
+}
 _PARTS_DIFFUSERS = {
-    "self_attn": "attn1", "cross_attn": "attn2", "ffn": "ffn.net", "norm3": "norm2", "modulation": "scale_shift_table"
-}  # fmt: skip
+    "self_attn": "attn1",
+    "cross_attn": "attn2",
+    "ffn": "ffn.net",
+    "norm3": "norm2",
+    "modulation": "scale_shift_table",
+}
 _TOP_DIFFUSERS = {
     "text_embedding.0": "condition_embedder.text_embedder.linear_1",
     "text_embedding.2": "condition_embedder.text_embedder.linear_2",
     "time_embedding.0": "condition_embedder.time_embedder.linear_1",
     "time_embedding.2": "condition_embedder.time_embedder.linear_2",
-    "time_projection.1": "condition_embedder.time_proj", "patch_embedding": "patch_embedding", "head.head": "proj_out",
-}  # fmt: skip
+    "time_projection.1": "condition_embedder.time_proj",
+    "patch_embedding": "patch_embedding",
+    "head.head": "proj_out",
+}
 
 
 def wan_shapes(
-    dim: int = 128, ffn: int = 192, layers: int = LAYERS, text: int = 24, freq: int = 32, channels: int = 16, out=16
+    dim: int = 128,
+    ffn: int = 192,
+    layers: int = LAYERS,
+    text: int = 24,
+    freq: int = 32,
+    channels: int = 16,
+    out=16,
 ) -> dict[str, tuple[int, ...]]:
     """The original names and their shapes."""
     sizes = {"dim": dim, "ffn_dim": ffn, "num_layers": layers, "text_dim": text, "freq_dim": freq}
@@ -52,14 +73,21 @@ def prefixed(weights: Weights, prefix: str) -> Weights:
 
 def fsdp(weights: Weights) -> Weights:
     """Names as FSDP writes them when it wraps the model and each of its layers."""
-    wrapped = {re.sub(r"^(blocks\.\d+\.)", r"\1_fsdp_wrapped_module.", name): x for name, x in weights.items()}
+    wrapped = {
+        re.sub(r"^(blocks\.\d+\.)", r"\1_fsdp_wrapped_module.", name): x
+        for name, x in weights.items()
+    }
     return prefixed(wrapped, "model._fsdp_wrapped_module.")
 
 
 def peft(weights: Weights) -> Weights:
-    """Names of a model that PEFT has wrapped: adapted layers hide their weight in a `base_layer`."""
+    """Names of a model that PEFT has wrapped: adapted layers hide their weight in a
+    `base_layer`.
+    """
     layer = re.compile(r"(blocks\..*\.(?:[qkvo]|0|2))(\.\w+)")
-    return prefixed({layer.sub(r"\1.base_layer\2", name): x for name, x in weights.items()}, "base_model.model.")
+    return prefixed(
+        {layer.sub(r"\1.base_layer\2", name): x for name, x in weights.items()}, "base_model.model."
+    )
 
 
 def diffusers(weights: Weights) -> Weights:
@@ -83,7 +111,8 @@ def _diffusers_name(name: str) -> str:
 
 def sparse_safetensors(path: Path, shapes: dict[str, tuple[int, ...]]) -> Path:
     """A file of full size with zeros for weights, which takes no room on disk."""
-    header, end = {}, 0
+    header = {}
+    end = 0
     for name, shape in shapes.items():
         size = 2 * torch.Size(shape).numel()
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": (end, end + size)}
@@ -101,7 +130,8 @@ def lora_factors(module: str) -> tuple[Tensor, Tensor]:
     return torch.randn(4, into, generator=_LORA), torch.randn(out, 4, generator=_LORA)
 
 
-WEIGHTS, OTHER = wan_weights(), wan_weights(seed=1)
+WEIGHTS = wan_weights()
+OTHER = wan_weights(seed=1)
 MODULES = ["blocks.0.self_attn.q", "blocks.1.cross_attn.o", "blocks.2.ffn.0", "blocks.2.ffn.2"]
 _LORA = torch.Generator().manual_seed(7)
 FACTORS = {module: lora_factors(module) for module in MODULES}

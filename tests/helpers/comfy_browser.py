@@ -14,13 +14,20 @@ from playwright.sync_api import BrowserContext, Dialog, Page, Request, WebError,
 from workflow_layout import box_of, box_of_group, inside
 
 _FLAGS = [
-    *"--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking".split(),
+    *(
+        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+        "--disable-background-networking"
+    ).split(),
     *"--disable-component-update --disable-sync --no-proxy-server".split(),
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",  # no request leaves this machine
+    # no request leaves this machine
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 ]
 _KEPT_BY_PAGES = "cookies,local_storage,indexeddb,service_workers,cache_storage"
 
-_OPEN = "window.app?.graph && window.app.canvas && window.app.extensionManager?.workflow?.activeWorkflow"
+_OPEN = (
+    "window.app?.graph && window.app.canvas && "
+    "window.app.extensionManager?.workflow?.activeWorkflow"
+)
 _LISTEN = """() => {
   window.__runs = [];
   for (const outcome of ["success", "error", "interrupted"])
@@ -45,18 +52,24 @@ _FIT = """() => {
 
 @cache
 def _chromium() -> BrowserContext:
-    """One for all tests of this process, which keeps what it has loaded of the editor (28 MB in 440 files).
+    """One for all tests of this process, which keeps what it has loaded of the editor (28 MB in 440
+    files).
 
-    Routes of Playwright for all requests would switch that off, and a page would cost half as much again.
+    Routes of Playwright for all requests would switch that off, and a page would cost half as much
+    again.
     """
     executable = chromium()
     if executable is None:
-        raise RuntimeError("No Chromium found; install the system packages chromium and fonts-dejavu-core.")
+        raise RuntimeError(
+            "No Chromium found; install the system packages chromium and fonts-dejavu-core."
+        )
     playwright = sync_playwright().start()
     atexit.register(playwright.stop)
     profile = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
     atexit.register(profile.cleanup)
-    context = playwright.chromium.launch_persistent_context(profile.name, executable_path=str(executable), args=_FLAGS)
+    context = playwright.chromium.launch_persistent_context(
+        profile.name, executable_path=str(executable), args=_FLAGS
+    )
     context.set_default_timeout(120_000)  # what never comes fails; a busy machine takes its time
     return context
 
@@ -72,20 +85,24 @@ def of_widget(kind: str, name: str) -> str:
 
 
 def of_player(kind: str = "Sampler") -> str:
-    """JavaScript for the player on the first node of a type of the pack; undefined where it has none."""
-    return f"({of_node(kind)}?.widgets.find((widget) => widget.name === 'player')?.element.firstChild)"
+    """JavaScript for the player on the first node of a type of the pack; undefined where it has
+    none.
+    """
+    return (
+        f"({of_node(kind)}?.widgets.find((widget) => widget.name === 'player')?.element.firstChild)"
+    )
 
 
 class Browser:
     """One editor page on a running server. Use as a context manager.
 
-    `page_errors` are uncaught JavaScript errors, `alerts` what pages said in alert boxes, `blocked` the requests to
-    other machines, none of which are let out. Pages of one find nothing of an earlier one in their storage.
-    `page` is the Playwright page for everything not wrapped here.
+    `page_errors` are uncaught JavaScript errors, `alerts` what pages said in alert boxes, `blocked`
+    the requests to other machines, none of which are let out. Pages of one find nothing of an
+    earlier one in their storage. `page` is the Playwright page for everything not wrapped here.
 
     Args:
-        any_source: let pages play media that they make themselves, as they may on most servers. Those of the tests run
-            with --disable-api-nodes, which forbids it.
+        any_source: let pages play media that they make themselves, as they may on most servers.
+            Those of the tests run with --disable-api-nodes, which forbids it.
     """
 
     def __init__(
@@ -96,14 +113,22 @@ class Browser:
         size: tuple[int, int] = (1600, 900),
         any_source: bool = False,
     ):
-        self.server, self._vue_nodes, self._size, self._any_source = server, vue_nodes, size, any_source
+        self.server = server
+        self._vue_nodes = vue_nodes
+        self._size = size
+        self._any_source = any_source
         self.page_errors: list[str] = []
         self.alerts: list[str] = []
         self.blocked: list[str] = []
 
     def __enter__(self) -> "Browser":
-        self._context, self._pages = _chromium(), list[Page]()
-        self._listeners = {"weberror": self._note_error, "dialog": self._note_alert, "requestfailed": self._note_failed}
+        self._context = _chromium()
+        self._pages = list[Page]()
+        self._listeners = {
+            "weberror": self._note_error,
+            "dialog": self._note_alert,
+            "requestfailed": self._note_failed,
+        }
         for event, listener in self._listeners.items():
             self._context.on(event, listener)  # type: ignore[call-overload]
         try:
@@ -133,7 +158,10 @@ class Browser:
         page.set_viewport_size({"width": self._size[0], "height": self._size[1]})
         session = self._context.new_cdp_session(page)
         if not self._pages:
-            session.send("Storage.clearDataForOrigin", {"origin": self.server.url, "storageTypes": _KEPT_BY_PAGES})
+            session.send(
+                "Storage.clearDataForOrigin",
+                {"origin": self.server.url, "storageTypes": _KEPT_BY_PAGES},
+            )
         session.send("Page.setBypassCSP", {"enabled": self._any_source})
         self._pages.append(page)
         page.goto(self.server.url, wait_until="domcontentloaded")
@@ -146,7 +174,9 @@ class Browser:
 
     def load_workflow(self, path: Path) -> None:
         """Open an editor-format workflow file, as dropping it on the canvas does."""
-        self.page.evaluate("(graph) => app.loadGraphData(graph)", json.loads(path.read_text(encoding="utf-8")))
+        self.page.evaluate(
+            "(graph) => app.loadGraphData(graph)", json.loads(path.read_text(encoding="utf-8"))
+        )
         self.page.wait_for_timeout(300)
 
     def load_api(self, prompt: dict[str, Any]) -> None:
@@ -155,7 +185,9 @@ class Browser:
         self.page.wait_for_timeout(300)
 
     def queue(self) -> None:
-        """Press Run. A refusal by the server shows up as wait_done() timing out and as an error in the page."""
+        """Press Run. A refusal by the server shows up as wait_done() timing out and as an error in
+        the page.
+        """
         self.page.evaluate("() => { window.__runs.length = 0; return app.queuePrompt(0); }")
 
     def wait_done(self, timeout: float = 240) -> str:
@@ -195,7 +227,10 @@ class Browser:
     def write(self, kind: str, page: Page | None = None, **values: Any) -> None:
         """Change widgets of the first node of a type of the pack as a person does."""
         for name, value in values.items():
-            put = f"(value) => {{ const each = {of_widget(kind, name)}; each.value = value; each.callback?.(value); }}"
+            put = (
+                f"(value) => {{ const each = {of_widget(kind, name)}; each.value = value; "
+                f"each.callback?.(value); }}"
+            )
             (page or self.page).evaluate(put, value)
 
     def watch(self, kind: str = "Sampler") -> None:
@@ -223,7 +258,12 @@ class Browser:
     def last_report(self) -> str:
         """The text that the last run has shown."""
         history = self.server.get_json("/history?max_items=1")
-        ((report,),) = [out["text"] for run in history.values() for out in run["outputs"].values() if "text" in out]
+        ((report,),) = [
+            out["text"]
+            for run in history.values()
+            for out in run["outputs"].values()
+            if "text" in out
+        ]
         return report
 
     def look_at(self, node: str, scale: float = 1.0, top: int = 110) -> None:

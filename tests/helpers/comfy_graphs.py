@@ -45,7 +45,9 @@ def demo_graph(**sampler: Any) -> Graph:
     return {
         "demo": node("HeadForcingLoadDemo"),
         "timeline": node("HeadForcingPromptTimeline", clip=["demo", 1], **timeline),
-        "sampler": node("HeadForcingSampler", model=["demo", 0], positive=["timeline", 0], **size | sampler),
+        "sampler": node(
+            "HeadForcingSampler", model=["demo", 0], positive=["timeline", 0], **size | sampler
+        ),
         "video": decode("video/demo"),
         "report": node("PreviewAny", source=["sampler", 1]),
     }
@@ -64,7 +66,9 @@ def short_graph(**sampler: Any) -> Graph:
     return {
         "demo": node("HeadForcingLoadDemo"),
         "text": node("CLIPTextEncode", clip=["demo", 1], text=BALL),
-        "sampler": node("HeadForcingSampler", model=["demo", 0], positive=["text", 0], **size | sampler),
+        "sampler": node(
+            "HeadForcingSampler", model=["demo", 0], positive=["text", 0], **size | sampler
+        ),
         "latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/short"),
     }
 
@@ -96,7 +100,9 @@ def queued(server: ComfyServer, graph: Graph, **options: Any) -> RunResult:
     return result
 
 
-def stopper(server: ComfyServer, name: str = "sampler", at: int = 0) -> Callable[[str, dict[str, Any]], None]:
+def stopper(
+    server: ComfyServer, name: str = "sampler", at: int = 0
+) -> Callable[[str, dict[str, Any]], None]:
     """Presses Stop once the progress of that node has come so far; for `on_event`."""
 
     def on_event(kind: str, data: dict[str, Any]) -> None:
@@ -141,7 +147,9 @@ def opened(data: bytes) -> tuple[int, int, int, float, dict[str, str]]:
     """Pictures (decoded one by one), width, height, frame rate and tags of a video file."""
     with av.open(io.BytesIO(data)) as container:
         stream = container.streams.video[0]
-        size, rate, tags = (stream.width, stream.height), float(stream.average_rate), dict(container.metadata)
+        size = (stream.width, stream.height)
+        rate = float(stream.average_rate)
+        tags = dict(container.metadata)
         return sum(1 for _ in container.decode(video=0)), *size, rate, tags
 
 
@@ -150,8 +158,11 @@ def failed(server: ComfyServer, graph: Graph, *expected: str) -> RunResult:
     result = server.queue(graph)
     assert result.outcome == "error", (result.outcome, result.error)
     message = result.error or ""
-    (kind,) = (data["exception_type"] for event, data in result.events if event == "execution_error")
-    assert "/" not in kind and "headforcing" not in kind, kind  # the editor shows it before the message
+    (kind,) = (
+        data["exception_type"] for event, data in result.events if event == "execution_error"
+    )
+    # the editor shows it before the message
+    assert "/" not in kind and "headforcing" not in kind, kind
     assert all(part in message for part in expected), message
     # of 900 characters: all methods by name
     assert "\n" not in message and "Traceback" not in message and 30 < len(message) < 900, message
@@ -159,8 +170,14 @@ def failed(server: ComfyServer, graph: Graph, *expected: str) -> RunResult:
 
 
 def everything_but_output(server: ComfyServer) -> set[Path]:
-    """All files around the output folder that a bad name could reach, but for what the server itself writes."""
+    """All files around the output folder that a bad name could reach, but for what the server
+    itself writes.
+    """
     base = server.base_dir
     around = {*base.parent.iterdir(), *server.install.tree.iterdir(), *Path("/").iterdir()}
     inside = (path for path in base.rglob("*") if server.output_dir not in (path, *path.parents))
-    return around | {path for path in inside if path.relative_to(base).parts[0] not in ("temp", "user", "custom_nodes")}
+    return around | {
+        path
+        for path in inside
+        if path.relative_to(base).parts[0] not in ("temp", "user", "custom_nodes")
+    }

@@ -30,23 +30,30 @@ _LAST_EVENTS = {f"execution_{outcome}": outcome for outcome in ("success", "erro
 
 @dataclass
 class RunResult:
-    """What one POST /prompt led to. `outcome` is success, error, interrupted or, if refused, invalid."""
+    """What one POST /prompt led to. `outcome` is success, error, interrupted or, if refused,
+    invalid.
+    """
 
     status: int
     outcome: str = "invalid"
     node_errors: dict[str, Any] = field(default_factory=dict)
     error: str | None = None  # exception message, or the reason for the refusal
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    progress: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # node id -> (value, max) in order
+    # node id -> (value, max) in order
+    progress: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     previews: list[tuple[str, bytes]] = field(default_factory=list)  # node id, image file bytes
-    said: dict[str, list[str]] = field(default_factory=dict)  # node id -> texts below it, to who queued the graph
+    # node id -> texts below it, to who queued the graph
+    said: dict[str, list[str]] = field(default_factory=dict)
     outputs: dict[str, Any] = field(default_factory=dict)  # node id -> what /history shows
-    executed: list[str] = field(default_factory=list)  # ids of the nodes that really ran (not cached), in order
+    # ids of the nodes that really ran (not cached), in order
+    executed: list[str] = field(default_factory=list)
     prompt_id: str = ""
 
 
 class ComfyServer:
-    """A running ComfyUI with the pack in it. Use as a context manager; `base_dir` receives everything it writes."""
+    """A running ComfyUI with the pack in it. Use as a context manager; `base_dir` receives
+    everything it writes.
+    """
 
     def __init__(
         self,
@@ -54,17 +61,23 @@ class ComfyServer:
         base_dir: Path,
         pack_dir: Path | None = REPO,
         *,
-        custom_nodes: Mapping[str, str] | None = None,  # further single-file node packs: file name -> source
+        # further single-file node packs: file name -> source
+        custom_nodes: Mapping[str, str] | None = None,
         stand_in_gpu: bool = False,  # on tensors that say they are on a GPU, see stand_in_gpu.py
         flags: Sequence[str] = ("--cpu",),  # of ComfyUI
     ):
-        self.install, self.base_dir = install, Path(base_dir)
-        self.output_dir, self.input_dir = self.base_dir / "output", self.base_dir / "input"
-        self._pack_dir, self._custom_nodes = pack_dir, dict(custom_nodes or {})
-        self._program, self._env = ["main.py", *flags], dict[str, str]()
+        self.install = install
+        self.base_dir = Path(base_dir)
+        self.output_dir = self.base_dir / "output"
+        self.input_dir = self.base_dir / "input"
+        self._pack_dir = pack_dir
+        self._custom_nodes = dict(custom_nodes or {})
+        self._program = ["main.py", *flags]
+        self._env = dict[str, str]()
         if stand_in_gpu:
             self._program = [str(STAND_IN_GPU), "main.py"]
-            self._env["XDG_CACHE_HOME"] = str(self.base_dir / "cache")  # times of its attention are none
+            # times of its attention are none
+            self._env["XDG_CACHE_HOME"] = str(self.base_dir / "cache")
         self._log_path = self.base_dir / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
@@ -86,14 +99,27 @@ class ComfyServer:
         for name, source in self._custom_nodes.items():
             (nodes / name).write_text(source)
         self.port = self.port or _free_port()  # the same after it was stopped
-        command = [str(self.install.python), *self._program, "--listen", "127.0.0.1", "--port", str(self.port)]
+        command = [
+            str(self.install.python),
+            *self._program,
+            "--listen",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+        ]
         command += ["--base-directory", str(self.base_dir), "--disable-api-nodes"]
-        command += ["--cache-classic"]  # 0.30.0 else forgets results when the machine's memory is in use elsewhere
+        # 0.30.0 else forgets results when the machine's memory is in use elsewhere
+        command += ["--cache-classic"]
         command += ["--database-url", f"sqlite:///{self.base_dir / 'comfyui.sqlite'}"]
         if self.install.frontend:
             command += ["--front-end-root", str(self.install.frontend)]
         with self._log_path.open("wb") as log:
-            options = {"stdout": log, "stderr": log, "env": _environ(**self._env), "start_new_session": True}
+            options = {
+                "stdout": log,
+                "stderr": log,
+                "env": _environ(**self._env),
+                "start_new_session": True,
+            }
             self._process = subprocess.Popen(command, cwd=self.install.tree, **options)
         try:
             self._wait_until_up(timeout_seconds=300)
@@ -113,10 +139,13 @@ class ComfyServer:
         return f"http://127.0.0.1:{self.port}"
 
     def log(self) -> str:
-        return re.sub("\x1b\\[[0-9;]*m", "", self._log_path.read_text(errors="replace"))  # without colours
+        # without colours
+        return re.sub("\x1b\\[[0-9;]*m", "", self._log_path.read_text(errors="replace"))
 
     def model_path(self, folder: str, name: str) -> Path:
-        """Where a model file of this name belongs, e.g. model_path("diffusion_models", "tiny.safetensors")."""
+        """Where a model file of this name belongs, e.g. model_path("diffusion_models",
+        "tiny.safetensors").
+        """
         path = self.base_dir / "models" / folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
@@ -138,10 +167,16 @@ class ComfyServer:
         except ValueError:
             return status, None
 
-    def ask(self, path: str, body: Any = None, method: str = "POST", **headers: str) -> tuple[int, bytes]:
-        """A request with headers of one's own, `Sec_Fetch_Site="none"`; `body` is bytes or becomes JSON."""
+    def ask(
+        self, path: str, body: Any = None, method: str = "POST", **headers: str
+    ) -> tuple[int, bytes]:
+        """A request with headers of one's own, `Sec_Fetch_Site="none"`; `body` is bytes or becomes
+        JSON.
+        """
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        named = {"Content-Type": "application/json"} | {key.replace("_", "-"): text for key, text in headers.items()}
+        named = {"Content-Type": "application/json"} | {
+            key.replace("_", "-"): text for key, text in headers.items()
+        }
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(connection):
             connection.request(method, path, data if method == "POST" else None, named)
@@ -157,15 +192,24 @@ class ComfyServer:
     def free(self) -> None:
         """Unload the models and forget cached outputs.
 
-        A server that is given a prompt at once may do so only after that, so this one waits for a prompt in between.
+        A server that is given a prompt at once may do so only after that, so this one waits for a
+        prompt in between.
         """
         self.post("/free", {"unload_models": True, "free_memory": True})
         number = {"class_type": "PrimitiveInt", "inputs": {"value": 1}}
-        self.queue({"number": number, "shown": {"class_type": "PreviewAny", "inputs": {"source": ["number", 0]}}})
+        self.queue(
+            {
+                "number": number,
+                "shown": {"class_type": "PreviewAny", "inputs": {"source": ["number", 0]}},
+            }
+        )
 
     def view(self, filename: str, subfolder: str = "", type: str = "output", **_: Any) -> bytes:
         """A file by its address in a run's outputs: view(**result.outputs["9"]["images"][0])."""
-        return self.get("/view?" + urllib.parse.urlencode({"filename": filename, "subfolder": subfolder, "type": type}))
+        return self.get(
+            "/view?"
+            + urllib.parse.urlencode({"filename": filename, "subfolder": subfolder, "type": type})
+        )
 
     def queue(
         self,
@@ -177,12 +221,15 @@ class ComfyServer:
     ) -> RunResult:
         """Run an API-format prompt to its end; `on_event` sees every event as it arrives.
 
-        0.30.0 leaves out most messages of progress that carry no preview and follow another within 0.1 s.
+        0.30.0 leaves out most messages of progress that carry no preview and follow another within
+        0.1 s.
         """
         self.client_id = client_id = uuid.uuid4().hex
         address = f"ws://127.0.0.1:{self.port}/ws?clientId={client_id}"
         with connect(address, max_size=None, proxy=None, compression=None) as socket_:
-            socket_.send(json.dumps({"type": "feature_flags", "data": {"supports_preview_metadata": True}}))
+            socket_.send(
+                json.dumps({"type": "feature_flags", "data": {"supports_preview_metadata": True}})
+            )
             body = {"prompt": prompt, "client_id": client_id, "extra_data": dict(extra_data or {})}
             status, answer = self.post("/prompt", body)
             result = RunResult(status, node_errors=(answer or {}).get("node_errors") or {})
@@ -206,25 +253,34 @@ class ComfyServer:
                 message = socket_.recv(timeout=max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 self.interrupt()
-                raise TimeoutError(f"The prompt did not finish in time. {self._log_tail()}") from None
+                raise TimeoutError(
+                    f"The prompt did not finish in time. {self._log_tail()}"
+                ) from None
             if isinstance(message, bytes):
                 number = struct.unpack(">I", message[:4])[0]
                 if number in (_TEXT, _PREVIEW_WITH_METADATA):
                     end = 8 + struct.unpack(">I", message[4:8])[0]
                     if number == _TEXT:
-                        result.said.setdefault(message[8:end].decode(), []).append(message[end:].decode())
+                        result.said.setdefault(message[8:end].decode(), []).append(
+                            message[end:].decode()
+                        )
                     else:
-                        result.previews.append((json.loads(message[8:end])["node_id"], message[end:]))
+                        result.previews.append(
+                            (json.loads(message[8:end])["node_id"], message[end:])
+                        )
                 continue
             event = json.loads(message)
-            kind, data = event["type"], event.get("data") or {}
+            kind = event["type"]
+            data = event.get("data") or {}
             result.events.append((kind, data))
             if on_event:
                 on_event(kind, data)
             if data.get("prompt_id") != result.prompt_id:
                 continue
             if kind == "progress":
-                result.progress.setdefault(str(data["node"]), []).append((data["value"], data["max"]))
+                result.progress.setdefault(str(data["node"]), []).append(
+                    (data["value"], data["max"])
+                )
             elif kind == "executing" and data.get("node"):
                 result.executed.append(str(data["node"]))
             elif kind in _LAST_EVENTS:
@@ -255,22 +311,34 @@ class ComfyServer:
 
 
 def run_in_comfy(install: ComfyInstall, program: Path, *args: object) -> str:
-    """Run a program where `import comfy` works (CPU only) and return what it prints; raises with stderr if it fails.
+    """Run a program where `import comfy` works (CPU only) and return what it prints; raises with
+    stderr if it fails.
 
-    It begins with `from inside_comfy import load_pack`, which makes ComfyUI importable; `args` are in sys.argv[1:].
+    It begins with `from inside_comfy import load_pack`, which makes ComfyUI importable; `args` are
+    in sys.argv[1:].
     """
     with tempfile.TemporaryDirectory(prefix="comfy-", ignore_cleanup_errors=True) as base:
-        environ = _environ() | {"COMFY_TREE": str(install.tree), "COMFY_BASE": base, "COMFY_PACK": str(REPO)}
+        environ = _environ() | {
+            "COMFY_TREE": str(install.tree),
+            "COMFY_BASE": base,
+            "COMFY_PACK": str(REPO),
+        }
         command = [str(install.python), str(program), *map(str, args)]
-        done = subprocess.run(command, cwd=base, env=environ, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(
+            command, cwd=base, env=environ, capture_output=True, text=True, timeout=900
+        )
     if done.returncode:
-        raise RuntimeError(f"The program failed in ComfyUI {install.version}:\n{done.stderr[-6000:]}")
+        raise RuntimeError(
+            f"The program failed in ComfyUI {install.version}:\n{done.stderr[-6000:]}"
+        )
     return done.stdout
 
 
 def _environ(**extra: str) -> dict[str, str]:
     # One OpenMP thread: tiny tensors on several threads spin at barriers, ten times slower.
-    keep = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    keep = {
+        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    }
     return keep | {"OMP_NUM_THREADS": "1", "DO_NOT_TRACK": "1"} | extra
 
 

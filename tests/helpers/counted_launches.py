@@ -1,4 +1,6 @@
-"""Launches of a GPU, counted without one: operators on `meta` tensors, and Triton kernels by their launchers."""
+"""Launches of a GPU, counted without one: operators on `meta` tensors, and Triton kernels by their
+launchers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-NO_LAUNCH = ("empty", "new_empty", "detach", "alias", "_unsafe_view", "lift_fresh", "_reshape_alias", "is_pinned")
+NO_LAUNCH = (
+    "empty",
+    "new_empty",
+    "detach",
+    "alias",
+    "_unsafe_view",
+    "lift_fresh",
+    "_reshape_alias",
+    "is_pinned",
+)
 
 
 class Launches(TorchDispatchMode):
@@ -26,7 +37,8 @@ class Launches(TorchDispatchMode):
 
     Attributes:
         names: how often each operator or kernel was launched.
-        traffic: per name, bytes of tensors read and written; whole buffers, where a kernel is told of them.
+        traffic: per name, bytes of tensors read and written; whole buffers, where a kernel is told
+            of them.
     """
 
     def __init__(self) -> None:
@@ -51,7 +63,9 @@ class Launches(TorchDispatchMode):
 
 @contextmanager
 def counted_launches() -> Iterator[Launches]:
-    """Count within it: Triton kernels are used and not run; norms and attention are one launch each, as on CUDA."""
+    """Count within it: Triton kernels are used and not run; norms and attention are one launch
+    each, as on CUDA.
+    """
     found = Launches()
 
     class Launcher:
@@ -71,11 +85,15 @@ def counted_launches() -> Iterator[Launches]:
 
     with pytest.MonkeyPatch.context() as patch, using("triton"), torch.no_grad(), found:
         for module in map(
-            import_module, (f"{kernels.__name__}.{file.name}" for file in iter_modules(kernels.__path__))
+            import_module,
+            (f"{kernels.__name__}.{file.name}" for file in iter_modules(kernels.__path__)),
         ):
             for name, value in list(vars(module).items()):
                 # the second is what Triton has made of the first, where it was launched before
-                if isinstance(value, Kernel) or type(value).__name__ in ("JITFunction", "InterpretedFunction"):
+                if isinstance(value, Kernel) or type(value).__name__ in (
+                    "JITFunction",
+                    "InterpretedFunction",
+                ):
                     patch.setattr(module, name, Launcher(name))
         patch.setattr(F, "rms_norm", one_launch("rms_norm", F.rms_norm))
         patch.setattr(F, "scaled_dot_product_attention", one_launch("attention", None))

@@ -8,7 +8,9 @@ from torch.utils._pytree import tree_leaves
 
 
 class CountsMemory(TorchDispatchMode):
-    """The most bytes that the results of all operations took together, without those of `tensors` known before."""
+    """The most bytes that the results of all operations took together, without those of `tensors`
+    known before.
+    """
 
     def __init__(self, tensors):
         super().__init__()
@@ -19,7 +21,9 @@ class CountsMemory(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
-            storage = tensor.untyped_storage() if isinstance(tensor, Tensor) and tensor.is_meta else None
+            storage = (
+                tensor.untyped_storage() if isinstance(tensor, Tensor) and tensor.is_meta else None
+            )
             if storage is not None and storage._cdata not in self.known:
                 self.alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
         self.alive = {key: kept for key, kept in self.alive.items() if not kept[0].expired()}
@@ -28,7 +32,9 @@ class CountsMemory(TorchDispatchMode):
 
 
 class CountsTraffic(TorchDispatchMode):
-    """The bytes that all operations read and write: their arguments and results, but for views and allocations."""
+    """The bytes that all operations read and write: their arguments and results, but for views and
+    allocations.
+    """
 
     def __init__(self):
         super().__init__()
@@ -42,7 +48,9 @@ class CountsTraffic(TorchDispatchMode):
         given = [x for x in read if isinstance(x, Tensor)]
         made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
         known = {x.untyped_storage()._cdata for x in given}
-        is_view = not function._schema.is_mutable and all(x.untyped_storage()._cdata in known for x in made)
+        is_view = not function._schema.is_mutable and all(
+            x.untyped_storage()._cdata in known for x in made
+        )
         if not is_view and "empty" not in name:
             self.bytes += sum(x.nbytes for x in (*given, *made))
         return result
@@ -56,11 +64,16 @@ class NoLaunch:
 
 
 class RefuseFloat64(TorchDispatchMode):
-    """Behaves like Apple GPUs, which have no float64: none may be made on the device (`meta` stands for it)."""
+    """Behaves like Apple GPUs, which have no float64: none may be made on the device (`meta` stands
+    for it).
+    """
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
         for tensor in made if isinstance(made, (tuple, list)) else (made,):
-            if isinstance(tensor, torch.Tensor) and (tensor.dtype, tensor.device.type) == (torch.float64, "meta"):
+            if isinstance(tensor, torch.Tensor) and (tensor.dtype, tensor.device.type) == (
+                torch.float64,
+                "meta",
+            ):
                 raise TypeError(f"{func} made a float64 tensor on the device")
         return made

@@ -1,7 +1,8 @@
 """Faults of the file system, one at a time, at the places where Python asks it for something.
 
-`Faults` counts the operations on files below a folder, by kind, and raises an error at one of them. It stands on
-Python's audit events, which are raised before the operation takes place, and on replacements of the three things that
+`Faults` counts the operations on files below a folder, by kind, and raises an error at one of them.
+It stands on Python's audit events, which are raised before the operation takes place, and on
+replacements of the three things that
 have no event: `os.fsync`, and the native writers of safetensors and of the video container.
 """
 
@@ -22,25 +23,37 @@ import safetensors.torch
 POINTS = ("open", "read", "write", "fsync", "rename", "unlink", "mkdir", "lock")
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.ENOENT, errno.EROFS)
 _EVENTS = {
-    "os.rename": "rename", "os.remove": "unlink", "os.rmdir": "unlink", "os.mkdir": "mkdir", "fcntl.flock": "lock",
-    "os.listdir": "read", "os.scandir": "read",
-}  # fmt: skip
+    "os.rename": "rename",
+    "os.remove": "unlink",
+    "os.rmdir": "unlink",
+    "os.mkdir": "mkdir",
+    "fcntl.flock": "lock",
+    "os.listdir": "read",
+    "os.scandir": "read",
+}
 
 
 class Faults:
-    """Counts operations below `folder`; raises at operation number `at` of `point` while it is active."""
+    """Counts operations below `folder`; raises at operation number `at` of `point` while it is
+    active.
+    """
 
     def __init__(self, folder: Path):
         self.folder = str(folder.resolve())
         self.seen: Counter[str] = Counter()
-        self.point, self.at, self.error = "", 0, 0
+        self.point = ""
+        self.at = 0
+        self.error = 0
         self.raised = False
         self._active = False
 
     @contextmanager
     def active(self, point: str = "", at: int = 0, error: int = 0) -> Iterator[None]:
         self.seen.clear()
-        self.point, self.at, self.error, self.raised = point, at, error, False
+        self.point = point
+        self.at = at
+        self.error = error
+        self.raised = False
         self._active = True
         try:
             yield
@@ -57,7 +70,11 @@ class Faults:
 
     def _below(self, path: Any) -> bool:
         if isinstance(path, int):
-            path = os.readlink(f"/proc/self/fd/{path}") if os.path.isdir("/proc/self/fd") else self.folder
+            path = (
+                os.readlink(f"/proc/self/fd/{path}")
+                if os.path.isdir("/proc/self/fd")
+                else self.folder
+            )
         return isinstance(path, (str, Path)) and os.path.realpath(path).startswith(self.folder)
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:
@@ -66,7 +83,9 @@ class Faults:
         if event == "open":
             path, _, flags = args
             if not isinstance(path, int):
-                self.meet("open" if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else "read", path)
+                self.meet(
+                    "open" if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else "read", path
+                )
         elif event in _EVENTS:
             self.meet(_EVENTS[event], args[0])
 
@@ -80,7 +99,9 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
 
 
 def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
-    """`Faults` for a folder until the test ends. An audit hook cannot be removed: one serves all tests."""
+    """`Faults` for a folder until the test ends. An audit hook cannot be removed: one serves all
+    tests.
+    """
     if not getattr(sys, "_fault_hook", False):
         sys.addaudithook(_hook)
         sys._fault_hook = True  # type: ignore[attr-defined]

@@ -9,9 +9,12 @@ HOST = Path(__file__).resolve().parents[2] / "nodes" / "host"
 
 
 PACKAGES = {"headforcing.nodes": HOST.parent, "headforcing.nodes.host": HOST}
-PACKAGES |= {f"headforcing.nodes.host.{folder}": HOST / folder for folder in ("model", "graph", "browser")}
+PACKAGES |= {
+    f"headforcing.nodes.host.{folder}": HOST / folder for folder in ("model", "graph", "browser")
+}
 for package, folder in PACKAGES.items():
-    stand_in = ModuleType(package)  # the modules import each other, and the packages' own files need ComfyUI
+    # the modules import each other, and the packages' own files need ComfyUI
+    stand_in = ModuleType(package)
     stand_in.__path__ = [str(folder)]
     sys.modules[package] = stand_in
 

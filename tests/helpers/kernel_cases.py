@@ -1,4 +1,6 @@
-"""Cases for the kernels: random tables and buffers, and the engine's cache with and without its kernels."""
+"""Cases for the kernels: random tables and buffers, and the engine's cache with and without its
+kernels.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,9 +24,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 OPERATIONS: list[Operation] = [
-    write_block, move_frames, pooled_keys, merge_frames, norm_modulate, attend,
-    feature_frames, quantise, quantise_gelu,
-]  # fmt: skip
+    write_block,
+    move_frames,
+    pooled_keys,
+    merge_frames,
+    norm_modulate,
+    attend,
+    feature_frames,
+    quantise,
+    quantise_gelu,
+]
 
 ROLE_MAPS = {
     "every role": [["memory", "local", "anchor"], ["anchor", "memory", "memory"]],
@@ -47,10 +56,13 @@ def rotations_around(head_dim: int, most: int) -> Tensor:
     return rotation_table(angles(torch.arange(-most, most + 1), axis_dims(head_dim)[0]))
 
 
-# ------------------------------------------------------------------------------------------------------ random cases
+# -------------------------------------------------------------------------------------------------
+# random cases
 
 
-def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: int) -> dict[str, Any]:
+def case(
+    operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: int
+) -> dict[str, Any]:
     """Arguments for an operation, with frames of `s` tokens, that no tile size divides."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -61,19 +73,30 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
         return torch.randperm(n, generator=generator)[:count].tolist()
 
     slots = 12
-    k, v = noise(slots * s, head_dim), noise(slots * s, head_dim)
+    k = noise(slots * s, head_dim)
+    v = noise(slots * s, head_dim)
     rotations = rotations_around(head_dim, 9)
     if operation is write_block:
-        heads, frames = 3, 2
+        heads = 3
+        frames = 2
         spatial = torch.rand(s, head_dim // 2 - rotations.shape[2], generator=generator) * 6
-        q_raw, k_raw, v_raw = noise(frames * s, 3, heads * head_dim).unbind(1)  # rows with gaps, as of one projection
+        # rows with gaps, as of one projection
+        q_raw, k_raw, v_raw = noise(frames * s, 3, heads * head_dim).unbind(1)
         weights = noise(2, heads * head_dim).unbind() if seed % 4 != 2 else None
         return dict(
-            q=q_raw if seed % 4 else None, k=k_raw, v=v_raw, weights=weights, eps=1e-6, k_buffer=k, v_buffer=v,
-            slot_row=int_table([s * slot for slot in (5, 0, 9)]), first_rotation=int_table(pick(17, heads)),
+            q=q_raw if seed % 4 else None,
+            k=k_raw,
+            v=v_raw,
+            weights=weights,
+            eps=1e-6,
+            k_buffer=k,
+            v_buffer=v,
+            slot_row=int_table([s * slot for slot in (5, 0, 9)]),
+            first_rotation=int_table(pick(17, heads)),
             q_row=int_table([frames * s * place for place in pick(heads, heads)]),
-            temporal=rotations, spatial=rotation_table(spatial),
-        )  # fmt: skip
+            temporal=rotations,
+            spatial=rotation_table(spatial),
+        )
     if operation is move_frames:
         own = [[0, 1, 2, 3], [4, 5], [6, 7, 8, 9, 10, 11]]
         chains = []
@@ -81,18 +104,35 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
             steps = [[mine[i] * s for i in pick(len(mine), 2)] + pick(19, 1) for _ in range(3)]
             steps[pick(3, 1)[0]][0] = -1
             chains.append(steps)
-        return dict(k_from=k, v_from=v, k_to=k, v_to=v, moves=int_table(chains), rotations=rotations, frame_tokens=s)
+        return dict(
+            k_from=k,
+            v_from=v,
+            k_to=k,
+            v_to=v,
+            moves=int_table(chains),
+            rotations=rotations,
+            frame_tokens=s,
+        )
     if operation is pooled_keys:
         frames = [[slot * s, pick(19, 1)[0]] for slot in pick(slots, 5)]
         return dict(k=k, frames=int_table(frames), rotations=rotations, frame_tokens=s)
     if operation is merge_frames:
-        kept = torch.stack([torch.randperm(2 * s, generator=generator)[:s].sort().values for _ in range(2)])
-        merges = [[0, 3, 0, *pick(19, 2), 1], [4, 1, 4, *pick(19, 2), 0], [5, 6, 8, *pick(19, 2), 1]]
+        kept = torch.stack(
+            [torch.randperm(2 * s, generator=generator)[:s].sort().values for _ in range(2)]
+        )
+        merges = [
+            [0, 3, 0, *pick(19, 2), 1],
+            [4, 1, 4, *pick(19, 2), 0],
+            [5, 6, 8, *pick(19, 2), 1],
+        ]
         merges = [[*(slot * s for slot in merge[:3]), *merge[3:]] for merge in merges]
         return dict(k=k, v=v, merges=int_table(merges), kept=kept.int(), rotations=rotations)
     if operation is norm_modulate:
-        frames, dim = 3, 5 * head_dim
-        x, y, rows = noise(frames * s, dim), noise(frames * s, dim), noise(frames, 6, dim)
+        frames = 3
+        dim = 5 * head_dim
+        x = noise(frames * s, dim)
+        y = noise(frames * s, dim)
+        rows = noise(frames, 6, dim)
         if seed % 3 == 2:  # nothing is added before the first norm
             return dict(x=x, y=None, gate=None, scale=rows[:, 1], shift=rows[:, 0], eps=1e-6)
         if seed % 3 == 1:
@@ -101,39 +141,57 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
         return dict(x=x, y=y, gate=None, scale=rows[:1, 1], shift=rows[:1, 0], eps=1e-6, base=0.0)
     if operation in (quantise, quantise_gelu):
         x = noise(s, 150 * head_dim)  # one tile and a part, and several
-        if operation is quantise_gelu:  # few values: where one lies between two numbers of 8 bits, exponentials decide
+        # few values: where one lies between two numbers of 8 bits, exponentials decide
+        if operation is quantise_gelu:
             x = (4 * x).round() / 4
         x[seed % s, 7], x[3], x[5, -1] = torch.nan, 0, torch.inf
         return dict(x=x)
     if operation is feature_frames:
-        frames, size = 1 + seed % 3, (s, 3, head_dim)
+        frames = 1 + seed % 3
+        size = (s, 3, head_dim)
         summed = dict(bias=noise(head_dim), residual=noise(frames, *size)) if seed % 2 == 0 else {}
         return dict(x=noise(frames, *size), past=noise(2, *size), gamma=noise(head_dim), **summed)
     return dict(
-        q=2 * noise(3, 2 * s, head_dim), k=k, v=v, head_start=int_table([3 * s, 0, 9 * s]),
-        head_rows=int_table([5 * s - 7, 1 * s, 0]), head_order=int_table([0, 2, 1]),
-    )  # fmt: skip
+        q=2 * noise(3, 2 * s, head_dim),
+        k=k,
+        v=v,
+        head_start=int_table([3 * s, 0, 9 * s]),
+        head_rows=int_table([5 * s - 7, 1 * s, 0]),
+        head_order=int_table([0, 2, 1]),
+    )
 
 
 def distance(operation: Operation, arguments: Callable[[], dict[str, Any]]) -> float:
     """How far an operation's two implementations are apart, as in its self-test."""
-    return Operation(operation.reference, operation.launch, lambda device, dtype: arguments()).difference(
-        torch.device("cpu"), torch.float32
-    )
+    return Operation(
+        operation.reference, operation.launch, lambda device, dtype: arguments()
+    ).difference(torch.device("cpu"), torch.float32)
 
 
-# ----------------------------------------------------------------------------- the engine, with kernels and without
+# ----------------------------------------------------------------------------- the engine, with
+# kernels and without
 
 
 def roll_out(roles: list[list[str]], episodic_frames: int, rope: str) -> None:
-    """A video's worth of blocks through a cache with kernels and one without, compared after every step."""
-    blocks, memory = 7, RolePolicy(recent_frames=3, episodic_frames=episodic_frames)
-    policy = CachePolicy(memory=memory, rope=rope, episodic=EpisodicPolicy(admission="uniform", update_interval=1))
-    rows, columns, head_dim, frames = 4, 6, 20, 3
+    """A video's worth of blocks through a cache with kernels and one without, compared after every
+    step.
+    """
+    blocks = 7
+    memory = RolePolicy(recent_frames=3, episodic_frames=episodic_frames)
+    policy = CachePolicy(
+        memory=memory, rope=rope, episodic=EpisodicPolicy(admission="uniform", update_interval=1)
+    )
+    rows = 4
+    columns = 6
+    head_dim = 20
+    frames = 3
     shape = CacheShape(roles, policy, rows, columns, head_dim, frames, total_frames=frames * blocks)
-    layers, heads = shape.layers, shape.heads
+    layers = shape.layers
+    heads = shape.heads
     plain = HeadCache(shape, torch.float32, "cpu", explicit)
-    fused = HeadCache(shape, torch.float32, "cpu", attention_function("triton", "cpu", torch.float32, 20))
+    fused = HeadCache(
+        shape, torch.float32, "cpu", attention_function("triton", "cpu", torch.float32, 20)
+    )
     for buffer in fused.flat:
         buffer.fill_(torch.nan)  # reading a row that was never written shows
     generator = torch.Generator().manual_seed(1)
@@ -141,7 +199,9 @@ def roll_out(roles: list[list[str]], episodic_frames: int, rope: str) -> None:
     def noise(*size: int) -> Tensor:
         return torch.randn(*size, generator=generator)
 
-    prompt = PromptKV([(noise(1, heads, 7, head_dim), noise(1, heads, 7, head_dim)) for _ in roles], 5)
+    prompt = PromptKV(
+        [(noise(1, heads, 7, head_dim), noise(1, heads, 7, head_dim)) for _ in roles], 5
+    )
     weights = noise(layers, 2, heads * head_dim)
     for _ in range(blocks):
         with using("reference"):
@@ -149,8 +209,13 @@ def roll_out(roles: list[list[str]], episodic_frames: int, rope: str) -> None:
         fused.begin_block()
         for layer in range(layers):
             q, k, v = noise(3, frames * rows * columns, heads * head_dim)
-            found = fused.attend_rotated(layer, fused.write_projections(layer, q, k, v, weights[layer].unbind(), 1e-6))
-            q, k = (F.rms_norm(x, x.shape[1:], w, 1e-6) for x, w in zip((q, k), weights[layer], strict=True))
+            found = fused.attend_rotated(
+                layer, fused.write_projections(layer, q, k, v, weights[layer].unbind(), 1e-6)
+            )
+            q, k = (
+                F.rms_norm(x, x.shape[1:], w, 1e-6)
+                for x, w in zip((q, k), weights[layer], strict=True)
+            )
             with using("reference"):
                 plain.write(layer, k.unflatten(1, (heads, -1)), v.unflatten(1, (heads, -1)))
                 expected = plain.attend(layer, q.unflatten(1, (heads, -1)))
@@ -158,7 +223,9 @@ def roll_out(roles: list[list[str]], episodic_frames: int, rope: str) -> None:
         event = fused.commit(prompt)
         with using("reference"):
             expected = plain.commit(prompt)
-        assert (event and (event.frame, event.merged)) == (expected and (expected.frame, expected.merged))
+        assert (event and (event.frame, event.merged)) == (
+            expected and (expected.frame, expected.merged)
+        )
         for ours, other in zip(fused.groups, plain.groups, strict=True):
             assert ours.sources == other.sources
             for layer in range(layers):

@@ -1,11 +1,13 @@
-"""Writes locales/*/nodeDefs.json and main.json: the texts of all nodes and of the scripts in nodes/web, translated.
+"""Writes locales/*/nodeDefs.json and main.json: the texts of all nodes and of the scripts in
+nodes/web, translated.
 
     python tests/helpers/make_locales.py
 
-ComfyUI serves these files and its frontend shows them in the language of the settings. A translation belongs to a text,
-not to an input: translations.txt holds paragraphs of four lines, English, Chinese, Japanese and Korean. The English of
-nodes is written in locales/en/nodeDefs.json, which gets the names of new inputs here, that of scripts in `t("text")`,
-and that of what the player says in `Sentence("text")`.
+ComfyUI serves these files and its frontend shows them in the language of the settings. A
+translation belongs to a text,
+not to an input: translations.txt holds paragraphs of four lines, English, Chinese, Japanese and
+Korean. The English of nodes is written in locales/en/nodeDefs.json, which gets the names of new
+inputs here, that of scripts in `t("text")`, and that of what the player says in `Sentence("text")`.
 """
 
 import json
@@ -22,17 +24,25 @@ from headforcing.headforcing_core.methods.registry import method_names
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "locales"
 LANGUAGES = ("en", "zh", "ja", "ko")
-SYNTAX = "{}|@"  # characters with a meaning in the frontend's messages, which not all of its versions escape alike
+# characters with a meaning in the frontend's messages, which not all of its versions escape alike
+SYNTAX = "{}|@"
 
 Texts = dict[str, Any]
 
 
 def translations() -> dict[str, dict[str, str]]:
     """By language the translation of every English text."""
-    paragraphs = (Path(__file__).parent / "translations.txt").read_text(encoding="utf-8").strip().split("\n\n")
+    paragraphs = (
+        (Path(__file__).parent / "translations.txt")
+        .read_text(encoding="utf-8")
+        .strip()
+        .split("\n\n")
+    )
     known: dict[str, dict[str, str]] = {language: {} for language in LANGUAGES}
     for paragraph in paragraphs:
-        texts = [line.replace("METHODS", ", ".join(method_names())) for line in paragraph.split("\n")]
+        texts = [
+            line.replace("METHODS", ", ".join(method_names())) for line in paragraph.split("\n")
+        ]
         if len(texts) != len(LANGUAGES):
             raise ValueError(f"expected {len(LANGUAGES)} lines, one per language: {paragraph}")
         for language, text in zip(LANGUAGES, texts, strict=True):
@@ -42,19 +52,24 @@ def translations() -> dict[str, dict[str, str]]:
 
 def english(nodes: dict[str, Any]) -> Texts:
     """The texts of the pack's nodes from ComfyUI's /object_info, as a nodeDefs.json has them."""
-    return {name: _node(info) for name, info in sorted(nodes.items()) if name.startswith("HeadForcing")}
+    return {
+        name: _node(info) for name, info in sorted(nodes.items()) if name.startswith("HeadForcing")
+    }
 
 
 def _node(info: dict[str, Any]) -> Texts:
     given = {**info["input"].get("required", {}), **info["input"].get("optional", {})}
     inputs = {
-        name: _described(spec[1].get("display_name", name), spec[1].get("tooltip")) for name, spec in given.items()
+        name: _described(spec[1].get("display_name", name), spec[1].get("tooltip"))
+        for name, spec in given.items()
     }
     tooltips = info.get("output_tooltips") or [None] * len(info["output_name"])
     named = zip(info["output_name"], tooltips, strict=True)
     outputs = {str(place): _described(name, tooltip) for place, (name, tooltip) in enumerate(named)}
     texts = {"display_name": info["display_name"], "description": info["description"]}
-    return texts | {key: value for key, value in (("inputs", inputs), ("outputs", outputs)) if value}
+    return texts | {
+        key: value for key, value in (("inputs", inputs), ("outputs", outputs)) if value
+    }
 
 
 def _described(name: str, tooltip: str | None) -> Texts:
@@ -62,26 +77,39 @@ def _described(name: str, tooltip: str | None) -> Texts:
 
 
 def script_texts() -> list[str]:
-    """The English texts that scripts show: what they call `t` with, and the sentences of the server."""
+    """The English texts that scripts show: what they call `t` with, and the sentences of the
+    server.
+    """
     found = []
     for script in sorted((REPO / "nodes" / "web").rglob("*.js")):
         found += re.findall(r'\bt\(\s*("(?:[^"\\]|\\.)*")', script.read_text(encoding="utf-8"))
     for module in sorted((REPO / "nodes").rglob("*.py")):
-        found += re.findall(r'\bSentence\(\s*("(?:[^"\\]|\\.)*")', module.read_text(encoding="utf-8"))
+        found += re.findall(
+            r'\bSentence\(\s*("(?:[^"\\]|\\.)*")', module.read_text(encoding="utf-8")
+        )
     texts = [json.loads(text) for text in found]
-    return list(dict.fromkeys(text for text in texts if re.search("[a-z]", re.sub("%[0-9]", "", text))))
+    return list(
+        dict.fromkeys(text for text in texts if re.search("[a-z]", re.sub("%[0-9]", "", text)))
+    )
 
 
 def of_scripts(language: str) -> Texts:
     """A main.json: the texts of the scripts in a language, and the name above the templates."""
     known = translations()[language]
     texts = {text: known[text] for text in script_texts() if language != "en" and text in known}
-    return {"headforcing": texts, "templateWorkflows": {"category": {"headforcing": "Head Forcing"}}}
+    return {
+        "headforcing": texts,
+        "templateWorkflows": {"category": {"headforcing": "Head Forcing"}},
+    }
 
 
 def strings(texts: Texts) -> list[str]:
     """All strings of a nodeDefs.json."""
-    return [text for value in texts.values() for text in (strings(value) if isinstance(value, dict) else [value])]
+    return [
+        text
+        for value in texts.values()
+        for text in (strings(value) if isinstance(value, dict) else [value])
+    ]
 
 
 def translated(texts: Texts, known: dict[str, str]) -> Texts:
@@ -103,9 +131,14 @@ def main() -> int:
         texts = english(server.object_info())
     for language, known in translations().items():
         (FOLDER / language).mkdir(parents=True, exist_ok=True)
-        for name, content in (("nodeDefs", translated(texts, known)), ("main", of_scripts(language))):
+        for name, content in (
+            ("nodeDefs", translated(texts, known)),
+            ("main", of_scripts(language)),
+        ):
             path = FOLDER / language / f"{name}.json"
-            path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            path.write_text(
+                json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+            )
     untranslated = missing(texts)
     for text in untranslated:
         sys.stderr.write(f"no translation in translations.txt: {text}\n")

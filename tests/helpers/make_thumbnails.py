@@ -1,9 +1,10 @@
-"""Writes workflows/*.jpg and the pictures of the help pages: frames of videos that the demo model makes here.
+"""Writes workflows/*.jpg and the pictures of the help pages: frames of videos that the demo model
+makes here.
 
     python tests/helpers/make_thumbnails.py
 
-The workflows for real weights show the demo model, too, and every picture says so: nothing else can be rendered without
-a download.
+The workflows for real weights show the demo model, too, and every picture says so: nothing else can
+be rendered without a download.
 """
 
 import shutil
@@ -27,17 +28,35 @@ from PIL import Image, ImageDraw
 from workflow_sources import story
 
 REPO = Path(__file__).resolve().parents[2]
-FOLDER, HELP = REPO / "workflows", REPO / "nodes" / "web" / "docs" / "images"
-SCENES = [4.5 + 10 * scene for scene in range(6)]  # seconds: the middle of each scene of the demo's story
-SIDE, FOOTER, GAP = 480, 26, 4
-BACKGROUND, TEXT = "#15171c", "#9aa3b2"
+FOLDER = REPO / "workflows"
+HELP = REPO / "nodes" / "web" / "docs" / "images"
+# seconds: the middle of each scene of the demo's story
+SCENES = [4.5 + 10 * scene for scene in range(6)]
+SIDE = 480
+FOOTER = 26
+GAP = 4
+BACKGROUND = "#15171c"
+TEXT = "#9aa3b2"
 
 Frame = Image.Image
 
 
-def frames(folder: Path, prompts: str, seconds: float, times: Sequence[float], *more: str) -> list[Frame]:
+def frames(
+    folder: Path, prompts: str, seconds: float, times: Sequence[float], *more: str
+) -> list[Frame]:
     """The frames at these times of a video of the demo model."""
-    given = ["demo", "--prompts", prompts, "--seconds", str(seconds), "--scale", "1", "--out", str(folder), *more]
+    given = [
+        "demo",
+        "--prompts",
+        prompts,
+        "--seconds",
+        str(seconds),
+        "--scale",
+        "1",
+        "--out",
+        str(folder),
+        *more,
+    ]
     if headforcing([*given, "--runs", str(folder / "runs")]):
         raise RuntimeError(f"the render of {prompts!r} failed")
     wanted = {round(time * 16): place for place, time in enumerate(times)}
@@ -58,7 +77,8 @@ def sheet(rows: Sequence[Sequence[Frame]], labels: Sequence[str] = ()) -> Image.
     picture = Image.new("RGB", (SIDE, SIDE), BACKGROUND)
     pen = ImageDraw.Draw(picture)
     height = len(rows) * (side + GAP + label)
-    left, y = (SIDE - columns * (side + GAP) + GAP) // 2, (SIDE - FOOTER - height) // 2 + GAP
+    left = (SIDE - columns * (side + GAP) + GAP) // 2
+    y = (SIDE - FOOTER - height) // 2 + GAP
     for number, row in enumerate(rows):
         if labels:
             pen.text((left, y + 2), labels[number], TEXT, font(13))
@@ -103,28 +123,45 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
     takes, sea, night = (story(name) for name in ("takes", "sea", "night"))
     plain = takes.replace("[seed 7] ", "")
     changed = night.replace(
-        "a purple cross gliding in the maroon plain room", "a green square gliding in the sand plain room"
+        "a purple cross gliding in the maroon plain room",
+        "a green square gliding in the sand plain room",
     )
     methods = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
-    def made(prompts: str, times: Sequence[float] = SCENES, seconds: float = 60, *more: str) -> list[Frame]:
+    def made(
+        prompts: str, times: Sequence[float] = SCENES, seconds: float = 60, *more: str
+    ) -> list[Frame]:
         return frames(folder, prompts, seconds, times, *more)
 
-    compared = [made(story("compare"), [1, 7, 12, 19], 20, "--method", method) for method in methods]
+    compared = [
+        made(story("compare"), [1, 7, 12, 19], 20, "--method", method) for method in methods
+    ]
     return {
         "demo": sheet(halves(made(DEMO_STORY.strip()))),
         "single_prompt_60s": sheet(halves(made(one_prompt, [1, 20, 40, 59]), 2)),
         "six_prompts_60s": sheet(halves(made(sea))),
-        "five_minutes_streaming": sheet(halves(made(story("eight"), [9, 50, 90, 130, 160, 200, 240, 280], 300), 4)),
-        "re_roll_one_scene": sheet([made(plain)[1:5], made(takes)[1:5]], ("take 1", "take 2: scene 4 re-rolled")),
-        "live_story": sheet([made(night)[2:], made(changed)[2:]], ("as planned", "with scene 5 changed")),
+        "five_minutes_streaming": sheet(
+            halves(made(story("eight"), [9, 50, 90, 130, 160, 200, 240, 280], 300), 4)
+        ),
+        "re_roll_one_scene": sheet(
+            [made(plain)[1:5], made(takes)[1:5]], ("take 1", "take 2: scene 4 re-rolled")
+        ),
+        "live_story": sheet(
+            [made(night)[2:], made(changed)[2:]], ("as planned", "with scene 5 changed")
+        ),
         "two_gpus": sheet(halves(made(sea, SCENES, 60, "--seed", "3"))),
         "native_sampling": sheet(halves(made(DEMO_STORY.strip(), SCENES, 60, "--seed", "2"))),
         "minute_video_app": sheet(halves(made(night, SCENES, 60, "--seed", "5"))),
-        "extend_a_video": sheet(halves(made(one_prompt.replace("red", "orange"), [1, 4, 9, 14], 15), 2)),
-        "image_to_video": sheet(halves(made(one_prompt.replace("red", "purple"), [0, 2, 5, 9], 10), 2)),
+        "extend_a_video": sheet(
+            halves(made(one_prompt.replace("red", "orange"), [1, 4, 9, 14], 15), 2)
+        ),
+        "image_to_video": sheet(
+            halves(made(one_prompt.replace("red", "purple"), [0, 2, 5, 9], 10), 2)
+        ),
         "longlive2_shots_720p": sheet(halves(made(sea, SCENES, 60, "--seed", "6"))),
-        "longlive2_image_start": sheet(halves(made(one_prompt.replace("red", "yellow"), [0, 2, 5, 9], 10), 2)),
+        "longlive2_image_start": sheet(
+            halves(made(one_prompt.replace("red", "yellow"), [0, 2, 5, 9], 10), 2)
+        ),
         "compare_methods": sheet(compared, methods),
         "profile_heads": profile_sheet(),
         "finish_a_video": finished(made(DEMO_STORY.strip(), [4.5, 14.5, 24.5])),
@@ -134,7 +171,8 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
 def help_pictures(folder: Path) -> dict[str, Image.Image]:
     """The pictures of the help pages: frames of the demo's video, and its plots."""
     row = [
-        frame.resize((126, 126), Image.Resampling.NEAREST) for frame in frames(folder, DEMO_STORY.strip(), 60, SCENES)
+        frame.resize((126, 126), Image.Resampling.NEAREST)
+        for frame in frames(folder, DEMO_STORY.strip(), 60, SCENES)
     ]
     strip = Image.new("RGB", (len(row) * 128, 128), BACKGROUND)
     for place, frame in enumerate(row):

@@ -1,9 +1,11 @@
-"""Writes workflows/*.json and subgraphs/*.json from workflow_graphs.py, and the README's picture of the demo graph.
+"""Writes workflows/*.json and subgraphs/*.json from workflow_graphs.py, and the README's picture of
+the demo graph.
 
     python tests/helpers/make_workflows.py [NAME ...]
 
-The editor turns each graph from API format into its own, so the files are what it would save itself, and says how much
-room every node needs in both of its renderers. `make_thumbnails.py` makes the thumbnails.
+The editor turns each graph from API format into its own, so the files are what it would save
+itself, and says how much room every node needs in both of its renderers. `make_thumbnails.py` makes
+the thumbnails.
 """
 
 import json
@@ -52,21 +54,29 @@ def api_prompt(workflow: Workflow) -> dict[str, Any]:
     def value(given: Any) -> Any:
         return [str(numbers[given[0]]), given[1]] if isinstance(given, list) else given
 
-    inputs = {name: {key: value(x) for key, x in node.inputs.items()} for name, node in workflow.nodes.items()}
+    inputs = {
+        name: {key: value(x) for key, x in node.inputs.items()}
+        for name, node in workflow.nodes.items()
+    }
     return {
-        str(numbers[name]): {"class_type": node.kind, "inputs": inputs[name]} for name, node in workflow.nodes.items()
+        str(numbers[name]): {"class_type": node.kind, "inputs": inputs[name]}
+        for name, node in workflow.nodes.items()
     }
 
 
 def widths(workflow: Workflow) -> dict[int, int]:
     """The width of every node by its id: that of its column."""
     numbers = numbers_of(workflow)
-    columns = ((column.width, group.nodes) for column in workflow.columns for group in column.groups)
+    columns = (
+        (column.width, group.nodes) for column in workflow.columns for group in column.groups
+    )
     return {numbers[name]: width for width, names in columns for name in names}
 
 
 def saved(editor: Browser) -> dict[str, Any]:
-    """The open graph as the editor writes a file: undefined fields left out, where playwright would hand over null."""
+    """The open graph as the editor writes a file: undefined fields left out, where playwright would
+    hand over null.
+    """
     editor.page.wait_for_timeout(300)
     return json.loads(editor.page.evaluate("() => JSON.stringify(app.graph.serialize())"))
 
@@ -105,19 +115,25 @@ def lay_out(graph: dict[str, Any], workflow: Workflow, places: Places) -> None:
     if workflow.controls:
         controls = [[numbers[name], widget] for name, widget in workflow.controls]
         results = [numbers[name] for name in workflow.results]
-        graph["extra"] |= {"linearMode": True, "linearData": {"inputs": controls, "outputs": results}}
+        graph["extra"] |= {
+            "linearMode": True,
+            "linearData": {"inputs": controls, "outputs": results},
+        }
 
 
 def make(server: ComfyServer, chosen: dict[str, Workflow]) -> None:
     """Write the chosen workflows."""
-    graphs, room = {}, {}
+    graphs = {}
+    room = {}
     for name, workflow in chosen.items():
-        with Browser(server, size=(1920, 1080)) as editor:  # a page remembers widgets by the numbers of their nodes
+        # a page remembers widgets by the numbers of their nodes
+        with Browser(server, size=(1920, 1080)) as editor:
             editor.load_api(api_prompt(workflow))
             editor.page.evaluate(_SHRINK, widths(workflow))  # every node as low as it can be
             graphs[name] = saved(editor)
         room[name] = {node["id"]: node["size"][1] for node in graphs[name]["nodes"]}
-    with Browser(server, size=(1920, 1080), vue_nodes=True) as editor:  # its nodes grow to what they need
+    # its nodes grow to what they need
+    with Browser(server, size=(1920, 1080), vue_nodes=True) as editor:
         for name, graph in graphs.items():
             editor.page.evaluate("(graph) => app.loadGraphData(graph)", graph)
             editor.fit_view()
@@ -137,7 +153,9 @@ def make(server: ComfyServer, chosen: dict[str, Workflow]) -> None:
 
 
 def stand_ins(server: ComfyServer) -> None:
-    """Empty files under the names in the graphs, so that the editor does not mark them as missing in the pictures."""
+    """Empty files under the names in the graphs, so that the editor does not mark them as missing
+    in the pictures.
+    """
     for model in MODELS:
         server.model_path(model["directory"], model["name"]).touch()
     (server.input_dir / "my_video.mp4").touch()
@@ -160,7 +178,9 @@ def photograph_timeline(server: ComfyServer, shot: Path) -> None:
         editor.load_workflow(FOLDER / "demo.json")
         editor.fit_view()
         editor.page.wait_for_timeout(1500)
-        editor.page.screenshot(path=str(shot), clip=editor.page.evaluate(_BOX, "HeadForcingPromptTimeline"))
+        editor.page.screenshot(
+            path=str(shot), clip=editor.page.evaluate(_BOX, "HeadForcingPromptTimeline")
+        )
     with Image.open(shot) as image:
         picture = image.convert("RGB")
         picture.thumbnail((640, 900))
@@ -174,9 +194,13 @@ def photograph(server: ComfyServer, shot: Path) -> None:
         editor.queue()
         outcome = editor.wait_done(240)
         if outcome != "success" or editor.page_errors:
-            raise RuntimeError(f"the workflow ended with {outcome}, the editor reported {editor.page_errors}")
+            raise RuntimeError(
+                f"the workflow ended with {outcome}, the editor reported {editor.page_errors}"
+            )
         editor.page.wait_for_function(SHOWN_VIDEO, timeout=30_000)
-        editor.page.evaluate(f"(t) => {{ const v = {SHOWN_VIDEO}; v.pause(); v.currentTime = t; }}", PICTURE_SECOND)
+        editor.page.evaluate(
+            f"(t) => {{ const v = {SHOWN_VIDEO}; v.pause(); v.currentTime = t; }}", PICTURE_SECOND
+        )
         editor.page.wait_for_timeout(1500)
         editor.fit_view()
         editor.page.screenshot(path=str(shot))

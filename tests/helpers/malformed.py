@@ -12,13 +12,17 @@ from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
 from peak_memory import peak_bytes
 
-MOST_SECONDS, MOST_BYTES = 5.0, 1_000_000_000
+MOST_SECONDS = 5.0
+MOST_BYTES = 1_000_000_000
 
 
 @contextlib.contextmanager
 def bounded() -> Iterator[None]:
-    """The block takes at most 5 s of a CPU and raises the peak of the process's memory by at most 1 GB."""
-    seconds, peak = time.process_time(), peak_bytes()
+    """The block takes at most 5 s of a CPU and raises the peak of the process's memory by at most 1
+    GB.
+    """
+    seconds = time.process_time()
+    peak = peak_bytes()
     yield
     assert time.process_time() - seconds < MOST_SECONDS
     assert peak_bytes() - peak < MOST_BYTES
@@ -53,5 +57,7 @@ def damaged(good: bytes, rng: random.Random, number: int) -> bytes:
         near = rng.random()
         reach = min(len(bad), 1500)
         place = rng.randrange(reach) if near < 0.4 else len(bad) - 1 - rng.randrange(reach)
-        bad[place if near < 0.8 else rng.randrange(len(bad))] = rng.choice([0, 127, 255, rng.randrange(256)])
+        bad[place if near < 0.8 else rng.randrange(len(bad))] = rng.choice(
+            [0, 127, 255, rng.randrange(256)]
+        )
     return bytes(bad)

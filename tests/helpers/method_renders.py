@@ -20,13 +20,20 @@ from jobs import job_of as render_job
 from torch import Tensor, nn
 from toy_renders import rendered
 
-SMALL = WanConfig(dim=96, ffn_dim=128, num_layers=3, num_heads=3, freq_dim=32, text_dim=8, text_len=4)
+SMALL = WanConfig(
+    dim=96, ffn_dim=128, num_layers=3, num_heads=3, freq_dim=32, text_dim=8, text_len=4
+)
 ONE = "0:00 a red ball"
 TWO = "0:00 a red ball\n0:04.5 a yellow ring"
 CONFIG = WanConfig(
-    dim=96, ffn_dim=128, num_layers=3, num_heads=3, freq_dim=32, text_dim=word_hash.TEXT_DIM,
+    dim=96,
+    ffn_dim=128,
+    num_layers=3,
+    num_heads=3,
+    freq_dim=32,
+    text_dim=word_hash.TEXT_DIM,
     text_len=word_hash.TEXT_LEN,
-)  # fmt: skip
+)
 
 
 def random_backbone() -> WanModel:
@@ -41,13 +48,22 @@ def profile_of(*layers: tuple[str, ...]) -> HeadProfile:
     return HeadProfile("a test", len(layers), len(layers[0]), layers)
 
 
-PROFILE = profile_of(("memory", "anchor", "local"), ("anchor", "memory", "memory"), ("local", "memory", "anchor"))
+PROFILE = profile_of(
+    ("memory", "anchor", "local"), ("anchor", "memory", "memory"), ("local", "memory", "anchor")
+)
 STRIPES = profile_of(*[("memory", "anchor", "local")] * 3)
 STATIC = profile_of(*[("local", "anchor", "local")] * 3)
 
 
 def plan(
-    method, text=ONE, seconds=9.0, steps="1, 0.6", family="self_forcing", profile=PROFILE, start_frames=0, **options
+    method,
+    text=ONE,
+    seconds=9.0,
+    steps="1, 0.6",
+    family="self_forcing",
+    profile=PROFILE,
+    start_frames=0,
+    **options,
 ) -> RenderPlan:
     """A plan at 96x64; `steps` "" for those of the family."""
     policy = method if isinstance(method, MethodPolicy) else method_policy(method)
@@ -57,7 +73,9 @@ def plan(
 
 
 def rolling_plan(text=ONE, seconds=9.0, **options) -> RenderPlan:
-    return plan("rolling_forcing", text, seconds, steps="1, 0.9, 0.8, 0.6, 0.3", profile=None, **options)
+    return plan(
+        "rolling_forcing", text, seconds, steps="1, 0.9, 0.8, 0.6, 0.3", profile=None, **options
+    )
 
 
 def causvid_plan(seconds=9.0, text=ONE, **options) -> RenderPlan:

@@ -1,4 +1,6 @@
-"""Programs and tests in a process of their own, for what changes PyTorch or Triton when it is imported."""
+"""Programs and tests in a process of their own, for what changes PyTorch or Triton when it is
+imported.
+"""
 
 import os
 import re
@@ -23,11 +25,16 @@ def run(*command: object, **environment: str) -> str:
 
 
 def run_tests(file: Path, *options: str, **environment: str) -> None:
-    """Run the tests of a file; only repetitions may be skipped, and how many of them is said in pytest's warnings."""
+    """Run the tests of a file; only repetitions may be skipped, and how many of them is said in
+    pytest's warnings.
+    """
     told = run("-c", _PYTEST, "-q", "-p", "no:cacheprovider", *options, file, **environment)
     assert " passed" in told
     skipped = re.findall(r"^SKIPPED \[(\d+)\] (.*)", told, re.MULTILINE)
     assert all("HEADFORCING_EVERYTHING" in reason for _, reason in skipped), told
     if skipped:
         left_out = sum(int(count) for count, _ in skipped)
-        warnings.warn(f"{file.name}: {left_out} repetitions skipped; HEADFORCING_EVERYTHING=1 runs them", stacklevel=2)
+        warnings.warn(
+            f"{file.name}: {left_out} repetitions skipped; HEADFORCING_EVERYTHING=1 runs them",
+            stacklevel=2,
+        )

@@ -1,4 +1,6 @@
-"""Which arguments of a command line name files, and pairs of those that read with those that write."""
+"""Which arguments of a command line name files, and pairs of those that read with those that
+write.
+"""
 
 import argparse
 import re
@@ -10,7 +12,8 @@ from headforcing.headforcing_core.commands.parser import PathType
 
 NAMES_FILES = re.compile(r"\b(files?|folder|path|\.?safetensors|json|png|mp4)\b", re.IGNORECASE)
 
-SPEAK_OF_FILES = {"farm", "run_name", "name"}  # in their help, but take an address and names within a file or folder
+# in their help, but take an address and names within a file or folder
+SPEAK_OF_FILES = {"farm", "run_name", "name"}
 
 
 def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -24,7 +27,9 @@ def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Ar
 
 
 def undeclared(parser: argparse.ArgumentParser) -> list[str]:
-    """The arguments that name files by their type, default, or help, and do not say what is read and written."""
+    """The arguments that name files by their type, default, or help, and do not say what is read
+    and written.
+    """
     return [
         action.dest
         for action in parser._actions
@@ -35,19 +40,26 @@ def undeclared(parser: argparse.ArgumentParser) -> list[str]:
         and (
             action.type is Path
             or isinstance(action.default, Path)
-            or (action.type in (None, str) and NAMES_FILES.search(f"{action.help} {action.metavar}"))
+            or (
+                action.type in (None, str) and NAMES_FILES.search(f"{action.help} {action.metavar}")
+            )
         )
     ]
 
 
-def pairs(parser: argparse.ArgumentParser, folder: Path) -> Iterator[tuple[str, Namespace, Path, Path]]:
+def pairs(
+    parser: argparse.ArgumentParser, folder: Path
+) -> Iterator[tuple[str, Namespace, Path, Path]]:
     """Arguments of a command with one that reads and one that writes, and a file of each."""
-    given, made = folder / "given", folder / "made"
+    given = folder / "given"
+    made = folder / "made"
     (given / "model").mkdir(parents=True)
     made.mkdir()
     for name in ("config.json", "weights.safetensors", "weights.json"):
         (given / name).write_text("kept")
-    defaults = {action.dest: action.default for action in parser._actions} | {"latents": made / "latents.safetensors"}
+    defaults = {action.dest: action.default for action in parser._actions} | {
+        "latents": made / "latents.safetensors"
+    }
     typed = [action for action in parser._actions if isinstance(action.type, PathType)]
     for reader in typed:
         words = (str(given / "weights.json"), f"@{given / 'weights.json'}", str(given))
@@ -56,16 +68,24 @@ def pairs(parser: argparse.ArgumentParser, folder: Path) -> Iterator[tuple[str, 
                 value = reader.type(word)
             except argparse.ArgumentTypeError:  # not a folder
                 continue
-            read = [path for path in reader.type.reads(value, Namespace(**defaults)) if path.is_file()]
+            read = [
+                path for path in reader.type.reads(value, Namespace(**defaults)) if path.is_file()
+            ]
             for writer in typed if read else []:
-                target = Namespace(**{**defaults, writer.dest: made / "made.json", reader.dest: value})
+                target = Namespace(
+                    **{**defaults, writer.dest: made / "made.json", reader.dest: value}
+                )
                 for path in writer.type.writes(getattr(target, writer.dest), target):
                     yield f"{reader.dest} {writer.dest}", target, read[0], path
 
 
 def naming(parser: argparse.ArgumentParser, file: str) -> Iterator[tuple[str, Namespace]]:
-    """Arguments of a command of which one names a file to read, for every such argument, and that argument's name."""
-    defaults = {action.dest: action.default for action in parser._actions} | {"latents": Path("made.safetensors")}
+    """Arguments of a command of which one names a file to read, for every such argument, and that
+    argument's name.
+    """
+    defaults = {action.dest: action.default for action in parser._actions} | {
+        "latents": Path("made.safetensors")
+    }
     for action in parser._actions:
         if not isinstance(action.type, PathType):
             continue

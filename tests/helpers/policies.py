@@ -5,8 +5,12 @@ from dataclasses import replace
 from headforcing.headforcing_core.cache.policy import CachePolicy
 
 
-def with_memory(policy: CachePolicy, entries: int, recent: int, novelty: float, interval: int) -> CachePolicy:
-    """The policy with these numbers, if it has episodic memory; one for all heads keeps its numbers of frames."""
+def with_memory(
+    policy: CachePolicy, entries: int, recent: int, novelty: float, interval: int
+) -> CachePolicy:
+    """The policy with these numbers, if it has episodic memory; one for all heads keeps its numbers
+    of frames.
+    """
     if not policy.memory.episodic_frames:
         return policy
     memory = policy.memory

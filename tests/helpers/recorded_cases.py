@@ -1,7 +1,7 @@
 """Recorded cases, and a test for each of their runs.
 
-`subset` lies in tests/golden, `full` in ../shared/golden, which a clone lacks: then only the subset is tested. Weights
-are random, sizes tiny, everything is float32 on CPU.
+`subset` lies in tests/golden, `full` in ../shared/golden, which a clone lacks: then only the subset
+is tested. Weights are random, sizes tiny, everything is float32 on CPU.
 """
 
 import functools
@@ -23,7 +23,9 @@ open_case = functools.cache(lambda which, name: Case.open(GOLDEN[which] / name))
 def needs(name: str) -> pytest.MarkDecorator:
     """Skips a test where the full set has no such folder."""
     here = (GOLDEN["full"] / name).is_dir()
-    return pytest.mark.skipif(not here, reason=f"the recordings of {name} (../shared/golden) are not here")
+    return pytest.mark.skipif(
+        not here, reason=f"the recordings of {name} (../shared/golden) are not here"
+    )
 
 
 def each_run(*names: str, sets: Container[str] = ("subset", "full"), wanted=lambda run: True):
@@ -46,7 +48,8 @@ def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def kept_cache(monkeypatch: pytest.MonkeyPatch) -> list:
     """The caches that replays make."""
-    caches, make = [], replaying.new_cache
+    caches = []
+    make = replaying.new_cache
 
     def keeping(*given):
         caches.append(make(*given))
@@ -58,7 +61,8 @@ def kept_cache(monkeypatch: pytest.MonkeyPatch) -> list:
 
 def replayed(case: Case, run: str, tolerance: float = 1e-4) -> Replay:
     """The replay of a run of a method, whose latents must be the recorded ones."""
-    done, expected = replay(case, run), case.tensors[f"latents/{run}"]
+    done = replay(case, run)
+    expected = case.tensors[f"latents/{run}"]
     expected = expected[:, 0].flatten(0, 1) if case.config["method"] == "causvid" else expected[0]
     assert apart(done.latents, expected) < tolerance
     return done
@@ -66,7 +70,8 @@ def replayed(case: Case, run: str, tolerance: float = 1e-4) -> Replay:
 
 def noted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list:
     """What a method of a class returned, call by call."""
-    notes, original = [], getattr(owner, name)
+    notes = []
+    original = getattr(owner, name)
 
     def noting(self, *args, **options):
         notes.append(original(self, *args, **options))

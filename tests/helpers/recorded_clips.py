@@ -1,4 +1,6 @@
-"""Clips and numbers of ID-Forcing's own scripts, a video that turns and stops, and a scene that changes."""
+"""Clips and numbers of ID-Forcing's own scripts, a video that turns and stops, and a scene that
+changes.
+"""
 
 import json
 from pathlib import Path
@@ -11,12 +13,19 @@ Recording = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 def recordings(repo_root: Path, shared_dir: Path | None) -> list[Recording]:
-    """Settings and tensors of the clips in the repository and, if they lie beside it, of all of them."""
+    """Settings and tensors of the clips in the repository and, if they lie beside it, of all of
+    them.
+    """
     found = []
     for place in (repo_root / "tests", shared_dir):
         if place is not None:
             folder = place / "golden" / "metrics_id_forcing"
-            found.append((json.loads((folder / "config.json").read_text()), load_file(folder / "golden.safetensors")))
+            found.append(
+                (
+                    json.loads((folder / "config.json").read_text()),
+                    load_file(folder / "golden.safetensors"),
+                )
+            )
     return found
 
 

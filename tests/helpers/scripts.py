@@ -1,4 +1,6 @@
-"""Scripts of numbered prompts, for tests whose prompts have no text, and timelines of lettered and placed ones."""
+"""Scripts of numbered prompts, for tests whose prompts have no text, and timelines of lettered and
+placed ones.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -33,7 +35,9 @@ def script_of(
         names = tuple(f"picture{block}_{number}" for number in range(len(shown)))
         held |= {name: Picture(latents, name) for name, latents in zip(names, shown, strict=True)}
         rows[block] = replace(rows[block], pictures=names)
-    return Script(rows, {str(number): embedding for number, embedding in enumerate(embeds)}, pictures=held)
+    return Script(
+        rows, {str(number): embedding for number, embedding in enumerate(embeds)}, pictures=held
+    )
 
 
 def switches(*frames: object) -> str:

@@ -17,18 +17,24 @@ from headforcing.headforcing_core.timeline.switch import SWITCHES, Switch
 from scripts import script_of
 
 F = 3
-HEIGHT, WIDTH = 4, 6  # latents; 2 x 3 tokens a frame
+# latents; 2 x 3 tokens a frame
+HEIGHT = 4
+WIDTH = 6
 SHAPE = (F, 16, HEIGHT, WIDTH)  # of a block
 TWO_STEPS = Schedule((1.0, 0.7), F)
 SELF_FORCING = PRESETS["self_forcing"]
 # admits every candidate after every block, so that memory is full and merging soon
 BUSY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
 KEEPING = replace(BUSY, kept_scenes=MAX_SCENES + 2, picture_frames=5)
-EVERY_SWITCH = [Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)]
+EVERY_SWITCH = [
+    Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)
+]
 
 
 def wan(layers=2, heads=4, head_dim=22, seed=0, norms=(0.8, 2.0), **dims) -> WanModel:
-    """A random model that looks at its context: queries and keys are long enough for attention to have an opinion."""
+    """A random model that looks at its context: queries and keys are long enough for attention to
+    have an opinion.
+    """
     small = {"ffn_dim": 48, "freq_dim": 32, "text_dim": 10, "text_len": 7}
     config = WanConfig(dim=heads * head_dim, num_layers=layers, num_heads=heads, **(small | dims))
     with torch.random.fork_rng():
@@ -46,7 +52,9 @@ def wan(layers=2, heads=4, head_dim=22, seed=0, norms=(0.8, 2.0), **dims) -> Wan
 
 def embeds(model: WanModel, count=2) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
-    return [torch.randn(4 + i % 3, model.config.text_dim, generator=generator) for i in range(count)]
+    return [
+        torch.randn(4 + i % 3, model.config.text_dim, generator=generator) for i in range(count)
+    ]
 
 
 def every_head(model: WanModel, role: str) -> list[list[str]]:
@@ -55,7 +63,10 @@ def every_head(model: WanModel, role: str) -> list[list[str]]:
 
 def mixed(model: WanModel, seed=3) -> list[list[str]]:
     chooser = random.Random(seed)
-    return [[chooser.choice(("local", "anchor", "memory")) for _ in row] for row in every_head(model, "memory")]
+    return [
+        [chooser.choice(("local", "anchor", "memory")) for _ in row]
+        for row in every_head(model, "memory")
+    ]
 
 
 def prompts_of(switches, blocks: int) -> list[int]:
@@ -76,7 +87,9 @@ def shown(count: int = 1, frames: int = F, seed: int = 0) -> list[torch.Tensor]:
 
 
 def new_cache(model, roles, policy, blocks, kind=HeadCache, dtype=torch.float32, f=F):
-    return kind(CacheShape.for_model(model.config, roles, policy, HEIGHT, WIDTH, f, blocks * f), dtype)
+    return kind(
+        CacheShape.for_model(model.config, roles, policy, HEIGHT, WIDTH, f, blocks * f), dtype
+    )
 
 
 def film(
@@ -95,13 +108,19 @@ def film(
     dtype=torch.float32,
     **options,
 ):
-    """The finished blocks of one video; `start` are the latents of its start blocks, `pictures` as for `script_of`."""
+    """The finished blocks of one video; `start` are the latents of its start blocks, `pictures` as
+    for `script_of`.
+    """
     noise = SeededNoise((schedule.frames_per_block, 16, *size))
     given = [*split_start_latents(start, schedule.frames_per_block), *options.pop("given", ())]
     begun = 0 if start is None else len(start) // schedule.frames_per_block
     told = dict(seed=seed, switches=switches, start_blocks=begun, pictures=pictures)
     script = script_of(prompts or [0] * blocks, schedule, embeds(model), **told)
-    return list(rollout(WanVideoModel(model, dtype, forward=forward), cache, script, noise, given, **options))
+    return list(
+        rollout(
+            WanVideoModel(model, dtype, forward=forward), cache, script, noise, given, **options
+        )
+    )
 
 
 def latents(blocks) -> torch.Tensor:
@@ -135,7 +154,10 @@ def assert_same_scenes(one: Scenes, other: Scenes) -> None:
 
 def assert_same_contents(one: HeadCache, other: HeadCache) -> None:
     assert (one.block, one.origin, one.oldest) == (other.block, other.origin, other.oldest)
-    assert (one.memory.sources, one.memory.has_summary) == (other.memory.sources, other.memory.has_summary)
+    assert (one.memory.sources, one.memory.has_summary) == (
+        other.memory.sources,
+        other.memory.has_summary,
+    )
     for a, b in zip(one.memory.entries, other.memory.entries, strict=True):
         assert torch.equal(a.pooled, b.pooled)
     if one.scenes is not None:

@@ -1,4 +1,6 @@
-"""Ranks as threads of one process: what `distributed.peers.Peers` carries between processes, by a barrier."""
+"""Ranks as threads of one process: what `distributed.peers.Peers` carries between processes, by a
+barrier.
+"""
 
 import threading
 from collections.abc import Callable
@@ -58,7 +60,10 @@ def together(world: int, work: Callable[[ThreadPeers], Any]) -> list[Any]:
     with ThreadPoolExecutor(world) as pool:
         futures = [pool.submit(rank, number) for number in range(world)]
     errors = [future.exception() for future in futures]
-    first = next((e for e in errors if e is not None and not isinstance(e, threading.BrokenBarrierError)), None)
+    first = next(
+        (e for e in errors if e is not None and not isinstance(e, threading.BrokenBarrierError)),
+        None,
+    )
     if first is not None:
         raise first
     return [future.result() for future in futures]

@@ -1,4 +1,6 @@
-"""Small random model files that ComfyUI's own loaders accept, and stand-ins for the one model that cannot be shrunk."""
+"""Small random model files that ComfyUI's own loaders accept, and stand-ins for the one model that
+cannot be shrunk.
+"""
 
 import math
 from pathlib import Path
@@ -9,14 +11,22 @@ from safetensors.torch import save_file
 Weights = dict[str, torch.Tensor]
 
 
-def wan_t2v_weights(dim: int = 256, ffn: int = 512, layers: int = 2, seed: int = 0, channels: int = 16) -> Weights:
-    """A Wan T2V state dict with original names; dim // 128 heads, text width 4096, patches of 16 or 48 channels."""
+def wan_t2v_weights(
+    dim: int = 256, ffn: int = 512, layers: int = 2, seed: int = 0, channels: int = 16
+) -> Weights:
+    """A Wan T2V state dict with original names; dim // 128 heads, text width 4096, patches of 16 or
+    48 channels.
+    """
     make = _Random(seed)
     make.conv("patch_embedding", dim, channels, 1, 2, 2)
     for name, outs, ins in (
-        ("text_embedding.0", dim, 4096), ("text_embedding.2", dim, dim), ("time_embedding.0", dim, 256),
-        ("time_embedding.2", dim, dim), ("time_projection.1", 6 * dim, dim), ("head.head", 4 * channels, dim),
-    ):  # fmt: skip
+        ("text_embedding.0", dim, 4096),
+        ("text_embedding.2", dim, dim),
+        ("time_embedding.0", dim, 256),
+        ("time_embedding.2", dim, dim),
+        ("time_projection.1", 6 * dim, dim),
+        ("head.head", 4 * channels, dim),
+    ):
         make.conv(name, outs, ins)
     make.normal("head.modulation", 1, 2, dim, std=dim**-0.5)
     for block in (f"blocks.{i}" for i in range(layers)):
@@ -33,10 +43,13 @@ def wan_t2v_weights(dim: int = 256, ffn: int = 512, layers: int = 2, seed: int =
     return make.weights
 
 
-def wan_t2v(path: Path, dim: int = 256, ffn: int = 512, layers: int = 2, seed: int = 0, layout: str = "bare") -> Path:
+def wan_t2v(
+    path: Path, dim: int = 256, ffn: int = 512, layers: int = 2, seed: int = 0, layout: str = "bare"
+) -> Path:
     """Write a tiny DiT (13 MB by default).
 
-    `bare` is a flat state dict, .safetensors or .pt by the file name; `generator_ema` is the layout in which the
+    `bare` is a flat state dict, .safetensors or .pt by the file name; `generator_ema` is the layout
+    in which the
     Self Forcing authors publish: a .pt file with {"generator_ema": {"model.<name>": ...}}.
     """
     weights = wan_t2v_weights(dim, ffn, layers, seed)
@@ -48,10 +61,16 @@ def wan_t2v(path: Path, dim: int = 256, ffn: int = 512, layers: int = 2, seed: i
     return path
 
 
-def wan_lora(path: Path, dim: int = 256, layers: int = 2, rank: int = 4, seed: int = 1, strength: float = 0.1) -> Path:
-    """Write a LoRA on every self-attention q and v of the tiny DiT; `strength` is the size of the change it makes."""
+def wan_lora(
+    path: Path, dim: int = 256, layers: int = 2, rank: int = 4, seed: int = 1, strength: float = 0.1
+) -> Path:
+    """Write a LoRA on every self-attention q and v of the tiny DiT; `strength` is the size of the
+    change it makes.
+    """
     make = _Random(seed)
-    for target in (f"diffusion_model.blocks.{i}.self_attn.{name}" for i in range(layers) for name in "qv"):
+    for target in (
+        f"diffusion_model.blocks.{i}.self_attn.{name}" for i in range(layers) for name in "qv"
+    ):
         make.normal(f"{target}.lora_A.weight", rank, dim, std=dim**-0.5)
         make.normal(f"{target}.lora_B.weight", dim, rank, std=strength * rank**-0.5)
         make.weights[f"{target}.alpha"] = torch.tensor(float(rank))
@@ -59,8 +78,12 @@ def wan_lora(path: Path, dim: int = 256, layers: int = 2, rank: int = 4, seed: i
     return path
 
 
-def published_lora(path: Path, dim: int = 256, ffn: int = 512, layers: int = 2, rank: int = 4, seed: int = 5) -> Path:
-    """Write a LoRA as LongLive's is published: PEFT's names, every linear layer, under a training key."""
+def published_lora(
+    path: Path, dim: int = 256, ffn: int = 512, layers: int = 2, rank: int = 4, seed: int = 5
+) -> Path:
+    """Write a LoRA as LongLive's is published: PEFT's names, every linear layer, under a training
+    key.
+    """
     make = _Random(seed)
     sizes = {f"{kind}_attn.{part}": (dim, dim) for kind in ("self", "cross") for part in "qkvo"}
     sizes |= {"ffn.0": (ffn, dim), "ffn.2": (dim, ffn)}
@@ -74,19 +97,31 @@ def published_lora(path: Path, dim: int = 256, ffn: int = 512, layers: int = 2, 
     return path
 
 
-def wan22_vae(path: Path, decoder: int = 4, encoder: int = 4, dtype: torch.dtype = torch.float32) -> Path:
-    """Write a Wan 2.2 VAE of these base widths; the released one has 256 and 160, and ComfyUI loads no other."""
+def wan22_vae(
+    path: Path, decoder: int = 4, encoder: int = 4, dtype: torch.dtype = torch.float32
+) -> Path:
+    """Write a Wan 2.2 VAE of these base widths; the released one has 256 and 160, and ComfyUI loads
+    no other.
+    """
     torch.manual_seed(5)
     # programs in ComfyUI's environment import this module, too
     from headforcing.headforcing_core.video.wan22 import Wan22Decoder, Wan22Encoder
 
     weights = Wan22Decoder(decoder).state_dict() | Wan22Encoder(encoder).state_dict()
-    save_file({name: (torch.ones_like(t) if "gamma" in name else t).to(dtype) for name, t in weights.items()}, path)
+    save_file(
+        {
+            name: (torch.ones_like(t) if "gamma" in name else t).to(dtype)
+            for name, t in weights.items()
+        },
+        path,
+    )
     return path
 
 
 def wan_vae(path: Path, dim: int = 8, seed: int = 2) -> Path:
-    """Write a Wan 2.1 VAE with base width `dim` (3.7 MB at 8; the released one has 96). ComfyUI 0.3.75 and newer."""
+    """Write a Wan 2.1 VAE with base width `dim` (3.7 MB at 8; the released one has 96). ComfyUI
+    0.3.75 and newer.
+    """
     from headforcing.headforcing_core.video.wan_decoder import WanDecoder
     from headforcing.headforcing_core.video.wan_encoder import WanEncoder
 
@@ -97,13 +132,17 @@ def wan_vae(path: Path, dim: int = 8, seed: int = 2) -> Path:
         if name.endswith("gamma"):
             make.scale(name, *empty.shape)
         else:
-            make.normal(name, *empty.shape, std=0.02 if name.endswith("bias") else empty[0].numel() ** -0.5)
+            make.normal(
+                name, *empty.shape, std=0.02 if name.endswith("bias") else empty[0].numel() ** -0.5
+            )
     save_file(make.weights, path)
     return path
 
 
 def upscaler(path: Path, scale: int = 2, width: int = 4, seed: int = 3) -> Path:
-    """Write a Real-ESRGAN Compact model, which spandrel knows by its names: nearest pixels and small random detail."""
+    """Write a Real-ESRGAN Compact model, which spandrel knows by its names: nearest pixels and
+    small random detail.
+    """
     make = _Random(seed)
     make.conv("body.0", width, 3, 3, 3)
     make.scale("body.1.weight", width)
@@ -117,14 +156,18 @@ def upscaler(path: Path, scale: int = 2, width: int = 4, seed: int = 3) -> Path:
 
 
 def interpolator(path: Path, width: int = 8, seed: int = 4) -> Path:
-    """Write a RIFE model as ComfyUI's Load Frame Interpolation Model reads it, from 0.30.0 on or a little earlier."""
-    make, head = _Random(seed), 4
+    """Write a RIFE model as ComfyUI's Load Frame Interpolation Model reads it, from 0.30.0 on or a
+    little earlier.
+    """
+    make = _Random(seed)
+    head = 4
     make.conv("encode.cnn0", 16, 3, 3, 3)
     make.conv("encode.cnn1", 16, 16, 3, 3)
     make.conv("encode.cnn2", 16, 16, 3, 3)
     make.transposed("encode.cnn3", 16, head)
     for block in range(5):
-        name, ins = f"blocks.{block}", 7 + 2 * head if block == 0 else 20 + 2 * head
+        name = f"blocks.{block}"
+        ins = 7 + 2 * head if block == 0 else 20 + 2 * head
         make.conv(f"{name}.conv0.0.0", width // 2, ins, 3, 3)
         make.conv(f"{name}.conv0.1.0", width, width // 2, 3, 3)
         for layer in range(8):
@@ -158,4 +201,6 @@ class _Random:
 
 
 FAKE_NODES_FILE = "headforcing_test_fakes.py"
-FAKE_COND_NODE = (Path(__file__).parents[1] / "comfy" / "programs" / "fake_nodes.py").read_text("utf-8")
+FAKE_COND_NODE = (Path(__file__).parents[1] / "comfy" / "programs" / "fake_nodes.py").read_text(
+    "utf-8"
+)

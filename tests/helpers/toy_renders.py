@@ -27,18 +27,24 @@ from policies import with_memory
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-STORY = "0:00 a red ball bouncing in the teal plain room\n0:05 a yellow cross circling in the navy checkerboard room"
+STORY = (
+    "0:00 a red ball bouncing in the teal plain room\n0:05 a yellow cross circling in the navy "
+    "checkerboard room"
+)
 
 
 def picture(seed: int) -> Picture:
     """A picture of random latents."""
-    return Picture(torch.randn(3, 16, 8, 8, generator=torch.Generator().manual_seed(seed)), f"picture {seed}")
+    return Picture(
+        torch.randn(3, 16, 8, 8, generator=torch.Generator().manual_seed(seed)), f"picture {seed}"
+    )
 
 
 PICTURES = {"hall": picture(1), "hero": picture(2)}
 
 
-_straight: dict[str, tuple[torch.Tensor, list]] = {}  # the latents and events of renders, by all that was asked for
+# the latents and events of renders, by all that was asked for
+_straight: dict[str, tuple[torch.Tensor, list]] = {}
 
 
 def first_layers(state_dict: dict[str, torch.Tensor], layers: int) -> dict[str, torch.Tensor]:
@@ -54,10 +60,14 @@ def toy_model(layers: int = 8):
 
 
 def save_toy(folder: Path, layers: int) -> Path:
-    """Write the first layers of the demo's model, and `toy.json`, a head profile for them; the model's file."""
+    """Write the first layers of the demo's model, and `toy.json`, a head profile for them; the
+    model's file.
+    """
     with safe_open(assets.model_path(), "pt") as file:
         metadata = file.metadata()
-    save_file(first_layers(load_file(assets.model_path()), layers), folder / "toy.safetensors", metadata)
+    save_file(
+        first_layers(load_file(assets.model_path()), layers), folder / "toy.safetensors", metadata
+    )
     HeadProfile("toy", layers, 6, default_profile(8, 6).roles[:layers]).save(folder / "toy.json")
     return folder / "toy.safetensors"
 
@@ -66,47 +76,95 @@ class Render:
     """A render of the toy model that can be stopped and repeated."""
 
     def __init__(
-        self, backbone, folder, text=STORY, seconds=9.0, seed=3, state_seconds=0.0, start=None, video=0, pictures=None,
-        *, family="self_forcing", method="head_forcing", policy=None, sigmas="1, 0.6", profile=None, **options,
-    ):  # fmt: skip
+        self,
+        backbone,
+        folder,
+        text=STORY,
+        seconds=9.0,
+        seed=3,
+        state_seconds=0.0,
+        start=None,
+        video=0,
+        pictures=None,
+        *,
+        family="self_forcing",
+        method="head_forcing",
+        policy=None,
+        sigmas="1, 0.6",
+        profile=None,
+        **options,
+    ):
         # two denoising steps, because bits are compared and not pictures
         self.timeline = parse_timeline(text, references=tuple(pictures or ()))
         # made of all that was asked for, and not of the keys, which tests hold against it
-        asked = (backbone.config.num_layers, text, seconds, seed, video, family, method, policy, sigmas, options)
+        asked = (
+            backbone.config.num_layers,
+            text,
+            seconds,
+            seed,
+            video,
+            family,
+            method,
+            policy,
+            sigmas,
+            options,
+        )
         shown = [(name, digest(picture.latents)) for name, picture in (pictures or {}).items()]
         self.asked = repr((asked, profile, shown, start is not None and digest(start)))
         policy = policy or preset(method)
         noise = method_schedule(policy, family, sigmas)
         if isinstance(policy, CachePolicy):
             policy = with_memory(policy, 5, 3, 0.99, 1)  # admits much and often: summaries are made
-        frames, config = 0 if start is None else len(start), backbone.config
-        layers, heads = config.num_layers, config.num_heads
+        frames = 0 if start is None else len(start)
+        config = backbone.config
+        layers = config.num_layers
+        heads = config.num_heads
         profile = profile or HeadProfile("toy", layers, heads, default_profile(8, 6).roles[:layers])
         settings = RenderSettings(width=64, height=64, seconds=seconds, seed=seed, **options)
         self.plan = RenderPlan.make(config, policy, noise, self.timeline, settings, profile, frames)
         self.embeds = {text: word_hash.encode(text) for text in self.timeline.texts}
-        self.backbone, self.folder, self.start = backbone, folder, start
+        self.backbone = backbone
+        self.folder = folder
+        self.start = start
         self.job = job_of(
-            self.plan, self.embeds, "toy", video=video, start_latents=start, runs=folder, state_seconds=state_seconds,
+            self.plan,
+            self.embeds,
+            "toy",
+            video=video,
+            start_latents=start,
+            runs=folder,
+            state_seconds=state_seconds,
             pictures=pictures or {},
-        )  # fmt: skip
+        )
         self.attention = sdpa
-        self.setup, self.keys = self.job.setup, self.job.keys
+        self.setup = self.job.setup
+        self.keys = self.job.keys
 
     def go(self, stop_after=None, on_step=lambda block, step, latents: None, model=None):
-        """All latents made or reused, `[frames, 16, 8, 8]`; `stop_after` blocks the render is stopped."""
+        """All latents made or reused, `[frames, 16, 8, 8]`; `stop_after` blocks the render is
+        stopped.
+        """
         stop_after = None if stop_after is None else self.plan.start_blocks + stop_after
         job = self.job.with_request(runs=self.folder)  # tests move the folder
-        latents = rendered(job, model or self.model(), Place(attention=self.attention), stop_after, on_step)
-        self.run, self.reused, self.events = latents.run, len(latents.run.stored), latents.run.events
+        latents = rendered(
+            job, model or self.model(), Place(attention=self.attention), stop_after, on_step
+        )
+        self.run = latents.run
+        self.reused = len(latents.run.stored)
+        self.events = latents.run.events
         self.problems = self.run.problems
         return torch.cat(latents.blocks[self.plan.start_blocks :])
 
     def straight(self):
-        """The same render in one go, without a run folder; made once for all tests that ask for it."""
+        """The same render in one go, without a run folder; made once for all tests that ask for
+        it.
+        """
         if self.asked not in _straight:
             latents = rendered(self.job.with_request(runs=None), self.model(), Place())
-            _straight[self.asked] = torch.cat(latents.blocks[self.plan.start_blocks :]), latents.run.events
+            _straight[self.asked] = (
+                torch.cat(latents.blocks[self.plan.start_blocks :]),
+                latents.run.events,
+            )
         made, self.straight_events = _straight[self.asked]
         return made
 
@@ -138,20 +196,31 @@ def rendered(
 
 
 def files(render):
-    return sorted(path for path in (render.folder / render.setup[:16]).iterdir() if path.name != "lock")
+    return sorted(
+        path for path in (render.folder / render.setup[:16]).iterdir() if path.name != "lock"
+    )
 
 
 class Told(Story):
-    """Tells texts while a video is made, each when the render asks before the block of that number."""
+    """Tells texts while a video is made, each when the render asks before the block of that
+    number.
+    """
 
     def __init__(self, texts: dict[int, str], seconds: float, references=()):
-        self.texts, self.length, self.references, self.block = texts, seconds, tuple(references), 0
-        self.encoded, self.changes, self.refusals = [], [], []
+        self.texts = texts
+        self.length = seconds
+        self.references = tuple(references)
+        self.block = 0
+        self.encoded = []
+        self.changes = []
+        self.refusals = []
 
     def ask(self):
         text = self.texts.get(self.block)
         self.block += 1
-        return None if text is None else parse_timeline(text, self.length, references=self.references)
+        return (
+            None if text is None else parse_timeline(text, self.length, references=self.references)
+        )
 
     def encode(self, texts):
         self.encoded += texts

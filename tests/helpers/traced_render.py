@@ -1,8 +1,10 @@
-"""The way of a command through the pack, in a process of its own: prints which files it calls, and in which order.
+"""The way of a command through the pack, in a process of its own: prints which files it calls, and
+in which order.
 
-`python traced_render.py demo ...` prints a JSON object after what the command prints: the files that are entered before
-the first block is begun, in order, and those of the third block without the transformer's. A file is entered by a call
-from another one; what runs while it is imported does not count.
+`python traced_render.py demo ...` prints a JSON object after what the command prints: the files
+that are entered before the first block is begun, in order, and those of the third block without the
+transformer's. A file is entered by a call from another one; what runs while it is imported does not
+count.
 """
 
 import json
@@ -29,12 +31,20 @@ def name_of(path: str) -> str | None:
     """A file of the pack as it is named below `headforcing_core`; None for another one."""
     path = os.path.realpath(path) if os.path.isabs(path) else ""
     ours = path.startswith(ROOT) and path.removeprefix(ROOT).partition(os.sep)[0] in FOLDERS
-    return path.removeprefix(ROOT).replace(os.sep, "/").removeprefix("headforcing_core/") if ours else None
+    return (
+        path.removeprefix(ROOT).replace(os.sep, "/").removeprefix("headforcing_core/")
+        if ours
+        else None
+    )
 
 
 def watch(frame: FrameType, event: str, arg: object) -> None:
     code = frame.f_code
-    if event == "call" and code.co_name != "<module>" and (name := name_of(code.co_filename)) is not None:
+    if (
+        event == "call"
+        and code.co_name != "<module>"
+        and (name := name_of(code.co_filename)) is not None
+    ):
         calls.append((name, code.co_name))
 
 

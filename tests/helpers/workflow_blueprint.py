@@ -19,7 +19,8 @@ INPUTS = (
     ("vae", "vae_name", "vae"),
 )
 OUTPUTS = (("sampler", "video", "video"), ("sampler", "report", "report"))
-INPUT_NODE, OUTPUT_NODE = -10, -20
+INPUT_NODE = -10
+OUTPUT_NODE = -20
 _LINK = ("id", "origin_id", "origin_slot", "target_id", "target_slot", "type")
 _NAMESPACE = uuid.UUID("6f1d7a52-52a4-4f0a-9a2c-7d6f3a1c0b11")
 
@@ -32,18 +33,29 @@ def stable_id(name: str) -> str:
 def blueprint(graph: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
     """A saved workflow with all of `graph` (a saved workflow, too) inside one node.
 
-    `numbers` are the ids of the nodes that `INPUTS` and `OUTPUTS` name. The note, previews and groups stay as they are.
+    `numbers` are the ids of the nodes that `INPUTS` and `OUTPUTS` name. The note, previews and
+    groups stay as they are.
     """
-    nodes, last = {node["id"]: node for node in graph["nodes"]}, graph["last_link_id"]
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    last = graph["last_link_id"]
     links = [dict(zip(_LINK, link, strict=True)) for link in graph["links"]]
-    inputs, outputs, values = [], [], []
+    inputs = []
+    outputs = []
+    values = []
     for place, (node, widget, label) in enumerate(INPUTS):
         slot, target = _slot(nodes[numbers[node]], "inputs", widget)
         last += 1
         target["link"] = last
         link = (last, INPUT_NODE, place, numbers[node], slot, target["type"])
         links.append(dict(zip(_LINK, link, strict=True)))
-        inputs.append({"id": stable_id(f"input {label}"), "name": label, "type": target["type"], "linkIds": [last]})
+        inputs.append(
+            {
+                "id": stable_id(f"input {label}"),
+                "name": label,
+                "type": target["type"],
+                "linkIds": [last],
+            }
+        )
         values.append(_value(nodes[numbers[node]], widget))
     for place, (node, name, label) in enumerate(OUTPUTS):
         slot, source = _slot(nodes[numbers[node]], "outputs", name)
@@ -51,8 +63,19 @@ def blueprint(graph: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
         source["links"] = [*(source["links"] or []), last]
         link = (last, numbers[node], slot, OUTPUT_NODE, place, source["type"])
         links.append(dict(zip(_LINK, link, strict=True)))
-        outputs.append({"id": stable_id(f"output {label}"), "name": label, "type": source["type"], "linkIds": [last]})
-    state = {"lastGroupId": len(graph["groups"]), "lastNodeId": graph["last_node_id"], "lastLinkId": last}
+        outputs.append(
+            {
+                "id": stable_id(f"output {label}"),
+                "name": label,
+                "type": source["type"],
+                "linkIds": [last],
+            }
+        )
+    state = {
+        "lastGroupId": len(graph["groups"]),
+        "lastNodeId": graph["last_node_id"],
+        "lastLinkId": last,
+    }
     right = max(node["pos"][0] + node["size"][0] for node in graph["nodes"])
     renderer = {"workflowRendererVersion": "LG"}
     inside = {
@@ -63,7 +86,10 @@ def blueprint(graph: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
         "config": {},
         "name": NAME,
         "inputNode": {"id": INPUT_NODE, "bounding": [-320, 60, 160, 40 + 20 * len(inputs)]},
-        "outputNode": {"id": OUTPUT_NODE, "bounding": [right + 120, 60, 120, 40 + 20 * len(outputs)]},
+        "outputNode": {
+            "id": OUTPUT_NODE,
+            "bounding": [right + 120, 60, 120, 40 + 20 * len(outputs)],
+        },
         "inputs": inputs,
         "outputs": outputs,
         "widgets": [],
@@ -84,7 +110,8 @@ def blueprint(graph: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
         "groups": [],
         "definitions": {"subgraphs": [inside]},
         "config": {},
-        "extra": renderer | {"BlueprintDescription": DESCRIPTION, "BlueprintSearchAliases": ALIASES},
+        "extra": renderer
+        | {"BlueprintDescription": DESCRIPTION, "BlueprintSearchAliases": ALIASES},
         "version": 0.4,
     }
 
@@ -100,8 +127,14 @@ def _outside(inside: dict[str, Any], values: list[Any]) -> dict[str, Any]:
         "flags": {},
         "order": 0,
         "mode": 0,
-        "inputs": [{"name": name, "type": kind, "widget": {"name": name}, "link": None} for name, kind in given],
-        "outputs": [{"name": slot["name"], "type": slot["type"], "links": None} for slot in inside["outputs"]],
+        "inputs": [
+            {"name": name, "type": kind, "widget": {"name": name}, "link": None}
+            for name, kind in given
+        ],
+        "outputs": [
+            {"name": slot["name"], "type": slot["type"], "links": None}
+            for slot in inside["outputs"]
+        ],
         "title": NAME,
         "properties": {},
         "widgets_values": values,
@@ -113,7 +146,9 @@ def _slot(node: dict[str, Any], side: str, name: str) -> tuple[int, dict[str, An
 
 
 def _value(node: dict[str, Any], widget: str) -> Any:
-    """The value of a widget, which the file keeps by position; a seed is followed by what is done to it after a run."""
+    """The value of a widget, which the file keeps by position; a seed is followed by what is done
+    to it after a run.
+    """
     widgets = [slot["name"] for slot in node["inputs"] if "widget" in slot]
     values = list(node["widgets_values"])
     if "seed" in widgets:

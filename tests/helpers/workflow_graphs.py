@@ -7,14 +7,25 @@ from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from workflow_layout import Column, Group, Node, Workflow
 from workflow_sources import note, story
 
-BLUE, AMBER, GREEN, VIOLET = "#3f789e", "#b58b2a", "#8A8", "#88A"  # colours that the editor offers for groups
+# colours that the editor offers for groups
+BLUE = "#3f789e"
+AMBER = "#b58b2a"
+GREEN = "#8A8"
+VIOLET = "#88A"
 
 RUNNABLE = ("demo", "profile_heads", "compare_methods", "re_roll_one_scene")  # without downloads
-NEWER_CORE = ("two_gpus", "finish_a_video")  # have a node of ComfyUI that the oldest supported version lacks
+# have a node of ComfyUI that the oldest supported version lacks
+NEWER_CORE = ("two_gpus", "finish_a_video")
 
 
-def _models(checkpoint: str, vae: str = "wan_2.1_vae.safetensors", title: str = "Wan 2.1 VAE") -> dict[str, Node]:
-    encoder = {"clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors", "type": "wan", "device": "default"}
+def _models(
+    checkpoint: str, vae: str = "wan_2.1_vae.safetensors", title: str = "Wan 2.1 VAE"
+) -> dict[str, Node]:
+    encoder = {
+        "clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors",
+        "type": "wan",
+        "device": "default",
+    }
     return {
         "model": Node("HeadForcingLoadModel", {"checkpoint": checkpoint}),
         "clip": Node("CLIPLoader", encoder, "Text encoder (umT5)"),
@@ -35,19 +46,36 @@ SHOTS = {"width": 1280, "height": 704, "method": "longlive2", "model_family": "l
 
 def _sampler(positive: str = "prompt", seconds: float = 0.0, **more: Any) -> dict[str, Node]:
     """The sampler; its player has its room already."""
-    inputs = {"model": ["model", 0], "positive": [positive, 0], "width": 832, "height": 480, "seconds": seconds}
+    inputs = {
+        "model": ["model", 0],
+        "positive": [positive, 0],
+        "width": 832,
+        "height": 480,
+        "seconds": seconds,
+    }
     inputs |= {"seed": 0} | more
     return {"sampler": Node("HeadForcingSampler", inputs)}
 
 
 def _decode(name: str, vae: list[Any], **more: Any) -> dict[str, Node]:
-    inputs = {"samples": ["sampler", 0], "vae": vae, "filename_prefix": f"video/{name}", "fps": 16.0}
+    inputs = {
+        "samples": ["sampler", 0],
+        "vae": vae,
+        "filename_prefix": f"video/{name}",
+        "fps": 16.0,
+    }
     return {"decode": Node("HeadForcingDecodeVideo", inputs | more)}
 
 
-def _timeline(prompts: str, seconds: float, clip: str = "clip", height: int = 420, **more: Any) -> dict[str, Node]:
+def _timeline(
+    prompts: str, seconds: float, clip: str = "clip", height: int = 420, **more: Any
+) -> dict[str, Node]:
     """The story, whose text encoder is a loader of its own or the demo model's."""
-    inputs = {"clip": [clip, 1 if clip == "model" else 0], "prompts": prompts, "seconds": seconds} | more
+    inputs = {
+        "clip": [clip, 1 if clip == "model" else 0],
+        "prompts": prompts,
+        "seconds": seconds,
+    } | more
     return {"prompt": Node("HeadForcingPromptTimeline", inputs, height=height)}
 
 
@@ -75,26 +103,40 @@ _SAMPLING = _column(3, "Sampling, the video grows here", 520, "sampler")
 _REPORT = _column(4, "Report", 420, "report")
 
 
-def _render(nodes: dict[str, Node], note_height: int, middle: Column, video: str, **sampler: Any) -> Workflow:
+def _render(
+    nodes: dict[str, Node], note_height: int, middle: Column, video: str, **sampler: Any
+) -> Workflow:
     """Models, a story, the sampler that writes a video of this name, and its report."""
     demo = "vae" not in nodes
     vae = ["second", 0] if "second" in nodes else ["model", 2] if demo else ["vae", 0]
     profile = {"head_profile": ["profile", 0]} if "profile" in nodes else {}
-    made = _sampler(**profile, vae=vae, filename_prefix=f"video/{video}", **(SMALL if demo else {}), **sampler)
+    made = _sampler(
+        **profile, vae=vae, filename_prefix=f"video/{video}", **(SMALL if demo else {}), **sampler
+    )
     columns = _loaders(note_height, *(["model"] if demo else [])), middle, _SAMPLING, _REPORT
     return Workflow(nodes | made | {"report": _report(["sampler", 1])}, columns)
 
 
 _LIGHTHOUSE = _timeline(story("lighthouse"), 60.0)
-_FIVE = _render(SELF_FORCING | _timeline(story("valley"), 300.0) | PROFILE, 310, _PROMPT, "alpine_valley")
+_FIVE = _render(
+    SELF_FORCING | _timeline(story("valley"), 300.0) | PROFILE, 310, _PROMPT, "alpine_valley"
+)
 
 WORKFLOWS: dict[str, Workflow] = {
     "demo": _render(
-        DEMO | _timeline(DEMO_STORY.strip(), 60.0, "model"), 400, _story(), "demo", method="head_forcing_scenes"
+        DEMO | _timeline(DEMO_STORY.strip(), 60.0, "model"),
+        400,
+        _story(),
+        "demo",
+        method="head_forcing_scenes",
     ),
     "single_prompt_60s": _render(
         SELF_FORCING
-        | {"prompt": Node("CLIPTextEncode", {"clip": ["clip", 0], "text": story("fox")}, "Prompt", 220)}
+        | {
+            "prompt": Node(
+                "CLIPTextEncode", {"clip": ["clip", 0], "text": story("fox")}, "Prompt", 220
+            )
+        }
         | PROFILE,
         270,
         _PROMPT,
@@ -105,13 +147,23 @@ WORKFLOWS: dict[str, Workflow] = {
     "five_minutes_streaming": Workflow(
         _FIVE.nodes
         | {
-            "drift": Node("HeadForcingVideoDriftReport", {"video": ["sampler", 2], "theme": "dark"}),
-            "picture": Node("PreviewImage", {"images": ["drift", 0]}, "Drift over five minutes", room=1.5),
+            "drift": Node(
+                "HeadForcingVideoDriftReport", {"video": ["sampler", 2], "theme": "dark"}
+            ),
+            "picture": Node(
+                "PreviewImage", {"images": ["drift", 0]}, "Drift over five minutes", room=1.5
+            ),
         },
-        (*_FIVE.columns[:-1], _column(4, "Report", 400, "report", "drift"), _column(5, "Drift", 480, "picture")),
+        (
+            *_FIVE.columns[:-1],
+            _column(4, "Report", 400, "report", "drift"),
+            _column(5, "Drift", 480, "picture"),
+        ),
     ),
     "two_gpus": _render(
-        SELF_FORCING | {"second": Node("SelectVAEDevice", {"vae": ["vae", 0], "device": "gpu:1"})} | _LIGHTHOUSE,
+        SELF_FORCING
+        | {"second": Node("SelectVAEDevice", {"vae": ["vae", 0], "device": "gpu:1"})}
+        | _LIGHTHOUSE,
         290,
         _story("VAE on the second GPU", "second"),
         "two_gpus",
@@ -123,18 +175,25 @@ WORKFLOWS: dict[str, Workflow] = {
         _column(2, "Story, edit it while it renders", 560, "prompt"),
         "live_story",
     ),
-    "re_roll_one_scene": _render(DEMO | _timeline(story("takes"), 60.0, "model"), 270, _story(), "takes"),
+    "re_roll_one_scene": _render(
+        DEMO | _timeline(story("takes"), 60.0, "model"), 270, _story(), "takes"
+    ),
     "profile_heads": Workflow(
         DEMO
         | {
-            "known": Node("HeadForcingLoadProfile", {"profile": "toy_world"}, "Profile that comes with the pack"),
+            "known": Node(
+                "HeadForcingLoadProfile",
+                {"profile": "toy_world"},
+                "Profile that comes with the pack",
+            ),
             "measure": Node(
                 "HeadForcingProfileHeads",
                 {"model": ["model", 0], "clip": ["model", 1], "preset": "quick", **SMALL, "seed": 0}
                 | {"save_name": "my_model"},
             ),
             "inspect": Node(
-                "HeadForcingInspectProfile", {"head_profile": ["measure", 0], "compare_with": ["known", 0]}
+                "HeadForcingInspectProfile",
+                {"head_profile": ["measure", 0], "compare_with": ["known", 0]},
             ),
         }
         | _timeline("a yellow cross circling in the navy checkerboard room", 10.0, "model", 300)
@@ -142,13 +201,25 @@ WORKFLOWS: dict[str, Workflow] = {
         | _decode("my_profile", ["model", 2], upscale=6)
         | {
             "report": _report(["measure", 2], "What was measured", 260),
-            "picture": Node("PreviewImage", {"images": ["measure", 1]}, "Head roles, measured", room=1.5),
-            "agreement": Node("PreviewImage", {"images": ["inspect", 0]}, "Agreement with the pack's profile", room=1),
+            "picture": Node(
+                "PreviewImage", {"images": ["measure", 1]}, "Head roles, measured", room=1.5
+            ),
+            "agreement": Node(
+                "PreviewImage",
+                {"images": ["inspect", 0]},
+                "Agreement with the pack's profile",
+                room=1,
+            ),
         },
         (
             _loaders(300, "model", "known"),
-            Column(440, (Group("2 Measure", AMBER, ("measure",)), Group("2 Story", AMBER, ("prompt",)))),
-            Column(380, (Group("3 Compare", GREEN, ("inspect",)), Group("3 Sampling", GREEN, ("sampler",)))),
+            Column(
+                440, (Group("2 Measure", AMBER, ("measure",)), Group("2 Story", AMBER, ("prompt",)))
+            ),
+            Column(
+                380,
+                (Group("3 Compare", GREEN, ("inspect",)), Group("3 Sampling", GREEN, ("sampler",))),
+            ),
             _column(4, "Result", 460, "report", "decode"),
             _column(5, "Head roles", 420, "picture"),
             _column(6, "Agreement", 420, "agreement"),
@@ -161,7 +232,11 @@ WORKFLOWS: dict[str, Workflow] = {
             "compare": Node(
                 "HeadForcingCompareMethods",
                 {"model": ["model", 0], "positive": ["prompt", 0], "vae": ["model", 2]}
-                | {"methods": "head_forcing\nself_forcing_window_21\ninfinity_rope", **SMALL, "seconds": 0.0}
+                | {
+                    "methods": "head_forcing\nself_forcing_window_21\ninfinity_rope",
+                    **SMALL,
+                    "seconds": 0.0,
+                }
                 | {"seed": 0, "filename_prefix": "video/methods"},
                 room=0.45,
             ),
@@ -175,7 +250,9 @@ WORKFLOWS: dict[str, Workflow] = {
         ),
     ),
     "extend_a_video": _render(
-        SELF_FORCING | VIDEO | _timeline(story("lighthouse").replace("0:00 ", "").split("\n")[0], 15.0, height=360),
+        SELF_FORCING
+        | VIDEO
+        | _timeline(story("lighthouse").replace("0:00 ", "").split("\n")[0], 15.0, height=360),
         310,
         _story("Video to extend", "load"),
         "extended",
@@ -196,13 +273,21 @@ WORKFLOWS: dict[str, Workflow] = {
             "rife": Node("FrameInterpolationModelLoader", {"model_name": "rife_v4.26.safetensors"}),
             "finish": Node(
                 "HeadForcingFinishVideo",
-                {"video": ["load", 0], "upscale_model": ["upscaler", 0], "interp_model": ["rife", 0]}
+                {
+                    "video": ["load", 0],
+                    "upscale_model": ["upscaler", 0],
+                    "interp_model": ["rife", 0],
+                }
                 | {"multiplier": 2, "filename_prefix": "video/finished"},
                 room=0.65,
             ),
         },
         (
-            Column(480, (Group("1 Video", BLUE, ("load",)), Group("2 Models", AMBER, ("upscaler", "rife"))), 250),
+            Column(
+                480,
+                (Group("1 Video", BLUE, ("load",)), Group("2 Models", AMBER, ("upscaler", "rife"))),
+                250,
+            ),
             _column(3, "The finished video grows here", 520, "finish"),
         ),
     ),
@@ -251,7 +336,12 @@ WORKFLOWS: dict[str, Workflow] = {
     ),
     "minute_video_app": replace(
         _render(SELF_FORCING | _LIGHTHOUSE, 220, _story(), "story"),
-        controls=(("prompt", "timeline"), ("prompt", "seconds"), ("sampler", "seed"), ("sampler", "filename_prefix")),
+        controls=(
+            ("prompt", "timeline"),
+            ("prompt", "seconds"),
+            ("sampler", "seed"),
+            ("sampler", "filename_prefix"),
+        ),
         results=("sampler",),
     ),
 }

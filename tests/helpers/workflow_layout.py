@@ -1,19 +1,25 @@
-"""Where the nodes of a workflow lie: columns from left to right, in each of them groups from top to bottom."""
+"""Where the nodes of a workflow lie: columns from left to right, in each of them groups from top to
+bottom.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 TITLE = 30  # height of a node's title bar, which lies above its position
 GAP = 24  # between nodes of a group
-COLUMN_GAP, GROUP_GAP = 70, 40
-PADDING, HEADING = 16, 46  # of a group's frame
+COLUMN_GAP = 70
+GROUP_GAP = 40
+# of a group's frame
+PADDING = 16
+HEADING = 46
 
 Size = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a workflow: its type, inputs (`[name, output]` is a link), and a height if it holds text or pictures.
+    """A node of a workflow: its type, inputs (`[name, output]` is a link), and a height if it holds
+    text or pictures.
 
     `room` is kept free below it for a result that it shows: its height as a share of the width.
     """
@@ -47,7 +53,8 @@ class Column:
 class Workflow:
     """A graph, its columns, and the Markdown of its note.
 
-    `controls` (node and widget) and `results` (nodes) make it an app: what app mode shows in place of the graph.
+    `controls` (node and widget) and `results` (nodes) make it an app: what app mode shows in place
+    of the graph.
     """
 
     nodes: dict[str, Node]
@@ -67,7 +74,10 @@ class Places:
 
 def arrange(workflow: Workflow, heights: dict[str, float]) -> Places:
     """Positions of all nodes, given the height that each needs at least."""
-    places, left, bottoms, rooms = Places(), 0.0, [], []
+    places = Places()
+    left = 0.0
+    bottoms = []
+    rooms = []
     for column in workflow.columns:
         top = 0.0
         for group in column.groups:
@@ -87,7 +97,8 @@ def arrange(workflow: Workflow, heights: dict[str, float]) -> Places:
     lowest = max(bottoms)
     for column, bottom in zip(workflow.columns, bottoms, strict=True):
         name = column.groups[-1].nodes[-1]
-        if bottom and workflow.nodes[name].height and not workflow.nodes[name].room:  # text fills its group
+        # text fills its group
+        if bottom and workflow.nodes[name].height and not workflow.nodes[name].room:
             x, y, width, height = places.nodes[name]
             places.nodes[name] = (x, y, width, height + lowest - bottom)
     _align(places.frames, [max(room, lowest) for room in rooms], workflow.columns)
@@ -97,11 +108,19 @@ def arrange(workflow: Workflow, heights: dict[str, float]) -> Places:
 def _frame(group: Group, box: tuple[float, float, float, float]) -> dict[str, Any]:
     x, y, width, height = box
     bounding = [x - PADDING, y, width + 2 * PADDING, height]
-    return {"title": group.title, "bounding": bounding, "color": group.colour, "font_size": 24, "flags": {}}
+    return {
+        "title": group.title,
+        "bounding": bounding,
+        "color": group.colour,
+        "font_size": 24,
+        "flags": {},
+    }
 
 
 def _align(frames: list[dict[str, Any]], bottoms: list[float], columns: tuple[Column, ...]) -> None:
-    """Number the frames, and let the last of each column end where the lowest does, or where its result will."""
+    """Number the frames, and let the last of each column end where the lowest does, or where its
+    result will.
+    """
     for number, frame in enumerate(frames, 1):
         frame["id"] = number
     last = -1
@@ -124,7 +143,12 @@ def box_of_group(bounding: list[float]) -> Box:
 
 
 def inside(inner: Box, outer: Box) -> bool:
-    return outer[0] <= inner[0] and outer[1] <= inner[1] and inner[2] <= outer[2] and inner[3] <= outer[3]
+    return (
+        outer[0] <= inner[0]
+        and outer[1] <= inner[1]
+        and inner[2] <= outer[2]
+        and inner[3] <= outer[3]
+    )
 
 
 def overlapping(boxes: list[Box]) -> list[tuple[Box, Box]]:

@@ -1,6 +1,8 @@
-"""What the workflows refer to: the files of models and where they come from, the pack of each node, and their texts.
+"""What the workflows refer to: the files of models and where they come from, the pack of each node,
+and their texts.
 
-The editor offers the download of a missing file, and the installation of a missing pack, from a node's properties.
+The editor offers the download of a missing file, and the installation of a missing pack, from a
+node's properties.
 """
 
 import json
@@ -8,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 TEXTS = Path(__file__).parent / "workflow_texts"
-PACK, CORE = ("headforcing", "0.1.0"), ("comfy-core", "0.30.0")
+PACK = ("headforcing", "0.1.0")
+CORE = ("comfy-core", "0.30.0")
 MODELS: list[dict[str, str]] = json.loads((TEXTS / "models.json").read_text(encoding="utf-8"))
 """`node` that loads it, `name`, `url` and `directory` of every model."""
 
@@ -16,14 +19,21 @@ MODELS: list[dict[str, str]] = json.loads((TEXTS / "models.json").read_text(enco
 def models_of(names: set[str]) -> dict[str, dict[str, str]]:
     """The models with these names, by the node that loads them."""
     keys = ("name", "url", "directory")
-    return {model["node"]: {key: model[key] for key in keys} for model in MODELS if model["name"] in names}
+    return {
+        model["node"]: {key: model[key] for key in keys}
+        for model in MODELS
+        if model["name"] in names
+    }
 
 
 def add_sources(graph: dict[str, Any]) -> None:
     """Add the properties to the nodes of a workflow in the editor's format."""
-    models = models_of({str(value) for node in graph["nodes"] for value in node.get("widgets_values") or ()})
+    models = models_of(
+        {str(value) for node in graph["nodes"] for value in node.get("widgets_values") or ()}
+    )
     for node in graph["nodes"]:
-        kind, properties = node["type"], node.setdefault("properties", {})
+        kind = node["type"]
+        properties = node.setdefault("properties", {})
         if kind == "MarkdownNote":  # part of the editor itself
             continue
         properties["cnr_id"], properties["ver"] = PACK if kind.startswith("HeadForcing") else CORE
@@ -37,9 +47,14 @@ def story(name: str) -> str:
 
 
 def note(name: str, names: set[str]) -> str:
-    """The note of a workflow, with a list of those of its models that have these names in place of FILES."""
+    """The note of a workflow, with a list of those of its models that have these names in place of
+    FILES.
+    """
     models = models_of(names).values()
-    lines = [f"- [{model['name']}]({model['url']})\n  in *models/{model['directory']}*" for model in models]
+    lines = [
+        f"- [{model['name']}]({model['url']})\n  in *models/{model['directory']}*"
+        for model in models
+    ]
     files = "**Files** (ComfyUI offers to download what is missing)\n\n" + "\n".join(lines)
     text = (TEXTS / "notes" / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
     return text.replace("FILES", files)

@@ -44,29 +44,41 @@ def tiny(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = torch.randn(3, 12, 48, generator=torch.Generator().manual_seed(0))
     texts = ["a green apple", "a red apple", "an apple"]
     save_embeddings(folder / "prompts.safetensors", dict(zip(texts, rows, strict=True)))
-    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(folder / "tiny.json")
+    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(
+        folder / "tiny.json"
+    )
     wan_vae(folder / "wan_2.1_vae.safetensors")
     return folder
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tiny: Path) -> list[str]:
-    """The arguments of a command that renders with it at 96x64; the embeddings are the first two."""
+    """The arguments of a command that renders with it at 96x64; the embeddings are the first
+    two.
+    """
     options = {
-        "--embeddings": tiny / "prompts.safetensors", "--weights": tiny / "model.safetensors", "--num-heads": 4,
-        "--profile": tiny / "tiny.json", "--size": "96x64", "--dtype": "fp32", "--device": "cpu",
-    }  # fmt: skip
+        "--embeddings": tiny / "prompts.safetensors",
+        "--weights": tiny / "model.safetensors",
+        "--num-heads": 4,
+        "--profile": tiny / "tiny.json",
+        "--size": "96x64",
+        "--dtype": "fp32",
+        "--device": "cpu",
+    }
     return [str(part) for pair in options.items() for part in pair]
 
 
 @pytest.fixture
 def generate(tiny_model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Run `generate --latents` with it; what was printed and the latents, or what was said of a mistake."""
+    """Run `generate --latents` with it; what was printed and the latents, or what was said of a
+    mistake.
+    """
 
     def run(*more: object, prompts="0:00 a green apple\n0:01 a red apple"):
         out = tmp_path / "latents.safetensors"
         command = ["generate", *tiny_model, "--prompts", prompts, "--latents", out, "--json", *more]
-        code, said = main(list(map(str, command))), capsys.readouterr()
+        code = main(list(map(str, command)))
+        said = capsys.readouterr()
         return (json.loads(said.out), load_file(out)["latents"]) if code == 0 else said.err
 
     return run

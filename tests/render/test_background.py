@@ -1,4 +1,6 @@
-"""Decoding and encoding in threads: the same file, errors raised where the video is wanted, no thread left behind."""
+"""Decoding and encoding in threads: the same file, errors raised where the video is wanted, no
+thread left behind.
+"""
 
 import gc
 import sys
@@ -26,7 +28,8 @@ class SlowDecoder(FlatColourDecoder):
 
     def __init__(self, seconds=0.02, broken_at=sys.maxsize):
         super().__init__()
-        self.seconds, self.broken_at = seconds, broken_at
+        self.seconds = seconds
+        self.broken_at = broken_at
 
     def decode(self, latents):
         if len(self.chunks) == self.broken_at:
@@ -36,7 +39,9 @@ class SlowDecoder(FlatColourDecoder):
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("head forcing")]
+    return [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("head forcing")
+    ]
 
 
 def stream(path, decoder, device="cpu", partial=None, **options):
@@ -63,7 +68,8 @@ def test_whoever_is_faster_waits_and_can_be_cancelled_meanwhile(tmp_path):
 class SlowWriter(VideoWriter):
     """Takes 10 ms a chunk, and fails at chunk number `fails_at`."""
 
-    seconds, fails_at = 0.01, sys.maxsize
+    seconds = 0.01
+    fails_at = sys.maxsize
 
     def write(self, video_frames):
         self.chunks = getattr(self, "chunks", 0) + 1
@@ -76,7 +82,9 @@ class SlowWriter(VideoWriter):
 def test_encoding_runs_beside_decoding_with_few_chunks_between(tmp_path, monkeypatch):
     monkeypatch.setattr(SlowWriter, "seconds", 0.1)
     monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
-    with VideoStream(VideoSettings(tmp_path / "v.mp4", crf=4), decoder := FlatColourDecoder()) as video:
+    with VideoStream(
+        VideoSettings(tmp_path / "v.mp4", crf=4), decoder := FlatColourDecoder()
+    ) as video:
         video.add(latents(3))  # two chunks, which take the writer 0.2 s
         assert video.video_frames == 0
         monkeypatch.setattr(SlowWriter, "seconds", 0.01)
@@ -88,26 +96,35 @@ def test_encoding_runs_beside_decoding_with_few_chunks_between(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("fails_at", ["decoder", 3, 21])
-def test_an_error_of_a_thread_is_raised_where_the_video_is_wanted_and_blocks_nobody(fails_at, tmp_path, monkeypatch):
-    """Encoding fails at a chunk that others wait behind, and at the last, of which `finish` tells."""
+def test_an_error_of_a_thread_is_raised_where_the_video_is_wanted_and_blocks_nobody(
+    fails_at, tmp_path, monkeypatch
+):
+    """Encoding fails at a chunk that others wait behind, and at the last, of which `finish`
+    tells.
+    """
     monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
     partial = tmp_path / "v.part.mp4"
     if fails_at == "decoder":
-        background, decoder = torch.device("cpu"), SlowDecoder(0, broken_at=2)
+        background = torch.device("cpu")
+        decoder = SlowDecoder(0, broken_at=2)
         partial = None
     else:
         monkeypatch.setattr(SlowWriter, "fails_at", fails_at)
-        background, decoder = None, SlowDecoder(0)
+        background = None
+        decoder = SlowDecoder(0)
     with pytest.raises((HeadForcingError, RuntimeError)):
         settings = VideoSettings(tmp_path / "v.mp4", crf=4, partial=partial)
         with VideoStream(settings, decoder, background=background) as video:
             add_all(video)
             video.finish()
-    assert threads() == [] and list(tmp_path.iterdir()) == ([partial] if fails_at in (3, 21) else [])
+    assert threads() == [] and list(tmp_path.iterdir()) == (
+        [partial] if fails_at in (3, 21) else []
+    )
 
 
 def test_the_decoding_stream_waits_for_the_one_that_loads_the_weights(tmp_path, monkeypatch):
-    made, threads_of = [], []
+    made = []
+    threads_of = []
 
     class FakeStream:
         """Notes who it waits for."""
@@ -118,23 +135,37 @@ def test_the_decoding_stream_waits_for_the_one_that_loads_the_weights(tmp_path, 
             made.append(self)
 
     loading = FakeStream()
-    current = lambda device: (threads_of.append(threading.current_thread()), loading)[1]  # noqa: E731
+
+    def current(device):
+        threads_of.append(threading.current_thread())
+        return loading
+
     monkeypatch.setattr(torch.cuda, "current_stream", current)
     monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     with stream(tmp_path / "v.mp4", FlatColourDecoder(), device="cuda") as video:
         video.add(latents(3))
         video.finish()
-    assert [other.waits_for for other in made] == [[], [loading]] and threads_of == [threading.main_thread()]
+    assert [other.waits_for for other in made] == [[], [loading]] and threads_of == [
+        threading.main_thread()
+    ]
 
 
-def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled(tmp_path, monkeypatch, capsys):
-    """Two devices of the CPU: decoding waits here until sampling has gone on, which it never would in turn."""
+def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled(
+    tmp_path, monkeypatch, capsys
+):
+    """Two devices of the CPU: decoding waits here until sampling has gone on, which it never would
+    in turn.
+    """
     command = ["demo", "--seconds", "2", "--scale", "1", "--device", "cpu", "--json"]
     assert main([*command, "--out", str(tmp_path), "--vae-device", "meta"]) == 2  # holds no numbers
     assert "--vae-device 'meta' cannot be used here" in capsys.readouterr().err
     assert main([*command, "--out", str(tmp_path / "turn")]) == 0
-    denoise, decode, steps, went_on, names = WanVideoModel.denoise, RoomsStreamingDecoder.decode, [], [], set()
+    denoise = WanVideoModel.denoise
+    decode = RoomsStreamingDecoder.decode
+    steps = []
+    went_on = []
+    names = set()
     second_block = threading.Event()
 
     def counted(*arguments):
@@ -152,14 +183,19 @@ def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled(tmp_path, 
     monkeypatch.setattr(RoomsStreamingDecoder, "decode", waiting)
     assert main([*command, "--out", str(tmp_path / "beside"), "--vae-device", "cpu:0"]) == 0
     assert all(went_on) and names == {"head forcing video"} and threads() == []
-    assert (decoded(tmp_path / "beside" / "demo.mp4") == decoded(tmp_path / "turn" / "demo.mp4")).all()
+    assert (
+        decoded(tmp_path / "beside" / "demo.mp4") == decoded(tmp_path / "turn" / "demo.mp4")
+    ).all()
 
 
 @pytest.mark.parametrize("options", [(), ("--vae-device", "cpu:0", "--runs", "runs")])
 def test_model_cache_and_decoder_leave_memory_with_the_render(options, tmp_path, monkeypatch):
-    """At once, not when Python looks for circles of objects: on a GPU the next render needs the room."""
+    """At once, not when Python looks for circles of objects: on a GPU the next render needs the
+    room.
+    """
     monkeypatch.chdir(tmp_path)
-    kept, make = [], RenderPlan.make_cache
+    kept = []
+    make = RenderPlan.make_cache
 
     def noted(*given, **named):
         cache = make(*given, **named)
@@ -167,9 +203,22 @@ def test_model_cache_and_decoder_leave_memory_with_the_render(options, tmp_path,
         return cache
 
     def render() -> None:
-        args = ["demo", "--device", "cpu", "--seconds", "1", "--scale", "1", "--out", ".", "--json", *options]
+        args = [
+            "demo",
+            "--device",
+            "cpu",
+            "--seconds",
+            "1",
+            "--scale",
+            "1",
+            "--out",
+            ".",
+            "--json",
+            *options,
+        ]
         source = Source.of(_parser().parse_args(args))
-        job, loaded = source.job(source.request.plan(), source.encode()), source.load()
+        job = source.job(source.request.plan(), source.encode())
+        loaded = source.load()
         kept.extend([weakref.ref(loaded.backbone), weakref.ref(loaded.codec.network)])
         loaded.render(job, Path("video.mp4"), Path("latents.safetensors"))
 

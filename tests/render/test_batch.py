@@ -1,4 +1,6 @@
-"""Many videos named in a file: what is asked for is checked first, made once, and told in a table."""
+"""Many videos named in a file: what is asked for is checked first, made once, and told in a
+table.
+"""
 
 import importlib.util
 import json
@@ -24,7 +26,10 @@ def batch(tmp_path, capsys):
 
     def run(*lines, more=()):
         file = tmp_path / "jobs.jsonl"
-        file.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), "utf-8")
+        file.write_text(
+            "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines),
+            "utf-8",
+        )
         code = main(["batch", str(file), "--out", str(tmp_path / "out"), "--json", *more])
         said = capsys.readouterr()
         return code, json.loads(said.out) if said.out else said.err
@@ -37,12 +42,18 @@ def states(found):
 
 
 def test_videos_are_named_after_their_lines_and_made_once(batch, tmp_path):
-    lines = [{**SHORT, "name": "ball", "seeds": [1, 2], "latents": True}, {**SHORT, "prompts": "a pink square"}]
+    lines = [
+        {**SHORT, "name": "ball", "seeds": [1, 2], "latents": True},
+        {**SHORT, "prompts": "a pink square"},
+    ]
     code, found = batch(*lines)
     names = ["ball-seed1", "ball-seed2", "line-0002"]
     assert code == 0 and states(found) == dict.fromkeys(names, "done")
     files = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_file())
-    assert files == [*(f"ball-seed{n}.{kind}" for n in (1, 2) for kind in ("mp4", "safetensors")), "line-0002.mp4"]
+    assert files == [
+        *(f"ball-seed{n}.{kind}" for n in (1, 2) for kind in ("mp4", "safetensors")),
+        "line-0002.mp4",
+    ]
     hashes = [video["files"] for video in found["videos"]]
     assert hashes[0]["ball-seed1.mp4"] != hashes[1]["ball-seed2.mp4"]
     code, again = batch(*lines)
@@ -57,16 +68,22 @@ def test_videos_are_named_after_their_lines_and_made_once(batch, tmp_path):
     assert third["videos"][2]["reused_blocks"] == 0, "another story is another video"
 
 
-def test_a_line_that_begins_with_a_video_takes_no_blocks_of_the_same_line_without_it(batch, tmp_path):
+def test_a_line_that_begins_with_a_video_takes_no_blocks_of_the_same_line_without_it(
+    batch, tmp_path
+):
     line = {**SHORT, "name": "ball", "seconds": 2}
     assert batch(line)[0] == 0
     clip = (tmp_path / "out" / "ball.mp4").rename(tmp_path / "clip.mp4")
     code, found = batch({**line, "start_video": str(clip), "start_seconds": 0.6})
-    assert code == 0 and states(found) == {"ball": "done"} and found["videos"][0]["reused_blocks"] == 0
+    assert (
+        code == 0 and states(found) == {"ball": "done"} and found["videos"][0]["reused_blocks"] == 0
+    )
 
 
 def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path, monkeypatch):
-    """One that is written elsewhere, and one of which only the latents could be written, which stay."""
+    """One that is written elsewhere, and one of which only the latents could be written, which
+    stay.
+    """
     remux = VideoWriter._remux
 
     def full(writer, *args):
@@ -74,7 +91,8 @@ def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path
             raise HeadForcingError("no space left")
         return remux(writer, *args)
 
-    names, latents = ("held", "full", "free"), tmp_path / "out" / "full.safetensors"
+    names = ("held", "full", "free")
+    latents = tmp_path / "out" / "full.safetensors"
     lines = [{**SHORT, "name": name, "latents": name == "full"} for name in names]
     with claimed(tmp_path / "out" / "held.mp4"), monkeypatch.context() as patch:
         patch.setattr(VideoWriter, "_remux", full)
@@ -84,11 +102,16 @@ def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path
     assert "another process is writing" in held["why"] and latents.is_file()
     assert f"no space left; the latents are complete: {latents}" in short["why"]
     code, found = batch(*lines)
-    assert code == 0 and states(found) == {"held": "done", "full": "done", "free": "finished before"}
+    assert code == 0 and states(found) == {
+        "held": "done",
+        "full": "done",
+        "free": "finished before",
+    }
 
 
 def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypatch, tmp_path):
-    make, made = batch_command.make_video, []
+    make = batch_command.make_video
+    made = []
 
     def pressed(job):
         if made:
@@ -101,19 +124,27 @@ def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypat
         patch.setattr(batch_command, "make_video", pressed)
         code, said = batch(*lines)
     kept = f"what is made of the others is kept in {tmp_path / 'out' / 'runs'}"
-    assert code == 130 and said == f"interrupted; 1 of 2 videos are finished, {kept}, the same command goes on\n"
+    assert (
+        code == 130
+        and said == f"interrupted; 1 of 2 videos are finished, {kept}, the same command goes on\n"
+    )
     assert sorted(states(batch(*lines)[1]).values()) == ["done", "finished before"]
 
 
 WRONG = {
-    "[1]": "expected a JSON object", "{": "not valid JSON", '{"demo": true, "sed": 1}': "did you mean seed?",
+    "[1]": "expected a JSON object",
+    "{": "not valid JSON",
+    '{"demo": true, "sed": 1}': "did you mean seed?",
     '{"demo": true, "seed": true}': "expected one argument",
     '{"demo": true, "prompts": {}}': "must be a text, a number, true or false",
-    '{"demo": true, "seeds": []}': "seeds must be a list", '{"demo": true, "seeds": [1, 1]}': "two videos named",
+    '{"demo": true, "seeds": []}': "seeds must be a list",
+    '{"demo": true, "seeds": [1, 1]}': "two videos named",
     '{"demo": true, "name": "../x"}': "a name has up to 80",
-    '{"demo": true, "out": "x.mp4"}': "'out' is no option of a line", '{"demo": 1}': "demo must be true or false",
-    '{"weights": "nowhere.pt", "prompts": "a fox"}': "nowhere.pt", '{"prompts": "a fox"}': "required: --weights",
-}  # fmt: skip
+    '{"demo": true, "out": "x.mp4"}': "'out' is no option of a line",
+    '{"demo": 1}': "demo must be true or false",
+    '{"weights": "nowhere.pt", "prompts": "a fox"}': "nowhere.pt",
+    '{"prompts": "a fox"}': "required: --weights",
+}
 
 
 @pytest.mark.parametrize("line", WRONG)
@@ -125,7 +156,9 @@ def test_a_mistake_is_refused_with_its_line_before_anything_is_made(line, batch,
 
 
 def test_shards_make_every_video_once_and_a_person_reads_a_table(tmp_path, capsys):
-    (tmp_path / "jobs.jsonl").write_text(json.dumps({**SHORT, "name": "ball", "seeds": [*range(3)]}), encoding="utf-8")
+    (tmp_path / "jobs.jsonl").write_text(
+        json.dumps({**SHORT, "name": "ball", "seeds": [*range(3)]}), encoding="utf-8"
+    )
     command = ["batch", str(tmp_path / "jobs.jsonl"), "--out", str(tmp_path / "out")]
     made = []
     for part in ("1/2", "2/2"):
@@ -134,17 +167,28 @@ def test_shards_make_every_video_once_and_a_person_reads_a_table(tmp_path, capsy
     assert [len(names) for names in made] == [2, 3]
     said = capsys.readouterr()
     lines = said.out.splitlines()
-    assert lines[0].startswith("| video | state |") and lines[2].startswith("| ball-seed0 | done | 0 |")
-    assert "2 done" in lines and any(line.startswith("farm     one after the other") for line in lines)
+    assert lines[0].startswith("| video | state |") and lines[2].startswith(
+        "| ball-seed0 | done | 0 |"
+    )
+    assert "2 done" in lines and any(
+        line.startswith("farm     one after the other") for line in lines
+    )
     assert "ball-seed0: done, 0 of 2 blocks reused" in said.err and "2/2" in said.err
     assert main([*command, "--shard", "3/2"]) == 2
 
 
-def test_paths_mean_the_same_in_another_folder_and_files_count_by_their_contents(tmp_path, monkeypatch):
+def test_paths_mean_the_same_in_another_folder_and_files_count_by_their_contents(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     fields = {"weights": "w.pt", "vae": "v.pt", "prompts": "@story.txt", "profile": "mine.json"}
     line = json.dumps(fields | {"reference": ["hall=hall.png", "hero=hero.png"]})
-    for name, text in (("story.txt", "@ a fox"), ("jobs.jsonl", line), ("hall.png", "1"), ("hero.png", "2")):
+    for name, text in (
+        ("story.txt", "@ a fox"),
+        ("jobs.jsonl", line),
+        ("hall.png", "1"),
+        ("hero.png", "2"),
+    ):
         (tmp_path / name).write_text(text, encoding="utf-8")
     (args,) = read_jobs(tmp_path / "jobs.jsonl", tmp_path / "out").values()
     assert (args.weights, args.vae) == (tmp_path / "w.pt", tmp_path / "v.pt")
@@ -157,13 +201,19 @@ def test_paths_mean_the_same_in_another_folder_and_files_count_by_their_contents
 
 
 def test_a_prompt_of_a_line_can_begin_with_the_name_of_a_picture(tmp_path):
-    fields = {"demo": True, "prompts": "@hero a red ball", "reference": f"hero={tmp_path / 'hero.png'}"}
+    fields = {
+        "demo": True,
+        "prompts": "@hero a red ball",
+        "reference": f"hero={tmp_path / 'hero.png'}",
+    }
     (tmp_path / "jobs.jsonl").write_text(json.dumps(fields), encoding="utf-8")
     (args,) = read_jobs(tmp_path / "jobs.jsonl", tmp_path / "out").values()
     assert read_text(args.prompts, ["hero"]).strip() == "@hero a red ball"
 
 
-def test_a_farm_that_cannot_be_is_refused_and_without_ray_videos_are_made_one_after_the_other(monkeypatch, caplog):
+def test_a_farm_that_cannot_be_is_refused_and_without_ray_videos_are_made_one_after_the_other(
+    monkeypatch, caplog
+):
     for arguments in (("ray://head",), ("local", -1.0), ("local", None, 0), ("auto", None, 2)):
         with pytest.raises(HeadForcingError, match="--farm"):
             farm_named(*arguments)
@@ -176,11 +226,16 @@ def test_a_farm_that_cannot_be_is_refused_and_without_ray_videos_are_made_one_af
 FARM = type("AtTheSameTime", (Farm,), {"parallel": True})()
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"profile": "auto", "seeds": [1, 2]}, "would each find their own"),
-    ({"device": "cuda:1"}, "on a farm the device is auto, cuda or cpu"),
-])  # fmt: skip
-def test_what_a_farm_cannot_do_is_refused_before_it_starts(options, message, batch, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"profile": "auto", "seeds": [1, 2]}, "would each find their own"),
+        ({"device": "cuda:1"}, "on a farm the device is auto, cuda or cpu"),
+    ],
+)
+def test_what_a_farm_cannot_do_is_refused_before_it_starts(
+    options, message, batch, monkeypatch, tmp_path
+):
     monkeypatch.setattr(batch_command, "farm_of", lambda args: FARM)
     code, said = batch({**SHORT, "found_profiles": str(tmp_path / "found"), **options})
     assert code == 2 and message in said

@@ -1,4 +1,6 @@
-"""The command line: what it writes and prints, wherever to; a story in a file that is followed while it is rendered."""
+"""The command line: what it writes and prints, wherever to; a story in a file that is followed
+while it is rendered.
+"""
 
 import json
 import os
@@ -35,7 +37,9 @@ def weights(golden: Path) -> Path:
 
 
 def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
-    """In a process of its own, as a user runs it. The folder is made; nothing else is left in it."""
+    """In a process of its own, as a user runs it. The folder is made; nothing else is left in
+    it.
+    """
     command = [sys.executable, "-m", "headforcing.headforcing_core", "demo"]
     command += ["--seconds", "1", "--out", str(tmp_path / "a" / "b"), "--json", "--device", "cpu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
@@ -44,21 +48,33 @@ def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
     with av.open(result["video"]) as container:
         assert container.streams.video[0].average_rate == 16
         video_frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    assert result["video_frames"] == 16 == len(video_frames) and video_frames[0].shape == (384, 384, 3)
+    assert result["video_frames"] == 16 == len(video_frames) and video_frames[0].shape == (
+        384,
+        384,
+        3,
+    )
     assert video_frames[-1].std() > 5, "the film is one flat colour"
     with Image.open(result["contact_sheet"]) as sheet:
         sheet.verify()
-    assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == ["demo.mp4", "demo.png"]
+    assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == [
+        "demo.mp4",
+        "demo.png",
+    ]
 
 
-def test_demo_takes_a_story_from_a_file_and_names_words_it_does_not_know_and_when_prompts_took_effect(tmp_path, capsys):
+def test_demo_takes_a_story_from_a_file_and_names_words_it_does_not_know_and_when_prompts_took_effect(
+    tmp_path, capsys
+):
     story = tmp_path / "story.txt"
     story.write_text(f"0:00 {BALL}\n0:02 [recache, blend 1] a purple dinosaur", encoding="utf-8")
     folder = ["--scale", "2", "--out", str(tmp_path), "--device", "cpu"]
     assert main(["demo", "--prompts", f"@{story}", "--seconds", "4", "--sigmas", "1", *folder]) == 0
     captured = capsys.readouterr()
     assert "does not know" in captured.err and "dinosaur" in captured.err
-    assert "64 frames" in captured.out and "33      3  recache, blend 1  a purple dinosaur" in captured.out
+    assert (
+        "64 frames" in captured.out
+        and "33      3  recache, blend 1  a purple dinosaur" in captured.out
+    )
     with av.open(str(tmp_path / "demo.mp4")) as container:
         assert container.streams.video[0].width == 128
         assert json.loads(container.metadata["head_forcing"])["starts_seconds"] == [0, 33 / 16]
@@ -70,7 +86,19 @@ def test_a_video_that_cannot_be_written_costs_no_latents(tmp_path, capsys, monke
     def full(*args):
         raise HeadForcingError("no space left")
 
-    demo = ["demo", "--prompts", BALL, "--seconds", "2", "--scale", "1", "--device", "cpu", "--out", str(tmp_path)]
+    demo = [
+        "demo",
+        "--prompts",
+        BALL,
+        "--seconds",
+        "2",
+        "--scale",
+        "1",
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path),
+    ]
     latents = tmp_path / "latents.safetensors"
     monkeypatch.setattr(VideoWriter, "write", full)
     assert main([*demo, "--sigmas", "1", "--latents", str(latents), "--json"]) == 1
@@ -83,7 +111,16 @@ def test_a_video_that_cannot_be_written_costs_no_latents(tmp_path, capsys, monke
 def test_a_video_that_is_made_on_the_cpu_unasked_says_so(tiny_model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    command = ["generate", *tiny_model, "--prompts", "an apple", "--latents", str(tmp_path / "x"), "--seconds", "0.5"]
+    command = [
+        "generate",
+        *tiny_model,
+        "--prompts",
+        "an apple",
+        "--latents",
+        str(tmp_path / "x"),
+        "--seconds",
+        "0.5",
+    ]
     for device in ("cpu", "auto"):
         assert main([*command, "--device", device]) == 0
         said = "finds no GPU, so the video is made on the CPU" in capsys.readouterr().err
@@ -96,9 +133,13 @@ def test_a_rule_makes_the_roles_of_a_profile_that_is_named():
     assert render_options(args, (64, 64)).profile == with_rule(known, "function") != known
 
 
-def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finished_video(generate, tmp_path):
+def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finished_video(
+    generate, tmp_path
+):
     result, whole = generate("--seconds", "4.3", prompts="an apple")
-    assert whole.shape == (18, 16, 8, 12) and whole.dtype == torch.float32 and whole.isfinite().all()
+    assert (
+        whole.shape == (18, 16, 8, 12) and whole.dtype == torch.float32 and whole.isfinite().all()
+    )
     assert result["video"] is None and result["cache_bytes"] > 0
     generate("--seconds", "2", prompts="an apple")
     part = (tmp_path / "latents.safetensors").rename(tmp_path / "part.safetensors")
@@ -106,21 +147,33 @@ def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finis
     assert torch.equal(extended, whole)
     generate("--seconds", "2", "--start-latents", part, "--runs", tmp_path / "runs")
     (video,) = stored_videos(tmp_path / "runs")
-    assert video.about["starts_seconds"] == [33 / 16, 45 / 16] and video.about["switches"] == ["reset", "reset"]
+    assert video.about["starts_seconds"] == [33 / 16, 45 / 16] and video.about["switches"] == [
+        "reset",
+        "reset",
+    ]
     assert video.about["attention"] == "sdpa" and video.about["versions"] == versions()
 
 
 def test_inspect_says_what_a_checkpoint_and_a_head_profile_are(weights, capsys):
     assert main(["inspect", str(weights), "--num-heads", "4"]) == 0
     text = capsys.readouterr().out
-    assert all(p in text for p in ("4 layers x 4 heads", "bfloat16", "to be found in the first seconds", "KV cache"))
+    assert all(
+        p in text
+        for p in ("4 layers x 4 heads", "bfloat16", "to be found in the first seconds", "KV cache")
+    )
     assert main(["inspect", str(weights), "--num-heads", "4", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line)["parameters"] == sum(tensor.numel() for tensor in load_file(weights).values())
+    assert json.loads(line)["parameters"] == sum(
+        tensor.numel() for tensor in load_file(weights).values()
+    )
     path = str(bundled_profiles()["toy_world"])
     assert main(["inspect", path, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert sum(found["counts"].values()) == 48 and found["provenance"]["source"] and main(["inspect", path]) == 0
+    assert (
+        sum(found["counts"].values()) == 48
+        and found["provenance"]["source"]
+        and main(["inspect", path]) == 0
+    )
     assert "8 layers x 6 heads" in capsys.readouterr().out
 
 
@@ -128,23 +181,43 @@ def test_convert_writes_the_same_weights_from_the_published_pt_layout(weights, t
     published = {f"model.{name}": tensor for name, tensor in load_file(weights).items()}
     torch.save({"generator_ema": published}, tmp_path / "published.pt")
     out = tmp_path / "clean.safetensors"
-    assert main(["convert", str(tmp_path / "published.pt"), str(out), "--num-heads", "4", "--json"]) == 0
+    assert (
+        main(["convert", str(tmp_path / "published.pt"), str(out), "--num-heads", "4", "--json"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["bytes"] == out.stat().st_size
     state, original = (load_state_dict(file, num_heads=4)[0] for file in (out, weights))
-    assert state.keys() == original.keys() and all(torch.equal(state[name], original[name]) for name in state)
+    assert state.keys() == original.keys() and all(
+        torch.equal(state[name], original[name]) for name in state
+    )
 
 
 INTERRUPTED = {
-    "kept": ("head_forcing", True, r"3 of 5 blocks are kept in .+, repeat the command to go on; the video so"),
-    "stored state": ("deep_forcing", True, r"3 of 5 blocks are kept in .+, repeat the command to go on from where the"),
-    "not kept": ("head_forcing", False, r"without --runs FOLDER no block is kept; the video so far is "),
+    "kept": (
+        "head_forcing",
+        True,
+        r"3 of 5 blocks are kept in .+, repeat the command to go on; the video so",
+    ),
+    "stored state": (
+        "deep_forcing",
+        True,
+        r"3 of 5 blocks are kept in .+, repeat the command to go on from where the",
+    ),
+    "not kept": (
+        "head_forcing",
+        False,
+        r"without --runs FOLDER no block is kept; the video so far is ",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", INTERRUPTED)
-def test_an_interrupted_command_says_what_is_kept_and_how_to_go_on(case, tmp_path, capsys, monkeypatch):
+def test_an_interrupted_command_says_what_is_kept_and_how_to_go_on(
+    case, tmp_path, capsys, monkeypatch
+):
     method, kept, expected = INTERRUPTED[case]
-    denoise, calls = WanVideoModel.denoise, []
+    denoise = WanVideoModel.denoise
+    calls = []
 
     def pressed(*arguments):
         calls.append(1)
@@ -152,7 +225,9 @@ def test_an_interrupted_command_says_what_is_kept_and_how_to_go_on(case, tmp_pat
             raise KeyboardInterrupt
         return denoise(*arguments)
 
-    command = f"demo --seconds 3.5 --sigmas 1 --out {tmp_path} --scale 1 --device cpu --method {method}".split()
+    command = (
+        f"demo --seconds 3.5 --sigmas 1 --out {tmp_path} --scale 1 --device cpu --method {method}"
+    ).split()
     command += ["--runs", str(tmp_path / "runs")] if kept else []
     with monkeypatch.context() as patch:
         patch.setattr(WanVideoModel, "denoise", pressed)
@@ -166,28 +241,45 @@ def test_an_interrupted_command_says_what_is_kept_and_how_to_go_on(case, tmp_pat
 def test_a_wrong_method_is_refused_before_torch_is_imported(tmp_path):
     program = "import sys; from headforcing.headforcing_core.commands.cli import main; "
     program += "sys.exit(main(['demo', '--method', 'magic']) + 100 * ('torch' in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2 and "method must be one of" in done.stderr and not list(tmp_path.iterdir())
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (
+        done.returncode == 2
+        and "method must be one of" in done.stderr
+        and not list(tmp_path.iterdir())
+    )
 
 
 @pytest.mark.parametrize("name", MOVED)
 def test_a_command_that_moved_to_research_says_where_it_is(name, repo_root, capsys):
     assert main([name, "--help"]) == 2
-    assert capsys.readouterr().err.endswith(f"in a checkout: python -m headforcing.research {MOVED[name]}\n")
+    assert capsys.readouterr().err.endswith(
+        f"in a checkout: python -m headforcing.research {MOVED[name]}\n"
+    )
     assert f"`{MOVED[name]}`" in (repo_root / "research" / "README.md").read_text(encoding="utf-8")
 
 
-linux = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="streams are closed and full as in Linux")
+linux = pytest.mark.skipif(
+    not os.path.exists("/dev/full"), reason="streams are closed and full as in Linux"
+)
 SHORT = "demo --seconds 1 --scale 2 --sigmas 1 --device cpu --json --prompts 'a red ball' --out ."
 FULL = "error: the result cannot be printed: No space left on device\n"
 
 
 @linux
-@pytest.mark.parametrize(("command", "code", "said"), [
-    (f"{SHORT} <&- >&- 2>&-", 0, ""), ("runs list . >/dev/full", 1, FULL), ("runs list nowhere 2>/dev/full", 2, ""),
-    ("budget | true; exit ${PIPESTATUS[0]}", 0, ""),
-])  # fmt: skip
-def test_a_command_needs_no_place_to_talk_to(command: str, code: int, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (f"{SHORT} <&- >&- 2>&-", 0, ""),
+        ("runs list . >/dev/full", 1, FULL),
+        ("runs list nowhere 2>/dev/full", 2, ""),
+        ("budget | true; exit ${PIPESTATUS[0]}", 0, ""),
+    ],
+)
+def test_a_command_needs_no_place_to_talk_to(
+    command: str, code: int, said: str, tmp_path: Path
+) -> None:
     program = f'"{sys.executable}" -m headforcing.headforcing_core {command}'
     done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
@@ -210,7 +302,9 @@ with usable_streams(), open("file", "w") as file:
     assert done.returncode == 0 and (tmp_path / "file").read_bytes() == b""
 
 
-RED, CROSS, CUBE = "a red ball", "a yellow cross", "a blue cube"
+RED = "a red ball"
+CROSS = "a yellow cross"
+CUBE = "a blue cube"
 PLANNED = f"0:00 {RED}\n0:03 {CROSS}\n0:06 {CUBE}"  # blocks 0, 4 and 8 of 10
 CHANGED = f"0:00 {RED}\n0:03 {CROSS}\n0:04.5 [blend 1] {CUBE}\n0:06 {RED}"  # 0, 4, 6 and 8
 
@@ -232,32 +326,44 @@ def written(tmp_path):
 def test_a_followed_file_is_taken_when_it_changes_and_the_final_story_lies_beside_the_video(
     written, tmp_path, monkeypatch, capsys
 ):
-    path, out = written(PLANNED), tmp_path / "out"
-    wrong, begun = "0:00 a\n0:00 b", PLANNED.replace(RED, CROSS)
-    after = {1: partial(written, wrong), 2: partial(written, begun), 3: partial(written, CHANGED)}  # a block
+    path = written(PLANNED)
+    out = tmp_path / "out"
+    wrong = "0:00 a\n0:00 b"
+    begun = PLANNED.replace(RED, CROSS)
+    # a block
+    after = {1: partial(written, wrong), 2: partial(written, begun), 3: partial(written, CHANGED)}
     monkeypatch.setattr(ProgressBar, "add", lambda bar, block: after.get(block.index, path.touch)())
     options = f"--out {out} --seconds 7 --scale 1 --device cpu --json --sigmas 1".split()
     assert main(["demo", "--follow", str(path), *options]) == 0
     told = capsys.readouterr()
-    assert [line.removeprefix(str(path)) for line in told.err.splitlines() if line.startswith(str(path))] == [
+    assert [
+        line.removeprefix(str(path)) for line in told.err.splitlines() if line.startswith(str(path))
+    ] == [
         " is not taken: line 2: 0:00 does not come after 0:00 of the prompt above",
-        " is not taken: prompt 1 has begun and its finished blocks stay: leave everything before 0:02.062 "
-        "(block 4 of 10) as it was, and change what comes after",
+        " is not taken: prompt 1 has begun and its finished blocks stay: leave everything before "
+        "0:02.062 (block 4 of 10) as it was, and change what comes after",
         " is taken from 0:04.312 on (block 7 of 10)",
     ]
     assert sorted(file.name for file in out.iterdir()) == ["demo.mp4", "demo.png", "demo.story.txt"]
-    assert (out / "demo.story.txt").read_text(encoding="utf-8") == CHANGED == json.loads(told.out)["story"]
+    assert (
+        (out / "demo.story.txt").read_text(encoding="utf-8")
+        == CHANGED
+        == json.loads(told.out)["story"]
+    )
     with av.open(str(out / "demo.mp4")) as container:
         tags = json.loads(container.metadata["head_forcing"])
     assert tags["story"] == CHANGED and tags["prompts"] == [RED, CROSS, CUBE, RED]
 
 
 def test_a_file_is_read_once_for_each_change_and_only_when_it_rests(written):
-    file, seen = FollowedFile(written("one")), []
+    file = FollowedFile(written("one"))
+    seen = []
     for text, age in (("two", 10.0), ("three", 0.0), ("three", 1.0), ("one", 10.0)):
         written(text, age=age)
         seen += [file.changed(), file.changed()]
-    assert seen == ["two", None, None, None, "three", None, None, None], "not while an editor may be writing still"
+    assert seen == ["two", None, None, None, "three", None, None, None], (
+        "not while an editor may be writing still"
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")

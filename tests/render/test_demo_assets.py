@@ -6,7 +6,11 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.demo import assets, word_hash
-from headforcing.headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
+from headforcing.headforcing_core.demo.rooms_autoencoder import (
+    PREVIEW_BIAS,
+    PREVIEW_FACTORS,
+    RoomsStreamingDecoder,
+)
 from headforcing.headforcing_core.demo.words import Look
 from headforcing.headforcing_core.head_profiles.profile import default_profile
 from headforcing.headforcing_core.names import DEMO_AUTOENCODER
@@ -16,19 +20,28 @@ from headforcing.research.rooms.scenes import render
 
 def test_a_prompt_unlike_the_training_set_gets_one_helpful_sentence_and_those_of_the_demo_none():
     for prompt, says in (
-        ("a purple dinosaur", "does not know dinosaur, so what it shows is left to chance: try 'a purple ball"),
+        (
+            "a purple dinosaur",
+            "does not know dinosaur, so what it shows is left to chance: try 'a purple ball",
+        ),
         ("red star, navy", "try 'a red star bouncing in the navy checkerboard room'"),
         ("A red dragon, flying in the teal Dragon room", "does not know dragon, flying, so"),
     ):
-        assert says in word_hash.advice(prompt) and word_hash.advice(word_hash.nearest(prompt)) is None
+        assert (
+            says in word_hash.advice(prompt) and word_hash.advice(word_hash.nearest(prompt)) is None
+        )
     prompts = [line.split(" ", 1)[1] for line in assets.DEMO_STORY.splitlines()]
-    assert all(Look.parse(prompt).prompt == prompt and word_hash.advice(prompt) is None for prompt in prompts)
+    assert all(
+        Look.parse(prompt).prompt == prompt and word_hash.advice(prompt) is None
+        for prompt in prompts
+    )
     rooms = [Look.parse(prompt).room for prompt in prompts]
     assert rooms[:3] == rooms[3:] and len(set(rooms)) == 3
 
 
 def test_the_autoencoder_keeps_frames_and_picture_however_they_are_cut_and_previews_have_its_colours():
-    autoencoder, look = assets.load_autoencoder(), Look.parse("a red ball gliding in the teal plain room")
+    autoencoder = assets.load_autoencoder()
+    look = Look.parse("a red ball gliding in the teal plain room")
     video_frames = render([look, look], seed=1).video_frames[:17]
     latents = autoencoder.encode(video_frames)
     decoded = autoencoder.decode(latents)
@@ -38,8 +51,12 @@ def test_the_autoencoder_keeps_frames_and_picture_however_they_are_cut_and_previ
     decoder = RoomsStreamingDecoder(autoencoder)
     for chunks in ([5], [1, 2, 2], [1, 1, 1, 1, 1]):
         decoder.reset()
-        assert torch.equal(torch.cat([decoder.decode(chunk) for chunk in latents.split(chunks)]), decoded)
-    preview = torch.einsum("fchw,cd->fhwd", latents, torch.tensor(PREVIEW_FACTORS)) + torch.tensor(PREVIEW_BIAS)
+        assert torch.equal(
+            torch.cat([decoder.decode(chunk) for chunk in latents.split(chunks)]), decoded
+        )
+    preview = torch.einsum("fchw,cd->fhwd", latents, torch.tensor(PREVIEW_FACTORS)) + torch.tensor(
+        PREVIEW_BIAS
+    )
     clips = decoded[1:].unflatten(0, (-1, 4)).mean(1)
     colours = clips.unflatten(1, (8, 8)).unflatten(3, (8, 8)).mean((2, 4)) * 2 - 1
     assert (preview[1:] - colours).square().mean().sqrt() < 0.1
@@ -49,5 +66,7 @@ def test_the_autoencoder_keeps_frames_and_picture_however_they_are_cut_and_previ
 def test_the_model_shows_what_its_prompts_say():
     """A minute of the demo is too long to judge here: nine seconds with two other rooms between."""
     judge = RoomsJudge(assets.model_path(), DEMO_AUTOENCODER, default_profile(8, 6))
-    found = judge.measure_story(preset("head_forcing"), "profile", STORIES["twelve_blocks"](90_000), 90_000)
+    found = judge.measure_story(
+        preset("head_forcing"), "profile", STORIES["twelve_blocks"](90_000), 90_000
+    )
     assert found["background"] > 0.9 and found["single"] > 0.9

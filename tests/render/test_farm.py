@@ -1,4 +1,6 @@
-"""Videos made at the same time have the bits of those made one after the other, whatever happens to workers."""
+"""Videos made at the same time have the bits of those made one after the other, whatever happens to
+workers.
+"""
 
 import contextlib
 import json
@@ -28,12 +30,16 @@ from headforcing.headforcing_core.files import claimed
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 ray = pytest.importorskip("ray", reason="the farm's tests need Ray: pip install ray")
 pytestmark = pytest.mark.slow
-linux = pytest.mark.skipif(not Path("/proc/self/environ").is_file(), reason="finds processes in /proc")
+linux = pytest.mark.skipif(
+    not Path("/proc/self/environ").is_file(), reason="finds processes in /proc"
+)
 
 STORIES = (
     "a red ball bouncing in the teal plain room",
-    "0:00 a yellow star gliding in the navy checkerboard room\n0:01 a cyan cross circling in the maroon striped room",
-    "0:00 a pink square bouncing in the olive plain room\n0:01 [recache] a green star gliding in the slate plain room",
+    "0:00 a yellow star gliding in the navy checkerboard room\n0:01 a cyan cross circling in the "
+    "maroon striped room",
+    "0:00 a pink square bouncing in the olive plain room\n0:01 [recache] a green star gliding in "
+    "the slate plain room",
 )
 SHORT = {"demo": True, "scale": 1, "device": "cpu", "seconds": 1, "latents": True, "sigmas": "1"}
 LONG = {**SHORT, "seconds": 8, "prompts": STORIES[1], "seed": 9, "sigmas": "1, 0.8, 0.5"}
@@ -49,9 +55,24 @@ def head():
         port = free.getsockname()[1]
         free.close()
         folder = tempfile.mkdtemp(prefix="ray")  # Ray's sockets need a short path
-        options = ["--num-cpus", "2", "--include-dashboard", "false", "--object-store-memory", "100000000"]
+        options = [
+            "--num-cpus",
+            "2",
+            "--include-dashboard",
+            "false",
+            "--object-store-memory",
+            "100000000",
+        ]
         options += ["--node-ip-address", "127.0.0.1", "--port", str(port), "--temp-dir", folder]
-        start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *options]
+        start = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--head",
+            "--block",
+            *options,
+        ]
         process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_for(lambda: answers(port), process)
@@ -71,7 +92,9 @@ def answers(port: int) -> bool:
 def wait_for(condition, process: subprocess.Popen | None = None) -> None:
     until = time.monotonic() + 120
     while not condition():
-        assert time.monotonic() < until and (process is None or process.poll() is None), "waited in vain"
+        assert time.monotonic() < until and (process is None or process.poll() is None), (
+            "waited in vain"
+        )
         time.sleep(0.05)
 
 
@@ -123,21 +146,33 @@ def test_videos_at_the_same_time_have_the_hashes_of_one_after_the_other_and_one_
         patch.setattr(batch_command, "PATIENCE_SECONDS", 0.0)
         wrong = {**SHORT, "name": "wrong", "prompts": STORIES[0]}
         farmed = run(tmp_path / "farm", [*lines, wrong], "--farm", "auto", code=1)
-    assert farmed["farm"].startswith("Ray, auto: 2 at a time") and in_turn["farm"] == "one after the other"
+    assert (
+        farmed["farm"].startswith("Ray, auto: 2 at a time")
+        and in_turn["farm"] == "one after the other"
+    )
     found = rows(farmed)
     assert "another process is writing" in found.pop("wrong")["why"] and not ray.is_initialized()
-    files = [{name: row["files"] for name, row in videos.items()} for videos in (rows(in_turn), found)]
-    assert files[0] == files[1] and len({hash for row in files[0].values() for hash in row.values()}) == 12
+    files = [
+        {name: row["files"] for name, row in videos.items()} for videos in (rows(in_turn), found)
+    ]
+    assert (
+        files[0] == files[1]
+        and len({hash for row in files[0].values() for hash in row.values()}) == 12
+    )
 
 
 @linux
-def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same_bits(head, tmp_path):
+def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same_bits(
+    head, tmp_path
+):
     """`kill -9` at a random moment."""
     connect(head)
     seed = random.randrange(10**6)
     sys.stdout.write(f"seed {seed}\n")
-    chooser, lines = random.Random(seed), [{**LONG, "name": "long"}]
-    after, wait = chooser.randint(2, 5), chooser.uniform(0, 0.2)
+    chooser = random.Random(seed)
+    lines = [{**LONG, "name": "long"}]
+    after = chooser.randint(2, 5)
+    wait = chooser.uniform(0, 0.2)
 
     def kill():
         wait_for(lambda: blocks(tmp_path, "long") >= after and worker_of("long"))
@@ -155,12 +190,15 @@ def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same
 
 def test_an_interrupt_that_ray_swallows_is_seen(monkeypatch):
     def wait(tasks: list, **options: object) -> tuple[list, list]:
-        with contextlib.suppress(KeyboardInterrupt):  # as in a callback, where Python only prints it
+        # as in a callback, where Python only prints it
+        with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         return tasks, []
 
     task = types.SimpleNamespace(options=lambda **options: task, remote=lambda *given: "task")
-    ray = types.SimpleNamespace(remote=lambda **options: lambda function: task, wait=wait, cancel=lambda *a, **b: None)
+    ray = types.SimpleNamespace(
+        remote=lambda **options: lambda function: task, wait=wait, cancel=lambda *a, **b: None
+    )
     monkeypatch.setattr(ray_farm, "_ray", lambda: ray)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
@@ -172,15 +210,25 @@ def test_an_interrupt_that_ray_swallows_is_seen(monkeypatch):
 def test_ctrl_c_in_a_terminal_ends_a_farm_and_the_same_command_goes_on(tmp_path):
     """A terminal sends it to the whole process group, so to what Ray has started, too."""
     lines = [{**LONG, "name": "long", "seconds": 12}]
-    program = [sys.executable, "-m", "headforcing.headforcing_core", *command(tmp_path, lines), "--farm", "local"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STARTED_FOR": str(tmp_path)}  # what its children are found by
+    program = [
+        sys.executable,
+        "-m",
+        "headforcing.headforcing_core",
+        *command(tmp_path, lines),
+        "--farm",
+        "local",
+    ]
+    # what its children are found by
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STARTED_FOR": str(tmp_path)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(program, env=environment, start_new_session=True, **streams)
     wait_for(lambda: blocks(tmp_path, "long") >= 2, process)
     os.killpg(process.pid, signal.SIGINT)
     out, errors = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "") and "Traceback" not in errors
-    assert errors.splitlines()[-1].startswith("interrupted; 0 of 1 videos are finished, what is made of the others is")
+    assert errors.splitlines()[-1].startswith(
+        "interrupted; 0 of 1 videos are finished, what is made of the others is"
+    )
     wait_for(lambda: not running_with(f"STARTED_FOR={tmp_path}"))
     stored = blocks(tmp_path, "long")
     assert stored >= 2
@@ -202,7 +250,10 @@ def test_a_comparison_has_the_same_table_on_a_farm(head, tmp_path):
     connect(head)
     tables = []
     for farm in ([], ["--farm", "local"]):
-        options = "--demo --seconds 1 --scale 1 --device cpu --sigmas 1 --methods head_forcing self_forcing".split()
+        options = (
+            "--demo --seconds 1 --scale 1 --device cpu --sigmas 1 --methods head_forcing "
+            "self_forcing"
+        ).split()
         assert main(["compare", *options, "--out", str(tmp_path), *farm]) == 0
         tables.append(json.loads((tmp_path / "comparison.json").read_text("utf-8"))["rows"])
     for row in (row for table in tables for row in table):

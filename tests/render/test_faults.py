@@ -1,4 +1,6 @@
-"""Whatever the file system refuses, at any point of any command: one sentence, and the next run completes it."""
+"""Whatever the file system refuses, at any point of any command: one sentence, and the next run
+completes it.
+"""
 
 import hashlib
 import os
@@ -16,16 +18,33 @@ from toy_renders import save_toy
 
 ONE = ("--prompts", "a red ball bouncing in the teal plain room")
 SMALL = ("--scale", "1", "--sigmas", "1")
-STORY = "0:00 a red ball bouncing in the teal plain room\n0:00.7 a yellow cross circling in the navy checkerboard room"
+STORY = (
+    "0:00 a red ball bouncing in the teal plain room\n0:00.7 a yellow cross circling in the navy "
+    "checkerboard room"
+)
 MOST_TRIES = {"prune": 40, "list": 40, "takes": 40, "show": 40}  # of one point; others 1
 
 
 def render(folder: Path, seconds: str = "1.3", *more: str) -> list[str]:
     return [
-        "demo", "--prompts", STORY, "--seconds", seconds, *SMALL, "--out", str(folder / "out"),
-        "--runs", str(folder / "runs"), "--state-seconds", "0.001", "--found-profiles", str(folder / "found"),
-        "--profile", str(folder.parent / "toy.json"), *more,
-    ]  # fmt: skip
+        "demo",
+        "--prompts",
+        STORY,
+        "--seconds",
+        seconds,
+        *SMALL,
+        "--out",
+        str(folder / "out"),
+        "--runs",
+        str(folder / "runs"),
+        "--state-seconds",
+        "0.001",
+        "--found-profiles",
+        str(folder / "found"),
+        "--profile",
+        str(folder.parent / "toy.json"),
+        *more,
+    ]
 
 
 def blocks(folder: Path) -> dict[str, str]:
@@ -44,23 +63,57 @@ def rendered(folder: Path) -> None:
 
 
 COMMANDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], list[str]]]] = {
-    "render": (nothing, render), "resume": (rendered, lambda folder: render(folder, "2")),
+    "render": (nothing, render),
+    "resume": (rendered, lambda folder: render(folder, "2")),
     "auto": (nothing, lambda folder: render(folder, "5.2", "--profile", "auto")),
     "prune": (rendered, lambda folder: ["runs", "prune", str(folder / "runs"), "--keep-gb", "0"]),
     "list": (rendered, lambda folder: ["runs", "list", str(folder / "runs")]),
     "takes": (rendered, lambda folder: ["runs", "takes", str(folder / "runs")]),
     "show": (rendered, lambda folder: ["runs", "show", str(folder / "runs")]),
-    "report": (rendered, lambda folder: ["report", str(folder / "out" / "demo.mp4"), "--plot", str(folder / "p.png")]),
-    "compare": (nothing, lambda folder: [
-        "compare", "--demo", "--methods", "head_forcing,self_forcing", *ONE, "--seconds", "1", *SMALL,
-        "--out", str(folder / "out"), "--profile", str(folder.parent / "toy.json"),
-    ]),
-    "profile": (nothing, lambda folder: ["profile", str(folder / "profile.json"), "--demo", "--preset", "quick", *ONE]),
-}  # fmt: skip
+    "report": (
+        rendered,
+        lambda folder: [
+            "report",
+            str(folder / "out" / "demo.mp4"),
+            "--plot",
+            str(folder / "p.png"),
+        ],
+    ),
+    "compare": (
+        nothing,
+        lambda folder: [
+            "compare",
+            "--demo",
+            "--methods",
+            "head_forcing,self_forcing",
+            *ONE,
+            "--seconds",
+            "1",
+            *SMALL,
+            "--out",
+            str(folder / "out"),
+            "--profile",
+            str(folder.parent / "toy.json"),
+        ],
+    ),
+    "profile": (
+        nothing,
+        lambda folder: [
+            "profile",
+            str(folder / "profile.json"),
+            "--demo",
+            "--preset",
+            "quick",
+            *ONE,
+        ],
+    ),
+}
 
 
 def tries(count: int, most: int) -> list[int]:
-    """Which of `count` operations to fail: the last, and others before it at even distances from the first."""
+    """Which of `count` operations to fail: the last, and others before it at even distances from
+    the first.
+    """
     if count <= most:
         return list(range(1, count + 1))
     return [1 + place * (count - 1) // (most - 1) for place in range(most)] if most > 1 else [count]
@@ -76,7 +129,8 @@ def test_a_fault_of_the_file_system_ends_in_one_sentence_and_the_next_run_comple
     monkeypatch.setitem(profiles.BUDGETS, "quick", (1, 3.0))
     model = save_toy(tmp_path, 2)
     monkeypatch.setattr(assets, "model_path", lambda: model)
-    start, work = tmp_path / "start", tmp_path / "work"
+    start = tmp_path / "start"
+    work = tmp_path / "work"
     start.mkdir()
     before(start)
     faults = fault_injection.installed(work / "found" if name == "auto" else work, monkeypatch)
@@ -88,7 +142,8 @@ def test_a_fault_of_the_file_system_ends_in_one_sentence_and_the_next_run_comple
     again()
     with faults.active():
         assert main(command(work)) == 0
-    seen, wanted = dict(faults.seen), blocks(work)
+    seen = dict(faults.seen)
+    wanted = blocks(work)
     capsys.readouterr()
     injected = 0
     for number, point in enumerate(POINTS):

@@ -18,27 +18,43 @@ from toy_renders import Render, toy_model
 
 def test_one_bad_value_is_found_in_any_type():
     eight = torch.zeros(12).to(torch.float8_e4m3fn)
-    assert is_finite(eight) and is_finite(torch.arange(3)) and is_finite(torch.zeros(12, dtype=torch.bfloat16))
+    assert (
+        is_finite(eight)
+        and is_finite(torch.arange(3))
+        and is_finite(torch.zeros(12, dtype=torch.bfloat16))
+    )
     eight.view(torch.uint8)[1] = 0x7F  # NaN
-    for values in (eight, *(torch.tensor([0.0, float(bad)]).half() for bad in ("nan", "inf", "-inf"))):
-        assert not is_finite(values) and first_not_finite([("a", torch.zeros(2)), ("b", values)]) == "b"
+    for values in (
+        eight,
+        *(torch.tensor([0.0, float(bad)]).half() for bad in ("nan", "inf", "-inf")),
+    ):
+        assert (
+            not is_finite(values)
+            and first_not_finite([("a", torch.zeros(2)), ("b", values)]) == "b"
+        )
 
 
 def test_inputs_are_refused_by_name():
-    good, bad = torch.zeros(2, 3), torch.tensor([[0.0, float("inf")]])
+    good = torch.zeros(2, 3)
+    bad = torch.tensor([[0.0, float("inf")]])
 
     def request(**fields) -> RenderRequest:
         return RenderRequest(
-            assets.TOY_CONFIG, RenderOptions(), parse_timeline("a"), **{"embeds": {"a": good}, **fields}
+            assets.TOY_CONFIG,
+            RenderOptions(),
+            parse_timeline("a"),
+            **{"embeds": {"a": good}, **fields},
         )
 
     start = StartLatents(good)
-    request(embeds={"a": good, "b": good}, start=start, pictures={"hall": Picture(good, "")}).check_finite()
+    request(
+        embeds={"a": good, "b": good}, start=start, pictures={"hall": Picture(good, "")}
+    ).check_finite()
     for name, given in {
         "the embedding of prompt 2": {"embeds": {"a": good, "b": bad}},
         "the start latents": {"start": StartLatents(bad)},
         "the picture @hall": {"pictures": {"hall": Picture(bad, "a key")}},
-    }.items():  # fmt: skip
+    }.items():
         with pytest.raises(HeadForcingError, match=f"{name}: NaN or infinity"):
             request(**given).check_finite()
 
@@ -48,7 +64,8 @@ class BreaksAt(WanVideoModel):
 
     def __init__(self, *args, call):
         super().__init__(*args)
-        self.calls, self.call = 0, call
+        self.calls = 0
+        self.call = call
 
     def denoise(self, latents, sigma, cache):
         self.calls += 1

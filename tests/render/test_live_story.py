@@ -1,4 +1,6 @@
-"""A story that changes while it is rendered: the same video as the new story from the beginning, or one sentence."""
+"""A story that changes while it is rendered: the same video as the new story from the beginning, or
+one sentence.
+"""
 
 import gc
 import json
@@ -23,7 +25,8 @@ from toy_renders import Render, toy_model
 from toy_renders import Told as AnyTold
 
 SECONDS = 7.0  # 10 blocks
-RED, CROSS = "a red ball bouncing in the teal plain room", "a yellow cross circling in the navy room"
+RED = "a red ball bouncing in the teal plain room"
+CROSS = "a yellow cross circling in the navy room"
 CUBE = "a blue cube in the pink room"
 PLANNED = f"0:00 {RED}\n0:03 {CROSS}\n0:06 {CUBE}"  # blocks 0, 4 and 8
 CHANGED = f"0:00 {RED}\n0:03 {CROSS}\n0:04.5 [blend 1] {CUBE}\n0:06 {RED}"  # 0, 4, 6 and 8
@@ -42,7 +45,9 @@ def job(backbone, tmp_path):
     def make(text: str, method="head_forcing", start=None, seconds=SECONDS) -> RenderJob:
         policy = method_policy(method)
         steps = "" if policy.own_schedule else "1, 0.6"
-        made = Render(backbone, tmp_path / "runs", text, seconds, start=start, policy=policy, sigmas=steps)
+        made = Render(
+            backbone, tmp_path / "runs", text, seconds, start=start, policy=policy, sigmas=steps
+        )
         return made.job.with_request(codec=toy_codec(torch.device("cpu")))
 
     return make
@@ -70,15 +75,20 @@ def render(backbone, job, story=None, listeners=()):
     """The latents and the result."""
     kept = KeptLatents()
     edits = [] if story is None else [LiveEdits(story)]
-    result = make_video(job, WanVideoModel(backbone, torch.float32), Place(), [*listeners, kept, *edits])
+    result = make_video(
+        job, WanVideoModel(backbone, torch.float32), Place(), [*listeners, kept, *edits]
+    )
     return torch.cat(kept.blocks), result
 
 
-_fresh: dict[str, tuple[torch.Tensor, RenderResult]] = {}  # by what is asked for: keys are what is tested here
+# by what is asked for: keys are what is tested here
+_fresh: dict[str, tuple[torch.Tensor, RenderResult]] = {}
 
 
 def fresh(backbone, job):
-    """The latents and the result of a render that finds nothing stored; made once for all tests that ask for it."""
+    """The latents and the result of a render that finds nothing stored; made once for all tests
+    that ask for it.
+    """
     asked = repr((job.plan, job.request.start is not None))
     if asked not in _fresh:
         _fresh[asked] = render(backbone, job.with_request(runs=None))
@@ -88,10 +98,16 @@ def fresh(backbone, job):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.repeat("self_forcing]", "self_forcing_sink]")
-def test_the_changed_story_is_the_video_it_would_have_been_from_the_beginning(backbone, job, method):
-    """Every method, with the change behind what a rolling window has begun; the same text again finds every block."""
+def test_the_changed_story_is_the_video_it_would_have_been_from_the_beginning(
+    backbone, job, method
+):
+    """Every method, with the change behind what a rolling window has begun; the same text again
+    finds every block.
+    """
     recached = SWITCHED.replace("[flush, re-anchor]", "[recache]")
-    text = {"head_forcing": SWITCHED, "longlive": recached, "memflow": recached}.get(method, CHANGED)
+    text = {"head_forcing": SWITCHED, "longlive": recached, "memflow": recached}.get(
+        method, CHANGED
+    )
     story = Told({1: text})
     latents, result = render(backbone, job(PLANNED, method), story)
     assert story.refusals == [] and story.changes == [6]
@@ -99,7 +115,8 @@ def test_the_changed_story_is_the_video_it_would_have_been_from_the_beginning(ba
     wanted = job(text, method)
     straight, expected = fresh(backbone, wanted)
     assert torch.equal(latents, straight)
-    shape = replace(result.plan.shape, policy=wanted.plan.policy)  # may count scenes, for the size of the cache
+    # may count scenes, for the size of the cache
+    shape = replace(result.plan.shape, policy=wanted.plan.policy)
     assert replace(result.plan, shape=shape) == wanted.plan and result.events == expected.events
     assert result.job.request.embeds.keys() == wanted.request.embeds.keys()
     again, found = render(backbone, wanted)
@@ -107,31 +124,44 @@ def test_the_changed_story_is_the_video_it_would_have_been_from_the_beginning(ba
 
 
 START = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(1))
-SEEDED, BRIEF = PLANNED.replace("0:06 ", "0:06 [seed 7] "), f"0:00 {RED}\n0:03 {CROSS}"
+SEEDED = PLANNED.replace("0:06 ", "0:06 [seed 7] ")
+BRIEF = f"0:00 {RED}\n0:03 {CROSS}"
 TAKEN = {  # how the video is made, what is told before which block, the story that is made, and the first changed block
-    "a seed for what has not begun": ({}, {6: SEEDED, 7: PLANNED.replace("0:03 ", "0:03 [seed 7] ")}, SEEDED, 8),
+    "a seed for what has not begun": (
+        {},
+        {6: SEEDED, 7: PLANNED.replace("0:03 ", "0:03 [seed 7] ")},
+        SEEDED,
+        8,
+    ),
     "after start frames": ({"start": START}, {1: CHANGED}, CHANGED, 8),
     "in a rolling window": (
-        {"method": "rolling_forcing"}, {3: PLANNED.replace(CUBE, RED)}, PLANNED.replace(CUBE, RED), 8
+        {"method": "rolling_forcing"},
+        {3: PLANNED.replace(CUBE, RED)},
+        PLANNED.replace(CUBE, RED),
+        8,
     ),
     "a second prompt": ({"text": RED, "method": "memflow_interactive"}, {1: BRIEF}, BRIEF, 4),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", TAKEN)
 def test_what_has_not_begun_is_changed_and_the_video_is_found_again(backbone, job, case):
     options, texts, made, block = TAKEN[case]
-    story, options = Told(texts), dict(options)
+    story = Told(texts)
+    options = dict(options)
     latents, result = render(backbone, job(options.pop("text", PLANNED), **options), story)
     wanted = job(made, **options)
     assert story.changes == [block] and torch.equal(latents, fresh(backbone, wanted)[0])
-    assert result.job.about["seeds"] == wanted.about["seeds"] and len(story.refusals) == len(texts) - 1
+    assert (
+        result.job.about["seeds"] == wanted.about["seeds"] and len(story.refusals) == len(texts) - 1
+    )
     assert render(backbone, wanted)[1].reused_blocks == wanted.plan.new_blocks
 
 
 @pytest.mark.parametrize("method", ["head_forcing", "rolling_forcing"])
 def test_a_stopped_render_goes_on_with_the_changed_story(backbone, job, method):
-    planned, wanted = job(PLANNED, method), job(CHANGED, method)
+    planned = job(PLANNED, method)
+    wanted = job(CHANGED, method)
     with pytest.raises(Stop):
         render(backbone, planned, listeners=[StopAt(0)])
     with pytest.raises(Stop):
@@ -144,7 +174,8 @@ def test_a_stopped_render_goes_on_with_the_changed_story(backbone, job, method):
 
 def test_blocks_under_way_in_a_rolling_window_keep_their_prompts_after_a_stop(backbone, job):
     """Two blocks are stored, and the next four are partly denoised: the prompt of block 5 stays."""
-    planned, other = f"0:00 {RED}\n0:03.8 {CROSS}", f"0:00 {RED}\n0:03.8 {CUBE}"
+    planned = f"0:00 {RED}\n0:03.8 {CROSS}"
+    other = f"0:00 {RED}\n0:03.8 {CUBE}"
     made = job(planned, "rolling_forcing")
     with pytest.raises(Stop):
         render(backbone, made, listeners=[StopAt(1)])
@@ -155,28 +186,56 @@ def test_blocks_under_way_in_a_rolling_window_keep_their_prompts_after_a_stop(ba
     assert "prompt 2 has begun" in refusal and story.changes == []
 
 
-DIVIDED = "this method divides the whole video into passes, so its length stays while it is made: it has 7 s"
+DIVIDED = (
+    "this method divides the whole video into passes, so its length stays while it is made: it has "
+    "7 s"
+)
 TWO = f"0:00 {RED}\n0:01.5 {CUBE}"
 REFUSED = {  # the story, how it is made, what is told before block 6 or `at`, and what is said of it
     "text": (PLANNED, {}, f"0:00 {RED}\n0:00 {CROSS}", "line 2: 0:00 does not come after 0:00"),
-    "begun": (PLANNED, {}, PLANNED.replace(CROSS, CUBE), "prompt 2 has begun and its finished blocks stay: leave "),
+    "begun": (
+        PLANNED,
+        {},
+        PLANNED.replace(CROSS, CUBE),
+        "prompt 2 has begun and its finished blocks stay: leave ",
+    ),
     "earlier": (PLANNED, {}, PLANNED.replace("0:06 ", "0:03.6 "), "prompt 2 has begun"),
     "first": (PLANNED, {}, PLANNED.replace(RED, CUBE), "before 0:04.312 (block 7 of 10)"),
     "same": (PLANNED, {}, PLANNED, "this is the story that is rendered already"),
     "in a rolling window": (
-        PLANNED, {"method": "rolling_forcing", "at": 5}, PLANNED.replace(CUBE, RED), "prompt 3 has begun"
+        PLANNED,
+        {"method": "rolling_forcing", "at": 5},
+        PLANNED.replace(CUBE, RED),
+        "prompt 3 has begun",
     ),
-    "the first of several": (RED, {"method": "memflow"}, f"0:00 {RED}\n0:06 {CROSS}", "one prompt in another way than"),
+    "the first of several": (
+        RED,
+        {"method": "memflow"},
+        f"0:00 {RED}\n0:06 {CROSS}",
+        "one prompt in another way than",
+    ),
     "no embedding": (PLANNED, {}, PLANNED.replace(CUBE, "a thing"), "no embedding of 'a thing'"),
     "no memory": (RED, {"method": "longlive"}, f"0:00 {RED}\n0:06 {CROSS}", "not enough memory"),
-    "shorter": (PLANNED, {"then": 4.2}, BRIEF, "have begun and stay (block 7 of 10): end the story after that"),
+    "shorter": (
+        PLANNED,
+        {"then": 4.2},
+        BRIEF,
+        "have begun and stay (block 7 of 10): end the story after that",
+    ),
     "causvid": (TWO, {"method": "causvid", "then": 9.0}, TWO, DIVIDED),
-    "short": (TWO, {"seconds": 2.0, "then": 9.0, "at": 0}, TWO, "it has 2 s, the new story 9 s; end the story"),
-}  # fmt: skip
+    "short": (
+        TWO,
+        {"seconds": 2.0, "then": 9.0, "at": 0},
+        TWO,
+        "it has 2 s, the new story 9 s; end the story",
+    ),
+}
 
 
 class Small(Told):
-    """Without embeddings of new prompts, or without memory for the first switch that writes blocks again."""
+    """Without embeddings of new prompts, or without memory for the first switch that writes blocks
+    again.
+    """
 
     free = None
 
@@ -192,14 +251,17 @@ def test_a_story_that_cannot_be_taken_changes_nothing(backbone, job, name):
     planned, options, text, sentence = REFUSED[name]
     options = {"at": 6, "then": SECONDS, **options}
     story = Small({options.pop("at"): text}, options.pop("then"))
-    made, story.free = job(planned, **options), 0 if name == "no memory" else None
+    made = job(planned, **options)
+    story.free = 0 if name == "no memory" else None
     latents, result = render(backbone, made, story)
     (refusal,) = story.refusals
     assert sentence in refusal and story.changes == [] and result.plan == made.plan
     assert torch.equal(latents, fresh(backbone, made)[0])
     if name == "same":  # and where everything has begun
         render(backbone, made, again := Told({0: CHANGED}))
-        assert again.refusals == ["all blocks have begun, nothing is left to change; queue the new story as a render"]
+        assert again.refusals == [
+            "all blocks have begun, nothing is left to change; queue the new story as a render"
+        ]
 
 
 LONGER = f"{CHANGED}\n0:08 {CROSS}"
@@ -209,7 +271,8 @@ LONGER = f"{CHANGED}\n0:08 {CROSS}"
 def test_latents_file_and_notes_are_those_of_a_render_that_had_the_story_and_its_length(
     backbone, job, tmp_path, seconds, text
 ):
-    wanted, planned = job(text, seconds=seconds), job(PLANNED)
+    wanted = job(text, seconds=seconds)
+    planned = job(PLANNED)
     decoder = planned.request.codec.decoder
     mp4 = VideoFile(tmp_path / "told.mp4", lambda plan: decoder(plan.restart_frames))
     latents, result = render(backbone, planned, Told({4: text}, seconds), [mp4])
@@ -219,13 +282,18 @@ def test_latents_file_and_notes_are_those_of_a_render_that_had_the_story_and_its
     assert result.job.about["video_frames"] == mp4.info.video_frames == wanted.plan.video_frames
     assert tags == json.loads(file_tags(wanted.about)["head_forcing"]) | {"story": "as it was told"}
     (video,) = stored_videos(tmp_path / "runs")
-    assert video.take.number == 1 and video.about.items() >= about_story(wanted.plan).items(), "the same take"
+    assert video.take.number == 1 and video.about.items() >= about_story(wanted.plan).items(), (
+        "the same take"
+    )
     assert render(backbone, wanted)[1].reused_blocks == wanted.plan.blocks
 
 
 def test_prompts_that_a_story_gives_up_leave_memory(backbone, job):
-    """Every block but the first begins with an edit of the last prompt; embeddings of umT5 take 8 MB each."""
-    alive, most = weakref.WeakSet(), []
+    """Every block but the first begins with an edit of the last prompt; embeddings of umT5 take 8
+    MB each.
+    """
+    alive = weakref.WeakSet()
+    most = []
 
     class Edited(Told):
         def encode(self, texts):
@@ -238,7 +306,9 @@ def test_prompts_that_a_story_gives_up_leave_memory(backbone, job):
             gc.collect()
             most.append(len(alive))
 
-    texts = {block: f"0:00 {RED}\n0:03 [blend 1] {CROSS}\n0:05 a cube, {block}" for block in range(1, 7)}
+    texts = {
+        block: f"0:00 {RED}\n0:03 [blend 1] {CROSS}\n0:05 a cube, {block}" for block in range(1, 7)
+    }
     planned = job(texts[1])
     story = Edited(texts)
     latents, result = render(backbone, planned, story)

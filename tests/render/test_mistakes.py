@@ -1,4 +1,6 @@
-"""Whatever a person gets wrong on the command line: one sentence on stderr, exit code 2, and nothing is written."""
+"""Whatever a person gets wrong on the command line: one sentence on stderr, exit code 2, and
+nothing is written.
+"""
 
 from pathlib import Path
 
@@ -9,8 +11,9 @@ from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from PIL import Image
 from safetensors.torch import save_file
 
-# Commands, and what is said of them; words stand between bars, {in} is a folder with the files of `inputs`. `generate`
-# is given the rest of what it needs, unless weights are named; of a render's settings sentences.txt has the others.
+# Commands, and what is said of them; words stand between bars, {in} is a folder with the files of
+# `inputs`. `generate` is given the rest of what it needs, unless weights are named; of a render's
+# settings sentences.txt has the others.
 MISTAKES = {
     "generate|--weights|{in}/none.pt|--prompts|a|--latents|{out}/x": "none.pt",
     "generate|--weights|{weights}|--prompts|a": "--latents",
@@ -29,14 +32,16 @@ MISTAKES = {
     "demo|--prompts|@{in}/none.txt|--out|{out}": "none.txt",
     "demo|--device|cuda:77|--out|{out}": "--device 'cuda:77'",
     "demo|--cuda-graph|--device|cpu|--out|{out}": "--cuda-graph needs a CUDA device",
-    "demo|--prompts|0:00 a\n0:01 the @kitchen|--reference|hall={in}/hall.png|--out|{out}":
-        "line 2: no picture is named @kitchen; there are @hall",
+    "demo|--prompts|0:00 a\n0:01 the @kitchen|--reference|hall={in}/hall.png|--out|{out}": "line 2: no picture is named @kitchen; there are @hall",
     "demo|--reference|hall.png|--out|{out}": "--reference is NAME=FILE, such as hero=hero.png, got",
     "demo|--reference|hall={in}/hall.png|--reference|Hall={in}/clip.mp4|--out|{out}": "two pictures are named hall",
-    "demo" + "".join(f"|--reference|{name}={{in}}/hall.png" for name in "abcde") + "|--out|{out}": "up to 4 pictures",
+    "demo"
+    + "".join(f"|--reference|{name}={{in}}/hall.png" for name in "abcde")
+    + "|--out|{out}": "up to 4 pictures",
     "demo|--reference|hall={in}/none.png|--out|{out}": "none.png",
     "compare|--demo|--methods|magic|--out|{out}": "methods must be one of head_forcing, ",
-    "inspect|{weights}|--num-heads|3": "num_heads", "report|{weights}": "model.safetensors",
+    "inspect|{weights}|--num-heads|3": "num_heads",
+    "report|{weights}": "model.safetensors",
     "convert|{weights}|{weights}/x": "model.safetensors/x cannot be written",
     "profile|{out}/x.safetensors|--demo": "must end in .json, got 'x.safetensors'",
     "profile|{in}/folder.json|--demo": "is a folder",
@@ -47,7 +52,7 @@ MISTAKES = {
     "profile|{out}/x.json|--demo|--returns|--farm|local": "leave out",
     "profiles|merge|{weights}|--out|{out}/x.json": "is not a file of measured",
     "profiles|compare|toy_world|krea_14b": "different models",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +68,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", MISTAKES)
-def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(command, tiny, tiny_model, inputs, tmp_path, capsys):
+def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(
+    command, tiny, tiny_model, inputs, tmp_path, capsys
+):
     places = {"in": inputs, "out": tmp_path, "weights": tiny / "model.safetensors"}
     parts = [part.format(**places) for part in command.split("|")]
     if parts[0] == "generate" and "--weights" not in parts:
@@ -73,16 +80,29 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(command, tiny, tiny
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
     assert captured.out == "" and line.startswith("error: ") and MISTAKES[command] in line
-    assert list(tmp_path.rglob("*")) == [] and sorted(inputs.iterdir()) == before, "something was written"
+    assert list(tmp_path.rglob("*")) == [] and sorted(inputs.iterdir()) == before, (
+        "something was written"
+    )
 
 
-@pytest.mark.parametrize(("command", "said"), [
-    ("", "COMMAND"), ("fly", "invalid choice: 'fly'"), ("generate", "--weights"),
-    ("demo --prompts a --follow story.txt", "not allowed with argument"), ("demo --scale 65", "from 1 to 64, got '65'"),
-    ("runs list nowhere", "there is no folder 'nowhere'"),
-    *((f"demo --gpu-speeds {speeds}", "expected numbers from 0.001 to 1000 with commas between them")
-      for speeds in ("0.0009,1", "1,1001", "1,nan")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("", "COMMAND"),
+        ("fly", "invalid choice: 'fly'"),
+        ("generate", "--weights"),
+        ("demo --prompts a --follow story.txt", "not allowed with argument"),
+        ("demo --scale 65", "from 1 to 64, got '65'"),
+        ("runs list nowhere", "there is no folder 'nowhere'"),
+        *(
+            (
+                f"demo --gpu-speeds {speeds}",
+                "expected numbers from 0.001 to 1000 with commas between them",
+            )
+            for speeds in ("0.0009,1", "1,1001", "1,nan")
+        ),
+    ],
+)
 def test_values_that_no_option_has_are_explained_by_the_parser(command, said, capsys):
     with pytest.raises(SystemExit) as stop:
         main(command.split())

@@ -1,7 +1,7 @@
 """The commands that measure, merge, compare and draw head profiles, on the embedded toy model.
 
-Files of shares are compared byte by byte, tensor by tensor: shards, an interruption or the order of merging leave no
-trace in them.
+Files of shares are compared byte by byte, tensor by tensor: shards, an interruption or the order of
+merging leave no trace in them.
 """
 
 import json
@@ -54,7 +54,8 @@ def whole(tmp_path_factory) -> Path:
 
 
 def assert_same_shares(a: Path, b: Path) -> None:
-    mine, other = load_file(a), load_file(b)
+    mine = load_file(a)
+    other = load_file(b)
     assert set(mine) == set(other) == {"sums", "counts", "returns"}
     for name, tensor in mine.items():
         assert torch.equal(tensor, other[name]), name
@@ -67,23 +68,34 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_profile_measures_the_demo_model_and_as_jobs_of_a_farm_the_same(run, whole, tmp_path, monkeypatch):
-    farm, out = type("AtTheSameTime", (Farm,), {"parallel": True})(), tmp_path / "new folder" / "farmed.json"
+def test_profile_measures_the_demo_model_and_as_jobs_of_a_farm_the_same(
+    run, whole, tmp_path, monkeypatch
+):
+    farm = type("AtTheSameTime", (Farm,), {"parallel": True})()
+    out = tmp_path / "new folder" / "farmed.json"
     monkeypatch.setattr(profiles, "farm_of", lambda args: farm)
     found = run("profile", out, *DEMO)
     assert_same_shares(out.with_suffix(".safetensors"), whole)
-    assert found["counts"] == {"local": 10, "anchor": 12, "memory": 26} and found["missing_prompts"] == []
+    assert (
+        found["counts"] == {"local": 10, "anchor": 12, "memory": 26}
+        and found["missing_prompts"] == []
+    )
     assert set(found["stability"]) == {"blocks", "steps", "prompts"}
     assert (found["profile"], found["measured"]) == (str(out), str(out.with_suffix(".safetensors")))
     profile = load_profile(whole.with_suffix(".json"))
-    assert (profile.name, profile.families) == ("whole", ("toy_world",)) and profile.counts() == found["counts"]
+    assert (profile.name, profile.families) == (
+        "whole",
+        ("toy_world",),
+    ) and profile.counts() == found["counts"]
     about = {"prompts": 4, "blocks": 4, "steps": 4, "size": "64x64", "rope": "absolute", "seed": 0}
     about["fingerprint"] = inspect_checkpoint(assets.model_path()).fingerprint
     assert about.items() <= profile.measured.items()
     assert HeadShares.load(whole).setup.prompts == word_hash.sample_prompts(4)
 
 
-def test_return_stories_are_added_to_a_measurement_and_name_the_head_that_retrieves(run, whole, tmp_path):
+def test_return_stories_are_added_to_a_measurement_and_name_the_head_that_retrieves(
+    run, whole, tmp_path
+):
     parts = []
     for shard in (1, 2):
         part = tmp_path / f"part{shard}.json"
@@ -97,26 +109,58 @@ def test_return_stories_are_added_to_a_measurement_and_name_the_head_that_retrie
     blank.sums, blank.counts = torch.zeros_like(blank.sums), torch.zeros_like(blank.counts)
     blank.save(parts[1])  # that of another machine, whose prompts are others
     merged = run("profiles", "merge", *parts, "--out", tmp_path / "all.json")
-    assert merged["retrieving"][0] == [4, 3] and merged["counts"] == {"local": 10, "anchor": 12, "memory": 26}
+    assert merged["retrieving"][0] == [4, 3] and merged["counts"] == {
+        "local": 10,
+        "anchor": 12,
+        "memory": 26,
+    }
     profile = load_profile(tmp_path / "all.json")
-    assert torch.tensor(profile.returns, dtype=torch.float64).sub((first + second).mean(dim=0)).abs().max() < 1e-9
+    assert (
+        torch.tensor(profile.returns, dtype=torch.float64)
+        .sub((first + second).mean(dim=0))
+        .abs()
+        .max()
+        < 1e-9
+    )
     assert profile.measured["return_stories"] == 4 and profile.returns[4][3] > 0.5
     (remark,) = remark_on_rule(profile)
     assert "layer 4, head 3 (called anchor; " in remark and "earlier visit" in remark
-    assert not any("layer 4, head 3" in line for line in remark_on_rule(with_rule(profile, "function")))
+    assert not any(
+        "layer 4, head 3" in line for line in remark_on_rule(with_rule(profile, "function"))
+    )
 
 
-def test_a_shard_with_own_prompts_seed_and_positions_is_told_in_text_and_not_mixed_with_another_setup(tmp_path, capsys):
-    (tmp_path / "prompts.txt").write_text("\na red ball in the room\n\n  a pink star  \n", encoding="utf-8")
+def test_a_shard_with_own_prompts_seed_and_positions_is_told_in_text_and_not_mixed_with_another_setup(
+    tmp_path, capsys
+):
+    (tmp_path / "prompts.txt").write_text(
+        "\na red ball in the room\n\n  a pink star  \n", encoding="utf-8"
+    )
     out = tmp_path / "mine.json"
-    command = ["profile", str(out), *DEMO, "--prompts", f"@{tmp_path / 'prompts.txt'}", "--rope", "contiguous"]
+    command = [
+        "profile",
+        str(out),
+        *DEMO,
+        "--prompts",
+        f"@{tmp_path / 'prompts.txt'}",
+        "--rope",
+        "contiguous",
+    ]
     assert main([*command, "--shard", "1/2", "--seed", "7"]) == 0
     text = capsys.readouterr().out
-    parts = ("10 local, 12 anchor, 26 memory", "stable over blocks: local ", "stable over steps", "1 of 2 prompts")
+    parts = (
+        "10 local, 12 anchor, 26 memory",
+        "stable over blocks: local ",
+        "stable over steps",
+        "1 of 2 prompts",
+    )
     assert all(part in text for part in parts)
     assert f"profile  {out}" in text and f"shares   {out.with_suffix('.safetensors')}" in text
     setup = HeadShares.load(out.with_suffix(".safetensors")).setup
-    assert setup.prompts == ("a red ball in the room", "a pink star") and (setup.seed, setup.rope) == (7, "contiguous")
+    assert setup.prompts == ("a red ball in the room", "a pink star") and (
+        setup.seed,
+        setup.rope,
+    ) == (7, "contiguous")
     before = out.with_suffix(".safetensors").read_bytes()
     assert main([*command, "--seed", "1"]) == 2
     assert "mine.safetensors was measured with other settings" in capsys.readouterr().err
@@ -124,8 +168,16 @@ def test_a_shard_with_own_prompts_seed_and_positions_is_told_in_text_and_not_mix
 
 
 def test_any_checkpoint_is_measured_with_precomputed_embeddings(run, tmp_path, tiny):
-    options = "--num-heads 4 --size 96x64 --preset quick --device cpu --dtype fp32 --model-family longlive".split()
-    options += ["--weights", tiny / "model.safetensors", "--embeddings", tiny / "prompts.safetensors"]
+    options = (
+        "--num-heads 4 --size 96x64 --preset quick --device cpu --dtype fp32 --model-family "
+        "longlive"
+    ).split()
+    options += [
+        "--weights",
+        tiny / "model.safetensors",
+        "--embeddings",
+        tiny / "prompts.safetensors",
+    ]
     run("profile", tmp_path / "t.json", *options, "--prompts", "an apple")
     profile = load_profile(tmp_path / "t.json")
     assert profile.counts() == {"local": 3, "anchor": 4, "memory": 9}
@@ -133,16 +185,21 @@ def test_any_checkpoint_is_measured_with_precomputed_embeddings(run, tmp_path, t
 
 
 @pytest.mark.parametrize(("after", "missing"), [(35, [1, 2, 3]), (40, [2, 3])])
-def test_an_interrupted_measurement_goes_on_where_it_stopped(run, tmp_path, monkeypatch, capsys, whole, after, missing):
+def test_an_interrupted_measurement_goes_on_where_it_stopped(
+    run, tmp_path, monkeypatch, capsys, whole, after, missing
+):
     """Control-C in the second prompt, or in its very last step: each tells 20 times where it is."""
-    measure, steps, out = profiles.profile_heads, [], tmp_path / "x.json"
+    measure = profiles.profile_heads
+    steps = []
+    out = tmp_path / "x.json"
 
     def interrupted(*args, on_step, **options):
         def step(block, number, latents):
             steps.append(block)
             if len(steps) == after:
                 at_hand = HeadShares.load(out.with_suffix(".safetensors"))
-                assert len(at_hand.missing_prompts()) == 3  # finished prompts outlive a power cut, too
+                # finished prompts outlive a power cut, too
+                assert len(at_hand.missing_prompts()) == 3
                 raise KeyboardInterrupt
             on_step(block, number, latents)
 
@@ -164,7 +221,8 @@ def test_an_interrupted_measurement_goes_on_where_it_stopped(run, tmp_path, monk
 
 
 def test_show_compare_and_plot_tell_of_profiles(run, whole, tmp_path):
-    mine, sizes = whole.with_suffix(".json"), set()
+    mine = whole.with_suffix(".json")
+    sizes = set()
     shown = run("profiles", "show", "consensus_self_forcing")
     assert len(shown["disputed"]) == 74 and shown["disputed"][0] == [0, 0]
     assert shown["provenance"]["agreement"]["agree"] == 286 and shown["counts"]["memory"] == 162
@@ -172,7 +230,10 @@ def test_show_compare_and_plot_tell_of_profiles(run, whole, tmp_path):
     assert (same["same"], same["heads"], same["agreement"]) == (48, 48, 1.0)
     assert 22 <= other["same"] <= 48, "near the profile that ships"
     assert sum(map(sum, other["confusion"])) == 48 and isinstance(other["remarks"], list)
-    for name, options in {"plain.png": (), "measured.png": ("--measured", whole, "--theme", "light")}.items():
+    for name, options in {
+        "plain.png": (),
+        "measured.png": ("--measured", whole, "--theme", "light"),
+    }.items():
         out = tmp_path / "new folder" / name
         assert run("profiles", "plot", mine, out, *options) == {"picture": str(out)}
         with Image.open(out) as picture:
@@ -180,14 +241,25 @@ def test_show_compare_and_plot_tell_of_profiles(run, whole, tmp_path):
     assert len(sizes) == 2
 
 
-def test_roles_found_by_one_demo_are_used_by_the_next_by_their_rule_and_stay_as_they_were_found(run, tmp_path):
-    folder, runs = tmp_path / "found", tmp_path / "runs"
-    demo = (*"demo --profile auto --scale 1 --device cpu --update-interval 1 --novelty-threshold 2".split(),
-            "--found-profiles", folder, "--runs", runs)  # fmt: skip
+def test_roles_found_by_one_demo_are_used_by_the_next_by_their_rule_and_stay_as_they_were_found(
+    run, tmp_path
+):
+    folder = tmp_path / "found"
+    runs = tmp_path / "runs"
+    demo = (
+        *(
+            "demo --profile auto --scale 1 --device cpu --update-interval 1 --novelty-threshold 2"
+        ).split(),
+        "--found-profiles",
+        folder,
+        "--runs",
+        runs,
+    )
     first = run(*demo, "--seconds", 6, "--rule", "function", "--out", tmp_path / "1")
     (kept,) = folder.iterdir()
     assert kept.stem == inspect_checkpoint(assets.model_path()).fingerprint
-    found, stored = load_profile(kept), kept.read_bytes()
+    found = load_profile(kept)
+    stored = kept.read_bytes()
     assert found.provenance["rule"] == "function" and found.counts()["memory"] == 26
     assert found.roles[4][3] == "memory" and classify(found.shares)[4][3] == "anchor"
     again = run(*demo, "--seconds", 6, "--rule", "function", "--out", tmp_path / "1")

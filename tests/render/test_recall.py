@@ -1,4 +1,6 @@
-"""A render whose story brings scenes back: resumed, changed while it runs, and what its report says."""
+"""A render whose story brings scenes back: resumed, changed while it runs, and what its report
+says.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,7 +15,8 @@ from headforcing.headforcing_core.render.sinks import KeptLatents
 from toy_renders import Render, Told
 
 SECONDS = 7.0
-BALL, CROSS = "a red ball in the teal room", "a yellow cross in the navy room"
+BALL = "a red ball in the teal room"
+CROSS = "a yellow cross in the navy room"
 TOLD = f"0:00 {BALL}\n0:02.3 {CROSS}\n0:05.3 {{}} the red ball again"  # blocks 0, 3 and 7 of 10
 AUTO = replace(CachePolicy(), scenes="auto")
 BACK = f"0:00 {BALL}\n0:02.3 {CROSS}\n0:05.3 {BALL}"
@@ -22,28 +25,51 @@ BACK = f"0:00 {BALL}\n0:02.3 {CROSS}\n0:05.3 {BALL}"
 def test_a_prompt_that_returns_brings_its_scene_back_as_a_tag_does(backbone, tmp_path):
     tagged, plain, overruled, found = (
         Render(backbone, tmp_path, BACK.replace("3 " + BALL, f"3 {tag} {BALL}"), SECONDS, **options)
-        for tag, options in (("[recall 1]", {}), ("", {}), ("[new scene]", {"policy": AUTO}), ("", {"policy": AUTO}))
+        for tag, options in (
+            ("[recall 1]", {}),
+            ("", {}),
+            ("[new scene]", {"policy": AUTO}),
+            ("", {"policy": AUTO}),
+        )
     )
-    assert torch.equal(found.go(), tagged.straight()) and torch.equal(overruled.straight(), plain.straight())
+    assert torch.equal(found.go(), tagged.straight()) and torch.equal(
+        overruled.straight(), plain.straight()
+    )
     (recall,) = found.run.recalls
     assert (recall.block, recall.scene, recall.frames) == (7, 1, (0, 1, 2, 3, 6))
-    assert "recall 1" in describe(found.plan, torch.float32) and "recall" not in describe(plain.plan, torch.float32)
-    longer = Render(backbone, tmp_path, f"{BACK}\n0:06 {BALL}\n0:06.8 {CROSS}\n0:07.5 a new place", 8.5, policy=AUTO)
+    assert "recall 1" in describe(found.plan, torch.float32) and "recall" not in describe(
+        plain.plan, torch.float32
+    )
+    longer = Render(
+        backbone,
+        tmp_path,
+        f"{BACK}\n0:06 {BALL}\n0:06.8 {CROSS}\n0:07.5 a new place",
+        8.5,
+        policy=AUTO,
+    )
     longer.go()
-    assert [recall.scene for recall in longer.run.recalls] == [1, 2], "a prompt said again goes on with its scene"
+    assert [recall.scene for recall in longer.run.recalls] == [1, 2], (
+        "a prompt said again goes on with its scene"
+    )
 
 
-@pytest.mark.parametrize(("first", "then"), [("", "0:02.3 {}\n"), ("0:02.3 {}\n", "")], ids=["more", "fewer"])
+@pytest.mark.parametrize(
+    ("first", "then"), [("", "0:02.3 {}\n"), ("0:02.3 {}\n", "")], ids=["more", "fewer"]
+)
 def test_a_state_of_a_story_with_other_scenes_is_not_used(backbone, tmp_path, caplog, first, then):
     """A prompt that is repeated begins a scene, and changes the key of no block before a recall."""
-    stories = (f"0:00 {BALL}\n{more.format(BALL)}0:05.3 [recall 1] {CROSS}" for more in (first, then))
+    stories = (
+        f"0:00 {BALL}\n{more.format(BALL)}0:05.3 [recall 1] {CROSS}" for more in (first, then)
+    )
     one, other = (Render(backbone, tmp_path, text, SECONDS, state_seconds=1e-9) for text in stories)
     one.go(stop_after=6)
     assert torch.equal(other.go(), other.straight())
     assert other.reused == 6 and "a story whose scenes begin with latent frames" in caplog.text
 
 
-def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_report(backbone, tmp_path):
+def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_report(
+    backbone, tmp_path
+):
     start = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
     render = Render(backbone, tmp_path / "runs", TOLD.format("[recall 1]"), SECONDS, start=start)
 
@@ -52,11 +78,17 @@ def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_rep
         report = run.meter.report(run.events).to_dict()
         return run.events, run.recalls, report, run.seconds_per_block
 
-    latents, steps = render.go(), []
-    first, no_model = told(), SimpleNamespace(backbone=None)
+    latents = render.go()
+    steps = []
+    first = told()
+    no_model = SimpleNamespace(backbone=None)
     assert all(first)
     assert torch.equal(render.go(model=no_model, on_step=lambda *step: steps.append(step)), latents)
-    assert told() == first and render.reused == render.plan.new_blocks and len(steps) == render.plan.blocks
+    assert (
+        told() == first
+        and render.reused == render.plan.new_blocks
+        and len(steps) == render.plan.blocks
+    )
     for lost in ("opening-*", "seconds-*"):  # what only a cache or the render can tell is missing
         next(render.folder.rglob(lost)).unlink()
         with pytest.raises(AttributeError):
@@ -72,19 +104,28 @@ def run(render: Render, story: Story):
 
 RETURN = BACK.replace("3 " + BALL, "3 [recall 1] " + BALL)
 CHANGES = {  # a story, what is told instead of it before block 4, and the method's scenes
-    "another scene comes back": (TOLD.format("[recall]"), TOLD.format("[recall 2]"), CachePolicy(), 2),
+    "another scene comes back": (
+        TOLD.format("[recall]"),
+        TOLD.format("[recall 2]"),
+        CachePolicy(),
+        2,
+    ),
     "a return is told": (BACK.split("\n0:05")[0], BACK, AUTO, 1),
     "a tag is told": (BACK.split("\n0:05")[0], RETURN, replace(AUTO, scenes="tagged"), 1),
 }
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_a_story_changed_while_it_renders_recalls_what_it_would_have_from_the_beginning(backbone, tmp_path, case):
+def test_a_story_changed_while_it_renders_recalls_what_it_would_have_from_the_beginning(
+    backbone, tmp_path, case
+):
     before, after, policy, scene = CHANGES[case]
     story = Told({4: after}, SECONDS)
     latents, result = run(Render(backbone, tmp_path, before, SECONDS, policy=policy), story)
     assert not story.refusals and [recall.scene for recall in result.recalls] == [scene]
-    assert torch.equal(latents, Render(backbone, tmp_path, after, SECONDS, policy=policy).straight())
+    assert torch.equal(
+        latents, Render(backbone, tmp_path, after, SECONDS, policy=policy).straight()
+    )
     assert f"before block 7: recalled scene {scene}: frames" in "\n".join(result.lines())
     assert result.to_dict()["recalls"][0]["scene"] == scene
 
@@ -93,14 +134,20 @@ def test_a_story_changed_while_it_renders_recalls_what_it_would_have_from_the_be
 LIKE = "0:00 red ball\n0:00.8 yellow cross\n0:01.5 [recall] red red cross\n0:06 {} a {} cube"
 REFUSED = {
     "this video began without a [recall]": (TOLD.format(""), TOLD.format("[recall 1]")),
-    "an earlier [recall] would mean another scene": (LIKE.format("", "blue"), LIKE.format("[recache]", "red")),
+    "an earlier [recall] would mean another scene": (
+        LIKE.format("", "blue"),
+        LIKE.format("[recache]", "red"),
+    ),
 }
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_a_change_that_needs_scenes_that_were_not_kept_or_changes_a_recall_is_refused(backbone, tmp_path, why):
+def test_a_change_that_needs_scenes_that_were_not_kept_or_changes_a_recall_is_refused(
+    backbone, tmp_path, why
+):
     before, after = REFUSED[why]
-    story, planned = Told({6: after}, SECONDS), Render(backbone, tmp_path, before, SECONDS)
+    story = Told({6: after}, SECONDS)
+    planned = Render(backbone, tmp_path, before, SECONDS)
     latents, _ = run(planned, story)
     assert len(story.refusals) == 1 and why in story.refusals[0]
     assert torch.equal(latents, planned.straight())

@@ -1,4 +1,6 @@
-"""Videos of several rollouts become pictures as CausVid's do: each rollout is decoded as a video of its own."""
+"""Videos of several rollouts become pictures as CausVid's do: each rollout is decoded as a video of
+its own.
+"""
 
 import json
 from pathlib import Path
@@ -35,9 +37,11 @@ def streamed(decoder: StreamingDecoder, latents: Tensor, frames_per_block: int) 
 
 
 def assembled(codec: FrameCodec, latents: Tensor, layout: Overlap) -> Tensor:
-    """As the authors do it, but for the last rollout, which stays whole: each is decoded from its first frame on, its
-    last `4 * (overlap - 1) + 1` pictures are dropped, and the first of these is what the next one begins with."""
-    video_frames, given = [], latents[:0]
+    """As the authors do it, but for the last rollout, which stays whole: each is decoded from its
+    first frame on, its last `4 * (overlap - 1) + 1` pictures are dropped, and the first of these is
+    what the next one begins with."""
+    video_frames = []
+    given = latents[:0]
     rollouts = layout.rollouts(len(latents) // layout.frames_per_block)
     for number in range(rollouts):
         first = number * layout.stride * layout.frames_per_block
@@ -47,23 +51,35 @@ def assembled(codec: FrameCodec, latents: Tensor, layout: Overlap) -> Tensor:
             assert len(decoded) == video_frames_of(layout.frames)
             kept = len(decoded) - video_frames_of(layout.overlap)
             assert codec.encode is not None
-            given = torch.cat([codec.encode(decoded[kept : kept + 1]), rollout[layout.frames - layout.overlap + 1 :]])
+            given = torch.cat(
+                [
+                    codec.encode(decoded[kept : kept + 1]),
+                    rollout[layout.frames - layout.overlap + 1 :],
+                ]
+            )
             decoded = decoded[:kept]
         video_frames.append(decoded)
     return torch.cat(video_frames)
 
 
-@pytest.mark.parametrize(("overlap", "frames_per_block", "frames"), [(3, 3, 57), (3, 1, 24), (6, 3, 39)])
+@pytest.mark.parametrize(
+    ("overlap", "frames_per_block", "frames"), [(3, 3, 57), (3, 1, 24), (6, 3, 39)]
+)
 @pytest.mark.repeat("wan-3-3", "wan-6-3")
-def test_a_restarting_decoder_joins_the_rollouts_as_the_authors_do(codec, overlap, frames_per_block, frames):
-    layout, latents = Overlap(21, overlap, frames_per_block), noise(frames)
+def test_a_restarting_decoder_joins_the_rollouts_as_the_authors_do(
+    codec, overlap, frames_per_block, frames
+):
+    layout = Overlap(21, overlap, frames_per_block)
+    latents = noise(frames)
     expected = assembled(codec, latents, layout)
     decoder = codec.decoder(layout.restart_frames(frames // frames_per_block))
     found = streamed(decoder, latents, frames_per_block)
     assert found.shape == expected.shape and len(found) == video_frames_of(frames)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     decoder.reset()
-    assert torch.equal(streamed(decoder, latents, frames_per_block), found), "a video after another is like the first"
+    assert torch.equal(streamed(decoder, latents, frames_per_block), found), (
+        "a video after another is like the first"
+    )
 
 
 def test_a_picture_encoded_anew_is_the_last_one_of_its_frames(codec):
@@ -75,33 +91,44 @@ def test_a_picture_encoded_anew_is_the_last_one_of_its_frames(codec):
     assert (first - codec.encode(video_frames[71:72])).abs().max() > 1e-3
 
 
-# ------------------------------------------------------------------------------------------------- the command line
+# -------------------------------------------------------------------------------------------------
+# the command line
 
 
 SMALL = ("--size", "48x32", "--method", "causvid", "--seconds")
 
 
 @pytest.mark.slow
-def test_real_weights_make_a_video_of_several_rollouts_with_the_vaes_encoder(generate, tiny, tmp_path: Path):
-    vae, video = tiny / "wan_2.1_vae.safetensors", tmp_path / "video.mp4"
+def test_real_weights_make_a_video_of_several_rollouts_with_the_vaes_encoder(
+    generate, tiny, tmp_path: Path
+):
+    vae = tiny / "wan_2.1_vae.safetensors"
+    video = tmp_path / "video.mp4"
     _, made = generate(*SMALL, "6", "--vae", vae, "--out", video, prompts="an apple")
     with safe_open(tmp_path / "latents.safetensors", "pt") as file:
         about = json.loads(file.metadata()["head_forcing"])
     assert about == {"video_frames": 96, "restart_frames": [18]}
     codec = load_codec(vae, "cpu", torch.float32)
-    expected, through = assembled(codec, made, Overlap())[:96], codec.new_decoder().decode(made)[:96]
+    expected = assembled(codec, made, Overlap())[:96]
+    through = codec.new_decoder().decode(made)[:96]
     found = torch.from_numpy(decoded(video)).float() / 255
     apart = [(found - other)[72:90].abs().mean() for other in (expected, through)]
-    assert apart[0] < apart[1] / 2 < 0.15  # H.264 of these pictures is coarse, but what lies there is clear
+    # H.264 of these pictures is coarse, but what lies there is clear
+    assert apart[0] < apart[1] / 2 < 0.15
 
 
 def test_without_a_vae_a_single_rollout_is_made_and_more_are_refused_in_one_sentence(generate):
     assert len(generate(*SMALL, "5", prompts="an apple")[1]) == 21
     (line,) = generate(*SMALL, "5.1", prompts="an apple").splitlines()
-    assert line.startswith("error: vae: ") and line.endswith("give --vae, the Wan 2.1 VAE, or make at most 5.06 s")
+    assert line.startswith("error: vae: ") and line.endswith(
+        "give --vae, the Wan 2.1 VAE, or make at most 5.06 s"
+    )
 
 
 def test_a_codec_is_named_by_its_weights(tmp_path: Path):
-    paths = [wan_vae(tmp_path / f"{place}.safetensors", seed=seed) for place, seed in enumerate((2, 2, 3))]
+    paths = [
+        wan_vae(tmp_path / f"{place}.safetensors", seed=seed)
+        for place, seed in enumerate((2, 2, 3))
+    ]
     names = [load_codec(path, "cpu", torch.float32).fingerprint() for path in paths]
     assert names[0] == names[1] != names[2]

@@ -1,4 +1,6 @@
-"""The files of a run folder: stored by a thread, named where damaged, the same for the same contents; others stay."""
+"""The files of a run folder: stored by a thread, named where damaged, the same for the same
+contents; others stay.
+"""
 
 import json
 import os
@@ -32,7 +34,10 @@ def finished(backbone, tmp_path_factory):
     """Two finished renders by name, and their latents."""
     start = Render(backbone, tmp_path_factory.mktemp("runs")).straight()[:6]
     made = {}
-    for name, options in {"found": {"profile": AutoProfile()}, "start": {"start": start, "seconds": 3.0}}.items():
+    for name, options in {
+        "found": {"profile": AutoProfile()},
+        "start": {"start": start, "seconds": 3.0},
+    }.items():
         render = Render(backbone, tmp_path_factory.mktemp("runs"), state_seconds=1e-9, **options)
         made[name] = (render, render.go(), render.folder)
     return made
@@ -73,13 +78,16 @@ def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, 
 
 
 @pytest.mark.parametrize("kind", ["video", "block"])
-def test_looking_at_a_run_names_what_is_damaged_and_changes_nothing(finished, tmp_path, kind, capsys):
+def test_looking_at_a_run_names_what_is_damaged_and_changes_nothing(
+    finished, tmp_path, kind, capsys
+):
     render, latents = copied(finished, "found", tmp_path)
     path = of_kind(render, kind)[-1]
     damage(path, cut=True)
     before = {path.name: path.read_bytes() for path in files(render)}
     assert main(["runs", "list", str(render.folder), "--json"]) == 0
-    listed, shown = json.loads(capsys.readouterr().out), main(["runs", "show", str(render.folder)])
+    listed = json.loads(capsys.readouterr().out)
+    shown = main(["runs", "show", str(render.folder)])
     assert f"{path.name} is damaged" in "".join(capsys.readouterr())
     if kind == "video":
         named = f"{path.parent.name}: {path.name} is damaged; repeating the same render restores it"
@@ -126,13 +134,21 @@ def test_blocks_of_two_renders_are_never_joined(backbone, tmp_path):
     render = Render(backbone, tmp_path, seconds=4.5)
     first = render.go()
     of_kind(render, "block")[2].unlink()
-    usual, render.attention = render.attention, explicit
+    usual = render.attention
+    render.attention = explicit
     render.go(stop_after=4)
     render.attention = usual
     again = render.go()
-    assert render.reused == 4 and len(of_kind(render, "block")) == len(again) // 3 == render.plan.new_blocks
+    assert (
+        render.reused == 4
+        and len(of_kind(render, "block")) == len(again) // 3 == render.plan.new_blocks
+    )
     assert torch.equal(again[:6], first[:6]) and not torch.equal(again[6:], first[6:])
-    assert [line for line in render.problems if "block-00004" in line and "does not continue the block before" in line]
+    assert [
+        line
+        for line in render.problems
+        if "block-00004" in line and "does not continue the block before" in line
+    ]
     (video,) = stored_videos(tmp_path)
     assert torch.equal(video.latents(), again) and video.run.problems == []
 
@@ -154,8 +170,11 @@ def test_of_two_files_that_a_kill_left_the_later_one_counts(backbone, tmp_path):
 
 
 def test_a_state_that_was_stored_after_another_file_of_its_block_is_not_loaded(tmp_path):
-    """Made again, a block has the same key and may be rounded otherwise: the state does not continue it."""
-    key, latents = digest("a block"), torch.zeros(3, 16, 8, 8)
+    """Made again, a block has the same key and may be rounded otherwise: the state does not
+    continue it.
+    """
+    key = digest("a block")
+    latents = torch.zeros(3, 16, 8, 8)
     with RunFolder(tmp_path, digest("a setup"), {}) as folder:
         folder.save_block(0, key, latents, None)
         folder.save_state(0, key, ({"k": latents}, {"block": 1}))
@@ -183,19 +202,26 @@ def setup_of(folder):
     return json.loads(next(folder.glob("run-*")).read_text())["setup"]
 
 
-def test_the_oldest_runs_are_pruned_but_not_one_in_use_also_after_they_were_looked_at_and_were_small(three, tmp_path):
+def test_the_oldest_runs_are_pruned_but_not_one_in_use_also_after_they_were_looked_at_and_were_small(
+    three, tmp_path
+):
     assert thumbnail(stored_videos(tmp_path)[-1], 0, lambda latents: b"a picture") == b"a picture"
     wanted = size(three[1]) + size(three[0])
     done = prune(tmp_path, keep_bytes=size(three[2]) + size(three[0]) + 10)
     assert (done.removed, done.freed, done.stayed) == ([three[1], three[0]], wanted, {})
     with RunFolder(tmp_path, setup_of(three[2]), {}):
         done = prune(tmp_path, keep_bytes=0)
-    assert (done.removed, done.freed, done.stayed) == ([], 0, {three[2].name: "it is being rendered"})
+    assert (done.removed, done.freed, done.stayed) == (
+        [],
+        0,
+        {three[2].name: "it is being rendered"},
+    )
     assert three[2].exists() and not three[1].exists()
 
 
 def test_what_cannot_be_removed_or_is_not_ours_stays_and_is_named(three, tmp_path, monkeypatch):
-    unlink, block = Path.unlink, next(three[1].glob("block-*")).name
+    unlink = Path.unlink
+    block = next(three[1].glob("block-*")).name
     (three[0] / "notes.txt").write_text("mine")
 
     def refuse(self, missing_ok=False):
@@ -205,7 +231,9 @@ def test_what_cannot_be_removed_or_is_not_ours_stays_and_is_named(three, tmp_pat
 
     monkeypatch.setattr(Path, "unlink", refuse)
     done = prune(tmp_path, keep_bytes=0)
-    assert done.removed == [three[2]] and [path.name for path in three[0].iterdir()] == ["notes.txt"]
+    assert done.removed == [three[2]] and [path.name for path in three[0].iterdir()] == [
+        "notes.txt"
+    ]
     assert done.stayed == {
         three[1].name: f"{block} cannot be removed (Read-only file system)",
         three[0].name: "what was ours in it is removed, other files are left",
@@ -241,14 +269,22 @@ def test_what_killed_processes_left_is_removed_by_the_next_run_and_by_prune(thre
     assert done.freed == before and not done.stayed and list(tmp_path.iterdir()) == []
 
 
-def test_a_note_with_the_right_hash_and_other_content_is_named_and_all_others_are_listed(three, tmp_path, capsys):
+def test_a_note_with_the_right_hash_and_other_content_is_named_and_all_others_are_listed(
+    three, tmp_path, capsys
+):
     path = next(three[1].glob("video-*.json"))
     path.unlink()
     path = write_note(three[1], path.stem.rpartition("-")[0], {"keys": []})
     assert main(["runs", "list", str(tmp_path), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert {found["name"].partition("/")[0] for found in listed["runs"]} == {three[0].name, three[2].name}
-    assert len(listed["problems"]) == 1 and f"{path.name} is not a file of a run" in listed["problems"][0]
+    assert {found["name"].partition("/")[0] for found in listed["runs"]} == {
+        three[0].name,
+        three[2].name,
+    }
+    assert (
+        len(listed["problems"]) == 1
+        and f"{path.name} is not a file of a run" in listed["problems"][0]
+    )
 
 
 def stored_blocks(render: Render) -> int:
@@ -260,8 +296,12 @@ class Heard(Listener):
         self.add = lambda block: of_block(block.index)
 
 
-def test_a_listener_hears_of_a_block_and_the_next_one_is_made_while_the_disk_is_busy(backbone, tmp_path, monkeypatch):
-    render, disk_is_free, heard = Render(backbone, tmp_path, seconds=3.0), threading.Event(), []
+def test_a_listener_hears_of_a_block_and_the_next_one_is_made_while_the_disk_is_busy(
+    backbone, tmp_path, monkeypatch
+):
+    render = Render(backbone, tmp_path, seconds=3.0)
+    disk_is_free = threading.Event()
+    heard = []
     save = RunFolder.save_block
 
     def slow(self, *block):
@@ -279,8 +319,11 @@ def test_a_listener_hears_of_a_block_and_the_next_one_is_made_while_the_disk_is_
     assert stored_blocks(render) == len(render.keys) and torch.equal(render.go(), render.straight())
 
 
-def test_a_stored_cache_is_that_of_its_block_though_the_next_one_changes_it_meanwhile(backbone, tmp_path, monkeypatch):
-    render, save = Render(backbone, tmp_path, seconds=3.0, state_seconds=1e-9), RunFolder.save_state
+def test_a_stored_cache_is_that_of_its_block_though_the_next_one_changes_it_meanwhile(
+    backbone, tmp_path, monkeypatch
+):
+    render = Render(backbone, tmp_path, seconds=3.0, state_seconds=1e-9)
+    save = RunFolder.save_state
     changed = threading.Event()
 
     def late(self, index, key, state):

@@ -1,4 +1,6 @@
-"""One video on several GPUs, with processes on a CPU in their place: refused, begun, killed, interrupted, continued."""
+"""One video on several GPUs, with processes on a CPU in their place: refused, begun, killed,
+interrupted, continued.
+"""
 
 import json
 import multiprocessing
@@ -31,7 +33,9 @@ SECONDS = 6  # 9 blocks
 MODULE = "headforcing.headforcing_core"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 SMALL = "--device cpu --json --scale 1 --sigmas 1,0.5 --update-interval 1".split()
-linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+linux = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="looks for processes in /proc"
+)
 
 
 def demo(*options: object) -> list[str]:
@@ -43,8 +47,15 @@ def rank_pids() -> dict[int, int]:
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            variables = dict(line.split("=", 1) for line in (folder / "environ").read_text().split("\0") if "=" in line)
-            if variables.get("STARTED_BY") == str(os.getpid()) and "TORCHELASTIC_RUN_ID" in variables:
+            variables = dict(
+                line.split("=", 1)
+                for line in (folder / "environ").read_text().split("\0")
+                if "=" in line
+            )
+            if (
+                variables.get("STARTED_BY") == str(os.getpid())
+                and "TORCHELASTIC_RUN_ID" in variables
+            ):
                 found[int(variables["RANK"])] = int(folder.name)
     return found
 
@@ -71,7 +82,9 @@ def decisions(found: dict) -> list[dict]:
 def alone(tmp_path_factory) -> dict:
     """The video of one process."""
     folder = tmp_path_factory.mktemp("alone")
-    command = demo("--seconds", SECONDS, "--out", folder, "--latents", folder / "latents.safetensors")
+    command = demo(
+        "--seconds", SECONDS, "--out", folder, "--latents", folder / "latents.safetensors"
+    )
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return {**json.loads(done.stdout), "made": load_file(folder / "latents.safetensors")["latents"]}
@@ -84,8 +97,12 @@ def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_killed(alone, tm
     seed = random.randrange(10**6)
     sys.stdout.write(f"seed {seed}\n")
     chooser = random.Random(seed)
-    runs, latents, after = tmp_path / "runs", tmp_path / "latents.safetensors", chooser.randint(1, 4)
-    process = begun("--gpus", 2, "--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs)
+    runs = tmp_path / "runs"
+    latents = tmp_path / "latents.safetensors"
+    after = chooser.randint(1, 4)
+    process = begun(
+        "--gpus", 2, "--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs
+    )
     wait_for(lambda: len(list(runs.glob("*/block-*"))) >= after, process)
     time.sleep(chooser.uniform(0, 0.3))
     os.kill(rank_pids()[chooser.randint(0, 1)], signal.SIGKILL)
@@ -105,21 +122,42 @@ def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_killed(alone, tm
 
 
 @pytest.mark.slow
-def test_three_unequal_ranks_of_another_torchrun_make_the_video_of_one_and_print_it_once(alone, tmp_path):
-    """The second has twice the speed of the others: more heads and half of each frame, but a third of the weights."""
+def test_three_unequal_ranks_of_another_torchrun_make_the_video_of_one_and_print_it_once(
+    alone, tmp_path
+):
+    """The second has twice the speed of the others: more heads and half of each frame, but a third
+    of the weights.
+    """
     latents = tmp_path / "latents.safetensors"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
-    options = ["--gpu-speeds", "1,2,1", "--shard-weights", "--seconds", 3, "--out", tmp_path, "--latents", latents]
+    options = [
+        "--gpu-speeds",
+        "1,2,1",
+        "--shard-weights",
+        "--seconds",
+        3,
+        "--out",
+        tmp_path,
+        "--latents",
+        latents,
+    ]
     done = subprocess.run(
-        [*torchrun, *demo(*options)[1:]], env=ENVIRONMENT, capture_output=True, text=True, timeout=240
+        [*torchrun, *demo(*options)[1:]],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=240,
     )
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     found = json.loads(done.stdout)
     heads = [sum(map(len, rank["heads"])) for rank in found["ranks"]["ranks"]]
     assert sum(heads) == 48 and heads[1] > 1.5 * heads[0] and heads[1] > 1.5 * heads[2]
-    assert all(rank["weight_bytes"] <= 0.4 * alone["needs"]["weights"] for rank in found["ranks"]["ranks"])
+    assert all(
+        rank["weight_bytes"] <= 0.4 * alone["needs"]["weights"] for rank in found["ranks"]["ranks"]
+    )
     made = load_file(latents)["latents"]
-    assert len(made) >= 12 and (made - alone["made"][: len(made)]).abs().max() <= 5e-4  # sums in another order
+    # sums in another order
+    assert len(made) >= 12 and (made - alone["made"][: len(made)]).abs().max() <= 5e-4
     assert decisions(found) == decisions(alone)[: len(decisions(found))] and decisions(found)
 
 
@@ -134,8 +172,14 @@ def test_a_rank_that_does_not_answer_is_lost_after_the_time_that_was_asked_for(m
     handler = signal.getsignal(signal.SIGINT)
     with socket.socket() as free:
         free.bind(("localhost", 0))
-        variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1])}
-    other = multiprocessing.get_context("fork").Process(target=stopped_rank, args=({**variables, "RANK": "1"},))
+        variables = {
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(free.getsockname()[1]),
+        }
+    other = multiprocessing.get_context("fork").Process(
+        target=stopped_rank, args=({**variables, "RANK": "1"},)
+    )
     other.start()
     for name, value in {**variables, "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
@@ -155,7 +199,8 @@ def test_a_rank_that_does_not_answer_is_lost_after_the_time_that_was_asked_for(m
 @linux
 @pytest.mark.slow
 def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, tmp_path, capsys):
-    runs, latents = tmp_path / "runs", tmp_path / "latents.safetensors"
+    runs = tmp_path / "runs"
+    latents = tmp_path / "latents.safetensors"
     process = begun("--gpus", 2, "--seconds", 120, "--out", tmp_path, "--runs", runs)
     wait_for(lambda: len(list(runs.glob("*/block-*"))) >= 2, process)
     while process.poll() is None:  # another Ctrl-C changes nothing
@@ -168,7 +213,9 @@ def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, t
     options = ["--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs]
     assert main(["demo", *SMALL, *map(str, options)]) == 0
     assert json.loads(capsys.readouterr().out)["reused_blocks"] >= 2
-    assert (load_file(latents)["latents"] - alone["made"]).abs().max() <= 1e-5, "blocks of two, then of one"
+    assert (load_file(latents)["latents"] - alone["made"]).abs().max() <= 1e-5, (
+        "blocks of two, then of one"
+    )
 
 
 @linux
@@ -193,33 +240,53 @@ WRONG = {  # options of a demo, and what is said of them
     "--gpus 2 --rank-timeout 1": "--rank-timeout must be from 5 to 86400 seconds, got 1",
     "--gpus 2 --device mps": "--device must be cuda or cpu, got mps",
     "--gpus 3 --device cuda": "this machine has 2 GPUs, got --gpus 3",
-    "--gpus 2 --device cuda": "which this PyTorch is built without, as on Windows; use --vae-device",
+    "--gpus 2 --device cuda": (
+        "which this PyTorch is built without, as on Windows; use --vae-device"
+    ),
     "--gpus 2 --cuda-graph": "--cuda-graph is not possible on several GPUs",
     "--gpus 2 --follow story.txt": "--follow is not possible on several GPUs",
     "--gpus 2 --shard-weights --compile": "--compile with --shard-weights",
-    "--gpus 7": "7 GPUs leave one without a head", "--gpus 2 --method rolling_forcing": "has a cache of its own",
+    "--gpus 7": "7 GPUs leave one without a head",
+    "--gpus 2 --method rolling_forcing": "has a cache of its own",
     "--gpus 2 --profile auto --found-profiles {tmp}": "head roles cannot be found on several GPUs",
     "--gpus 2 --prompts @missing.txt": "missing.txt",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("options", WRONG)
-def test_what_cannot_be_done_is_refused_before_anything_starts(options, capsys, monkeypatch, tmp_path):
+def test_what_cannot_be_done_is_refused_before_anything_starts(
+    options, capsys, monkeypatch, tmp_path
+):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(several, "start", lambda *_: pytest.fail("ranks were started"))
-    words = ["demo", "--device", "cpu", "--out", str(tmp_path), *options.format(tmp=tmp_path).split()]
+    words = [
+        "demo",
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path),
+        *options.format(tmp=tmp_path).split(),
+    ]
     assert main(words) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert WRONG[options] in said
 
 
 def test_ranks_of_another_torchrun_must_be_as_many_as_asked_for(capsys, monkeypatch, tmp_path):
-    for name, value in (("TORCHELASTIC_RUN_ID", "mine"), ("WORLD_SIZE", "4"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+    for name, value in (
+        ("TORCHELASTIC_RUN_ID", "mine"),
+        ("WORLD_SIZE", "4"),
+        ("RANK", "0"),
+        ("LOCAL_RANK", "0"),
+    ):
         monkeypatch.setenv(name, value)
     assert main(["demo", "--out", str(tmp_path), "--gpus", "2", "--device", "cpu"]) == 2
-    assert capsys.readouterr().err == "rank 0: error: torchrun has started 4 ranks, got --gpus 2; leave it out\n"
+    assert (
+        capsys.readouterr().err
+        == "rank 0: error: torchrun has started 4 ranks, got --gpus 2; leave it out\n"
+    )
 
 
 def planned(peers, options=()):
@@ -232,7 +299,8 @@ def planned(peers, options=()):
 def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(monkeypatch):
     source = Source.of(planned(ThreadPeers(1, 2, Meeting(2)), ["--shard-weights"]))
     plan = source.request.plan()
-    needs, alone = source.check_needs(plan, None), replace(source.machine, peers=None)
+    needs = source.check_needs(plan, None)
+    alone = replace(source.machine, peers=None)
     whole = replace(source, machine=alone).check_needs(plan, None)
     assert needs.cache + check_rank_memory(
         whole, plan, ThreadPeers(0, 2, Meeting(2)), sharded=False, room=None
@@ -240,8 +308,12 @@ def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(mon
     assert needs.weights < whole.weights and needs.activations == whole.activations // 2
     fast = ThreadPeers(1, 2, Meeting(2))
     fast.speeds = (1.0, 3.0)
-    assert check_rank_memory(whole, plan, fast, sharded=False, room=None).activations == whole.activations * 3 // 4
-    monkeypatch.setattr(source_command, "room_on", lambda device: 2 * needs.memory - 1)  # of both on one CPU
+    assert (
+        check_rank_memory(whole, plan, fast, sharded=False, room=None).activations
+        == whole.activations * 3 // 4
+    )
+    # of both on one CPU
+    monkeypatch.setattr(source_command, "room_on", lambda device: 2 * needs.memory - 1)
     monkeypatch.setattr(Source, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     with pytest.raises(HeadForcingError, match="rank 1 of 2: not enough memory"):
         render_command.follow(planned(source.machine.peers, ["--shard-weights"]))
@@ -252,7 +324,9 @@ def test_ranks_with_other_settings_are_refused():
         source = Source.of(planned(peers, ["--seed", str(peers.rank // 2)]))
         check_ranks(source.job(source.request.plan(), source.encode()), peers)
 
-    with pytest.raises(HeadForcingError, match=r"rank 2 of 3 has another plan than rank 0 \(\w+, not \w+\)"):
+    with pytest.raises(
+        HeadForcingError, match=r"rank 2 of 3 has another plan than rank 0 \(\w+, not \w+\)"
+    ):
         together(3, rank)
 
 
@@ -261,5 +335,7 @@ def test_speeds_that_leave_a_rank_without_work_are_refused_before_anything_is_en
     peers.speeds = (1.0, 99.0)
     for step in ("check_needs", "with_start", "encode", "load"):
         monkeypatch.setattr(Source, step, lambda *_, **__: pytest.fail("something was prepared"))
-    with pytest.raises(HeadForcingError, match="--gpu-speeds 1,99 leave one GPU without a part of the frame"):
+    with pytest.raises(
+        HeadForcingError, match="--gpu-speeds 1,99 leave one GPU without a part of the frame"
+    ):
         render_command.follow(planned(peers))

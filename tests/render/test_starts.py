@@ -1,4 +1,6 @@
-"""Videos that begin with an image or with a part of another video, and pictures that scenes hold."""
+"""Videos that begin with an image or with a part of another video, and pictures that scenes
+hold.
+"""
 
 import json
 from functools import partial
@@ -47,9 +49,16 @@ def begin(generate, tiny: Path):
     return partial(generate, "--vae", tiny / VAE, "--seconds", "1.5")
 
 
-def test_an_image_becomes_the_first_frame_and_its_clean_pass_begins_the_cache(begin, tiny, files, tmp_path):
-    result, latents = begin(*FRAMEWISE, "--start-image", files / "cat.png", "--out", tmp_path / "a.mp4")
-    assert result["start"] == "the image cat.png, 130x70 fitted to 96x64" and result["video_frames"] == 1 + 24
+def test_an_image_becomes_the_first_frame_and_its_clean_pass_begins_the_cache(
+    begin, tiny, files, tmp_path
+):
+    result, latents = begin(
+        *FRAMEWISE, "--start-image", files / "cat.png", "--out", tmp_path / "a.mp4"
+    )
+    assert (
+        result["start"] == "the image cat.png, 130x70 fitted to 96x64"
+        and result["video_frames"] == 1 + 24
+    )
     codec = load_codec(tiny / VAE, torch.device("cpu"), torch.float32)
     first = codec.encode_video(fit(read_image(files / "cat.png")[None], 96, 64))
     assert len(latents) == 1 + 6 and torch.equal(latents[:1], first)
@@ -59,7 +68,9 @@ def test_an_image_becomes_the_first_frame_and_its_clean_pass_begins_the_cache(be
     assert torch.equal(same, latents)
 
 
-def test_a_render_that_begins_with_an_image_is_resumed_and_extended(begin, files, tmp_path, monkeypatch):
+def test_a_render_that_begins_with_an_image_is_resumed_and_extended(
+    begin, files, tmp_path, monkeypatch
+):
     """Also where another device encodes the image slightly otherwise."""
     runs = (*FRAMEWISE, "--runs", tmp_path / "runs", "--start-image")
     _, whole = begin(*runs, files / "cat.png", "--seconds", "2")
@@ -76,17 +87,24 @@ def test_a_render_that_begins_with_an_image_is_resumed_and_extended(begin, files
 
 def test_a_video_goes_on_from_a_part_of_another_one(begin, tiny, files):
     result, last = begin("--start-video", files / "clip.mp4")
-    assert result["start"].startswith("the last 2.06 of 2.50 s of clip.mp4, 33 video frames at 16 a second")
+    assert result["start"].startswith(
+        "the last 2.06 of 2.50 s of clip.mp4, 33 video frames at 16 a second"
+    )
     assert len(last) == 9 + 6
     codec = load_codec(tiny / VAE, torch.device("cpu"), torch.float32)
     part = Start(*read_section(files / "clip.mp4", (96, 64), 4.0, "last", 3))
     assert torch.equal(last[:9], codec.encode_video(part.video_frames))
-    _, first = begin("--start-video", files / "clip.mp4", "--start-part", "first", "--start-seconds", "1")
+    _, first = begin(
+        "--start-video", files / "clip.mp4", "--start-part", "first", "--start-seconds", "1"
+    )
     assert len(first) == 3 + 6 and not torch.equal(first[:3], last[:3])
 
 
 def test_the_demo_model_goes_on_from_a_video(files, tmp_path, capsys):
-    command = f"demo --seconds 1 --scale 1 --device cpu --json --sigmas 1 --out {tmp_path} --start-seconds 1.4".split()
+    command = (
+        f"demo --seconds 1 --scale 1 --device cpu --json --sigmas 1 --out {tmp_path} "
+        "--start-seconds 1.4"
+    ).split()
     assert main([*command, "--start-video", str(files / "clip.mp4")]) == 0
     assert json.loads(capsys.readouterr().out)["video_frames"] == 21 + 16
 
@@ -94,37 +112,56 @@ def test_the_demo_model_goes_on_from_a_video(files, tmp_path, capsys):
 def test_an_image_is_shown_for_as_many_latent_frames_as_the_method_was_trained_with():
     picture = torch.rand(32, 48, 3)
     for method, family, frames in (
-        ("self_gradient_forcing", "self_gradient_forcing", 3), ("longlive2", "longlive2", 1),
+        ("self_gradient_forcing", "self_gradient_forcing", 3),
+        ("longlive2", "longlive2", 1),
         ("self_gradient_forcing_framewise", "self_gradient_forcing_framewise", 1),
-    ):  # fmt: skip
+    ):
         options = RenderOptions(method=method, model_family=family)
         assert image_frames(options.cache_policy, options.schedule, family, "") == frames
         start = Start.image(picture, (48, 32), "a picture", frames)
         assert start.frames == frames and torch.equal(start.video_frames[-1], picture)
 
 
-# ------------------------------------------------------------------------------------------- pictures of scenes
+# -------------------------------------------------------------------------------------------
+# pictures of scenes
 
 
-HERO, CROSS = "a red ball in the teal room", "a yellow cross in the navy room"
+HERO = "a red ball in the teal room"
+CROSS = "a yellow cross in the navy room"
 TOLD = f"0:00 {HERO}\n0:02.3 @hall {CROSS}\n0:04.5 {HERO} again"  # blocks 0, 3 and 6 of 9
 
 
 def test_a_picture_named_while_the_video_is_made_is_held_as_from_the_beginning(backbone, tmp_path):
-    text, kept = TOLD.replace(f"{HERO} again", "the @hero and the @hall"), KeptLatents()
-    story, render = Told({4: text}, 6.0, PICTURES), Render(backbone, tmp_path, TOLD, 6.0, pictures=PICTURES)
+    text = TOLD.replace(f"{HERO} again", "the @hero and the @hall")
+    kept = KeptLatents()
+    story = Told({4: text}, 6.0, PICTURES)
+    render = Render(backbone, tmp_path, TOLD, 6.0, pictures=PICTURES)
     make_video(render.job, render.model(), Place(), [kept, LiveEdits(story)])
     assert not story.refusals
     straight = Render(backbone, tmp_path, text, 6.0, pictures=PICTURES).straight()
     assert torch.equal(torch.cat(kept.blocks), straight)
 
 
-@pytest.mark.parametrize(("options", "why"), [
-    ({"policy": method_policy("longlive")}, "prompt 2 names @hall, and with this method a scene holds no pictures"),
-    ({"text": "@a @b @c @d", "pictures": {name: picture(1) for name in "abcd"}}, "prompt 1 names .* holds 3 pictures"),
-    ({"profile": AutoProfile()}, "no prompt switch or picture may change the cache, got a picture in block 3"),
-])  # fmt: skip
-def test_what_cannot_hold_pictures_says_so_before_anything_is_made(backbone, tmp_path, options, why):
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (
+            {"policy": method_policy("longlive")},
+            "prompt 2 names @hall, and with this method a scene holds no pictures",
+        ),
+        (
+            {"text": "@a @b @c @d", "pictures": {name: picture(1) for name in "abcd"}},
+            "prompt 1 names .* holds 3 pictures",
+        ),
+        (
+            {"profile": AutoProfile()},
+            "no prompt switch or picture may change the cache, got a picture in block 3",
+        ),
+    ],
+)
+def test_what_cannot_hold_pictures_says_so_before_anything_is_made(
+    backbone, tmp_path, options, why
+):
     with pytest.raises(HeadForcingError, match=why):
         Render(
             backbone, tmp_path, **{"text": TOLD, "seconds": 6.0, "pictures": PICTURES, **options}
@@ -142,8 +179,23 @@ def demo(tmp_path, capsys):
 
     def run(story, *more):
         out = tmp_path / "latents.safetensors"
-        told = ("--prompts", story, "--seconds", "2.2", "--out", tmp_path / "out", "--latents", out, "--json")
-        assert main(["demo", *map(str, told), "--runs", str(tmp_path / "runs"), *SMALL, *map(str, more)]) == 0
+        told = (
+            "--prompts",
+            story,
+            "--seconds",
+            "2.2",
+            "--out",
+            tmp_path / "out",
+            "--latents",
+            out,
+            "--json",
+        )
+        assert (
+            main(
+                ["demo", *map(str, told), "--runs", str(tmp_path / "runs"), *SMALL, *map(str, more)]
+            )
+            == 0
+        )
         return json.loads(capsys.readouterr().out), load_file(out)["latents"]
 
     return run
@@ -154,9 +206,27 @@ def test_a_picture_of_the_command_line_is_held_and_named_in_the_report(demo, tmp
     reference = ("--reference", f"hall={tmp_path / 'hall.png'}")
     _, plain = demo(story.replace("@Hall", "Hall"))
     result, shown = demo(story, *reference)
-    assert result["reused_blocks"] == 2 and not torch.equal(shown, plain) and torch.equal(shown[:6], plain[:6])
+    assert (
+        result["reused_blocks"] == 2
+        and not torch.equal(shown, plain)
+        and torch.equal(shown[:6], plain[:6])
+    )
     Image.open(tmp_path / "hero.png").save(tmp_path / "hall.png")
     other, changed = demo(story, *reference)
-    assert other["reused_blocks"] == 2 and not torch.equal(changed, shown), "the file's contents count, not its name"
-    main(["demo", "--prompts", story, "--seconds", "1.5", "--out", str(tmp_path / "out"), *SMALL, *map(str, reference)])
+    assert other["reused_blocks"] == 2 and not torch.equal(changed, shown), (
+        "the file's contents count, not its name"
+    )
+    main(
+        [
+            "demo",
+            "--prompts",
+            story,
+            "--seconds",
+            "1.5",
+            "--out",
+            str(tmp_path / "out"),
+            *SMALL,
+            *map(str, reference),
+        ]
+    )
     assert "picture @hall: held in prompts 2" in capsys.readouterr().out

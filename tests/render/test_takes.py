@@ -1,4 +1,6 @@
-"""Takes: a seed before a prompt re-rolls the video from there on, in the run folder that holds all takes."""
+"""Takes: a seed before a prompt re-rolls the video from there on, in the run folder that holds all
+takes.
+"""
 
 import json
 
@@ -26,17 +28,26 @@ SIX = ("a red ball", "a blue cube", "a pink star", "a yellow ring", "a green con
 
 def story(**tags):
     """Six scenes of two blocks, with tags such as `scene_4="[seed 7]"`."""
-    return "\n".join(f"{1.5 * n}s {tags.get(f'scene_{n + 1}', '')} {text}" for n, text in enumerate(SIX))
+    return "\n".join(
+        f"{1.5 * n}s {tags.get(f'scene_{n + 1}', '')} {text}" for n, text in enumerate(SIX)
+    )
 
 
 def six(backbone, folder, **tags):
     return Render(backbone, folder, story(**tags), seed=3)
 
 
-def test_a_seed_holds_until_the_next_one_and_on_the_first_prompt_it_is_that_of_the_render(backbone, tmp_path):
-    plain, rolled = six(backbone, tmp_path), six(backbone, tmp_path, scene_3="[seed 7]", scene_5="[seed 3]")
+def test_a_seed_holds_until_the_next_one_and_on_the_first_prompt_it_is_that_of_the_render(
+    backbone, tmp_path
+):
+    plain = six(backbone, tmp_path)
+    rolled = six(backbone, tmp_path, scene_3="[seed 7]", scene_5="[seed 3]")
     assert [row.seed for row in rolled.plan.rows] == [3] * 4 + [7] * 4 + [3] * 5
-    assert six(backbone, tmp_path, scene_1="[seed 3]", scene_4="[seed 3]").keys == plain.keys != rolled.keys
+    assert (
+        six(backbone, tmp_path, scene_1="[seed 3]", scene_4="[seed 3]").keys
+        == plain.keys
+        != rolled.keys
+    )
     take = Render(backbone, tmp_path, story(scene_4="[seed 7]"), start=torch.zeros(6, 16, 8, 8))
     assert [row.seed for row in take.plan.rows] == [3] * (2 + 6) + [7] * 6
     rolled = six(backbone, tmp_path, scene_1="[seed 7]")
@@ -51,23 +62,42 @@ def numbers(folder):
     return {video.name: video.take.number for video in stored_videos(folder)}
 
 
-def test_takes_of_a_story_are_numbered_as_they_were_begun_whatever_is_rendered_again(backbone, tmp_path):
-    """Seed and length make no other story, though a run folder of its own; another first prompt does."""
+def test_takes_of_a_story_are_numbered_as_they_were_begun_whatever_is_rendered_again(
+    backbone, tmp_path
+):
+    """Seed and length make no other story, though a run folder of its own; another first prompt
+    does.
+    """
     takes = [six(backbone, tmp_path), six(backbone, tmp_path, scene_6="[seed 7]")]
-    takes += [Render(backbone, tmp_path, story(), seed=4), Render(backbone, tmp_path, story(), seed=5, seconds=3.0)]
+    takes += [
+        Render(backbone, tmp_path, story(), seed=4),
+        Render(backbone, tmp_path, story(), seed=5, seconds=3.0),
+    ]
     names = [f"{take.setup[:16]}/{take.keys[-1][:16]}" for take in takes]
     for take in takes[:3]:
         take.go(stop_after=1)
     begun = {video.take.number: video.take.begun for video in stored_videos(tmp_path)}
-    for take in (takes[1], takes[0], takes[3], takes[2], other := Render(backbone, tmp_path, "a white disc", seed=3)):
+    for take in (
+        takes[1],
+        takes[0],
+        takes[3],
+        takes[2],
+        other := Render(backbone, tmp_path, "a white disc", seed=3),
+    ):
         take.go(stop_after=1)
     expected = {name: number for number, name in enumerate(names, 1)}
     assert numbers(tmp_path) == expected | {f"{other.setup[:16]}/{other.keys[-1][:16]}": 1}
-    after = {video.take.number: video.take.begun for video in stored_videos(tmp_path) if video.name in names}
+    after = {
+        video.take.number: video.take.begun
+        for video in stored_videos(tmp_path)
+        if video.name in names
+    }
     assert begun.items() <= after.items() and after[4] > 1e9
     next(tmp_path.glob(f"*/video-{takes[0].keys[-1][:16]}-*")).unlink()
     six(backbone, tmp_path, scene_6="[seed 10]").go(stop_after=1)
-    assert sorted(numbers(tmp_path).values()) == [1, 2, 3, 4, 5], "no take gets the number of another that is there"
+    assert sorted(numbers(tmp_path).values()) == [1, 2, 3, 4, 5], (
+        "no take gets the number of another that is there"
+    )
 
 
 def test_takes_of_a_workflow_are_numbered_among_themselves_and_keep_their_numbers(tmp_path):
@@ -100,7 +130,13 @@ def test_the_command_line_lists_takes(backbone, tmp_path, capsys):
     assert lines[1].endswith("  a red ball / [seed 7] a yellow ring")
     assert main(["runs", "takes", str(tmp_path), "--json"]) == 0
     newest, _ = json.loads(capsys.readouterr().out)["takes"]
-    expected = {"take": 2, "name": name, "finished": 8, "blocks": 13, "seeds": [None, None, None, 7, None, None]}
+    expected = {
+        "take": 2,
+        "name": name,
+        "finished": 8,
+        "blocks": 13,
+        "seeds": [None, None, None, 7, None, None],
+    }
     assert newest.items() >= (expected | {"prompts": list(SIX)}).items()
     (empty := tmp_path / "empty").mkdir()
     assert main(["runs", "takes", str(empty)]) == 0 and "no runs" in capsys.readouterr().out
@@ -112,12 +148,23 @@ def test_one_video_is_found_by_its_name_and_by_nothing_else(backbone, tmp_path):
     found = find_video(tmp_path, video.name)
     assert (found.name, found.keys, found.take) == (video.name, video.keys, video.take)
     folder, key = video.name.split("/")
-    for name in ("", key, folder, f"{folder}/", f"../{tmp_path.name}/{video.name}", f"./{video.name}", f"{key}/{key}"):
+    for name in (
+        "",
+        key,
+        folder,
+        f"{folder}/",
+        f"../{tmp_path.name}/{video.name}",
+        f"./{video.name}",
+        f"{key}/{key}",
+    ):
         assert find_video(tmp_path, name) is None
 
 
-def test_pictures_are_made_once_kept_in_the_run_folder_and_made_again_where_damaged(backbone, tmp_path):
-    rolled, drawn = six(backbone, tmp_path, scene_4="[seed 7]"), []
+def test_pictures_are_made_once_kept_in_the_run_folder_and_made_again_where_damaged(
+    backbone, tmp_path
+):
+    rolled = six(backbone, tmp_path, scene_4="[seed 7]")
+    drawn = []
 
     def draw(latents):
         drawn.append(tuple(latents.shape))
@@ -128,19 +175,26 @@ def test_pictures_are_made_once_kept_in_the_run_folder_and_made_again_where_dama
     second, first = stored_videos(tmp_path)
     assert (pictured_blocks(first), pictured_blocks(second)) == ([0, 3, 6, 9, 12], [0, 3, 6])
     pictures = [thumbnail(first, number, draw) for number in range(5)]
-    assert pictures == [b"a picture of %d" % number for number in (1, 2, 3, 4, 5)] and set(drawn) == {(16, 8, 8)}
+    assert pictures == [b"a picture of %d" % number for number in (1, 2, 3, 4, 5)] and set(
+        drawn
+    ) == {(16, 8, 8)}
     shared = [thumbnail(second, number, draw) for number in (-1, 0, 1, 2, 3)]
-    assert shared == [None, *pictures[:2], b"a picture of 6", None], "two of the blocks that both have"
+    assert shared == [None, *pictures[:2], b"a picture of 6", None], (
+        "two of the blocks that both have"
+    )
     next(first.folder.glob(f"thumbnail-{first.keys[0][:16]}-*.jpg")).write_bytes(b"something else")
     assert thumbnail(first, 0, draw) == b"a picture of 7" == thumbnail(second, 0, draw)
     assert prune(tmp_path, 0).removed == [first.folder], "thumbnails go with their folder"
 
 
 def test_a_take_that_is_removed_leaves_every_block_of_the_others(backbone, tmp_path):
-    first, second = six(backbone, tmp_path), six(backbone, tmp_path, scene_4="[seed 7]")
-    shared, expected = first.plan.timeline.segments[3].start_block, first.go()
+    first = six(backbone, tmp_path)
+    second = six(backbone, tmp_path, scene_4="[seed 7]")
+    shared = first.plan.timeline.segments[3].start_block
+    expected = first.go()
     second.go()
-    folder, key = tmp_path / first.setup[:16], first.keys[-1]
+    folder = tmp_path / first.setup[:16]
+    key = first.keys[-1]
     write_label(folder, key, title="the red one", starred=True)
     write_label(folder, key, file="video/red_00001_.mp4")
     rolled, plain = takes = stored_videos(tmp_path)
@@ -155,12 +209,17 @@ def test_a_take_that_is_removed_leaves_every_block_of_the_others(backbone, tmp_p
     unlock(held)
     assert remove_take(rolled) == sizes[0][1]
     (left,) = stored_videos(tmp_path)
-    assert (left.name, left.finished, read_label(folder, key)) == (plain.name, first.plan.new_blocks, written)
+    assert (left.name, left.finished, read_label(folder, key)) == (
+        plain.name,
+        first.plan.new_blocks,
+        written,
+    )
     assert torch.equal(first.go(), expected) and first.reused == first.plan.new_blocks
     second.go(stop_after=shared)
     assert second.reused == shared, "the blocks that both had"
 
-    half, note = stored_videos(tmp_path)[0], next(folder.glob(f"video-{key[:16]}-*"))
+    half = stored_videos(tmp_path)[0]
+    note = next(folder.glob(f"video-{key[:16]}-*"))
     assert half.name == rolled.name
     note.write_bytes(b"{}")
     with pytest.raises(HeadForcingError, match="until then no take"):

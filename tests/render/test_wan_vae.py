@@ -1,4 +1,6 @@
-"""The decoders of Wan: streaming against a whole video at once by diffusers or as published; their memory and files."""
+"""The decoders of Wan: streaming against a whole video at once by diffusers or as published; their
+memory and files.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch.nn import functional as F
 
-FRAMES, HEIGHT, WIDTH = 10, 3, 5
+FRAMES = 10
+HEIGHT = 3
+WIDTH = 5
 CHUNKINGS = [10], [1] * 10, [1, 2, 3, 3, 1]
 
 
@@ -38,13 +42,18 @@ def latents() -> Tensor:
 
 @pytest.fixture(scope="module")
 def library(vae_path) -> tuple[Any, Tensor, Tensor]:
-    """diffusers' VAE with every tensor of the file in its place, and mean and standard deviation of its latents."""
+    """diffusers' VAE with every tensor of the file in its place, and mean and standard deviation of
+    its latents.
+    """
     diffusers = pytest.importorskip("diffusers")
     from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
 
     network = diffusers.AutoencoderKLWan(base_dim=8).eval()
     network.load_state_dict(convert_wan_vae_to_diffusers(load_file(vae_path)))
-    mean, std = (torch.tensor(network.config[f"latents_{name}"]).view(-1, 1, 1, 1) for name in ("mean", "std"))
+    mean, std = (
+        torch.tensor(network.config[f"latents_{name}"]).view(-1, 1, 1, 1)
+        for name in ("mean", "std")
+    )
     return network, mean, std
 
 
@@ -61,12 +70,16 @@ def load_streaming_decoder(path: Path, dtype: torch.dtype = torch.bfloat16) -> S
     return load_codec(path, "cpu", dtype, encodes=False).decoder()
 
 
-def stream(path: Path, latents: Tensor, chunking: list[int], dtype: torch.dtype = torch.float32) -> Tensor:
+def stream(
+    path: Path, latents: Tensor, chunking: list[int], dtype: torch.dtype = torch.float32
+) -> Tensor:
     decoder = load_streaming_decoder(path, dtype)
     return torch.cat([decoder.decode(chunk) for chunk in latents.split(chunking)])
 
 
-def test_decoding_is_the_librarys_and_chunks_make_no_difference_to_a_single_bit(vae_path, latents, one_shot):
+def test_decoding_is_the_librarys_and_chunks_make_no_difference_to_a_single_bit(
+    vae_path, latents, one_shot
+):
     videos = [stream(vae_path, latents, chunking) for chunking in CHUNKINGS]
     assert all(torch.equal(video, videos[0]) for video in videos)
     assert videos[0].shape == (4 * (FRAMES - 1) + 1, 8 * HEIGHT, 8 * WIDTH, 3)
@@ -79,31 +92,54 @@ def test_decoding_is_the_librarys_and_chunks_make_no_difference_to_a_single_bit(
     assert torch.equal(decoder.decode(latents[:4]), first)
 
 
-def test_outputs_that_are_added_for_tensor_cores_are_left_out_again(vae_path, latents, one_shot, monkeypatch):
+def test_outputs_that_are_added_for_tensor_cores_are_left_out_again(
+    vae_path, latents, one_shot, monkeypatch
+):
     decoder = load_streaming_decoder(vae_path, torch.float32)
-    first, conv = decoder._network.decoder["conv1"], decoder._network.decoder["head"]["2"]
-    first.weight.data = first.weight.data.contiguous(memory_format=torch.channels_last_3d)  # as a host's may lie
+    first = decoder._network.decoder["conv1"]
+    conv = decoder._network.decoder["head"]["2"]
+    # as a host's may lie
+    first.weight.data = first.weight.data.contiguous(memory_format=torch.channels_last_3d)
     weight = torch.full((8, *conv.weight.shape[1:]), 7.0)  # not zeros, which would not show
     weight[:3] = conv.weight
     conv.weight.data = weight
     monkeypatch.setattr(wan_decoder.CausalConv, "_in_planes", wan_decoder.CausalConv._in_volumes)
     torch.testing.assert_close(decoder.decode(latents), one_shot, atol=1e-5, rtol=0)
     with torch.device("meta"):
-        network = wan_decoder.WanDecoder().prepare().prepare()  # the second time there is nothing to add
+        # the second time there is nothing to add
+        network = wan_decoder.WanDecoder().prepare().prepare()
     convs = [layer for layer in network.modules() if isinstance(layer, wan_decoder.CausalConv)]
     assert all(len(layer.weight) == math.ceil(layer.out_channels / 8) * 8 for layer in convs)
 
 
-def test_what_is_asked_of_cudnn_is_the_same_in_an_order_of_sums_that_repeats(vae_path, latents, one_shot, monkeypatch):
-    def convolution(x, weight, padding, stride, dilation, groups, benchmark, deterministic, allow_tf32):
+def test_what_is_asked_of_cudnn_is_the_same_in_an_order_of_sums_that_repeats(
+    vae_path, latents, one_shot, monkeypatch
+):
+    def convolution(
+        x, weight, padding, stride, dilation, groups, benchmark, deterministic, allow_tf32
+    ):
         orders.add(suggest_memory_format(x))
         return F.conv3d(x, weight, None, stride, padding, dilation, groups)
 
-    def transposed(x, weight, padding, output_padding, stride, dilation, groups, benchmark, deterministic, allow_tf32):
+    def transposed(
+        x,
+        weight,
+        padding,
+        output_padding,
+        stride,
+        dilation,
+        groups,
+        benchmark,
+        deterministic,
+        allow_tf32,
+    ):
         assert deterministic
-        return F.conv_transpose2d(x, weight, None, stride, padding, output_padding, groups, dilation)
+        return F.conv_transpose2d(
+            x, weight, None, stride, padding, output_padding, groups, dilation
+        )
 
-    orders: set[torch.memory_format] = set()  # of what is convolved; in another one cuDNN copies it and the result
+    # of what is convolved; in another one cuDNN copies it and the result
+    orders: set[torch.memory_format] = set()
     monkeypatch.setattr(wan_decoder, "has_cudnn", lambda x: True)
     monkeypatch.setattr(wan_decoder.CausalConv, "_in_planes", wan_decoder.CausalConv._in_volumes)
     monkeypatch.setattr(torch, "cudnn_convolution", convolution)
@@ -127,12 +163,15 @@ def test_features_that_were_parked_between_chunks_make_no_difference(vae_path, l
 def gpu_conv3d(x: Tensor, weight: Tensor, bias: None, padding: tuple[int, ...]) -> Tensor:
     """As large as the result and in its order in memory: what cuDNN allocates."""
     t, height, width = (
-        size - kernel + 2 * pad + 1 for size, kernel, pad in zip(x.shape[2:], weight.shape[2:], padding, strict=True)
+        size - kernel + 2 * pad + 1
+        for size, kernel, pad in zip(x.shape[2:], weight.shape[2:], padding, strict=True)
     )
     return x.new_empty(t, height, width, len(weight)).permute(3, 0, 1, 2)[None]
 
 
-@pytest.mark.parametrize(("size", "dtype"), [((60, 104), torch.bfloat16), ((30, 33), torch.float32)], ids=str)
+@pytest.mark.parametrize(
+    ("size", "dtype"), [((60, 104), torch.bfloat16), ((30, 33), torch.float32)], ids=str
+)
 def test_the_estimate_of_memory_is_what_its_tensors_take(size, dtype, monkeypatch):
     """The real width at real sizes, on tensors without data, with the kernel's allocations."""
     monkeypatch.setattr(feature_frames, "_frames_kernel", NoLaunch())
@@ -170,17 +209,26 @@ def test_without_triton_a_block_moves_at_most_180_gb_and_takes_no_more_memory(mo
     assert memory.peak <= network.memory((60, 104), torch.bfloat16)[1]
 
 
-def test_wans_own_pth_without_its_encoder_gives_the_same_and_does_not_encode(vae_path, latents, one_shot, tmp_path):
+def test_wans_own_pth_without_its_encoder_gives_the_same_and_does_not_encode(
+    vae_path, latents, one_shot, tmp_path
+):
     path = tmp_path / "Wan2.1_VAE.pth"
-    torch.save({name: t for name, t in load_file(vae_path).items() if not name.startswith("encoder.")}, path)
+    torch.save(
+        {name: t for name, t in load_file(vae_path).items() if not name.startswith("encoder.")},
+        path,
+    )
     torch.testing.assert_close(stream(path, latents, [1, 9]), one_shot, atol=1e-5, rtol=0)
     with pytest.raises(HeadForcingError, match="loaded without its encoder"):
         load_codec(path, "cpu", torch.float32, encodes=False).reencode(latents)
-    with pytest.raises(HeadForcingError, match=r"Wan2\.1_VAE\.pth is not a complete Wan 2\.1 VAE: encoder\."):
+    with pytest.raises(
+        HeadForcingError, match=r"Wan2\.1_VAE\.pth is not a complete Wan 2\.1 VAE: encoder\."
+    ):
         load_codec(path, "cpu", torch.float32)
 
 
-def test_encoding_is_the_librarys_and_both_ways_work_in_half_precision(vae_path, library, latents, one_shot):
+def test_encoding_is_the_librarys_and_both_ways_work_in_half_precision(
+    vae_path, library, latents, one_shot
+):
     network, mean, std = library
     for length in (1, 13):
         video = torch.rand(length, 16, 32, 3, generator=torch.Generator().manual_seed(4))
@@ -197,7 +245,9 @@ def test_encoding_is_the_librarys_and_both_ways_work_in_half_precision(vae_path,
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_on_a_gpu_frames_are_those_of_the_cpu_and_chunks_and_parking_change_no_bit(vae_path, latents, one_shot):
+def test_on_a_gpu_frames_are_those_of_the_cpu_and_chunks_and_parking_change_no_bit(
+    vae_path, latents, one_shot
+):
     videos = []
     for chunking, park in (([10], False), ([1, 2, 3, 3, 1], False), ([1, 2, 3, 3, 1], True)):
         decoder = load_codec(vae_path, "cuda", torch.float32, encodes=False, park=park).decoder()
@@ -209,19 +259,39 @@ def test_on_a_gpu_frames_are_those_of_the_cpu_and_chunks_and_parking_change_no_b
 
 WRONG = {  # a tensor, its shape where it is not left out, and what is said
     "image VAE": ("conv1.weight", (), r"not a VAE of Wan \(it holds conv1\.bias.*use wan_2\.1_vae"),
-    "another video VAE": ("conv1.weight", (32, 12, 3, 3, 3), r"not a VAE of Wan \(it is a video VAE with 12 latent"),
-    "Wan 2.2 VAE": ("conv1.weight", (32, 48, 3, 3, 3), r"not a complete Wan 2\.2 VAE: .*use wan2\.2_vae"),
-    "incomplete": ("upsamples.7.time_conv.weight", (), r"Wan 2\.1 VAE: decoder\.upsamples\.7\.time_conv\.weight is mi"),
+    "another video VAE": (
+        "conv1.weight",
+        (32, 12, 3, 3, 3),
+        r"not a VAE of Wan \(it is a video VAE with 12 latent",
+    ),
+    "Wan 2.2 VAE": (
+        "conv1.weight",
+        (32, 48, 3, 3, 3),
+        r"not a complete Wan 2\.2 VAE: .*use wan2\.2_vae",
+    ),
+    "incomplete": (
+        "upsamples.7.time_conv.weight",
+        (),
+        r"Wan 2\.1 VAE: decoder\.upsamples\.7\.time_conv\.weight is mi",
+    ),
     "no width": ("head.0.gamma", (), "not a complete Wan 2.1 VAE"),
-    "wrong shape": ("middle.1.proj.weight", (7, 5), r"is of shape \[7, 5\], expected \[32, 32, 1, 1\]"),
+    "wrong shape": (
+        "middle.1.proj.weight",
+        (7, 5),
+        r"is of shape \[7, 5\], expected \[32, 32, 1, 1\]",
+    ),
 }
 
 
 def test_a_wrong_file_and_latents_of_another_shape_are_refused_in_one_sentence(vae_path, tmp_path):
-    path, weights = tmp_path / "model.safetensors", load_file(vae_path)
+    path = tmp_path / "model.safetensors"
+    weights = load_file(vae_path)
     for name, shape, message in WRONG.values():
         changes = {f"decoder.{name}": torch.zeros(shape)} if shape else {}
-        save_file({key: value for key, value in weights.items() if key != f"decoder.{name}"} | changes, path)
+        save_file(
+            {key: value for key, value in weights.items() if key != f"decoder.{name}"} | changes,
+            path,
+        )
         with pytest.raises(HeadForcingError, match=rf"model\.safetensors.*{message}"):
             load_streaming_decoder(path)
     decoder = load_streaming_decoder(vae_path)
@@ -230,20 +300,26 @@ def test_a_wrong_file_and_latents_of_another_shape_are_refused_in_one_sentence(v
             decoder.decode(torch.zeros(shape))
 
 
-CPU, WIDTHS = torch.device("cpu"), (12, 10, 8, 6)
+CPU = torch.device("cpu")
+WIDTHS = (12, 10, 8, 6)
 
 
 def random_weights(dtype: torch.dtype, latents: LatentFormat = WAN21) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
     empty = tiny_decoder.TinyDecoder(WIDTHS, latents).state_dict()
     return {
-        name: (torch.randn(t.shape, generator=generator) * (t[0].numel() ** -0.5 if t.ndim > 1 else 0.3)).to(dtype)
+        name: (
+            torch.randn(t.shape, generator=generator)
+            * (t[0].numel() ** -0.5 if t.ndim > 1 else 0.3)
+        ).to(dtype)
         for name, t in empty.items()
     }
 
 
 def whole_video(weights: dict[str, Tensor], z: Tensor) -> Tensor:
-    """The network as published: all frames at once, each layer with memory reading its input one frame later."""
+    """The network as published: all frames at once, each layer with memory reading its input one
+    frame later.
+    """
     w = {name.removeprefix("decoder."): tensor.float() for name, tensor in weights.items()}
 
     def conv(x: Tensor, name: str, pad: int = 1) -> Tensor:
@@ -260,20 +336,30 @@ def whole_video(weights: dict[str, Tensor], z: Tensor) -> Tensor:
         x = x.reshape(len(x) * frames, -1, *x.shape[2:])
         x = conv(x, str(start + 5))
     x = conv(x.relu(), "22")[3:].clamp(0, 1)
-    return F.pixel_shuffle(x, round((x.shape[1] / 3) ** 0.5)).permute(0, 2, 3, 1)  # Wan 2.2: cells of 2x2 pixels
+    # Wan 2.2: cells of 2x2 pixels
+    return F.pixel_shuffle(x, round((x.shape[1] / 3) ** 0.5)).permute(0, 2, 3, 1)
 
 
-def write(folder: Path, dtype: torch.dtype = torch.float16, latents: LatentFormat = WAN21) -> tuple[Path, dict]:
+def write(
+    folder: Path, dtype: torch.dtype = torch.float16, latents: LatentFormat = WAN21
+) -> tuple[Path, dict]:
     weights = random_weights(dtype, latents)
     save_file(weights, folder / "tiny.safetensors")
     return folder / "tiny.safetensors", weights
 
 
-@pytest.mark.parametrize(("decoder", "dtype", "asked"), [
-    ("taew2_1", torch.float16, "auto"), ("taew2_1", torch.bfloat16, "taew2_1"),
-    ("lighttaew2_1", torch.bfloat16, "auto"), ("taew2_2", torch.float32, "auto"),
-])  # fmt: skip
-def test_every_chunking_is_the_published_network_on_the_latents_it_takes(tmp_path, decoder, dtype, asked):
+@pytest.mark.parametrize(
+    ("decoder", "dtype", "asked"),
+    [
+        ("taew2_1", torch.float16, "auto"),
+        ("taew2_1", torch.bfloat16, "taew2_1"),
+        ("lighttaew2_1", torch.bfloat16, "auto"),
+        ("taew2_2", torch.float32, "auto"),
+    ],
+)
+def test_every_chunking_is_the_published_network_on_the_latents_it_takes(
+    tmp_path, decoder, dtype, asked
+):
     """A name decides between decoders with the same tensors, else the dtype."""
     of = WAN22 if decoder == "taew2_2" else WAN21
     path, weights = write(tmp_path, dtype, of)
@@ -283,7 +369,8 @@ def test_every_chunking_is_the_published_network_on_the_latents_it_takes(tmp_pat
         z = latents * std + mean
     expected = whole_video(weights, z)
     assert expected.shape == (17, 3 * of.stride, 4 * of.stride, 3) and expected.std() > 0.05
-    stream, videos = load_codec(path, CPU, torch.float32, encodes=False, decoder=asked).decoder(), []
+    stream = load_codec(path, CPU, torch.float32, encodes=False, decoder=asked).decoder()
+    videos = []
     for chunking in ([5], [1] * 5, [1, 2, 2]):
         stream.reset()
         videos.append(torch.cat([stream.decode(chunk) for chunk in latents.split(chunking)]))
@@ -302,7 +389,10 @@ def test_what_a_file_cannot_do_is_said_before_it_is_loaded(vae_path, tmp_path):
         with pytest.raises(HeadForcingError, match=told):
             decoder_memory(file, (64, 64), torch.float32, **asked)
     save_file({name: tensor for name, tensor in weights.items() if name != "decoder.22.bias"}, path)
-    with pytest.raises(HeadForcingError, match=r"tiny.safetensors is not a complete tiny decoder: decoder.22.bias is"):
+    with pytest.raises(
+        HeadForcingError,
+        match=r"tiny.safetensors is not a complete tiny decoder: decoder.22.bias is",
+    ):
         load_codec(path, CPU, torch.float32, encodes=False)
 
 
@@ -311,4 +401,7 @@ def test_it_takes_a_small_part_of_the_vaes_memory(tmp_path):
     assert decoder_memory(path, (480, 832), torch.bfloat16).peak > 0
     with torch.device("meta"):
         released = tiny_decoder.TinyDecoder()
-    assert released.memory((60, 104), torch.bfloat16)[1] < 0.2 * decoder_memory(None, (480, 832), torch.bfloat16).peak
+    assert (
+        released.memory((60, 104), torch.bfloat16)[1]
+        < 0.2 * decoder_memory(None, (480, 832), torch.bfloat16).peak
+    )

@@ -1,4 +1,6 @@
-"""Checkpoints in every published layout load to the same weights; everything else is refused in one clear sentence."""
+"""Checkpoints in every published layout load to the same weights; everything else is refused in one
+clear sentence.
+"""
 
 import itertools
 import json
@@ -21,29 +23,45 @@ from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, 
 from headforcing.headforcing_core.weights.identity import CHUNK, checksums, identity
 
 DIFFUSERS = files.diffusers(WEIGHTS)
-# beside those of published files, see test_releases.py: the file, its content, the layout that is read
+# beside those of published files, see test_releases.py: the file, its content, the layout that is
+# read
 LAYOUTS: dict[str, tuple[str, object, str]] = {
-    "trainer": ("a.pt", {"critic": OTHER, "generator": OTHER, "generator_ema": files.fsdp(WEIGHTS), "step": 7},
-                "generator_ema"),
+    "trainer": (
+        "a.pt",
+        {"critic": OTHER, "generator": OTHER, "generator_ema": files.fsdp(WEIGHTS), "step": 7},
+        "generator_ema",
+    ),
     "model": ("a.pt", {"model": WEIGHTS, "optimizer": {"x": torch.ones(3)}}, "model"),
-    "state_dict": ("a.pt", {"state_dict": files.prefixed(WEIGHTS, "module."), "epoch": torch.tensor(3)}, "state_dict"),
-    "dotted wrapper": ("a.safetensors", files.prefixed(WEIGHTS, "generator_ema.model."), "generator_ema"),
+    "state_dict": (
+        "a.pt",
+        {"state_dict": files.prefixed(WEIGHTS, "module."), "epoch": torch.tensor(3)},
+        "state_dict",
+    ),
+    "dotted wrapper": (
+        "a.safetensors",
+        files.prefixed(WEIGHTS, "generator_ema.model."),
+        "generator_ema",
+    ),
     "comfyui": ("a.safetensors", files.prefixed(WEIGHTS, "model.diffusion_model."), "bare"),
     "diffusion_model": ("a.safetensors", files.prefixed(WEIGHTS, "diffusion_model."), "bare"),
     "compiled": ("a.safetensors", files.prefixed(WEIGHTS, "_orig_mod.model."), "bare"),
     "peft": ("a.safetensors", files.peft(WEIGHTS), "bare"),
     "diffusers": ("a.safetensors", files.prefixed(DIFFUSERS, "transformer."), "bare"),
     "content decides, not the suffix": ("really_a.safetensors", WEIGHTS, "bare"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
 def fingerprint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return inspect_checkpoint(save(tmp_path_factory.mktemp("reference") / "x.pt", WEIGHTS)).fingerprint
+    return inspect_checkpoint(
+        save(tmp_path_factory.mktemp("reference") / "x.pt", WEIGHTS)
+    ).fingerprint
 
 
 @pytest.mark.parametrize("case", LAYOUTS)
-def test_every_layout_gives_the_same_weights_and_fingerprint(case: str, fingerprint: str, tmp_path: Path) -> None:
+def test_every_layout_gives_the_same_weights_and_fingerprint(
+    case: str, fingerprint: str, tmp_path: Path
+) -> None:
     name, content, layout = LAYOUTS[case]
     path = save(tmp_path / name, content)
     if case.startswith("content"):
@@ -57,21 +75,49 @@ def test_every_layout_gives_the_same_weights_and_fingerprint(case: str, fingerpr
 
 
 def test_the_ema_is_preferred_and_others_are_chosen_by_name(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.pt", {"generator": files.prefixed(OTHER, "model."), "generator_ema": WEIGHTS})
-    (state, info), (other, chosen) = load_state_dict(path), load_state_dict(path, weights="generator")
+    path = save(
+        tmp_path / "a.pt", {"generator": files.prefixed(OTHER, "model."), "generator_ema": WEIGHTS}
+    )
+    (state, info), (other, chosen) = (
+        load_state_dict(path),
+        load_state_dict(path, weights="generator"),
+    )
     assert_same(state, WEIGHTS), assert_same(other, OTHER)
-    assert chosen.available == ("generator_ema", "generator") and chosen.fingerprint != info.fingerprint
-    with pytest.raises(HeadForcingError, match=r"a\.pt has no weights called 'bare'.*one of generator_ema, generator$"):
+    assert (
+        chosen.available == ("generator_ema", "generator")
+        and chosen.fingerprint != info.fingerprint
+    )
+    with pytest.raises(
+        HeadForcingError,
+        match=r"a\.pt has no weights called 'bare'.*one of generator_ema, generator$",
+    ):
         inspect_checkpoint(path, "bare")
 
 
-@pytest.mark.parametrize(("config", "family", "tensors", "parameters"), [
-    (WanConfig(), "wan2.1-t2v-1.3b", 825, 1_418_996_800),
-    (WanConfig(dim=5120, ffn_dim=13824, num_layers=40, num_heads=40), "wan2.1-t2v-14b", 1095, 14_288_491_584),
-    (WanConfig(dim=3072, ffn_dim=14336, in_dim=48, out_dim=48, num_heads=24), "wan2.2-ti2v-5b", 825, 4_999_787_712),
-])  # fmt: skip
-def test_a_full_size_file_is_described_in_under_a_second(config, family, tensors, parameters, tmp_path: Path) -> None:
-    """The 14B's 28 GB also where the machine has less memory, which is why files are not mapped by their library."""
+@pytest.mark.parametrize(
+    ("config", "family", "tensors", "parameters"),
+    [
+        (WanConfig(), "wan2.1-t2v-1.3b", 825, 1_418_996_800),
+        (
+            WanConfig(dim=5120, ffn_dim=13824, num_layers=40, num_heads=40),
+            "wan2.1-t2v-14b",
+            1095,
+            14_288_491_584,
+        ),
+        (
+            WanConfig(dim=3072, ffn_dim=14336, in_dim=48, out_dim=48, num_heads=24),
+            "wan2.2-ti2v-5b",
+            825,
+            4_999_787_712,
+        ),
+    ],
+)
+def test_a_full_size_file_is_described_in_under_a_second(
+    config, family, tensors, parameters, tmp_path: Path
+) -> None:
+    """The 14B's 28 GB also where the machine has less memory, which is why files are not mapped by
+    their library.
+    """
     shapes = files.shapes_of(config)
     path = files.sparse_safetensors(tmp_path / "big.safetensors", shapes)
     start = time.process_time()  # of this process, so that a busy machine does not matter
@@ -79,33 +125,60 @@ def test_a_full_size_file_is_described_in_under_a_second(config, family, tensors
     assert time.process_time() - start < 1
     assert (info.config, info.family, info.dtype) == (config, family, "bfloat16")
     assert (len(shapes), info.parameters, info.bytes) == (tensors, parameters, path.stat().st_size)
-    named = replace(info, identify=lambda: "0123456789abcdef").summary()  # its own would read all of the file
+    # its own would read all of the file
+    named = replace(info, identify=lambda: "0123456789abcdef").summary()
     assert family in named and "big.safetensors" in named
 
 
-def test_the_file_may_state_its_heads_an_argument_overrules_it_and_foreign_metadata_says_nothing(tmp_path):
-    for text in ("{", "[" * 100_000, "[1]", '{"transformer": 3}', '{"transformer": {"num_heads": "x"}}'):
-        info = inspect_checkpoint(save(tmp_path / "a.safetensors", WEIGHTS, {"config": text, "head_forcing": text}))
+def test_the_file_may_state_its_heads_an_argument_overrules_it_and_foreign_metadata_says_nothing(
+    tmp_path,
+):
+    for text in (
+        "{",
+        "[" * 100_000,
+        "[1]",
+        '{"transformer": 3}',
+        '{"transformer": {"num_heads": "x"}}',
+    ):
+        info = inspect_checkpoint(
+            save(tmp_path / "a.safetensors", WEIGHTS, {"config": text, "head_forcing": text})
+        )
         assert (info.config.num_heads, info.causal_ar, info.frames_per_block) == (1, None, None)
     for metadata in ({"num_heads": "4"}, {"config": json.dumps({"transformer": {"num_heads": 4}})}):
         path = save(tmp_path / "a.safetensors", WEIGHTS, metadata)
-        assert [inspect_checkpoint(path, num_heads=heads).config.num_heads for heads in (None, 2)] == [4, 2]
-    for dim, heads, said in ((128, 3, "is 3"), (128, 0, "is 0"), (128, 128, "even size"), (72, None, "give num_heads")):
+        assert [
+            inspect_checkpoint(path, num_heads=heads).config.num_heads for heads in (None, 2)
+        ] == [4, 2]
+    for dim, heads, said in (
+        (128, 3, "is 3"),
+        (128, 0, "is 0"),
+        (128, 128, "even size"),
+        (72, None, "give num_heads"),
+    ):
         path = save(tmp_path / "a.safetensors", files.wan_weights(dim=dim))
         with pytest.raises(HeadForcingError, match=said):
             inspect_checkpoint(path, num_heads=heads)
 
 
-def test_weights_keep_their_dtype_but_for_plain_fp8_and_extra_tensors_are_left_out(tmp_path: Path, caplog) -> None:
-    stored = {n: t.to(torch.float8_e4m3fn if t.ndim == 2 else torch.bfloat16) for n, t in WEIGHTS.items()}
+def test_weights_keep_their_dtype_but_for_plain_fp8_and_extra_tensors_are_left_out(
+    tmp_path: Path, caplog
+) -> None:
+    stored = {
+        n: t.to(torch.float8_e4m3fn if t.ndim == 2 else torch.bfloat16) for n, t in WEIGHTS.items()
+    }
     extra = {"vae.decoder.x.weight": torch.ones(3), "logvar_linear.weight": torch.ones(2)}
     path = save(tmp_path / "fp8.safetensors", stored | extra)
     state, info = load_state_dict(path)
     assert info.dtype == "float8_e4m3fn" and "ignoring 2 tensors" in caplog.text
     assert_same(state, {name: tensor.to(torch.bfloat16) for name, tensor in stored.items()})
     half = save(tmp_path / "half.pt", {n: t.half() for n, t in WEIGHTS.items()})
-    for file, dtype, expected in ((path, torch.float32, torch.float32), (half, None, torch.float16)):
-        assert {tensor.dtype for tensor in load_state_dict(file, dtype=dtype)[0].values()} == {expected}
+    for file, dtype, expected in (
+        (path, torch.float32, torch.float32),
+        (half, None, torch.float16),
+    ):
+        assert {tensor.dtype for tensor in load_state_dict(file, dtype=dtype)[0].values()} == {
+            expected
+        }
 
 
 def written(path: Path, content: bytes | None) -> Path:
@@ -117,37 +190,83 @@ def written(path: Path, content: bytes | None) -> Path:
 
 T = torch.ones(2, 2)
 PEFT_LORA = {
-    f"base_model.model.{m}.lora_{h}.weight": t for m, f in FACTORS.items() for h, t in zip("AB", f, strict=True)
+    f"base_model.model.{m}.lora_{h}.weight": t
+    for m, f in FACTORS.items()
+    for h, t in zip("AB", f, strict=True)
 }
-# beside the refused rows of test_releases.py: what lies in x.pt, or a function that makes a file; words of the sentence
+# beside the refused rows of test_releases.py: what lies in x.pt, or a function that makes a file;
+# words of the sentence
 LOOK_ALIKES: dict[str, tuple[Any, ...]] = {
-    "I2V in diffusers names": (DIFFUSERS | {"blocks.0.attn2.add_k_proj.weight": T}, "image-to-video"),
+    "I2V in diffusers names": (
+        DIFFUSERS | {"blocks.0.attn2.add_k_proj.weight": T},
+        "image-to-video",
+    ),
     "VACE": (WEIGHTS | {"vace_blocks.0.after_proj.weight": T}, "VACE"),
     "PEFT LoRA": (PEFT_LORA, "is a LoRA", "--lora", "base model"),
     "unmerged PEFT": ({"model": files.peft(WEIGHTS) | PEFT_LORA}, "LoRA", "not merged"),
     "VAE": ({"encoder.conv1.weight": T, "decoder.conv1.weight": T}, "a VAE"),
-    "another variant": (WEIGHTS | {"blocks.1.cam_encoder.weight": T}, "blocks.1.cam_encoder.weight", "lacks"),
-    "comfy_quant": (WEIGHTS | {"blocks.0.ffn.0.comfy_quant": torch.ones(9, dtype=torch.uint8)}, "quantised"),
-    "int8": (WEIGHTS | {"blocks.0.ffn.0.weight": torch.ones(192, 128, dtype=torch.int8)}, "quantised"),
+    "another variant": (
+        WEIGHTS | {"blocks.1.cam_encoder.weight": T},
+        "blocks.1.cam_encoder.weight",
+        "lacks",
+    ),
+    "comfy_quant": (
+        WEIGHTS | {"blocks.0.ffn.0.comfy_quant": torch.ones(9, dtype=torch.uint8)},
+        "quantised",
+    ),
+    "int8": (
+        WEIGHTS | {"blocks.0.ffn.0.weight": torch.ones(192, 128, dtype=torch.int8)},
+        "quantised",
+    ),
     "Fun Control": (files.wan_weights(channels=48), "48 input channels"),
     "unknown model": ({"backbone.stem.weight": T}, "backbone.stem.weight", "not a Wan video model"),
-    "GGUF": (lambda d: written(d / "x.gguf", b"GGUF\x03\0\0\0" + bytes(99)), "GGUF", "Unet Loader", "MODEL"),
+    "GGUF": (
+        lambda d: written(d / "x.gguf", b"GGUF\x03\0\0\0" + bytes(99)),
+        "GGUF",
+        "Unet Loader",
+        "MODEL",
+    ),
     "one block missing": (
-        {name: t for name, t in WEIGHTS.items() if not name.startswith("blocks.1.")}, "27 of 96", "blocks.1.self_attn.q"
+        {name: t for name, t in WEIGHTS.items() if not name.startswith("blocks.1.")},
+        "27 of 96",
+        "blocks.1.self_attn.q",
     ),
     "no blocks": (
-        {name: t for name, t in WEIGHTS.items() if "blocks." not in name}, "incomplete", "blocks.0.ffn.0.weight"
+        {name: t for name, t in WEIGHTS.items() if "blocks." not in name},
+        "incomplete",
+        "blocks.0.ffn.0.weight",
     ),
-    "wrong shape": (WEIGHTS | {"blocks.2.ffn.2.bias": torch.ones(7)}, "blocks.2.ffn.2.bias", "(7,)", "(128,)"),
-    "wrong number of axes": (WEIGHTS | {"head.modulation": torch.ones(())}, "head.modulation", "3 dimensions"),
-    "two copies": (WEIGHTS | files.prefixed(WEIGHTS, "diffusion_model."), "two tensors", "patch_embedding.weight"),
-    "no size": (WEIGHTS | {"blocks.0.ffn.0.weight": torch.zeros(0, 128)}, "a size of its model is 0"),
-    "only a critic": ({"critic": WEIGHTS}, "no model weights"), "a tensor": (T, "Tensor", "dict of weights"),
+    "wrong shape": (
+        WEIGHTS | {"blocks.2.ffn.2.bias": torch.ones(7)},
+        "blocks.2.ffn.2.bias",
+        "(7,)",
+        "(128,)",
+    ),
+    "wrong number of axes": (
+        WEIGHTS | {"head.modulation": torch.ones(())},
+        "head.modulation",
+        "3 dimensions",
+    ),
+    "two copies": (
+        WEIGHTS | files.prefixed(WEIGHTS, "diffusion_model."),
+        "two tensors",
+        "patch_embedding.weight",
+    ),
+    "no size": (
+        WEIGHTS | {"blocks.0.ffn.0.weight": torch.zeros(0, 128)},
+        "a size of its model is 0",
+    ),
+    "only a critic": ({"critic": WEIGHTS}, "no model weights"),
+    "a tensor": (T, "Tensor", "dict of weights"),
     "an empty dict": ({}, "no model weights"),
     "text": (b"version https://git-lfs.github.com/spec/v1\n", "no model file", "download"),
-    "truncated": (lambda d: written(save(d / "x.safetensors", WEIGHTS), None), "damaged", "download"),
+    "truncated": (
+        lambda d: written(save(d / "x.safetensors", WEIGHTS), None),
+        "damaged",
+        "download",
+    ),
     "truncated pt": (lambda d: written(save(d / "x.pt", WEIGHTS), None), "damaged", "download"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", LOOK_ALIKES)
@@ -176,7 +295,8 @@ class RunsCode:
 
 @pytest.mark.parametrize("how", ["torch", "torch inside", "torch legacy", "pickle"])
 def test_a_pickle_that_would_run_code_does_not(how: str, tmp_path: Path) -> None:
-    marker, path = tmp_path / "marker", tmp_path / "evil.pt"
+    marker = tmp_path / "marker"
+    path = tmp_path / "evil.pt"
     evil = RunsCode(marker)
     if how == "pickle":
         path.write_bytes(pickle.dumps({"generator": evil}))
@@ -206,17 +326,28 @@ def test_every_bit_shape_type_name_and_order_counts_and_where_a_tensor_lies_in_m
         assert name != identity([("x", values)])
     x = torch.arange(6.0)
     others = [
-        [("x", x)], [("y", x)], [("x", x.view(2, 3))], [("x", x.view(torch.int32))], [("x", x), ("z", x)],
-        [("z", x), ("x", x)], [("x", x.flip(0))], [("x", x.view(3, 2))],
-    ]  # fmt: skip
+        [("x", x)],
+        [("y", x)],
+        [("x", x.view(2, 3))],
+        [("x", x.view(torch.int32))],
+        [("x", x), ("z", x)],
+        [("z", x), ("x", x)],
+        [("x", x.flip(0))],
+        [("x", x.view(3, 2))],
+    ]
     assert len(set(map(identity, others))) == 8
     many = {str(number): torch.full((5,), float(number)) for number in range(40)}
-    assert len({identity((many | {name: torch.ones(5) * 99}).items()) for name in (*many, "none")}) == 41
+    assert (
+        len({identity((many | {name: torch.ones(5) * 99}).items()) for name in (*many, "none")})
+        == 41
+    )
 
 
 def test_a_file_is_hashed_once_and_again_when_a_bit_of_any_tensor_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    calls, compute, path = [], checkpoint.identity, tmp_path / "a.safetensors"
+    calls = []
+    compute = checkpoint.identity
+    path = tmp_path / "a.safetensors"
     monkeypatch.setattr(checkpoint, "identity", lambda *args: calls.append(1) or compute(*args))
 
     def fingerprint(expected_calls, tensors=None, old=True):

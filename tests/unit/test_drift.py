@@ -53,7 +53,9 @@ def grey(luma: np.ndarray) -> np.ndarray:
     return np.repeat(luma.round().clip(0, 255).astype(np.uint8)[..., None], 3, axis=-1)
 
 
-def measured(video_frame: Callable[[int], np.ndarray], count: int, per_block=3, switches=(), first=0) -> DriftMeter:
+def measured(
+    video_frame: Callable[[int], np.ndarray], count: int, per_block=3, switches=(), first=0
+) -> DriftMeter:
     meter = DriftMeter(FPS, per_block, switches, first, of_luma=OF_LUMA)
     for start in range(first, count, 7):  # chunks that fit neither seconds nor blocks
         meter.add(np.stack([video_frame(i) for i in range(start, min(start + 7, count))]))
@@ -70,28 +72,74 @@ def rising(jumps, count: int, by: float) -> Callable[[int], np.ndarray]:
     return lambda i: flat(levels[i])
 
 
-STARTS = {blocks: {BlockClock(blocks).start_video_frame(block) for block in range(1, 60)} for blocks in (1, 3)}
+STARTS = {
+    blocks: {BlockClock(blocks).start_video_frame(block) for block in range(1, 60)}
+    for blocks in (1, 3)
+}
 VIDEOS = {  # a video, how many frames, options, and its numbers
-    "still": (lambda i: noise(3), 40, {}, {"flicker": 1.0, "mean_change": 0, "motion": 0, "edge_ratio": None,
-                                           "frame_ratio": None, "repetition": 0, "repetition_lag_seconds": None}),
+    "still": (
+        lambda i: noise(3),
+        40,
+        {},
+        {
+            "flicker": 1.0,
+            "mean_change": 0,
+            "motion": 0,
+            "edge_ratio": None,
+            "frame_ratio": None,
+            "repetition": 0,
+            "repetition_lag_seconds": None,
+        },
+    ),
     "alternating": (lambda i: flat(100 + 51 * (i % 2)), 33, {}, {"flicker": (255 - 51) / 255}),
     "seams of blocks of 3": (rising(STARTS[3], 70, 3), 70, {}, {"edge_ratio": 3.0}),
     "seams of blocks of 1": (rising(STARTS[1], 70, 3), 70, {"per_block": 1}, {"edge_ratio": 3.0}),
     "seams of a part": (rising(STARTS[3], 70, 3), 70, {"first": 14}, {"edge_ratio": 3.0}),
     "seams every 5 s": (rising({81, 165}, 200, 11), 200, {}, {"period_ratio": 11.0}),
-    "a switch is no seam": (rising({33}, 96, 81), 96, {"switches": (33,)}, {"switch_ratio": 81, "edge_ratio": 1}),
-    "edges of latent frames": (rising(range(1, 90, 4), 90, 4), 90, {},
-                               {"frame_ratio": 4.0, "edge_ratio": 4 / ((82 + 3 * 16) / 82)}),
-    "a ramp": (lambda i: flat(20 + i // FPS * 4), 10 * FPS, {},
-               {"y_slope_per_minute": 240, "y_max_deviation": 9 * 4 - 2, "histogram_distance_max": 9 * 4 - 2,
-                "cb_slope_per_minute": 0, "saturation_max_deviation": 0}),
-    "two freezes": (lambda i: noise(min(i, 40) if i < 80 else min(i, 100) if i < 111 else i), 160, {},
-                    {"longest_freeze_seconds": 39 / FPS, "frozen_share": 49 / 159}),
+    "a switch is no seam": (
+        rising({33}, 96, 81),
+        96,
+        {"switches": (33,)},
+        {"switch_ratio": 81, "edge_ratio": 1},
+    ),
+    "edges of latent frames": (
+        rising(range(1, 90, 4), 90, 4),
+        90,
+        {},
+        {"frame_ratio": 4.0, "edge_ratio": 4 / ((82 + 3 * 16) / 82)},
+    ),
+    "a ramp": (
+        lambda i: flat(20 + i // FPS * 4),
+        10 * FPS,
+        {},
+        {
+            "y_slope_per_minute": 240,
+            "y_max_deviation": 9 * 4 - 2,
+            "histogram_distance_max": 9 * 4 - 2,
+            "cb_slope_per_minute": 0,
+            "saturation_max_deviation": 0,
+        },
+    ),
+    "two freezes": (
+        lambda i: noise(min(i, 40) if i < 80 else min(i, 100) if i < 111 else i),
+        160,
+        {},
+        {"longest_freeze_seconds": 39 / FPS, "frozen_share": 49 / 159},
+    ),
     "never the same": (noise, 6 * FPS, {}, {"repetition": 0, "repetition_lag_seconds": None}),
-    "still and black": (lambda i: flat(0), 40, {}, {"longest_freeze_seconds": 39 / FPS, "sharpness_ratio": None}),
-    "a loop of 4 s": (lambda i: noise(i % 64 // 4), 15 * FPS, {},
-                      {"repetition": 1.0, "repetition_lag_seconds": 4.0}),
-}  # fmt: skip
+    "still and black": (
+        lambda i: flat(0),
+        40,
+        {},
+        {"longest_freeze_seconds": 39 / FPS, "sharpness_ratio": None},
+    ),
+    "a loop of 4 s": (
+        lambda i: noise(i % 64 // 4),
+        15 * FPS,
+        {},
+        {"repetition": 1.0, "repetition_lag_seconds": 4.0},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", VIDEOS)
@@ -106,42 +154,69 @@ def test_a_video_has_the_numbers_that_it_was_made_with(name):
 def test_the_first_block_has_9_video_frames_and_flicker_is_vbenchs_formula_over_all_channels():
     """One level up at 9, 21, 33: nothing changes inside, so the sums themselves tell."""
     table = measured(lambda i: flat(60 * sum(i >= edge for edge in (9, 21, 33))), 48).seconds()
-    counts = [int(table[name].sum()) for name in ("edge", "edge_changes", "inside", "frame_changes", "inside_changes")]
-    assert counts == [3 * 60, 4, 0, 8, 47 - 4]  # edges at 9, 21, 33, 45; latent frames at 1, 5, 13, 17, 25, 29, 37, 41
-    changes = [np.abs(b.astype(float) - a.astype(float)).mean() for a, b in pairwise(map(noise, range(5)))]
+    counts = [
+        int(table[name].sum())
+        for name in ("edge", "edge_changes", "inside", "frame_changes", "inside_changes")
+    ]
+    # edges at 9, 21, 33, 45; latent frames at 1, 5, 13, 17, 25, 29, 37, 41
+    assert counts == [3 * 60, 4, 0, 8, 47 - 4]
+    changes = [
+        np.abs(b.astype(float) - a.astype(float)).mean() for a, b in pairwise(map(noise, range(5)))
+    ]
     assert numbers(noise, 5)["flicker"] == pytest.approx((255 - np.mean(changes)) / 255, abs=1e-12)
 
 
 def test_a_prompts_change_is_deviation_but_not_slope():
     meter = measured(lambda i: flat(50 if i < 81 else 150), 10 * FPS, switches=(81,))
     found = numbers_of(meter, [81 / FPS])
-    assert found["y_slope_per_minute"] == pytest.approx(0, abs=1e-6) and found["y_max_deviation"] == pytest.approx(100)
+    assert found["y_slope_per_minute"] == pytest.approx(0, abs=1e-6) and found[
+        "y_max_deviation"
+    ] == pytest.approx(100)
     assert numbers_of(meter)["y_slope_per_minute"] > 100
     assert numbers(lambda i: flat(3), FPS)["y_slope_per_minute"] is None
     assert ratio(3.0, -2.0) == 1.5 and ratio(1.0, 0.0) is None and ratio(None, 1.0) is None
 
 
 def test_colour_sharpness_and_detail_of_known_pictures():
-    y, cb, cr, y_std, cb_std, cr_std, saturation = colour(np.array([[[255, 0, 0], [0, 0, 0]]], np.uint8))
-    assert (y, y_std, cr, cr_std) == pytest.approx((0.299 * 255 / 2, 0.299 * 255 / 2, 128 + 127.5 / 2, 127.5 / 2))
+    y, cb, cr, y_std, cb_std, cr_std, saturation = colour(
+        np.array([[[255, 0, 0], [0, 0, 0]]], np.uint8)
+    )
+    assert (y, y_std, cr, cr_std) == pytest.approx(
+        (0.299 * 255 / 2, 0.299 * 255 / 2, 128 + 127.5 / 2, 127.5 / 2)
+    )
     assert cb == pytest.approx(128 - cb_std) and saturation == 0.5
-    board = (np.indices((8, 8)).sum(axis=0) % 2 * 100).astype(np.uint8)  # the Laplacian is +-400 everywhere
+    # the Laplacian is +-400 everywhere
+    board = (np.indices((8, 8)).sum(axis=0) % 2 * 100).astype(np.uint8)
     large = np.repeat(np.repeat(np.array([[0, 200], [90, 10]], np.uint8), 4, 0), 4, 1)
-    assert (laplacian_variance(board), detail_share(board), detail_share(large)) == pytest.approx((160_000, 1.0, 0.0))
-    assert detail_share(np.zeros((2, 2), np.uint8)) == laplacian_variance(np.full((9, 9), 77, np.uint8)) == 0.0
+    assert (laplacian_variance(board), detail_share(board), detail_share(large)) == pytest.approx(
+        (160_000, 1.0, 0.0)
+    )
+    assert (
+        detail_share(np.zeros((2, 2), np.uint8))
+        == laplacian_variance(np.full((9, 9), 77, np.uint8))
+        == 0.0
+    )
     luma = noise(0)[..., 0].astype(float)
-    sharp, blurred = grey(luma), grey(sum(np.roll(luma, (a, b), (0, 1)) for a in (-1, 0, 1) for b in (-1, 0, 1)) / 9)
+    sharp = grey(luma)
+    blurred = grey(sum(np.roll(luma, (a, b), (0, 1)) for a in (-1, 0, 1) for b in (-1, 0, 1)) / 9)
     found = numbers(lambda i: sharp if i < 4 * FPS else blurred, 8 * FPS)
-    assert found["sharpness_ratio"] < 0.1 and found["contrast_ratio"] == pytest.approx(1 / 3, rel=0.1)
+    assert found["sharpness_ratio"] < 0.1 and found["contrast_ratio"] == pytest.approx(
+        1 / 3, rel=0.1
+    )
     assert found["detail_ratio"] < 0.9
 
 
 def test_a_camera_pan_is_no_motion_and_a_ball_before_a_still_camera_is():
-    parts = [texture(400, 400)[150 + 2 * i : 222 + 2 * i, 150 - 5 * i : 278 - 5 * i] for i in range(6)]
+    parts = [
+        texture(400, 400)[150 + 2 * i : 222 + 2 * i, 150 - 5 * i : 278 - 5 * i] for i in range(6)
+    ]
     changes = [np.abs(after - before).mean() for before, after in pairwise(parts)]
     assert max(motion(before, after) for before, after in pairwise(parts)) < 0.04 * min(changes)
     y, x = np.mgrid[:72, :128]
-    before, after = (np.where((x - c) ** 2 + (y - 36) ** 2 < 81, 120.0, 0.0) + texture(72, 128) / 2 for c in (40, 60))
+    before, after = (
+        np.where((x - c) ** 2 + (y - 36) ** 2 < 81, 120.0, 0.0) + texture(72, 128) / 2
+        for c in (40, 60)
+    )
     assert motion(before, after) > 0.7 * np.abs(after - before).mean() > 1
 
 
@@ -150,7 +225,8 @@ def test_the_beginning_of_a_video_has_the_numbers_of_a_video_that_ends_there():
         return noise(i // 5) // 2 + i % 40
 
     assert numbers_of(measured(video_frame, 130), seconds=5) == numbers(video_frame, 80)
-    meter = measured(lambda i: noise(min(i, 40) if i < 120 else i), 130)  # a freeze across the end of the beginning
+    # a freeze across the end of the beginning
+    meter = measured(lambda i: noise(min(i, 40) if i < 120 else i), 130)
     assert numbers_of(meter, seconds=5)["longest_freeze_seconds"] == 39 / FPS
 
 
@@ -164,21 +240,31 @@ def test_at_most_600_thumbnails_are_kept_evenly():
 
 
 def test_an_exponential_response_reaches_80_percent_after_its_time():
-    tau_seconds, old, new, switch = 0.3, texture(*SHAPE, seed=1), texture(*SHAPE, seed=2), 57
+    tau_seconds = 0.3
+    old = texture(*SHAPE, seed=1)
+    new = texture(*SHAPE, seed=2)
+    switch = 57
 
     def video_frame(i: int) -> np.ndarray:
         share = 1 - math.exp(-max(i - switch, 0) / FPS / tau_seconds)
         return grey(old * (1 - share) + new * share)
 
     (found,) = measured(video_frame, 10 * FPS, switches=(switch,)).watch.responses()
-    assert found.video_frame == switch and found.seconds_to_80 == pytest.approx(tau_seconds * math.log(5), rel=0.03)
+    assert found.video_frame == switch and found.seconds_to_80 == pytest.approx(
+        tau_seconds * math.log(5), rel=0.03
+    )
     first_block = 1 - np.exp(-np.arange(12) / FPS / tau_seconds).mean()
     assert (found.by_block[0], found.by_block[-1]) == pytest.approx((first_block, 1), abs=0.02)
 
 
 def test_a_cut_is_followed_at_once_and_a_switch_that_changes_nothing_or_comes_last_has_no_time():
-    meter = measured(lambda i: flat([40, 100, 230][(i >= 81) + (i >= 165)]), 210, switches=(81, 165))
-    found = [(response.video_frame, response.change, response.seconds_to_80) for response in meter.watch.responses()]
+    meter = measured(
+        lambda i: flat([40, 100, 230][(i >= 81) + (i >= 165)]), 210, switches=(81, 165)
+    )
+    found = [
+        (response.video_frame, response.change, response.seconds_to_80)
+        for response in meter.watch.responses()
+    ]
     assert found == [(81, 60.0, 0.0), (165, 130.0, 0.0)]
     for switch in (45, 93):
         (response,) = measured(lambda i: noise(0), 100, switches=(switch,)).watch.responses()

@@ -1,4 +1,6 @@
-"""Writing of files: one process at a time, nothing left behind, and never over a file that is read."""
+"""Writing of files: one process at a time, nothing left behind, and never over a file that is
+read.
+"""
 
 import json
 import os
@@ -58,19 +60,28 @@ def test_of_many_that_number_their_files_at_once_each_gets_a_number_of_its_own(t
         written = list(threads.map(write, range(24)))
     assert len(set(written)) == 24 and names(tmp_path) == sorted(["v_00001_.mp4", *written])
     assert (tmp_path / "v_00001_.mp4").read_text() == "of an earlier render"
-    with claimed_first([tmp_path / "a", tmp_path / "b"]) as first, claimed_first([first, tmp_path / "b"]) as second:
+    with (
+        claimed_first([tmp_path / "a", tmp_path / "b"]) as first,
+        claimed_first([first, tmp_path / "b"]) as second,
+    ):
         assert (first.name, second.name) == ("a", "b")
     with pytest.raises(HeadForcingError, match="taken"), claimed_first([tmp_path / "v_00001_.mp4"]):
         pass
 
 
-def test_what_dead_writers_of_the_same_file_left_is_removed_by_a_claim_and_after_an_hour_by_a_write(tmp_path):
+def test_what_dead_writers_of_the_same_file_left_is_removed_by_a_claim_and_after_an_hour_by_a_write(
+    tmp_path,
+):
     ours = ".v.0123abcd.mp4"
-    others = ".v.0123abcd.png .w.0123abcd.mp4 .v.notes.mp4 .v.0123abcd.mp4.txt v.0123abcd.mp4 v.part.mp4".split()
+    others = (
+        ".v.0123abcd.png .w.0123abcd.mp4 .v.notes.mp4 .v.0123abcd.mp4.txt v.0123abcd.mp4 v.part.mp4"
+    ).split()
     for name in (ours, *others):
         (tmp_path / name).write_text("x")
     check_writable(tmp_path / "v.mp4")
-    assert names(tmp_path) == sorted([ours, *others]), "an hour has not gone by: somebody may be writing it"
+    assert names(tmp_path) == sorted([ours, *others]), (
+        "an hour has not gone by: somebody may be writing it"
+    )
     with claimed(tmp_path / "v.mp4"):
         assert names(tmp_path) == sorted([".v.mp4.lock", *others])
     (tmp_path / ".v.89abcdef.png").write_text("x")
@@ -116,8 +127,12 @@ def linked(written: Path, read: Path) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_takes_for_output_what_it_reads(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each argument that names files says whether they are read or written, and each pair is looked at."""
+def test_no_command_takes_for_output_what_it_reads(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each argument that names files says whether they are read or written, and each pair is looked
+    at.
+    """
     monkeypatch.chdir(tmp_path)
     assert undeclared(COMMANDS[name]) == []
     found = set()
@@ -144,7 +159,9 @@ def test_no_command_takes_for_output_what_it_reads(name: str, tmp_path: Path, mo
 def test_no_command_waits_for_a_pipe_or_a_device_in_place_of_a_file(
     name: str, file: str, tmp_path: Path, monkeypatch
 ) -> None:
-    """Every option that names a file that is read, with a pipe that nobody writes to, and a device without end."""
+    """Every option that names a file that is read, with a pipe that nobody writes to, and a device
+    without end.
+    """
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe.png")
     Path("link.mp4").symlink_to("pipe.png")
@@ -166,26 +183,42 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ("demo --start-video made/demo.part.mp4 --out made", "over made/demo.part.mp4, which is read (--start-video)"),
-    ("demo --latents {model}", "(the embedded model)"),
-    ("demo --follow made/demo.story.txt --out made", "would write over made/demo.story.txt"),
-    # without --follow no story is written there
-    ("demo --prompts @made/demo.story.txt --out made --seconds -1", "error: seconds must be"),
-    ("generate --weights a.pt --prompts cat --vae b.pt --out v.mp4 --latents {here}/v.mp4", "would both write"),
-])  # fmt: skip
-def test_other_files_that_are_read_are_not_written_over(words: str, said: str, file: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "demo --start-video made/demo.part.mp4 --out made",
+            "over made/demo.part.mp4, which is read (--start-video)",
+        ),
+        ("demo --latents {model}", "(the embedded model)"),
+        ("demo --follow made/demo.story.txt --out made", "would write over made/demo.story.txt"),
+        # without --follow no story is written there
+        ("demo --prompts @made/demo.story.txt --out made --seconds -1", "error: seconds must be"),
+        (
+            "generate --weights a.pt --prompts cat --vae b.pt --out v.mp4 --latents {here}/v.mp4",
+            "would both write",
+        ),
+    ],
+)
+def test_other_files_that_are_read_are_not_written_over(
+    words: str, said: str, file: Path, capsys
+) -> None:
     Path("made").mkdir()
     for name in ("demo.part.mp4", "demo.story.txt"):
         Path("made", name).write_text("a red ball", encoding="utf-8")
     size = assets.model_path().stat().st_size
-    assert cli.main(words.format(model=assets.model_path(), here=f"../{file.parent.name}").split()) == 2
+    assert (
+        cli.main(words.format(model=assets.model_path(), here=f"../{file.parent.name}").split())
+        == 2
+    )
     assert said in capsys.readouterr().err and assets.model_path().stat().st_size == size
     assert {path.read_text(encoding="utf-8") for path in Path("made").iterdir()} == {"a red ball"}
 
 
 @pytest.mark.parametrize("link", [same, linked])
-def test_a_growing_video_is_not_written_into_another_file(link: Callable[[Path, Path], None], file: Path) -> None:
+def test_a_growing_video_is_not_written_into_another_file(
+    link: Callable[[Path, Path], None], file: Path
+) -> None:
     """The nodes' growing video has a name of its own, which may be there already."""
     link(partial := Path("video_v0123abcd.part.mp4"), file)
     with VideoWriter(VideoSettings(Path("video.mp4"), partial=partial), 16, 16) as writer:
@@ -193,7 +226,9 @@ def test_a_growing_video_is_not_written_into_another_file(link: Callable[[Path, 
     assert file.read_bytes() == b"kept" and Path("video.mp4").stat().st_size
 
 
-def test_a_batch_reads_no_video_that_it_writes_and_writes_none_over_a_folder(file: Path, capsys) -> None:
+def test_a_batch_reads_no_video_that_it_writes_and_writes_none_over_a_folder(
+    file: Path, capsys
+) -> None:
     Path("out/second.mp4").mkdir(parents=True)
     Path("out/first.mp4").write_bytes(b"kept")
     first = {"demo": True, "name": "first"}

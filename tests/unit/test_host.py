@@ -1,4 +1,6 @@
-"""The nodes' host folder without ComfyUI: loaded MODELs, names of files where two servers write, the queued graph."""
+"""The nodes' host folder without ComfyUI: loaded MODELs, names of files where two servers write,
+the queued graph.
+"""
 
 import copy
 import errno
@@ -18,13 +20,26 @@ from headforcing.headforcing_core.files import replacing
 from host_alone import host_module
 from torch import Tensor, nn
 
-loaded_model, model_contents = host_module("model.loaded_model"), host_module("model.model_contents")
+loaded_model = host_module("model.loaded_model")
+model_contents = host_module("model.model_contents")
 fingerprint = loaded_model.fingerprint
 
 BLOCK = nn.Module()
 BLOCK.cross_attn = None
-A14B = {"dim": 5120, "ffn_dim": 13824, "num_heads": 40, "freq_dim": 256, "text_dim": 4096, "text_len": 512}
-A14B |= {"blocks": nn.ModuleList([BLOCK] * 40), "patch_embedding": None, "in_dim": 16, "out_dim": 16}
+A14B = {
+    "dim": 5120,
+    "ffn_dim": 13824,
+    "num_heads": 40,
+    "freq_dim": 256,
+    "text_dim": 4096,
+    "text_len": 512,
+}
+A14B |= {
+    "blocks": nn.ModuleList([BLOCK] * 40),
+    "patch_embedding": None,
+    "in_dim": 16,
+    "out_dim": 16,
+}
 A14B |= {"img_emb": None, "patch_size": (1, 2, 2)}
 COSMOS = nn.ModuleDict({"block0": nn.Identity()})  # whose blocks have names
 
@@ -32,17 +47,32 @@ COSMOS = nn.ModuleDict({"block0": nn.Identity()})  # whose blocks have names
 def wan(*loaded_with: object, **net: object) -> SimpleNamespace:
     """A MODEL with this network, whose loader notes what it was loaded with."""
     inner = SimpleNamespace(diffusion_model=SimpleNamespace(**net))
-    return SimpleNamespace(model=inner, cached_patcher_init=(print, loaded_with) if loaded_with else None)
+    return SimpleNamespace(
+        model=inner, cached_patcher_init=(print, loaded_with) if loaded_with else None
+    )
 
 
-@pytest.mark.parametrize(("other", "told"), [
-    (wan(), "expected Wan 2.1 text-to-video weights"),
-    (wan(blocks=COSMOS, patch_embedding=None), "expected Wan 2.1 text-to-video weights"),
-    (wan(**A14B | {"in_dim": 48, "dim": 3072}), "got 48: a Wan model with 48 input channels (Fun Control"),
-    (wan(**A14B | {"in_dim": 36, "img_emb": nn.Identity()}), "got 36"), (wan(**A14B, vace_blocks=None), "got 16: VACE"),
-    (wan("/models/wan2.2_t2v_low_noise_14B.safetensors", {}, **A14B), "is one expert of Wan2.2 A14B"),
-    (wan("/models/krea.safetensors", {}, **A14B), "reads text embeddings of width 4096, got 64"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (wan(), "expected Wan 2.1 text-to-video weights"),
+        (wan(blocks=COSMOS, patch_embedding=None), "expected Wan 2.1 text-to-video weights"),
+        (
+            wan(**A14B | {"in_dim": 48, "dim": 3072}),
+            "got 48: a Wan model with 48 input channels (Fun Control",
+        ),
+        (wan(**A14B | {"in_dim": 36, "img_emb": nn.Identity()}), "got 36"),
+        (wan(**A14B, vace_blocks=None), "got 16: VACE"),
+        (
+            wan("/models/wan2.2_t2v_low_noise_14B.safetensors", {}, **A14B),
+            "is one expert of Wan2.2 A14B",
+        ),
+        (
+            wan("/models/krea.safetensors", {}, **A14B),
+            "reads text embeddings of width 4096, got 64",
+        ),
+    ],
+)
 def test_another_model_is_named_with_what_to_load_and_text_of_another_width_is_refused(other, told):
     with pytest.raises(HeadForcingError) as error:
         loaded_model.check_text_width(other, [torch.zeros(5, 64)])
@@ -74,7 +104,9 @@ class QuantizedTensor(Tensor):
 
     @staticmethod
     def __new__(cls, data, scale=1.0):
-        return Tensor._make_wrapper_subclass(cls, data.shape, dtype=torch.bfloat16, device=data.device)
+        return Tensor._make_wrapper_subclass(
+            cls, data.shape, dtype=torch.bfloat16, device=data.device
+        )
 
     def __init__(self, data, scale=1.0):
         self._qdata, self._scale = data, torch.as_tensor(scale)
@@ -91,14 +123,17 @@ class QuantizedTensor(Tensor):
 
 def host_model(count=0, weight=None, **more):
     """A MODEL of ComfyUI with so many random layers and a head, and one weight besides."""
-    net, generator = nn.Module(), torch.Generator().manual_seed(0)
+    net = nn.Module()
+    generator = torch.Generator().manual_seed(0)
     net.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(count))
     net.head = nn.Linear(6, 3)
     for parameter in net.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator)
     net.quantised = nn.Module()
     net.quantised.weight = weight
-    return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches={}, **more)
+    return SimpleNamespace(
+        model=SimpleNamespace(diffusion_model=net), backup={}, patches={}, **more
+    )
 
 
 def named(weight):
@@ -108,11 +143,17 @@ def named(weight):
 @pytest.mark.parametrize("kind", [GGMLTensor, QuantizedTensor])
 def test_quantised_weights_have_names_of_their_own(kind):
     data, other = (
-        torch.randint(0, 256, (40_000,), dtype=torch.uint8, generator=torch.Generator().manual_seed(i)) for i in (0, 1)
+        torch.randint(
+            0, 256, (40_000,), dtype=torch.uint8, generator=torch.Generator().manual_seed(i)
+        )
+        for i in (0, 1)
     )
     merged = data.clone()
     merged[20_000:] += 1  # a LoRA that reaches only some rows
-    stored = [nn.Parameter(kind(x), requires_grad=False) for x in (data, data.clone(), other, merged, data[:30_000])]
+    stored = [
+        nn.Parameter(kind(x), requires_grad=False)
+        for x in (data, data.clone(), other, merged, data[:30_000])
+    ]
     found = [named(weight) for weight in stored]
     assert type(stored[0]) is not nn.Parameter and found[0] == found[1] and len(set(found)) == 4
     assert named(None) == named(torch.empty(4, device="meta")), "not there: passed over"
@@ -120,7 +161,12 @@ def test_quantised_weights_have_names_of_their_own(kind):
 
 def test_the_type_and_the_scale_of_quantised_weights_are_part_of_their_names():
     data = torch.arange(40_000, dtype=torch.uint8)
-    weights = [GGMLTensor(data, 2), GGMLTensor(data, 8), QuantizedTensor(data, 1.0), QuantizedTensor(data, 2.0)]
+    weights = [
+        GGMLTensor(data, 2),
+        GGMLTensor(data, 8),
+        QuantizedTensor(data, 1.0),
+        QuantizedTensor(data, 2.0),
+    ]
     assert len({*map(named, weights), named(nn.Parameter(data.float()))}) == 5
 
 
@@ -140,9 +186,12 @@ def test_one_number_in_any_tensor_or_patch_changes_the_name():
         return fingerprint(made)
 
     found += [
-        patched(lora), patched(other), patched(lora, 0.5), patched(lora, offset=(0, 1, 2)),
+        patched(lora),
+        patched(other),
+        patched(lora, 0.5),
+        patched(lora, offset=(0, 1, 2)),
         patched(lora, place="diffusion_model.blocks.1.weight"),
-    ]  # fmt: skip
+    ]
     assert len(set(found)) == len(found) == 16
     assert fingerprint(host_model(4)) == found[0] and patched(lora.clone()) == patched(lora)
 
@@ -162,7 +211,9 @@ def test_every_kind_of_patch_that_is_not_run_is_named():
     for block in model.model.diffusion_model.blocks[1:]:
         block.register_forward_pre_hook(lambda *_: None)
     told = model_contents.contents(model).lines()
-    parts = "attn2_patch, dit|(TeaCache)|torch.compile|diffusion_model.forward_orig|hooks on 2 blocks".split("|")
+    parts = (
+        "attn2_patch, dit|(TeaCache)|torch.compile|diffusion_model.forward_orig|hooks on 2 blocks"
+    ).split("|")
     assert len(told) == 5 and all(part in "\n".join(told) for part in parts)
     assert "model_sampling" not in "\n".join(told)
     plain = patched(wrappers={"diffusion_model": {model_contents.KEY: [print]}})
@@ -174,10 +225,16 @@ def folders(tmp_path, monkeypatch):
     """`nodes/host/graph/folders.py` on a ComfyUI of which only the paths are there."""
 
     def get_save_image_path(prefix, output, width, height):
-        """The counter as ComfyUI has it: one more than the highest number of the files that are there."""
+        """The counter as ComfyUI has it: one more than the highest number of the files that are
+        there.
+        """
         folder, name = os.path.split(os.path.join(output, prefix))
         os.makedirs(folder, exist_ok=True)
-        numbers = [file[len(name) + 1 :].split("_")[0] for file in os.listdir(folder) if file.startswith(f"{name}_")]
+        numbers = [
+            file[len(name) + 1 :].split("_")[0]
+            for file in os.listdir(folder)
+            if file.startswith(f"{name}_")
+        ]
         counter = max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
         return folder, name, counter, os.path.dirname(prefix), prefix
 
@@ -197,8 +254,13 @@ def write(path):
         temporary.write_text("video")
 
 
-def test_two_files_that_are_written_at_once_get_two_numbers_and_none_is_that_of_a_link(folders, tmp_path):
-    with folders.output_file("video/x", ".mp4", 64, 64) as one, folders.output_file("video/x", ".mp4", 64, 64) as other:
+def test_two_files_that_are_written_at_once_get_two_numbers_and_none_is_that_of_a_link(
+    folders, tmp_path
+):
+    with (
+        folders.output_file("video/x", ".mp4", 64, 64) as one,
+        folders.output_file("video/x", ".mp4", 64, 64) as other,
+    ):
         assert (one.name, other.name) == ("x_00001_.mp4", "x_00002_.mp4")
         write(other.path)
     loaded = tmp_path / "loaded.mp4"
@@ -207,23 +269,36 @@ def test_two_files_that_are_written_at_once_get_two_numbers_and_none_is_that_of_
     other.path.with_name("x_00004_.mp4").hardlink_to(loaded)
     with folders.output_file("video/x", ".mp4", 64, 64) as next_one:
         write(next_one.path)
-    assert next_one.label == "video/x_00005_.mp4" and loaded.read_text() == "loaded" and not one.path.exists()
+    assert (
+        next_one.label == "video/x_00005_.mp4"
+        and loaded.read_text() == "loaded"
+        and not one.path.exists()
+    )
 
 
 def test_a_video_that_grows_in_two_servers_has_two_names_and_one_when_it_is_made_again(folders):
     with ExitStack() as stack:
-        one, other = (stack.enter_context(folders.growing_file("x", "0123abcd", 64, 64)) for _ in range(2))
+        one, other = (
+            stack.enter_context(folders.growing_file("x", "0123abcd", 64, 64)) for _ in range(2)
+        )
         assert (one.name, other.name) == ("x_v0123abcd.part.mp4", "x_v0123abcd-2.part.mp4")
         one.path.write_text("video")
         other.path.write_text("video")
         with folders.output_file("x", ".mp4", 64, 64) as numbered:
-            assert numbered.name == "x_00001_.mp4", "ComfyUI does not count from the name of a growing file"
+            assert numbered.name == "x_00001_.mp4", (
+                "ComfyUI does not count from the name of a growing file"
+            )
     with folders.growing_file("x", "0123abcd", 64, 64) as again:
         assert again == one and again.path.exists()
 
 
 def test_growing_videos_that_nobody_went_on_with_for_a_day_are_removed(folders):
-    kept = ["x_vffffffff.part.mp4", "y_v0123abcd.part.mp4", "x_v0123abcd.mp4", "x_vacation.part.mp4"]
+    kept = [
+        "x_vffffffff.part.mp4",
+        "y_v0123abcd.part.mp4",
+        "x_v0123abcd.mp4",
+        "x_vacation.part.mp4",
+    ]
     with folders.growing_file("x", "aaaaaaaa", 64, 64) as file:
         folder = file.path.parent
     for name in (*kept, "x_v0123abcd.part.mp4", "x_v0123abcd-2.part.mp4"):
@@ -238,7 +313,11 @@ def test_growing_videos_that_nobody_went_on_with_for_a_day_are_removed(folders):
 def test_finished_videos_that_nobody_went_on_with_for_30_days_are_removed(folders):
     with folders.growing_file("x", "aaaaaaaa", 64, 64, lasting=True) as file:
         folder = file.path.parent
-    for name, days in (("f11111111.part", 29), ("f22222222.part", 31), ("f33333333.part.earlier", 31)):
+    for name, days in (
+        ("f11111111.part", 29),
+        ("f22222222.part", 31),
+        ("f33333333.part.earlier", 31),
+    ):
         path = folder / f"x_{name}.mp4"
         path.write_text("video")
         os.utime(path, (time.time() - days * 24 * 3600,) * 2)
@@ -310,7 +389,10 @@ def two_timelines() -> dict[str, Any]:
     """A graph whose `positive` comes through another node from one of two."""
     return {
         "first": {"class_type": "Timeline", "inputs": STORY | {"clip": ["loader", 0]}},
-        "second": {"class_type": "Timeline", "inputs": STORY | {"prompts": "b", "seconds": ["length", 0]}},
+        "second": {
+            "class_type": "Timeline",
+            "inputs": STORY | {"prompts": "b", "seconds": ["length", 0]},
+        },
         "apart": {"class_type": "Timeline", "inputs": STORY},
         "choice": {"class_type": "Switch", "inputs": {"off": ["first", 0], "on": ["second", 0]}},
         "sampler": {"class_type": "Sampler", "inputs": {"positive": ["choice", 0], "seed": 1}},
@@ -318,27 +400,44 @@ def two_timelines() -> dict[str, Any]:
 
 
 def test_the_node_that_a_value_comes_from_is_the_one_with_the_values_it_ran_with():
-    find, graph = host_module("graph.queued_graph").find_source, two_timelines()
-    other, cut = STORY | {"prompts": "b", "seconds": 9.0}, {"sampler": {"inputs": {"positive": ["gone", 0]}}}
+    find = host_module("graph.queued_graph").find_source
+    graph = two_timelines()
+    other = STORY | {"prompts": "b", "seconds": 9.0}
+    cut = {"sampler": {"inputs": {"positive": ["gone", 0]}}}
     for prompt, name, values, source in (
-        (graph, "positive", STORY, "first"), (graph, "positive", other, "second"), (graph, "seed", STORY, None),
-        (graph, "positive", STORY | {"prompts": "c"}, None), (None, "positive", STORY, None),
-        (cut, "positive", STORY, None), ({"sampler": {}}, "positive", STORY, None),
-    ):  # fmt: skip
+        (graph, "positive", STORY, "first"),
+        (graph, "positive", other, "second"),
+        (graph, "seed", STORY, None),
+        (graph, "positive", STORY | {"prompts": "c"}, None),
+        (None, "positive", STORY, None),
+        (cut, "positive", STORY, None),
+        ({"sampler": {}}, "positive", STORY, None),
+    ):
         assert find(hidden(prompt), name, "Timeline", values) == source
 
 
 def test_the_graph_and_the_workflow_are_told_what_has_changed_and_nothing_else():
-    seen, rewrite = hidden({}), host_module("graph.queued_graph").rewrite
-    values, named = ["kept", "a", 7, "reset", None], {"prompts": "a", "seconds": 7, "more": 1}
+    seen = hidden({})
+    rewrite = host_module("graph.queued_graph").rewrite
+    values = ["kept", "a", 7, "reset", None]
+    named = {"prompts": "a", "seconds": 7, "more": 1}
     inner = {"id": 5, "type": "Timeline", "widgets_values": values, "widgets_values_named": named}
     outer = {"id": 12, "type": "graph"}
     workflow = {"nodes": [outer], "definitions": {"subgraphs": [{"id": "graph", "nodes": [inner]}]}}
     seen.extra_pnginfo = {"workflow": workflow}
     seen.prompt["12:5"] = {"inputs": STORY | {"clip": ["loader", 0]}}
     rewrite(seen, "12:5", STORY, STORY | {"prompts": "b", "seconds": 9.0})
-    assert seen.prompt["12:5"]["inputs"] == {"prompts": "b", "seconds": 9.0, "switch": "reset", "clip": ["loader", 0]}
-    assert values == ["kept", "b", 9.0, "reset", None] and named == {"prompts": "b", "seconds": 9.0, "more": 1}
+    assert seen.prompt["12:5"]["inputs"] == {
+        "prompts": "b",
+        "seconds": 9.0,
+        "switch": "reset",
+        "clip": ["loader", 0],
+    }
+    assert values == ["kept", "b", 9.0, "reset", None] and named == {
+        "prompts": "b",
+        "seconds": 9.0,
+        "more": 1,
+    }
     before = copy.deepcopy(vars(seen))
     rewrite(seen, "gone", STORY, STORY | {"prompts": "b"})  # of a graph that a script queued
     assert vars(seen) == before

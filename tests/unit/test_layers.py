@@ -1,4 +1,6 @@
-"""The sources: what each folder may import, how docstrings and lines are read, where nodes write, what scripts do."""
+"""The sources: what each folder may import, how docstrings and lines are read, where nodes write,
+what scripts do.
+"""
 
 import ast
 import re
@@ -11,23 +13,42 @@ from packed import OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_ENGINE = "files model timeline weights rollout cache methods head_profiles video report runs render demo"
-# From the leaves up. A folder may import itself and what its line names; `files` are the modules beside the folders.
+_ENGINE = (
+    "files model timeline weights rollout cache methods head_profiles video report runs render demo"
+)
+# From the leaves up. A folder may import itself and what its line names; `files` are the modules
+# beside the folders.
 MAY_IMPORT = {
-    "files": "", "kernels": "", "model": "files kernels", "timeline": "files", "weights": "files model",
-    "rollout": "files model timeline", "cache": "files kernels model timeline rollout",
-    "methods": "files model timeline cache rollout", "head_profiles": "files model timeline cache rollout",
-    "video": "files kernels model timeline weights", "report": "files timeline rollout video",
+    "files": "",
+    "kernels": "",
+    "model": "files kernels",
+    "timeline": "files",
+    "weights": "files model",
+    "rollout": "files model timeline",
+    "cache": "files kernels model timeline rollout",
+    "methods": "files model timeline cache rollout",
+    "head_profiles": "files model timeline cache rollout",
+    "video": "files kernels model timeline weights",
+    "report": "files timeline rollout video",
     "runs": "files timeline cache",
-    "render": "files kernels model timeline weights cache rollout methods head_profiles video report runs",
+    "render": (
+        "files kernels model timeline weights cache rollout methods head_profiles video report runs"
+    ),
     "demo": "files model timeline weights",
-    "distributed": "files model cache render", "commands": f"{_ENGINE} distributed", "nodes": _ENGINE,
-}  # fmt: skip
-HOST_MODULES = set("comfy comfy_api comfy_extras comfy_execution folder_paths nodes server execution".split())
-OUR_NAMES = {"nodes", "kernels", "headforcing_core", "headforcing"}  # imported relatively: some are others' names, too
-REFUSED = re.compile(r"(What|Which|Those|That|As|How|Where|When)\b")  # "What the farm has" names nothing
+    "distributed": "files model cache render",
+    "commands": f"{_ENGINE} distributed",
+    "nodes": _ENGINE,
+}
+HOST_MODULES = set(
+    "comfy comfy_api comfy_extras comfy_execution folder_paths nodes server execution".split()
+)
+# imported relatively: some are others' names, too
+OUR_NAMES = {"nodes", "kernels", "headforcing_core", "headforcing"}
+# "What the farm has" names nothing
+REFUSED = re.compile(r"(What|Which|Those|That|As|How|Where|When)\b")
 
-ENTRY = {f"headforcing_core/{name}.py" for name in ("__init__", "__main__")}  # the public face and the way in
+# the public face and the way in
+ENTRY = {f"headforcing_core/{name}.py" for name in ("__init__", "__main__")}
 FILES = sorted(
     path.relative_to(ROOT).as_posix()
     for top in ("headforcing_core", "kernels", "nodes")
@@ -52,14 +73,21 @@ def place(file: str) -> str:
 
 @cache
 def imports(file: str) -> frozenset[str]:
-    """The files of the pack that a file imports, wherever it does so; `research` for that folder."""
+    """The files of the pack that a file imports, wherever it does so; `research` for that
+    folder.
+    """
     package = file.split("/")[:-1]
     found = set()
     for node in nodes_of(file):
         if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
+            base = package[: len(package) - node.level + 1] + (
+                node.module.split(".") if node.module else []
+            )
             for name in node.names:
-                paths = ("/".join(parts) + ".py" for parts in ([*base, name.name], base, [*base, "__init__"]))
+                paths = (
+                    "/".join(parts) + ".py"
+                    for parts in ([*base, name.name], base, [*base, "__init__"])
+                )
                 found |= {next((path for path in paths if path in KNOWN), file)}
                 found |= {"research"} & {*base[:1], name.name}
     return frozenset(found - {file})
@@ -77,7 +105,9 @@ def absolute_imports(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def run_at_import(file: str) -> Iterator[ast.AST]:
-    """The imports that importing a module runs: none of function bodies, nothing under `if TYPE_CHECKING`."""
+    """The imports that importing a module runs: none of function bodies, nothing under `if
+    TYPE_CHECKING`.
+    """
     waiting = [nodes_of(file)[0]]
     while waiting:
         node = waiting.pop()
@@ -86,18 +116,25 @@ def run_at_import(file: str) -> Iterator[ast.AST]:
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             waiting += node.orelse
         elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+            waiting += [
+                child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)
+            ]
 
 
 def test_a_file_imports_what_its_folder_may_and_all_that_a_folder_may_is_in_use():
-    taken = {(place(file), place(target)) for file in set(FILES) - ENTRY for target in imports(file)}
+    taken = {
+        (place(file), place(target)) for file in set(FILES) - ENTRY for target in imports(file)
+    }
     taken = {(folder, below) for folder, below in taken if folder != below}
     allowed = {(folder, below) for folder, row in MAY_IMPORT.items() for below in row.split()}
     assert taken == allowed, (taken - allowed, allowed - taken)
     order = list(MAY_IMPORT)
     assert {place(file) for file in FILES} == set(order)
-    assert all(order.index(below) < order.index(folder) for folder, below in allowed), "only what stands above"
-    TopologicalSorter({file: imports(file) for file in FILES}).prepare()  # raises CycleError, which names the circle
+    assert all(order.index(below) < order.index(folder) for folder, below in allowed), (
+        "only what stands above"
+    )
+    # raises CycleError, which names the circle
+    TopologicalSorter({file: imports(file) for file in FILES}).prepare()
 
     def floors(folder: str) -> int:
         return 1 + max(map(floors, MAY_IMPORT[folder].split()), default=0)
@@ -115,19 +152,28 @@ def test_only_nodes_import_the_host_and_optional_packages_are_imported_when_need
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb_and_text_is_split_into_lines_at_newlines_only():
-    """`splitlines` splits at other characters, too, which prompts hold: it is for the first line of a message."""
+    """`splitlines` splits at other characters, too, which prompts hold: it is for the first line of
+    a message.
+    """
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for file in FILES:
-        begun = [ast.get_docstring(node) or "-" for node in nodes_of(file) if isinstance(node, documented)]
+        begun = [
+            ast.get_docstring(node) or "-"
+            for node in nodes_of(file)
+            if isinstance(node, documented)
+        ]
         assert not list(filter(REFUSED.match, begun)), file
         found = re.findall(r"\.splitlines\(.*", (ROOT / file).read_text(encoding="utf-8"))
-        assert all(line.startswith((".splitlines()[0]", ".splitlines()[1]")) for line in found), file
+        assert all(line.startswith((".splitlines()[0]", ".splitlines()[1]")) for line in found), (
+            file
+        )
 
 
 FORBIDDEN = {
     "text of others as HTML": r"\b(innerHTML|outerHTML|insertAdjacentHTML|srcdoc)\b|document\.write",
-    "patching of the frontend's classes": r"\.prototype\b|__proto__|setPrototypeOf", "other machines": r"https?://",
-}  # fmt: skip
+    "patching of the frontend's classes": r"\.prototype\b|__proto__|setPrototypeOf",
+    "other machines": r"https?://",
+}
 
 
 def test_scripts_for_the_browser_use_the_frontends_extension_interface_only():
@@ -136,20 +182,31 @@ def test_scripts_for_the_browser_use_the_frontends_extension_interface_only():
     for script in scripts:
         code = script.read_text(encoding="utf-8")
         assert len(code.splitlines()) <= 350, script
-        assert not [reason for reason, pattern in FORBIDDEN.items() if re.search(pattern, code)], script
-        imported = set(re.findall(r'from "([^"]+)"', code)) - {"../../scripts/app.js", "../../scripts/api.js"}
-        assert all(name[0] == "." and (script.parent / name).resolve() in scripts for name in imported), imported
+        assert not [reason for reason, pattern in FORBIDDEN.items() if re.search(pattern, code)], (
+            script
+        )
+        imported = set(re.findall(r'from "([^"]+)"', code)) - {
+            "../../scripts/app.js",
+            "../../scripts/api.js",
+        }
+        assert all(
+            name[0] == "." and (script.parent / name).resolve() in scripts for name in imported
+        ), imported
     assert scripts
 
 
-WRITES = set("write_text write_bytes mkdir touch unlink rename replace_file rmdir save_file open".split())
+WRITES = set(
+    "write_text write_bytes mkdir touch unlink rename replace_file rmdir save_file open".split()
+)
 PLACES = set(
-    "get_output_directory get_user_directory get_temp_directory get_input_directory get_save_image_path "
+    "get_output_directory get_user_directory get_temp_directory get_input_directory "
+    "get_save_image_path "
     "get_folder_paths models_dir base_path get_full_path".split()
 )
 WRITERS = {"VideoSettings", "grid", "save", "replacing", "check_writable"}  # to a path
 HANDING_ON = {"RenderRequest"}  # two folders to the engine, which writes there
-HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}  # folders that come from another file
+# folders that come from another file
+HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}
 
 
 class Source:
@@ -166,7 +223,9 @@ class Source:
         return [n for n in self.nodes if isinstance(n, ast.Call) and _last(n.func) in wanted]
 
     def contained(self, place: ast.expr) -> bool:
-        """Whether a path is made by `folders`, or is None, whatever else it goes through in this file."""
+        """Whether a path is made by `folders`, or is None, whatever else it goes through in this
+        file.
+        """
         text = ast.unparse(place)
         if text in ("None", "io.BytesIO()") or text.startswith("folders.") or text in HANDED_ON:
             return True
@@ -180,7 +239,9 @@ class Source:
             return self.contained(place.args[0])
         if isinstance(place, ast.Call):  # a method of the class
             return self.all_contained(self.returned(_last(place.func)))
-        return isinstance(place, (ast.Name, ast.Attribute)) and self.all_contained(self.assigned(text))
+        return isinstance(place, (ast.Name, ast.Attribute)) and self.all_contained(
+            self.assigned(text)
+        )
 
     def all_contained(self, places: list[ast.expr]) -> bool:
         """All of at least one."""
@@ -188,14 +249,21 @@ class Source:
 
     def assigned(self, name: str) -> list[ast.expr]:
         assignments = [n for n in self.nodes if isinstance(n, ast.Assign)]
-        entered = [n for n in self.nodes if isinstance(n, ast.withitem) and n.optional_vars is not None]
+        entered = [
+            n for n in self.nodes if isinstance(n, ast.withitem) and n.optional_vars is not None
+        ]
         return [n.value for n in assignments if name in map(ast.unparse, n.targets)] + [
             n.context_expr for n in entered if ast.unparse(n.optional_vars) == name
         ]
 
     def returned(self, name: str) -> list[ast.expr]:
         functions = [n for n in self.nodes if isinstance(n, ast.FunctionDef) and n.name == name]
-        return [r.value for f in functions for r in ast.walk(f) if isinstance(r, ast.Return) and r.value is not None]
+        return [
+            r.value
+            for f in functions
+            for r in ast.walk(f)
+            if isinstance(r, ast.Return) and r.value is not None
+        ]
 
 
 def _last(function: ast.expr) -> str:
@@ -203,7 +271,9 @@ def _last(function: ast.expr) -> str:
 
 
 def test_nodes_write_only_to_paths_of_one_file_which_holds_names_from_widgets_inside_their_folders():
-    others = [file for file in FILES if place(file) == "nodes" and file != "nodes/host/graph/folders.py"]
+    others = [
+        file for file in FILES if place(file) == "nodes" and file != "nodes/host/graph/folders.py"
+    ]
     assert Source("nodes/host/graph/folders.py").names() & PLACES
     seen = set()
     for file in others:
@@ -214,7 +284,10 @@ def test_nodes_write_only_to_paths_of_one_file_which_holds_names_from_widgets_in
             seen.add(writer := _last(call.func))
             given = [named.get(place) for place in ("path", "partial", "runs", "found_profiles")]
             given += call.args[:1] if writer in WRITERS and given[0] is None else []
-            assert all(source.contained(where) for where in given if where is not None), (file, ast.unparse(call))
+            assert all(source.contained(where) for where in given if where is not None), (
+                file,
+                ast.unparse(call),
+            )
         for places in source.returned("claim"):  # where a `VideoFile` is, and where it grows
             assert all(map(source.contained, places.elts)), (file, ast.unparse(places))
         for folder in ("RUNS", "FOUND_PROFILES"):

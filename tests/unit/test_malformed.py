@@ -1,4 +1,6 @@
-"""Malformed and hostile files, arguments and machines: one short sentence, no traceback, at most 5 s and 1 GB."""
+"""Malformed and hostile files, arguments and machines: one short sentence, no traceback, at most 5
+s and 1 GB.
+"""
 
 import argparse
 import json
@@ -22,7 +24,11 @@ from headforcing.headforcing_core.timeline.timeline import MAX_TEXT_BYTES
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
-from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
+from headforcing.headforcing_core.weights.checkpoint import (
+    convert,
+    inspect_checkpoint,
+    load_state_dict,
+)
 from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
 from malformed import bounded, damaged, refusal, run
 from path_arguments import commands
@@ -43,16 +49,22 @@ HEADERS: dict[str, Any] = {
     "infinite offset": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,1e999]}}',
     "sizes without end": {"a": {"dtype": "F32", "shape": [10**4000] * 300, "data_offsets": [0, 4]}},
     "many dimensions": {"a": {"dtype": "F32", "shape": [1] * 100_000, "data_offsets": [0, 4]}},
-    "many names": {f"a.{i}.b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for i in range(30_000)},
+    "many names": {
+        f"a.{i}.b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for i in range(30_000)
+    },
     "long names": {
-        "model." * 38 + str(i): {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]} for i in range(3_000)
+        "model." * 38 + str(i): {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]}
+        for i in range(3_000)
     },
     "much metadata": {"__metadata__": {str(i): "x" * 100 for i in range(20_000)}},
-    "a very long name": {"model." * 100_000: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
-    "tensors on top of each other": {
-        f"a.{i}": {"dtype": "F32", "shape": [20_000], "data_offsets": [0, 80_000]} for i in range(1000)
+    "a very long name": {
+        "model." * 100_000: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
     },
-}  # fmt: skip
+    "tensors on top of each other": {
+        f"a.{i}": {"dtype": "F32", "shape": [20_000], "data_offsets": [0, 80_000]}
+        for i in range(1000)
+    },
+}
 
 
 @pytest.mark.parametrize("case", HEADERS)
@@ -69,7 +81,11 @@ def test_stated_sizes_that_no_model_has_are_not_used(tmp_path: Path) -> None:
         path = save(tmp_path / "x.safetensors", WEIGHTS, {"config": config, "head_forcing": about})
         with bounded():
             info = inspect_checkpoint(path)
-        assert (info.config.num_heads, info.config.text_len, info.frames_per_block) == (1, 512, None)
+        assert (info.config.num_heads, info.config.text_len, info.frames_per_block) == (
+            1,
+            512,
+            None,
+        )
     for heads in ("9" * 5000, "٣", "1e999", "-1", ""):
         path = save(tmp_path / "x.safetensors", WEIGHTS, {"num_heads": heads})
         with bounded():
@@ -84,7 +100,9 @@ PICKLES: dict[str, Callable[[], Any]] = {
     "a tensor that is one number": lambda: {**WEIGHTS, "patch_embedding.bias": expanded(10**12)},
     "a sparse tensor": lambda: {**WEIGHTS, "x": torch.eye(3).to_sparse()},
     "a tensor without numbers": lambda: {**WEIGHTS, "x": torch.empty(3, device="meta")},
-    "one tensor under many names": lambda: dict.fromkeys(map(str, range(1000)), torch.zeros(10_000)),
+    "one tensor under many names": lambda: dict.fromkeys(
+        map(str, range(1000)), torch.zeros(10_000)
+    ),
     "many names": lambda: {str(i): {} for i in range(8_000)},
 }
 
@@ -105,14 +123,17 @@ LORAS: dict[str, Callable[[], Any]] = {
     "scalars": lambda: factors(torch.zeros(()), torch.zeros(())),
     "rank above the matrix": lambda: factors(torch.zeros(129, 128), torch.zeros(128, 129)),
     "rank of a billion": lambda: factors(expanded(10**9, 128), expanded(128, 10**9)),
-    "alpha of two": lambda: factors(torch.ones(1, 128), torch.ones(128, 1)) | {f"{TARGET}.alpha": torch.ones(2)},
+    "alpha of two": lambda: (
+        factors(torch.ones(1, 128), torch.ones(128, 1)) | {f"{TARGET}.alpha": torch.ones(2)}
+    ),
     "many names": lambda: {f"blocks.0.{i}.lora_A.weight": torch.ones(1) for i in range(500)},
 }
 
 
 @pytest.mark.parametrize("case", LORAS)
 def test_a_hostile_lora_is_refused(case: str, tmp_path: Path) -> None:
-    model, lora = save(tmp_path / "model.safetensors", WEIGHTS), save(tmp_path / "x.pt", LORAS[case]())
+    model = save(tmp_path / "model.safetensors", WEIGHTS)
+    lora = save(tmp_path / "x.pt", LORAS[case]())
     assert "x.pt" in refusal(lambda: load_state_dict(model, lora=lora))
 
 
@@ -120,7 +141,10 @@ ROWS = torch.ones(3, 8)
 
 
 def test_embeddings_come_back_by_exact_prompt(tmp_path):
-    embeddings = {"a red ball": torch.randn(4, 8).bfloat16(), "ein Bällchen\n🎈": torch.randn(7, 8).T.contiguous().T}
+    embeddings = {
+        "a red ball": torch.randn(4, 8).bfloat16(),
+        "ein Bällchen\n🎈": torch.randn(7, 8).T.contiguous().T,
+    }
     save_embeddings(tmp_path / "e.safetensors", embeddings)
     loaded = load_embeddings(tmp_path / "e.safetensors")
     assert list(loaded) == list(embeddings)
@@ -133,12 +157,23 @@ def test_embeddings_come_back_by_exact_prompt(tmp_path):
 def test_files_of_other_embeddings_and_latents_are_refused(tmp_path: Path) -> None:
     texts = ("5", '[["a"]]', '"a"', '{"a": 1}', "[" * 1_000_000, "x", '["a", "b"]')
     tensors = (
-        torch.ones(8), torch.ones(1, 3, 8), torch.ones(0, 8), ROWS.int(), ROWS.to(torch.float8_e4m3fn),
-        ROWS * torch.nan, ROWS * torch.inf,
-    )  # fmt: skip
-    for prompts, rows in (*((text, ROWS) for text in texts), *(('["a"]', rows) for rows in tensors)):
+        torch.ones(8),
+        torch.ones(1, 3, 8),
+        torch.ones(0, 8),
+        ROWS.int(),
+        ROWS.to(torch.float8_e4m3fn),
+        ROWS * torch.nan,
+        ROWS * torch.inf,
+    )
+    for prompts, rows in (
+        *((text, ROWS) for text in texts),
+        *(('["a"]', rows) for rows in tensors),
+    ):
         path = save(tmp_path / "x.safetensors", {"prompt_0": rows}, {"prompts": prompts})
-        assert "not a prompt embeddings file" in refusal(lambda path=path: load_embeddings(path)), (prompts[:9], rows)
+        assert "not a prompt embeddings file" in refusal(lambda path=path: load_embeddings(path)), (
+            prompts[:9],
+            rows,
+        )
     good = torch.ones(3, 16, 2, 2)
     others = good.to(torch.float8_e4m3fn), good.long(), good * torch.nan, good * -torch.inf
     for latents in (*others, good[:0], good[0], good[:, :4]):
@@ -147,24 +182,30 @@ def test_files_of_other_embeddings_and_latents_are_refused(tmp_path: Path) -> No
 
 
 VAES: tuple[tuple[Callable[[torch.Tensor], torch.Tensor], str], ...] = (
-    (lambda tensor: torch.full_like(tensor, torch.nan), "NaN or infinity in {}"), (lambda tensor: tensor[:0], ""),
-    (lambda tensor: torch.full_like(tensor, -torch.inf), "NaN or infinity"), (torch.Tensor.int, "in torch.int32, not"),
+    (lambda tensor: torch.full_like(tensor, torch.nan), "NaN or infinity in {}"),
+    (lambda tensor: tensor[:0], ""),
+    (lambda tensor: torch.full_like(tensor, -torch.inf), "NaN or infinity"),
+    (torch.Tensor.int, "in torch.int32, not"),
     (lambda tensor: torch.full_like(tensor, 1e5), "read as torch.float16"),  # more than it holds
     (lambda tensor: tensor.to(torch.complex64), "not in floating point"),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("kind", ["wan", "tiny"])
 def test_a_vae_that_holds_no_finite_numbers_is_refused(kind: str, tmp_path: Path, recwarn) -> None:
     """It would decode every video to black, or to nothing that is seen, without a word."""
     if kind == "wan":
-        weights, name = load_file(wan_vae(tmp_path / "good.safetensors")), "decoder.conv1.weight"
+        weights = load_file(wan_vae(tmp_path / "good.safetensors"))
+        name = "decoder.conv1.weight"
     else:
-        weights, name = TinyDecoder((8, 8, 8, 8)).state_dict(), "decoder.1.weight"
+        weights = TinyDecoder((8, 8, 8, 8)).state_dict()
+        name = "decoder.1.weight"
     load_codec(save(tmp_path / "x.pt", weights), torch.device("cpu"), torch.float16, encodes=False)
     for change, why in VAES:
         path = save(tmp_path / "x.pt", {**weights, name: change(weights[name])})
-        message = refusal(lambda path=path: load_codec(path, torch.device("cpu"), torch.float16, encodes=False))
+        message = refusal(
+            lambda path=path: load_codec(path, torch.device("cpu"), torch.float16, encodes=False)
+        )
         assert path.name in message and why.format(name) in message
     assert not recwarn.list
 
@@ -175,16 +216,33 @@ def test_damage_anywhere_in_models_embeddings_latents_loras_and_vaes_is_one_sent
 ) -> None:
     save_embeddings(tmp_path / "e.safetensors", {"a red ball": ROWS, "b": ROWS})
     small = wan_weights(dim=4, ffn=2, layers=1, text=2, freq=2)
-    model, lora = save(tmp_path / "model.safetensors", small), factors(torch.ones(2, 4), torch.ones(4, 2))
+    model = save(tmp_path / "model.safetensors", small)
+    lora = factors(torch.ones(2, 4), torch.ones(4, 2))
     good: list[tuple[Path, Callable[[Path], Any]]] = [
         (tmp_path / "e.safetensors", load_embeddings),
         (save(tmp_path / "l.safetensors", {"latents": torch.ones(3, 16, 2, 2)}), load_latents),
-        (wan_vae(tmp_path / "v.safetensors"), lambda path: load_codec(path, torch.device("cpu"), torch.float32)),
+        (
+            wan_vae(tmp_path / "v.safetensors"),
+            lambda path: load_codec(path, torch.device("cpu"), torch.float32),
+        ),
     ]
     for kind in ("safetensors", "pt"):
-        good.append((save(tmp_path / f"x.{kind}", lora), lambda path: load_state_dict(model, num_heads=1, lora=path)))
-        good.append((save(tmp_path / f"m.{kind}", small), lambda path: inspect_checkpoint(path, num_heads=1)))
-    rng, bad, refused, tried = random.Random(5), tmp_path / "bad", 0, 0
+        good.append(
+            (
+                save(tmp_path / f"x.{kind}", lora),
+                lambda path: load_state_dict(model, num_heads=1, lora=path),
+            )
+        )
+        good.append(
+            (
+                save(tmp_path / f"m.{kind}", small),
+                lambda path: inspect_checkpoint(path, num_heads=1),
+            )
+        )
+    rng = random.Random(5)
+    bad = tmp_path / "bad"
+    refused = 0
+    tried = 0
     for path, use in good:
         for number in range(30):
             bad.write_bytes(damaged(path.read_bytes(), rng, number))
@@ -204,25 +262,45 @@ def test_a_message_is_one_short_line_whatever_it_quotes() -> None:
     assert str(HeadForcingError("größer, 一　二, …")) == "größer, 一　二, …"
     str(HeadForcingError("\ud800")).encode()
     for value in ("9" * 5000, "a cat " * 900):
-        message = str(HeadForcingError(f"--size must look like 832x480, got {value!r}: choose another"))
-        assert len(message) < 300 and message.startswith(f"--size must look like 832x480, got '{value[:50]}")
+        message = str(
+            HeadForcingError(f"--size must look like 832x480, got {value!r}: choose another")
+        )
+        assert len(message) < 300 and message.startswith(
+            f"--size must look like 832x480, got '{value[:50]}"
+        )
         assert message.endswith(f"{value[-20:]}': choose another")
 
 
 def test_latents_that_say_something_absurd_of_themselves_are_not_decoded(tmp_path: Path) -> None:
-    file, digits = tmp_path / "latents.safetensors", "9" * 5000
-    for about in (f'{{"video_frames": {digits}}}', '{"video_frames": 10}', '{"restart_frames": [3]}', "[]"):
+    file = tmp_path / "latents.safetensors"
+    digits = "9" * 5000
+    for about in (
+        f'{{"video_frames": {digits}}}',
+        '{"video_frames": 10}',
+        '{"restart_frames": [3]}',
+        "[]",
+    ):
         save_file({"latents": torch.zeros(3, 16, 8, 8)}, file, {"head_forcing": about})
-        code, err = run("decode", str(file), str(tmp_path / "video.mp4"), "--demo", "--device", "cpu")
+        code, err = run(
+            "decode", str(file), str(tmp_path / "video.mp4"), "--demo", "--device", "cpu"
+        )
         assert code == 2 and "does not say what its latents are of" in err
 
 
-@pytest.mark.parametrize("argv", [
-    ("profiles", "compare", "x\nerror: forged\x1b[31m", "y"), ("demo", "--method", "x\nerror: forged" * 10_000),
-    ("inspect", "x" * 100_000), ("demo", "--prompts", "@" + "x" * 100_000), ("x\n" * 100_000,),
-    ("generate", "--weights", "x" * 100_000, "--prompts", "a", "--latents", "x.safetensors"),
-    ("memory", "--cards", "0"), ("memory", "--cards", "nan"), ("runs", "prune", ".", "--keep-gb", "-1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("profiles", "compare", "x\nerror: forged\x1b[31m", "y"),
+        ("demo", "--method", "x\nerror: forged" * 10_000),
+        ("inspect", "x" * 100_000),
+        ("demo", "--prompts", "@" + "x" * 100_000),
+        ("x\n" * 100_000,),
+        ("generate", "--weights", "x" * 100_000, "--prompts", "a", "--latents", "x.safetensors"),
+        ("memory", "--cards", "0"),
+        ("memory", "--cards", "nan"),
+        ("runs", "prune", ".", "--keep-gb", "-1"),
+    ],
+)
 def test_the_command_line_answers_in_one_short_line(argv: tuple[str, ...]) -> None:
     code, err = run(*argv)
     *before, last = err.splitlines()
@@ -253,7 +331,9 @@ def test_a_prompt_file_of_more_than_1_mb_or_of_no_text_is_refused(tmp_path: Path
 
 
 def video(path: Path, **tags: str) -> bytes:
-    pictures = torch.randint(0, 256, (24, 48, 64, 3), generator=torch.Generator().manual_seed(0)).byte()
+    pictures = torch.randint(
+        0, 256, (24, 48, 64, 3), generator=torch.Generator().manual_seed(0)
+    ).byte()
     with VideoWriter(VideoSettings(path, fps=16, tags=tags), 64, 48) as writer:
         writer.write(pictures)
     return path.read_bytes()
@@ -265,12 +345,15 @@ def test_damage_anywhere_in_a_video_is_one_sentence_or_harmless(
 ) -> None:
     own = json.dumps({"prompts": ["a", "b"], "starts_seconds": [0, 1], "seed": 3})
     good = video(tmp_path / "good.mp4", head_forcing=own, title="x" * 99)
-    rng, codes = random.Random(7), []
+    rng = random.Random(7)
+    codes = []
     for number in range(150):
         (tmp_path / "bad.mp4").write_bytes(damaged(good, rng, number))
         with bounded():
             code, err = run("report", str(tmp_path / "bad.mp4"), "--json")
-        assert code in (0, 2) and (code == 0 or (err.count("\n") == 1 and err.startswith("error: ")))
+        assert code in (0, 2) and (
+            code == 0 or (err.count("\n") == 1 and err.startswith("error: "))
+        )
         codes.append(code)
     record_property("malformed files and texts tried", len(codes))
     assert codes.count(0) > 10 and codes.count(2) > 10
@@ -295,12 +378,19 @@ def test_a_user_without_a_home_can_use_the_command_line(monkeypatch: pytest.Monk
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
     for given, folder in (([], None), (["--found-profiles", "x"], Path("x"))):
-        assert Source.of(cli._parser().parse_args(["demo", *given])).request.found_profiles == folder
+        assert (
+            Source.of(cli._parser().parse_args(["demo", *given])).request.found_profiles == folder
+        )
     assert run("budget", "--seconds", "60")[0] == 0
 
 
 def test_an_argument_that_takes_a_number_takes_no_other_text_and_none_that_overflows() -> None:
-    numbers = [(one, action) for _, one in commands(cli._parser()) for action in one._actions if is_number(action)]
+    numbers = [
+        (one, action)
+        for _, one in commands(cli._parser())
+        for action in one._actions
+        if is_number(action)
+    ]
     assert len(numbers) > 50
     for one, action in numbers:
         for value in ("9" * 5000, "-" + "9" * 5000, "nan", "1e400", "-inf"):

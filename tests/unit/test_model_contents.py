@@ -1,4 +1,6 @@
-"""What other nodes put on a MODEL, without ComfyUI: which values are read, and what the table says of each kind."""
+"""What other nodes put on a MODEL, without ComfyUI: which values are read, and what the table says
+of each kind.
+"""
 
 import functools
 from types import SimpleNamespace
@@ -10,7 +12,8 @@ from headforcing.headforcing_core.weights.identity import identity
 from host_alone import host_module
 from torch import nn
 
-plain_values, model_contents = host_module("model.plain_values"), host_module("model.model_contents")
+plain_values = host_module("model.plain_values")
+model_contents = host_module("model.model_contents")
 loaded_model = host_module("model.loaded_model")
 STRENGTH = 1.0
 
@@ -58,13 +61,22 @@ def digits(value):
     return identity(plain_values.Reader({}).read("value", value))
 
 
-@pytest.mark.parametrize("made", [
-    closure, Scale, Slots, lambda factor: Scale(factor).method, lambda factor: functools.partial(max, factor),
-    lambda factor: closure(Scale(factor)), lambda factor: closure({"a": [factor, {factor}]}),
-    lambda factor: closure(torch.full((3,), factor)), lambda factor: nn.LayerNorm(3, eps=factor),
-    lambda factor: lambda given, by=factor: given * by,
-    lambda factor: (lambda x: x * 2) if factor == 1 else lambda x: x * 3,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "made",
+    [
+        closure,
+        Scale,
+        Slots,
+        lambda factor: Scale(factor).method,
+        lambda factor: functools.partial(max, factor),
+        lambda factor: closure(Scale(factor)),
+        lambda factor: closure({"a": [factor, {factor}]}),
+        lambda factor: closure(torch.full((3,), factor)),
+        lambda factor: nn.LayerNorm(3, eps=factor),
+        lambda factor: lambda given, by=factor: given * by,
+        lambda factor: (lambda x: x * 2) if factor == 1 else lambda x: x * 3,
+    ],
+)
 def test_every_plain_value_counts_wherever_it_is_kept(made):
     assert digits(made(1.0)) == digits(made(1.0))
     assert digits(made(1.0)) != digits(made(2.0))
@@ -79,9 +91,17 @@ def test_a_number_of_the_file_that_a_function_reads_counts(monkeypatch):
     assert digits(function) != before
 
 
-@pytest.mark.parametrize("value", [
-    stateful(1.0), closure(x for x in ()), Counts(1.0), Counts(1.0).__call__, closure(torch.Generator()), {object(): 1},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "value",
+    [
+        stateful(1.0),
+        closure(x for x in ()),
+        Counts(1.0),
+        Counts(1.0).__call__,
+        closure(torch.Generator()),
+        {object(): 1},
+    ],
+)
 def test_what_keeps_a_state_or_cannot_be_read_is_not_named(value):
     with pytest.raises(plain_values.UnreadableError):
         digits(value)
@@ -97,33 +117,54 @@ def model(**carried):
     net = nn.Module()
     net.blocks = nn.ModuleList([nn.Sequential(nn.Linear(2, 2))])
     net.blocks[0][0].load_state_dict({"weight": torch.eye(2), "bias": torch.zeros(2)})
-    return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches={}, **carried)
+    return SimpleNamespace(
+        model=SimpleNamespace(diffusion_model=net), backup={}, patches={}, **carried
+    )
 
 
-@pytest.mark.parametrize("carried", [
-    lambda by: {"injections": {"bypass_lora": [closure(by)]}},
-    lambda by: {"callbacks": {"on_load_after": {None: [closure(by)]}}},
-    lambda by: {"weight_wrapper_patches": {"blocks.0.weight": [closure(by)]}},
-    lambda by: {"wrappers": {"apply_model": {None: [closure(by)]}}},
-    lambda by: {"model_options": {"sampler_post_cfg_function": [Scale(by), closure(by)]}},
-    lambda by: {"model_options": {"model_function_wrapper": Scale(by).method}},
-    lambda by: {"model_options": {"transformer_options": {"optimized_attention_override": closure(by)}}},
-    lambda by: {"model_options": {"transformer_options": {"wrappers": {"apply_model": {"theirs": [closure(by)]}}}}},
-    lambda by: {"object_patches": {"diffusion_model.blocks.0.0.forward": closure(by)}},
-    lambda by: {"object_patches": {"model_sampling": nn.LayerNorm(2, eps=by)}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "carried",
+    [
+        lambda by: {"injections": {"bypass_lora": [closure(by)]}},
+        lambda by: {"callbacks": {"on_load_after": {None: [closure(by)]}}},
+        lambda by: {"weight_wrapper_patches": {"blocks.0.weight": [closure(by)]}},
+        lambda by: {"wrappers": {"apply_model": {None: [closure(by)]}}},
+        lambda by: {"model_options": {"sampler_post_cfg_function": [Scale(by), closure(by)]}},
+        lambda by: {"model_options": {"model_function_wrapper": Scale(by).method}},
+        lambda by: {
+            "model_options": {"transformer_options": {"optimized_attention_override": closure(by)}}
+        },
+        lambda by: {
+            "model_options": {
+                "transformer_options": {"wrappers": {"apply_model": {"theirs": [closure(by)]}}}
+            }
+        },
+        lambda by: {"object_patches": {"diffusion_model.blocks.0.0.forward": closure(by)}},
+        lambda by: {"object_patches": {"model_sampling": nn.LayerNorm(2, eps=by)}},
+    ],
+)
 def test_what_a_rollout_runs_counts_with_its_values(carried):
-    names = [loaded_model.name_model(model(**given)) for given in (carried(1.0), carried(1.0), carried(2.0), {})]
+    names = [
+        loaded_model.name_model(model(**given))
+        for given in (carried(1.0), carried(1.0), carried(2.0), {})
+    ]
     assert [name.unread for name in names] == [()] * 4
     assert names[0] == names[1]
     assert len({name.weights for name in names}) == 3
 
 
-@pytest.mark.parametrize("carried", [
-    {"model_options": {"theirs": 1}}, {"model_options": {"transformer_options": {"theirs": 1}}},
-    {"wrappers": {"a_new_type": {None: [closure(1)]}}}, {"hook_patches": {"hook": {}}}, {"attachments": {"theirs": 1}},
-    {"additional_models": {"theirs": [1]}}, {"injections": {"theirs": [stateful(1)]}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "carried",
+    [
+        {"model_options": {"theirs": 1}},
+        {"model_options": {"transformer_options": {"theirs": 1}}},
+        {"wrappers": {"a_new_type": {None: [closure(1)]}}},
+        {"hook_patches": {"hook": {}}},
+        {"attachments": {"theirs": 1}},
+        {"additional_models": {"theirs": [1]}},
+        {"injections": {"theirs": [stateful(1)]}},
+    ],
+)
 def test_what_the_table_does_not_know_keeps_no_blocks(carried):
     named = loaded_model.name_model(model(**carried))
     assert named.unread and not named.is_known
@@ -131,9 +172,17 @@ def test_what_the_table_does_not_know_keeps_no_blocks(carried):
 
 
 def test_what_is_not_run_has_the_name_of_a_model_without_it():
-    options = {"context_handler": Scale(1), "transformer_options": {"patches": {"attn1": [stateful(1)]}}}
-    wrappers = {kind: {"theirs": [stateful(1)]} for kind in ("outer_sample", "predict_noise", "calc_cond_batch")}
-    carried = model(model_options=options, wrappers=wrappers, attachments={"lora_metadata": object()})
+    options = {
+        "context_handler": Scale(1),
+        "transformer_options": {"patches": {"attn1": [stateful(1)]}},
+    }
+    wrappers = {
+        kind: {"theirs": [stateful(1)]}
+        for kind in ("outer_sample", "predict_noise", "calc_cond_batch")
+    }
+    carried = model(
+        model_options=options, wrappers=wrappers, attachments={"lora_metadata": object()}
+    )
     named = loaded_model.name_model(carried)
     assert named == loaded_model.name_model(model()) and named.is_known
     assert len(model_contents.contents(carried).lines()) == 5

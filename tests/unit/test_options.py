@@ -1,17 +1,29 @@
-"""Options of methods and of a render: read, checked, listed, part of a render's identity; the keys of stored blocks."""
+"""Options of methods and of a render: read, checked, listed, part of a render's identity; the keys
+of stored blocks.
+"""
 
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.options import option_text, options_of, read_pairs, with_options
+from headforcing.headforcing_core.cache.options import (
+    option_text,
+    options_of,
+    read_pairs,
+    with_options,
+)
 from headforcing.headforcing_core.cache.policy import PRESETS, RolePolicy, preset
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.values import render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.methods.registry import ALIASES, describe_method, method_names, method_policy
+from headforcing.headforcing_core.methods.registry import (
+    ALIASES,
+    describe_method,
+    method_names,
+    method_policy,
+)
 from headforcing.headforcing_core.render.options import DEFAULTS, RenderOptions
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -19,25 +31,30 @@ from jobs import job_of
 from method_renders import PROFILE, SMALL, STRIPES
 
 CHOICES = {
-    "episodic.admission": ("novelty", "uniform"), "episodic.eviction": ("summary", "fifo"),
-    "episodic.token_selection": ("prompt", "random"), "rope": ("contiguous", "absolute"),
-}  # fmt: skip
+    "episodic.admission": ("novelty", "uniform"),
+    "episodic.eviction": ("summary", "fifo"),
+    "episodic.token_selection": ("prompt", "random"),
+    "rope": ("contiguous", "absolute"),
+}
 
 
 def setup_of(method: str, options: str = "", **more) -> str:
-    plan = RenderOptions(method=method, width=96, height=64, method_options=read_pairs(options), **more).plan(
-        SMALL, parse_timeline("a red ball", 9.0), profile=STRIPES
-    )
+    plan = RenderOptions(
+        method=method, width=96, height=64, method_options=read_pairs(options), **more
+    ).plan(SMALL, parse_timeline("a red ball", 9.0), profile=STRIPES)
     return job_of(plan, {}, "0123456789abcdef", dtype=torch.bfloat16).setup
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_every_option_can_be_set_to_the_value_that_is_shown_and_is_part_of_the_identity_of_the_settings(name):
+def test_every_option_can_be_set_to_the_value_that_is_shown_and_is_part_of_the_identity_of_the_settings(
+    name,
+):
     policy = method_policy(name)
     options = options_of(policy)
     shown = [(key, option_text(option.value)) for key, option in options.items()]
     assert with_options(policy, shown, name) == policy and with_options(policy, (), name) is policy
-    assert set(policy.key) >= {"method", *options} - {"scenes"}  # the rows have what a recall changes
+    # the rows have what a recall changes
+    assert set(policy.key) >= {"method", *options} - {"scenes"}
     for key, (value, types) in options.items():
         if key == "scenes":
             continue
@@ -68,10 +85,15 @@ def test_a_render_with_other_options_makes_blocks_of_its_own():
 
 def test_an_alias_is_a_method_with_options():
     for name, (method, options) in ALIASES.items():
-        assert method_policy(name) == with_options(method_policy(method), read_pairs(options), method)
+        assert method_policy(name) == with_options(
+            method_policy(method), read_pairs(options), method
+        )
         assert setup_of(name) == setup_of(method, options)
         about, told = describe_method(name, [("window_frames", "12")])
-        assert about.startswith(f"method {method}: ") and told == f"method options: {options}, window_frames=12"
+        assert (
+            about.startswith(f"method {method}: ")
+            and told == f"method options: {options}, window_frames=12"
+        )
 
 
 def test_the_command_line_lists_all_options_and_sets_them(capsys):
@@ -79,8 +101,21 @@ def test_the_command_line_lists_all_options_and_sets_them(capsys):
     lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
     assert set(lines) == set(method_names())
     assert lines["longlive"].startswith("window_frames=12, sink_frames=3, infinite=false")
-    assert lines["memflow_sma"] == "memflow with routed=true" and lines["rolling_forcing"] == "no options"
-    command = ["demo", "--method", "longlive", "--seconds", "1", "--out", "unused.mp4", "--set", "window_frames=9"]
+    assert (
+        lines["memflow_sma"] == "memflow with routed=true"
+        and lines["rolling_forcing"] == "no options"
+    )
+    command = [
+        "demo",
+        "--method",
+        "longlive",
+        "--seconds",
+        "1",
+        "--out",
+        "unused.mp4",
+        "--set",
+        "window_frames=9",
+    ]
     assert main([*command, "--set", "sink=1"]) == 2
     assert "has no option 'sink'; its options are window_frames" in capsys.readouterr().err
 
@@ -88,21 +123,38 @@ def test_the_command_line_lists_all_options_and_sets_them(capsys):
 def test_a_command_without_arguments_asks_for_the_defaults_which_are_those_of_the_policy():
     for command in ("generate --weights w --prompts fox", "compare --weights w"):
         asked = render_options(_parser().parse_args(command.split()))
-        assert asked == replace(DEFAULTS, model_family="auto")  # nodes keep what shared graphs were made with
-    assert DEFAULTS.cache_policy == preset("head_forcing") and DEFAULTS.schedule == schedule("self_forcing")
+        # nodes keep what shared graphs were made with
+        assert asked == replace(DEFAULTS, model_family="auto")
+    assert DEFAULTS.cache_policy == preset("head_forcing") and DEFAULTS.schedule == schedule(
+        "self_forcing"
+    )
     for name, policy in PRESETS.items():
         assert RenderOptions(method=name).cache_policy == policy, name
 
 
 def test_every_argument_that_sets_something_is_passed_on():
-    words = "generate --weights w --prompts fox --episodic-frames 7 --recent-frames 6 --novelty-threshold 0.5 --seed 9 "
-    words += "--size 96x64 --switch flush --blend-blocks 2 --re-anchor --state-seconds 5 --method random_tokens "
+    words = (
+        "generate --weights w --prompts fox --episodic-frames 7 --recent-frames 6 "
+        "--novelty-threshold 0.5 --seed 9 "
+    )
+    words += (
+        "--size 96x64 --switch flush --blend-blocks 2 --re-anchor --state-seconds 5 --method "
+        "random_tokens "
+    )
     words += "--roles shuffled --model-family longlive --sigmas 1,0.5 --seconds 20 "
     words += "--shuffle 4 --set episodic.pin_first=true --set local.sink_frames=1 "
     options = render_options(_parser().parse_args([*words.split(), "--update-interval", "2"]))
-    same = {field.name for field in fields(options) if getattr(options, field.name) == getattr(DEFAULTS, field.name)}
+    same = {
+        field.name
+        for field in fields(options)
+        if getattr(options, field.name) == getattr(DEFAULTS, field.name)
+    }
     assert same == {"profile", "policy"}
-    memory = {"memory.episodic_frames": "7", "memory.recent_frames": "6", "episodic.novelty_threshold": "0.5"}
+    memory = {
+        "memory.episodic_frames": "7",
+        "memory.recent_frames": "6",
+        "episodic.novelty_threshold": "0.5",
+    }
     set_ = {"episodic.pin_first": "true", "local.sink_frames": "1", "episodic.update_interval": "2"}
     assert dict(options.method_options) == memory | set_
     assert (options.width, options.height) == (96, 64)
@@ -115,44 +167,68 @@ SPELT = [
     ("--episodic-frames 5 --update-interval 3", ""),
     ("--update-interval 2 --set window_frames=9 --method longlive", "window_frames=9"),
     ("--episodic-frames 4 --method self_forcing", ""),
-    ("--episodic-frames 4 --novelty-threshold 0.5 --method uniform_memory", "episodic.novelty_threshold=0.5"),
+    (
+        "--episodic-frames 4 --novelty-threshold 0.5 --method uniform_memory",
+        "episodic.novelty_threshold=0.5",
+    ),
     ("--episodic-frames 4 --set memory.episodic_frames=6", "memory.episodic_frames=6"),
-    ("--set memory.episodic_frames=4,memory.recent_frames=6", "memory.episodic_frames=4, memory.recent_frames=6"),
+    (
+        "--set memory.episodic_frames=4,memory.recent_frames=6",
+        "memory.episodic_frames=4, memory.recent_frames=6",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "asked"), SPELT)
 def test_an_argument_for_episodic_memory_is_an_option_of_a_method_that_has_it(arguments, asked):
-    options = render_options(_parser().parse_args(f"generate --weights w --prompts fox {arguments}".split()))
+    options = render_options(
+        _parser().parse_args(f"generate --weights w --prompts fox {arguments}".split())
+    )
     assert list(options.method_options) == read_pairs(asked)
-    assert options.cache_policy == with_options(method_policy(options.method), read_pairs(asked), options.method)
+    assert options.cache_policy == with_options(
+        method_policy(options.method), read_pairs(asked), options.method
+    )
 
 
 def test_a_comparison_gives_every_method_the_options_of_episodic_memory_that_it_has():
-    common = RenderOptions(method_options=(("memory.episodic_frames", "4"), ("episodic.update_interval", "2")))
+    common = RenderOptions(
+        method_options=(("memory.episodic_frames", "4"), ("episodic.update_interval", "2"))
+    )
     assert common.for_method("fifo_eviction").method_options == common.method_options
-    assert common.for_method("uniform_memory").method_options == (("episodic.update_interval", "2"),)
+    assert common.for_method("uniform_memory").method_options == (
+        ("episodic.update_interval", "2"),
+    )
     assert common.for_method("longlive").cache_policy == method_policy("longlive")
 
 
-ONE, TWO = "0:00 a red ball", "0:00 a red ball\n0:06 a yellow ring"
+ONE = "0:00 a red ball"
+TWO = "0:00 a red ball\n0:06 a yellow ring"
 
 # A change of one of these makes stored runs of that kind unusable: they
 # are rendered anew. Say so in the changelog.
 PINNED = [
     ("head_forcing", ONE, {}, "456b9b0e6f904800"),
     ("head_forcing", "0:00 a red ball\n0:06 [recache] a yellow ring", {}, "737584b707fadcd4"),
-    ("head_forcing", "0:00 a red ball\n0:06 [flush, re-anchor] a yellow ring", {}, "f3ee9fe0e43190e9"),
+    (
+        "head_forcing",
+        "0:00 a red ball\n0:06 [flush, re-anchor] a yellow ring",
+        {},
+        "f3ee9fe0e43190e9",
+    ),
     ("head_forcing", "0:00 a red ball\n0:06 [blend 2] a yellow ring", {}, "73019c1fe6bfbcd2"),
     ("head_forcing", ONE, {"profile": AutoProfile()}, "86bc4e7042a39bf5"),
     ("head_forcing", TWO, {"start_frames": 6}, "91985e68b2f37276"),
     ("no_episodic_memory", ONE, {"roles": "shuffled"}, "60d2f50f4b52b136"),
-    ("self_forcing_window_21", TWO, {}, "7cb6c51c0599073c"), ("longlive", TWO, {"start_frames": 6}, "0a719f3db189727e"),
+    ("self_forcing_window_21", TWO, {}, "7cb6c51c0599073c"),
+    ("longlive", TWO, {"start_frames": 6}, "0a719f3db189727e"),
     ("infinity_rope", "0:00 a red ball\n0:06 [re-anchor] a yellow ring", {}, "2d7901085d9bbee5"),
-    ("deep_forcing", ONE, {}, "19d05c9871932e49"), ("forcing_kv", TWO, {}, "9fe93b601decfbae"),
-    ("dummy_forcing", ONE, {}, "579b9a79e746903d"), ("memflow", TWO, {}, "60407f167d5195eb"),
-    ("rolling_forcing", TWO, {}, "27540f10d17a501d"), ("causvid", TWO, {}, "e6553b8756bbc607"),
-]  # fmt: skip
+    ("deep_forcing", ONE, {}, "19d05c9871932e49"),
+    ("forcing_kv", TWO, {}, "9fe93b601decfbae"),
+    ("dummy_forcing", ONE, {}, "579b9a79e746903d"),
+    ("memflow", TWO, {}, "60407f167d5195eb"),
+    ("rolling_forcing", TWO, {}, "27540f10d17a501d"),
+    ("causvid", TWO, {}, "e6553b8756bbc607"),
+]
 
 
 @pytest.mark.parametrize(("method", "text", "options", "last"), PINNED)
@@ -160,11 +236,18 @@ def test_the_key_of_the_last_block_is_the_one_that_stored_runs_have(method, text
     assert last_key(method, text, **options) == last
 
 
-def last_key(method: str, text: str, profile=PROFILE, start_frames: int = 0, roles: str = "profile") -> str:
+def last_key(
+    method: str, text: str, profile=PROFILE, start_frames: int = 0, roles: str = "profile"
+) -> str:
     options = RenderOptions(method=method, width=96, height=64, seconds=9.0, roles=roles, seed=3)
     plan = options.plan(SMALL, parse_timeline(text), start_frames, profile)
     start = torch.full((start_frames, 16, 8, 12), 0.25) if start_frames else None
-    embeds = {segment.text: torch.full((4, 8), 0.5 + i) for i, segment in enumerate(plan.timeline.segments)}
+    embeds = {
+        segment.text: torch.full((4, 8), 0.5 + i)
+        for i, segment in enumerate(plan.timeline.segments)
+    }
     codec = SimpleNamespace(fingerprint=lambda: "an autoencoder")
-    job = job_of(plan, embeds, "0123456789abcdef", dtype=torch.bfloat16, start_latents=start, codec=codec)
+    job = job_of(
+        plan, embeds, "0123456789abcdef", dtype=torch.bfloat16, start_latents=start, codec=codec
+    )
     return job.keys[-1][:16]

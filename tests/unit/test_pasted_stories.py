@@ -1,4 +1,6 @@
-"""Stories as people paste them: other programs' schedules, invisible characters, ratios, clocks, braces, comments."""
+"""Stories as people paste them: other programs' schedules, invisible characters, ratios, clocks,
+braces, comments.
+"""
 
 import re
 
@@ -18,17 +20,50 @@ from hypothesis import strategies as st
 def starts(text: str) -> list[tuple[float, str]]:
     """The time in seconds and the words of every prompt."""
     timeline = parse_timeline(text)
-    return [(start, prompt.text) for (start, _), prompt in zip(timeline.requested, timeline.segments, strict=True)]
+    return [
+        (start, prompt.text)
+        for (start, _), prompt in zip(timeline.requested, timeline.segments, strict=True)
+    ]
 
 
 ONE_PROMPT = (
-    *("9:16 vertical video, a girl dances in the rain", "16:10 film still of a harbour", "16:9 film still"),
+    *(
+        "9:16 vertical video, a girl dances in the rain",
+        "16:10 film still of a harbour",
+        "16:9 film still",
+    ),
     *("(9:16) vertical video", "1:85 widescreen still"),
     *("2:39 scope", "12:00 noon in Marrakesh", "7:30 train leaves"),
-    *("07:30 train leaves", "6:00 pm in Paris", "6:00 p.m. in Paris", "5s later the fox sleeps", "(5s) later"),
-    *("5 seconds later the fox sleeps", "1m30s later", "80s disco", "5秒後、狐が眠る", "- 5s later", "**9:16** video"),
-    *("a clock shows 10:15", "a 16:9 frame", "[close-up] a fox", "He says: 5s left", "a clock, 0:05 left"),
-    *("see http://example.com/a now", "a fox and/or a wolf", "Shot 1: a fox", "a {fox} runs", "# fox", "a } b { c"),
+    *(
+        "07:30 train leaves",
+        "6:00 pm in Paris",
+        "6:00 p.m. in Paris",
+        "5s later the fox sleeps",
+        "(5s) later",
+    ),
+    *(
+        "5 seconds later the fox sleeps",
+        "1m30s later",
+        "80s disco",
+        "5秒後、狐が眠る",
+        "- 5s later",
+        "**9:16** video",
+    ),
+    *(
+        "a clock shows 10:15",
+        "a 16:9 frame",
+        "[close-up] a fox",
+        "He says: 5s left",
+        "a clock, 0:05 left",
+    ),
+    *(
+        "see http://example.com/a now",
+        "a fox and/or a wolf",
+        "Shot 1: a fox",
+        "a {fox} runs",
+        "# fox",
+        "a } b { c",
+    ),
 )
 
 
@@ -40,38 +75,78 @@ def test_a_text_that_merely_contains_a_time_is_one_prompt_and_can_be_written(tex
 
 
 FOX_AND_WOLF = (
-    *("0:00\u00a0fox\n0:05\u00a0wolf", "0:00 fox\n0:05\u00a0wolf", "0:00\u3000fox\n\u20090:05\u202fwolf"),
+    *(
+        "0:00\u00a0fox\n0:05\u00a0wolf",
+        "0:00 fox\n0:05\u00a0wolf",
+        "0:00\u3000fox\n\u20090:05\u202fwolf",
+    ),
     *("\u200b0:00 fox\n\u200e0:05 wolf",),
     *("\ufeff0:00\u2060 fox\n\ufeff0:\u200b05 wolf", "\u202a0:00\u202c fox\n0:05 wolf"),
-    *("0:00 fox\u20280:05 wolf", "0:00 fox\u20290:05 wolf", "0:00 fox\x0b0:05 wolf", "0:00 fox\x850:05 wolf"),
-    *("0:00 fox\r0:05 wolf", "0:00 fox\r\n0:05 wolf", "0:00\tfox\n0:05\twolf", "0:00 f\u200box\n0:05 wo\xadlf"),
+    *(
+        "0:00 fox\u20280:05 wolf",
+        "0:00 fox\u20290:05 wolf",
+        "0:00 fox\x0b0:05 wolf",
+        "0:00 fox\x850:05 wolf",
+    ),
+    *(
+        "0:00 fox\r0:05 wolf",
+        "0:00 fox\r\n0:05 wolf",
+        "0:00\tfox\n0:05\twolf",
+        "0:00 f\u200box\n0:05 wo\xadlf",
+    ),
     *("[0:00]\u00a0fox\n[0:05]wolf", "[0\u00a0-\u00a05s] fox\n[5s] wolf"),
     *("[0-5s] fox, [5-10s] wolf", "0s fox\n5s wolf"),
     *("[0s: fox] [5s: wolf]", "[0s-5s: fox] [5s-10s: wolf]"),
     *("[0s: fox]\n\n[5s: wolf]", "[0:00: fox], [0:05: wolf]"),
-    *("[0-5s: fox] [5-10s: wolf]", "［０秒：fox］ ［５秒：wolf］", "[shared] \n[0s: fox] [5s: wolf]"),
+    *(
+        "[0-5s: fox] [5-10s: wolf]",
+        "［０秒：fox］ ［５秒：wolf］",
+        "[shared] \n[0s: fox] [5s: wolf]",
+    ),
     *("(0:00-0:05) fox\n(0:05-0:10) wolf", "(0:00) fox\n(0:05) wolf", "(0-5s): fox\n(5-10s): wolf"),
     *("0:00~0:05 fox\n0:05~0:10 wolf",),
     *("0:00 to 0:05: fox\n0:05 to 0:10: wolf", "0:00 → 0:05 fox\n0:05 → 0:10 wolf"),
     *("0:00 --> 0:05 fox\n0:05 --> 0:10 wolf",),
     *("00:00:00,000 --> 00:00:05,000 fox\n00:00:05,000 --> 00:00:10,000 wolf",),
-    *("0 sec: fox\n5 sec: wolf", "0 seconds - fox\n5 seconds - wolf", "0秒：fox\n5秒：wolf", "0초: fox\n5초: wolf"),
-    *("0分0秒 fox\n0分5秒 wolf", "0：00 fox\n0：05 wolf", "０：００　fox\n０：０５　wolf", "【0:00】fox\n【0:05】wolf"),
+    *(
+        "0 sec: fox\n5 sec: wolf",
+        "0 seconds - fox\n5 seconds - wolf",
+        "0秒：fox\n5秒：wolf",
+        "0초: fox\n5초: wolf",
+    ),
+    *(
+        "0分0秒 fox\n0分5秒 wolf",
+        "0：00 fox\n0：05 wolf",
+        "０：００　fox\n０：０５　wolf",
+        "【0:00】fox\n【0:05】wolf",
+    ),
     *("【0：00】fox【0：05】wolf", "（0：00～0：05）fox\n（0：05～0：10）wolf"),
     *("- 0:00 fox\n- 0:05 wolf", "• 0:00 fox\n• 0:05 wolf"),
-    *("**0:00** fox\n**0:05** wolf", "**0:00:** fox\n**0:05:** wolf", "**0:00 fox**\n**0:05 wolf**"),
-    *("- **0:00**: fox\n- **0:05**: wolf", "* `0:00` fox\n* `0:05` wolf", "### 0:00 fox\n### 0:05 wolf"),
+    *(
+        "**0:00** fox\n**0:05** wolf",
+        "**0:00:** fox\n**0:05:** wolf",
+        "**0:00 fox**\n**0:05 wolf**",
+    ),
+    *(
+        "- **0:00**: fox\n- **0:05**: wolf",
+        "* `0:00` fox\n* `0:05` wolf",
+        "### 0:00 fox\n### 0:05 wolf",
+    ),
     *("1) 0:00 fox\n2) 0:05 wolf", "1. [0:00] fox\n2. [0:05] wolf"),
     *("```\n0:00 fox\n0:05 wolf\n```", "~~~text\n0:00 fox\n0:05 wolf\n~~~"),
-    *("Shot 1 (0:00-0:05): fox\nShot 2 (0:05-0:10): wolf", "Shot 1: 0:00-0:05 fox\nShot 2: 0:05-0:10 wolf"),
+    *(
+        "Shot 1 (0:00-0:05): fox\nShot 2 (0:05-0:10): wolf",
+        "Shot 1: 0:00-0:05 fox\nShot 2: 0:05-0:10 wolf",
+    ),
     *("Shot 1 [0:00]: fox\nShot 2 [0:05]: wolf", "Scene 1 (0:00): fox\nScene 2 (0:05): wolf"),
     *('"0": "fox",\n"80": "wolf"', '"0" : "fox", "80" : "wolf",'),
     *('{"0": "fox", "80": "wolf"}', "“0”: “fox”,\n“80”: “wolf”"),
     "1\n00:00:00,000 --> 00:00:05,000\nfox\n\n2\n00:00:05,000 --> 00:00:10,000\nwolf\n",
-    "\ufeff1\r\n00:00:00,000 --> 00:00:05,000\r\n<i>fox</i>\r\n2\r\n00:00:05,000 --> 00:00:10,000\r\nwolf",
-    "WEBVTT - a title\n\nNOTE of its author\n\n00:00.000 --> 00:05.000 align:start line:0\nfox\n\nNOTE\nmore\n\n"
-    "cue two\n00:00:05.000 --> 00:00:10.000\n<v Bob>wolf</v>",
-)  # fmt: skip
+    "\ufeff1\r\n00:00:00,000 --> 00:00:05,000\r\n<i>fox</i>\r\n2\r\n00:00:05,000 --> "
+    "00:00:10,000\r\nwolf",
+    "WEBVTT - a title\n\nNOTE of its author\n\n00:00.000 --> 00:05.000 align:start "
+    "line:0\nfox\n\nNOTE\nmore\n\ncue two\n00:00:05.000 --> 00:00:10.000\n<v Bob>wolf</v>",
+)
 
 
 @pytest.mark.parametrize("text", FOX_AND_WOLF)
@@ -88,7 +163,10 @@ OTHER_READINGS = {
     "0：00 Ｆｏｘ：狐（赤）": [(0.0, "Ｆｏｘ：狐（赤）")],
     "0:00 fox\n0:05 👩\u200d🚀 می\u200cخواهم": [(0.0, "fox"), (5.0, "👩\u200d🚀 می\u200cخواهم")],
     "9:16 vertical | 16:9 wide": [(0.0, "9:16 vertical"), (10.0, "16:9 wide")],
-    "a clock shows 10:15 | it shows 10:20": [(0.0, "a clock shows 10:15"), (10.0, "it shows 10:20")],
+    "a clock shows 10:15 | it shows 10:20": [
+        (0.0, "a clock shows 10:15"),
+        (10.0, "it shows 10:20"),
+    ],
     "0:05 fox\n0:10 wolf": [(5.0, "fox"), (10.0, "wolf")],
     "[1:00-1:05] fox": [(60.0, "fox")],
     "0:00 a clock shows 10:15 now": [(0.0, "a clock shows 10:15 now")],
@@ -126,20 +204,24 @@ NO_STORIES = {  # a text, and what is said of it
     '{"0": "a", "0": "b"}': "a name is there twice",
     '"0": "a", "1": ' + "[" * 100_000: "nested too deeply",
     "0:00 a fox, 0:05 a wolf": "line 1: '0:05' stands inside a prompt",
-    "Shot 1: a\nShot 2: b": "line 1: 'Shot 1: a' has no time; write times, as in 0:00 a cat walks, or Scene 1:",
+    "Shot 1: a\nShot 2: b": (
+        "line 1: 'Shot 1: a' has no time; write times, as in 0:00 a cat walks, or Scene 1:"
+    ),
     "9:16 vertical video\n0:05 b": "line 1: '9:16' is no first time; begin with 0:00",
     "7:30 train leaves\n8:00 it arrives": "as in 0:00 7:30 train leaves",
     "[9:16] vertical video": "line 1: '[9:16]' is no first time",
-    "0:00 a harbour\n16:9 film still": "line 2: '16:9' is not a time; write m:ss, [m:ss] or [m:ss-m:ss]",
+    "0:00 a harbour\n16:9 film still": (
+        "line 2: '16:9' is not a time; write m:ss, [m:ss] or [m:ss-m:ss]"
+    ),
     "a {red|blue} fox": "{red|blue} chooses in ComfyUI's text box, not here: write one",
     "0:00 a {red|blue} fox": "line 1: {red|blue} chooses",
     "a {2$$a|b|c} d": "{2$$a|b|c} chooses",
     "{a|{b|c}} d": "{a|{b|c}} chooses",
     '["a {b|c}"]': "{b|c} chooses",
     '"0": "a"\n"24": "b"': 'a schedule by video frames is "0": "a cat walks", "80": "it jumps"',
-    '"0": "a", "24": 5': 'a schedule by video frames is',
+    '"0": "a", "24": 5': "a schedule by video frames is",
     '{"0": "a" "24": "b"}': "not valid JSON",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("text", NO_STORIES)
@@ -157,7 +239,10 @@ def test_frames_of_a_schedule_are_those_of_the_model():
 def test_the_editor_reads_a_pasted_text_and_leaves_it_as_it_is():
     text = "【0：00】狐\u00a0\n【0：05】 [flush] \\{a|b\\}"
     read = answer({"text": text})
-    assert read["text"] == text and [segment["text"] for segment in read["segments"]] == ["狐", "\\{a|b\\}"]
+    assert read["text"] == text and [segment["text"] for segment in read["segments"]] == [
+        "狐",
+        "\\{a|b\\}",
+    ]
     written = answer({"segments": read["segments"]})["text"]
     assert written == "0:00 狐\n0:05 [flush] \\{a|b\\}"
     assert parse_timeline(written).segments == parse_timeline(text).segments
@@ -173,13 +258,20 @@ def subtitles(prompts: list[tuple[int, int, str]], point: str) -> str:
 
 
 LINES = {  # a form, and the line of a prompt in it, with its start and end in seconds
-    "times": "0:{0:02} {2}", "bullets": "- 0:{0:02} {2}", "bold": "**0:{0:02}**: {2}", "numbers": "1) 0:{0:02} - {2}",
-    "ranges": "[0:{0:02}-0:{1:02}] {2}", "parentheses": "(0:{0:02}~0:{1:02}) {2}",
+    "times": "0:{0:02} {2}",
+    "bullets": "- 0:{0:02} {2}",
+    "bold": "**0:{0:02}**: {2}",
+    "numbers": "1) 0:{0:02} - {2}",
+    "ranges": "[0:{0:02}-0:{1:02}] {2}",
+    "parentheses": "(0:{0:02}~0:{1:02}) {2}",
     "arrows": "0:{0:02} --> 0:{1:02}: {2}",
-    "seconds": "{0}s: {2}", "words": "{0} sec: {2}", "inside": "[{0}s-{1}s: {2}]",
+    "seconds": "{0}s: {2}",
+    "words": "{0} sec: {2}",
+    "inside": "[{0}s-{1}s: {2}]",
     "shots": "Shot 1 (0:{0:02}-0:{1:02}): {2}",
-    "full width": "【0：{0:02}】{2}", "Chinese": "{0}秒：{2}",
-}  # fmt: skip
+    "full width": "【0：{0:02}】{2}",
+    "Chinese": "{0}秒：{2}",
+}
 FORMS = {
     name: lambda prompts, line=line: "\n".join(line.format(*prompt) for prompt in prompts)
     for name, line in LINES.items()
@@ -187,13 +279,24 @@ FORMS = {
 FORMS |= {
     "srt": lambda prompts: subtitles(prompts, ","),
     "vtt": lambda prompts: f"WEBVTT\n\n{subtitles(prompts, '.')}",
-    "frames": lambda prompts: ",\n".join(f'"{16 * start}": "{words}"' for start, _, words in prompts),
-    "spaces": lambda prompts: "\u2028".join(f"\u200b0:{start:02}\u00a0{words}" for start, _, words in prompts),
+    "frames": lambda prompts: ",\n".join(
+        f'"{16 * start}": "{words}"' for start, _, words in prompts
+    ),
+    "spaces": lambda prompts: "\u2028".join(
+        f"\u200b0:{start:02}\u00a0{words}" for start, _, words in prompts
+    ),
 }
-words = st.text("abc 狐é,.👩😀٠'", min_size=1, max_size=12).map(fold).filter(lambda text: text[:1].isalpha())
+words = (
+    st.text("abc 狐é,.👩😀٠'", min_size=1, max_size=12)
+    .map(fold)
+    .filter(lambda text: text[:1].isalpha())
+)
 
 
-@given(st.lists(st.tuples(words, st.integers(1, 9)), min_size=1, max_size=5), st.sampled_from(sorted(FORMS)))
+@given(
+    st.lists(st.tuples(words, st.integers(1, 9)), min_size=1, max_size=5),
+    st.sampled_from(sorted(FORMS)),
+)
 def test_a_written_story_reads_as_the_same_in_every_form(story, form):
     clock = BlockClock()
     times = [0]
@@ -204,7 +307,9 @@ def test_a_written_story_reads_as_the_same_in_every_form(story, form):
         for (text, _), time in zip(story, times, strict=False)
     ]
     written = parse_timeline(write_timeline(placed, clock), times[-1])
-    prompts = [(start, end, text) for (text, _), start, end in zip(story, times, times[1:], strict=False)]
+    prompts = [
+        (start, end, text) for (text, _), start, end in zip(story, times, times[1:], strict=False)
+    ]
     read = parse_timeline(FORMS[form](prompts), times[-1])
     assert read.segments == written.segments and read.requested == written.requested
 
@@ -216,7 +321,9 @@ def test_words_that_begin_with_a_picture_s_name_are_a_prompt_and_no_file(tmp_pat
     for words in ("@hero a red ball", "@hero.txt", "@wolf"):
         with pytest.raises(HeadForcingError, match="was not found"):
             read_text(words, [] if words == "@hero a red ball" else ["hero"])
-    with pytest.raises(HeadForcingError, match="a prompt that begins with @ is written 0:00 @hero a red ball"):
+    with pytest.raises(
+        HeadForcingError, match="a prompt that begins with @ is written 0:00 @hero a red ball"
+    ):
         read_text("@hero a red ball")
     (tmp_path / "hero").write_text("0:00 a fox", encoding="utf-8")
     assert read_text("@hero", ["hero"]) == "0:00 a fox"
@@ -224,6 +331,9 @@ def test_words_that_begin_with_a_picture_s_name_are_a_prompt_and_no_file(tmp_pat
 
 @pytest.mark.parametrize("name", ["story.srt", "story.txt"])
 def test_a_file_of_subtitles_is_a_story(tmp_path, name):
-    text = "\ufeff1\r\n00:00:00,000 --> 00:00:05,000\r\nfox\r\n\r\n2\r\n00:00:05,000 --> 00:00:10,000\r\nwolf\r\n"
+    text = (
+        "\ufeff1\r\n00:00:00,000 --> 00:00:05,000\r\nfox\r\n\r\n2\r\n00:00:05,000 --> "
+        "00:00:10,000\r\nwolf\r\n"
+    )
     (tmp_path / name).write_text(text, encoding="utf-8")
     assert starts(read_text(f"@{tmp_path / name}")) == [(0.0, "fox"), (5.0, "wolf")]

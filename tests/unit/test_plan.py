@@ -1,4 +1,6 @@
-"""A render is thought through before it starts: lengths, prompts, roles, what a user is told, and memory and disk."""
+"""A render is thought through before it starts: lengths, prompts, roles, what a user is told, and
+memory and disk.
+"""
 
 import itertools
 import math
@@ -36,7 +38,7 @@ from headforcing.headforcing_core.render.resources import (
     check_growth,
     in_turn,
     needs_of,
-)  # fmt: skip
+)
 from headforcing.headforcing_core.report.latents import describe_events
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
@@ -48,7 +50,13 @@ TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
 
 
 def plan(
-    text=TWO_PROMPTS, config=None, method="head_forcing", family="self_forcing", profile=None, start_frames=0, **options
+    text=TWO_PROMPTS,
+    config=None,
+    method="head_forcing",
+    family="self_forcing",
+    profile=None,
+    start_frames=0,
+    **options,
 ):
     asked = RenderOptions(method=method, model_family=family, **options)
     return asked.plan(config or WanConfig(), parse_timeline(text), start_frames, profile)
@@ -67,18 +75,29 @@ def test_a_length_rounds_up_to_the_fewest_whole_blocks_that_hold_it(family, seco
     f = made.schedule.frames_per_block
     assert made.video_frames == math.ceil(seconds * 16 - 1e-6) <= 4 * (made.frames - 1) + 1
     assert made.blocks == 1 or 4 * (made.frames - f - 1) + 1 < made.video_frames
-    assert made.steps == 4 * made.blocks and (made.frames, made.block_shape) == (f * made.blocks, (f, 16, 60, 104))
+    assert made.steps == 4 * made.blocks and (made.frames, made.block_shape) == (
+        f * made.blocks,
+        (f, 16, 60, 104),
+    )
     assert (made.shape.rows, made.shape.columns) == (30, 52)
 
 
 def test_a_shorter_length_cuts_the_timeline_and_a_longer_one_holds_the_last_prompt():
-    held, whole, both = plan(seconds=40), plan(seconds=20), plan(seconds=12)
+    held = plan(seconds=40)
+    whole = plan(seconds=20)
+    both = plan(seconds=12)
     assert held.rows[: whole.blocks] == whole.rows and set(prompts_of(held)[whole.blocks :]) == {1}
-    assert plan(seconds=0).video_frames == whole.video_frames == 320 and plan("one prompt").video_frames == 160
+    assert (
+        plan(seconds=0).video_frames == whole.video_frames == 320
+        and plan("one prompt").video_frames == 160
+    )
     assert prompts_of(plan(seconds=8)) == [0] * 11, "129 pictures for 128"
     assert prompts_of(both) == [0] * 14 + [1] * 3 and both.rows == whole.rows[:17]
-    assert plan(family="causal_forcing_framewise_1_step", seconds=1).steps == 4 + 4 * 1, "the first block is longer"
-    assert prompts_of(whole).index(1) == 14  # picture 165; 10 s is picture 160, block 13 starts at 153
+    assert plan(family="causal_forcing_framewise_1_step", seconds=1).steps == 4 + 4 * 1, (
+        "the first block is longer"
+    )
+    # picture 165; 10 s is picture 160, block 13 starts at 153
+    assert prompts_of(whole).index(1) == 14
     framewise = plan(family="causal_forcing_framewise")
     assert prompts_of(framewise).index(1) == 41 and framewise.frames == 81  # picture 161
 
@@ -87,9 +106,12 @@ def test_a_shorter_length_cuts_the_timeline_and_a_longer_one_holds_the_last_prom
 def test_start_frames_come_first_and_are_counted_in_the_pictures(seconds, new_blocks):
     made = plan(seconds=seconds, start_frames=12)
     assert (made.start_frames, made.new_blocks, made.blocks) == (12, new_blocks, 4 + new_blocks)
-    assert made.video_frames == 45 + math.ceil((seconds or 20) * 16) and made.steps == 4 * new_blocks
+    assert (
+        made.video_frames == 45 + math.ceil((seconds or 20) * 16) and made.steps == 4 * new_blocks
+    )
     assert 4 * (made.frames - 1) + 1 >= made.video_frames > 4 * (made.frames - 4) + 1
-    assert prompts_of(made) == [0] * 4 + [int(block >= 13) for block in range(new_blocks)]  # 13 * 12 = 156 pictures
+    # 13 * 12 = 156 pictures
+    assert prompts_of(made) == [0] * 4 + [int(block >= 13) for block in range(new_blocks)]
 
 
 def profile(roles, name="mine") -> HeadProfile:
@@ -114,26 +136,40 @@ def test_the_description_says_length_roles_slots_and_bytes():
     text = describe(plan(seconds=60, profile=paper), torch.bfloat16)
     for part in (
         "832x480, 960 frames = 60.00 s at 16 fps, 81 blocks of 3 latent frames to make",
-        "72 local, 90 anchor, 198 memory (profile 'paper'); rotary positions contiguous", "3,096 frame-slots = 2.47 GB",
-        "all 243 latent frames in every head would take 87,480 = 69.87 GB", "the cat jumps", "0:10",
-    ):  # fmt: skip
+        "72 local, 90 anchor, 198 memory (profile 'paper'); rotary positions contiguous",
+        "3,096 frame-slots = 2.47 GB",
+        "all 243 latent frames in every head would take 87,480 = 69.87 GB",
+        "the cat jumps",
+        "0:10",
+    ):
         assert part in text
     extended = describe(plan("one prompt", seconds=6, start_frames=9), torch.float32)
     assert "8 blocks of 3 latent frames to make after 9 start frames" in extended
-    assert extended.endswith("from the end of the 9 start frames, video frames from the start of the video.")
-    sizes = [(0, "0 bytes"), (999, "999 bytes"), (1530, "1.53 kB"), (2.5e6, "2.5 MB"), (2_472_837_120, "2.47 GB")]
+    assert extended.endswith(
+        "from the end of the 9 start frames, video frames from the start of the video."
+    )
+    sizes = [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1530, "1.53 kB"),
+        (2.5e6, "2.5 MB"),
+        (2_472_837_120, "2.47 GB"),
+    ]
     assert all(format_bytes(count) == told for count, told in sizes)
 
 
 def test_memory_events_are_a_line_for_every_frame_remembered_and_one_for_the_rest():
     events = [
-        MemoryEvent(1, 0, -1.0, True), MemoryEvent(4, 9, 0.9636, False),
-        MemoryEvent(7, 18, 0.5, True, merged=[[0, 3], [9]]), MemoryEvent(10, 27, 0.25, True, dropped=[6]),
+        MemoryEvent(1, 0, -1.0, True),
+        MemoryEvent(4, 9, 0.9636, False),
+        MemoryEvent(7, 18, 0.5, True, merged=[[0, 3], [9]]),
+        MemoryEvent(10, 27, 0.25, True, dropped=[6]),
         MemoryEvent(13, 36, 0.981, False),
-    ]  # fmt: skip
+    ]
     assert describe_events(events).splitlines() == [
         "after block 1: admitted frame 0",
-        "after block 7: admitted frame 18 (similarity 0.500), merged the summary of 2 frames and frame 9",
+        "after block 7: admitted frame 18 (similarity 0.500), merged the summary of 2 frames and "
+        "frame 9",
         "after block 10: admitted frame 27 (similarity 0.250), forgot frame 6",
         "2 of 5 candidates were not novel enough (similarity 0.964 to 0.981)",
     ]
@@ -167,18 +203,34 @@ def test_candidates_are_the_first_frames_of_every_third_block_once_it_left_fast_
     frames = [EpisodicPolicy().candidate_frame(block, 3, 3) for block in range(8)]
     assert frames == [None, 0, None, None, 9, None, None, 18]
     every_second = EpisodicPolicy(update_interval=2)
-    assert [every_second.candidate_frame(block, 1, 2) for block in range(6)] == [None, None, 0, None, 2, None]
+    assert [every_second.candidate_frame(block, 1, 2) for block in range(6)] == [
+        None,
+        None,
+        0,
+        None,
+        2,
+        None,
+    ]
 
 
 def test_roles_are_arranged_by_name_and_seed_and_equal_their_names():
     assert arrange_roles(ROLES, "profile") == ROLES
-    assert arrange_roles(ROLES, "local_to_memory") == [["memory", "anchor", "memory"] * 2, ["memory"] * 6]
-    assert arrange_roles(ROLES, "anchor_to_memory") == [["local", "memory", "memory"] * 2, ["memory"] * 6]
+    assert arrange_roles(ROLES, "local_to_memory") == [
+        ["memory", "anchor", "memory"] * 2,
+        ["memory"] * 6,
+    ]
+    assert arrange_roles(ROLES, "anchor_to_memory") == [
+        ["local", "memory", "memory"] * 2,
+        ["memory"] * 6,
+    ]
     made = plan(config=TINY, profile=profile(ROLES), roles="shuffled", shuffle=1)
     assert made.profile_name == "profile 'mine', roles shuffled (1)"
     shuffled = [arrange_roles(ROLES, "shuffled", seed) for seed in (1, 1, 2)]
     assert shuffled[0] == shuffled[1] != shuffled[2] and ROLES not in shuffled
-    assert all(Counter(sum(roles, [])) == Counter(sum(ROLES, [])) and len(roles[0]) == 6 for roles in shuffled)
+    assert all(
+        Counter(sum(roles, [])) == Counter(sum(ROLES, [])) and len(roles[0]) == 6
+        for roles in shuffled
+    )
     assert {"memory": 1}[HeadRole.MEMORY] == {HeadRole.MEMORY: 1}["memory"] == 1
 
 
@@ -194,10 +246,13 @@ def minute(config=None, seconds=60.0, width=832, height=480, method="head_forcin
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("size", "dtype", "kernels"), [((832, 480), torch.bfloat16, "triton"), ((480, 832), torch.float32, "reference")]
+    ("size", "dtype", "kernels"),
+    [((832, 480), torch.bfloat16, "triton"), ((480, 832), torch.float32, "reference")],
 )
 def test_activations_are_those_of_a_pass_at_real_size(size, dtype, kernels, monkeypatch):
-    """The released model's widths on tensors without data, counted operation by operation; two layers say it all."""
+    """The released model's widths on tensors without data, counted operation by operation; two
+    layers say it all.
+    """
     monkeypatch.setattr(write, "_write_kernel", NoLaunch())
     monkeypatch.setattr(modulate, "_norm_kernel", NoLaunch())
     attention = SimpleNamespace(scaled_dot_product_attention=lambda q, k, v: torch.empty_like(q))
@@ -220,16 +275,21 @@ def test_activations_are_those_of_a_pass_at_real_size(size, dtype, kernels, monk
 
 
 def test_the_parts_of_a_minute_at_full_size():
-    """Sampling and decoding take turns, so the larger counts; nothing is counted that is not done."""
+    """Sampling and decoding take turns, so the larger counts; nothing is counted that is not
+    done.
+    """
     render = minute()
 
     def of(**options):
         return needs_of(render, torch.bfloat16, WEIGHTS, **options)
 
-    needs, less = of(decoder=DECODER, kept=True, state=True, writes_video=True), of()
+    needs = of(decoder=DECODER, kept=True, state=True, writes_video=True)
+    less = of()
     assert needs.cache == needs.state == render.shape.bytes(torch.bfloat16)
     assert needs.prompt == 2 * 30 * 512 * 1536 * 2
-    assert needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4 and needs.video == 960 * 832 * 480 * 0.5 // 8
+    assert (
+        needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4 and needs.video == 960 * 832 * 480 * 0.5 // 8
+    )
     assert needs.memory == WEIGHTS + needs.cache + needs.prompt + DECODER.weights + DECODER.peak
     memory, disk = needs.describe().splitlines()
     assert "weights 2.84 GB" in memory and "VAE features 2.00 GB; while decoding 6.00 GB" in memory
@@ -237,19 +297,42 @@ def test_the_parts_of_a_minute_at_full_size():
     assert (less.decode, less.run_folder, less.state, less.video) == (0, 0, 0, 0)
     assert not any(word in less.describe() for word in ("disk", "decoding", "CUDA graph"))
     parked = of(decoder=DecoderMemory(DECODER.weights, 0, DECODER.peak))
-    assert needs.memory == parked.memory == less.memory + DECODER.weights + DECODER.peak - less.activations
+    assert (
+        needs.memory
+        == parked.memory
+        == less.memory + DECODER.weights + DECODER.peak - less.activations
+    )
     long_pass = replace(needs, activations=30 * needs.activations)
-    assert long_pass.working == long_pass.cache + long_pass.prompt + long_pass.activations + DECODER.held
-    graph, encoder = of(decoder=DECODER, cuda_graph=True), of(text_encoder=20_000_000_000)
-    assert graph.memory - needs.memory == graph.graph == needs.activations, "reserved while decoding, too"
-    assert encoder.memory == 20_000_000_000 > encoder.rendering and "the text encoder 20.00 GB" in encoder.describe()
+    assert (
+        long_pass.working
+        == long_pass.cache + long_pass.prompt + long_pass.activations + DECODER.held
+    )
+    graph = of(decoder=DECODER, cuda_graph=True)
+    encoder = of(text_encoder=20_000_000_000)
+    assert graph.memory - needs.memory == graph.graph == needs.activations, (
+        "reserved while decoding, too"
+    )
+    assert (
+        encoder.memory == 20_000_000_000 > encoder.rendering
+        and "the text encoder 20.00 GB" in encoder.describe()
+    )
 
 
 def test_length_and_number_of_videos_cost_disk_and_no_memory():
     def of(seconds=60.0, **options):
-        return needs_of(minute(seconds=seconds), torch.bfloat16, WEIGHTS, kept=True, writes_video=True, **options)
+        return needs_of(
+            minute(seconds=seconds),
+            torch.bfloat16,
+            WEIGHTS,
+            kept=True,
+            writes_video=True,
+            **options,
+        )
 
-    short, hour, four, resumed = of(), of(3600.0), of(videos=4), of(videos=4, finished_blocks=81 * 3)
+    short = of()
+    hour = of(3600.0)
+    four = of(videos=4)
+    resumed = of(videos=4, finished_blocks=81 * 3)
     assert short.memory == hour.memory == four.memory and hour.disk > 50 * short.disk
     assert four.disk == 4 * short.disk and resumed.run_folder == short.run_folder
     assert of(scale=2).video == 4 * short.video
@@ -272,18 +355,28 @@ def test_too_little_memory_is_refused_with_numbers_and_the_three_cheapest_remedi
     needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER)
     besides = needs.rendering - WEIGHTS
     assert needs.wanted(COMFYUI) == besides and needs.wanted(COMMAND_LINE) == needs.rendering
-    assert f"832x480 needs {format_bytes(besides)} besides the weights" in refused(needs, besides - 1, render)
-    assert "besides" not in refused(needs, besides, render, COMMAND_LINE), "which streams no weights"
+    assert f"832x480 needs {format_bytes(besides)} besides the weights" in refused(
+        needs, besides - 1, render
+    )
+    assert "besides" not in refused(needs, besides, render, COMMAND_LINE), (
+        "which streams no weights"
+    )
     check_decoder(DECODER, "832x480", DECODER.weights + DECODER.peak)
-    with pytest.raises(HeadForcingError, match=r"decoding 832x480 needs 6.15 GB, the device of the VAE has 6.00 GB"):
+    with pytest.raises(
+        HeadForcingError, match=r"decoding 832x480 needs 6.15 GB, the device of the VAE has 6.00 GB"
+    ):
         check_decoder(DECODER, "832x480", 6_000_000_000)
     check_growth(1, None), check_growth(1, 1)
     with pytest.raises(HeadForcingError, match="needs 1 bytes more, 0 bytes is free"):
         check_growth(1, -1)
     afterwards, fewer, smaller = offered(needs, besides - 1, render)
     without = needs_of(render, torch.bfloat16, WEIGHTS).wanted(COMFYUI)
-    assert afterwards == f"decode afterwards, without a vae on the sampler ({format_bytes(without)})"
-    assert fewer.startswith("episodic_frames 2 (") and smaller.startswith("episodic_frames 2, recent_frames 0 (")
+    assert (
+        afterwards == f"decode afterwards, without a vae on the sampler ({format_bytes(without)})"
+    )
+    assert fewer.startswith("episodic_frames 2 (") and smaller.startswith(
+        "episodic_frames 2, recent_frames 0 ("
+    )
 
 
 def needs_with(text: str, method: str) -> Needs:
@@ -293,18 +386,24 @@ def needs_with(text: str, method: str) -> Needs:
         decoder = replace(decoder, held=0)
     size, other = (re.search(pattern, text) for pattern in (r"(\d+)x(\d+)", r"method (\w+)"))
     width, height = map(int, size.groups()) if size else (832, 480)
-    memory = {name: int(frames) for name, frames in re.findall(r"(episodic_frames|recent_frames) (\d)", text)}
+    memory = {
+        name: int(frames)
+        for name, frames in re.findall(r"(episodic_frames|recent_frames) (\d)", text)
+    }
     area = width * height / (832 * 480)
     scaled = replace(decoder, held=int(area * decoder.held), peak=int(area * decoder.peak))
     made = minute(width=width, height=height, method=other[1] if other else method, **memory)
     return needs_of(made, torch.bfloat16, WEIGHTS, decoder=scaled)
 
 
-@pytest.mark.parametrize(("method", "host", "room"), [
-    *(("head_forcing", COMFYUI, room) for room in (6e9, 2.5e9)),
-    *(("head_forcing", COMMAND_LINE, room) for room in (9e9, 6e9, 4e9, 2.5e9)),
-    *((method, COMFYUI, 5e9) for method in ("self_forcing", "longlive", "self_forcing_sink")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "host", "room"),
+    [
+        *(("head_forcing", COMFYUI, room) for room in (6e9, 2.5e9)),
+        *(("head_forcing", COMMAND_LINE, room) for room in (9e9, 6e9, 4e9, 2.5e9)),
+        *((method, COMFYUI, 5e9) for method in ("self_forcing", "longlive", "self_forcing_sink")),
+    ],
+)
 def test_every_remedy_fits_and_takes_what_it_says(method, host, room):
     """Held against plans that are made anew with the changes."""
     render = minute(method=method)
@@ -326,10 +425,16 @@ def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state(tmp_path, mon
     check_disk(needs, tmp_path, tmp_path)
     free -= 1
     check_disk(needs, None, tmp_path)  # nothing is kept, or it lies on another disk
-    with pytest.raises(HeadForcingError, match=r"not enough disk: .* has .* free\. Remedies, cheapest first") as error:
+    with pytest.raises(
+        HeadForcingError, match=r"not enough disk: .* has .* free\. Remedies, cheapest first"
+    ) as error:
         check_disk(needs, tmp_path, tmp_path)
     *_, last = remedies = str(error.value).partition("cheapest first: ")[2].split("; ")
-    assert len(remedies) == 3 and "leave out --runs" in last and f"(saves {format_bytes(needs.run_folder)})" in last
+    assert (
+        len(remedies) == 3
+        and "leave out --runs" in last
+        and f"(saves {format_bytes(needs.run_folder)})" in last
+    )
 
 
 def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decoded_afterwards():
@@ -341,4 +446,6 @@ def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decode
     assert "decode afterwards" not in refused(takes[1], takes[1].working, long)
     finding = minute(TINY)
     needs = needs_of(finding, torch.bfloat16, 0)
-    assert "load a head profile instead of finding the roles" in refused(needs, needs.memory - 1, finding)
+    assert "load a head profile instead of finding the roles" in refused(
+        needs, needs.memory - 1, finding
+    )

@@ -10,7 +10,11 @@ import pytest
 import torch
 from headforcing.headforcing_core import page
 from headforcing.headforcing_core.head_profiles.profile import ROLES, HeadProfile, classify
-from headforcing.headforcing_core.head_profiles.profile_plot import comparison_map, profile_picture, stability_panel
+from headforcing.headforcing_core.head_profiles.profile_plot import (
+    comparison_map,
+    profile_picture,
+    stability_panel,
+)
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.report.drift import report_frames
 from headforcing.headforcing_core.report.drift_plot import drift_picture
@@ -29,7 +33,9 @@ def a_profile(layers=6, heads=4, name="measured"):
 
 def some_shares(layers=2, heads=3, prompts=2):
     names = ("prompt 0", "prompt 1")
-    shares = HeadShares(ProfileSetup("f", layers, heads, names, 4, (1.0, 0.9, 0.6), 3, 64, 64, window_frames=12))
+    shares = HeadShares(
+        ProfileSetup("f", layers, heads, names, 4, (1.0, 0.9, 0.6), 3, 64, 64, window_frames=12)
+    )
     generator = torch.Generator().manual_seed(1)
     for prompt, block, step in np.ndindex(prompts, 2, 3):
         drawn = torch.rand(layers, heads, 3, generator=generator, dtype=torch.float64)
@@ -41,7 +47,10 @@ def colours(picture):
     """The pixels of each colour."""
     packed = np.asarray(picture).astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
     found, counts = np.unique(packed, return_counts=True)
-    return {(int(x) >> 16, int(x) >> 8 & 255, int(x) & 255): int(n) for x, n in zip(found, counts, strict=True)}
+    return {
+        (int(x) >> 16, int(x) >> 8 & 255, int(x) & 255): int(n)
+        for x, n in zip(found, counts, strict=True)
+    }
 
 
 def rgb(text):
@@ -51,19 +60,28 @@ def rgb(text):
 PROFILE = a_profile()
 ZERO = HeadProfile("zero", 1, 2, [["anchor", "local"]], [[(0, 1, 0), (0, 1, 0)]])
 PROFILES = {  # a profile, and its measurement
-    "roles only": (replace(PROFILE, shares=None), None), "measured": (PROFILE, some_shares()),
-    "nothing measured": (PROFILE, some_shares(prompts=0)), "zero": (ZERO, None),
-    **{str(size): (a_profile(*size, name="$\\frac{1$ _x_ " + "very long " * 30), None) for size in ((1, 12), (40, 1))},
-}  # fmt: skip
+    "roles only": (replace(PROFILE, shares=None), None),
+    "measured": (PROFILE, some_shares()),
+    "nothing measured": (PROFILE, some_shares(prompts=0)),
+    "zero": (ZERO, None),
+    **{
+        str(size): (a_profile(*size, name="$\\frac{1$ _x_ " + "very long " * 30), None)
+        for size in ((1, 12), (40, 1))
+    },
+}
 ODD = VideoTags("$\\frac{1$", 1, 3, ("$x_",) * 9, tuple((i * 0.7, "$x_ " * 20) for i in range(9)))
 VIDEOS = {
-    "two frames": lambda: report_frames([np.stack([scene(0), scene(1)])], name="$\\frac" * 20, tags=ODD),
+    "two frames": lambda: report_frames(
+        [np.stack([scene(0), scene(1)])], name="$\\frac" * 20, tags=ODD
+    ),
     "many prompts": lambda: report_frames((scene(i)[None] for i in range(99)), tags=ODD),
     "still and black": lambda: report_frames([np.zeros((100, 8, 8, 3), np.uint8)], fps=24),
 }
 
 
-@pytest.mark.parametrize(("name", "theme"), [*zip([*PROFILES, *VIDEOS], itertools.cycle(page.THEMES))])
+@pytest.mark.parametrize(
+    ("name", "theme"), [*zip([*PROFILES, *VIDEOS], itertools.cycle(page.THEMES))]
+)
 def test_every_picture_is_rgb_900_wide_not_blank_and_nothing_runs_out_of_it(name, theme):
     if name in VIDEOS:
         report = VIDEOS[name]()
@@ -73,7 +91,8 @@ def test_every_picture_is_rgb_900_wide_not_blank_and_nothing_runs_out_of_it(name
         drawn = profile_picture(*PROFILES[name], theme=theme)
     assert drawn.mode == "RGB" and drawn.width == 900 and 120 <= drawn.height < 3300
     assert len(colours(drawn)) > 20
-    background, edges = rgb(page.THEMES[theme].background), np.asarray(drawn)
+    background = rgb(page.THEMES[theme].background)
+    edges = np.asarray(drawn)
     assert (edges[:, -4:] == background).all() and (edges[-4:] == background).all()
 
 
@@ -85,7 +104,9 @@ def test_each_kind_of_measurement_has_a_panel_and_a_picture_is_the_same_each_tim
     assert pictures[2].tobytes() == pictures[3].tobytes()
     shares = some_shares(), some_shares(30, 12)
     panels = [stability_panel(each.setup, each.stability()) for each in shares]
-    assert ["another model" in panel.subtitle for panel in panels] == [True, False], "than that of published values"
+    assert ["another model" in panel.subtitle for panel in panels] == [True, False], (
+        "than that of published values"
+    )
 
 
 def test_the_area_of_a_role_follows_its_count():
@@ -93,26 +114,39 @@ def test_the_area_of_a_role_follows_its_count():
     found = colours(profile_picture(profile))
     areas = {role: found[rgb(page.THEMES["dark"].roles[role])] for role in ROLES}
     for role in ROLES:
-        assert areas[role] / sum(areas.values()) == pytest.approx(profile.counts()[role] / 360, abs=0.04)
+        assert areas[role] / sum(areas.values()) == pytest.approx(
+            profile.counts()[role] / 360, abs=0.04
+        )
 
 
 def test_agreement_is_faded_and_a_disagreement_is_split():
     a = HeadProfile("a", 2, 2, [["local", "anchor"], ["memory", "memory"]])
     b = HeadProfile("b", 2, 2, [["local", "anchor"], ["memory", "anchor"]])
-    drawn, inks = comparison_map(a, b), [rgb(page.THEMES["dark"].roles[role]) for role in ROLES]
-    same, different = colours(comparison_map(a, a)), colours(drawn)
+    drawn = comparison_map(a, b)
+    inks = [rgb(page.THEMES["dark"].roles[role]) for role in ROLES]
+    same = colours(comparison_map(a, a))
+    different = colours(drawn)
     more = [different[ink] - same[ink] for ink in inks]
-    assert more[0] == 0 and min(more[1:]) > 1000 and more[1] == pytest.approx(more[2], rel=0.1), "half a cell each"
-    left, right = (drawn.getpixel((x, drawn.height - 78 - 10)) for x in (96 + 388 + 20, 96 + 776 - 20))
+    assert more[0] == 0 and min(more[1:]) > 1000 and more[1] == pytest.approx(more[2], rel=0.1), (
+        "half a cell each"
+    )
+    left, right = (
+        drawn.getpixel((x, drawn.height - 78 - 10)) for x in (96 + 388 + 20, 96 + 776 - 20)
+    )
     assert (left, right) == (inks[2], inks[1]), "the role in the first profile is on the left"
 
 
 def test_heads_that_the_sources_dispute_are_hatched_in_the_map():
     plain = replace(PROFILE, shares=None)
-    disputed = replace(plain, provenance={"disputed": [[0, 0], [3, 2], [99, 0], "no place", [1, True, 2]]})
+    disputed = replace(
+        plain, provenance={"disputed": [[0, 0], [3, 2], [99, 0], "no place", [1, True, 2]]}
+    )
     assert disputed.disputed == {(0, 0), (3, 2)} and not plain.disputed
     # 4 rows of 60 pixels, 6 columns
-    maps = [np.asarray(profile_picture(each))[-78 - 240 : -78, 96 : 96 + 776] for each in (disputed, plain)]
+    maps = [
+        np.asarray(profile_picture(each))[-78 - 240 : -78, 96 : 96 + 776]
+        for each in (disputed, plain)
+    ]
     rows = np.split((maps[0] != maps[1]).any(axis=-1), 4)
     changed = [[part[5:-5, 5:-5].any() for part in np.array_split(row, 6, axis=1)] for row in rows]
     assert np.argwhere(changed).tolist() == [[0, 0], [2, 3]]

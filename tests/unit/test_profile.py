@@ -1,4 +1,6 @@
-"""Head profiles: classification by quota and by function, the file format, bundled files, mistakes, comparison."""
+"""Head profiles: classification by quota and by function, the file format, bundled files, mistakes,
+comparison.
+"""
 
 import json
 import random
@@ -10,8 +12,17 @@ from headforcing.headforcing_core.cache.roles import HeadLabel, HeadRole
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles import profile as profiles
-from headforcing.headforcing_core.head_profiles.agreement import compare_profiles, describe_profile, sanity_checks
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify, load_profile
+from headforcing.headforcing_core.head_profiles.agreement import (
+    compare_profiles,
+    describe_profile,
+    sanity_checks,
+)
+from headforcing.headforcing_core.head_profiles.profile import (
+    HeadProfile,
+    bundled_profiles,
+    classify,
+    load_profile,
+)
 from headforcing.headforcing_core.head_profiles.rules import (
     anchor_floor,
     classify_by_function,
@@ -33,9 +44,18 @@ def random_shares(layers: int, heads: int):
 
 def measured(layers: int = 5, heads: int = 3) -> HeadProfile:
     shares = random_shares(layers, heads)
-    details = {"window_frames": 21, "rope": "absolute", "prompts_hash": "ab12", "seed": 7, "blocks": [3, 9], "steps": 4}
+    details = {
+        "window_frames": 21,
+        "rope": "absolute",
+        "prompts_hash": "ab12",
+        "seed": 7,
+        "blocks": [3, 9],
+        "steps": 4,
+    }
     note = {"source": "test", "licence": "Apache-2.0", "note": "ünïcode"}
-    return HeadProfile("probe", layers, heads, classify(shares), shares, measured=details, provenance=note)
+    return HeadProfile(
+        "probe", layers, heads, classify(shares), shares, measured=details, provenance=note
+    )
 
 
 def test_anchors_rank_by_sink_share_over_the_whole_model_before_local_heads_and_halves_round_up():
@@ -43,12 +63,24 @@ def test_anchors_rank_by_sink_share_over_the_whole_model_before_local_heads_and_
     assert classify(shares, 0.25, 0.25) == (("anchor", "memory"), ("local", "memory"))
     assert classify(shares, 0.5, 0.25) == (("anchor", "anchor"), ("local", "memory"))
     equal = [[(0.2, 0.6, 0.2)] * 2] * 2
-    assert classify(equal, 0.25, 0.25) == (("anchor", "local"), ("memory", "memory")), "the lower layer and head"
-    for heads, fraction, anchors in [(2, 0.25, 1), (6, 0.25, 2), (10, 0.35, 4), (50, 0.29, 15), (4, 0, 0), (4, 1, 4)]:
+    assert classify(equal, 0.25, 0.25) == (("anchor", "local"), ("memory", "memory")), (
+        "the lower layer and head"
+    )
+    for heads, fraction, anchors in [
+        (2, 0.25, 1),
+        (6, 0.25, 2),
+        (10, 0.35, 4),
+        (50, 0.29, 15),
+        (4, 0, 0),
+        (4, 1, 4),
+    ]:
         assert classify(random_shares(1, heads), fraction, 0.0)[0].count("anchor") == anchors
-    first, second = [["anchor", "anchor", "local", "memory"]], [["anchor", "memory", "local", "memory"]]
+    first = [["anchor", "anchor", "local", "memory"]]
+    second = [["anchor", "memory", "local", "memory"]]
     expected = {"local": 1, "anchor": 1 / 1.5, "memory": 1 / 1.5, "mean": 7 / 9}
-    assert profiles.stability([first, second]) == pytest.approx(expected), "shared heads over mean size"
+    assert profiles.stability([first, second]) == pytest.approx(expected), (
+        "shared heads over mean size"
+    )
 
 
 def test_a_saved_profile_loads_equal_with_exact_shares_and_unknown_keys_are_ignored(tmp_path):
@@ -71,27 +103,68 @@ def with_first(key: str, value: object) -> dict:
 
 SHARES = "shares of layer 0, head 0 must be three numbers from 0 with sum 1"
 MALFORMED = {  # what is wrong with a file, and what is said of it
-    "truncated": (json.dumps(GOOD)[:-200], "JSON"), "a pickle": (b"\x80\x04\x95\x1a", "cannot be read as a head pr"),
+    "truncated": (json.dumps(GOOD)[:-200], "JSON"),
+    "a pickle": (b"\x80\x04\x95\x1a", "cannot be read as a head pr"),
     "nested 10,000 deep": ("[" * 10_000 + "]" * 10_000, "JSON"),
-    "a number of 10,000 digits": ('{"format_version": ' + "1" * 10_000 + "}", "JSON|format_version"),
+    "a number of 10,000 digits": (
+        '{"format_version": ' + "1" * 10_000 + "}",
+        "JSON|format_version",
+    ),
     "null": (None, "format_version .* must be 1"),
-    "newer version": (GOOD | {"format_version": 2}, "must be 1, found 2; a profile of a newer version"),
-    **{f"no {key}": ({name: value for name, value in GOOD.items() if name != key}, f"'{key}' is missing")
-       for key in ("name", "roles")},
-    "empty name": (GOOD | {"name": " "}, "name must be a text"), "name is a list": (GOOD | {"name": ["p"]}, "name m"),
-    "no layers at all": (GOOD | {"num_layers": 0, "roles": []}, "num_layers must be a whole number"),
-    "a billion layers": (GOOD | {"num_layers": 10**9}, "roles must have 1000000000 layers of 3 heads, found 5 of 3"),
-    "ragged roles": (GOOD | {"roles": [*GOOD["roles"][:4], ["local"]]}, "roles must have .* found 5 of 1, 3"),
-    "unknown role": (with_first("roles", "sink"), "roles of layer 0, head 0 must be local, .* found 'sink'"),
-    **{f"shares {value}": (with_first("shares", value), SHARES) for value in (
-        ["0.2", "0.3", "0.5"], [True, False, False], [0.5, None, 0.5], [float("nan"), 0.5, 0.5], [-0.2, 0.7, 0.5],
-        [0.2, 0.4, 0.5], [0.5, 0.5], [10**400, 0.5, 0.5])},
-    "fraction in percent": (GOOD | {"anchor_fraction": 25}, "anchor_fraction must be a number in 0-1, found 25"),
+    "newer version": (
+        GOOD | {"format_version": 2},
+        "must be 1, found 2; a profile of a newer version",
+    ),
+    **{
+        f"no {key}": (
+            {name: value for name, value in GOOD.items() if name != key},
+            f"'{key}' is missing",
+        )
+        for key in ("name", "roles")
+    },
+    "empty name": (GOOD | {"name": " "}, "name must be a text"),
+    "name is a list": (GOOD | {"name": ["p"]}, "name m"),
+    "no layers at all": (
+        GOOD | {"num_layers": 0, "roles": []},
+        "num_layers must be a whole number",
+    ),
+    "a billion layers": (
+        GOOD | {"num_layers": 10**9},
+        "roles must have 1000000000 layers of 3 heads, found 5 of 3",
+    ),
+    "ragged roles": (
+        GOOD | {"roles": [*GOOD["roles"][:4], ["local"]]},
+        "roles must have .* found 5 of 1, 3",
+    ),
+    "unknown role": (
+        with_first("roles", "sink"),
+        "roles of layer 0, head 0 must be local, .* found 'sink'",
+    ),
+    **{
+        f"shares {value}": (with_first("shares", value), SHARES)
+        for value in (
+            ["0.2", "0.3", "0.5"],
+            [True, False, False],
+            [0.5, None, 0.5],
+            [float("nan"), 0.5, 0.5],
+            [-0.2, 0.7, 0.5],
+            [0.2, 0.4, 0.5],
+            [0.5, 0.5],
+            [10**400, 0.5, 0.5],
+        )
+    },
+    "fraction in percent": (
+        GOOD | {"anchor_fraction": 25},
+        "anchor_fraction must be a number in 0-1, found 25",
+    ),
     "families as text": (GOOD | {"families": "self_forcing"}, "families must be a list"),
     "measured as list": (GOOD | {"measured": []}, "measured must be an object"),
-    "an unknown label": (GOOD | {"labels": [["local"] * 3] * 5}, "labels of layer 0, head 0 must be wave"),
+    "an unknown label": (
+        GOOD | {"labels": [["local"] * 3] * 5},
+        "labels of layer 0, head 0 must be wave",
+    ),
     "larger than 16 MB": (" " * (profiles.MAX_FILE_BYTES + 1), "larger than any head profile"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", MALFORMED)
@@ -109,28 +182,49 @@ def test_a_malformed_file_gives_one_clear_error(case, tmp_path):
 def test_bundled_profiles_load_and_say_where_they_come_from():
     found = {name: load_profile(path) for name, path in bundled_profiles().items()}
     assert {name: tuple(profile.counts().values()) for name, profile in found.items()} == {
-        "self_forcing": (0, 134, 226), "causal_forcing": (0, 134, 226), "raven": (0, 134, 226),
-        "longlive": (0, 154, 206), "krea_14b": (0, 800, 800), "toy_world": (10, 12, 26),
-        "pyramid_self_forcing": (156, 32, 172), "consensus_self_forcing": (102, 96, 162),
-    }  # fmt: skip
+        "self_forcing": (0, 134, 226),
+        "causal_forcing": (0, 134, 226),
+        "raven": (0, 134, 226),
+        "longlive": (0, 154, 206),
+        "krea_14b": (0, 800, 800),
+        "toy_world": (10, 12, 26),
+        "pyramid_self_forcing": (156, 32, 172),
+        "consensus_self_forcing": (102, 96, 162),
+    }
     for name, profile in found.items():
         assert {"source", "licence", "note"} <= set(profile.provenance), name
-        assert profile.counts()["local"] or "NOT the paper's three-way measurement" in profile.provenance["note"]
+        assert (
+            profile.counts()["local"]
+            or "NOT the paper's three-way measurement" in profile.provenance["note"]
+        )
         assert profile.to_json() == bundled_profiles()[name].read_text()
     toy = found["toy_world"]  # a measurement of the embedded model
     assert toy.roles == classify(toy.shares)
     assert toy.measured["fingerprint"] == inspect_checkpoint(assets.model_path()).fingerprint
     lines = describe_profile(found["consensus_self_forcing"])
-    assert lines[0] == "102 local, 96 anchor, 162 memory" and any("cohen_kappa 0.5935" in line for line in lines)
-    assert lines[-1].startswith("disputed: 74 of 360 heads, hatched in the plot (layer 0: 0 1 7 9 10; layer 1: 0 3")
+    assert lines[0] == "102 local, 96 anchor, 162 memory" and any(
+        "cohen_kappa 0.5935" in line for line in lines
+    )
+    assert lines[-1].startswith(
+        "disputed: 74 of 360 heads, hatched in the plot (layer 0: 0 1 7 9 10; layer 1: 0 3"
+    )
 
 
-@pytest.mark.parametrize(("asked", "name"), [
-    ((30, 12), "self_forcing"), ((30, 12, "longlive"), "longlive"), ((40, 40), "krea_14b"), ((8, 6), "toy_world"),
-    ((30, 12, "unheard of"), "self_forcing"), ((30, 12, "self_forcing", True), "pyramid_self_forcing"),
-    ((8, 6, None, True), "toy_world"),
-])  # fmt: skip
-def test_the_default_follows_the_family_and_then_the_size_and_labels_where_a_method_uses_them(asked, name):
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ((30, 12), "self_forcing"),
+        ((30, 12, "longlive"), "longlive"),
+        ((40, 40), "krea_14b"),
+        ((8, 6), "toy_world"),
+        ((30, 12, "unheard of"), "self_forcing"),
+        ((30, 12, "self_forcing", True), "pyramid_self_forcing"),
+        ((8, 6, None, True), "toy_world"),
+    ],
+)
+def test_the_default_follows_the_family_and_then_the_size_and_labels_where_a_method_uses_them(
+    asked, name
+):
     profile = profiles.default_profile(*asked)
     labels = profile.heads_for(labelled=True)
     assert profile.name == name and profile.heads_for(labelled=False) == profile.roles
@@ -150,7 +244,8 @@ def test_query_statistics_of_an_earlier_version_are_ignored():
     assert HeadProfile.from_json(json.dumps(data)) == profile
 
 
-# one sink, one head that looks at the past and a little at the first frame, broad heads, and some that see their block
+# one sink, one head that looks at the past and a little at the first frame, broad heads, and some
+# that see their block
 SMALL = (
     ((0.60, 0.30, 0.10), (0.06, 0.92, 0.02), (0.04, 0.50, 0.46), (0.03, 0.55, 0.42)),
     ((0.02, 0.08, 0.90), (0.03, 0.52, 0.45), (0.05, 0.15, 0.80), (0.02, 0.50, 0.48)),
@@ -167,13 +262,20 @@ def test_the_quota_makes_an_anchor_of_a_head_that_retrieves_and_the_rule_by_func
     (remark,) = [line for line in sanity_checks(small()) if "not memory heads" in line]
     assert "layer 0, head 1 (called anchor; 92% there, 6% on the first frame)" in remark
     found = with_rule(small(), "function")
-    assert found.roles == (("anchor", "memory", "memory", "memory"), ("local", "memory", "local", "local"))
+    assert found.roles == (
+        ("anchor", "memory", "memory", "memory"),
+        ("local", "memory", "local", "local"),
+    )
     assert not misnamed_heads(found) and found.counts()["memory"] == small().counts()["memory"]
     toy = load_profile(bundled_profiles()["toy_world"])
     assert toy.roles[4][3] == "anchor" and misnamed_heads(toy)[0] == (4, 3)
     assert with_rule(toy, "auto").roles[4][3] == "memory"
-    options, timeline = RenderOptions(width=64, height=64), parse_timeline("a red ball in the navy room", 2.0)
-    plans = [options.plan(assets.TOY_CONFIG, timeline, profile=used) for used in (toy, with_rule(toy, "function"))]
+    options = RenderOptions(width=64, height=64)
+    timeline = parse_timeline("a red ball in the navy room", 2.0)
+    plans = [
+        options.plan(assets.TOY_CONFIG, timeline, profile=used)
+        for used in (toy, with_rule(toy, "function"))
+    ]
     assert ["layer 4, head 3" in describe(plan, torch.float32) for plan in plans] == [True, False]
 
 
@@ -187,14 +289,22 @@ def test_no_anchor_by_function_is_below_twice_an_even_share_and_auto_takes_that_
     assert with_rule(small(shares=clear), "auto").provenance["rule"] == "quota"
     assert with_rule(with_rule(small(), "function"), "quota").roles == small().roles
     by_function = with_rule(small(), "function")
-    assert with_rule(by_function, "auto").roles == by_function.roles, "whatever the roles of the file are"
+    assert with_rule(by_function, "auto").roles == by_function.roles, (
+        "whatever the roles of the file are"
+    )
 
 
-@pytest.mark.parametrize(("frames", "prompts", "visited", "measured"), [
-    (3, (0, 1, 1, 2, 2, 1, 1), range(3, 9), range(5, 7)), (5, (0, 1, 2, 1), range(5, 10), range(3, 4)),
-    (1, (0,) * 3 + (1,) * 6 + (2,) * 6 + (1,) * 6, range(3, 9), range(15, 21)),
-])  # fmt: skip
-def test_a_return_story_fills_the_window_and_returns_behind_another_scene(frames, prompts, visited, measured):
+@pytest.mark.parametrize(
+    ("frames", "prompts", "visited", "measured"),
+    [
+        (3, (0, 1, 1, 2, 2, 1, 1), range(3, 9), range(5, 7)),
+        (5, (0, 1, 2, 1), range(5, 10), range(3, 4)),
+        (1, (0,) * 3 + (1,) * 6 + (2,) * 6 + (1,) * 6, range(3, 9), range(15, 21)),
+    ],
+)
+def test_a_return_story_fills_the_window_and_returns_behind_another_scene(
+    frames, prompts, visited, measured
+):
     setup = ProfileSetup("x", 2, 4, ("a", "b", "c"), 30, (1.0,), frames, 64, 64)
     story = ReturnStory.of(setup, 0)
     assert (story.prompts, story.visited, story.measured) == (prompts, visited, measured)
@@ -217,9 +327,13 @@ def test_thresholds_change_without_measuring_again():
     assert (changed.anchor_fraction, changed.local_fraction) == (0.35, 0.1)
     assert with_rule(changed, "quota", 0.25, 0.2) == replace(paper, provenance={"rule": "quota"})
     for profile, words, told in (
-        *((paper, ("quota", fraction), "anchor_fraction must be") for fraction in (-0.01, float("nan"))),
-        (small(shares=None), ("function",), "has roles only"), (small(), ("luck",), "rule"),
-    ):  # fmt: skip
+        *(
+            (paper, ("quota", fraction), "anchor_fraction must be")
+            for fraction in (-0.01, float("nan"))
+        ),
+        (small(shares=None), ("function",), "has roles only"),
+        (small(), ("luck",), "rule"),
+    ):
         with pytest.raises(HeadForcingError, match=told):
             with_rule(profile, *words)
 
@@ -230,7 +344,9 @@ def test_two_profiles_are_compared_in_text_and_json_as_worked_out_by_hand():
     assert "4 of 6 heads have the same role in both (66.7%)" in found.text()
     # local, anchor, memory; rows are the first profile
     assert [list(row) for row in found.confusion] == [[1, 1, 0], [1, 1, 0], [0, 0, 2]]
-    assert ["anchor", "in", "a", "1", "1", "0"] in [line.split() for line in found.text().splitlines()]
+    assert ["anchor", "in", "a", "1", "1", "0"] in [
+        line.split() for line in found.text().splitlines()
+    ]
     with pytest.raises(HeadForcingError, match=r"'first' \(1x3 heads\) and 'tall' \(3x1\)"):
         compare_profiles(lettered("first", "LAM"), lettered("tall", "L", "M", "A"))
 
@@ -242,15 +358,28 @@ def lettered(name: str, *layers: str, **more) -> HeadProfile:
 
 
 def test_heads_unlike_their_role_are_counted_and_the_one_that_is_furthest_off_is_named():
-    def remarks(layers: list[str], sinks: list[float], currents: list[float], window: object = 10) -> list[str]:
-        """Of a profile whose heads, counted through all layers, have these sink and current shares."""
-        flat = [(sink, 1 - sink - current, current) for sink, current in zip(sinks, currents, strict=True)]
+    def remarks(
+        layers: list[str], sinks: list[float], currents: list[float], window: object = 10
+    ) -> list[str]:
+        """Of a profile whose heads, counted through all layers, have these sink and current
+        shares.
+        """
+        flat = [
+            (sink, 1 - sink - current, current)
+            for sink, current in zip(sinks, currents, strict=True)
+        ]
         shares = [flat[i : i + len(layers[0])] for i in range(0, len(flat), len(layers[0]))]
-        return sanity_checks(lettered("p", *layers, shares=shares, measured={"window_frames": window}))
+        return sanity_checks(
+            lettered("p", *layers, shares=shares, measured={"window_frames": window})
+        )
 
     found = remarks(["AA", "LM"], [0.3, 0.05, 0.01, 0.02], [0.2, 0.2, 0.9, 0.3])
     assert len(found) == 2 and "rule `function`" in found[1]
-    assert found[0].startswith("1 of 2 anchors") and "(10.0%)" in found[0] and "layer 0, head 1 with 5.0%" in found[0]
+    assert (
+        found[0].startswith("1 of 2 anchors")
+        and "(10.0%)" in found[0]
+        and "layer 0, head 1 with 5.0%" in found[0]
+    )
     (local,) = remarks(["LLM"], [0.0, 0.0, 0.0], [0.9, 0.4, 0.1], None)
     assert local.startswith("1 of 2 local heads") and "layer 0, head 1 with 40.0%" in local
     for window in (None, "10", 0, True, -3):  # that no share can be compared with

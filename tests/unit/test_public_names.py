@@ -1,4 +1,6 @@
-"""Research imports the public names of docs/python.md, and the page lists no name that does not exist."""
+"""Research imports the public names of docs/python.md, and the page lists no name that does not
+exist.
+"""
 
 import ast
 import re
@@ -13,7 +15,9 @@ LISTED = set(re.findall(r"`(\w+)`", PAGE.partition("## Public names")[2]))
 def imported_names(path: Path) -> Iterator[str]:
     """The names that a file imports from the engine."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.ImportFrom) and "headforcing_core" in (node.module or "").split("."):
+        if isinstance(node, ast.ImportFrom) and "headforcing_core" in (node.module or "").split(
+            "."
+        ):
             yield from (alias.name for alias in node.names)
 
 

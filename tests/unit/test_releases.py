@@ -1,4 +1,6 @@
-"""The page on weights against the code, what it says loads, loads, the rest is refused; families of files."""
+"""The page on weights against the code, what it says loads, loads, the rest is refused; families of
+files.
+"""
 
 import json
 import re
@@ -20,28 +22,46 @@ from tiny_checkpoints import wan_t2v
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "weights.md").read_text("utf-8")
-ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if re.match(r"\| \w", line)]
-LOADED = {row[0]: row[1:] for row in ROWS if len(row) == 4 and row[0] != "weights"}  # file; family; tested with
+ROWS = [
+    [cell.strip() for cell in line.split("|")[1:-1]]
+    for line in PAGE.splitlines()
+    if re.match(r"\| \w", line)
+]
+# file; family; tested with
+LOADED = {row[0]: row[1:] for row in ROWS if len(row) == 4 and row[0] != "weights"}
 REFUSED = {row[0]: row[1] for row in ROWS if len(row) == 3 and row[0] != "weights"}
 WAN_5B = files.wan_shapes(dim=3072, ffn=14336, layers=30, text=4096, freq=256, channels=48, out=48)
 WAN_14B = files.wan_shapes(dim=5120, ffn=13824, layers=40, text=4096, freq=256)
 
 AR_5_SECONDS = "head_forcing rolling_sink echo_forcing pyramid_forcing"
-# the top-level key and the prefix of names as their authors publish them, and the methods that they are meant for
+# the top-level key and the prefix of names as their authors publish them, and the methods that they
+# are meant for
 LAYOUTS = {
     "Self Forcing (DMD, SiD, 10 s)": ("generator_ema", "model.", f"{AR_5_SECONDS} self_forcing"),
     "Self Forcing, repackaged for ComfyUI": ("bare", "", AR_5_SECONDS),
     "Self Forcing, FastVideo's port": ("bare", "", AR_5_SECONDS),  # diffusers' names
-    "Causal Forcing, chunkwise": ("generator", "model.", "causal_forcing rolling_sink pyramid_forcing"),
+    "Causal Forcing, chunkwise": (
+        "generator",
+        "model.",
+        "causal_forcing rolling_sink pyramid_forcing",
+    ),
     "Causal Forcing and Causal Forcing++, framewise": ("bare", "", "causal_forcing"),
     "LongLive 1.3B, base": ("generator", "model.", "longlive longlive_infinite memrope"),
-    "LongLive 1.3B, LoRA": ("generator_lora", "base_model.model.", "longlive longlive_infinite memrope"),
+    "LongLive 1.3B, LoRA": (
+        "generator_lora",
+        "base_model.model.",
+        "longlive longlive_infinite memrope",
+    ),
     "MemFlow, base and LoRA": ("generator", "model.", "memflow memflow_interactive"),
     "RAVEN and CM-GRPO, merged": ("bare", "", "head_forcing self_forcing"),
     "Infinite-Forcing": ("generator_ema", "model.", "infinity_rope"),
     "Rolling Forcing": ("generator_ema", "model._fsdp_wrapped_module.", "rolling_forcing"),
     "Self Gradient Forcing": ("generator_ema", "model.", "self_gradient_forcing"),
-    "OPSD-V for Self Forcing or LongLive, LoRA": ("generator_lora", "base_model.model.", "self_forcing longlive"),
+    "OPSD-V for Self Forcing or LongLive, LoRA": (
+        "generator_lora",
+        "base_model.model.",
+        "self_forcing longlive",
+    ),
     "Reward Forcing": ("bare", "model.", "reward_forcing"),
     "CausVid, causal": ("generator", "model.", "causvid"),
     "ShotStream": ("generator", "model.", "head_forcing"),
@@ -68,16 +88,26 @@ def test_weights_in_the_table_load_from_a_small_file_in_their_layout(tmp_path: P
 
 @pytest.mark.parametrize("name", [name for name in LOADED if name.endswith(", LoRA")])
 def test_a_lora_in_the_table_merges_and_converts(name: str, tmp_path: Path):
-    factors = {module: files.FACTORS[module] for module in ("blocks.0.self_attn.q", "blocks.2.ffn.2")}
-    halves = {f"{m}.lora_{half}.weight": t for m, pair in factors.items() for half, t in zip("AB", pair, strict=True)}
-    lora, base = written(tmp_path / "lora", name, halves), files.save(tmp_path / "base.pt", files.WEIGHTS)
+    factors = {
+        module: files.FACTORS[module] for module in ("blocks.0.self_attn.q", "blocks.2.ffn.2")
+    }
+    halves = {
+        f"{m}.lora_{half}.weight": t
+        for m, pair in factors.items()
+        for half, t in zip("AB", pair, strict=True)
+    }
+    lora = written(tmp_path / "lora", name, halves)
+    base = files.save(tmp_path / "base.pt", files.WEIGHTS)
     down, up = factors["blocks.2.ffn.2"]
     # beside it, a training file has its running mean
     trained = {
-        f"_fsdp_wrapped_module.base_model.model.{n.replace('.weight', '.student.weight')}": t for n, t in halves.items()
+        f"_fsdp_wrapped_module.base_model.model.{n.replace('.weight', '.student.weight')}": t
+        for n, t in halves.items()
     }
     mean = {n: -t if "lora_A" in n else t for n, t in trained.items()}
-    training = files.save(tmp_path / "run.pt", {"generator_ema": mean, "generator_lora": trained, "step": 7})
+    training = files.save(
+        tmp_path / "run.pt", {"generator_ema": mean, "generator_lora": trained, "step": 7}
+    )
     for file in (lora, training):
         merged = load_state_dict(base, lora=file)[0]["blocks.2.ffn.2.weight"]
         torch.testing.assert_close(merged, files.WEIGHTS["blocks.2.ffn.2.weight"] + up @ down)
@@ -89,10 +119,14 @@ EXAMPLES = {  # a file's name and shapes
     "Self Gradient Forcing+": ("x", files.wan_shapes() | {"blocks.0.ffn.0.memory_weight": (2, 2)}),
     "Wan2.2 T2V A14B, causal ones too": ("wan2.2_t2v_high_noise_14B", WAN_14B),
     "Wan2.2 I2V A14B, causal ones too": (
-        "wan2.2_i2v_high_noise_14B", WAN_14B | {"patch_embedding.weight": (5120, 36, 1, 2, 2)}
+        "wan2.2_i2v_high_noise_14B",
+        WAN_14B | {"patch_embedding.weight": (5120, 36, 1, 2, 2)},
     ),
-    "scaled fp8 and NVFP4 of the family": ("fp8", files.wan_shapes() | {"blocks.0.ffn.0.scale_weight": (1,)}),
-}  # fmt: skip
+    "scaled fp8 and NVFP4 of the family": (
+        "fp8",
+        files.wan_shapes() | {"blocks.0.ffn.0.scale_weight": (1,)},
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -101,7 +135,10 @@ def test_weights_in_the_table_are_refused_in_its_words(name: str, tmp_path: Path
     path = files.sparse_safetensors(tmp_path / f"{file}.safetensors", shapes)
     assert main(["inspect", str(path)]) == 2
     told = capsys.readouterr().err
-    assert told.startswith((f"error: {path.name} is ", f"error: {path.name} holds ")) and REFUSED[name] in told
+    assert (
+        told.startswith((f"error: {path.name} is ", f"error: {path.name} holds "))
+        and REFUSED[name] in told
+    )
     assert told.count("\n") == 1
 
 
@@ -112,7 +149,8 @@ def test_the_table_names_families_that_exist_and_every_trained_method_has_weight
         meant |= set(methods)
         assert family.strip("`") in SCHEDULES and all(map(method_policy, methods)), name
         assert ("LoRA loader" in tested) == name.endswith(", LoRA") and "layout" in tested
-    assert {name for name, row in METHODS.items() if row.trained} <= meant | {"memflow_sma"}  # of memflow's weights
+    # of memflow's weights
+    assert {name for name, row in METHODS.items() if row.trained} <= meant | {"memflow_sma"}
 
 
 def test_a_method_that_is_known_and_not_built_is_refused_by_name(tmp_path: Path, capsys):
@@ -131,12 +169,17 @@ NAMES = {
     "framewise/causal_forcing.pt": "causal_forcing_framewise",
     "causal_forcing_pp_framewise_2step.pt": "causal_forcing_framewise_2_steps",
     "framewise-1step/causal_forcing.pt": "causal_forcing_framewise_1_step",
-    "causal_forcing_chunkwise_bf16.safetensors": "causal_forcing_chunkwise", "framewise/model.pt": None,
+    "causal_forcing_chunkwise_bf16.safetensors": "causal_forcing_chunkwise",
+    "framewise/model.pt": None,
     "longlive_base.pt": "longlive",
-    "raven_model.pt": "raven", "self_forcing_dmd.pt": "self_forcing", "model.safetensors": None, "craven.pt": None,
-    "LongLive-2.0-5B.pt": "longlive2", "self_gradient_forcing.pt": "self_gradient_forcing",
+    "raven_model.pt": "raven",
+    "self_forcing_dmd.pt": "self_forcing",
+    "model.safetensors": None,
+    "craven.pt": None,
+    "LongLive-2.0-5B.pt": "longlive2",
+    "self_gradient_forcing.pt": "self_gradient_forcing",
     "self_gradient_forcing_framewise.pt": "self_gradient_forcing_framewise",
-}  # fmt: skip
+}
 
 
 def test_the_names_of_published_files_are_known(tmp_path):
@@ -151,10 +194,19 @@ def test_the_names_of_published_files_are_known(tmp_path):
 
 def test_what_the_file_states_wins_over_its_name_and_convert_keeps_it(tmp_path):
     path = tmp_path / "self_forcing.safetensors"
-    save_file(ONE, path, {"head_forcing": json.dumps({"model_family": "causal_forcing_framewise_1_step"})})
+    save_file(
+        ONE, path, {"head_forcing": json.dumps({"model_family": "causal_forcing_framewise_1_step"})}
+    )
     assert family_of_file(path) == ("causal_forcing_framewise_1_step", "stated in the file")
-    save_file(ONE, path, {"head_forcing": json.dumps({"frames_per_block": 1, "model_family": ["longlive"]})})
-    assert family_of_file(path) == ("causal_forcing_framewise", "stated in the file: blocks of 1 latent frame")
+    save_file(
+        ONE,
+        path,
+        {"head_forcing": json.dumps({"frames_per_block": 1, "model_family": ["longlive"]})},
+    )
+    assert family_of_file(path) == (
+        "causal_forcing_framewise",
+        "stated in the file: blocks of 1 latent frame",
+    )
     tiny = wan_t2v(tmp_path / "a.safetensors", dim=128, ffn=128, layers=1)
     convert(tiny, tmp_path / "b.safetensors", model_family="longlive")
     convert(tmp_path / "b.safetensors", tmp_path / "c.safetensors")
@@ -165,7 +217,10 @@ def test_what_the_file_states_wins_over_its_name_and_convert_keeps_it(tmp_path):
 def test_a_family_that_was_chosen_stays_and_a_contradiction_is_noted(tmp_path):
     framewise = tmp_path / "framewise.safetensors"
     save_file(ONE, framewise)
-    note = "note: the model family is self_forcing as chosen; that of the file is causal_forcing_framewise (by the name"
+    note = (
+        "note: the model family is self_forcing as chosen; that of the file is "
+        "causal_forcing_framewise (by the name"
+    )
     assert with_family(DEFAULTS, framewise) == (DEFAULTS, f"{note} of framewise.safetensors)")
     two_steps = RenderOptions(model_family="causal_forcing_framewise_2_steps")
     assert with_family(two_steps, framewise) == (two_steps, "")

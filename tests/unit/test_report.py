@@ -1,4 +1,6 @@
-"""Reports: of a video file what is read, said and refused; of a render how latents wander and memory decides."""
+"""Reports: of a video file what is read, said and refused; of a render how latents wander and
+memory decides.
+"""
 
 import io
 import itertools
@@ -21,9 +23,12 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from recorded_clips import scene
 
-WIDTH, HEIGHT = 96, 64  # of a scene
+# of a scene
+WIDTH = 96
+HEIGHT = 64
 STORY = "0:00 a red ball\n0:05 a yellow ring\n0:10 a cyan star"
-TIMES = [(0.0, "a red ball"), (81 / 16, "a yellow ring"), (165 / 16, "a cyan star")]  # 57 + 2 blocks, 153 + 1
+# 57 + 2 blocks, 153 + 1
+TIMES = [(0.0, "a red ball"), (81 / 16, "a yellow ring"), (165 / 16, "a cyan star")]
 
 
 def write(path: Path, count: int, metadata: dict[str, str] | None = None) -> Path:
@@ -42,9 +47,12 @@ def tag(**values) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory) -> Path:
     """15 s under three prompts, whose times the file says."""
-    texts, starts = [text for _, text in TIMES], [start for start, _ in TIMES]
+    texts = [text for _, text in TIMES]
+    starts = [start for start, _ in TIMES]
     folder = tmp_path_factory.mktemp("story")
-    return write(folder / "story.mp4", 240, tag(prompts=texts, starts_seconds=starts, frames_per_block=3))
+    return write(
+        folder / "story.mp4", 240, tag(prompts=texts, starts_seconds=starts, frames_per_block=3)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,33 +60,62 @@ def measured(story: Path) -> DriftReport:
     return report_video(story)
 
 
-def test_a_file_tells_about_itself_and_the_text_has_every_number_beside_that_of_the_first_5_seconds(measured):
-    assert (measured.video_frames, measured.fps, measured.size, measured.seconds) == (240, 16.0, (WIDTH, HEIGHT), 15.0)
-    assert (measured.tags.method, measured.tags.seed, measured.frames_per_block) == ("fifo_eviction", 7, 3)
+def test_a_file_tells_about_itself_and_the_text_has_every_number_beside_that_of_the_first_5_seconds(
+    measured,
+):
+    assert (measured.video_frames, measured.fps, measured.size, measured.seconds) == (
+        240,
+        16.0,
+        (WIDTH, HEIGHT),
+        15.0,
+    )
+    assert (measured.tags.method, measured.tags.seed, measured.frames_per_block) == (
+        "fifo_eviction",
+        7,
+        3,
+    )
     assert measured.prompts == TIMES
-    assert [(found.video_frame, found.seconds_to_80) for found in measured.switches] == [(81, 0.0), (165, 0.0)]
+    assert [(found.video_frame, found.seconds_to_80) for found in measured.switches] == [
+        (81, 0.0),
+        (165, 0.0),
+    ]
     lines = measured.text().splitlines()
     for row in itertools.chain(*GROUPS.values()):
         (line,) = [line for line in lines if line.startswith(f"  {row.name} ")]
         values = measured.whole[row.key], measured.first[row.key]
-        assert line[52:].split()[:2] == ["-" if value is None else row.form(value) for value in values]
+        assert line[52:].split()[:2] == [
+            "-" if value is None else row.form(value) for value in values
+        ]
     assert any("5.06 s  80 % after 0.00 s" in line and "a yellow ring" in line for line in lines)
     assert max(map(len, lines)) < 200 and NOTE in measured.text()
     found = json.loads(json.dumps(measured.to_dict(), allow_nan=False))
     assert found["note"] == NOTE and found["whole"]["flicker"] == measured.whole["flicker"]
-    assert {len(values) for values in found["series"].values()} == {15} and len(found["switches"]) == 2
+    assert {len(values) for values in found["series"].values()} == {15} and len(
+        found["switches"]
+    ) == 2
     assert found["prompts"][1] == {"seconds": 81 / 16, "text": "a yellow ring"}
 
 
-def test_given_prompts_win_over_the_files_and_a_part_of_a_file_keeps_its_prompts_and_seams(story: Path):
+def test_given_prompts_win_over_the_files_and_a_part_of_a_file_keeps_its_prompts_and_seams(
+    story: Path,
+):
     given = [(3.1, "two"), (0, "one"), (99, "never")]
     found = report_video(story, given, frames_per_block=1, duration_seconds=5.5)
     assert found.prompts == [(0.0, "one"), (49 / 16, "two")] and found.frames_per_block == 1
     assert (found.first_seconds, len(found.switches)) == (5.0, 1)
     seen: list[tuple[int, int]] = []
     file = io.BytesIO(story.read_bytes())
-    part = report_video(file, start_seconds=4.0, duration_seconds=7.0, on_progress=lambda *so_far: seen.append(so_far))
-    assert part.prompts == [(0.0, "a red ball"), (17 / 16, "a yellow ring"), (101 / 16, "a cyan star")]
+    part = report_video(
+        file,
+        start_seconds=4.0,
+        duration_seconds=7.0,
+        on_progress=lambda *so_far: seen.append(so_far),
+    )
+    assert part.prompts == [
+        (0.0, "a red ball"),
+        (17 / 16, "a yellow ring"),
+        (101 / 16, "a cyan star"),
+    ]
     assert part.video_frames == 112 and seen == [(i, 112) for i in range(1, 113)]
     late = report_video(story, start_seconds=13.0)
     assert late.video_frames == 32 and late.prompts == [(0.0, "a cyan star")]
@@ -90,7 +127,10 @@ def graph(**sampler) -> dict:
     timeline = {"prompts": STORY, "seconds": 15.0, "clip": ["9", 1]}
     return {
         "1": {"class_type": "HeadForcingPromptTimeline", "inputs": timeline},
-        "2": {"class_type": "HeadForcingSampler", "inputs": {"seed": 3, "positive": ["1", 0], **sampler}},
+        "2": {
+            "class_type": "HeadForcingSampler",
+            "inputs": {"seed": 3, "positive": ["1", 0], **sampler},
+        },
     }
 
 
@@ -107,7 +147,9 @@ def test_the_workflow_in_a_file_tells_prompts_and_blocks_and_one_that_is_not_cle
     linked = graph()
     linked["1"]["inputs"]["prompts"] = ["8", 0]
     starts = (graph(**{name: ["7", 0]}) for name in ("start_frames", "start_image", "start_video"))
-    assert [read(unclear).prompts for unclear in (graph() | {"3": graph()["1"]}, linked, *starts)] == [()] * 5
+    assert [
+        read(unclear).prompts for unclear in (graph() | {"3": graph()["1"]}, linked, *starts)
+    ] == [()] * 5
     for odd in ("{", "[]", "3", '{"1": 5, "2": {"class_type": "HeadForcingSampler"}}'):
         assert read_tags({"prompt": odd}, 16) == VideoTags()
         assert read_tags({"head_forcing": odd}, 16).prompts == ()
@@ -119,15 +161,19 @@ def test_a_file_that_cannot_be_measured_is_refused_in_one_sentence(tmp_path: Pat
     (tmp_path / "text.mp4").write_text("no video")
     write(tmp_path / "one.mp4", 1), write(tmp_path / "some.mp4", 10)
     for name, options, why in (
-        ("text.mp4", {}, "text.mp4 cannot be read as a video"), ("one.mp4", {}, "one.mp4 has 1 video frames: .* 2 on"),
-        ("some.mp4", {"start_seconds": 60.0}, "has 0"), ("some.mp4", {"frames_per_block": -1}, "frames_per_block must"),
-    ):  # fmt: skip
+        ("text.mp4", {}, "text.mp4 cannot be read as a video"),
+        ("one.mp4", {}, "one.mp4 has 1 video frames: .* 2 on"),
+        ("some.mp4", {"start_seconds": 60.0}, "has 0"),
+        ("some.mp4", {"frames_per_block": -1}, "frames_per_block must"),
+    ):
         with pytest.raises(HeadForcingError, match=why):
             report_video(tmp_path / name, **options)
 
 
 @pytest.mark.parametrize("command", ["report v.mp4", "compare --demo"])
-@pytest.mark.parametrize("flag", ["--metric-models m", "--metrics flow", "--aesthetic-head h", "--metric-device cpu"])
+@pytest.mark.parametrize(
+    "flag", ["--metric-models m", "--metrics flow", "--aesthetic-head h", "--metric-device cpu"]
+)
 def test_metrics_with_models_are_not_flags_of_the_product(command: str, flag: str, capsys):
     with pytest.raises(SystemExit) as stopped:
         cli.main([*command.split(), *flag.split()])
@@ -135,22 +181,38 @@ def test_metrics_with_models_are_not_flags_of_the_product(command: str, flag: st
 
 
 @pytest.mark.slow
-def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_object(story: Path, tmp_path: Path, capsys):
+def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_object(
+    story: Path, tmp_path: Path, capsys
+):
     pytest.importorskip("matplotlib")
     short = str(write(tmp_path / "short.mp4", 40))
     (tmp_path / "prompts.txt").write_text("0:00 one\n0:01 two")
-    command = ["report", short, "--frames-per-block", "1", "--prompts", f"@{tmp_path / 'prompts.txt'}"]
+    command = [
+        "report",
+        short,
+        "--frames-per-block",
+        "1",
+        "--prompts",
+        f"@{tmp_path / 'prompts.txt'}",
+    ]
     assert cli.main([*command, "--json"]) == 0
     out = capsys.readouterr()
     found = json.loads(out.out)
     assert out.err == "" and found["frames_per_block"] == 1
-    assert found["prompts"] == [{"seconds": 0.0, "text": "one"}, {"seconds": 17 / 16, "text": "two"}]
+    assert found["prompts"] == [
+        {"seconds": 0.0, "text": "one"},
+        {"seconds": 17 / 16, "text": "two"},
+    ]
     for arguments, complaint in (
-        (["--plot", "picture.jpg"], "must end in .png"), (["--prompts", "@missing.txt"], "missing.txt was not found"),
-    ):  # fmt: skip
+        (["--plot", "picture.jpg"], "must end in .png"),
+        (["--prompts", "@missing.txt"], "missing.txt was not found"),
+    ):
         assert cli.main(["report", short, *arguments]) == 2 and complaint in capsys.readouterr().err
     picture = tmp_path / "made" / "drift.png"
-    assert cli.main(["report", str(story), *command[2:], "--plot", str(picture), "--theme", "dark"]) == 0
+    assert (
+        cli.main(["report", str(story), *command[2:], "--plot", str(picture), "--theme", "dark"])
+        == 0
+    )
     out = capsys.readouterr()
     assert NOTE in out.out and out.out.rstrip().endswith(f"plot     {picture}") and "240" in out.err
     assert picture.stat().st_size > 10_000
@@ -177,7 +239,12 @@ def event(block: int, delta: float, admitted: bool, merged=None, dropped=None) -
     return MemoryEvent(block, 3 * block - 3, delta, admitted, merged, dropped)
 
 
-EVENTS = [event(1, -1.0, True), event(4, 0.6, True), event(7, 0.98, False), event(10, 0.5, True, [[0], [9]])]
+EVENTS = [
+    event(1, -1.0, True),
+    event(4, 0.6, True),
+    event(7, 0.98, False),
+    event(10, 0.5, True, [[0], [9]]),
+]
 
 
 def test_a_channel_that_wanders_and_one_that_spreads_are_found_and_how_like_the_first_frame_the_last_is():
@@ -200,14 +267,27 @@ def test_a_channel_that_wanders_and_one_that_spreads_are_found_and_how_like_the_
 def test_the_novelty_trace_follows_what_memory_did():
     found = novelty_trace(EVENTS)
     assert found["after_block"] == [1, 4, 7, 10] and found["frame"] == [0, 9, 18, 27]
-    assert found["similarity"] == [None, 0.6, 0.98, 0.5] and found["mean_similarity"] == pytest.approx(2.08 / 3)
+    assert found["similarity"] == [None, 0.6, 0.98, 0.5] and found[
+        "mean_similarity"
+    ] == pytest.approx(2.08 / 3)
     assert found["admissions"] == 3 and found["entries"] == [1, 2, 2, 2]
-    assert novelty_trace([event(1, -1.0, True), event(4, 0.5, True, dropped=[0])])["entries"] == [1, 1]
+    assert novelty_trace([event(1, -1.0, True), event(4, 0.5, True, dropped=[0])])["entries"] == [
+        1,
+        1,
+    ]
     assert novelty_trace([])["mean_similarity"] is None
-    flushed = [event(1, -1.0, True), event(4, 0.5, True), event(7, -1.0, True), event(10, 0.5, True)]
+    flushed = [
+        event(1, -1.0, True),
+        event(4, 0.5, True),
+        event(7, -1.0, True),
+        event(10, 0.5, True),
+    ]
     assert novelty_trace(flushed)["entries"] == [1, 2, 1, 2], "a flush empties memory"
     text = metered(wandering()).report(EVENTS).text()
-    assert "3 of 4 candidates admitted, highest similarity to an entry 0.50 to 0.98, 2 entries at end" in text
+    assert (
+        "3 of 4 candidates admitted, highest similarity to an entry 0.50 to 0.98, 2 entries at end"
+        in text
+    )
 
 
 @pytest.mark.slow
@@ -216,16 +296,26 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
         assert cli.main([*words, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
-    runs, picture, same = str(tmp_path / "runs"), tmp_path / "run.png", ("cosine_to_first_frame", "novelty")
+    runs = str(tmp_path / "runs")
+    picture = tmp_path / "run.png"
+    same = ("cosine_to_first_frame", "novelty")
     demo = ["demo", "--seconds", "6", "--scale", "1", "--out", str(tmp_path), "--runs", runs]
-    made, again = (told(*demo, "--found-profiles", str(tmp_path / "found"))["run"] for _ in range(2))
+    made, again = (
+        told(*demo, "--found-profiles", str(tmp_path / "found"))["run"] for _ in range(2)
+    )
     assert made["blocks"] == 9 == len(made["occupied_frame_slots"])
     assert made["occupied_frame_slots"][0] <= made["occupied_frame_slots"][-1] <= 205
     shown = told("runs", "show", runs, "--plot", str(picture))
-    assert all(made[name] == again[name] == shown[name] for name in same) and picture.read_bytes()[:4] == b"\x89PNG"
+    assert (
+        all(made[name] == again[name] == shown[name] for name in same)
+        and picture.read_bytes()[:4] == b"\x89PNG"
+    )
     assert cli.main(["runs", "show", runs, shown["name"]]) == 0
     assert "9 of 9 blocks\nlatents  similarity to the first frame" in capsys.readouterr().out
-    assert cli.main(["runs", "show", runs, "a/b"]) == 2 and "holds no video 'a/b'" in capsys.readouterr().err
+    assert (
+        cli.main(["runs", "show", runs, "a/b"]) == 2
+        and "holds no video 'a/b'" in capsys.readouterr().err
+    )
 
 
 def test_blocks_may_lie_on_another_device_than_the_first():

@@ -40,51 +40,102 @@ def drafted(recent_frames: int = 3, start_frames: int = 0) -> object:
 
 FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
     RolePolicy: [
-        {"sink_frames": -1}, {"recent_frames": -2}, {"episodic_frames": -5}, {"episodic_frames": 1},
+        {"sink_frames": -1},
+        {"recent_frames": -2},
+        {"episodic_frames": -5},
+        {"episodic_frames": 1},
         {"sink_frames": 1, "episodic_frames": 4},
     ],
     EpisodicPolicy: [
-        {"admission": "yes"}, {"eviction": "lru"}, {"token_selection": ""}, {"update_interval": 0},
-        {"novelty_threshold": 2.5}, {"novelty_threshold": math.nan},
+        {"admission": "yes"},
+        {"eviction": "lru"},
+        {"token_selection": ""},
+        {"update_interval": 0},
+        {"novelty_threshold": 2.5},
+        {"novelty_threshold": math.nan},
     ],
     CachePolicy: [
-        {"rope": "relative"}, {"local": RolePolicy(episodic_frames=2)}, {"anchor": RolePolicy(episodic_frames=2)},
+        {"rope": "relative"},
+        {"local": RolePolicy(episodic_frames=2)},
+        {"anchor": RolePolicy(episodic_frames=2)},
     ],
     Schedule: [
-        {"sigmas": ()}, {"sigmas": (1.0, 0.5), "frames_per_block": 0}, {"sigmas": (1.0, 0.5), "frames_per_block": 65},
+        {"sigmas": ()},
+        {"sigmas": (1.0, 0.5), "frames_per_block": 0},
+        {"sigmas": (1.0, 0.5), "frames_per_block": 65},
         {"sigmas": (1.0,), "first_block_sigmas": (0.5, 0.7)},
     ],
-    Schedule.parse: [{"text": text} for text in ("one, two", "0.5, 1", "1.5", "-1", "0", "nan", "1e999", "1, 0x1")],
+    Schedule.parse: [
+        {"text": text}
+        for text in ("one, two", "0.5, 1", "1.5", "-1", "0", "nan", "1e999", "1, 0x1")
+    ],
     schedule: [{"name": "euler"}],
     Switch: [{"kind": "cut"}, {"blend_blocks": 17}, {"blend_blocks": -1}],
-    BlockClock: [{"frames_per_block": 0}, {"frames_per_block": 2.5}, {"frames_per_block": True}, {"fps": 0}],
+    BlockClock: [
+        {"frames_per_block": 0},
+        {"frames_per_block": 2.5},
+        {"frames_per_block": True},
+        {"fps": 0},
+    ],
     RenderOptions: [
         *({side: value} for side in ("width", "height") for value in (-16, 0, 8, 831, 4112)),
-        *({"seconds": seconds} for seconds in (-1.0, -0.0001, math.nan, math.inf, 36_001)), {"state_seconds": -1.0},
-        {"method": "no_such"}, {"roles": "no_such"}, {"model_family": "no_such"}, {"sigmas": "1, two"},
-        *({"method": "longlive", "method_options": read_pairs(options)} for options in (
-            "windw=3", "window_frames=9, window_frames=12", "window_frames=9.5", "window_frames=",
-            "window_frames=none", "infinite=1",
-        )),
-        *({"method": method, "method_options": read_pairs(options)} for method, options in (
-            ("reward_forcing", "kept_share=nan"), ("reward_forcing", "kept_share=1e999"),
-            ("deep_forcing", "budget_frames=x"), ("rolling_forcing", "steps=4"), ("dummy_forcing", "seed=4"),
-            ("head_forcing", "kept_scenes=4"), ("head_forcing", "rope=round"),
-            ("head_forcing", "memory.sink_frames=2"), ("head_forcing", "memory.episodic_frames=1"),
-            ("head_forcing", "episodic.update_interval=0"), ("head_forcing", "episodic.novelty_threshold=3.0"),
-        )),
+        *({"seconds": seconds} for seconds in (-1.0, -0.0001, math.nan, math.inf, 36_001)),
+        {"state_seconds": -1.0},
+        {"method": "no_such"},
+        {"roles": "no_such"},
+        {"model_family": "no_such"},
+        {"sigmas": "1, two"},
+        *(
+            {"method": "longlive", "method_options": read_pairs(options)}
+            for options in (
+                "windw=3",
+                "window_frames=9, window_frames=12",
+                "window_frames=9.5",
+                "window_frames=",
+                "window_frames=none",
+                "infinite=1",
+            )
+        ),
+        *(
+            {"method": method, "method_options": read_pairs(options)}
+            for method, options in (
+                ("reward_forcing", "kept_share=nan"),
+                ("reward_forcing", "kept_share=1e999"),
+                ("deep_forcing", "budget_frames=x"),
+                ("rolling_forcing", "steps=4"),
+                ("dummy_forcing", "seed=4"),
+                ("head_forcing", "kept_scenes=4"),
+                ("head_forcing", "rope=round"),
+                ("head_forcing", "memory.sink_frames=2"),
+                ("head_forcing", "memory.episodic_frames=1"),
+                ("head_forcing", "episodic.update_interval=0"),
+                ("head_forcing", "episodic.novelty_threshold=3.0"),
+            )
+        ),
     ],
     read_pairs: [{"text": "window_frames"}, {"text": "window_frames=9, sink"}],
     method_policy: [{"name": "nope"}],
     drafted: [*({"start_frames": frames} for frames in (1, 4, 11)), {"recent_frames": 4}],
-    planned: [{"method": method, "options": options} for method, options in (
-        ("forcing_kv", "chunks_per_frame=0"), ("forcing_kv", "kept_share=2"), ("dummy_forcing", "window_frames=0"),
-        ("pyramid_forcing", "period=0"), ("pyramid_forcing", "patch=0"), ("pyramid_forcing", "merged_blocks=0"),
-        ("deep_forcing", "max_reuse=-1"), ("longlive", "window_frames=2"), ("longlive", "window_frames=5"),
-        ("infinity_rope", "sink_frames=0"), ("deep_forcing", "sink_frames=14"), ("memflow", "bank_frames=1"),
-        ("dummy_forcing", "mid_blocks=0"), ("forcing_kv", "static_frames=4"),
-    )],
-}  # fmt: skip
+    planned: [
+        {"method": method, "options": options}
+        for method, options in (
+            ("forcing_kv", "chunks_per_frame=0"),
+            ("forcing_kv", "kept_share=2"),
+            ("dummy_forcing", "window_frames=0"),
+            ("pyramid_forcing", "period=0"),
+            ("pyramid_forcing", "patch=0"),
+            ("pyramid_forcing", "merged_blocks=0"),
+            ("deep_forcing", "max_reuse=-1"),
+            ("longlive", "window_frames=2"),
+            ("longlive", "window_frames=5"),
+            ("infinity_rope", "sink_frames=0"),
+            ("deep_forcing", "sink_frames=14"),
+            ("memflow", "bank_frames=1"),
+            ("dummy_forcing", "mid_blocks=0"),
+            ("forcing_kv", "static_frames=4"),
+        )
+    ],
+}
 
 
 def sentence(make: Callable[..., object], options: dict[str, object]) -> str:

@@ -4,11 +4,14 @@ import importlib.util
 from pathlib import Path
 
 FILE = Path(__file__).resolve().parents[2] / "nodes" / "host" / "browser" / "sentences.py"
-spec = importlib.util.spec_from_file_location("sentences_of_players", FILE)  # the package `nodes.host` needs ComfyUI
+# the package `nodes.host` needs ComfyUI
+spec = importlib.util.spec_from_file_location("sentences_of_players", FILE)
 assert spec and spec.loader
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-Sentence, joined, parts_of = module.Sentence, module.joined, module.parts_of
+Sentence = module.Sentence
+joined = module.joined
+parts_of = module.parts_of
 
 
 def test_a_sentence_is_its_english_text_and_remembers_its_parts():

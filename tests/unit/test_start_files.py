@@ -1,4 +1,6 @@
-"""What a video begins with, from files: a section of any video, and images, in the size of the render."""
+"""What a video begins with, from files: a section of any video, and images, in the size of the
+render.
+"""
 
 import os
 import re
@@ -28,11 +30,24 @@ def grey(number: int) -> int:
     return 16 + 3 * number
 
 
-def video(path: Path, times, width=48, height=32, unit=Fraction(1, 1000), audio=False, corner=False, **options) -> Path:
+def video(
+    path: Path,
+    times,
+    width=48,
+    height=32,
+    unit=Fraction(1, 1000),
+    audio=False,
+    corner=False,
+    **options,
+) -> Path:
     """A video whose frame number i is shown at `times[i]` (in seconds) and is all of `grey(i)`."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=30, options={"crf": "0", "bf": "2"})
-        stream.width, stream.height, stream.pix_fmt = width, height, options.pop("pix_fmt", "yuv444p")
+        stream.width, stream.height, stream.pix_fmt = (
+            width,
+            height,
+            options.pop("pix_fmt", "yuv444p"),
+        )
         stream.codec_context.time_base = unit
         for name, value in options.items():
             setattr(stream.codec_context, name, value)
@@ -41,13 +56,19 @@ def video(path: Path, times, width=48, height=32, unit=Fraction(1, 1000), audio=
             pixels = np.full((height, width, 3), grey(number), np.uint8)
             if corner:
                 pixels[: height // 2, : width // 2] = 255  # at the top left
-            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format=stream.pix_fmt)
-            frame.pts, frame.time_base = round(time / unit), unit
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(
+                format=stream.pix_fmt
+            )
+            frame.pts = round(time / unit)
+            frame.time_base = unit
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
         if sound is not None:
-            silence = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), format="fltp", layout="mono")
-            silence.sample_rate, silence.pts = 8000, 0
+            silence = av.AudioFrame.from_ndarray(
+                np.zeros((1, 8000), np.float32), format="fltp", layout="mono"
+            )
+            silence.sample_rate = 8000
+            silence.pts = 0
             container.mux(sound.encode(silence))
             container.mux(sound.encode())
     return path
@@ -63,7 +84,9 @@ def section(path: Path, seconds=4.0, part="last", frames_per_block=3, size=SIZE)
 
 
 def test_at_the_models_frame_rate_every_frame_is_taken_once(tmp_path):
-    path = video(tmp_path / "a.mp4", [n / 16 for n in range(40)], pix_fmt="yuv420p", unit=Fraction(1, 16))
+    path = video(
+        tmp_path / "a.mp4", [n / 16 for n in range(40)], pix_fmt="yuv420p", unit=Fraction(1, 16)
+    )
     assert numbers(section(path, part="first")) == list(range(33))  # three blocks of 12, less 3
     assert numbers(section(path, part="last")) == list(range(7, 40))
     assert numbers(section(path, part="last", frames_per_block=1)) == list(range(3, 40))
@@ -72,26 +95,37 @@ def test_at_the_models_frame_rate_every_frame_is_taken_once(tmp_path):
 
 def test_other_frame_rates_are_resampled_by_the_times_of_their_frames(tmp_path):
     for rate in (8, 24, 60):
-        path = video(tmp_path / "a.mp4", [n / rate for n in range(rate * 5 // 4)], unit=Fraction(1, 15360))
-        assert numbers(section(path, part="first", frames_per_block=1)) == [k * rate // 16 for k in range(17)]
+        path = video(
+            tmp_path / "a.mp4", [n / rate for n in range(rate * 5 // 4)], unit=Fraction(1, 15360)
+        )
+        assert numbers(section(path, part="first", frames_per_block=1)) == [
+            k * rate // 16 for k in range(17)
+        ]
         last = numbers(section(path, part="last", frames_per_block=1))
         assert len(last) == 17 and last[-1] == rate * 5 // 4 - 1
         assert {b - a for a, b in pairwise(last)} <= {rate // 16, -(-rate // 16)}
-    # of a variable rate: a picture stays until the next one, however long; a burst of pictures is thinned
+    # of a variable rate: a picture stays until the next one, however long; a burst of pictures is
+    # thinned
     path = video(tmp_path / "a.mkv", [0.0, 0.5, 0.52, 0.54, 1.0])
     found = numbers(section(path, part="first", seconds=1.0, frames_per_block=1))
-    assert found == [0] * 8 + [1] + [3] * 4  # 13 video frames at 16 a second; the one at 0.52 falls between two
+    # 13 video frames at 16 a second; the one at 0.52 falls between two
+    assert found == [0] * 8 + [1] + [3] * 4
 
 
-def test_sound_is_ignored_and_odd_sizes_and_pixels_that_are_not_square_are_fitted(tmp_path, monkeypatch):
+def test_sound_is_ignored_and_odd_sizes_and_pixels_that_are_not_square_are_fitted(
+    tmp_path, monkeypatch
+):
     path = video(tmp_path / "a.mkv", [n / 16 for n in range(9)], width=51, height=77, audio=True)
     found, about = read_section(path, SIZE, 4.0, "last", 3)
     assert found.shape == (9, 32, 48, 3) and numbers(found) == list(range(9))
     assert "last 0.56 of 0.5" in about and "fitted to 48x32" in about
-    # a picture of 32x32 pixels twice as wide as high is one of 64x32: of it the middle three quarters are kept
+    # a picture of 32x32 pixels twice as wide as high is one of 64x32: of it the middle three
+    # quarters are kept
     path = video(tmp_path / "a.mkv", [n / 16 for n in range(9)], width=32, sample_aspect_ratio=2)
     seen = []
-    monkeypatch.setattr(section_module, "fit", lambda frames, *to: seen.append(to) or fit(frames, *to))
+    monkeypatch.setattr(
+        section_module, "fit", lambda frames, *to: seen.append(to) or fit(frames, *to)
+    )
     assert section(path).shape == (9, 32, 48, 3) and set(seen) == {(48, 32, 2.0)}
     plain = fit(torch.arange(32.0).view(1, 1, 32, 1).repeat(1, 32, 1, 3), 48, 32, 2.0)[0, 0, :, 0]
     assert plain[0] > 3.5 and plain[-1] < 27.5
@@ -103,7 +137,9 @@ def test_a_part_of_a_file_is_taken_as_a_file(tmp_path):
     assert numbers(read_section(path, SIZE, 4.0, "last", 1, (1.0, 0.5))[0]) == list(range(19, 24))
     assert numbers(read_section(path, SIZE, 4.0, "first", 1, (1.0, 0.0))[0]) == list(range(16, 37))
     for seconds, part in ((4.0, (1.0, 0.5)), (0.5, (0.0, 0.0))):
-        with pytest.raises(HeadForcingError, match=r"at least one block of 9 video frames .*, got 8"):
+        with pytest.raises(
+            HeadForcingError, match=r"at least one block of 9 video frames .*, got 8"
+        ):
             read_section(path, SIZE, seconds, "last", 3, part)
 
 
@@ -112,7 +148,10 @@ def test_damaged_files_are_one_sentence(tmp_path):
     start = data.index(b"mdat") + 4
     middle = start + len(data[start:]) // 2
     spoiled = data[:start] + b"\xff" * (middle - start) + data[middle:]
-    for content, why in ((data[:middle], "cannot be read as a video"), (spoiled, "(is damaged|cannot|holds no)")):
+    for content, why in (
+        (data[:middle], "cannot be read as a video"),
+        (spoiled, "(is damaged|cannot|holds no)"),
+    ):
         (tmp_path / "bad.mp4").write_bytes(content)
         with pytest.raises(HeadForcingError, match=f"bad.mp4 {why}"):
             section(tmp_path / "bad.mp4")
@@ -128,9 +167,17 @@ def test_images_of_every_kind_are_read_as_rgb_and_upright(tmp_path):
     grey = Image.fromarray(ramp)
     expected = torch.from_numpy(ramp)[..., None].float().repeat(1, 1, 3) / 255
     cleared = Image.merge("RGBA", (grey, grey, grey, Image.new("L", grey.size, 0)))
-    for image in (grey.convert("RGB"), grey, grey.convert("P"), cleared, Image.fromarray(ramp.astype(np.uint16) * 257)):
+    for image in (
+        grey.convert("RGB"),
+        grey,
+        grey.convert("P"),
+        cleared,
+        Image.fromarray(ramp.astype(np.uint16) * 257),
+    ):
         torch.testing.assert_close(read_image(saved(tmp_path / "a.png", image)), expected)
-    several = saved(tmp_path / "several.gif", grey, save_all=True, append_images=[Image.new("L", grey.size)])
+    several = saved(
+        tmp_path / "several.gif", grey, save_all=True, append_images=[Image.new("L", grey.size)]
+    )
     torch.testing.assert_close(read_image(several), expected)
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was held upright: to be turned a quarter clockwise
@@ -146,7 +193,11 @@ def test_files_that_are_no_images_are_one_sentence(tmp_path):
     header[16:24] = struct.pack(">II", 9000, 9000)
     header[29:33] = struct.pack(">I", zlib.crc32(header[12:29]))
     unreadable = r"cannot be read as an image \(.+\): give a PNG or JPEG"
-    for content, why in ((whole[:99], unreadable), (b"text", unreadable), (header, "has 9000x9000 pixels: give")):
+    for content, why in (
+        (whole[:99], unreadable),
+        (b"text", unreadable),
+        (header, "has 9000x9000 pixels: give"),
+    ):
         (tmp_path / "bad.png").write_bytes(content)
         with pytest.raises(HeadForcingError, match=rf"bad\.png {why}"):
             read_image(tmp_path / "bad.png")
@@ -158,14 +209,18 @@ def test_the_middle_of_a_picture_of_any_size_is_kept():
         assert found.shape == (2, 32, 48, 3) and found.isfinite().all()
     columns = torch.arange(80.0).view(1, 1, 80, 1).repeat(1, 20, 1, 3)
     torch.testing.assert_close(fit(columns, 20, 20), columns[:, :, 30:50])
-    torch.testing.assert_close(fit(columns.transpose(1, 2), 20, 20), columns.transpose(1, 2)[:, 30:50])
+    torch.testing.assert_close(
+        fit(columns.transpose(1, 2), 20, 20), columns.transpose(1, 2)[:, 30:50]
+    )
 
 
 @pytest.mark.parametrize(("matrix", "bright"), [((0, 1, -1, 0), (0, 1)), ((-1, 0, 0, -1), (1, 1))])
 def test_a_video_is_turned_upright(tmp_path, matrix, bright):
     """The display matrix of a phone's file: a quarter turn clockwise, and half a turn."""
     quarter = bright == (0, 1)
-    path = video(tmp_path / "a.mp4", [n / 16 for n in range(9)], 32, 48 if quarter else 32, corner=True)
+    path = video(
+        tmp_path / "a.mp4", [n / 16 for n in range(9)], 32, 48 if quarter else 32, corner=True
+    )
     data = bytearray(path.read_bytes())
     at = data.index(b"tkhd") + 44
     for place, value in zip((0, 4, 12, 16), matrix, strict=True):
@@ -180,8 +235,11 @@ def test_a_video_is_turned_upright(tmp_path, matrix, bright):
 
 def test_the_end_of_a_long_file_is_decoded_from_a_key_frame_on(tmp_path, monkeypatch):
     path = video(tmp_path / "a.mp4", [n / 16 for n in range(70)], unit=Fraction(1, 16), gop_size=16)
-    seeks, decoded = [], section_module._decoded
-    monkeypatch.setattr(section_module, "_decoded", lambda *args: seeks.append(args[3]) or decoded(*args))
+    seeks = []
+    decoded = section_module._decoded
+    monkeypatch.setattr(
+        section_module, "_decoded", lambda *args: seeks.append(args[3]) or decoded(*args)
+    )
     assert numbers(section(path, seconds=1.0)) == list(range(61, 70)) and seeks == [True]
 
 
@@ -195,9 +253,7 @@ def test_a_file_without_timestamps_is_read_by_its_frame_rate(tmp_path):
         assert numbers(found)[0] == first and len(found) == 1 + (last - first) // 4 * 4
 
 
-POSTSCRIPT = (
-    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(%s) (w) file dup (written) writestring closefile showpage\n"
-)
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(%s) (w) file dup (written) writestring closefile showpage\n"
 
 
 @pytest.mark.parametrize("option", [None, "--start-image", "--reference"])
@@ -212,9 +268,24 @@ def test_a_picture_that_is_a_program_is_refused_and_not_run(tmp_path, option, ca
         with pytest.raises(HeadForcingError, match=refused):
             read_image(program)
     else:
-        command = ["demo", "--out", str(tmp_path / "out"), "--prompts", "0:00 @hero a red ball in the teal plain room"]
-        command += ["--seconds", "1", option, f"hero={program}" if option == "--reference" else str(program)]
-        command += ["--model-family", "causal_forcing_framewise_1_step"] if option == "--start-image" else []
+        command = [
+            "demo",
+            "--out",
+            str(tmp_path / "out"),
+            "--prompts",
+            "0:00 @hero a red ball in the teal plain room",
+        ]
+        command += [
+            "--seconds",
+            "1",
+            option,
+            f"hero={program}" if option == "--reference" else str(program),
+        ]
+        command += (
+            ["--model-family", "causal_forcing_framewise_1_step"]
+            if option == "--start-image"
+            else []
+        )
         assert main(command) == 2
         assert re.search(refused, capsys.readouterr().err)
     assert victim.read_text() == "kept"
@@ -247,11 +318,16 @@ def test_a_video_is_a_file_on_this_disk_and_no_address(tmp_path, words):
         open_video(words.format(path=path))
 
 
-@pytest.mark.parametrize(("name", "text"), {
-    "list.ffconcat": "ffconcat version 1.0\nfile {path}\n",
-    "list.m3u8": "#EXTM3U\n#EXTINF:1,\n{path}\n#EXT-X-ENDLIST\n",
-    "list.sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nm=video 9 RTP/AVP 96\n",
-}.items())  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text"),
+    {
+        "list.ffconcat": "ffconcat version 1.0\nfile {path}\n",
+        "list.m3u8": "#EXTM3U\n#EXTINF:1,\n{path}\n#EXT-X-ENDLIST\n",
+        "list.sdp": (
+            "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nm=video 9 RTP/AVP 96\n"
+        ),
+    }.items(),
+)
 def test_a_list_of_other_files_or_addresses_is_no_video(tmp_path, name, text):
     path = video(tmp_path / "v.mp4", [0, 0.04, 0.08])
     (tmp_path / name).write_text(text.format(path=path))
@@ -265,7 +341,9 @@ def test_pictures_and_videos_are_opened_in_one_place_each(repo_root):
     for folder in ("headforcing_core", "nodes", "kernels"):
         for file in (repo_root / folder).rglob("*.py"):
             for line in file.read_text("utf-8").splitlines():
-                if re.search(r"Image\.open\(|\bav\.open\((?!.*\"w\")|VideoCapture|imread|ffmpeg -i", line):
+                if re.search(
+                    r"Image\.open\(|\bav\.open\((?!.*\"w\")|VideoCapture|imread|ffmpeg -i", line
+                ):
                     places.append(f"{file.name}: {line.strip()}")
     assert sorted(place.partition(":")[0] for place in places) == ["reader.py", "reader.py"], places
 

@@ -22,8 +22,11 @@ SPEC.loader.exec_module(tasks)
         (["--", "../elsewhere"], "test", True),
     ],
 )
-def test_a_browser_is_installed_only_for_tests_outside_the_quick_folders(monkeypatch, arguments, extra, opens_browser):
-    installed, browsers = [], []
+def test_a_browser_is_installed_only_for_tests_outside_the_quick_folders(
+    monkeypatch, arguments, extra, opens_browser
+):
+    installed = []
+    browsers = []
     monkeypatch.setattr(tasks, "environment", lambda extra="": installed.append(extra))
     monkeypatch.setattr(tasks, "browser", lambda: browsers.append("chromium"))
     monkeypatch.setattr(tasks, "pytest", lambda *arguments: 0)

@@ -1,4 +1,6 @@
-"""The prompt timeline: block arithmetic, every grammar, every error, and text that nobody would write on purpose."""
+"""The prompt timeline: block arithmetic, every grammar, every error, and text that nobody would
+write on purpose.
+"""
 
 import contextlib
 import itertools
@@ -14,7 +16,12 @@ from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.timeline.editor import write_timeline
 from headforcing.headforcing_core.timeline.grammar import split_lines, split_prompts
 from headforcing.headforcing_core.timeline.switch import RESET, Switch
-from headforcing.headforcing_core.timeline.timeline import BlockClock, Timeline, TimelineError, parse_timeline
+from headforcing.headforcing_core.timeline.timeline import (
+    BlockClock,
+    Timeline,
+    TimelineError,
+    parse_timeline,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import place_prompts, switches
@@ -23,13 +30,18 @@ FRAMEWISE = BlockClock(frames_per_block=1)
 
 
 def asked(text: str, seconds: float | None = None, **options) -> list[tuple[float, float, str]]:
-    """What was read: (start, end, prompt) in seconds; checks on the way that the blocks have no gaps."""
+    """What was read: (start, end, prompt) in seconds; checks on the way that the blocks have no
+    gaps.
+    """
     timeline = parse_timeline(text, seconds, **options)
     starts = [segment.start_block for segment in timeline.segments]
     assert starts[0] == 0
     assert [segment.end_block for segment in timeline.segments] == [*starts[1:], timeline.blocks]
     assert all(segment.start_block < segment.end_block for segment in timeline.segments)
-    return [(*span, segment.text) for span, segment in zip(timeline.requested, timeline.segments, strict=True)]
+    return [
+        (*span, segment.text)
+        for span, segment in zip(timeline.requested, timeline.segments, strict=True)
+    ]
 
 
 def check_written(text: str, timeline: Timeline) -> None:
@@ -42,10 +54,24 @@ def test_the_first_block_gives_9_pictures_and_each_later_one_12():
     clock = BlockClock()
     assert [clock.video_frames(blocks) for blocks in range(5)] == [0, 9, 21, 33, 45]
     assert [clock.start_video_frame(block) for block in range(4)] == [0, 9, 21, 33]
-    assert clock.start_seconds(1) == 0.5625 and clock.block_seconds == 0.75 and clock.blocks_for(0) == 1
-    assert [BlockClock(continues=True).block_at(seconds) for seconds in (0.375, 0.376, 1.125)] == [0, 1, 1]
-    assert [FRAMEWISE.video_frames(n) for n in range(4)] == [video_frames_of(n) for n in range(4)] == [0, 1, 5, 9]
-    for seconds, method in itertools.product((-1, math.nan, 10**400), (clock.blocks_for, clock.block_at)):
+    assert (
+        clock.start_seconds(1) == 0.5625
+        and clock.block_seconds == 0.75
+        and clock.blocks_for(0) == 1
+    )
+    assert [BlockClock(continues=True).block_at(seconds) for seconds in (0.375, 0.376, 1.125)] == [
+        0,
+        1,
+        1,
+    ]
+    assert (
+        [FRAMEWISE.video_frames(n) for n in range(4)]
+        == [video_frames_of(n) for n in range(4)]
+        == [0, 1, 5, 9]
+    )
+    for seconds, method in itertools.product(
+        (-1, math.nan, 10**400), (clock.blocks_for, clock.block_at)
+    ):
         with pytest.raises(HeadForcingError, match="a time must be"):
             method(seconds)
 
@@ -53,54 +79,105 @@ def test_the_first_block_gives_9_pictures_and_each_later_one_12():
 @given(st.floats(0, 36_000), st.integers(1, 8), st.sampled_from([16, 12.5, 24, 23.976, 7]))
 def test_the_smallest_number_of_blocks_and_the_nearest_edge_are_found(seconds, frames, fps):
     clock = BlockClock(frames, fps)
-    blocks, nearest = clock.blocks_for(seconds), clock.block_at(seconds)
+    blocks = clock.blocks_for(seconds)
+    nearest = clock.block_at(seconds)
     assert clock.video_frames(blocks) / fps >= seconds - 1e-6
     assert blocks == 1 or clock.video_frames(blocks - 1) / fps < seconds
-    distances = [abs(clock.start_seconds(nearest + step) - seconds) for step in (0, 1, -1) if nearest + step >= 0]
+    distances = [
+        abs(clock.start_seconds(nearest + step) - seconds)
+        for step in (0, 1, -1)
+        if nearest + step >= 0
+    ]
     assert distances[0] <= min(distances) + 1e-9
     whole = clock.video_frames(blocks) / fps
     assert (clock.blocks_for(whole), clock.blocks_for(whole + 0.01 / fps)) == (blocks, blocks + 1)
 
 
 READS = {
-    "lines of one prompt fold": ("a cat\n  on a\tmat\r\n\r\nat dusk", 5, [(0, 5, "a cat on a mat at dusk")]),
+    "lines of one prompt fold": (
+        "a cat\n  on a\tmat\r\n\r\nat dusk",
+        5,
+        [(0, 5, "a cat on a mat at dusk")],
+    ),
     "h:mm:ss": ("0:00:00 a\n1:00:05 b", 3700, [(0, 3605, "a"), (3605, 3700, "b")]),
-    "dash": ("0:00 - a\n0:10 — b\n0:20: c\n0:25 -d", 30, [(0, 10, "a"), (10, 20, "b"), (20, 25, "c"), (25, 30, "d")]),
+    "dash": (
+        "0:00 - a\n0:10 — b\n0:20: c\n0:25 -d",
+        30,
+        [(0, 10, "a"), (10, 20, "b"), (20, 25, "c"), (25, 30, "d")],
+    ),
     "ranges": ("[00:00-00:10] a\n[00:10-00:20] b", None, [(0, 10, "a"), (10, 20, "b")]),
-    "bracketed seconds": ("[0-10s] a\n[10-20] b\n[20.5s] c", 30, [(0, 10, "a"), (10, 20, "b"), (20.5, 30, "c")]),
+    "bracketed seconds": (
+        "[0-10s] a\n[10-20] b\n[20.5s] c",
+        30,
+        [(0, 10, "a"), (10, 20, "b"), (20.5, 30, "c")],
+    ),
     "plain seconds": ("0s a\n12.5s b\n20s c", 30, [(0, 12.5, "a"), (12.5, 20, "b"), (20, 30, "c")]),
     "the last range ends early": ("[0-5s] a", 9, [(0, 9, "a")]),
     "a gap continues": ("[0:00-0:05] a\n[0:10-0:15] b", None, [(0, 5, "a"), (10, 15, "b")]),
-    "continuation lines": ("0:00 a\ngoes on\n\nand on\n0:10\nb\n", 20, [(0, 10, "a goes on and on"), (10, 20, "b")]),
-    "indented": ("  0:00 a\n\t0:10 b\n\u00a00:15 c", 20, [(0, 10, "a"), (10, 15, "b"), (15, 20, "c")]),
+    "continuation lines": (
+        "0:00 a\ngoes on\n\nand on\n0:10\nb\n",
+        20,
+        [(0, 10, "a goes on and on"), (10, 20, "b")],
+    ),
+    "indented": (
+        "  0:00 a\n\t0:10 b\n\u00a00:15 c",
+        20,
+        [(0, 10, "a"), (10, 15, "b"), (15, 20, "c")],
+    ),
     "a pipe between times": ("0:00 a | b\n0:10 c", 20, [(0, 10, "a | b"), (10, 20, "c")]),
-    "time in prose": ("at 10:30 in the morning a man", 5, [(0, 5, "at 10:30 in the morning a man")]),
+    "time in prose": (
+        "at 10:30 in the morning a man",
+        5,
+        [(0, 5, "at 10:30 in the morning a man")],
+    ),
     "time of day": ("6:00 pm, a market", 5, [(0, 5, "6:00 pm, a market")]),
     "aspect ratio": ("16:9 film still | b", 20, [(0, 10, "16:9 film still"), (10, 20, "b")]),
-    "a decade": ("80s disco", 5, [(0, 5, "80s disco")]), "glued to text": ("0:00text", 5, [(0, 5, "0:00text")]),
+    "a decade": ("80s disco", 5, [(0, 5, "80s disco")]),
+    "glued to text": ("0:00text", 5, [(0, 5, "0:00text")]),
     "other digits": ("\u0660:\u0660\u0660 a", 5, [(0, 5, "\u0660:\u0660\u0660 a")]),
     "pipes": ("a | b | c", 30, [(0, 10, "a"), (10, 20, "b"), (20, 30, "c")]),
     "uneven shares": ("a|b|c", 10, [(0, 3.333, "a"), (3.333, 6.666, "b"), (6.666, 10, "c")]),
     "scenes": ("Scene 1: a\nScene 2:\nb\nc", 20, [(0, 10, "a"), (10, 20, "b c")]),
     "scenes with times": ("Scene 1: a\nScene 2 [0:04]: b", 10, [(0, 4, "a"), (4, 10, "b")]),
     "json": ('{"prompts": ["a", "b"]}', None, [(0, 10, "a"), (10, 20, "b")]),
-    "json over lines": ('[\n  "a | c",\n  "0:10 b"\n]', None, [(0, 10, "a | c"), (10, 20, "0:10 b")]),
+    "json over lines": (
+        '[\n  "a | c",\n  "0:10 b"\n]',
+        None,
+        [(0, 10, "a | c"), (10, 20, "0:10 b")],
+    ),
     "switches": (switches(39), 20, [(0, 9.562, "a"), (9.562, 20, "b")]),
     "switch snaps up": (switches(40), 20, [(0, 10.312, "a"), (10.312, 20, "b")]),
     "brackets in prose": ("[close-up] a cat", 5, [(0, 5, "[close-up] a cat")]),
-    "bidi and emoji": ("0:00 \u202eabc\u202c\n0:04 👩‍🚀", 8, [(0, 4, "\u202eabc\u202c"), (4, 8, "👩‍🚀")]),
-    "lone surrogate": ('["\\ud800 a"]', 5, [(0, 5, "? a")]), "the longest video": ("a", 36_000, [(0, 36_000, "a")]),
+    "bidi and emoji": (
+        "0:00 \u202eabc\u202c\n0:04 👩‍🚀",
+        8,
+        [(0, 4, "\u202eabc\u202c"), (4, 8, "👩‍🚀")],
+    ),
+    "lone surrogate": ('["\\ud800 a"]', 5, [(0, 5, "? a")]),
+    "the longest video": ("a", 36_000, [(0, 36_000, "a")]),
     "prompt with NUL": ("a\0b", 5, [(0, 5, "a b")]),
-    **{text: (text, None, [(0, 5, "a cat walks"), (5, 10, "it jumps")]) for text in (
-        "[0-5s] a cat walks, [5-10s] it jumps", "[0-5s] a cat walks; [5-10s] it jumps",
-        "[0-5s] a cat walks [5-10s] it jumps", "[0:00-0:05] a cat walks, [0:05-0:10] it jumps",
-        "[0s-5s] a cat walks\n[5s-10s] it jumps", "[0s] a cat walks, [5s-10s]: it jumps",
-    )},
-    **{begin + words: (begin + words, None, [(0, 10, words)]) for begin in ("", "[0:00] ") for words in (
-        "a station clock, 12:30, people wait", "at 6:00 pm, 7:00 pm and later", "sizes [10-20], a 16:9 screen",
-        "a disco, 80s style [close-up] [4k]",
-    )},
-}  # fmt: skip
+    **{
+        text: (text, None, [(0, 5, "a cat walks"), (5, 10, "it jumps")])
+        for text in (
+            "[0-5s] a cat walks, [5-10s] it jumps",
+            "[0-5s] a cat walks; [5-10s] it jumps",
+            "[0-5s] a cat walks [5-10s] it jumps",
+            "[0:00-0:05] a cat walks, [0:05-0:10] it jumps",
+            "[0s-5s] a cat walks\n[5s-10s] it jumps",
+            "[0s] a cat walks, [5s-10s]: it jumps",
+        )
+    },
+    **{
+        begin + words: (begin + words, None, [(0, 10, words)])
+        for begin in ("", "[0:00] ")
+        for words in (
+            "a station clock, 12:30, people wait",
+            "at 6:00 pm, 7:00 pm and later",
+            "sizes [10-20], a 16:9 screen",
+            "a disco, 80s style [close-up] [4k]",
+        )
+    },
+}
 
 
 @pytest.mark.parametrize("case", READS)
@@ -111,23 +188,59 @@ def test_text_is_read_as_a_person_expects(case):
 
 
 def test_the_shared_prompt_goes_in_front_of_every_prompt():
-    for shared, prompt in (("", "a cat"), ("Noir.", "Noir. a cat"), (" film\n noir, ", "film noir, a cat")):
-        assert [text for _, _, text in asked("a cat | a cat", 20, shared_prompt=shared)] == [prompt, prompt]
-    for text in ("[Shared] x\nScene 1: a\nScene 2: b", "\n[ shared ] x\na | b", '[shared] x\n{"prompts": ["a", "b"]}'):
-        assert [prompt for _, _, prompt in asked(text, shared_prompt="noir")] == ["noir, x, a", "noir, x, b"]
+    for shared, prompt in (
+        ("", "a cat"),
+        ("Noir.", "Noir. a cat"),
+        (" film\n noir, ", "film noir, a cat"),
+    ):
+        assert [text for _, _, text in asked("a cat | a cat", 20, shared_prompt=shared)] == [
+            prompt,
+            prompt,
+        ]
+    for text in (
+        "[Shared] x\nScene 1: a\nScene 2: b",
+        "\n[ shared ] x\na | b",
+        '[shared] x\n{"prompts": ["a", "b"]}',
+    ):
+        assert [prompt for _, _, prompt in asked(text, shared_prompt="noir")] == [
+            "noir, x, a",
+            "noir, x, b",
+        ]
 
 
-RECACHE, CUT, BLEND = Switch("recache"), Switch("flush", re_anchor=True), Switch(blend_blocks=3)
+RECACHE = Switch("recache")
+CUT = Switch("flush", re_anchor=True)
+BLEND = Switch(blend_blocks=3)
 TAGS = (  # a text, and the seeds of its prompts
-    ("0:00 [seed 0] a\n0:10 [recache, seed 7] b\n0:20 - [seed 7] [flush, re-anchor] c\n0:30: [blend 3] d", "077"),
+    (
+        "0:00 [seed 0] a\n0:10 [recache, seed 7] b\n0:20 - [seed 7] [flush, re-anchor] c\n0:30: "
+        "[blend 3] d",
+        "077",
+    ),
     ("[SEED 0] a | [seed 7 recache] b | [flush re-anchor][ seed 7 ]c|[blend 3]d", "077"),
-    (json.dumps(["[reset, seed 0] a", "[seed 7] [recache] b", "[flush, re-anchor, seed 7] c", "[blend 3] d"]), "077"),
-    ("[0:00-0:10] a\n[0:10-0:20] [recache] b\n[0:20][flush, re-anchor]c\n[0:30]\n[blend\n 3 ]\nd", ""),
+    (
+        json.dumps(
+            [
+                "[reset, seed 0] a",
+                "[seed 7] [recache] b",
+                "[flush, re-anchor, seed 7] c",
+                "[blend 3] d",
+            ]
+        ),
+        "077",
+    ),
+    (
+        "[0:00-0:10] a\n[0:10-0:20] [recache] b\n[0:20][flush, re-anchor]c\n[0:30]\n[blend\n 3 "
+        "]\nd",
+        "",
+    ),
 )
 
 
 @pytest.mark.parametrize(("text", "seeds"), TAGS)
-def test_a_tag_in_front_of_a_prompt_is_its_switch_and_the_seed_of_its_noise_in_every_grammar(text, seeds):
+def test_a_tag_in_front_of_a_prompt_is_its_switch_and_the_seed_of_its_noise_in_every_grammar(
+    text, seeds
+):
     timeline = parse_timeline(text, 40)
     found = [(segment.text, segment.switch, segment.seed) for segment in timeline.segments]
     numbers = [*map(int, seeds), None, None, None, None]
@@ -136,9 +249,34 @@ def test_a_tag_in_front_of_a_prompt_is_its_switch_and_the_seed_of_its_noise_in_e
 
 
 PROSE = (
-    *("[closeup] b", "[flush the toilet] b", "[blend] b", "[blend x] b", "[blend ²] b", "b [flush] c", "(flush) b"),
-    *("[] b", "[flush", "[[flush]] b", "[recache; flush] b", "[,flush] b", "flush] b", "[reſet] b", "[flash] b"),
-    *("[blond woman] b", "[reset the clock] b", "b [flsh]", "[flsh", "[seed of doubt] b", "[speed 2] b", "b [seed 7]"),
+    *(
+        "[closeup] b",
+        "[flush the toilet] b",
+        "[blend] b",
+        "[blend x] b",
+        "[blend ²] b",
+        "b [flush] c",
+        "(flush) b",
+    ),
+    *(
+        "[] b",
+        "[flush",
+        "[[flush]] b",
+        "[recache; flush] b",
+        "[,flush] b",
+        "flush] b",
+        "[reſet] b",
+        "[flash] b",
+    ),
+    *(
+        "[blond woman] b",
+        "[reset the clock] b",
+        "b [flsh]",
+        "[flsh",
+        "[seed of doubt] b",
+        "[speed 2] b",
+        "b [seed 7]",
+    ),
     *("[seed 3 of 5 seeds] b", "[seed 7", "(seed 7) b"),
 )
 
@@ -150,16 +288,31 @@ def test_a_bracket_with_other_words_belongs_to_the_prompt():
 
 
 def test_what_stands_after_a_whole_tag_is_text_even_if_it_names_a_seed():
-    for tags in ("[reset] [seed 7]", "[reset, seed 7] [flush]", "[seed 7] [seed 8]", "[reset] [flush]"):
+    for tags in (
+        "[reset] [seed 7]",
+        "[reset, seed 7] [flush]",
+        "[seed 7] [seed 8]",
+        "[reset] [flush]",
+    ):
         timeline = parse_timeline(f"a | {tags} b", switch=RECACHE)
         assert timeline.segments[1].text == f"{tags} b".partition("] ")[2]
-    segments = parse_timeline("a | [seed 7] b | [reset, seed 18446744073709551615] c", switch=CUT).segments
-    assert [(segment.switch, segment.seed) for segment in segments] == [(RESET, None), (CUT, 7), (RESET, 2**64 - 1)]
+    segments = parse_timeline(
+        "a | [seed 7] b | [reset, seed 18446744073709551615] c", switch=CUT
+    ).segments
+    assert [(segment.switch, segment.seed) for segment in segments] == [
+        (RESET, None),
+        (CUT, 7),
+        (RESET, 2**64 - 1),
+    ]
 
 
 def test_prompts_snap_to_the_nearest_block_of_any_clock():
     timeline = parse_timeline("0:00 a\n0:10 b\n0:20 c", 30)
-    assert [(segment.start_block, segment.end_block) for segment in timeline.segments] == [(0, 14), (14, 27), (27, 41)]
+    assert [(segment.start_block, segment.end_block) for segment in timeline.segments] == [
+        (0, 14),
+        (14, 27),
+        (27, 41),
+    ]
     assert [timeline.prompt_index(block) for block in (0, 13, 14, 26, 27, 40)] == [0, 0, 1, 1, 2, 2]
     for clock in (FRAMEWISE, BlockClock(8, 24), BlockClock(continues=True)):
         assert timeline.on(clock) == parse_timeline("0:00 a\n0:10 b\n0:20 c", 30, clock)
@@ -170,15 +323,19 @@ def test_prompts_snap_to_the_nearest_block_of_any_clock():
 def test_the_table_shows_asked_and_real_times_and_seeds_and_switches_where_there_are_some():
     lines = parse_timeline("0:00 a cat\n0:10 [seed 7] a dog", 30).table().splitlines()
     assert lines[0].split() == ["no.", "asked", "starts", "frame", "block", "seed", "prompt"]
-    assert lines[1].split()[4:] == ["0", "a", "cat"] and lines[1].index("a cat") == lines[2].index("a dog")
+    assert lines[1].split()[4:] == ["0", "a", "cat"] and lines[1].index("a cat") == lines[2].index(
+        "a dog"
+    )
     assert lines[2].split() == ["2", "0:10.000", "0:10.312", "165", "14", "7", "a", "dog"]
     assert lines[3:] == ["Asked for 30 s: 41 blocks hold 30.5625 s, the video is cut to length."]
     assert "asked for at 0:05 and starts at 0:00" in parse_timeline("0:05 a", 9).table()
     timeline = parse_timeline("0:00 a cat\n0:10 [flush, blend 2] a dog\n0:20 a fox", 30)
     head, *rows, blended, _ = timeline.table(video_frames_before=9).splitlines()
     assert head.split()[5] == "switch" and [" ".join(row.split()[3:]) for row in rows] == [
-        "9 0 - a cat", "174 14 flush, blend 2 a dog", "330 27 reset a fox",
-    ]  # fmt: skip
+        "9 0 - a cat",
+        "174 14 flush, blend 2 a dog",
+        "330 27 reset a fox",
+    ]
     assert blended == "Prompt 2 is blended in over 2 blocks and used alone from frame 198 on."
 
 
@@ -187,69 +344,172 @@ def test_lines_end_at_newlines_only(tmp_path):
     texts = [f"a cat{other}a dog" for other in "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"]
     for newline in ("\n", "\r\n", "\r"):
         assert list(split_prompts(newline.join(texts) + newline)) == texts
-    assert len(parse_timeline("\r\n".join(f"0:{i:02} {text}" for i, text in enumerate(texts))).segments) == 8
+    assert (
+        len(
+            parse_timeline("\r\n".join(f"0:{i:02} {text}" for i, text in enumerate(texts))).segments
+        )
+        == 8
+    )
     assert split_lines("\ufeffa\rb\r\nc\n") == ["a", "b", "c", ""]
     lines = [json.dumps({"demo": True, "prompts": text}, ensure_ascii=False) for text in texts[:3]]
     (tmp_path / "jobs.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    assert [args.prompts for args in read_jobs(tmp_path / "jobs.jsonl", tmp_path).values()] == texts[:3]
+    assert [
+        args.prompts for args in read_jobs(tmp_path / "jobs.jsonl", tmp_path).values()
+    ] == texts[:3]
 
 
 NO_TAGS = {  # tags that are none, and what is said of them
-    **{tag: f"{tag} is not a tag; did you mean {meant}?" for tag, meant in {
-        "[flsh]": "[flush]", "[ reanchor, flush ]": "[re-anchor, flush]", "[re_anchor]": "[re-anchor]",
-        "[blnd 5]": "[blend 5]", "[blend5]": "[blend 5]", "[blende]": "[blend 3]", "[seed: 7]": "[seed 7]",
-        "[flus re-anchor blend 2]": "[flush, re-anchor, blend 2]",
-    }.items()},
-    "[sed 7]": "did you mean [seed 7]?", "[seed7]": "did you mean [seed 7]?", "[seed]": "did you mean [seed 1]?",
-    "[recahce, seeds 7]": "did you mean [recache, seed 7]?", "[flush, seed -1]": "did you mean [flush, seed 1]?",
+    **{
+        tag: f"{tag} is not a tag; did you mean {meant}?"
+        for tag, meant in {
+            "[flsh]": "[flush]",
+            "[ reanchor, flush ]": "[re-anchor, flush]",
+            "[re_anchor]": "[re-anchor]",
+            "[blnd 5]": "[blend 5]",
+            "[blend5]": "[blend 5]",
+            "[blende]": "[blend 3]",
+            "[seed: 7]": "[seed 7]",
+            "[flus re-anchor blend 2]": "[flush, re-anchor, blend 2]",
+        }.items()
+    },
+    "[sed 7]": "did you mean [seed 7]?",
+    "[seed7]": "did you mean [seed 7]?",
+    "[seed]": "did you mean [seed 1]?",
+    "[recahce, seeds 7]": "did you mean [recache, seed 7]?",
+    "[flush, seed -1]": "did you mean [flush, seed 1]?",
     "[seed 7] [flsh]": "[flsh] is not a tag; did you mean [flush]?",
-    "[seed 18446744073709551616]": "a seed is a whole number from 0 to 18446744073709551615, got 18446744073709551616",
-    "[seed 7, seed 8]": "is contradictory", "[recall 1, new scene]": "is contradictory",
-}  # fmt: skip
+    "[seed 18446744073709551616]": (
+        "a seed is a whole number from 0 to 18446744073709551615, got 18446744073709551616"
+    ),
+    "[seed 7, seed 8]": "is contradictory",
+    "[recall 1, new scene]": "is contradictory",
+}
 ERRORS = {
-    "empty": ("", None, None, "timeline is empty"), "only shared": ("[shared] x", None, None, "timeline is empty"),
-    "a second line shared": ("0:00 a\n0:10 [shared] x", None, 2, "line 2: .shared. begins the first line"),
-    "a shared seed": ("[shared] [seed 7] x\n0:00 a", None, None, "remove it from the shared prompt"),
+    "empty": ("", None, None, "timeline is empty"),
+    "only shared": ("[shared] x", None, None, "timeline is empty"),
+    "a second line shared": (
+        "0:00 a\n0:10 [shared] x",
+        None,
+        2,
+        "line 2: .shared. begins the first line",
+    ),
+    "a shared seed": (
+        "[shared] [seed 7] x\n0:00 a",
+        None,
+        None,
+        "remove it from the shared prompt",
+    ),
     "a shared time": ("[shared] [0:05] x\n0:00 a", None, None, "stands inside a prompt"),
     "long shared": ("[shared] " + "x" * 4001 + "\n0:00 a", None, None, "at most 4000 characters"),
     "a mistake below": ("[shared] x\n0:00 a\n0:10 [flsh] b", None, 3, "line 3: "),
-    "reversed range": ("0:00 a\n\n[00:20-00:10] b", None, 3, r"line 3: '\[00:20-00:10\]' ends before it starts"),
-    "after the end": ("0:00 a\n\n\n\n0:35 b", 30, 5, r"line 5: 0:35 is after the end of the video \(30.0 s\)"),
-    "too close to the end": ("0:00 a\n0:30.4 b", 30.5, 2, "too close to the end.*blocks last 0.75 s"),
-    "sixty seconds": ("0:00 a\n0:60 b", None, 2, "'0:60' is not a time; after a colon the numbers go from 00 to 59"),
+    "reversed range": (
+        "0:00 a\n\n[00:20-00:10] b",
+        None,
+        3,
+        r"line 3: '\[00:20-00:10\]' ends before it starts",
+    ),
+    "after the end": (
+        "0:00 a\n\n\n\n0:35 b",
+        30,
+        5,
+        r"line 5: 0:35 is after the end of the video \(30.0 s\)",
+    ),
+    "too close to the end": (
+        "0:00 a\n0:30.4 b",
+        30.5,
+        2,
+        "too close to the end.*blocks last 0.75 s",
+    ),
+    "sixty seconds": (
+        "0:00 a\n0:60 b",
+        None,
+        2,
+        "'0:60' is not a time; after a colon the numbers go from 00 to 59",
+    ),
     "sixty seconds alone": ("0:60 a", None, 1, "'0:60' is not a time"),
-    "a recall of itself": ("0:00 a\n0:10 [recall 2] b", None, 2, r"prompts 1 to 1, got \[recall 2\]"),
+    "a recall of itself": (
+        "0:00 a\n0:10 [recall 2] b",
+        None,
+        2,
+        r"prompts 1 to 1, got \[recall 2\]",
+    ),
     "a recall of the next": ("a | [recall 3] b | c", None, 1, r"prompts 1 to 1, got \[recall 3\]"),
-    "out of order": ("0:00 a\n0:20 b\n0:10 c", 30, 3, "line 3: 0:10 does not come after 0:20 of the prompt above"),
+    "out of order": (
+        "0:00 a\n0:20 b\n0:10 c",
+        30,
+        3,
+        "line 3: 0:10 does not come after 0:20 of the prompt above",
+    ),
     "empty prompt": ("0:00 a\n0:10 -\n\n0:20 c", None, 2, "line 2: prompt 2 is empty"),
     "typo in a range": ("0:00 a\n[0:10-0:2O] b", None, 2, r"line 2: '\[0:10-0:2O\]' is not a time"),
-    "too many shares": ("|".join("abcdefgh"), 5, None, "8 prompts do not fit into 5 s.*blocks last 0.75 s"),
-    "a scene without a time": ("Scene 1 [0:00]: a\nScene 2: b\nScene 3 [0:10]: c", None, 2, "this scene has no time"),
+    "too many shares": (
+        "|".join("abcdefgh"),
+        5,
+        None,
+        "8 prompts do not fit into 5 s.*blocks last 0.75 s",
+    ),
+    "a scene without a time": (
+        "Scene 1 [0:00]: a\nScene 2: b\nScene 3 [0:10]: c",
+        None,
+        2,
+        "this scene has no time",
+    ),
     "cut JSON": ('{"prompts": ["a", "b"', None, 1, "line 1: not valid JSON"),
-    "first switch": ("[recache] a | b", 20, 1, r"line 1: the first prompt has nothing .*; remove \[recache\]"),
-    "two kinds": ("a | [flush, recache] b", 20, 1, r"line 1: \[flush, recache\] is contradictory; write one of"),
-    "a long blend": ("0:00 a\n0:10 [blend 17] b", 20, 2, "line 2: a blend takes 0 to 16 blocks, got 17"),
+    "first switch": (
+        "[recache] a | b",
+        20,
+        1,
+        r"line 1: the first prompt has nothing .*; remove \[recache\]",
+    ),
+    "two kinds": (
+        "a | [flush, recache] b",
+        20,
+        1,
+        r"line 1: \[flush, recache\] is contradictory; write one of",
+    ),
+    "a long blend": (
+        "0:00 a\n0:10 [blend 17] b",
+        20,
+        2,
+        "line 2: a blend takes 0 to 16 blocks, got 17",
+    ),
     "JSON without prompts": ('{"prompt": "a"}', None, None, "a JSON timeline is"),
     "JSON bomb": ("[" * 100_000, None, None, "nested too deeply"),
-    "too few switches": ('{"prompts": ["a", "b"], "switch_frame_indices": []}', None, None, "must be a list of 1"),
+    "too few switches": (
+        '{"prompts": ["a", "b"], "switch_frame_indices": []}',
+        None,
+        None,
+        "must be a list of 1",
+    ),
     "switch at the start": (switches(0), None, None, "0:00 does not come after 0:00"),
     "switch after the end": (switches(240), 30, None, "after the end"),
     "NaN seconds": ("a", math.nan, None, "at most 36000 seconds, got nan"),
     "not text": (b"a", None, None, "must be text"),
     "more than 1 MB": ("a" * ((1 << 20) + 1), None, None, "longer than 1 MB"),
     "100,000 times": ("0:00 a\n" * 100_000, None, None, "more than 10000 prompts"),
-    "two blends": ("0:00 a\n0:10 [blend 2 blend 3] b", 20, 2, r"line 2: \[blend 2 blend 3\] is contradictory"),
+    "two blends": (
+        "0:00 a\n0:10 [blend 2 blend 3] b",
+        20,
+        2,
+        r"line 2: \[blend 2 blend 3\] is contradictory",
+    ),
     "switch as boolean": (switches(True), None, None, "latent frames in 0-"),
     "no seconds": ("a", 0, None, "above 0"),
     "more than 1 MB encoded": ("é" * (1 << 19) + "a", None, None, "longer than 1 MB"),
-    **{text: (text, None, line, re.escape(f"{shown} stands inside a prompt")) for text, line, shown in (
-        ("0:00 a cat walks, 0:05 it jumps", 1, "'0:05'"), ("0s-5s: a cat walks, 5s-10s: it jumps", 1, "'5s-10s:'"),
-        ("a cat walks [5s] it jumps", None, "[5s]"), ("a cat walks [10s] | it jumps [10s]", 1, "[10s]"),
-        ("a cat walks, [5-10s] it jumps", None, "[5-10s]"), ("Scene 1: a cat walks [0:05] it jumps", 1, "[0:05]"),
-        ('["a cat walks [5s]", "it jumps"]', None, "[5s]"),
-    )},
+    **{
+        text: (text, None, line, re.escape(f"{shown} stands inside a prompt"))
+        for text, line, shown in (
+            ("0:00 a cat walks, 0:05 it jumps", 1, "'0:05'"),
+            ("0s-5s: a cat walks, 5s-10s: it jumps", 1, "'5s-10s:'"),
+            ("a cat walks [5s] it jumps", None, "[5s]"),
+            ("a cat walks [10s] | it jumps [10s]", 1, "[10s]"),
+            ("a cat walks, [5-10s] it jumps", None, "[5-10s]"),
+            ("Scene 1: a cat walks [0:05] it jumps", 1, "[0:05]"),
+            ('["a cat walks [5s]", "it jumps"]', None, "[5s]"),
+        )
+    },
     **{tag: (f"0:00 a\n0:10 {tag} b", 20, 2, re.escape(told)) for tag, told in NO_TAGS.items()},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", ERRORS)
@@ -269,14 +529,74 @@ def test_a_shared_prompt_with_a_seed_is_refused_and_a_misspelt_tag_after_a_whole
 
 
 FRAGMENTS = (
-    *("0:00", "0:10", "[0:10-0:20]", "[0:20 - 0:10]", "1:02.5", "[10-20s]", "12.5s", "0s", "80s", "99:99", "[", "]"),
-    *("|", " | ", "\n", "\r\n", " ", "\t", "-", "—", ":", "Scene 1:", "Scene 2 [0:10]:", "scene", "a cat", "A cat: b"),
-    *('{"prompts": ["a", "b"]}', '{"prompts"', '["a"', '"', ",", "{", "}", '"switch_frame_indices": [3]', "\\", "0"),
-    *("\0", "\u202e", "\ufeff", "\u0660", "\u2028", "\ud800", "é", "👩‍🚀", "3:30 am", "0:0", "[0:1x]", "9" * 20),
-    *("[recache]", "[flush, re-anchor]", "[blend 3]", "[reset] ", "[Blend 16 flush]", "[blend 99]", "[flush, "),
+    *(
+        "0:00",
+        "0:10",
+        "[0:10-0:20]",
+        "[0:20 - 0:10]",
+        "1:02.5",
+        "[10-20s]",
+        "12.5s",
+        "0s",
+        "80s",
+        "99:99",
+        "[",
+        "]",
+    ),
+    *(
+        "|",
+        " | ",
+        "\n",
+        "\r\n",
+        " ",
+        "\t",
+        "-",
+        "—",
+        ":",
+        "Scene 1:",
+        "Scene 2 [0:10]:",
+        "scene",
+        "a cat",
+        "A cat: b",
+    ),
+    *(
+        '{"prompts": ["a", "b"]}',
+        '{"prompts"',
+        '["a"',
+        '"',
+        ",",
+        "{",
+        "}",
+        '"switch_frame_indices": [3]',
+        "\\",
+        "0",
+    ),
+    *(
+        "\0",
+        "\u202e",
+        "\ufeff",
+        "\u0660",
+        "\u2028",
+        "\ud800",
+        "é",
+        "👩‍🚀",
+        "3:30 am",
+        "0:0",
+        "[0:1x]",
+        "9" * 20,
+    ),
+    *(
+        "[recache]",
+        "[flush, re-anchor]",
+        "[blend 3]",
+        "[reset] ",
+        "[Blend 16 flush]",
+        "[blend 99]",
+        "[flush, ",
+    ),
     *("[flsh]", "[recahce] ", "[blend3]", "[flash]", "[reanchor, flush] "),
     *("[seed 7]", "[seed 8] ", "[recache, seed 0]", "[seed: 7]", "[seed 7.5] ", "[sed 7]"),
-)  # fmt: skip
+)
 SECONDS = (None, None, 30.0, 5.0, 0.5, 600.0)
 
 
@@ -288,7 +608,10 @@ def survives(text: str, seconds: float | None) -> None:
         assert starts == sorted(set(starts)) and all(segment.text for segment in segments)
 
 
-@given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=9), max_size=15).map("".join), st.sampled_from(SECONDS))
+@given(
+    st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=9), max_size=15).map("".join),
+    st.sampled_from(SECONDS),
+)
 @settings(max_examples=300, deadline=None)
 def test_any_mix_of_grammar_parses_or_gives_a_timeline_error(text, seconds):
     survives(text, seconds)
@@ -296,9 +619,28 @@ def test_any_mix_of_grammar_parses_or_gives_a_timeline_error(text, seconds):
 
 @pytest.mark.slow
 def test_the_time_for_awkward_text_goes_with_its_length():
-    """Eight times the text takes about eight times as long, and would take 64 times if time went with its square."""
-    pieces = ("[flush ", "[flush, ", "flush ", "a | [flush, " + "flush " * 99, "[", "0:", "0:00 ", "[0:00-", " ", "\n",
-              "a\n", "0:00 \n", "|", "Scene 1", "9", '["', "[0:00         ")  # fmt: skip
+    """Eight times the text takes about eight times as long, and would take 64 times if time went
+    with its square.
+    """
+    pieces = (
+        "[flush ",
+        "[flush, ",
+        "flush ",
+        "a | [flush, " + "flush " * 99,
+        "[",
+        "0:",
+        "0:00 ",
+        "[0:00-",
+        " ",
+        "\n",
+        "a\n",
+        "0:00 \n",
+        "|",
+        "Scene 1",
+        "9",
+        '["',
+        "[0:00         ",
+    )
     for piece in pieces:
         seconds = []
         for size in (1 << 16, 1 << 19):

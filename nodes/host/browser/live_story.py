@@ -1,4 +1,6 @@
-"""Other prompts for a render that runs: a route of the server takes the text, the sampler takes it before a block."""
+"""Other prompts for a render that runs: a route of the server takes the text, the sampler takes it
+before a block.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from . import pages
 
 log = logging.getLogger(__name__)
 
-EVENT = "headforcing.story"  # tells the editor that queued the graph which node's story can be changed
+# tells the editor that queued the graph which node's story can be changed
+EVENT = "headforcing.story"
 _NODE = "HeadForcingPromptTimeline"
 _FIELDS = ("client_id", "prompt_id", "node_id", "text")
 _FOR_ALL_PROMPTS = ("shared_prompt", "switch", "blend_blocks", "re_anchor")
@@ -37,14 +40,16 @@ _NOT_RUNNING = "no render of this story is running; press Run to render it"
 class Edits:
     """The edits of running stories, in the one place where two threads meet.
 
-    A request's thread (`tell`) puts an edit beside the render and waits for the answer. The sampler's thread takes it
-    between two blocks (`LiveStory.ask`), changes the render, and answers (`LiveStory.taken`, `LiveStory.refused`). The
-    lock is held only while these fields, `LiveStory.node` or the waiting edit of a story change hands, never while
-    something is encoded or rendered. ComfyUI runs one prompt at a time, so that one story can be edited.
+    A request's thread (`tell`) puts an edit beside the render and waits for the answer. The
+    sampler's thread takes it between two blocks (`LiveStory.ask`), changes the render, and answers
+    (`LiveStory.taken`, `LiveStory.refused`). The lock is held only while these fields,
+    `LiveStory.node` or the waiting edit of a story change hands, never while something is encoded
+    or rendered. ComfyUI runs one prompt at a time, so that one story can be edited.
 
     Attributes:
         running: the story that can be edited.
-        latest: the last edit that a render has taken; another sampler of the same run begins with it.
+        latest: the last edit that a render has taken; another sampler of the same run begins with
+            it.
         count: number of edits that renders have taken since the server started.
     """
 
@@ -90,11 +95,12 @@ class LiveStory(Story):
     """The story of one run of a sampler.
 
     Attributes:
-        node: the values of *Prompt Timeline* of the current story; None for prompts of another node.
+        node: the values of *Prompt Timeline* of the current story; None for prompts of another
+            node.
         node_id: of that node in the queued graph; None where it is not in it.
         video_frames: the length of the videos that are finished; 0 before the first of a batch is.
-        reload: puts the weights of the model back in place after the text encoder has run, without asking for what
-            the render has allocated already.
+        reload: puts the weights of the model back in place after the text encoder has run, without
+            asking for what the render has allocated already.
         workflow: the id of the graph.
         changed_by: client id of the page that changed the story last; empty before.
         notes: a line of the report for every change.
@@ -107,7 +113,9 @@ class LiveStory(Story):
         if self.node is not None:
             self.node_id = queued_graph.find_source(hidden, "positive", _NODE, self.node.widgets)
         asked = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
-        self.seconds = 0.0 if queued_graph.is_link(asked) and asked[:1] == [self.node_id] else seconds
+        self.seconds = (
+            0.0 if queued_graph.is_link(asked) and asked[:1] == [self.node_id] else seconds
+        )
         self.workflow = queued_graph.workflow_id(hidden)
         self.prompt_id = queued_graph.prompt_id()
         self.changed_by = ""
@@ -119,32 +127,43 @@ class LiveStory(Story):
         self._waiting: _Request | None = None
         self._asked: _Request | None = None
         latest = EDITS.latest
-        if latest is not None and latest.prompt_id == self.prompt_id and latest.node_id == self.node_id:
+        if (
+            latest is not None
+            and latest.prompt_id == self.prompt_id
+            and latest.node_id == self.node_id
+        ):
             self._waiting = _Request(latest.node)
 
-    # ------------------------------------------------------------------- in the thread of a request
+    # ------------------------------------------------------------------ in the thread of a request
 
     def tell(self, text: str, widgets: Mapping[str, Any], client: str) -> dict[str, Any]:
-        """Put a story in place of the one that waits, and wait until the render takes or refuses it.
+        """Put a story in place of the one that waits, and wait until the render takes or refuses
+        it.
 
-        `widgets` are other values of the node's; those that come over links stay. Returns the first block with another
-        prompt, counted from 1, of how many, and its time in the story in seconds and as text. Raises HeadForcingError
-        with the sentence to show.
+        `widgets` are other values of the node's; those that come over links stay. Returns the first
+        block with another prompt, counted from 1, of how many, and its time in the story in seconds
+        and as text. Raises HeadForcingError with the sentence to show.
         """
         if self.node is None or self.node_id is None:
             raise HeadForcingError(
-                "this render's prompts come from another node than Prompt Timeline, so no new one can be encoded; "
-                "queue the new story as a render"
+                "this render's prompts come from another node than Prompt Timeline, so no new one "
+                "can be encoded; queue the new story as a render"
             )
         inputs = queued_graph.inputs_of(self._hidden, self.node_id)
         if not isinstance(inputs.get("prompts"), str):
-            raise HeadForcingError("this text comes from another node; change it there and queue it as a render")
-        given = {name: value for name, value in widgets.items() if not queued_graph.is_link(inputs.get(name))}
+            raise HeadForcingError(
+                "this text comes from another node; change it there and queue it as a render"
+            )
+        given = {
+            name: value
+            for name, value in widgets.items()
+            if not queued_graph.is_link(inputs.get(name))
+        }
         changed = self.node.changed(text, given)
         if self.seconds and changed.seconds != self.node.seconds:
             raise HeadForcingError(
-                f"the sampler's seconds, {self.seconds:g}, are the length of this render; put seconds of Prompt "
-                f"Timeline back to {self.node.seconds:g}"
+                f"the sampler's seconds, {self.seconds:g}, are the length of this render; put "
+                f"seconds of Prompt Timeline back to {self.node.seconds:g}"
             )
         request = _Request(changed, client)
         with EDITS.lock:
@@ -156,7 +175,8 @@ class LiveStory(Story):
             waiting.refuse("a later text came before the next block")
         return request.result()
 
-    # ------------------------------------------------------------------- in the thread of the sampler
+    # ------------------------------------------------------------------- in the thread of the
+    # sampler
 
     @property
     def waits(self) -> bool:
@@ -174,7 +194,9 @@ class LiveStory(Story):
 
     def check(self, plan: RenderPlan, more: int) -> None:
         if self.video_frames and plan.video_frames != self.video_frames:
-            raise HeadForcingError("the videos of a batch have one length, and the first of this one is finished")
+            raise HeadForcingError(
+                "the videos of a batch have one length, and the first of this one is finished"
+            )
         check_growth(more, free_on(self._model))
 
     def encode(self, texts: list[str]) -> Embeddings:
@@ -188,7 +210,8 @@ class LiveStory(Story):
         except Exception as error:
             first = str(error).partition("\n")[0] or type(error).__name__
             raise HeadForcingError(
-                f"the text encoder failed while the model was loaded ({first}); the render goes on with its prompts"
+                f"the text encoder failed while the model was loaded ({first}); the render goes on "
+                "with its prompts"
             ) from error
         finally:
             self.reload()  # the text encoder may have taken the model's place
@@ -202,14 +225,21 @@ class LiveStory(Story):
         self.notes.append(f"the story was changed while it was rendered, from {place} on")
         log.info("Head Forcing: %s", self.notes[-1])
         with suppress(AttributeError, KeyError, TypeError):  # of a graph that a script made
-            queued_graph.rewrite(self._hidden, self.node_id, self.node.widgets, request.node.widgets)
+            queued_graph.rewrite(
+                self._hidden, self.node_id, self.node.widgets, request.node.widgets
+            )
         EDITS.has_taken(TakenEdit(self.prompt_id, self.node_id, request.node))
         with EDITS.lock:
             self.node = request.node
             self.changed_by = request.client
         self.announce(running=True)  # now, for the other pages
         request.set_result(
-            {"block": block + 1, "blocks": plan.blocks, "seconds": seconds, "time": format_time(seconds)}
+            {
+                "block": block + 1,
+                "blocks": plan.blocks,
+                "seconds": seconds,
+                "time": format_time(seconds),
+            }
         )
 
     def refused(self, error: HeadForcingError) -> None:
@@ -222,21 +252,25 @@ class LiveStory(Story):
         names = [name for name in _FOR_ALL_PROMPTS if before[name] != asked[name]]
         if isinstance(error, HasBegunError) and names:
             sentence += (
-                f"; the node's {', '.join(names)} apply to them, too: put back what you changed there, and write words "
-                "or tags into later prompts"
+                f"; the node's {', '.join(names)} apply to them, too: put back what you changed "
+                "there, and write words or tags into later prompts"
             )
         log.info("Head Forcing: the story was not changed: %s", sentence)
         request.refuse(sentence)
 
     def about(self) -> dict[str, Any]:
-        """The workflow, and the story as it is written in *Prompt Timeline*, for who restores a take."""
+        """The workflow, and the story as it is written in *Prompt Timeline*, for who restores a
+        take.
+        """
         node = self.node if self._asked is None else self._asked.node
         if node is None:
             return {"workflow": self.workflow}
         return {"workflow": self.workflow, "written": node.widgets}
 
     def announce(self, running: bool) -> None:
-        """Tell the pages that show the workflow whether the story can be changed, what it is, and who changed it."""
+        """Tell the pages that show the workflow whether the story can be changed, what it is, and
+        who changed it.
+        """
         if self.node_id is not None and self.client_id:
             about = {
                 "prompt_id": self.prompt_id,
@@ -254,7 +288,9 @@ class LiveStory(Story):
             waiting = [request for request in (self._waiting, self._asked) if request is not None]
             self._waiting = self._asked = None
         for request in waiting:
-            request.refuse("the render ended before the next block; queue the new story as a render")
+            request.refuse(
+                "the render ended before the next block; queue the new story as a render"
+            )
         self.announce(running=False)
 
 
@@ -277,8 +313,8 @@ def changes() -> int:
 
 
 def change(body: Any) -> dict[str, Any]:
-    """Change the story of the running render; `body` holds `client_id`, `prompt_id`, `node_id` and `text`, and may hold
-    other values of the node's widgets.
+    """Change the story of the running render; `body` holds `client_id`, `prompt_id`, `node_id` and
+    `text`, and may hold other values of the node's widgets.
 
     Answers as `LiveStory.tell`; a render of another client, graph or node is not known.
     """

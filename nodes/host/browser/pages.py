@@ -1,4 +1,6 @@
-"""Open pages of the editor: the routes that they ask, and what they are told about renders of their workflows."""
+"""Open pages of the editor: the routes that they ask, and what they are told about renders of their
+workflows.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ from ....headforcing_core.timeline.editor import answer
 from ....headforcing_core.timeline.switch import Switch
 
 FROM_ELSEWHERE = (
-    "this request comes from another site, or under a name that is not this server's; open ComfyUI itself by its "
-    "address, or start it with --enable-cors-header and the address that you open"
+    "this request comes from another site, or under a name that is not this server's; open ComfyUI "
+    "itself by its address, or start it with --enable-cors-header and the address that you open"
 )
 KEPT_PAGES = 8  # that are not connected: a page that is loaded again comes back within seconds
 KEPT_WORKFLOWS = 32  # of a page: those that it has shown last
@@ -42,8 +44,8 @@ class RefusedError(HeadForcingError):
 def route(method: str, path: str, work: Callable[[Any], Any]) -> web.RouteDef:
     """A route that answers with the JSON of `work`, or the response that it returns.
 
-    `work` runs in a thread and gets the query of a GET, else the JSON that was sent. Its HeadForcingErrors, and
-    requests of other sites, are answered as `{"error": a sentence}`.
+    `work` runs in a thread and gets the query of a GET, else the JSON that was sent. Its
+    HeadForcingErrors, and requests of other sites, are answered as `{"error": a sentence}`.
     """
 
     async def handle(request: web.Request) -> web.Response:
@@ -62,7 +64,9 @@ def route(method: str, path: str, work: Callable[[Any], Any]) -> web.RouteDef:
 
 async def _json_of(request: web.Request) -> Any:
     if request.content_type != "application/json":  # which no other site sends without asking first
-        raise RefusedError(f"the body must be application/json, got {request.content_type[:40]}", 415)
+        raise RefusedError(
+            f"the body must be application/json, got {request.content_type[:40]}", 415
+        )
     try:
         return json.loads(await request.read())
     except (ValueError, RecursionError):
@@ -72,9 +76,10 @@ async def _json_of(request: web.Request) -> Any:
 def from_here(request: web.Request) -> bool:
     """Whether no page of another site sent the request.
 
-    ComfyUI checks this too, but not when it is started with a CORS header, nor on addresses other than this computer's.
-    Browsers tell where a request comes from in Sec-Fetch-Site (https and localhost) or Origin; programs send neither.
-    A page of a domain that its owner points at this computer (DNS rebinding) passes for one of this server; Host tells.
+    ComfyUI checks this too, but not when it is started with a CORS header, nor on addresses other
+    than this computer's. Browsers tell where a request comes from in Sec-Fetch-Site (https and
+    localhost) or Origin; programs send neither. A page of a domain that its owner points at this
+    computer (DNS rebinding) passes for one of this server; Host tells.
     """
     if not _is_own_name(request.headers.get("Host", "")):
         return False
@@ -90,7 +95,9 @@ def from_here(request: web.Request) -> bool:
 
 
 def _is_own_name(host: str) -> bool:
-    """Whether a browser may know this server by this name: no stranger's domain, as far as ComfyUI was told."""
+    """Whether a browser may know this server by this name: no stranger's domain, as far as ComfyUI
+    was told.
+    """
     allowed = args.enable_cors_header or ""
     listens = [name.strip().lower() for name in args.listen.split(",")]
     try:
@@ -111,7 +118,9 @@ def _is_own_name(host: str) -> bool:
 
 @dataclass
 class _Page:
-    """Whether a page plays files that grow, and the workflows that it has asked about, the latest at the end."""
+    """Whether a page plays files that grow, and the workflows that it has asked about, the latest
+    at the end.
+    """
 
     grows: bool = True
     workflows: list[str] = field(default_factory=list)
@@ -119,7 +128,8 @@ class _Page:
 
 _lock = threading.Lock()
 _pages: dict[str, _Page] = {}  # by client id
-# The last event of each kind and node, by kind, workflow and node; of a workflow without an id by the client's.
+# The last event of each kind and node, by kind, workflow and node; of a workflow without an id by
+# the client's.
 _events: dict[tuple[str, str, str], dict[str, Any]] = {}
 
 
@@ -129,16 +139,22 @@ def client() -> str:
 
 
 def showing(client: str, workflow: str) -> dict[str, _Page]:
-    """The page that queued a workflow and all others that show it, by client id; empty where no page has asked."""
+    """The page that queued a workflow and all others that show it, by client id; empty where no
+    page has asked.
+    """
     with _lock:
-        return {known: page for known, page in _pages.items() if known == client or workflow in page.workflows}
+        return {
+            known: page
+            for known, page in _pages.items()
+            if known == client or workflow in page.workflows
+        }
 
 
 def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: Any) -> None:
     """Tell the page that queued a workflow, and all others that show it, about one of its nodes.
 
-    Kept for pages that come later, but for what is said `once`. `about` has the workflow's id; the time is added, by
-    which a page knows an answer that is older than what it has heard since.
+    Kept for pages that come later, but for what is said `once`. `about` has the workflow's id; the
+    time is added, by which a page knows an answer that is older than what it has heard since.
     """
     owner = about["workflow"] or client
     about = {**about, "time": time.time()}
@@ -158,7 +174,9 @@ def last(event: str, node: str, workflow: str, client: str) -> dict[str, Any] | 
 
 
 def _renders(query: Mapping[str, str]) -> list[Any]:
-    """Note what a connected page shows; answers with `[event, about]` of all nodes of that workflow."""
+    """Note what a connected page shows; answers with `[event, about]` of all nodes of that
+    workflow.
+    """
     client = query.get("client", "")
     workflow = query.get("workflow", "")
     connected = PromptServer.instance.sockets
@@ -172,14 +190,23 @@ def _renders(query: Mapping[str, str]) -> list[Any]:
         if workflow:
             others = [each for each in page.workflows if each != workflow]
             page.workflows = [*others, workflow][-KEPT_WORKFLOWS:]
-        return [[event, about] for (event, owner, _), about in _events.items() if owner in (client, workflow)]
+        return [
+            [event, about]
+            for (event, owner, _), about in _events.items()
+            if owner in (client, workflow)
+        ]
 
 
 def _segments(body: Any) -> dict[str, Any]:
-    """The answer to the timeline editor, in the blocks of its `model_family`; `auto` has those of Wan 2.1."""
+    """The answer to the timeline editor, in the blocks of its `model_family`; `auto` has those of
+    Wan 2.1.
+    """
     family = body.get("model_family", AUTO_FAMILY) if isinstance(body, dict) else AUTO_FAMILY
     model = schedule(str(family))
     return answer(body, model.clock, Switch(re_anchor=bool(model.shot_prefix)))
 
 
-ROUTES = (route("POST", "/headforcing/timeline", _segments), route("GET", "/headforcing/renders", _renders))
+ROUTES = (
+    route("POST", "/headforcing/timeline", _segments),
+    route("GET", "/headforcing/renders", _renders),
+)

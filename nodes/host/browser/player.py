@@ -1,4 +1,6 @@
-"""The player on a node: the file that grows, previews and a status line, in all pages that show its workflow."""
+"""The player on a node: the file that grows, previews and a status line, in all pages that show its
+workflow.
+"""
 
 from __future__ import annotations
 
@@ -24,17 +26,20 @@ MESSAGE = "head_forcing.progress"
 
 
 def say(text: str, node_id: str) -> None:
-    """Show a text below a node, in the editor that queued the graph; in all editors if a script queued it.
+    """Show a text below a node, in the editor that queued the graph; in all editors if a script
+    queued it.
 
-    Frontends put the text into the page as HTML, that of 0.3.75 without a check, and prompts and names of files are
-    parts of it.
+    Frontends put the text into the page as HTML, that of 0.3.75 without a check, and prompts and
+    names of files are parts of it.
     """
     server = PromptServer.instance
     server.send_progress_text(html.escape(text, quote=False), node_id, server.client_id)
 
 
 def growing(file: OutputFile, id: str) -> dict[str, Any]:
-    """A file that grows for the player in the editor: what it is, and how many bytes can be read by now."""
+    """A file that grows for the player in the editor: what it is, and how many bytes can be read by
+    now.
+    """
     written = 0
     with suppress(OSError):  # it is finished, and has its number
         written = file.path.stat().st_size
@@ -44,24 +49,39 @@ def growing(file: OutputFile, id: str) -> dict[str, Any]:
 class NodePlayer:
     """The player on one node, in all pages that show its workflow; made where the node runs.
 
-    False where there is none: the graph was queued by a script, or by a page without the pack's script.
+    False where there is none: the graph was queued by a script, or by a page without the pack's
+    script.
     """
 
     def __init__(self, hidden: Any):
         self.node_id = hidden.unique_id
         self._client = pages.client()
         workflow = queued_graph.workflow_id(hidden)
-        self._about = {"node": self.node_id, "workflow": workflow, "prompt_id": queued_graph.prompt_id()}
+        self._about = {
+            "node": self.node_id,
+            "workflow": workflow,
+            "prompt_id": queued_graph.prompt_id(),
+        }
         self._raised = False  # whether the node raised an error, which ComfyUI shows itself
-        self._last: dict[str, Any] = {**self._about, "state": "running", "text": "", "video": None, "place": None}
+        self._last: dict[str, Any] = {
+            **self._about,
+            "state": "running",
+            "text": "",
+            "video": None,
+            "place": None,
+        }
 
     def __bool__(self) -> bool:
         return bool(pages.showing(self._client, self._about["workflow"]))
 
     @property
     def grows(self) -> bool:
-        """Whether all pages play files that grow; else they are shown previews until the file is finished."""
-        return all(page.grows for page in pages.showing(self._client, self._about["workflow"]).values())
+        """Whether all pages play files that grow; else they are shown previews until the file is
+        finished.
+        """
+        return all(
+            page.grows for page in pages.showing(self._client, self._about["workflow"]).values()
+        )
 
     def show(
         self,
@@ -73,20 +93,29 @@ class NodePlayer:
     ) -> None:
         """Send changes to the pages; without a player the text is shown below the node.
 
-        `state` is "running", "stopped", "failed" or "done", `video` as `GrowingVideo.shown`, `preview` a PIL image for
-        the time until that can be played, `place` as `RenderProgress` counts it.
+        `state` is "running", "stopped", "failed" or "done", `video` as `GrowingVideo.shown`,
+        `preview` a PIL image for the time until that can be played, `place` as `RenderProgress`
+        counts it.
         """
-        message = {**self._about, "state": state, "text": text, "said": parts_of(text), "video": video, "place": place}
+        message = {
+            **self._about,
+            "state": state,
+            "text": text,
+            "said": parts_of(text),
+            "video": video,
+            "place": place,
+        }
         if self._raised:
             message["raised"] = True
         if preview is not None or message != self._last:
             self._tell(message, preview)
 
     def output(self, files: Sequence[OutputFile]) -> Any:
-        """The `ui` of a node with these videos, which an editor without a player shows as it shows those of core.
+        """The `ui` of a node with these videos, which an editor without a player shows as it shows
+        those of core.
 
-        Not as core's where there is a player: the frontend's own would be an input of the node from then on, and the
-        next run of the same graph would make the video again.
+        Not as core's where there is a player: the frontend's own would be an input of the node from
+        then on, and the next run of the same graph would make the video again.
         """
         saved = [video_files.saved(file) for file in files]
         if not self:
@@ -116,7 +145,9 @@ class NodePlayer:
 
 
 def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """The `execute` of a node with a player, which shows its errors as `schema.shows_errors`, until the next run."""
+    """The `execute` of a node with a player, which shows its errors as `schema.shows_errors`, until
+    the next run.
+    """
     inner = schema.shows_errors(execute)
 
     @functools.wraps(execute)

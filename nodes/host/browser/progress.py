@@ -32,12 +32,20 @@ log = logging.getLogger(__name__)
 class RenderProgress(Listener):
     """Progress bar, animated preview, growing video and a status line on the node.
 
-    Stops within one model call on cancel. The player in the editor shows the preview, then the video and the status
-    line, which it keeps. Elsewhere they are ComfyUI's own; an editor then keeps showing the last preview in place of a
-    video that the node outputs at its end, and `previews` must be off for that video to be shown.
+    Stops within one model call on cancel. The player in the editor shows the preview, then the
+    video and the status line, which it keeps. Elsewhere they are ComfyUI's own; an editor then
+    keeps showing the last preview in place of a video that the node outputs at its end, and
+    `previews` must be off for that video to be shown.
     """
 
-    def __init__(self, model: Any, plans: Sequence[RenderPlan], hidden: Any, previews: bool = True, part: Part = WHOLE):
+    def __init__(
+        self,
+        model: Any,
+        plans: Sequence[RenderPlan],
+        hidden: Any,
+        previews: bool = True,
+        part: Part = WHOLE,
+    ):
         self._planned = plans[0]  # of the video that is made next
         self._render: Render | None = None  # of the video that is made
         self.videos = len(plans)
@@ -51,8 +59,10 @@ class RenderProgress(Listener):
         self.made = 0  # blocks
         self.block: int | None = None  # that is being made, or read again; None before the first
         self.stepped = False  # whether it is being made
-        self.growing: Any = None  # the `GrowingVideo`, where the video is decoded while it is sampled
-        self.earlier: VideoInfo | None = None  # the file of an earlier render, where it is the one of this video
+        # the `GrowingVideo`, where the video is decoded while it is sampled
+        self.growing: Any = None
+        # the file of an earlier render, where it is the one of this video
+        self.earlier: VideoInfo | None = None
         self.run: RunFolder | None = None
         self.stored = 0  # blocks of this video that were there when it began
         self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))
@@ -62,7 +72,9 @@ class RenderProgress(Listener):
         self.begun = time.perf_counter()
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
-        """Begin this video of the batch; its plan has the roles that were found in the first one."""
+        """Begin this video of the batch; its plan has the roles that were found in the first
+        one.
+        """
         self.video = video
         self._planned = plan
         self.name = name
@@ -98,7 +110,9 @@ class RenderProgress(Listener):
             self._advance(None)
 
     def add(self, block: Block) -> None:
-        """Count a finished block, show it, and keep the decision of episodic memory for the status line."""
+        """Count a finished block, show it, and keep the decision of episodic memory for the status
+        line.
+        """
         comfy.model_management.throw_exception_if_processing_interrupted()
         self.event = block.event or self.event
         if self.stepped:
@@ -134,12 +148,22 @@ class RenderProgress(Listener):
             if video is not None:
                 parts.insert(0, Sentence("wrote %1", f"output/{shown(video.path).label}"))
             elif self.earlier is not None:
-                parts.insert(0, Sentence("%1 is this video already", f"output/{shown(self.earlier.path).label}"))
+                parts.insert(
+                    0,
+                    Sentence(
+                        "%1 is this video already", f"output/{shown(self.earlier.path).label}"
+                    ),
+                )
             self._show("done", joined(parts, " - "))
         else:
             no_video = Sentence("failed: no video, %1", self.growing.failure)
-            kept = Sentence("the latents are complete: Decode Latents to Video makes the video once that is mended")
-            self._show("failed", joined([joined([no_video, kept], "; "), joined(parts, " - ")], " - "))
+            kept = Sentence(
+                "the latents are complete: Decode Latents to Video makes the video once that is "
+                "mended"
+            )
+            self._show(
+                "failed", joined([joined([no_video, kept], "; "), joined(parts, " - ")], " - ")
+            )
 
     def _steps(self, plan: RenderPlan) -> int:
         """Number of denoising steps of a video."""
@@ -162,8 +186,15 @@ class RenderProgress(Listener):
         else:
             place = Sentence("stopped in block %1 of %2", number, self.plan.blocks)
         parts = [joined([self.name, place], " ") if self.name else place]
-        if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
-            parts = [Sentence("stopped in block %1, before the roles were found: the next run starts again", number)]
+        if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(
+            frames_per_block
+        ):
+            parts = [
+                Sentence(
+                    "stopped in block %1, before the roles were found: the next run starts again",
+                    number,
+                )
+            ]
         elif self.run is not None:
             folder = f"output/{self.run.folder.parent.name}/{self.run.folder.name}"
             if reading:
@@ -181,7 +212,9 @@ class RenderProgress(Listener):
         """A sentence on resuming an unfinished video."""
         if self.plan.rebuilds_cache:
             return Sentence("queue again to go on")
-        return Sentence("queue again to go on from where the cache was last stored, or begin again without that")
+        return Sentence(
+            "queue again to go on from where the cache was last stored, or begin again without that"
+        )
 
     def _show(self, state: str, text: Sentence) -> None:
         part = self.part.describe(self.plan)
@@ -198,8 +231,9 @@ class RenderProgress(Listener):
         self.player.show(state, self.text, video, preview=image, place=self._place(state))
 
     def _place(self, state: str) -> dict[str, Any]:
-        """Finished blocks of the story (`done`), the second of the video at which it begins (`lead`), and its `scenes`:
-        first and last block and words, as `timeline.editor` answers them."""
+        """Finished blocks of the story (`done`), the second of the video at which it begins
+        (`lead`), and its `scenes`: first and last block and words, as `timeline.editor` answers
+        them."""
         finished = self.block or 0
         if state == "done":
             finished = self.part.until(self.plan)
@@ -210,7 +244,9 @@ class RenderProgress(Listener):
         scenes = []
         for segment in self.plan.timeline.segments:
             words = words_key(segment.text)
-            scenes.append({"start_block": segment.start_block, "end_block": segment.end_block, "words": words})
+            scenes.append(
+                {"start_block": segment.start_block, "end_block": segment.end_block, "words": words}
+            )
         return {"done": max(0, finished - start), "lead": lead, "scenes": scenes}
 
     def _say(self) -> None:
@@ -232,7 +268,8 @@ class RenderProgress(Listener):
             parts.append(_describe(self.event))
         if self.growing is not None and self.growing.failure is not None:
             parts.insert(0, Sentence("no video: %1", self.growing.failure))
-        elif self.growing is not None and not self.player:  # first, since ComfyUI cuts the text after two lines
+        # first, since ComfyUI cuts the text after two lines
+        elif self.growing is not None and not self.player:
             parts.insert(0, Sentence("watch %1", f"output/{self.growing.growing.label}"))
         self._show("running", joined(parts, " - "))
 
@@ -248,7 +285,9 @@ def shortened(text: str, length: int) -> str:
 
 def _describe(event: MemoryEvent) -> Sentence:
     if not event.admitted:
-        return Sentence("memory: latent frame %1 not admitted (%2)", event.frame, f"{event.delta:.2f}")
+        return Sentence(
+            "memory: latent frame %1 not admitted (%2)", event.frame, f"{event.delta:.2f}"
+        )
     if event.merged:
         return Sentence("memory: admitted latent frame %1, merged two older ones", event.frame)
     return Sentence("memory: admitted latent frame %1", event.frame)
@@ -257,8 +296,8 @@ def _describe(event: MemoryEvent) -> Sentence:
 class MovingPreview:
     """Shows the frames of the last finished block one after another while the next one is made.
 
-    ComfyUI's own previewers return an image of the first frame they get. Those of VideoHelperSuite take all frames,
-    play them in the browser, and return no image.
+    ComfyUI's own previewers return an image of the first frame they get. Those of VideoHelperSuite
+    take all frames, play them in the browser, and return no image.
     """
 
     def __init__(self, model: Any):
@@ -268,26 +307,31 @@ class MovingPreview:
         self._plays_itself = False
 
     def next(self, finished: Tensor | None) -> tuple[str, Any, int] | None:
-        """The image to show at this step; `finished` is a new block's clean latents `[frames, 16, h, w]`.
+        """The image to show at this step; `finished` is a new block's clean latents `[frames, 16,
+        h, w]`.
 
-        They are shown from the host's memory: ComfyUI's previewers read a copy from a GPU before it is complete.
+        They are shown from the host's memory: ComfyUI's previewers read a copy from a GPU before it
+        is complete.
         """
         if finished is not None:
             self._block = finished.to("cpu").transpose(0, 1)[None]
             self._frame = 0
         if self._block is None:
             return None
-        image = self._previewer(self._block if self._plays_itself else self._block[:, :, self._frame :])
+        image = self._previewer(
+            self._block if self._plays_itself else self._block[:, :, self._frame :]
+        )
         self._plays_itself |= image is None
         self._frame = min(self._frame + 1, self._block.shape[2] - 1)
         return image
 
 
 def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
-    """A function from clean latents `[1, 16, frames, h, w]` to what `ProgressBar` takes as a preview.
+    """A function from clean latents `[1, 16, frames, h, w]` to what `ProgressBar` takes as a
+    preview.
 
-    ComfyUI's chosen preview method where one is set, else the latent format's linear colours: a long render should
-    never be blind, and they cost next to nothing.
+    ComfyUI's chosen preview method where one is set, else the latent format's linear colours: a
+    long render should never be blind, and they cost next to nothing.
     """
     chosen = latent_preview.get_previewer(model.load_device, model.model.latent_format)
     if chosen is None:

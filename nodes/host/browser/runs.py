@@ -1,4 +1,6 @@
-"""Stored runs, by the names in the nodes' lists, and the routes that list takes with pictures, name and delete them."""
+"""Stored runs, by the names in the nodes' lists, and the routes that list takes with pictures, name
+and delete them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from aiohttp import web
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.model.latents import WAN21, WAN22
 from ....headforcing_core.runs.stored import StoredVideo, find_video, stored_videos
-from ....headforcing_core.runs.takes import pictured_blocks, read_label, remove_take, take_bytes, thumbnail, write_label
+from ....headforcing_core.runs.takes import (
+    pictured_blocks,
+    read_label,
+    remove_take,
+    take_bytes,
+    thumbnail,
+    write_label,
+)
 from ..graph import folders, video_files
 from ..model import native_model
 from .pages import RefusedError, route
@@ -27,9 +36,13 @@ MOST_TITLE = 60  # letters
 
 
 def run_names() -> list[str]:
-    """Names of all stored runs that do not change while one is rendered, the newest first: size, prompt, name."""
+    """Names of all stored runs that do not change while one is rendered, the newest first: size,
+    prompt, name.
+    """
     runs = stored_videos(folders.runs_folder())
-    return [f"{run.about.get('size', '')} {run.about['prompts'][0][:60]} ({run.name})" for run in runs]
+    return [
+        f"{run.about.get('size', '')} {run.about['prompts'][0][:60]} ({run.name})" for run in runs
+    ]
 
 
 def take_names() -> list[str]:
@@ -38,17 +51,29 @@ def take_names() -> list[str]:
 
 
 def take_name(take: StoredVideo) -> str:
-    """Date, take, length, size and prompts; ends in the name of the run, which stays when the others change."""
+    """Date, take, length, size and prompts; ends in the name of the run, which stays when the
+    others change.
+    """
     named = read_label(take.folder, take.keys[-1]).title
-    parts = [take.date, f"take {take.take.number} {named}".rstrip(), take.length, take.size, take.story]
+    parts = [
+        take.date,
+        f"take {take.take.number} {named}".rstrip(),
+        take.length,
+        take.size,
+        take.story,
+    ]
     parts.append(f"({take.name})")
     return " · ".join(part for part in parts if part)
 
 
 def find_run(name: str) -> StoredVideo:
-    """The run of that name, or of an item of the list; HeadForcingError if there is none any more."""
+    """The run of that name, or of an item of the list; HeadForcingError if there is none any
+    more.
+    """
     if (video := _find(name)) is None:
-        raise HeadForcingError(f"run: {name[:120]!r} is not in ComfyUI/output/head_forcing any more; choose another")
+        raise HeadForcingError(
+            f"run: {name[:120]!r} is not in ComfyUI/output/head_forcing any more; choose another"
+        )
     return video
 
 
@@ -59,7 +84,9 @@ def finished_blocks(name: str) -> int:
 
 
 def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
-    """Stored latents `[frames, 16, h, w]`, which are normalised for the model, in the scale of a LATENT."""
+    """Stored latents `[frames, 16, h, w]`, which are normalised for the model, in the scale of a
+    LATENT.
+    """
     return _format(video).process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
@@ -79,7 +106,9 @@ def _format(video: StoredVideo) -> comfy.latent_formats.LatentFormat:
 
 
 def _picture(query: Mapping[str, str]) -> web.Response:
-    """The JPEG of `number` of the take `run`: names are compared with what is there, never made into paths."""
+    """The JPEG of `number` of the take `run`: names are compared with what is there, never made
+    into paths.
+    """
     number = query.get("number", "")
     take = None
     picture = None
@@ -90,21 +119,29 @@ def _picture(query: Mapping[str, str]) -> web.Response:
             picture = thumbnail(take, int(number), partial(_draw, _format(take)))
     if picture is None:
         raise RefusedError("there is no such picture", 404)
-    return web.Response(body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+    return web.Response(
+        body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"}
+    )
 
 
 def _draw(colours: comfy.latent_formats.LatentFormat, latents: torch.Tensor) -> bytes:
     """A latent frame as JPEG in the colours of live previews."""
-    drawer = latent_preview.Latent2RGBPreviewer(colours.latent_rgb_factors, colours.latent_rgb_factors_bias)
+    drawer = latent_preview.Latent2RGBPreviewer(
+        colours.latent_rgb_factors, colours.latent_rgb_factors_bias
+    )
     picture = drawer.decode_latent_to_preview(latents[None, :, None])
     data = io.BytesIO()
     larger = max(1, THUMBNAIL_PIXELS // max(picture.size))
-    picture.resize((picture.width * larger, picture.height * larger)).convert("RGB").save(data, "JPEG", quality=80)
+    picture.resize((picture.width * larger, picture.height * larger)).convert("RGB").save(
+        data, "JPEG", quality=80
+    )
     return data.getvalue()
 
 
 def name_take(body: Any) -> dict[str, Any]:
-    """Set the name or the star of a take; `body` holds the name of its run, `take`, and `title` or `starred`."""
+    """Set the name or the star of a take; `body` holds the name of its run, `take`, and `title` or
+    `starred`.
+    """
     video = _asked(body)
     title = body.get("title")
     starred = body.get("starred")
@@ -118,13 +155,17 @@ def name_take(body: Any) -> dict[str, Any]:
 
 
 def delete_take(body: Any) -> dict[str, Any]:
-    """Remove what is stored of the take `body["take"]`; blocks of other takes and all video files stay."""
+    """Remove what is stored of the take `body["take"]`; blocks of other takes and all video files
+    stay.
+    """
     remove_take(_asked(body))
     return _list()
 
 
 def _asked(body: Any) -> StoredVideo:
-    """The video that a page means: its name is compared with what is there, never made into a path."""
+    """The video that a page means: its name is compared with what is there, never made into a
+    path.
+    """
     name = body.get("take") if isinstance(body, dict) else None
     video = None
     if isinstance(name, str):
@@ -140,7 +181,9 @@ def _list(_: Any = None) -> dict[str, Any]:
 
 
 def _described(take: StoredVideo, takes: list[StoredVideo]) -> dict[str, Any]:
-    """A take for a page; `written` is the story as it was written in *Prompt Timeline*, None for another's."""
+    """A take for a page; `written` is the story as it was written in *Prompt Timeline*, None for
+    another's.
+    """
     about = take.about
     label = read_label(take.folder, take.keys[-1])
     every, own = take_bytes(take, takes)
@@ -168,9 +211,15 @@ def _described(take: StoredVideo, takes: list[StoredVideo]) -> dict[str, Any]:
 
 
 def _file(label: str) -> dict[str, Any] | None:
-    """The video file of that name below the output folder as a page asks for it; None where it is not there."""
+    """The video file of that name below the output folder as a page asks for it; None where it is
+    not there.
+    """
     path = folders.output_folder() / label
-    if not label or not path.is_file() or not path.resolve().is_relative_to(folders.output_folder().resolve()):
+    if (
+        not label
+        or not path.is_file()
+        or not path.resolve().is_relative_to(folders.output_folder().resolve())
+    ):
         return None
     return {**video_files.saved(folders.shown(path))}
 
@@ -185,7 +234,9 @@ def linked_file(folder: Path, key: str, made_by: str) -> Path | None:
     """The video file of a take, if this decoder has made it and it is still there."""
     label = read_label(folder, key)
     path = folders.output_folder() / label.file
-    return path if _file(label.file) is not None and label.made_by == _maker(made_by, path) else None
+    return (
+        path if _file(label.file) is not None and label.made_by == _maker(made_by, path) else None
+    )
 
 
 def _maker(made_by: str, path: Path) -> str:

@@ -10,14 +10,17 @@ from typing import Any
 class Sentence(str):
     """An English text that remembers how it was made: `Sentence("block %1 of %2", 3, 17)`.
 
-    Values may be sentences themselves. A page translates the templates, which `tests/helpers/translations.txt` has.
+    Values may be sentences themselves. A page translates the templates, which
+    `tests/helpers/translations.txt` has.
     """
 
     template: str
     values: tuple[Any, ...]
 
     def __new__(cls, template: str, *values: Any) -> Sentence:
-        text = super().__new__(cls, re.sub(r"%(\d)", lambda found: str(values[int(found[1]) - 1]), template))
+        text = super().__new__(
+            cls, re.sub(r"%(\d)", lambda found: str(values[int(found[1]) - 1]), template)
+        )
         text.template = template
         text.values = values
         return text
@@ -35,4 +38,6 @@ def parts_of(text: Any) -> list[Any] | str:
 
 def joined(sentences: Sequence[str], between: str) -> Sentence:
     """Up to nine sentences as one."""
-    return Sentence(between.join(f"%{number}" for number in range(1, len(sentences) + 1)), *sentences)
+    return Sentence(
+        between.join(f"%{number}" for number in range(1, len(sentences) + 1)), *sentences
+    )

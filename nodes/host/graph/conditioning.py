@@ -1,4 +1,6 @@
-"""The prompt timeline in a CONDITIONING, and what reads and encodes another text as its node did."""
+"""The prompt timeline in a CONDITIONING, and what reads and encodes another text as its node
+did.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,20 @@ from ..model.loaded_model import check_text_width
 TIMELINE = "head_forcing_timeline"
 # Parts of an entry that change what a native sampler makes.
 _PARTS = frozenset(
-    "area mask control gligen hooks default concat_latent_image concat_mask concat_image vace_frames vace_mask "
-    "reference_latents reference_motion clip_vision_output time_dim_concat audio_embed camera_conditions control_video "
+    "area mask control gligen hooks default concat_latent_image concat_mask concat_image "
+    "vace_frames vace_mask reference_latents reference_motion clip_vision_output time_dim_concat "
+    "audio_embed camera_conditions control_video "
     "pose_video_latent face_video_pixels".split()
 )
 _WHOLE = {"start_percent": 0.0, "end_percent": 1.0}  # the range of a prompt that has none
-CLIPS: WeakValueDictionary[str, Any] = WeakValueDictionary()  # text encoders that nodes ran with, by a key of the run
+# text encoders that nodes ran with, by a key of the run
+CLIPS: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
 class TimelineNode:
-    """The values that a *Prompt Timeline* node ran with; makes its output, and encodes prompts that come later.
+    """The values that a *Prompt Timeline* node ran with; makes its output, and encodes prompts that
+    come later.
 
     Not the node's id: ComfyUI gives the same output to a node with the same values and another id.
     """
@@ -39,9 +44,12 @@ class TimelineNode:
     seconds: float
     shared_prompt: str
     switch: Switch
-    clip: str  # key of the text encoder in `CLIPS`, as a CONDITIONING in a cache must not keep it in memory
-    options: RenderOptions = DEFAULTS  # of the render for whose model the text is read; at first of the node
-    references: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)  # pictures `[h, w, 3]` in 0..1
+    # key of the text encoder in `CLIPS`, as a CONDITIONING in a cache must not keep it in memory
+    clip: str
+    # of the render for whose model the text is read; at first of the node
+    options: RenderOptions = DEFAULTS
+    # pictures `[h, w, 3]` in 0..1
+    references: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
 
     @property
     def widgets(self) -> dict[str, Any]:
@@ -56,7 +64,9 @@ class TimelineNode:
         }
 
     def changed(self, text: str, widgets: Mapping[str, Any]) -> TimelineNode:
-        """The node with another text and other values of the widgets named; raises as `editor.read_widgets`."""
+        """The node with another text and other values of the widgets named; raises as
+        `editor.read_widgets`.
+        """
         values = {name: widgets.get(name, value) for name, value in self.widgets.items()}
         seconds, shared_prompt, switch = read_widgets(values)
         return replace(self, text=text, seconds=seconds, shared_prompt=shared_prompt, switch=switch)
@@ -70,7 +80,9 @@ class TimelineNode:
         """By text its `[tensor, options]`, the entry of a CONDITIONING."""
         clip = CLIPS.get(self.clip)
         if clip is None:
-            raise HeadForcingError("the text encoder is no longer in memory; queue the new story as a render")
+            raise HeadForcingError(
+                "the text encoder is no longer in memory; queue the new story as a render"
+            )
         return {text: clip.encode_from_tokens_scheduled(clip.tokenize(text))[0] for text in texts}
 
     def conditioning(self) -> tuple[list[Any], Timeline]:
@@ -86,10 +98,12 @@ class TimelineNode:
 def read_prompts(
     model: Any, positive: list[Any], options: RenderOptions
 ) -> tuple[list[Any], Timeline, dict[str, torch.Tensor]]:
-    """The CONDITIONING as a MODEL with these options reads it, its timeline, and the embedding of each text.
+    """The CONDITIONING as a MODEL with these options reads it, its timeline, and the embedding of
+    each text.
 
-    Embeddings are `[tokens, text_dim]`. A plain CONDITIONING is a timeline of one prompt that lasts the options'
-    `seconds`, 10 when that is 0. Refuses what was made by another text encoder than the model's.
+    Embeddings are `[tokens, text_dim]`. A plain CONDITIONING is a timeline of one prompt that lasts
+    the options' `seconds`, 10 when that is 0. Refuses what was made by another text encoder than
+    the model's.
     """
     positive = _fitted(positive, options)
     timeline, embeds = _timeline_of(positive, options.seconds)
@@ -98,12 +112,15 @@ def read_prompts(
 
 
 def _fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
-    """The CONDITIONING read again for a model with other blocks, or with texts of their own where shots begin.
+    """The CONDITIONING read again for a model with other blocks, or with texts of their own where
+    shots begin.
 
     Unchanged for a model as the node's, and for a CONDITIONING of another node.
     """
     node = node_of(positive)
-    if node is None or (_timing(node.options) == _timing(options) and not options.schedule.shot_prefix):
+    if node is None or (
+        _timing(node.options) == _timing(options) and not options.schedule.shot_prefix
+    ):
         return positive
     tensor, entry = positive[0]
     node = replace(node, options=options)
@@ -113,7 +130,11 @@ def _fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
     missing = [text for text in timeline.texts if text not in known]
     if missing:
         known.update({text: encoded for text, (encoded, _) in node.encode(missing).items()})
-    again = {"timeline": timeline, "embeds": {text: known[text] for text in timeline.texts}, "node": node}
+    again = {
+        "timeline": timeline,
+        "embeds": {text: known[text] for text in timeline.texts},
+        "node": node,
+    }
     return [[tensor, {**entry, TIMELINE: again}]]
 
 
@@ -125,8 +146,8 @@ def other_blocks(positive: list[Any], options: RenderOptions) -> list[str]:
     shown = node.options.schedule.clock.block_seconds
     made = options.schedule.clock.block_seconds
     return [
-        f"Prompt Timeline shows blocks of {shown:.4g} s, this model's last {made:.4g} s: set its model_family to "
-        f"{options.model_family}"
+        f"Prompt Timeline shows blocks of {shown:.4g} s, this model's last {made:.4g} s: set its "
+        f"model_family to {options.model_family}"
     ]
 
 
@@ -138,11 +159,14 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
     if not positive:
         raise HeadForcingError("positive is empty; connect Prompt Timeline or CLIP Text Encode")
     if len(positive) > 1:
-        raise HeadForcingError(f"positive holds {len(positive)} combined prompts; connect one, or Prompt Timeline")
+        raise HeadForcingError(
+            f"positive holds {len(positive)} combined prompts; connect one, or Prompt Timeline"
+        )
     tensor, options = positive[0]
     if len(tensor) > 1:
         raise HeadForcingError(
-            f"positive holds {len(tensor)} prompts in one batch (a schedule of another pack); use Prompt Timeline"
+            f"positive holds {len(tensor)} prompts in one batch (a schedule of another pack); use "
+            "Prompt Timeline"
         )
     check_parts(options, "positive")
     carried = options.get(TIMELINE)
@@ -151,7 +175,8 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
         embeds = carried["embeds"]
         if not torch.equal(tensor, embeds[timeline.texts[0]]):
             raise HeadForcingError(
-                "positive was changed after Prompt Timeline by a node that knows only one prompt; connect it directly"
+                "positive was changed after Prompt Timeline by a node that knows only one prompt; "
+                "connect it directly"
             )
         return timeline, {text: tensor[0] for text, tensor in embeds.items()}
     timeline = parse_timeline("the connected prompt", seconds or None)
@@ -159,7 +184,9 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
 
 
 def check_parts(entry: Mapping[str, Any], where: str) -> None:
-    """Refuse an entry of a CONDITIONING that a native sampler reads with a range, an area, pictures or a control."""
+    """Refuse an entry of a CONDITIONING that a native sampler reads with a range, an area, pictures
+    or a control.
+    """
     found = sorted(part for part in _PARTS if entry.get(part) is not None)
     if any(entry.get(part, whole) != whole for part, whole in _WHOLE.items()):
         found += [part for part in _WHOLE if part in entry]
@@ -167,10 +194,13 @@ def check_parts(entry: Mapping[str, Any], where: str) -> None:
         found.append("strength")
     if found:
         raise HeadForcingError(
-            f"{where} has {' and '.join(found)}, which Head Forcing does not read; connect Prompt Timeline directly"
+            f"{where} has {' and '.join(found)}, which Head Forcing does not read; connect Prompt "
+            "Timeline directly"
         )
 
 
 def node_of(positive: list[Any]) -> TimelineNode | None:
-    """The node that a CONDITIONING comes from; None for one of another node, and for several that were combined."""
+    """The node that a CONDITIONING comes from; None for one of another node, and for several that
+    were combined.
+    """
     return positive[0][1].get(TIMELINE, {}).get("node") if len(positive) == 1 else None

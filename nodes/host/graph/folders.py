@@ -19,7 +19,8 @@ from ....headforcing_core.head_profiles.profile import HeadProfile
 NODE_TEXTS = Path(__file__).resolve().parents[3] / "locales" / "en" / "nodeDefs.json"
 PROFILE_FOLDER = "head_profiles"
 ABANDONED_VIDEO_SECONDS = 24 * 3600.0
-ABANDONED_LASTING_SECONDS = 30 * 24 * 3600.0  # of a finished video that was begun: it takes as long to make as it has
+# of a finished video that was begun: it takes as long to make as it has
+ABANDONED_LASTING_SECONDS = 30 * 24 * 3600.0
 WINDOWS = os.name == "nt"
 _FILLED_IN = re.compile("%(year|month|day|hour|minute|second|width|height)%")  # by ComfyUI's server
 
@@ -58,7 +59,9 @@ def output_file(filename_prefix: str, suffix: str, width: int, height: int) -> I
     Two servers that share the folder get two numbers.
     """
     folder, name, counter, subfolder = _output_place(filename_prefix, width, height)
-    with claimed_first(folder / f"{name}_{number:05}_{suffix}" for number in count(counter)) as path:
+    with claimed_first(
+        folder / f"{name}_{number:05}_{suffix}" for number in count(counter)
+    ) as path:
         yield OutputFile(path, path.name, subfolder)
 
 
@@ -66,17 +69,22 @@ def output_file(filename_prefix: str, suffix: str, width: int, height: int) -> I
 def growing_file(
     filename_prefix: str, key: str, width: int, height: int, lasting: bool = False
 ) -> Iterator[OutputFile]:
-    """Claim the file where a video grows until it gets its number: the same whenever the video of that key is made.
+    """Claim the file where a video grows until it gets its number: the same whenever the video of
+    that key is made.
 
-    Another server that makes the same video at the same time gets another name. Removes what was left by videos of
-    the prefix that nobody has gone on with for a day, or for 30 days if they were to be `lasting`, since the work is in
-    them.
+    Another server that makes the same video at the same time gets another name. Removes what was
+    left by videos of the prefix that nobody has gone on with for a day, or for 30 days if they were
+    to be `lasting`, since the work is in them.
     """
     folder, name, _, subfolder = _output_place(filename_prefix, width, height)
     for kind, seconds in (("v", ABANDONED_VIDEO_SECONDS), ("f", ABANDONED_LASTING_SECONDS)):
-        left = rf"{re.escape(name)}_{kind}[0-9a-f]{{8}}(-\d{{1,3}})?\.part(-[0-9a-f]{{8}}|\.earlier)?\.mp4"
+        left = (
+            rf"{re.escape(name)}_{kind}[0-9a-f]{{8}}(-\d{{1,3}})?"
+            r"\.part(-[0-9a-f]{8}|\.earlier)?\.mp4"
+        )
         remove_matching(folder, left, seconds)
-    first = f"{name}_{'f' if lasting else 'v'}{key}"  # no number may follow the prefix: ComfyUI would count on from it
+    # no number may follow the prefix: ComfyUI would count on from it
+    first = f"{name}_{'f' if lasting else 'v'}{key}"
     names = chain([first], (f"{first}-{number}" for number in count(2)))
     with claimed_first((folder / f"{each}.part.mp4" for each in names), replaces=True) as path:
         yield OutputFile(path, path.name, subfolder)
@@ -85,7 +93,10 @@ def growing_file(
 def has_prefix(path: Path, filename_prefix: str, width: int, height: int) -> bool:
     """Whether a file in the output folder could be one that `output_file` gives for this prefix."""
     folder, name, _, _ = _output_place(filename_prefix, width, height)
-    return path.parent == folder and re.fullmatch(rf"{re.escape(name)}_\d{{5,}}_", path.stem) is not None
+    return (
+        path.parent == folder
+        and re.fullmatch(rf"{re.escape(name)}_\d{{5,}}_", path.stem) is not None
+    )
 
 
 def shown(path: Path) -> OutputFile:
@@ -109,34 +120,41 @@ def _output_place(filename_prefix: str, width: int, height: int) -> tuple[Path, 
     unusable = re.search("[\0-\x1f\x7f\ud800-\udfff]", filename_prefix)
     if not filename_prefix.strip() or unusable or len(filename_prefix.encode()) > 200:
         raise HeadForcingError(
-            f"filename_prefix must be a short name like 'video/HeadForcing', got {filename_prefix[:80]!r}"
+            "filename_prefix must be a short name like 'video/HeadForcing', got "
+            f"{filename_prefix[:80]!r}"
         )
     forbidden = re.search('[<>:"|?*]', _FILLED_IN.sub("", filename_prefix))
     if WINDOWS and forbidden is not None:
         raise HeadForcingError(
-            f"filename_prefix {filename_prefix!r}: Windows allows no {forbidden[0]} in a name; ComfyUI's editor fills "
-            "in %date:yyyy-MM-dd%, and a graph that is sent through the API needs the date itself"
+            f"filename_prefix {filename_prefix!r}: Windows allows no {forbidden[0]} in a name; "
+            "ComfyUI's editor fills in %date:yyyy-MM-dd%, and a graph that is sent through the "
+            "API needs the date itself"
         )
     try:
-        _check_inside(os.path.dirname(os.path.normpath(filename_prefix)))  # ComfyUI makes folders, and follows links
+        # ComfyUI makes folders, and follows links
+        _check_inside(os.path.dirname(os.path.normpath(filename_prefix)))
         folder, name, counter, subfolder, _ = folder_paths.get_save_image_path(
             filename_prefix, str(output_folder()), width, height
         )
         _check_inside(folder)  # its %date% and the like are filled in now
     except OSError as error:
         raise HeadForcingError(
-            f"filename_prefix {filename_prefix!r}: the folder cannot be used ({_why_no_folder(filename_prefix, error)})"
+            f"filename_prefix {filename_prefix!r}: the folder cannot be used "
+            f"({_why_no_folder(filename_prefix, error)})"
         ) from error
-    except Exception as error:  # ComfyUI raises a bare Exception for a path outside the output folder
+    # ComfyUI raises a bare Exception for a path outside the output folder
+    except Exception as error:
         raise HeadForcingError(
-            f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder, and not lead out of it "
-            "through a link"
+            f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder, and "
+            "not lead out of it through a link"
         ) from error
     return Path(folder), name, counter, subfolder
 
 
 def _check_inside(place: str) -> None:
-    """Refuse a path, absolute or below the output folder, that leaves it once links are followed."""
+    """Refuse a path, absolute or below the output folder, that leaves it once links are
+    followed.
+    """
     output = output_folder().resolve()
     if not (output / place).resolve().is_relative_to(output):
         raise ValueError(place)
@@ -158,8 +176,13 @@ def user_folder(name: str) -> Path:
 
 
 def tiny_decoder_file(names: tuple[str, ...]) -> Path | None:
-    """The first tiny decoder in ComfyUI's models whose name begins with one of these; None where there is none."""
-    found = next((name for name in folder_paths.get_filename_list("vae_approx") if name.startswith(names)), None)
+    """The first tiny decoder in ComfyUI's models whose name begins with one of these; None where
+    there is none.
+    """
+    found = next(
+        (name for name in folder_paths.get_filename_list("vae_approx") if name.startswith(names)),
+        None,
+    )
     path = None if found is None else folder_paths.get_full_path("vae_approx", found)
     return None if path is None else Path(path)
 
@@ -172,17 +195,25 @@ def profile_file(name: str) -> Path | None:
 
 def profile_path(name: str) -> Path:
     """Path of a head profile that is saved under a name typed into a widget."""
-    reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)\s*(\..*)?", name, re.IGNORECASE)  # devices of Windows
-    if reserved or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}", name) or name.endswith((".", " ")):
+    # devices of Windows
+    reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)\s*(\..*)?", name, re.IGNORECASE)
+    if (
+        reserved
+        or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}", name)
+        or name.endswith((".", " "))
+    ):
         raise HeadForcingError(
-            f"save_name: use up to 80 letters, digits, spaces, dots, dashes and underscores, got {name[:80]!r}"
+            "save_name: use up to 80 letters, digits, spaces, dots, dashes and underscores, got "
+            f"{name[:80]!r}"
         )
     folder = Path(folder_paths.get_folder_paths(PROFILE_FOLDER)[0])
     return folder / f"{name.removesuffix('.json')}.json"
 
 
 def save_profile(profile: HeadProfile, path: Path) -> Path:
-    """Write a head profile to a `profile_path`, numbered where that holds another one, and return where it is."""
+    """Write a head profile to a `profile_path`, numbered where that holds another one, and return
+    where it is.
+    """
     places = chain([path], (path.with_name(f"{path.stem}_{number:05}.json") for number in count(2)))
     for place in places:
         if not place.is_file():

@@ -21,7 +21,9 @@ def no_picture() -> Tensor:
 
 
 def picture_or_nothing(draw: Callable[[], Any]) -> Tensor:
-    """The plot that `draw` returns as an IMAGE; an empty one and a line in the log if matplotlib is missing."""
+    """The plot that `draw` returns as an IMAGE; an empty one and a line in the log if matplotlib is
+    missing.
+    """
     try:
         return to_image(draw())
     except HeadForcingError as error:

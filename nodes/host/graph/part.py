@@ -16,25 +16,35 @@ from .queued_graph import inputs_of
 class Part:
     """A part of a video, or a draft of it: a run of a sampler, without arguments all of the video.
 
-    The sampler's buttons queue the graph with inputs that no widget has, so that workflow and widgets stay as they are.
+    The sampler's buttons queue the graph with inputs that no widget has, so that workflow and
+    widgets stay as they are.
     """
 
     from_seconds: float = 0.0  # where the file begins, in seconds of the story
     until_seconds: float = 0.0  # where the render ends; 0: at the end of the story
-    draft: bool = False  # whether it is rendered smaller and decoded by a tiny decoder where ComfyUI has one
+    # whether it is rendered smaller and decoded by a tiny decoder where ComfyUI has one
+    draft: bool = False
 
     @classmethod
     def of(cls, hidden: Any) -> Part:
         """The part that the queued graph asks for."""
         asked = inputs_of(hidden, hidden.unique_id)
-        return cls(asked.get("from_seconds", 0.0), asked.get("until_seconds", 0.0), asked.get("draft") is True)
+        return cls(
+            asked.get("from_seconds", 0.0),
+            asked.get("until_seconds", 0.0),
+            asked.get("draft") is True,
+        )
 
     def until(self, plan: RenderPlan) -> int:
-        """The number of blocks that are made, start blocks included; raises HeadForcingError for what is no time."""
+        """The number of blocks that are made, start blocks included; raises HeadForcingError for
+        what is no time.
+        """
         return plan.blocks_until(self.until_seconds)
 
     def first(self, plan: RenderPlan) -> int:
-        """The block with which the file begins: the one before the part, since a decoder has to see what was before."""
+        """The block with which the file begins: the one before the part, since a decoder has to see
+        what was before.
+        """
         if self.from_seconds == 0 or plan.restart_frames:
             return 0
         block = plan.start_blocks + plan.timeline.clock.block_at(self.from_seconds) - 1
@@ -65,5 +75,7 @@ WHOLE = Part()
 
 
 def skipped_video_frames(plan: RenderPlan, first: int) -> int:
-    """Number of video frames by which a file that begins with block `first` begins later than the video."""
+    """Number of video frames by which a file that begins with block `first` begins later than the
+    video.
+    """
     return first * plan.schedule.frames_per_block * TEMPORAL_STRIDE

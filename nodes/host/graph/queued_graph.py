@@ -1,4 +1,6 @@
-"""The graph that was queued, as a node that runs sees it: where its inputs come from, its workflow and its run."""
+"""The graph that was queued, as a node that runs sees it: where its inputs come from, its workflow
+and its run.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,11 @@ def is_link(value: Any) -> TypeGuard[list[Any]]:
 
 
 def find_source(hidden: Any, name: str, class_type: str, values: Mapping[str, Any]) -> str | None:
-    """The id of the node of a class that an input of the running node comes from, straight or through other nodes.
+    """The id of the node of a class that an input of the running node comes from, straight or
+    through other nodes.
 
-    Of several the nearest one whose inputs are `values`. None where none is in the graph, as when nodes were made while
-    the graph ran.
+    Of several the nearest one whose inputs are `values`. None where none is in the graph, as when
+    nodes were made while the graph ran.
     """
     sources = _sources(hidden, inputs_of(hidden, hidden.unique_id).get(name))
     found = [source for source in sources if hidden.prompt[source].get("class_type") == class_type]
@@ -31,7 +34,9 @@ def find_source(hidden: Any, name: str, class_type: str, values: Mapping[str, An
 
 
 def _may_have(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether no input has another value; those that are left out or come over links have none to compare."""
+    """Whether no input has another value; those that are left out or come over links have none to
+    compare.
+    """
     for name, value in values.items():
         given = inputs.get(name, value)
         if given != value and not is_link(given):
@@ -55,7 +60,9 @@ def _sources(hidden: Any, link: Any) -> Iterator[str]:
 
 
 def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Put other values of all widgets, by name, into a node: nodes that run later write the graph into their files."""
+    """Put other values of all widgets, by name, into a node: nodes that run later write the graph
+    into their files.
+    """
     changed = {name: value for name, value in after.items() if value != before[name]}
     inputs_of(hidden, node_id).update(changed)
     node = _workflow_node((hidden.extra_pnginfo or {}).get("workflow") or {}, node_id)
@@ -66,13 +73,16 @@ def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping
     first = next(iter(before.values()))
     if not isinstance(values, list) or first not in values:
         return
-    for place, name in enumerate(before, values.index(first)):  # they stand in the order of the widgets
+    # they stand in the order of the widgets
+    for place, name in enumerate(before, values.index(first)):
         if name in changed and values[place : place + 1] == [before[name]]:
             values[place] = changed[name]
 
 
 def _workflow_node(workflow: Mapping[str, Any], node_id: str) -> dict[str, Any]:
-    """A node of a workflow by its id in the queued graph, "5" or, in a subgraph, "12:5"; empty where there is none."""
+    """A node of a workflow by its id in the queued graph, "5" or, in a subgraph, "12:5"; empty
+    where there is none.
+    """
     definitions = workflow.get("definitions") or {}
     subgraphs = {graph["id"]: graph for graph in definitions.get("subgraphs") or []}
     graph = workflow
@@ -88,7 +98,8 @@ def workflow_id(hidden: Any) -> str:
     """The id of the graph that was queued; empty where it has none, as when a script queued it."""
     workflow = (hidden.extra_pnginfo or {}).get("workflow")
     graph = str(workflow.get("id", "")) if isinstance(workflow, dict) else ""
-    return graph if graph.strip("0-") else ""  # all zeros is that of a graph without one, until its page is reloaded
+    # all zeros is that of a graph without one, until its page is reloaded
+    return graph if graph.strip("0-") else ""
 
 
 def prompt_id() -> str:

@@ -16,12 +16,15 @@ from .folders import NODE_TEXTS, check_prefix, output_folder
 
 HeadProfileType = io.Custom("HEAD_PROFILE")
 
-# ComfyUI shows an error's class with its module, which is the installation's path for a custom node; not for builtins
+# ComfyUI shows an error's class with its module, which is the installation's path for a custom
+# node; not for builtins
 _ShownError = type("HeadForcingError", (HeadForcingError,), {"__module__": "builtins"})
 
 
 def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """An `execute` whose HeadForcingErrors the editor shows as one sentence, without paths of the machine."""
+    """An `execute` whose HeadForcingErrors the editor shows as one sentence, without paths of the
+    machine.
+    """
 
     @functools.wraps(execute)
     def shown(*args: Any, **kwargs: Any) -> Any:
@@ -34,11 +37,12 @@ def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refusal(check: Callable[[Any], object], value: Any) -> bool | str:
-    """The answer of `validate_inputs`: True, or the sentence of the HeadForcingError that `check(value)` raises.
+    """The answer of `validate_inputs`: True, or the sentence of the HeadForcingError that
+    `check(value)` raises.
 
-    A linked value is None and passes. `validate_inputs` names one input only, since ComfyUI repeats the answer on every
-    input that is named there, wrong or not, and leaves their limits unchecked; what depends on several inputs is
-    checked first thing when the node runs.
+    A linked value is None and passes. `validate_inputs` names one input only, since ComfyUI repeats
+    the answer on every input that is named there, wrong or not, and leaves their limits unchecked;
+    what depends on several inputs is checked first thing when the node runs.
     """
     try:
         if value is not None:
@@ -50,7 +54,9 @@ def refusal(check: Callable[[Any], object], value: Any) -> bool | str:
 
 @functools.cache
 def _texts() -> dict[str, Any]:
-    """The English descriptions and tooltips of all nodes, as ComfyUI reads them for its frontend."""
+    """The English descriptions and tooltips of all nodes, as ComfyUI reads them for its
+    frontend.
+    """
     return json.loads(NODE_TEXTS.read_text(encoding="utf-8"))
 
 
@@ -65,13 +71,17 @@ def node_schema(
     makes_video: bool = False,
     hidden: Sequence[Any] = (),
 ) -> io.Schema:
-    """The schema of a node in a folder of the menu; `aliases` for the search are separated by commas.
+    """The schema of a node in a folder of the menu; `aliases` for the search are separated by
+    commas.
 
-    Description and tooltips are those of `locales/en`, but for a tooltip that is given. A node that `makes_video` runs
-    without another node after it, and gets the graph, which its files hold.
+    Description and tooltips are those of `locales/en`, but for a tooltip that is given. A node that
+    `makes_video` runs without another node after it, and gets the graph, which its files hold.
     """
     texts = _texts().get(node_id, {})
-    for part, slots in (("inputs", {each.id: each for each in inputs}), ("outputs", dict(enumerate(outputs)))):
+    for part, slots in (
+        ("inputs", {each.id: each for each in inputs}),
+        ("outputs", dict(enumerate(outputs))),
+    ):
         for place, slot in slots.items():
             slot.tooltip = slot.tooltip or texts.get(part, {}).get(str(place), {}).get("tooltip")
     if makes_video:
@@ -101,7 +111,9 @@ class FileNode(io.ComfyNode):
 
 
 def advanced(widget: Any) -> Any:
-    """An optional widget, shown under "advanced" if the frontend supports it (older versions refuse `advanced=`)."""
+    """An optional widget, shown under "advanced" if the frontend supports it (older versions refuse
+    `advanced=`).
+    """
     widget.optional = True
     widget.extra_dict["advanced"] = True
     return widget
@@ -113,10 +125,15 @@ def size_inputs() -> list[Any]:
 
 
 def seed_input() -> Any:
-    """The seed of a render's noise; a new node keeps it from run to run, for resume to find what is stored."""
-    controls = getattr(io, "ControlAfterGenerate", None)  # not in 0.3.75, where web/fixed_seed.js does the same
+    """The seed of a render's noise; a new node keeps it from run to run, for resume to find what is
+    stored.
+    """
+    # not in 0.3.75, where web/fixed_seed.js does the same
+    controls = getattr(io, "ControlAfterGenerate", None)
     keeps = True if controls is None else controls.fixed
-    return io.Int.Input("seed", default=DEFAULTS.seed, min=0, max=2**64 - 1, control_after_generate=keeps)
+    return io.Int.Input(
+        "seed", default=DEFAULTS.seed, min=0, max=2**64 - 1, control_after_generate=keeps
+    )
 
 
 def seconds_input(default: float = DEFAULTS.seconds) -> Any:
@@ -125,7 +142,9 @@ def seconds_input(default: float = DEFAULTS.seconds) -> Any:
 
 
 def family_input(auto: bool = False) -> Any:
-    """The model family, an advanced widget; with `auto` the weights file can decide, see `options_for`."""
+    """The model family, an advanced widget; with `auto` the weights file can decide, see
+    `options_for`.
+    """
     options = [*SCHEDULES, AUTO_FAMILY] if auto else list(SCHEDULES)
     return advanced(io.Combo.Input("model_family", options=options, default=DEFAULTS.model_family))
 

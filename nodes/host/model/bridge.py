@@ -1,7 +1,8 @@
 """Run a rollout on a native MODEL of ComfyUI.
 
-A rollout runs on whatever MODEL ComfyUI loaded, with its LoRA, quantisation and offloading in place: a wrapper around
-the diffusion model's forward passes each call to `forward_block` while our sampler runs, and does nothing otherwise.
+A rollout runs on whatever MODEL ComfyUI loaded, with its LoRA, quantisation and offloading in
+place: a wrapper around the diffusion model's forward passes each call to `forward_block` while our
+sampler runs, and does nothing otherwise.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "fla
 
 
 class HostAttention:
-    """ComfyUI's attention: the kernel that the user chose, or an override among the `options` of the current pass."""
+    """ComfyUI's attention: the kernel that the user chose, or an override among the `options` of
+    the current pass.
+    """
 
     def __init__(self, options: dict[str, Any]):
         self.options = options
@@ -46,14 +49,19 @@ class HostAttention:
         override = " overridden by a node" if "optimized_attention_override" in self.options else ""
         return f"ComfyUI's {_kernel().__name__}{override}"
 
-    def or_better(self, dtype: torch.dtype, device: torch.device, shape: Shape) -> AttentionFunction:
-        """The backend that was fastest at the sizes of the render's cache, if the user chose none; else this.
+    def or_better(
+        self, dtype: torch.dtype, device: torch.device, shape: Shape
+    ) -> AttentionFunction:
+        """The backend that was fastest at the sizes of the render's cache, if the user chose none;
+        else this.
 
         PyTorch's own is called as ComfyUI does it where nothing was timed, as on a CPU.
         """
         if _attention_chosen() or "optimized_attention_override" in self.options:
             return self
-        found = attention_function("auto", device, dtype, head_dim=shape.head_dim, sizes=shape.layer_sizes)
+        found = attention_function(
+            "auto", device, dtype, head_dim=shape.head_dim, sizes=shape.layer_sizes
+        )
         return self if found is sdpa else found
 
 
@@ -63,28 +71,38 @@ def _attention_chosen() -> bool:
 
 
 def _kernel() -> Callable[..., Tensor]:
-    """The kernel that the user chose, else PyTorch's: ComfyUI may fall back to one from before PyTorch had its own."""
+    """The kernel that the user chose, else PyTorch's: ComfyUI may fall back to one from before
+    PyTorch had its own.
+    """
     kernels = comfy.ldm.modules.attention
     return kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
 
 
 class HostedModel:
-    """A `VideoModel` that calls ComfyUI's denoiser. Kept in a class instance because ComfyUI copies nested dicts."""
+    """A `VideoModel` that calls ComfyUI's denoiser. Kept in a class instance because ComfyUI copies
+    nested dicts.
+    """
 
-    def __init__(self, denoiser: Callable[..., Tensor], extra_args: dict[str, Any], device: torch.device):
+    def __init__(
+        self, denoiser: Callable[..., Tensor], extra_args: dict[str, Any], device: torch.device
+    ):
         self._denoiser = denoiser
         self._extra_args = extra_args
         self._device = device
         self._embedding: Tensor | None = None  # of the active prompt, until it is encoded
-        # a separate object, because caches refer to it and must not refer to the model, which refers to them
-        self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
+        # a separate object, because caches refer to it and must not refer to the model, which
+        # refers to them
+        self.attention = HostAttention(
+            self._extra_args["model_options"].get("transformer_options", {})
+        )
         self.prompt: PromptKV
         self.backbone: Any = None  # known from the first forward pass on
         # puts the weights back when another model has run in between, with so many bytes free
         self.reload: Callable[..., Any] = lambda memory: None
 
     def use_prompt(self, embedding: Tensor) -> None:
-        self._embedding = embedding  # encoded in the next forward pass, when ComfyUI has loaded the weights
+        # encoded in the next forward pass, when ComfyUI has loaded the weights
+        self._embedding = embedding
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         return self._call(latents, sigma, cache, write_only=False)
@@ -92,27 +110,39 @@ class HostedModel:
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
         self._call(latents, 0.0, cache, write_only=not cache.reads_queries)
 
-    def _call(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
-        sigmas = sigma if isinstance(sigma, Tensor) else torch.full((len(latents),), sigma, dtype=torch.float64)
+    def _call(
+        self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache, write_only: bool
+    ) -> Tensor:
+        sigmas = (
+            sigma
+            if isinstance(sigma, Tensor)
+            else torch.full((len(latents),), sigma, dtype=torch.float64)
+        )
         self._cache = cache
         self._sigmas = sigmas
         self._write_only = write_only
         self._ran = False
         options = used_options(self._extra_args["model_options"])
-        # set for each call: a lasting reference cycle would keep gigabytes of cache until Python's next gc
+        # set for each call: a lasting reference cycle would keep gigabytes of cache until Python's
+        # next gc
         options["transformer_options"][KEY] = self
         x = latents.transpose(0, 1)[None].to(self._device)
         arguments = {**self._extra_args, "model_options": options}
-        return self._denoiser(x, x.new_full((1,), float(sigmas.max())), **arguments)[0].transpose(0, 1)
+        return self._denoiser(x, x.new_full((1,), float(sigmas.max())), **arguments)[0].transpose(
+            0, 1
+        )
 
     def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
-        """Replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
+        """Replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same
+        shape.
+        """
         self.attention.options = {name: value for name, value in options.items() if name != KEY}
         if len(x) != 1 or self._ran:  # with guidance, both prompts are in one pass or in two
             nodes = guiding(self._extra_args["model_options"])
             remedy = f"; remove {' and '.join(nodes)} from the model" if nodes else ""
             raise HeadForcingError(
-                f"Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt{remedy}"
+                "Head Forcing runs without guidance: cfg must be 1 and there is no negative "
+                f"prompt{remedy}"
             )
         self._ran = True
         if self._embedding is not None:
@@ -121,19 +151,27 @@ class HostedModel:
         latents = x[0].transpose(0, 1)
         self.backbone = net
         timesteps = 1000 * self._sigmas
-        flow = forward_block(net, latents, timesteps, self.prompt, cache=self._cache, write_only=self._write_only)
+        flow = forward_block(
+            net, latents, timesteps, self.prompt, cache=self._cache, write_only=self._write_only
+        )
         if flow is None:
             return torch.zeros_like(x)
         highest = self._sigmas.max()
-        if self._sigmas.min() < highest:  # ComfyUI takes the highest level times the flow off every frame
-            flow = flow.float() * upload((self._sigmas / highest).float(), flow.device)[:, None, None, None]
+        # ComfyUI takes the highest level times the flow off every frame
+        if self._sigmas.min() < highest:
+            flow = (
+                flow.float()
+                * upload((self._sigmas / highest).float(), flow.device)[:, None, None, None]
+            )
         return flow.transpose(0, 1)[None]
 
 
 def _diffusion_model_wrapper(
     executor: Any, x: Tensor, timestep: Tensor, context: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and KEY in a), {})
+    options = kwargs.get("transformer_options") or next(
+        (a for a in args if isinstance(a, dict) and KEY in a), {}
+    )
     hosted = options.get(KEY)
     if hosted is None:
         return executor(x, timestep, context, *args, **kwargs)
@@ -141,7 +179,9 @@ def _diffusion_model_wrapper(
 
 
 def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
-    """A clone of a MODEL on which a `HostedModel` can run; `prepare` wraps ComfyUI's `prepare_sampling`."""
+    """A clone of a MODEL on which a `HostedModel` can run; `prepare` wraps ComfyUI's
+    `prepare_sampling`.
+    """
     patched = model.clone()
     for kind, wrapper in (
         (WrappersMP.DIFFUSION_MODEL, _diffusion_model_wrapper),
@@ -149,7 +189,8 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
     ):
         patched.remove_wrappers_with_key(kind, KEY)
         patched.add_wrapper_with_key(kind, KEY, wrapper)
-    # of MultiGPU CFG Split: without guidance there is nothing to split, and ComfyUI would load everything once more
+    # of MultiGPU CFG Split: without guidance there is nothing to split, and ComfyUI would load
+    # everything once more
     patched.remove_additional_models("multigpu")
     return patched
 
@@ -174,8 +215,8 @@ def host(
         embedding: of the first prompt, `[tokens, text_dim]`; ComfyUI asks for one.
         memory: bytes that are needed besides the weights.
         also: patchers of other models that `body` needs at the same time.
-        body: gets the hosted model and its device. ComfyUI gets one block of zeros back, since it would copy the
-            latents of a whole video several times on the GPU.
+        body: gets the hosted model and its device. ComfyUI gets one block of zeros back, since it
+            would copy the latents of a whole video several times on the GPU.
     """
 
     loads: list[Callable[[], Any]] = []
@@ -195,13 +236,16 @@ def host(
         return x
 
     def prepare(executor: Any, patcher: Any, noise_shape: Any, *args: Any, **kwargs: Any) -> Any:
-        loads.append(partial(load_with_room, executor, patcher, noise_shape, *args, memory=memory, **kwargs))
+        loads.append(
+            partial(load_with_room, executor, patcher, noise_shape, *args, memory=memory, **kwargs)
+        )
         return loads[-1]()
 
     patched = hosting(model, prepare)
     patched.model_options = used_options(patched.model_options)
     patched.wrappers = used_wrappers(patched.wrappers)
-    patched.set_additional_models(KEY, list(also))  # loaded together, so that neither unloads the other
+    # loaded together, so that neither unloads the other
+    patched.set_additional_models(KEY, list(also))
     guider = comfy.samplers.CFGGuider(patched)
     guider.inner_set_conds({"positive": [[embedding[None], {"pooled_output": None}]]})
     guider.set_cfg(1.0)

@@ -24,26 +24,39 @@ from .model_contents import contents
 from .plain_values import Reader, UnreadableError
 
 # fields of a WanConfig that ComfyUI's network and its configuration call the same
-SAME_NAMES = ("dim", "ffn_dim", "num_heads", "in_dim", "out_dim", "freq_dim", "text_dim", "text_len")
+SAME_NAMES = (
+    "dim",
+    "ffn_dim",
+    "num_heads",
+    "in_dim",
+    "out_dim",
+    "freq_dim",
+    "text_dim",
+    "text_len",
+)
 
 
 def wan_config(model: Any) -> WanConfig:
-    """Dimensions of the Wan text-to-video transformer of a MODEL; raises HeadForcingError for any other model."""
+    """Dimensions of the Wan text-to-video transformer of a MODEL; raises HeadForcingError for any
+    other model.
+    """
     net = model.model.diffusion_model
     blocks = getattr(net, "blocks", torch.nn.ModuleList())
     # the first child and not the first item, since some models name their blocks
-    if not hasattr(next(blocks.children(), None), "cross_attn") or not hasattr(net, "patch_embedding"):
+    if not hasattr(next(blocks.children(), None), "cross_attn") or not hasattr(
+        net, "patch_embedding"
+    ):
         raise HeadForcingError(
-            f"model: expected Wan 2.1 text-to-video weights (Self Forcing family), got {type(model.model).__name__}; "
-            "load one with Load Self Forcing"
+            "model: expected Wan 2.1 text-to-video weights (Self Forcing family), got "
+            f"{type(model.model).__name__}; load one with Load Self Forcing"
         )
     images = getattr(net, "img_emb", None) is not None
     vace = hasattr(net, "vace_blocks")
     if (net.in_dim, net.out_dim) not in ((16, 16), (48, 48)) or images or vace:
         found = "VACE" if vace else other_wan(net.in_dim, images)
         raise HeadForcingError(
-            f"model: expected Wan text-to-video weights with 16 or 48 latent channels, got {net.in_dim}: {found}; load "
-            "one of the Self Forcing family with Load Self Forcing"
+            "model: expected Wan text-to-video weights with 16 or 48 latent channels, got "
+            f"{net.in_dim}: {found}; load one of the Self Forcing family with Load Self Forcing"
         )
     own = {name: getattr(net, name) for name in SAME_NAMES}
     config = WanConfig(num_layers=len(blocks), patch_size=tuple(net.patch_size), **own)
@@ -58,17 +71,20 @@ def check_text_width(model: Any, embeds: Iterable[Tensor]) -> None:
     found = next(iter(embeds)).shape[-1]
     if found != expected:
         raise HeadForcingError(
-            f"positive: the model reads text embeddings of width {expected}, got {found}; use the CLIP that belongs to "
-            "it (umt5_xxl with type wan, or the demo model's own)"
+            f"positive: the model reads text embeddings of width {expected}, got {found}; use the "
+            "CLIP that belongs to it (umt5_xxl with type wan, or the demo model's own)"
         )
 
 
 def compute_dtype(model: Any) -> torch.dtype:
-    """The dtype ComfyUI runs this MODEL in; core's ModelComputeDtype and SelectModelDevice set it on a clone."""
+    """The dtype ComfyUI runs this MODEL in; core's ModelComputeDtype and SelectModelDevice set it
+    on a clone.
+    """
     return model.get_model_object("manual_cast_dtype") or model.model.get_dtype()
 
 
-# ------------------------------------------------------------------------------------------- names of weights
+# ------------------------------------------------------------------------------------------- names
+# of weights
 
 
 @dataclass(frozen=True)
@@ -94,17 +110,22 @@ class ModelName:
         if self.is_known:
             return []
         what = ", ".join(self.unread)
-        return [f"stored blocks are neither read nor written: values on the model could not be read ({what})"]
+        return [
+            "stored blocks are neither read nor written: values on the model could not be read "
+            f"({what})"
+        ]
 
 
 NO_NAME = ModelName("")
 
 
 def name_model(model: Any) -> ModelName:
-    """Name a MODEL by every weight, every patch on it with its strength, and all else that a rollout runs of it.
+    """Name a MODEL by every weight, every patch on it with its strength, and all else that a
+    rollout runs of it.
 
-    The same whether the model is loaded or not, with dynamic VRAM or without: where a LoRA was merged into a loaded
-    weight, the original counts, and each weight counts in its `computed_dtype`.
+    The same whether the model is loaded or not, with dynamic VRAM or without: where a LoRA was
+    merged into a loaded weight, the original counts, and each weight counts in its
+    `computed_dtype`.
     """
     carried = contents(model)
     run = {f"patch {name}": patches for name, patches in model.patches.items()} | carried.run
@@ -129,18 +150,21 @@ def fingerprint(model: Any) -> str:
 
 
 def computed_dtype(module: Any, name: str, weight: Tensor) -> torch.dtype:
-    """The dtype in which ComfyUI gives `weight`, a module's parameter or buffer of that name, to the device.
+    """The dtype in which ComfyUI gives `weight`, a module's parameter or buffer of that name, to
+    the device.
 
-    With dynamic VRAM main memory holds the dtype of the file. Most weights are cast as they are copied to the device,
-    others in place when the model is first loaded. Older versions of ComfyUI cast all while the file is read, and name
-    no dtype. A quantised weight stays as it is.
+    With dynamic VRAM main memory holds the dtype of the file. Most weights are cast as they are
+    copied to the device, others in place when the model is first loaded. Older versions of ComfyUI
+    cast all while the file is read, and name no dtype. A quantised weight stays as it is.
     """
     named = getattr(module, f"{name}_comfy_model_dtype", None)
     return weight.dtype if named is None or _packing(weight) else named
 
 
 def multiplies_fp8(model: Any) -> bool:
-    """Whether ComfyUI computes products of linear layers in 8-bit floating point (fp8_e4m3fn_fast, --fast)."""
+    """Whether ComfyUI computes products of linear layers in 8-bit floating point (fp8_e4m3fn_fast,
+    --fast).
+    """
     for layer in {type(layer) for layer in model.model.diffusion_model.modules()}:
         if any(cls.__qualname__ == "fp8_ops.Linear" for cls in layer.__mro__):
             return True
@@ -156,7 +180,10 @@ def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
         if isinstance(weight, Tensor) and not weight.is_meta:
             place, _, own_name = name.rpartition(".")
             dtype = computed_dtype(modules[place], own_name, weight)
-            yield f"{name} {_packing(weight)}", weight if weight.dtype == dtype else weight.to(dtype)
+            yield (
+                f"{name} {_packing(weight)}",
+                weight if weight.dtype == dtype else weight.to(dtype),
+            )
     if multiplies_fp8(model):  # the same weights with another arithmetic
         yield "products in 8-bit floating point", torch.empty(0)
 
@@ -164,7 +191,8 @@ def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
 def _weights(net: Any) -> Iterator[tuple[str, Any]]:
     """All weights, those included that a loader of quantised files keeps as plain attributes.
 
-    In the order of the modules, `weight` and `bias` first: with dynamic VRAM layers hold them in the order of the file.
+    In the order of the modules, `weight` and `bias` first: with dynamic VRAM layers hold them in
+    the order of the file.
     """
     seen = set()
     modules = dict(net.named_modules())
@@ -186,7 +214,8 @@ def _packing(weight: Tensor) -> str:
     """Storage format of a quantised weight; nothing for a plain one."""
     if type(weight) in (Tensor, torch.nn.Parameter):
         return ""
-    return f"{type(weight).__name__} {getattr(weight, 'tensor_type', '')}"  # the type of ComfyUI-GGUF
+    # the type of ComfyUI-GGUF
+    return f"{type(weight).__name__} {getattr(weight, 'tensor_type', '')}"
 
 
 def inexact(model: Any) -> list[str]:
@@ -202,7 +231,9 @@ def inexact(model: Any) -> list[str]:
 
 
 def options_for(model: Any, options: RenderOptions) -> tuple[RenderOptions, list[str]]:
-    """The options with the model family of the file in place of `auto`, and lines for the report."""
+    """The options with the model family of the file in place of `auto`, and lines for the
+    report.
+    """
     options, line = with_family(options, file_of(model))
     channels = getattr(model.model.diffusion_model, "in_dim", WAN21.channels)
     if latent_format(channels) is WAN22 and options.schedule.latents is not WAN22:
@@ -212,7 +243,9 @@ def options_for(model: Any, options: RenderOptions) -> tuple[RenderOptions, list
 
 
 def file_of(model: Any) -> str | None:
-    """The weights file of a MODEL, if its loader says so; in older versions of ComfyUI not behind a LoRA loader."""
+    """The weights file of a MODEL, if its loader says so; in older versions of ComfyUI not behind a
+    LoRA loader.
+    """
     _, arguments, *_ = getattr(model, "cached_patcher_init", None) or (None, ())
     path = arguments[0] if arguments else None
     return path if isinstance(path, str) else None

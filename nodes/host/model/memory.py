@@ -1,4 +1,6 @@
-"""Memory of a render where ComfyUI shares it out: how much there is, how it is kept free, and what is said without."""
+"""Memory of a render where ComfyUI shares it out: how much there is, how it is kept free, and what
+is said without.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from .model_contents import KEY
 
 
 def room_on(model: Any) -> int:
-    """Memory in bytes that a render can have on a MODEL's device: what is free there, or taken by models of ComfyUI.
+    """Memory in bytes that a render can have on a MODEL's device: what is free there, or taken by
+    models of ComfyUI.
 
     ComfyUI moves other models out of the way; what it reserves for other programs is left to them.
     """
@@ -38,11 +41,15 @@ def free_on(model: Any) -> int:
 def check_disk_room(renders: Sequence[Needs]) -> None:
     """Refuse renders, made one after another, whose files do not fit on the disk."""
     folder = folders.output_folder()
-    check_disk(in_turn(renders), folder, folder, "remove folders of old renders from output/head_forcing")
+    check_disk(
+        in_turn(renders), folder, folder, "remove folders of old renders from output/head_forcing"
+    )
 
 
 class _Room(ControlBase):
-    """In a prompt, memory that ComfyUI keeps free while it samples: it counts that of ControlNets as it is stated."""
+    """In a prompt, memory that ComfyUI keeps free while it samples: it counts that of ControlNets
+    as it is stated.
+    """
 
     def __init__(self, size: float):
         super().__init__()
@@ -70,7 +77,8 @@ def load_with_room(
 ) -> Any:
     """ComfyUI's `prepare_sampling`, which loads a MODEL, with `memory` bytes free for the render.
 
-    What ComfyUI asks for a pass, `[1, 16, frames, h, w]`, is part of `memory`; it asks once more where there is room.
+    What ComfyUI asks for a pass, `[1, 16, frames, h, w]`, is part of `memory`; it asks once more
+    where there is room.
     """
     missing = max(0.0, memory - float(model.model.memory_required(list(one_pass))))
     asked = {**conds, KEY: [{"control": _Room(missing)}]}
@@ -80,7 +88,8 @@ def load_with_room(
 
 @contextmanager
 def explained(needs: Needs, kept: bool) -> Iterator[None]:
-    """Put remedies into errors of memory that runs out in the `with` block; `kept`: finished blocks are stored.
+    """Put remedies into errors of memory that runs out in the `with` block; `kept`: finished blocks
+    are stored.
 
     Their class stays: ComfyUI unloads its models only for errors of that class.
     """
@@ -91,12 +100,15 @@ def explained(needs: Needs, kept: bool) -> Iterator[None]:
         if not (is_oom(error) if is_oom else isinstance(error, management.OOM_EXCEPTION)):
             raise
         text = (
-            f"out of memory: the render needs {needs.describe().splitlines()[0].partition('about ')[2]}. Close other "
-            "programs that use the GPU, decode afterwards instead of while sampling, or choose a smaller size or fewer "
-            "episodic_frames."
+            "out of memory: the render needs "
+            f"{needs.describe().splitlines()[0].partition('about ')[2]}. Close other programs that "
+            "use the GPU, decode afterwards instead of while sampling, or choose a smaller size "
+            "or fewer episodic_frames."
         )
         if kept:
-            text += " Finished blocks are kept: with the same size and frames, queue again to go on."
+            text += (
+                " Finished blocks are kept: with the same size and frames, queue again to go on."
+            )
         with suppress(TypeError):  # an error class with other constructor arguments stays as it is
             raise type(error)(text) from error
         raise

@@ -1,8 +1,11 @@
-"""Contents of a MODEL that other nodes put there: what counts in its identity, what is not used, what is refused.
+"""Contents of a MODEL that other nodes put there: what counts in its identity, what is not used,
+what is refused.
 
-A rollout calls the layers of the network itself. What stands around the network's own forward pass, around the
-sampling, or in place of its blocks is therefore not run: it is taken away while we sample, and the report names it.
-What runs counts in the identity with its values. What is in no row, or cannot be read, leaves no stored blocks.
+A rollout calls the layers of the network itself. What stands around the network's own forward pass,
+around the
+sampling, or in place of its blocks is therefore not run: it is taken away while we sample, and the
+report names it. What runs counts in the identity with its values. What is in no row, or cannot be
+read, leaves no stored blocks.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ TABLE: dict[str, dict[str, str]] = {
         "model_function_wrapper": _RUN,
         "denoise_mask_function": "functions of a noise mask",
         "context_handler": "context windows",
-        "disable_cfg1_optimization": _SILENT,  # without a negative prompt there is one pass in any case
+        # without a negative prompt there is one pass in any case
+        "disable_cfg1_optimization": _SILENT,
         "torch_compile_kwargs": _SILENT,  # what is compiled is named
         "multigpu_options": _SILENT,
         "multigpu_clones": _SILENT,
@@ -129,7 +133,12 @@ def contents(model: Any) -> Contents:
             found.add("model_options", name, value, _authors(value))
     for name, value in transformer.items():
         if name != "wrappers":
-            found.add("transformer_options", name, value, list(map(str, value)) if "patches" in name else None)
+            found.add(
+                "transformer_options",
+                name,
+                value,
+                list(map(str, value)) if "patches" in name else None,
+            )
     for wrappers in (transformer.get("wrappers", {}), _part(model, "wrappers")):
         for kind, key, functions in _others(wrappers):
             if (kind, key) == ("apply_model", COMPILED):
@@ -160,8 +169,8 @@ def check_contents(model: Any) -> None:
                 cfg = variable(function, "cfg")
                 if cfg is not None and cfg != 1:
                     raise HeadForcingError(
-                        f"model: {author(function)} sets cfg to {cfg}, but Head Forcing runs without guidance: cfg "
-                        "must be 1; remove the node or set it to 1"
+                        f"model: {author(function)} sets cfg to {cfg}, but Head Forcing runs "
+                        "without guidance: cfg must be 1; remove the node or set it to 1"
                     )
 
 
@@ -177,7 +186,8 @@ def guiding(model_options: Mapping[str, Any]) -> list[str]:
 def used_options(model_options: Mapping[str, Any]) -> dict[str, Any]:
     """`model_options` without what a rollout does not run.
 
-    Behind MultiGPU CFG Split ComfyUI would also run the model in threads of its own, outside inference mode.
+    Behind MultiGPU CFG Split ComfyUI would also run the model in threads of its own, outside
+    inference mode.
     """
     transformer = model_options.get("transformer_options", {})
     wrappers = used_wrappers(transformer.get("wrappers", {}))
@@ -196,7 +206,11 @@ def used_wrappers(wrappers: Mapping[str, Any]) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for kind, by_key in wrappers.items():
         runs = _runs("wrappers", kind)
-        kept[kind] = {key: list(made) for key, made in by_key.items() if key == KEY or (runs and key != COMPILED)}
+        kept[kind] = {
+            key: list(made)
+            for key, made in by_key.items()
+            if key == KEY or (runs and key != COMPILED)
+        }
     return kept
 
 
@@ -217,8 +231,12 @@ def _add_object(found: Contents, model: Any, name: str, value: Any) -> None:
 
 
 def _same_steps(model: Any, sampling: Any) -> bool:
-    """Whether a model sampling makes the same step as the model's own; the noise levels are a rollout's."""
-    own = _part(model, "object_patches_backup").get("model_sampling", getattr(model.model, "model_sampling", None))
+    """Whether a model sampling makes the same step as the model's own; the noise levels are a
+    rollout's.
+    """
+    own = _part(model, "object_patches_backup").get(
+        "model_sampling", getattr(model.model, "model_sampling", None)
+    )
     for step in ("calculate_input", "calculate_denoised"):
         if getattr(type(own), step, own) != getattr(type(sampling), step, sampling):
             return False
@@ -233,7 +251,9 @@ def _settings(sampling: Any) -> list[str]:
 
 
 def _is_around_layers(net: torch.nn.Module, name: str, value: Any) -> bool:
-    """Whether an object patch replaces a function of something that holds layers, which a rollout calls by itself."""
+    """Whether an object patch replaces a function of something that holds layers, which a rollout
+    calls by itself.
+    """
     path = name.split(".")
     if path[0] != "diffusion_model" or isinstance(value, torch.nn.Module) or not callable(value):
         return False
@@ -254,7 +274,9 @@ def _add_hooks(found: Contents, net: Any) -> None:
     replaced = [f"diffusion_model.{name}" for name in _BLOCK_FUNCTIONS if name in net.__dict__]
     if replaced:
         found.leave("replaced parts of the model", replaced)
-    if hooked := sum(bool(block._forward_hooks or block._forward_pre_hooks) for block in net.blocks):
+    if hooked := sum(
+        bool(block._forward_hooks or block._forward_pre_hooks) for block in net.blocks
+    ):
         found.leave(f"hooks on {hooked} blocks of layers, such as those of a block swap")
     blocks = set(net.blocks)
     for name, module in net.named_modules():

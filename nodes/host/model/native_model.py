@@ -1,4 +1,6 @@
-"""Make a native MODEL of ComfyUI from weights, and the embedded toy model as native MODEL, CLIP and VAE."""
+"""Make a native MODEL of ComfyUI from weights, and the embedded toy model as native MODEL, CLIP and
+VAE.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from torch import Tensor
 
 from ....headforcing_core.demo import word_hash
 from ....headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_autoencoder, model_path
-from ....headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
+from ....headforcing_core.demo.rooms_autoencoder import (
+    PREVIEW_BIAS,
+    PREVIEW_FACTORS,
+    RoomsStreamingDecoder,
+)
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.model.latents import WAN21
 from ....headforcing_core.weights.checkpoint import load_state_dict
@@ -25,19 +31,29 @@ from .loaded_model import SAME_NAMES, computed_dtype, wan_config
 
 
 def reloadable(load: Callable[..., Any], *args: Any) -> Any:
-    """The MODEL of `load(*args, disable_dynamic=...)`, which ComfyUI can load once more, such as on another device."""
+    """The MODEL of `load(*args, disable_dynamic=...)`, which ComfyUI can load once more, such as on
+    another device.
+    """
     model = load(*args)
     model.cached_patcher_init = (load, args)  # read by Select Model Device and MultiGPU CFG Split
     return model
 
 
-def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None, disable_dynamic: bool = False) -> Any:
-    """A native MODEL from original Wan names, marked as autoregressive where this ComfyUI knows such models."""
-    wan21 = state_dict["patch_embedding.weight"].shape[1] == WAN21.channels  # only those are known as autoregressive
+def native_model(
+    state_dict: dict[str, Tensor], dtype: torch.dtype | None, disable_dynamic: bool = False
+) -> Any:
+    """A native MODEL from original Wan names, marked as autoregressive where this ComfyUI knows
+    such models.
+    """
+    # only those are known as autoregressive
+    wan21 = state_dict["patch_embedding.weight"].shape[1] == WAN21.channels
     metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})} if wan21 else {}
     options = {} if dtype is None else {"dtype": dtype}
-    plainly = {"disable_dynamic": True} if disable_dynamic else {}  # an argument that older versions lack
-    model = comfy.sd.load_diffusion_model_state_dict(state_dict, model_options=options, metadata=metadata, **plainly)
+    # an argument that older versions lack
+    plainly = {"disable_dynamic": True} if disable_dynamic else {}
+    model = comfy.sd.load_diffusion_model_state_dict(
+        state_dict, model_options=options, metadata=metadata, **plainly
+    )
     if model is None:
         raise HeadForcingError("ComfyUI does not recognise these weights as a Wan model")
     cast_to_16_bits(model.model)
@@ -45,11 +61,13 @@ def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None, disab
 
 
 def cast_to_16_bits(inner: Any) -> None:
-    """Cast float32 weights that ComfyUI would cast to 16 bits each time it copies them to the device, to the same bits.
+    """Cast float32 weights that ComfyUI would cast to 16 bits each time it copies them to the
+    device, to the same bits.
 
-    This is so with dynamic VRAM, where half of the bytes then need to be copied. Weights stay as they are if ComfyUI
-    stores them in one dtype and computes in another: it casts small ones to the second only. Small weights that a LoRA
-    patches are rounded to 16 bits, as without dynamic VRAM.
+    This is so with dynamic VRAM, where half of the bytes then need to be copied. Weights stay as
+    they are if ComfyUI
+    stores them in one dtype and computes in another: it casts small ones to the second only. Small
+    weights that a LoRA patches are rounded to 16 bits, as without dynamic VRAM.
     """
     if inner.manual_cast_dtype is not None:
         return
@@ -82,7 +100,9 @@ class ToyTokenizer:
     def __init__(self, embedding_directory: Any = None, tokenizer_data: Any = None):
         pass
 
-    def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **_: Any) -> dict[str, list[Any]]:
+    def tokenize_with_weights(
+        self, text: str, return_word_ids: bool = False, **_: Any
+    ) -> dict[str, list[Any]]:
         return {"toy": [[(text, 1.0)]]}
 
     def untokenize(self, tokens: Any) -> Any:
@@ -123,7 +143,9 @@ class _ToyClipTarget:
 
 
 class ToyFirstStage(torch.nn.Module):
-    """The toy autoencoder with the methods that `comfy.sd.VAE` calls on its network; video frames in -1..1."""
+    """The toy autoencoder with the methods that `comfy.sd.VAE` calls on its network; video frames
+    in -1..1.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +169,8 @@ class ToyVAE(comfy.sd.VAE):
     """A native VAE around the toy autoencoder."""
 
     def __init__(self) -> None:
-        # sets every attribute to a default and then warns that it found no weights, which is what is wanted here
+        # sets every attribute to a default and then warns that it found no weights, which is what
+        # is wanted here
         logging.disable(logging.WARNING)
         try:
             super().__init__(sd={})
@@ -165,24 +188,37 @@ class ToyVAE(comfy.sd.VAE):
         self.vae_dtype = torch.float32
         self.output_device = comfy.model_management.intermediate_device()
         self.patcher = comfy.model_patcher.ModelPatcher(
-            self.first_stage_model, load_device=self.device, offload_device=comfy.model_management.vae_offload_device()
+            self.first_stage_model,
+            load_device=self.device,
+            offload_device=comfy.model_management.vae_offload_device(),
         )
 
 
 def load_toy_model(disable_dynamic: bool = False) -> Any:
-    """The toy transformer as a native MODEL, whose heads are narrower than ComfyUI's detection expects."""
+    """The toy transformer as a native MODEL, whose heads are narrower than ComfyUI's detection
+    expects.
+    """
     state_dict, _ = load_state_dict(model_path(), num_heads=TOY_CONFIG.num_heads)
     supported = comfy.supported_models
     config = {name: getattr(TOY_CONFIG, name) for name in ("num_layers", "patch_size", *SAME_NAMES)}
-    config |= {"image_model": "wan2.1", "model_type": "t2v", "qk_norm": True, "cross_attn_norm": True}
+    config |= {
+        "image_model": "wan2.1",
+        "model_type": "t2v",
+        "qk_norm": True,
+        "cross_attn_norm": True,
+    }
     model_config = getattr(supported, "WAN21_CausalAR_T2V", supported.WAN21_T2V)(config)
     model_config.latent_format = ToyLatentFormat()
     model_config.set_inference_dtype(torch.float32, None)
     offload_device = comfy.model_management.unet_offload_device()
     model = model_config.get_model(state_dict, "", device=offload_device)
     plain = comfy.model_patcher.ModelPatcher
-    patcher_class = plain if disable_dynamic else getattr(comfy.model_patcher, "CoreModelPatcher", plain)
-    patcher = patcher_class(model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device)
+    patcher_class = (
+        plain if disable_dynamic else getattr(comfy.model_patcher, "CoreModelPatcher", plain)
+    )
+    patcher = patcher_class(
+        model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device
+    )
     model.load_model_weights(state_dict, "")
     return patcher
 

@@ -1,4 +1,6 @@
-"""The plain values of an object of another node: numbers, texts and tensors, in closures and attributes, too."""
+"""The plain values of an object of another node: numbers, texts and tensors, in closures and
+attributes, too.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,16 @@ from torch import Tensor
 
 Named = Iterator[tuple[str, Tensor]]
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
-_KEEP_STATE = {"STORE_DEREF", "STORE_GLOBAL", "STORE_ATTR", "DELETE_DEREF", "DELETE_GLOBAL", "DELETE_ATTR"}
-_BOOKKEEPING = {"loaded_keys"}  # of an adapter: names in its file, which do not change what it computes
+_KEEP_STATE = {
+    "STORE_DEREF",
+    "STORE_GLOBAL",
+    "STORE_ATTR",
+    "DELETE_DEREF",
+    "DELETE_GLOBAL",
+    "DELETE_ATTR",
+}
+# of an adapter: names in its file, which do not change what it computes
+_BOOKKEEPING = {"loaded_keys"}
 _NOT_THERE = object()
 _NO_TENSOR = torch.empty(0)  # beside a value that its name tells
 
@@ -32,11 +42,14 @@ class Reader:
 
     def __init__(self, parts: Mapping[Any, str]):
         self._parts = parts
-        self._open: list[Any] = []  # objects that are being read, for those that refer to themselves
+        # objects that are being read, for those that refer to themselves
+        self._open: list[Any] = []
 
     def read(self, name: str, value: Any) -> Named:
         """Each value below `value`; raises UnreadableError."""
-        if isinstance(value, _PLAIN) or isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
+        if isinstance(value, _PLAIN) or isinstance(
+            value, (type, types.ModuleType, types.BuiltinFunctionType)
+        ):
             yield f"{name} {_text(value)}", _NO_TENSOR
         elif isinstance(value, Tensor):
             yield name, value
@@ -77,7 +90,9 @@ class Reader:
             value = function.__globals__.get(variable, _NOT_THERE)
             if isinstance(value, _PLAIN):
                 yield from self.read(f"{name} {variable}", value)
-        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        for variable, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
             yield from self.read(f"{name} {variable}", _contents(cell))
 
     def _of_code(self, name: str, code: types.CodeType) -> Named:

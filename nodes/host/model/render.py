@@ -72,7 +72,9 @@ def request_of(
     """
     inner = model.model
     if start is not None:
-        start = replace(start, latents=torch.stack([_to_model(inner, video) for video in start.latents]))
+        start = replace(
+            start, latents=torch.stack([_to_model(inner, video) for video in start.latents])
+        )
     about = dict(notes)
     if part.draft:
         about["draft"] = True
@@ -99,7 +101,10 @@ def request_of(
 def model_pictures(model: Any, pictures: Mapping[str, Picture]) -> dict[str, Picture]:
     """Pictures with latents as the MODEL sees them."""
     inner = model.model
-    return {name: replace(picture, latents=_to_model(inner, picture.latents)) for name, picture in pictures.items()}
+    return {
+        name: replace(picture, latents=_to_model(inner, picture.latents))
+        for name, picture in pictures.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -142,16 +147,22 @@ class HostRender:
         return needs_of(plan, self.request.dtype, 0, decoder=self.decoder(plan))
 
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
-        """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the device."""
+        """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the
+        device.
+        """
         model = self.model
         if is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
             wanted = "x".join(map(str, assets.SIZE))
-            raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
+            raise HeadForcingError(
+                f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}"
+            )
         if self.vae is not None:
             vae.check_vae(self.vae, plan.config.latents)
             if self.vae.device not in (model.load_device, torch.device("cpu")):
                 decoder = vae.decoder_memory(self.vae, plan.block_shape[-2:])
-                check_decoder(decoder, f"{plan.width}x{plan.height}", memory.room_on(self.vae.patcher))
+                check_decoder(
+                    decoder, f"{plan.width}x{plan.height}", memory.room_on(self.vae.patcher)
+                )
         return self.request.check_needs(
             plan,
             int(model.model_size()),
@@ -162,7 +173,9 @@ class HostRender:
             decoder=self.decoder(plan),
             writes_video=self.vae is not None,
             videos=videos,
-            finished_blocks=sum(self.request.job(plan, video).finished_blocks for video in range(videos)),
+            finished_blocks=sum(
+                self.request.job(plan, video).finished_blocks for video in range(videos)
+            ),
         )
 
 
@@ -192,14 +205,17 @@ def _to_latent(model: Any, latents: Tensor) -> Tensor:
 
 
 class GrowingVideo(VideoFile):
-    """Decodes blocks as they are finished and writes them to a file in the output folder that plays at any time.
+    """Decodes blocks as they are finished and writes them to a file in the output folder that plays
+    at any time.
 
-    A decoder or a disk that fails ends the video, not the sampling: the latents are what took the time. Decodes in a
-    thread of its own, if it is asked for, where the VAE is on another GPU than the model: on the same one they would
-    take turns, and ComfyUI's weight streaming is not made for two threads.
+    A decoder or a disk that fails ends the video, not the sampling: the latents are what took the
+    time. Decodes in a
+    thread of its own, if it is asked for, where the VAE is on another GPU than the model: on the
+    same one they would take turns, and ComfyUI's weight streaming is not made for two threads.
 
     Attributes:
-        growing: the file that grows; set when the render begins. The same video made again replaces it.
+        growing: the file that grows; set when the render begins. The same video made again replaces
+            it.
         is_disk_full: whether it ended early because there was no space left.
     """
 
@@ -212,7 +228,8 @@ class GrowingVideo(VideoFile):
         self.render = render
         self.name = job.keys[-1][:8]
         self.first = render.part.first(job.plan)
-        self.id = uuid.uuid4().hex  # a render that goes on writes the file of that name from its beginning
+        # a render that goes on writes the file of that name from its beginning
+        self.id = uuid.uuid4().hex
         self.growing: folders.OutputFile
         self.is_disk_full = False
         shares_device = used.device == device and device.type != "cpu"
@@ -228,7 +245,8 @@ class GrowingVideo(VideoFile):
     def shown(self) -> dict[str, Any]:
         """The growing file for the player in the editor, see `player.growing`.
 
-        None of it before the first video frame is written: until then a file of that name is that of an earlier render.
+        None of it before the first video frame is written: until then a file of that name is that
+        of an earlier render.
         """
         about = growing(self.growing, self.id)
         if not self.video.video_frames:
@@ -272,16 +290,20 @@ class GrowingVideo(VideoFile):
         # the graph has been written anew since `change`
         self.video.settings = replace(self.video.settings, tags=self.tags(job))
         # numbered now, not at the beginning: others may have come since
-        with folders.output_file(self.render.filename_prefix, ".mp4", job.plan.width, job.plan.height) as file:
+        with folders.output_file(
+            self.render.filename_prefix, ".mp4", job.plan.width, job.plan.height
+        ) as file:
             self.video.settings = replace(self.video.settings, path=file.path)
             super().complete()
 
 
-def sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress) -> RenderResult:
+def sample(
+    render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress
+) -> RenderResult:
     """Make one video of a plan; the result has its latents as a LATENT holds them.
 
-    Raises HeadForcingError where the video file found no space while all blocks were stored; says on the node what is
-    kept when something ends the render early.
+    Raises HeadForcingError where the video file found no space while all blocks were stored; says
+    on the node what is kept when something ends the render early.
     """
     needs = render.needs(plan)
     try:
@@ -292,7 +314,9 @@ def sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPro
         raise
 
 
-def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs) -> RenderResult:
+def _sample(
+    render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs
+) -> RenderResult:
     begun = time.perf_counter()
     job = render.request.job(plan, video)
     kept = KeptLatents()
@@ -305,7 +329,9 @@ def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPr
     progress.earlier = earlier
 
     def missing() -> int:
-        """Memory that is not allocated: before the first block is made, also what stays afterwards."""
+        """Memory that is not allocated: before the first block is made, also what stays
+        afterwards.
+        """
         if kept.blocks:
             return needs.temporary
         return needs.temporary + needs.prompt + needs.held
@@ -328,21 +354,28 @@ def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPr
         body=body,
         also=[] if render.vae is None else [render.vae.patcher],
     )
-    latents = _to_latent(render.model.model, torch.cat(kept.blocks)).to(comfy.model_management.intermediate_device())
+    latents = _to_latent(render.model.model, torch.cat(kept.blocks)).to(
+        comfy.model_management.intermediate_device()
+    )
     made = replace(results[0], latents=latents, seconds=time.perf_counter() - begun)
     if earlier is not None:
         return replace(made, video=earlier)
     if (file := progress.growing) is None:
         return made
-    if file.is_disk_full and render.request.runs is not None:  # else the latents would be lost with the error
-        raise HeadForcingError(f"{file.failure}; all blocks are kept: make room and press Run again")
+    # else the latents would be lost with the error
+    if file.is_disk_full and render.request.runs is not None:
+        raise HeadForcingError(
+            f"{file.failure}; all blocks are kept: make room and press Run again"
+        )
     if file.info is not None and made.job.folder is not None and not file.first:
         link_file(made.job.folder, made.job.keys[-1], file.info.path, _file_key(render, made.job))
     return replace(made, video=file.info, failure=file.failure)
 
 
 def _file_key(render: HostRender, job: RenderJob) -> str:
-    """A hash of what the file of a take depends on: its blocks, the decoder, and the length it is cut to."""
+    """A hash of what the file of a take depends on: its blocks, the decoder, and the length it is
+    cut to.
+    """
     codec = render.request.codec
     assert codec is not None
     decoder = [type(render.vae.first_stage_model).__name__, codec.fingerprint()]
@@ -350,14 +383,23 @@ def _file_key(render: HostRender, job: RenderJob) -> str:
 
 
 def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
-    """The file of a finished take that would be made again, byte for byte but for its graph; None to make one."""
+    """The file of a finished take that would be made again, byte for byte but for its graph; None
+    to make one.
+    """
     plan = job.plan
-    if render.vae is None or render.part != WHOLE or job.folder is None or job.finished_blocks < plan.new_blocks:
+    if (
+        render.vae is None
+        or render.part != WHOLE
+        or job.folder is None
+        or job.finished_blocks < plan.new_blocks
+    ):
         return None
     if render.story is not None and render.story.waits:
         return None
     path = linked_file(job.folder, job.keys[-1], _file_key(render, job))
-    if path is None or not folders.has_prefix(path, render.filename_prefix, plan.width, plan.height):
+    if path is None or not folders.has_prefix(
+        path, render.filename_prefix, plan.width, plan.height
+    ):
         return None
     seconds = plan.video_frames / plan.timeline.clock.fps
     return VideoInfo(path, plan.video_frames, seconds, width=plan.width, height=plan.height)

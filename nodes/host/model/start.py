@@ -1,4 +1,6 @@
-"""Inputs that a video begins with, and pictures that prompts hold, encoded with a VAE that ComfyUI loaded."""
+"""Inputs that a video begins with, and pictures that prompts hold, encoded with a VAE that ComfyUI
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,18 @@ STARTS = ("start_frames", "start_image", "start_video")
 _VIDEO_INSTEAD = "connect a short video to start_video"
 
 
-def start_of(options: RenderOptions, inputs: dict[str, Any], vae: Any) -> tuple[StartLatents | None, list[str]]:
+def start_of(
+    options: RenderOptions, inputs: dict[str, Any], vae: Any
+) -> tuple[StartLatents | None, list[str]]:
     """The start of a render and lines for its report, from the one of `STARTS` that is connected.
 
     Latents are as a LATENT holds them. `vae` encodes an image or a video.
     """
     connected = [name for name in STARTS if inputs[name] is not None]
     if len(connected) > 1:
-        raise HeadForcingError(f"{' and '.join(connected)}: a video begins with one of these; disconnect the others")
+        raise HeadForcingError(
+            f"{' and '.join(connected)}: a video begins with one of these; disconnect the others"
+        )
     if not connected:
         return None, []
     name = connected[0]
@@ -40,11 +46,15 @@ def start_of(options: RenderOptions, inputs: dict[str, Any], vae: Any) -> tuple[
     start = _start_image(value, options) if name == "start_image" else _start_video(value, options)
     _check_encoder(options, vae, name)
     latents = vae.encode(start.video_frames).transpose(1, 2)
-    return StartLatents(latents, start.key(codec_of(vae)), start.about), [f"starts with {start.about}"]
+    return StartLatents(latents, start.key(codec_of(vae)), start.about), [
+        f"starts with {start.about}"
+    ]
 
 
 def _start_image(images: Tensor, options: RenderOptions) -> Start:
-    frames = image_frames(options.cache_policy, options.schedule, options.model_family, _VIDEO_INSTEAD)
+    frames = image_frames(
+        options.cache_policy, options.schedule, options.model_family, _VIDEO_INSTEAD
+    )
     picture = one_image(images, "start_image", f", or {_VIDEO_INSTEAD}")
     return Start.image(picture, (options.width, options.height), "the start image", frames)
 
@@ -64,7 +74,9 @@ def _start_video(video: Any, options: RenderOptions) -> Start:
 
 
 def pictures_of(options: RenderOptions, positive: list[Any], vae: Any) -> dict[str, Picture]:
-    """The pictures that the prompts of a CONDITIONING can name, with latents as a LATENT holds them."""
+    """The pictures that the prompts of a CONDITIONING can name, with latents as a LATENT holds
+    them.
+    """
     node = node_of(positive)
     pictures: dict[str, Picture] = {}
     if node is None:
@@ -73,32 +85,42 @@ def pictures_of(options: RenderOptions, positive: list[Any], vae: Any) -> dict[s
         _check_encoder(options, vae, "references")
         size = (options.width, options.height)
         start = Start.image(image, size, f"the picture @{name}", options.schedule.frames_per_block)
-        pictures[name] = Picture(vae.encode(start.video_frames)[0].transpose(0, 1), start.key(codec_of(vae)))
+        pictures[name] = Picture(
+            vae.encode(start.video_frames)[0].transpose(0, 1), start.key(codec_of(vae))
+        )
     return pictures
 
 
-def _whole_blocks(start_frames: dict[str, Any], schedule: Schedule) -> tuple[StartLatents, list[str]]:
+def _whole_blocks(
+    start_frames: dict[str, Any], schedule: Schedule
+) -> tuple[StartLatents, list[str]]:
     """The whole blocks of a LATENT, and a line about latent frames that were dropped at its end."""
     latents = start_frames["samples"]
     frames_per_block = schedule.frames_per_block
     kind = schedule.latents
-    if latents.ndim != 5 or latents.shape[1] != kind.channels or latents.shape[2] < frames_per_block:
+    if (
+        latents.ndim != 5
+        or latents.shape[1] != kind.channels
+        or latents.shape[2] < frames_per_block
+    ):
         raise HeadForcingError(
-            f"start_frames: expected video latents of the model, [videos, {kind.channels}, frames, h, w], of at least "
-            f"{frames_per_block} frames, got {list(latents.shape)}"
+            f"start_frames: expected video latents of the model, [videos, {kind.channels}, frames, "
+            f"h, w], of at least {frames_per_block} frames, got {list(latents.shape)}"
         )
     height = latents.shape[3] * kind.stride
     width = latents.shape[4] * kind.stride
     if height % kind.side_multiple or width % kind.side_multiple:
         raise HeadForcingError(
-            f"start_frames: the video is {width}x{height}; crop it so that width and height are multiples of "
-            f"{kind.side_multiple}"
+            f"start_frames: the video is {width}x{height}; crop it so that width and height are "
+            f"multiples of {kind.side_multiple}"
         )
     dropped = latents.shape[2] % frames_per_block
     start = StartLatents(latents.transpose(1, 2)[:, : latents.shape[2] - dropped])
     if not dropped:
         return start, []
-    return start, [f"start_frames: left out the last {dropped} latent frames, which do not fill a block"]
+    return start, [
+        f"start_frames: left out the last {dropped} latent frames, which do not fill a block"
+    ]
 
 
 def _check_encoder(options: RenderOptions, vae: Any, name: str) -> None:
@@ -113,7 +135,8 @@ def one_image(images: Tensor, name: str, instead: str = "") -> Tensor:
     """The picture `[h, w, 3]` of an IMAGE of one; transparency is ignored, as ComfyUI does."""
     if len(images) != 1:
         raise HeadForcingError(
-            f"{name}: expected one image, got {len(images)}; choose one (Get Image from Batch){instead}"
+            f"{name}: expected one image, got {len(images)}; choose one (Get Image from "
+            f"Batch){instead}"
         )
     picture = images[0, ..., :3] if images.shape[-1] >= 3 else images[0, ..., :1].repeat(1, 1, 3)
     return picture.float().cpu()

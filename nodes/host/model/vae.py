@@ -30,9 +30,11 @@ _WAN_VAES = (comfy.ldm.wan.vae.WanVAE, comfy.ldm.wan.vae2_2.WanVAE)
 
 
 class WanStreamingDecoder:
-    """The native Wan VAE, decoding a video chunk by chunk with its causal feature cache carried along (exact).
+    """The native Wan VAE, decoding a video chunk by chunk with its causal feature cache carried
+    along (exact).
 
-    For a VAE that somebody changed; any other is decoded by `WanVideoDecoder` with ComfyUI's weights.
+    For a VAE that somebody changed; any other is decoded by `WanVideoDecoder` with ComfyUI's
+    weights.
     """
 
     def __init__(self, vae: Any):
@@ -57,10 +59,11 @@ class WanStreamingDecoder:
 
 
 class OverlapDecoder:
-    """TAEHV, the tiny decoder for drafts: each chunk is decoded together with a few latent frames before it.
+    """TAEHV, the tiny decoder for drafts: each chunk is decoded together with a few latent frames
+    before it.
 
-    Exact, because its memory goes back 5.25 frames. Its network is called directly: ComfyUI's `VAE.decode` would make
-    room on the GPU, and take it from the model that is sampling.
+    Exact, because its memory goes back 5.25 frames. Its network is called directly: ComfyUI's
+    `VAE.decode` would make room on the GPU, and take it from the model that is sampling.
     """
 
     OVERLAP_FRAMES = 6
@@ -82,7 +85,9 @@ class OverlapDecoder:
 
 
 def _decoded(vae: Any, latents: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
-    """`[frames, 16, h, w]` -> `[video frames, H, W, 3]` in 0..1, by this part of a VAE's network."""
+    """`[frames, 16, h, w]` -> `[video frames, H, W, 3]` in 0..1, by this part of a VAE's
+    network.
+    """
     z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
     with _current(vae.device):
         out = network(z)
@@ -90,7 +95,9 @@ def _decoded(vae: Any, latents: Tensor, network: Callable[[Tensor], Tensor]) -> 
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """Make a GPU the current one: ComfyUI streams weights to a layer on the current device's stream."""
+    """Make a GPU the current one: ComfyUI streams weights to a layer on the current device's
+    stream.
+    """
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
@@ -98,17 +105,21 @@ def check_vae(vae: Any, latents: LatentFormat | None = None) -> None:
     """Refuse what is not a VAE for these latents, by default for those of Wan 2.1 or 2.2."""
     vae.throw_exception_if_invalid()
     net = vae.first_stage_model
-    known = isinstance(net, (*_WAN_VAES, comfy.taesd.taehv.TAEHV)) or hasattr(net, "streaming_decoder")
+    known = isinstance(net, (*_WAN_VAES, comfy.taesd.taehv.TAEHV)) or hasattr(
+        net, "streaming_decoder"
+    )
     channels = (WAN21.channels, WAN22.channels) if latents is None else (latents.channels,)
     if not known or vae.latent_dim != 3 or vae.latent_channels not in channels:
         kind = "video" if vae.latent_dim == 3 else "image"
         if latents is WAN22:
-            wanted, file = "Wan 2.2 VAE, which has 48", "wan2.2_vae"
+            wanted = "Wan 2.2 VAE, which has 48"
+            file = "wan2.2_vae"
         else:
-            wanted, file = "Wan 2.1 VAE, which has 16", "wan_2.1_vae"
+            wanted = "Wan 2.1 VAE, which has 16"
+            file = "wan_2.1_vae"
         raise HeadForcingError(
-            f"vae: expected the {wanted} latent channels, got {type(net).__name__}, one for {kind}s with "
-            f"{vae.latent_channels} latent channels; load {file}"
+            f"vae: expected the {wanted} latent channels, got {type(net).__name__}, one for "
+            f"{kind}s with {vae.latent_channels} latent channels; load {file}"
         )
 
 
@@ -127,7 +138,9 @@ def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
 
 
 def codec_of(vae: Any) -> FrameCodec:
-    """Make a codec of this VAE, from and to latents as a LATENT holds them. Its weights must be in place."""
+    """Make a codec of this VAE, from and to latents as a LATENT holds them. Its weights must be in
+    place.
+    """
     net = vae.first_stage_model
     return FrameCodec(partial(_new_decoder, vae), net, partial(_encode, vae), vae.vae_dtype)
 
@@ -138,8 +151,8 @@ def _new_decoder(vae: Any) -> StreamingDecoder:
         return WanVideoDecoder(own, normalised=False)
     if vae.latent_channels == WAN22.channels and not is_draft(vae):
         raise HeadForcingError(
-            "vae: another node has changed the Wan 2.2 VAE or where its weights lie, and only the unchanged one is "
-            "decoded block by block; connect Load VAE directly"
+            "vae: another node has changed the Wan 2.2 VAE or where its weights lie, and only the "
+            "unchanged one is decoded block by block; connect Load VAE directly"
         )
     kind = decoder_kind(vae)
     return vae.first_stage_model.streaming_decoder() if kind is None else kind(vae)
@@ -148,8 +161,9 @@ def _new_decoder(vae: Any) -> StreamingDecoder:
 def own_network(vae: Any) -> WanDecoder | None:
     """The decoder of ours on the weights that ComfyUI loaded; None if ComfyUI is to decode.
 
-    ComfyUI decodes what is not a plain VAE of Wan: with patches or hooks, with modules or results that another pack
-    changed, and where weights are moved or cast when they are used. Under dynamic VRAM all are, and ours has a copy.
+    ComfyUI decodes what is not a plain VAE of Wan: with patches or hooks, with modules or results
+    that another pack changed, and where weights are moved or cast when they are used. Under dynamic
+    VRAM all are, and ours has a copy.
     """
     net = vae.first_stage_model
     if type(net) not in _WAN_VAES or not _is_unchanged(vae):
@@ -162,8 +176,13 @@ def own_network(vae: Any) -> WanDecoder | None:
         return None
     copied = is_dynamic(vae.patcher)
     if copied:
-        weights = {name: weight.to(vae.device, vae.vae_dtype, copy=True) for name, weight in weights.items()}
-    elif any((weight.device, weight.dtype) != (vae.device, vae.vae_dtype) for weight in weights.values()):
+        weights = {
+            name: weight.to(vae.device, vae.vae_dtype, copy=True)
+            for name, weight in weights.items()
+        }
+    elif any(
+        (weight.device, weight.dtype) != (vae.device, vae.vae_dtype) for weight in weights.values()
+    ):
         return None
     own.load_state_dict({name: weight.detach() for name, weight in weights.items()}, assign=True)
     return own.prepare(rearrange=copied)  # ComfyUI's own weights stay as they are
@@ -177,12 +196,16 @@ def _empty_network(vae: Any) -> WanDecoder:
 
 
 def is_dynamic(patcher: Any) -> bool:
-    """Whether ComfyUI brings a model's weights to the GPU as its layers run (dynamic VRAM, of newer versions)."""
+    """Whether ComfyUI brings a model's weights to the GPU as its layers run (dynamic VRAM, of newer
+    versions).
+    """
     return getattr(patcher, "is_dynamic", bool)()
 
 
 def _is_unchanged(vae: Any) -> bool:
-    """Whether the VAE's patcher, the modules of its decoder and what it does with video frames are ComfyUI's own."""
+    """Whether the VAE's patcher, the modules of its decoder and what it does with video frames are
+    ComfyUI's own.
+    """
     net = vae.first_stage_model
     patcher = vae.patcher
     if patcher.patches or getattr(patcher, "object_patches", None):
@@ -202,7 +225,8 @@ def _is_unchanged(vae: Any) -> bool:
 def _encode(vae: Any, video_frames: Tensor) -> Tensor:
     """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1 to latents `[n, channels, h, w]`.
 
-    The network is called directly: ComfyUI's `VAE.encode` would make room, and take it from the model that samples.
+    The network is called directly: ComfyUI's `VAE.encode` would make room, and take it from the
+    model that samples.
     """
     pixels = vae.process_input(video_frames).to(device=vae.device, dtype=vae.vae_dtype)
     with _current(vae.device):
@@ -211,7 +235,9 @@ def _encode(vae: Any, video_frames: Tensor) -> Tensor:
 
 
 def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] | None:
-    """Kind of this pack's decoder that decodes it; None where the network brings its own, as the demo's does."""
+    """Kind of this pack's decoder that decodes it; None where the network brings its own, as the
+    demo's does.
+    """
     if hasattr(vae.first_stage_model, "streaming_decoder"):
         return None
     return WanStreamingDecoder if isinstance(vae.first_stage_model, _WAN_VAES) else OverlapDecoder
@@ -223,14 +249,19 @@ def is_draft(vae: Any) -> bool:
 
 
 def draft_decoder(latents: LatentFormat, vae: Any) -> Any:
-    """A tiny decoder for drafts of these latents, where ComfyUI has one; else `vae`, None where none is connected."""
-    names = tuple(f"{kind}{'2_1' if latents is WAN21 else '2_2'}." for kind in ("lighttaew", "taew"))
+    """A tiny decoder for drafts of these latents, where ComfyUI has one; else `vae`, None where
+    none is connected.
+    """
+    names = tuple(
+        f"{kind}{'2_1' if latents is WAN21 else '2_2'}." for kind in ("lighttaew", "taew")
+    )
     path = None if vae is None else folders.tiny_decoder_file(names)
     return vae if path is None else comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(path)))
 
 
 def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[int] = ()) -> Any:
-    """Check a VAE, load its weights and room for one chunk of latents of `(h, w)`, and give its streaming decoder.
+    """Check a VAE, load its weights and room for one chunk of latents of `(h, w)`, and give its
+    streaming decoder.
 
     `restart_frames` as for `FrameCodec.decoder`.
     """

@@ -1,7 +1,8 @@
-"""Renders, commands and the day with a GPU on a stand-in for one: no two devices are mixed, nothing waits, the numbers
-are a CPU's.
+"""Renders, commands and the day with a GPU on a stand-in for one: no two devices are mixed, nothing
+waits, the numbers are a CPU's.
 
-Not collected by itself: test_stand_in_gpu.py runs this file in a process of its own. See stand_in_gpu.py.
+Not collected by itself: test_stand_in_gpu.py runs this file in a process of its own. See
+stand_in_gpu.py.
 """
 
 import functools
@@ -32,7 +33,11 @@ from tiny_checkpoints import wan_vae
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 WEIGHTS = GOLDEN / "self_forcing_tiny_d32" / "model.safetensors"
-RECORDINGS = [GOLDEN / "head_forcing_tiny_d32", GOLDEN / "head_forcing_absolute", *sorted((GOLDEN / "peers").iterdir())]
+RECORDINGS = [
+    GOLDEN / "head_forcing_tiny_d32",
+    GOLDEN / "head_forcing_absolute",
+    *sorted((GOLDEN / "peers").iterdir()),
+]
 STORY = "0:00 a green apple\n0:00.75 a red apple"
 # once for every block: its latents are stored, looked at for NaN, and counted in the report
 EACH_BLOCK = {"render/sinks.py", "report/latents.py", "render/render.py"}
@@ -56,31 +61,67 @@ def waits() -> Counter[str]:
 def test_a_recorded_run_of_every_method_comes_out_again(folder: Path):
     case = Case.open(folder)
     run = min(case.config["runs"], key=lambda name: len(case.tensors[f"latents/{name}"]))
-    made, recorded = replay(case, run, "cuda", "sdpa"), case.run(run).get("memory_events", [])
+    made = replay(case, run, "cuda", "sdpa")
+    recorded = case.run(run).get("memory_events", [])
     close(made.latents, case.tensors[f"latents/{run}"].reshape(made.latents.shape))
-    assert [event["admitted"] for event in made.memory_events] == [event["admitted"] for event in recorded]
+    assert [event["admitted"] for event in made.memory_events] == [
+        event["admitted"] for event in recorded
+    ]
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, generator = tmp_path_factory.mktemp("files"), torch.Generator().manual_seed(0)
-    texts = {text: torch.randn(5, 48, generator=generator) for text in ("a green apple", "a red apple")}
+    folder = tmp_path_factory.mktemp("files")
+    generator = torch.Generator().manual_seed(0)
+    texts = {
+        text: torch.randn(5, 48, generator=generator) for text in ("a green apple", "a red apple")
+    }
     save_embeddings(folder / "prompts.safetensors", texts)
     wan_vae(folder / "vae.safetensors")
-    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(folder / "tiny.json")
+    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(
+        folder / "tiny.json"
+    )
     Image.new("RGB", (96, 64), "teal").save(folder / "image.png")
     return folder
 
 
 @pytest.fixture(scope="module")
 def generate(files: Path):
-    """Run `generate` at 96x64 on a device; returns latents and video frames, where a video is made."""
+    """Run `generate` at 96x64 on a device; returns latents and video frames, where a video is
+    made.
+    """
 
     def run(device: str, *more: str, decodes: bool = True) -> tuple[torch.Tensor, np.ndarray]:
-        video, latents = files / f"{device}.mp4", files / f"{device}.safetensors"
-        given = ["--weights", WEIGHTS, "--num-heads", 4, "--prompts", STORY, "--size", "96x64", "--seconds", 2]
-        given += ["--embeddings", files / "prompts.safetensors", "--profile", files / "tiny.json", "--device", device]
-        given += ["--latents", latents, "--attention", "sdpa", "--found-profiles", files / f"found on {device}"]
+        video = files / f"{device}.mp4"
+        latents = files / f"{device}.safetensors"
+        given = [
+            "--weights",
+            WEIGHTS,
+            "--num-heads",
+            4,
+            "--prompts",
+            STORY,
+            "--size",
+            "96x64",
+            "--seconds",
+            2,
+        ]
+        given += [
+            "--embeddings",
+            files / "prompts.safetensors",
+            "--profile",
+            files / "tiny.json",
+            "--device",
+            device,
+        ]
+        given += [
+            "--latents",
+            latents,
+            "--attention",
+            "sdpa",
+            "--found-profiles",
+            files / f"found on {device}",
+        ]
         given += ["--vae", files / "vae.safetensors", "--out", video] if decodes else []
         assert main(["generate", *map(str, given), *more]) == 0
         return load_file(latents)["latents"], decoded(video).astype(int) if decodes else np.empty(0)
@@ -100,16 +141,25 @@ def test_only_finished_blocks_and_candidates_are_waited_for(generate, method: st
     found = []
     for seconds in (6, 9):  # 8 and 12 blocks: the window of Rolling Sink is full
         stand_in_gpu.waits.clear()
-        generate("cuda", "--dtype", "fp32", "--seconds", str(seconds), "--method", method, decodes=False)
+        generate(
+            "cuda", "--dtype", "fp32", "--seconds", str(seconds), "--method", method, decodes=False
+        )
         found.append(waits())
-    more = {place: found[1][place] - count for place, count in found[0].items() if found[1][place] != count}
-    candidates = {"cache/memory.py": 1} if method == "head_forcing" else {}  # the one after block 10
+    more = {
+        place: found[1][place] - count
+        for place, count in found[0].items()
+        if found[1][place] != count
+    }
+    # the one after block 10
+    candidates = {"cache/memory.py": 1} if method == "head_forcing" else {}
     assert more == candidates | dict.fromkeys(EACH_BLOCK, 4)
 
 
 def test_modulations_that_a_host_leaves_on_the_cpu_are_not_waited_for():
     torch.manual_seed(0)
-    config = WanConfig(dim=64, num_layers=2, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
+    config = WanConfig(
+        dim=64, num_layers=2, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7
+    )
     model = WanModel(config).requires_grad_(False)
     for part in (model.head, *model.blocks):
         part.modulation.normal_()
@@ -120,8 +170,11 @@ def test_modulations_that_a_host_leaves_on_the_cpu_are_not_waited_for():
             part.modulation = torch.nn.Parameter(part.modulation.cpu(), requires_grad=False)
         video = WanVideoModel(model, torch.float32, device)
         video.use_prompt(torch.ones(4, 10))
-        policy, roles = preset("no_episodic_memory"), [["local", "anchor", "memory", "memory"]] * 2
-        cache = HeadCache(CacheShape.for_model(config, roles, policy, 4, 6, 3, 9), torch.float32, device)
+        policy = preset("no_episodic_memory")
+        roles = [["local", "anchor", "memory", "memory"]] * 2
+        cache = HeadCache(
+            CacheShape.for_model(config, roles, policy, 4, 6, 3, 9), torch.float32, device
+        )
         cache.begin_block()
         stand_in_gpu.waits.clear()
         flow = video.flow(torch.ones(3, 16, 4, 6).to(device), 0.5, cache)
@@ -132,7 +185,9 @@ def test_modulations_that_a_host_leaves_on_the_cpu_are_not_waited_for():
 
 def test_one_gpu_has_one_name():
     """Else a decoder on it would be taken for one beside the model."""
-    assert pick_device("cuda") == pick_device("auto") == pick_device("cuda:0") != pick_device("cuda:1")
+    assert (
+        pick_device("cuda") == pick_device("auto") == pick_device("cuda:0") != pick_device("cuda:1")
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +208,9 @@ def test_a_video_is_the_one_of_a_cpu(generate, on_cpu, options: tuple[str, ...])
     here = on_cpu(*(() if gpu_only else options))
     there = generate("cuda", "--dtype", "fp32", *options)
     close(there[0], here[0])
-    assert here[1].shape == there[1].shape and abs(here[1] - there[1]).mean() < 0.5, "as far as H.264 tells"
+    assert here[1].shape == there[1].shape and abs(here[1] - there[1]).mean() < 0.5, (
+        "as far as H.264 tells"
+    )
 
 
 def test_a_video_is_resumed_and_made_longer(generate, on_cpu, files: Path):
@@ -165,7 +222,12 @@ def test_a_video_is_resumed_and_made_longer(generate, on_cpu, files: Path):
 
 @pytest.mark.parametrize("more", [(), ("--fp8-linears",)], ids=["bf16", "fp8"])
 def test_half_precision_begins_with_an_image(generate, files: Path, more: tuple[str, ...]):
-    image = ("--model-family", "causal_forcing_framewise", "--start-image", str(files / "image.png"))
+    image = (
+        "--model-family",
+        "causal_forcing_framewise",
+        "--start-image",
+        str(files / "image.png"),
+    )
     latents, _ = generate("cuda", "--dtype", "bf16", "--seconds", "1", *image, *more)
     assert latents.isfinite().all()
 
@@ -173,7 +235,14 @@ def test_half_precision_begins_with_an_image(generate, files: Path, more: tuple[
 def test_latents_are_decoded_by_the_command(generate, files: Path):
     _, at_once = generate("cuda", "--dtype", "fp32")
     later = files / "later.mp4"
-    given = [files / "cuda.safetensors", later, "--vae", files / "vae.safetensors", "--dtype", "fp32"]
+    given = [
+        files / "cuda.safetensors",
+        later,
+        "--vae",
+        files / "vae.safetensors",
+        "--dtype",
+        "fp32",
+    ]
     assert main(["decode", *map(str, given), "--device", "cuda"]) == 0
     assert np.array_equal(decoded(later), at_once)
 
@@ -183,7 +252,12 @@ def test_head_roles_are_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.Monke
     found = []
     for device in ("cpu", "cuda"):
         file = tmp_path / f"{device}.json"
-        assert main(["profile", str(file), "--demo", "--preset", "quick", "--device", device, "--json"]) == 0
+        assert (
+            main(
+                ["profile", str(file), "--demo", "--preset", "quick", "--device", device, "--json"]
+            )
+            == 0
+        )
         found.append(json.loads(file.read_text())["roles"])
     assert found[0] == found[1]
 
@@ -191,9 +265,13 @@ def test_head_roles_are_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.Monke
 WITHOUT_TRITON = ("attention: cudnn", "attention: torch_varlen", "attention: sdpa")
 
 
-@pytest.mark.parametrize(("part", "names"), [("check", WITHOUT_TRITON), ("video", ()), ("rest", ())])
+@pytest.mark.parametrize(
+    ("part", "names"), [("check", WITHOUT_TRITON), ("video", ()), ("rest", ())]
+)
 def test_the_day_with_a_gpu_measures(part: str, names: tuple[str, ...]):
-    """All of a part, or these; profiles, rows with Triton and streams beside each other need the GPU itself."""
+    """All of a part, or these; profiles, rows with Triton and streams beside each other need the
+    GPU itself.
+    """
     case = replace(command.PRESETS["dry"], device=torch.device("cuda"), dtype=torch.bfloat16)
     tasks = command.tasks(part, case, dry=True)
     for name in names or tasks:

@@ -1,16 +1,19 @@
-"""A stand-in for CUDA devices on a machine without one: tensors that say they are on a GPU, and `torch.cuda` for them.
+"""A stand-in for CUDA devices on a machine without one: tensors that say they are on a GPU, and
+`torch.cuda` for them.
 
     python stand_in_gpu.py PROGRAM [ARGUMENT ...]        runs a Python program on it
     pytest -p stand_in_gpu ...                           runs tests on it
 
-Every tensor of device `cuda` holds an ordinary CPU tensor, on which each operator runs; so results are those of a CPU,
-while code takes the paths that it takes on a GPU. As on a GPU, operators refuse tensors of different devices, memory of
-a GPU is not readable by NumPy, and only copies from and to pinned memory need not wait. What waits for the device is
-counted in `waits`, by the line of the project that caused it.
+Every tensor of device `cuda` holds an ordinary CPU tensor, on which each operator runs; so results
+are those of a CPU, while code takes the paths that it takes on a GPU. As on a GPU, operators refuse
+tensors of different devices, memory of a GPU is not readable by NumPy, and only copies from and to
+pinned memory need not wait. What waits for the device is counted in `waits`, by the line of the
+project that caused it.
 
-What it cannot show: kernels (Triton's are refused, so their references run), CUDA graphs, streams that run beside each
-other, speed and memory. A list as an index ends in an internal error of PyTorch; on a GPU it is copied, and waited for.
-It needs Linux, g++ and a PyTorch that is built for the CPU: one built for CUDA has operators of its own for the device.
+What it cannot show: kernels (Triton's are refused, so their references run), CUDA graphs, streams
+that run beside each other, speed and memory. A list as an index ends in an internal error of
+PyTorch; on a GPU it is copied, and waited for. It needs Linux, g++ and a PyTorch that is built for
+the CPU: one built for CUDA has operators of its own for the device.
 """
 
 from __future__ import annotations
@@ -64,18 +67,29 @@ extern "C" void set_device(int index) { current = static_cast<DeviceIndex>(index
 aten = torch.ops.aten
 # their results have a size or a value that only the device knows
 _READ = {
-    aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default, aten.equal.default,
-    aten.unique_dim.default, aten._unique2.default, aten.is_nonzero.default, aten.unique_consecutive.default,
-    aten.repeat_interleave.Tensor, aten.bincount.default, aten.allclose.default,
-}  # fmt: skip
+    aten._local_scalar_dense.default,
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten.equal.default,
+    aten.unique_dim.default,
+    aten._unique2.default,
+    aten.is_nonzero.default,
+    aten.unique_consecutive.default,
+    aten.repeat_interleave.Tensor,
+    aten.bincount.default,
+    aten.allclose.default,
+}
 
-# they call these or a copy between devices; in inference mode they arrive before they are taken apart
+# they call these or a copy between devices; in inference mode they arrive before they are taken
+# apart
 _COMPOSITE = {"aten::item", "aten::is_nonzero", "aten::to", "aten::type_as", "aten::argwhere"}
 
-_INDEXED = ("aten::index", "aten::index_put_", "aten::index_put")  # take or set elements by their second argument
+# take or set elements by their second argument
+_INDEXED = ("aten::index", "aten::index_put_", "aten::index_put")
 
 waits: Counter[str] = Counter()
-generators: dict[int, tuple[Any, str]] = {}  # by address, with the kind of device that each was made for
+# by address, with the kind of device that each was made for
+generators: dict[int, tuple[Any, str]] = {}
 pinned: dict[int, Any] = {}  # storages by address, kept so that no other takes the address
 
 
@@ -87,14 +101,20 @@ class StandInTensor(Tensor):
     @staticmethod
     def __new__(cls, inner: Tensor, device: torch.device) -> StandInTensor:
         made: Any = Tensor._make_wrapper_subclass(
-            cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            cls,
+            inner.size(),
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
             device=device,
-        )  # fmt: skip
+        )
         made.inner = inner
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        cls, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return run(operator, args, kwargs or {})
 
     def tolist(self) -> Any:
@@ -117,7 +137,11 @@ def missing() -> str | None:
         return "there is a GPU: no stand-in is needed"
     if torch.backends.cuda.is_built():
         return "this PyTorch is built for CUDA, so it has operators of its own for the device"
-    return None if sys.platform == "linux" and shutil.which("g++") else "the stand-in for a GPU needs Linux and g++"
+    return (
+        None
+        if sys.platform == "linux" and shutil.which("g++")
+        else "the stand-in for a GPU needs Linux and g++"
+    )
 
 
 def wait(what: str) -> None:
@@ -133,7 +157,9 @@ def wait(what: str) -> None:
 
 
 def run(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """An operator on the CPU tensors within its arguments, with the results on the device where they belong."""
+    """An operator on the CPU tensors within its arguments, with the results on the device where
+    they belong.
+    """
     if operator.namespace == "aten" and operator._schema.name in _COMPOSITE:
         return operator.decompose(*args, **kwargs)
     tensors: list[Tensor] = []
@@ -141,7 +167,13 @@ def run(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     on_gpu = [x for x in tensors if isinstance(x, StandInTensor)]
     assert all(x.is_cuda == isinstance(x, StandInTensor) for x in tensors), operator
     device = kwargs.get("device")
-    device = torch.device(device) if device is not None else on_gpu[0].device if on_gpu else torch.device("cpu")
+    device = (
+        torch.device(device)
+        if device is not None
+        else on_gpu[0].device
+        if on_gpu
+        else torch.device("cpu")
+    )
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", _library().current_device())
     if device.type == "cuda" and device.index >= DEVICES:
@@ -150,16 +182,30 @@ def run(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if drawn_by is not None and generators.get(drawn_by._cdata, (None, "cpu"))[1] != device.type:
         raise RuntimeError(f"Expected a '{device.type}' device type for generator, got another one")
     by = args[1] if operator._schema.name in _INDEXED else ()
-    if operator in _READ or any(isinstance(x, StandInTensor) and x.dtype in (torch.bool, torch.uint8) for x in by):
+    if operator in _READ or any(
+        isinstance(x, StandInTensor) and x.dtype in (torch.bool, torch.uint8) for x in by
+    ):
         wait(operator.__name__)
     if operator is aten._to_copy.default:
-        _count_copy(tensors[0], device, None if tensors[0].is_cuda else tensors[0], kwargs.get("non_blocking", False))
+        _count_copy(
+            tensors[0],
+            device,
+            None if tensors[0].is_cuda else tensors[0],
+            kwargs.get("non_blocking", False),
+        )
     elif operator is aten.copy_.default:
         target, source = tensors
-        _count_copy(source, target.device, source if target.is_cuda else target, args[2] if len(args) > 2 else False)
+        _count_copy(
+            source,
+            target.device,
+            source if target.is_cuda else target,
+            args[2] if len(args) > 2 else False,
+        )
     elif on_gpu and operator.name() != "aten::_has_compatible_shallow_copy_type":
         _check_devices(operator, tensors)
-    kwargs = {name: "cpu" if name == "device" and x is not None else x for name, x in kwargs.items()}
+    kwargs = {
+        name: "cpu" if name == "device" and x is not None else x for name, x in kwargs.items()
+    }
     kwargs.pop("pin_memory", None)
     operator = _EMULATED.get(operator.name(), operator)
     inner = partial(_mapped, lambda x: x.inner if isinstance(x, StandInTensor) else x)
@@ -171,7 +217,9 @@ def run(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _mapped(function: Callable[[Tensor], Any], values: Any) -> Any:
-    """The values with every tensor in them, also within lists and tuples, replaced; PyTorch's own takes long."""
+    """The values with every tensor in them, also within lists and tuples, replaced; PyTorch's own
+    takes long.
+    """
     if isinstance(values, Tensor):
         return function(values)
     if isinstance(values, (list, tuple)):
@@ -179,8 +227,11 @@ def _mapped(function: Callable[[Tensor], Any], values: Any) -> Any:
     return values
 
 
-def _count_copy(source: Tensor, device: torch.device, host: Tensor | None, non_blocking: bool) -> None:
-    """Count a copy between host and device that waits: all but those from and to pinned memory that need not.
+def _count_copy(
+    source: Tensor, device: torch.device, host: Tensor | None, non_blocking: bool
+) -> None:
+    """Count a copy between host and device that waits: all but those from and to pinned memory that
+    need not.
 
     `host` is the side in the memory of the host; None if that is made by the copy.
     """
@@ -191,14 +242,22 @@ def _count_copy(source: Tensor, device: torch.device, host: Tensor | None, non_b
 
 
 def _check_devices(operator: Any, tensors: list[Tensor]) -> None:
-    """Refuse tensors of different devices, but for single numbers and for indices, which are copied."""
+    """Refuse tensors of different devices, but for single numbers and for indices, which are
+    copied.
+    """
     devices = {x.device for x in tensors if x.dim() or x.is_cuda}
     if len(devices) < 2:
         return
     if operator._schema.name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")):
         target = tensors[0].device
-        if target.type == "cuda" and all(x.device in (target, torch.device("cpu")) for x in tensors[1:]):
-            if operator._schema.name not in ("aten::index_select", "aten::index_copy_", "aten::index_add_"):
+        if target.type == "cuda" and all(
+            x.device in (target, torch.device("cpu")) for x in tensors[1:]
+        ):
+            if operator._schema.name not in (
+                "aten::index_select",
+                "aten::index_copy_",
+                "aten::index_add_",
+            ):
                 wait("indices from the host")
                 return
     raise RuntimeError(
@@ -207,7 +266,8 @@ def _check_devices(operator: Any, tensors: list[Tensor]) -> None:
     )
 
 
-# ------------------------------------------------------------------------- operators that a CPU does not have
+# ------------------------------------------------------------------------- operators that a CPU
+# does not have
 
 
 def _sequences(q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor) -> Tensor:
@@ -216,7 +276,10 @@ def _sequences(q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tens
     bounds = zip(q_starts[:-1], q_starts[1:], k_starts[:-1], k_starts[1:], strict=True)
     for first, last, first_key, last_key in (map(int, bound) for bound in bounds):
         if last > first:
-            parts = (x.transpose(0, 1).float() for x in (q[first:last], k[first_key:last_key], v[first_key:last_key]))
+            parts = (
+                x.transpose(0, 1).float()
+                for x in (q[first:last], k[first_key:last_key], v[first_key:last_key])
+            )
             attended = torch.nn.functional.scaled_dot_product_attention(*parts)
             out[first:last] = attended.transpose(0, 1).to(q.dtype)
     return out
@@ -231,10 +294,14 @@ def _dense_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **options: Any
 def _attention(*beside: Any) -> Callable[..., Any]:
     """An operator of attention to sequences, which returns all this beside."""
 
-    def operator(q: Tensor, k: Tensor, v: Tensor, q_starts: Any, k_starts: Any, *rest: Any, **options: Any) -> Any:
+    def operator(
+        q: Tensor, k: Tensor, v: Tensor, q_starts: Any, k_starts: Any, *rest: Any, **options: Any
+    ) -> Any:
         if q_starts is None:
             raise NotImplementedError("only sequences of different lengths")
-        return _sequences(q, k, v, q_starts, k_starts), *(q.new_empty(0) if x is None else x for x in beside)
+        return _sequences(q, k, v, q_starts, k_starts), *(
+            q.new_empty(0) if x is None else x for x in beside
+        )
 
     return operator
 
@@ -243,7 +310,9 @@ def _convolution(transposed: bool) -> Callable[..., Tensor]:
     def operator(x: Tensor, weight: Tensor, padding: Any, *rest: Any) -> Tensor:
         more = rest[0] if transposed else [0] * len(padding)
         stride, dilation, groups = rest[transposed : transposed + 3]
-        return aten.convolution(x, weight, None, stride, padding, dilation, transposed, more, groups)
+        return aten.convolution(
+            x, weight, None, stride, padding, dilation, transposed, more, groups
+        )
 
     return operator
 
@@ -254,18 +323,24 @@ _EMULATED = {
     "aten::_flash_attention_forward": _attention(None, None, None, None),
     "aten::_scaled_dot_product_cudnn_attention": _dense_attention,
     "torch_attn::_varlen_attn": _attention(None, None),
-    "aten::_has_compatible_shallow_copy_type": lambda x, y: False,  # data of a wrapped tensor cannot be exchanged
+    # data of a wrapped tensor cannot be exchanged
+    "aten::_has_compatible_shallow_copy_type": lambda x, y: False,
 }
 
 
-# ------------------------------------------------------------------------------------------------ torch.cuda
+# ------------------------------------------------------------------------------------------------
+# torch.cuda
 
 
 class Stream:
     """A stream of a device; work runs at once, in the order of the program."""
 
     def __init__(self, device: Any = None, *_: Any, **__: Any):
-        self.device = torch.device("cuda", _library().current_device()) if device is None else torch.device(device)
+        self.device = (
+            torch.device("cuda", _library().current_device())
+            if device is None
+            else torch.device(device)
+        )
 
     def wait_stream(self, other: Stream) -> None:
         assert isinstance(other, Stream)
@@ -300,20 +375,31 @@ def install() -> None:
             library.set_device(before)
 
     current: Any = threading.local()
-    nothing = ("_lazy_init", "empty_cache", "ipc_collect", "reset_peak_memory_stats", "set_sync_debug_mode")
+    nothing = (
+        "_lazy_init",
+        "empty_cache",
+        "ipc_collect",
+        "reset_peak_memory_stats",
+        "set_sync_debug_mode",
+    )
     no_bytes = ("memory_reserved", "memory_allocated", "max_memory_allocated")
     fakes: dict[str, Any] = {
         **dict.fromkeys(nothing, lambda *_: None),
         **dict.fromkeys(no_bytes, lambda *_: 0),
-        **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), lambda *_, **__: True),
+        **dict.fromkeys(
+            ("is_available", "is_initialized", "is_bf16_supported"), lambda *_, **__: True
+        ),
         "device_count": lambda: DEVICES,
-        "current_device": lambda: library.current_device(),  # PyTorch keeps it in a dict, and ctypes' cannot be hashed
+        # PyTorch keeps it in a dict, and ctypes' cannot be hashed
+        "current_device": lambda: library.current_device(),
         "set_device": lambda device: library.set_device(_index(device)),
         "device": on_device,
         "stream": nullcontext,
         "Stream": Stream,
         "Event": Event,
-        "current_stream": lambda device=None: current.__dict__.setdefault(str(device), Stream(device)),
+        "current_stream": lambda device=None: current.__dict__.setdefault(
+            str(device), Stream(device)
+        ),
         "synchronize": lambda device=None: wait("synchronize"),
         "mem_get_info": lambda device=None: (MEMORY, MEMORY),
         "memory_stats": lambda device=None: Counter(),
@@ -344,7 +430,14 @@ def _library() -> Any:
     root = Path(torch.__file__).parent
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder, "guard.so")
-        command = ["g++", "-shared", "-fPIC", "-std=c++20", f"-DDEVICES={DEVICES}", f"-I{root / 'include'}"]
+        command = [
+            "g++",
+            "-shared",
+            "-fPIC",
+            "-std=c++20",
+            f"-DDEVICES={DEVICES}",
+            f"-I{root / 'include'}",
+        ]
         command += ["-x", "c++", "-", "-o", str(built), f"-L{root / 'lib'}", "-lc10"]
         subprocess.run(command, input=GUARD, text=True, check=True)
         return ctypes.CDLL(str(built))
@@ -355,7 +448,9 @@ def _patch_tensors() -> None:
     from_numbers = torch.tensor
     _device_constructors()  # remembers the functions as they are now
 
-    def tensor(data: Any, *, dtype: Any = None, device: Any = None, pin_memory: bool = False, **rest: Any) -> Tensor:
+    def tensor(
+        data: Any, *, dtype: Any = None, device: Any = None, pin_memory: bool = False, **rest: Any
+    ) -> Tensor:
         made = from_numbers(data, dtype=dtype, device="cpu", **rest)
         return made.pin_memory() if pin_memory else made.to(device or torch.empty(0).device)
 
@@ -363,12 +458,16 @@ def _patch_tensors() -> None:
         made = data if isinstance(data, Tensor) else tensor(data, dtype=dtype, device=device)
         return made.to(device or made.device, dtype or made.dtype)
 
-    def new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    def new_tensor(
+        self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, **_: Any
+    ) -> Tensor:
         return tensor(data, dtype=dtype or self.dtype, device=device or self.device)
 
     def pin_memory(self: Tensor, device: Any = None) -> Tensor:
         if self.is_cuda:
-            raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+            raise RuntimeError(
+                "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned"
+            )
         copy = self.clone()
         pinned[copy.untyped_storage().data_ptr()] = copy.untyped_storage()
         return copy
@@ -380,7 +479,9 @@ def _patch_tensors() -> None:
 
         return make
 
-    is_pinned = lambda self, device=None: not self.is_cuda and self.untyped_storage().data_ptr() in pinned  # noqa: E731
+    def is_pinned(self, device=None):
+        return not self.is_cuda and self.untyped_storage().data_ptr() in pinned
+
     generator = torch.Generator
 
     class Generator(generator):
@@ -391,10 +492,14 @@ def _patch_tensors() -> None:
             generators[made._cdata] = made, torch.device(device).type
             return made
 
-    torch.tensor, torch.as_tensor, torch.Tensor.new_tensor = tensor, as_tensor, new_tensor
-    torch.Tensor.pin_memory, torch.Tensor.is_pinned = pin_memory, is_pinned
+    torch.tensor = tensor
+    torch.as_tensor = as_tensor
+    torch.Tensor.new_tensor = new_tensor
+    torch.Tensor.pin_memory = pin_memory
+    torch.Tensor.is_pinned = is_pinned
     torch.Generator = Generator
-    torch.__future__.set_overwrite_module_params_on_conversion(True)  # data of a wrapped tensor cannot be exchanged
+    # data of a wrapped tensor cannot be exchanged
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
     for name in ("empty", "empty_like", "zeros", "ones", "full", "rand", "randn"):
         setattr(torch, name, pinning(getattr(torch, name)))
 
@@ -406,7 +511,8 @@ def pytest_configure(config: Any) -> None:
 def main(program: str, *arguments: str) -> None:
     """Run a program, such as ComfyUI's main.py.
 
-    ComfyUI calls `torch.device(torch.cuda.current_device())`, which refuses a number where PyTorch has no CUDA.
+    ComfyUI calls `torch.device(torch.cuda.current_device())`, which refuses a number where PyTorch
+    has no CUDA.
     """
     install()
     torch.cuda.current_device = lambda: torch.device("cuda", _library().current_device())

@@ -1,4 +1,6 @@
-"""The comparison with the authors' code, on a checkout that holds a stand-in for their model and program."""
+"""The comparison with the authors' code, on a checkout that holds a stand-in for their model and
+program.
+"""
 
 from pathlib import Path
 
@@ -63,9 +65,15 @@ def test_both_models_make_the_same_blocks_and_are_measured(method: str, tmp_path
     small = ("--size", "64x48", "--dim", "128", "--blocks", "1")
     found = authors.main([str(tmp_path), "--method", method, *small])
     sides = {method, "head_forcing"}
-    for measured in ("of_the_authors_time", "of_the_authors_self_attention", "of_the_authors_memory"):
+    for measured in (
+        "of_the_authors_time",
+        "of_the_authors_self_attention",
+        "of_the_authors_memory",
+    ):
         assert found[measured].keys() == sides and min(found[measured].values()) > 0
-    assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in found["seconds_per_block"].values())
+    assert all(
+        len(seconds) == 1 and seconds[0] > 0 for seconds in found["seconds_per_block"].values()
+    )
     assert min(found["difference_of_latents"]) > 0.1  # the stand-in predicts nothing
 
 

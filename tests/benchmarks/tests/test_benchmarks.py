@@ -1,4 +1,6 @@
-"""The benchmark command on a model so small that it takes seconds; its numbers mean something, its speeds do not."""
+"""The benchmark command on a model so small that it takes seconds; its numbers mean something, its
+speeds do not.
+"""
 
 import functools
 import importlib.util
@@ -19,12 +21,26 @@ from headforcing.kernels.language import interpreting
 from headforcing.tests.benchmarks import command, paper_caches, rehearsal, report, scaling
 from headforcing.tests.benchmarks.case import Case, block_flops, warm_up_blocks
 from headforcing.tests.benchmarks.measure import cache_steps, measure
-from headforcing.tests.benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
+from headforcing.tests.benchmarks.paper_caches import (
+    CacheKernels,
+    FusedAssembly,
+    NaiveLoop,
+    PackedHeads,
+)
 from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING, with_memory
 from own_process import run_tests
 
 TOLERANCE = 1e-5  # of latents, float32: the same sums in another order
-TINY = Case(64, 32, layers=2, dim=256, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=3, vae_dim=0)
+TINY = Case(
+    64,
+    32,
+    layers=2,
+    dim=256,
+    dtype=torch.float32,
+    device=torch.device("cpu"),
+    timed_blocks=3,
+    vae_dim=0,
+)
 BUSY = with_memory(3, 3, 2.0, 1)  # full after a few blocks, then merging after every block
 KERNELS = "triton" if interpreting() else "reference"
 PAPER = {
@@ -35,7 +51,9 @@ PAPER = {
 }
 
 
-def made_by(build, blocks: int = 9, policy=BUSY, roles=TINY.roles) -> tuple[torch.Tensor, list[tuple]]:
+def made_by(
+    build, blocks: int = 9, policy=BUSY, roles=TINY.roles
+) -> tuple[torch.Tensor, list[tuple]]:
     """Latents of a video, and what was decided about frames for episodic memory."""
     cache = build(replace(TINY.shape(policy, blocks), roles=roles), torch.float32)
     made = list(rollout(TINY.model(), cache, TINY.script(blocks), TINY.noise()))
@@ -58,11 +76,15 @@ def test_the_paper_s_implementations_make_the_engine_s_video(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_they_make_it_with_any_roles_memory_and_length(seed):
-    """Layers without heads of some role, memories that never fill, that merge at once or that there are none of."""
+    """Layers without heads of some role, memories that never fill, that merge at once or that there
+    are none of.
+    """
     chosen = random.Random(seed)
     roles = [chosen.choices(["local", "anchor", "memory"], k=2) for _ in range(TINY.layers)]
     novelty = chosen.choice([2.0, 0.9])
-    policy = with_memory(chosen.randrange(2, 6), 3 * chosen.randrange(1, 3), novelty, chosen.randrange(1, 4))
+    policy = with_memory(
+        chosen.randrange(2, 6), 3 * chosen.randrange(1, 3), novelty, chosen.randrange(1, 4)
+    )
     blocks = chosen.randrange(7, 11)
     expected, decided_there = made_by(HeadCache, blocks, policy, roles)
     for name, build in PAPER.items():
@@ -75,16 +97,25 @@ def test_they_make_it_with_any_roles_memory_and_length(seed):
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.skipif(interpreting(), reason="this is the process that it starts")
 def test_the_paper_s_implementations_make_it_with_their_kernels_too(tmp_path: Path):
-    """In Triton's interpreter, in a process of its own, since Triton decides at import whether it interprets."""
+    """In Triton's interpreter, in a process of its own, since Triton decides at import whether it
+    interprets.
+    """
     run_tests(
-        Path(__file__), "-k", "engine_s_video and not (V1 or V2)", TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path)
+        Path(__file__),
+        "-k",
+        "engine_s_video and not (V1 or V2)",
+        TRITON_INTERPRET="1",
+        TRITON_CACHE_DIR=str(tmp_path),
     )
 
 
 def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkeypatch):
     """What packing needs differs from block to block only while contexts grow."""
-    built, upload = [0], paper_caches.upload
-    monkeypatch.setattr(paper_caches, "upload", lambda *given: built.append(built.pop() + 1) or upload(*given))
+    built = [0]
+    upload = paper_caches.upload
+    monkeypatch.setattr(
+        paper_caches, "upload", lambda *given: built.append(built.pop() + 1) or upload(*given)
+    )
     cache = FusedAssembly(TINY.shape(HEAD_FORCING, 24), torch.float32, kernels="reference")
     made = rollout(TINY.model(), cache, TINY.script(24), TINY.noise())
     counts = [built[0] for _ in made]
@@ -96,7 +127,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, str]:
     """The command, as a user calls it: its results and its page."""
     folder = tmp_path_factory.mktemp("benchmark")
     size = ["--size", "64x32", "--layers", "2", "--dim", "256", "--blocks", "3", "--vae-dim", "8"]
-    assert command.main(["--preset", "cpu", "--repeat", "1", "--processor-time", "--out", str(folder), *size]) == 0
+    assert (
+        command.main(
+            ["--preset", "cpu", "--repeat", "1", "--processor-time", "--out", str(folder), *size]
+        )
+        == 0
+    )
     return json.loads((folder / "results.json").read_text()), (folder / "results.md").read_text()
 
 
@@ -119,21 +155,32 @@ def test_every_row_has_a_number_or_a_reason(run):
 
 def test_rows_of_the_same_policy_make_the_same_latents_and_ratios_come_first(run):
     results, page = run
-    compared = {row["row"]: row for row in results["rows"] if row.get("difference_after_10_blocks") is not None}
+    compared = {
+        row["row"]: row
+        for row in results["rows"]
+        if row.get("difference_after_10_blocks") is not None
+    }
     assert set(compared) == {"V1", "V2", "B1"}
     assert all(row["difference_after_10_blocks"] <= TOLERANCE for row in compared.values())
-    assert compared["V1"]["times_block"] == compared["V1"]["fastest_ms"] / compared["B1"]["fastest_ms"]
+    assert (
+        compared["V1"]["times_block"] == compared["V1"]["fastest_ms"] / compared["B1"]["fastest_ms"]
+    )
     assert re.findall(r"^## (.*)", page, re.MULTILINE)[0].startswith("Times as long as B1")
 
 
 def test_operations_of_the_real_model():
-    """Per block of the 1.3B model at 832x480: 58.5 TFLOP in linear layers, 57.8 in self-attention, 2.2 in the other."""
+    """Per block of the 1.3B model at 832x480: 58.5 TFLOP in linear layers, 57.8 in self-attention,
+    2.2 in the other.
+    """
     case = Case(device=torch.device("cpu"))
     shape = case.shape(HEAD_FORCING, 40)
     assert shape.frame_slots == 3096 and case.config == WanConfig()
     last_layer = 0.6e12  # what the clean pass leaves out
     assert block_flops(case.config, shape) == pytest.approx(118.5e12 - last_layer, rel=0.005)
-    assert warm_up_blocks(HEAD_FORCING) == 17 and warm_up_blocks(preset("self_forcing_window_21")) == 10
+    assert (
+        warm_up_blocks(HEAD_FORCING) == 17
+        and warm_up_blocks(preset("self_forcing_window_21")) == 10
+    )
 
 
 def test_a_row_that_fails_says_why():
@@ -141,7 +188,10 @@ def test_a_row_that_fails_says_why():
         raise RuntimeError("no kernel image\nand a long list")
 
     found = measure(TINY, replace(BY_NAME["V1"], cache=broken))
-    assert found["not_available"] == "RuntimeError: no kernel image" and "in broken" in found["traceback"]
+    assert (
+        found["not_available"] == "RuntimeError: no kernel image"
+        and "in broken" in found["traceback"]
+    )
 
 
 def test_scaling_writes_every_table(tmp_path: Path, monkeypatch):
@@ -168,29 +218,42 @@ def recorded(name: str) -> dict:
 def test_the_committed_pages_are_those_of_the_committed_numbers():
     for name in ("cpu/results", "cpu/two_threads/results", "cpu/scaling"):
         assert (FOLDER / f"{name}.md").read_text("utf-8") == report.page(recorded(name))
-    assert report.table(rehearsal.COLUMNS, recorded("rehearsal")["stages"]) in (FOLDER / "README.md").read_text("utf-8")
+    assert report.table(rehearsal.COLUMNS, recorded("rehearsal")["stages"]) in (
+        FOLDER / "README.md"
+    ).read_text("utf-8")
 
 
 def test_the_text_says_what_was_measured():
     """Every figure of the paragraph on the CPU, as rounded from the JSON."""
     text = " ".join((FOLDER / "README.md").read_text("utf-8").split())
-    one, two = ({r["row"]: r for r in recorded(f"cpu/{name}")["rows"]} for name in ("results", "two_threads/results"))
-    alone, together = "times_cache_alone", "times_with_attention"
+    one, two = (
+        {r["row"]: r for r in recorded(f"cpu/{name}")["rows"]}
+        for name in ("results", "two_threads/results")
+    )
+    alone = "times_cache_alone"
+    together = "times_with_attention"
     for sentence in (
-        f"the cache alone took V1 {one['V1'][alone]:.1f} times and V2 {one['V2'][alone]:.1f} times as long as B1",
-        f"Self-attention with its cache took V1 {one['V1'][together]:.2f} times and a window of 21 frames "
-        f"{one['W21'][together]:.2f} times as long",
+        f"the cache alone took V1 {one['V1'][alone]:.1f} times and V2 {one['V2'][alone]:.1f} times "
+        "as long as B1",
+        f"Self-attention with its cache took V1 {one['V1'][together]:.2f} times and a window of 21 "
+        f"frames {one['W21'][together]:.2f} times as long",
         f"V1 took {two['V1'][together]:.2f} times and V2 {two['V2'][together]:.2f} times as long",
     ):
         assert sentence in text
-    assert 1 - one["V1"]["with_attention_ms"] / one["V1"]["fastest_ms"] == pytest.approx(0.9, abs=0.04)  # nine tenths
+    # nine tenths
+    assert 1 - one["V1"]["with_attention_ms"] / one["V1"]["fastest_ms"] == pytest.approx(
+        0.9, abs=0.04
+    )
 
 
 @pytest.mark.alone
 def test_the_persistent_cache_takes_less_than_half_the_time_of_packing():
-    """Per block, with everything a cache does but attention: storing keys and values and the update, too."""
+    """Per block, with everything a cache does but attention: storing keys and values and the
+    update, too.
+    """
     torch.set_num_threads(1)
-    # 96 tokens a frame, as many heads a layer as the real model has; rows take turns, and the fastest block counts
+    # 96 tokens a frame, as many heads a layer as the real model has; rows take turns, and the
+    # fastest block counts
     case = Case(192, 128, layers=2, dtype=torch.float32, device=torch.device("cpu"), vae_dim=0)
     taken: dict[str, list[float]] = {"V2": [], "B1": []}
     with torch.no_grad():

@@ -1,4 +1,6 @@
-"""The script for a day with a GPU, without one: every measurement runs on a tiny model, and what fails is kept."""
+"""The script for a day with a GPU, without one: every measurement runs on a tiny model, and what
+fails is kept.
+"""
 
 import json
 import os
@@ -22,13 +24,23 @@ SCRIPT = Path(command.__file__).with_name("gpu_day.sh")
 DRY = command.PRESETS["dry"]
 GPU = {"environment": {"clock": "CUDA events"}}
 NOT_ON_A_BARE_MACHINE = [
-    "av", "PIL", "diffusers", "einops", "transformers", "matplotlib", "tqdm", "importlib_metadata", "huggingface_hub",
-]  # fmt: skip
+    "av",
+    "PIL",
+    "diffusers",
+    "einops",
+    "transformers",
+    "matplotlib",
+    "tqdm",
+    "importlib_metadata",
+    "huggingface_hub",
+]
 
 
 @pytest.mark.slow
 def test_it_needs_torch_triton_numpy_and_safetensors_alone():
-    """Importing everything, and a row; in a process of its own, where the other packages cannot be imported."""
+    """Importing everything, and a row; in a process of its own, where the other packages cannot be
+    imported.
+    """
     program = f"""
 import sys
 sys.modules.update(dict.fromkeys({NOT_ON_A_BARE_MACHINE}))
@@ -72,18 +84,25 @@ def test_the_script_has_every_part_and_writes_the_results_of_one_with_its_goals(
     (parts,) = re.findall(r"set -- (.+)", SCRIPT.read_text("utf-8"))
     assert {*parts.split()} == command.SECONDS.keys() - {"results", "scaling"}
     assert all(command.SECONDS[part] < 480 for part in parts.split())
-    (halves,) = re.findall(r"In half an hour fit: ([^;]+); then: ([^;]+); then: (.+)\.", SCRIPT.read_text("utf-8"))
+    (halves,) = re.findall(
+        r"In half an hour fit: ([^;]+); then: ([^;]+); then: (.+)\.", SCRIPT.read_text("utf-8")
+    )
     assert " ".join(halves).split() == [*parts.split(), "comfy"]
     for half in halves:
-        assert sum(command.SECONDS.get(part, 480) for part in half.split()) <= 1500  # and tests, and transfers
+        # and tests, and transfers
+        assert sum(command.SECONDS.get(part, 480) for part in half.split()) <= 1500
     environment = {**os.environ, "PYTHON": sys.executable}
     begun = time.monotonic()
-    done = subprocess.run(["bash", SCRIPT, "--dry", tmp_path], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", SCRIPT, "--dry", tmp_path], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0 and "dry run" in done.stdout, done.stdout + done.stderr
     assert time.monotonic() - begun < 300
     assert {path.stem for path in tmp_path.glob("*.json")} == {*parts.split()}
     rest = json.loads((tmp_path / "rest.json").read_text())
-    assert set(rest["tasks"]) == {"length", "fp8"} and rest["tasks"]["length"][1]["what"] == "block 40"
+    assert (
+        set(rest["tasks"]) == {"length", "fp8"} and rest["tasks"]["length"][1]["what"] == "block 40"
+    )
 
 
 def test_a_folder_that_is_no_comfyui_is_named(capsys):
@@ -92,19 +111,27 @@ def test_a_folder_that_is_no_comfyui_is_named(capsys):
 
 
 def test_a_measurement_whose_process_dies_says_so_and_the_others_count(tmp_path: Path, monkeypatch):
-    """This process takes none of the device's memory: the device's facts are measured apart, too."""
+    """This process takes none of the device's memory: the device's facts are measured apart,
+    too.
+    """
     asked = []
 
     def in_a_process(seconds, work, name, *given):
         asked.append(name)
-        return {"not_available": "its process ended with -6"} if name == "V1" else work(name, *given)
+        return (
+            {"not_available": "its process ended with -6"} if name == "V1" else work(name, *given)
+        )
 
     monkeypatch.setattr(command, "apart", in_a_process)
     words = ["more", "--preset", "dry", "--rows", "V1,B1", "--out", str(tmp_path), "--apart"]
     assert command.main(words) == 0
     results = json.loads((tmp_path / "more.json").read_text())
     dead, measured = results["rows"]
-    assert asked == ["", "V1", "B1"] and measured["fps"] > 0 and results["vae"].startswith("the engine's decoder")
+    assert (
+        asked == ["", "V1", "B1"]
+        and measured["fps"] > 0
+        and results["vae"].startswith("the engine's decoder")
+    )
     assert dead["not_available"] in (tmp_path / "more.md").read_text()
     assert command._failed(GPU | {"tasks": {"length": dead}})
 
@@ -113,7 +140,8 @@ def test_what_a_process_returns_and_why_it_returns_nothing():
     assert apart(60, divmod, 7, 3) == (2, 1)
     failed = apart(60, int, "x\ny")
     assert (
-        failed["not_available"].startswith("its process ended with ValueError: ") and "Traceback" in failed["traceback"]
+        failed["not_available"].startswith("its process ended with ValueError: ")
+        and "Traceback" in failed["traceback"]
     )
     assert "ended with -6" in apart(60, os.abort)["not_available"]
     assert "stopped after 2 s" in apart(2, time.sleep, 60)["not_available"]
@@ -124,23 +152,50 @@ def test_goals_are_read_from_results_of_a_gpu_and_compared_with_the_row_of_ours_
     """Neither fused kernels nor a graph of ours count against the paper's plain implementations."""
 
     def told(part, found, clock="CUDA events"):
-        return [line.partition(":")[0] for line in goals.lines(part, found | {"environment": {"clock": clock}})]
+        return [
+            line.partition(":")[0]
+            for line in goals.lines(part, found | {"environment": {"clock": clock}})
+        ]
 
     def rows(**ms):
-        return {"rows": [{"row": row, "block_ms": time, "fps": 12000 / time} for row, time in ms.items()]}
+        return {
+            "rows": [
+                {"row": row, "block_ms": time, "fps": 12000 / time} for row, time in ms.items()
+            ]
+        }
 
     found = rows(V4=300.0, V1=400.0, W21=290.0, B2=250.0, B3=200.0, B4=100.0)
     assert told("rows", found) == ["120 reached", "1.45 reached", "1.2 reached", "1.6 MISSED"]
-    assert told("rows", found, "wall time") == ["dry run 120", "dry run 1.45", "dry run 1.2", "dry run 1.6"]
-    assert told("rows", rows(V1=400.0, B2=250.0)) == ["48 reached", "not measured", "not measured", "1.6 MISSED"]
+    assert told("rows", found, "wall time") == [
+        "dry run 120",
+        "dry run 1.45",
+        "dry run 1.2",
+        "dry run 1.6",
+    ]
+    assert told("rows", rows(V1=400.0, B2=250.0)) == [
+        "48 reached",
+        "not measured",
+        "not measured",
+        "1.6 MISSED",
+    ]
     layers = {"attention: sdpa": {"times_rounding": 1.5}, "attention: x": {"not_available": ""}}
     assert told("check", {"tasks": layers}) == ["1.5 reached"]
     video = {"steady_fps": 40.0, "peak_bytes": 105, "estimated_bytes": 100}
-    tasks = {"sampled and decoded": video, "sampled, decoded and encoded": {"not_available": "no av"}}
+    tasks = {
+        "sampled and decoded": video,
+        "sampled, decoded and encoded": {"not_available": "no av"},
+    }
     tasks["sampled in fp8, decoded by a tiny VAE"] = video | {"steady_fps": 60.0}
-    assert told("video", {"tasks": tasks}) == ["40 reached", "not measured", "60 reached", "1.05 reached"]
+    assert told("video", {"tasks": tasks}) == [
+        "40 reached",
+        "not measured",
+        "60 reached",
+        "1.05 reached",
+    ]
     assert told("first", {"tasks": {"same bits": {"right": False}}}) == ["0 MISSED"]
-    assert told("rest", {"tasks": {"length": [{"fastest_ms": 200.0}, {"fastest_ms": 220.0}]}}) == ["1.1 MISSED"]
+    assert told("rest", {"tasks": {"length": [{"fastest_ms": 200.0}, {"fastest_ms": 220.0}]}}) == [
+        "1.1 MISSED"
+    ]
 
 
 def test_every_row_is_in_one_part_of_the_day():
@@ -157,18 +212,26 @@ def test_the_decoder_beside_float32_and_with_enlarged_images_is_the_same_one(mon
     with decoder.enlarged_images():
         torch.testing.assert_close(decoder.random_decoder(case).decode(latents), expected)
     assert decoder.exactness(replace(case, dtype=torch.bfloat16))["right"]
-    monkeypatch.setattr(decoder.WanVideoDecoder, "decode", lambda self, x: torch.rand(3))  # another one each time
+    # another one each time
+    monkeypatch.setattr(decoder.WanVideoDecoder, "decode", lambda self, x: torch.rand(3))
     wrong = decoder.exactness(case)
     assert not wrong["right"] and command._failed(GPU | {"tasks": {"vae beside float32": wrong}})
 
 
-def test_packed_rows_take_the_fastest_kernel_of_one_call_also_where_dense_calls_are_faster(monkeypatch):
+def test_packed_rows_take_the_fastest_kernel_of_one_call_also_where_dense_calls_are_faster(
+    monkeypatch,
+):
     """The first in the order could be the slowest."""
     times = {"sdpa": 0.5, "torch_varlen": 0.8, "flash_attn": 42.0}
-    timed = lambda names, *_: {name: ms for name, ms in times.items() if name in names}  # noqa: E731
+
+    def timed(names, *_):
+        return {name: ms for name, ms in times.items() if name in names}
+
     monkeypatch.setattr(attention.attention_timing, "fastest", timed)
     backend = attention.LayerAttention
-    monkeypatch.setattr(attention, "load_attention", lambda name, *_: backend(lambda q, k, v, spans: q, name))
+    monkeypatch.setattr(
+        attention, "load_attention", lambda name, *_: backend(lambda q, k, v, spans: q, name)
+    )
     attention.fastest_backend.cache_clear()
     case = replace(DRY, device=torch.device("cuda"))
     try:

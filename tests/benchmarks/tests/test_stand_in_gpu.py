@@ -1,4 +1,6 @@
-"""What can be known of a GPU without one: renders, commands and ComfyUI on a stand-in for it (stand_in_gpu.py)."""
+"""What can be known of a GPU without one: renders, commands and ComfyUI on a stand-in for it
+(stand_in_gpu.py).
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,9 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
 def test_renders_commands_and_the_day_with_a_gpu_run(tmp_path: Path):
-    """In a process of its own, since the stand-in changes PyTorch; with no times of its attention kept."""
+    """In a process of its own, since the stand-in changes PyTorch; with no times of its attention
+    kept.
+    """
     file = Path(__file__).with_name("on_stand_in_gpu.py")
     run_tests(file, "-p", "stand_in_gpu", XDG_CACHE_HOME=str(tmp_path))
 
@@ -30,7 +34,9 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
         wan_t2v(server.model_path("diffusion_models", "hf_tiny.safetensors"))
         wan_vae(server.model_path("vae", "hf_tiny_vae.safetensors"))
         profile = server.model_path("head_profiles", "hf_tiny_2x2.json")
-        profile.write_text(HeadProfile("tiny", 2, 2, (("local", "anchor"), ("memory", "memory"))).to_json())
+        profile.write_text(
+            HeadProfile("tiny", 2, 2, (("local", "anchor"), ("memory", "memory"))).to_json()
+        )
         yield server
 
 
@@ -40,7 +46,9 @@ def test_a_native_model_renders_and_its_vae_decodes_beside_it(gpu: ComfyServer):
     graph = tiny_graph(UNET, vae=["vae", 0], filename_prefix="gpu/native", resume=False)
     result = queued(gpu, graph | {"vae": node("VAELoader", vae_name="hf_tiny_vae.safetensors")})
     assert saved_latents(gpu, result).isfinite().all()
-    assert "weight dtype torch.float16" in gpu.log(), "which ComfyUI takes on a GPU for these weights"
+    assert "weight dtype torch.float16" in gpu.log(), (
+        "which ComfyUI takes on a GPU for these weights"
+    )
     assert "images" in result.outputs["sampler"]
 
 

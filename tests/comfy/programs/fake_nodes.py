@@ -1,4 +1,6 @@
-"""Test-only nodes: text conditioning without the 11 GB encoder, and what tests need to fail or to watch."""
+"""Test-only nodes: text conditioning without the 11 GB encoder, and what tests need to fail or to
+watch.
+"""
 
 import json
 
@@ -16,7 +18,12 @@ def node(*returns, output=False, **inputs):
     """Make a function a node of its name."""
 
     def register(function):
-        members = {"RETURN_TYPES": returns, "FUNCTION": "run", "CATEGORY": "testing", "OUTPUT_NODE": output}
+        members = {
+            "RETURN_TYPES": returns,
+            "FUNCTION": "run",
+            "CATEGORY": "testing",
+            "OUTPUT_NODE": output,
+        }
         members["INPUT_TYPES"] = classmethod(lambda cls: {"required": inputs})
         members["run"] = lambda self, **given: function(**given)
         NODE_CLASS_MAPPINGS[function.__name__] = type(function.__name__, (), members)
@@ -25,7 +32,11 @@ def node(*returns, output=False, **inputs):
     return register
 
 
-@node("CONDITIONING", seed=("INT", {"default": 0}), words=("INT", {"default": 8, "min": 0, "max": 512}))
+@node(
+    "CONDITIONING",
+    seed=("INT", {"default": 0}),
+    words=("INT", {"default": 8, "min": 0, "max": 512}),
+)
 def TestFakeText(seed, words):
     """CONDITIONING as the native umt5 encoder gives it: 512 rows, exactly zero after the words."""
     rows = torch.randn(1, 512, 4096, generator=torch.Generator().manual_seed(seed))
@@ -42,22 +53,33 @@ def TestImageVAE():
 @node("MODEL")
 def TestOtherModel():
     """A MODEL that is not Wan."""
-    model, cpu = torch.nn.Module(), torch.device("cpu")
-    model.diffusion_model, model.device = torch.nn.Linear(2, 2), cpu
+    model = torch.nn.Module()
+    cpu = torch.device("cpu")
+    model.diffusion_model = torch.nn.Linear(2, 2)
+    model.device = cpu
     model.latent_format = comfy.latent_formats.SD15()
     return (comfy.model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu),)
 
 
-@node("MODEL", model=("MODEL",), kind=("STRING", {"default": "apply_model"}), factor=("FLOAT", {"default": 1.05}))
+@node(
+    "MODEL",
+    model=("MODEL",),
+    kind=("STRING", {"default": "apply_model"}),
+    factor=("FLOAT", {"default": 1.05}),
+)
 def TestModelPatch(model, kind, factor):
-    """What packs put on a MODEL: a wrapper of that type, or what the kind names; it scales what it gets."""
+    """What packs put on a MODEL: a wrapper of that type, or what the kind names; it scales what it
+    gets.
+    """
 
     def wrapper(executor, *args, **kwargs):
         return executor(*args, **kwargs) * factor
 
     model = model.clone()
     if kind == "model_function_wrapper":
-        model.set_model_unet_function_wrapper(lambda call, of: call(of["input"], of["timestep"], **of["c"]) * factor)
+        model.set_model_unet_function_wrapper(
+            lambda call, of: call(of["input"], of["timestep"], **of["c"]) * factor
+        )
     elif kind == "optimized_attention_override":
         options = model.model_options["transformer_options"]
         options[kind] = lambda attention, *args, **kwargs: attention(*args, **kwargs) * factor
@@ -65,7 +87,9 @@ def TestModelPatch(model, kind, factor):
         model.set_model_sampler_post_cfg_function(lambda given: given["denoised"] * factor)
     elif kind == "unreadable":
         state = (_ for _ in range(3))
-        model.set_model_sampler_post_cfg_function(lambda given: given["denoised"] * (factor if state else 1))
+        model.set_model_sampler_post_cfg_function(
+            lambda given: given["denoised"] * (factor if state else 1)
+        )
     elif kind == "unknown":
         model.model_options["of_another_pack"] = factor
     else:
@@ -82,11 +106,14 @@ def TestPartOfPrompt(conditioning, part):
     return ([[tensor, {**entry, part: 0.5}]],)
 
 
-SEEN, GET_PREVIEWER = [], latent_preview.get_previewer
+SEEN = []
+GET_PREVIEWER = latent_preview.get_previewer
 
 
 class PreviewSpy:
-    """Takes all frames and gives no picture, as VideoHelperSuite's does; it notes how many frames it got."""
+    """Takes all frames and gives no picture, as VideoHelperSuite's does; it notes how many frames
+    it got.
+    """
 
     def decode_latent_to_preview_image(self, preview_format, x0):
         SEEN.append(x0.shape[2])

@@ -1,4 +1,6 @@
-"""ComfyUI, the pack and tiny models for the probes of test_nodes_parity.py, and where they note what they find."""
+"""ComfyUI, the pack and tiny models for the probes of test_nodes_parity.py, and where they note
+what they find.
+"""
 
 from inside_comfy import load_pack
 
@@ -14,24 +16,35 @@ import weakref
 
 import torch
 
-folder, repo, only_smoke, results = sys.argv[1], sys.argv[2], sys.argv[3:] == ["smoke"], {}
+folder = sys.argv[1]
+repo = sys.argv[2]
+only_smoke = sys.argv[3:] == ["smoke"]
+results = {}
 before = set(sys.modules)
 pack = load_pack()
-imported_by_pack = sorted({name.split(".")[0] for name in set(sys.modules) - before - {pack.__name__}})
+imported_by_pack = sorted(
+    {name.split(".")[0] for name in set(sys.modules) - before - {pack.__name__}}
+)
 
 
 def module(name):
     return importlib.import_module(name, pack.__name__)
 
 
-bridge, toy = module(".nodes.host.model.bridge"), module(".nodes.host.model.native_model")
-loaded_model, render_video = module(".nodes.host.model.loaded_model"), module(".nodes.host.model.render")
+bridge = module(".nodes.host.model.bridge")
+toy = module(".nodes.host.model.native_model")
+loaded_model = module(".nodes.host.model.loaded_model")
+render_video = module(".nodes.host.model.render")
 CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.auto head_profiles.profile
 head_profiles.profiler head_profiles.shares model.attention model.wan render.request render.render render.request
 render.live_story render.options render.resources rollout.loop rollout.schedule timeline.timeline
 video.codec video.stream video.tiny_decoder video.writer weights.checkpoint""".split()
-core = types.SimpleNamespace(**{name.rpartition(".")[2]: module(f".headforcing_core.{name}") for name in CORE})
-TINY, LORA, VAE = f"{folder}/tiny.safetensors", f"{folder}/lora.safetensors", f"{folder}/vae.safetensors"
+core = types.SimpleNamespace(
+    **{name.rpartition(".")[2]: module(f".headforcing_core.{name}") for name in CORE}
+)
+TINY = f"{folder}/tiny.safetensors"
+LORA = f"{folder}/lora.safetensors"
+VAE = f"{folder}/vae.safetensors"
 PROFILE = core.profile.HeadProfile("tiny", 2, 2, (("local", "anchor"), ("memory", "memory")))
 EMBEDS = [torch.randn(512, 4096, generator=torch.Generator().manual_seed(i)) for i in range(2)]
 for i, rows in enumerate(EMBEDS):
@@ -55,10 +68,19 @@ def core_model():
 
 def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="one | two", seed=7):
     # three memory entries, a candidate after every block: entries are merged within ten blocks
-    memory = {"episodic_frames": 3, "recent_frames": 3, "novelty_threshold": 1.0, "update_interval": 1}
+    memory = {
+        "episodic_frames": 3,
+        "recent_frames": 3,
+        "novelty_threshold": 1.0,
+        "update_interval": 1,
+    }
     size = {"width": 80, "height": 48, "seconds": seconds}
-    options = core.options.RenderOptions(method=method, seed=seed, profile=PROFILE, **size, **memory)
-    return options.plan(loaded_model.wan_config(model), core.timeline.parse_timeline(text, seconds), start_frames)
+    options = core.options.RenderOptions(
+        method=method, seed=seed, profile=PROFILE, **size, **memory
+    )
+    return options.plan(
+        loaded_model.wan_config(model), core.timeline.parse_timeline(text, seconds), start_frames
+    )
 
 
 def embeds_of(timeline):
@@ -67,7 +89,8 @@ def embeds_of(timeline):
 
 class Watcher(core.render.Listener):
     def __init__(self, on_step=lambda *_: None):
-        self.step, self.growing = on_step, None
+        self.step = on_step
+        self.growing = None
 
     def stopped(self):
         pass
@@ -81,7 +104,9 @@ def host_render(model, options, timeline, story=None, **request):
 @torch.inference_mode()
 def sampled(model, plan, video=0, start=None, on_step=lambda *_: None, story=None):
     start = None if start is None else core.request.StartLatents(start[None])
-    render = host_render(model, core.options.RenderOptions(seed=7), plan.timeline, story=story, start=start)
+    render = host_render(
+        model, core.options.RenderOptions(seed=7), plan.timeline, story=story, start=start
+    )
     return render_video.sample(render, plan, video, Watcher(on_step))
 
 
@@ -96,7 +121,8 @@ def own(plan, start=None):
     inner = native().model
     start = None if start is None else scaled(inner.process_latent_in, start)
     start = None if start is None else core.request.StartLatents(start[None])
-    options, embeds = core.options.RenderOptions(), embeds_of(plan.timeline)
+    options = core.options.RenderOptions()
+    embeds = embeds_of(plan.timeline)
     request = core.request.RenderRequest(plan.config, options, plan.timeline, embeds, start=start)
     blocks = list(core.render.make_blocks(request.job(plan), core_model()))
     latents = scaled(inner.process_latent_out, torch.cat([block.latents for block in blocks]))
@@ -114,11 +140,13 @@ def apart(a, b):
 
 
 def check_nothing_is_left(run, collected=False):
-    """No cache and no buffer of one may outlive `run`: 2.5 GB at real size do not wait for the garbage collector.
+    """No cache and no buffer of one may outlive `run`: 2.5 GB at real size do not wait for the
+    garbage collector.
 
     `collected`: they may wait for it, as where an error's traceback holds them.
     """
-    made, kind = [], core.head_cache.HeadCache
+    made = []
+    kind = core.head_cache.HeadCache
     build = kind.__init__
 
     def noted(self, *args, **kwargs):

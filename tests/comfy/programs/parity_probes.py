@@ -1,4 +1,6 @@
-"""All probes of test_nodes_parity.py, in one process; prints the error of each as JSON, null where all is well."""
+"""All probes of test_nodes_parity.py, in one process; prints the error of each as JSON, null where
+all is well.
+"""
 
 import importlib
 import json

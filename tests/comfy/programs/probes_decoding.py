@@ -1,4 +1,6 @@
-"""Decoding and encoding beside ComfyUI's own VAEs, and videos that begin with an image beside its own sampler."""
+"""Decoding and encoding beside ComfyUI's own VAEs, and videos that begin with an image beside its
+own sampler.
+"""
 
 import importlib
 from contextlib import contextmanager
@@ -38,7 +40,9 @@ def tiny_decoder():
     """The weights of a TAEHV for drafts, whose values neither vanish nor explode."""
     torch.manual_seed(0)
     weights = comfy.taesd.taehv.TAEHV(16).state_dict()
-    return {name: torch.randn_like(value) * value[0].numel() ** -0.5 for name, value in weights.items()}
+    return {
+        name: torch.randn_like(value) * value[0].numel() ** -0.5 for name, value in weights.items()
+    }
 
 
 def whole(vae, latents):
@@ -48,7 +52,9 @@ def whole(vae, latents):
 
 def decoded(streaming, latents, size=3):
     chunks = core.stream.Chunks()
-    pictures = [streaming.decode(chunk) for block in latents.split(size) for chunk in chunks.add(block)]
+    pictures = [
+        streaming.decode(chunk) for block in latents.split(size) for chunk in chunks.add(block)
+    ]
     return torch.cat(pictures + [streaming.decode(chunk) for chunk in chunks.rest()])
 
 
@@ -57,7 +63,9 @@ def kind_of(decoder):
 
 
 def check_decoder_of_dynamic_vram(vae, latents):
-    """Layers that cast weights of the file's dtype when they run: ComfyUI's where it is low on VRAM, else copies."""
+    """Layers that cast weights of the file's dtype when they run: ComfyUI's where it is low on
+    VRAM, else copies.
+    """
     for part in vae.first_stage_model.modules():
         if hasattr(part, "comfy_cast_weights"):
             part.comfy_cast_weights = True
@@ -67,12 +75,17 @@ def check_decoder_of_dynamic_vram(vae, latents):
     vae.patcher.is_dynamic = lambda: True
     own = vae_decoding.codec_of(vae).decoder(())
     assert kind_of(own) == "WanVideoDecoder"
-    assert apart(decoded(own, latents), decoded(vae_decoding.WanStreamingDecoder(vae), latents)) < 1e-4
+    assert (
+        apart(decoded(own, latents), decoded(vae_decoding.WanStreamingDecoder(vae), latents)) < 1e-4
+    )
 
 
 def check_current_devices(vae, latents):
     """ComfyUI's networks run where the VAE's device is the current one."""
-    inside, seen, net, current = [], [], vae.first_stage_model, vae_decoding._current
+    inside = []
+    seen = []
+    net = vae.first_stage_model
+    current = vae_decoding._current
 
     @contextmanager
     def here(device):
@@ -94,10 +107,13 @@ def check_current_devices(vae, latents):
 def streaming_decode_equals_decoding_at_once():
     vae = wan_vae()
     own = vae_decoding.load_decoder(vae, (4, 6))
-    exact, overlap = vae_decoding.WanStreamingDecoder(vae), vae_decoding.OverlapDecoder(vae)
+    exact = vae_decoding.WanStreamingDecoder(vae)
+    overlap = vae_decoding.OverlapDecoder(vae)
     assert kind_of(own) == "WanVideoDecoder"
     with patch.object(vae.patcher, "patches", {"decoder.conv1.weight": []}):
-        assert kind_of(vae_decoding.load_decoder(vae, (4, 6))) == "WanStreamingDecoder", "a changed VAE is ComfyUI's"
+        assert kind_of(vae_decoding.load_decoder(vae, (4, 6))) == "WanStreamingDecoder", (
+            "a changed VAE is ComfyUI's"
+        )
     hook = vae.first_stage_model.decoder.middle[1].register_forward_hook(lambda *_: None)
     assert kind_of(vae_decoding.load_decoder(vae, (4, 6))) == "WanStreamingDecoder"
     hook.remove()
@@ -107,11 +123,17 @@ def streaming_decode_equals_decoding_at_once():
         for size in (1, 3):
             for decoder in (exact, own):
                 decoder.reset()  # one decoder makes one video after another
-                assert apart(decoded(decoder, latents, size), at_once) < 1e-4, (frames, size, kind_of(decoder))
+                assert apart(decoded(decoder, latents, size), at_once) < 1e-4, (
+                    frames,
+                    size,
+                    kind_of(decoder),
+                )
     joined = decoded(overlap, latents)
     later = (joined[9:-4] - at_once[13:]).abs().mean(), (joined[13:] - at_once[9:-4]).abs().mean()
     assert len(joined) == 37 and float(at_once.std()) > 0.01
-    assert (joined - at_once).abs().mean() < 0.5 * min(map(float, later)), "every picture in its place"
+    assert (joined - at_once).abs().mean() < 0.5 * min(map(float, later)), (
+        "every picture in its place"
+    )
     check_decoder_of_dynamic_vram(vae, latents)
     check_current_devices(vae, latents)
 
@@ -119,7 +141,8 @@ def streaming_decode_equals_decoding_at_once():
 @probe
 def the_vae_of_the_command_line_decodes_as_comfyuis_own():
     """The same file and the same normalised latents, un-normalised by ComfyUI's own constants."""
-    vae, latents = wan_vae(), 0.3 * torch.randn(10, 16, 3, 5, generator=torch.Generator().manual_seed(0))
+    vae = wan_vae()
+    latents = 0.3 * torch.randn(10, 16, 3, 5, generator=torch.Generator().manual_seed(0))
     decoder = core.codec.load_codec(Path(VAE), "cpu", torch.float32, encodes=False).decoder()
     ours = torch.cat([decoder.decode(chunk) for chunk in latents.split([1, 2, 3, 3, 1])])
     theirs = whole(vae, scaled(comfy.latent_formats.Wan21().process_out, latents))
@@ -129,13 +152,17 @@ def the_vae_of_the_command_line_decodes_as_comfyuis_own():
 @probe
 @torch.inference_mode()
 def comfyuis_tiny_decoder_for_drafts_streams_exactly():
-    weights, latents = tiny_decoder(), torch.randn(10, 16, 4, 6)
+    weights = tiny_decoder()
+    latents = torch.randn(10, 16, 4, 6)
     vae = comfy.sd.VAE(sd=weights)
-    draft, at_once = vae_decoding.load_decoder(vae, (4, 6)), whole(vae, latents)
-    exact, spread = apart(decoded(draft, latents), at_once), float(at_once.std())
+    draft = vae_decoding.load_decoder(vae, (4, 6))
+    at_once = whole(vae, latents)
+    exact = apart(decoded(draft, latents), at_once)
+    spread = float(at_once.std())
     tiny = core.tiny_decoder.TinyDecoder()
     tiny.load_state_dict({name: t for name, t in weights.items() if name.startswith("decoder.")})
-    tiny = core.tiny_decoder.TinyVideoDecoder(tiny.prepare(), "taew2_1")  # as it is, like ComfyUI here
+    # as it is, like ComfyUI here
+    tiny = core.tiny_decoder.TinyVideoDecoder(tiny.prepare(), "taew2_1")
     assert kind_of(draft) == "OverlapDecoder" and spread > 1e-3
     assert exact < 3e-4 * spread, "the whole network in float32, fed in other portions"
     ours = apart(decoded(tiny, latents), at_once.clamp(0, 1))
@@ -145,8 +172,11 @@ def comfyuis_tiny_decoder_for_drafts_streams_exactly():
 @probe
 @torch.inference_mode()
 def rollouts_are_encoded_and_decoded_as_comfyui_would():
-    """What encodes a picture between rollouts and decodes them, beside ComfyUI's own encode and decode."""
-    inner, vaes = native().model, {"wan": wan_vae(), "draft": comfy.sd.VAE(sd=tiny_decoder()), "toy": toy.ToyVAE()}
+    """What encodes a picture between rollouts and decodes them, beside ComfyUI's own encode and
+    decode.
+    """
+    inner = native().model
+    vaes = {"wan": wan_vae(), "draft": comfy.sd.VAE(sd=tiny_decoder()), "toy": toy.ToyVAE()}
     assert len({vae_decoding.codec_of(vae).fingerprint() for vae in vaes.values()}) == 3
     latents = torch.randn(12, 16, 4, 6, generator=torch.Generator().manual_seed(1))
     for name, vae in vaes.items():
@@ -154,30 +184,58 @@ def rollouts_are_encoded_and_decoded_as_comfyui_would():
         ended = whole(vae, latents[:7])
         first = vae.encode(ended[24:25])[0].transpose(0, 1)
         expected = torch.cat([ended[:24], whole(vae, torch.cat([first, latents[7:]]))])
-        codec, of_model = vae_decoding.codec_of(vae), render_video.ModelCodec.of(inner, vae)
-        frame = scaled(inner.process_latent_out, of_model.reencode(scaled(inner.process_latent_in, latents[:7])))
+        codec = vae_decoding.codec_of(vae)
+        of_model = render_video.ModelCodec.of(inner, vae)
+        frame = scaled(
+            inner.process_latent_out,
+            of_model.reencode(scaled(inner.process_latent_in, latents[:7])),
+        )
         assert apart(decoded(codec.decoder([6]), latents), expected) < 1e-3, name
         assert apart(decoded(codec.decoder(), latents), expected) > 1e-3, name
-        assert apart(frame, first) < 1e-3 and min(float(first.std()), float(expected.std())) > 0.01, name
+        assert (
+            apart(frame, first) < 1e-3 and min(float(first.std()), float(expected.std())) > 0.01
+        ), name
 
 
 @probe
 @torch.inference_mode()
 def a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sampler():
-    """The node ARVideoI2V and the sampler ar_video beside our start image and the plain loop, on the same noise."""
-    node, model, vae = importlib.import_module("comfy_extras.nodes_ar_video").ARVideoI2V, native(), wan_vae()
-    image, seed = torch.rand(1, 70, 131, 3, generator=torch.Generator().manual_seed(2)), 5
+    """The node ARVideoI2V and the sampler ar_video beside our start image and the plain loop, on
+    the same noise.
+    """
+    node = importlib.import_module("comfy_extras.nodes_ar_video").ARVideoI2V
+    model = native()
+    vae = wan_vae()
+    image = torch.rand(1, 70, 131, 3, generator=torch.Generator().manual_seed(2))
+    seed = 5
     patched, empty = node.execute(model, vae, image, 80, 48, 17, 1).result
     first = patched.model_options["transformer_options"]["ar_config"]["initial_latent"]
     options = core.options.RenderOptions(
-        method="self_forcing", width=80, height=48, seconds=1.0, seed=seed, model_family="causal_forcing_framewise"
+        method="self_forcing",
+        width=80,
+        height=48,
+        seconds=1.0,
+        seed=seed,
+        model_family="causal_forcing_framewise",
     )
-    start = vae_decoding.start_of(options, {"start_frames": None, "start_image": image, "start_video": None}, vae)
+    start = vae_decoding.start_of(
+        options, {"start_frames": None, "start_image": image, "start_video": None}, vae
+    )
     noise = torch.randn(1, 16, 5, 6, 10, generator=torch.Generator().manual_seed(3))
-    sigmas, text = torch.tensor([*options.schedule.sigmas, 0.0]), [[EMBEDS[0][None], {"pooled_output": None}]]
+    sigmas = torch.tensor([*options.schedule.sigmas, 0.0])
+    text = [[EMBEDS[0][None], {"pooled_output": None}]]
     sampler = comfy.samplers.ksampler("ar_video", {"num_frame_per_block": 1})
     theirs = comfy.sample.sample_custom(
-        patched, noise, 1.0, sampler, sigmas, text, text, empty["samples"], disable_pbar=True, seed=seed
+        patched,
+        noise,
+        1.0,
+        sampler,
+        sigmas,
+        text,
+        text,
+        empty["samples"],
+        disable_pbar=True,
+        seed=seed,
     )
 
     class NativeNoise:
@@ -191,10 +249,12 @@ def a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sa
         def ahead(self, block, _):
             pass
 
-    config, timeline = loaded_model.wan_config(model), core.timeline.parse_timeline("one", 1.0)
+    config = loaded_model.wan_config(model)
+    timeline = core.timeline.parse_timeline("one", 1.0)
     plan = options.plan(config, timeline, start.latents.shape[1])
     given = model.model.process_latent_in(start.latents.transpose(1, 2))[0].transpose(0, 1)
-    cache, script = plan.make_cache(torch.float32, "cpu"), plan.script(embeds_of(timeline))
+    cache = plan.make_cache(torch.float32, "cpu")
+    script = plan.script(embeds_of(timeline))
     blocks = core.loop.rollout(core_model(), cache, script, NativeNoise(), given.split(1))
     ours = scaled(model.model.process_latent_out, torch.cat([block.latents for block in blocks]))
     assert apart(first.transpose(1, 2), start.latents) == 0 and len(ours) == 5

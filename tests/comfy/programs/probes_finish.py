@@ -1,4 +1,6 @@
-"""Finish Video in chunks of several lengths and from frames on, beside ComfyUI's own nodes on the whole clip."""
+"""Finish Video in chunks of several lengths and from frames on, beside ComfyUI's own nodes on the
+whole clip.
+"""
 
 import importlib
 import weakref
@@ -17,14 +19,17 @@ def bytes_of(result):
 @probe
 @torch.inference_mode()
 def a_video_is_finished_in_chunks_without_seams_that_hold_a_few_frames_at_once():
-    node, Footage = module(".nodes.finish_video"), module(".headforcing_core.video.section").Footage
+    node = module(".nodes.finish_video")
+    Footage = module(".headforcing_core.video.section").Footage
     loaders = {"upscale_model.UpscaleModelLoader": "upscale_models"}
     loaders["frame_interpolation.FrameInterpolationModelLoader"] = "frame_interpolation"
     loaded = []
     for name, kind in loaders.items():
         folder_paths.add_model_folder_path(kind, folder)
         file, _, loader = name.partition(".")
-        made = getattr(importlib.import_module(f"comfy_extras.nodes_{file}"), loader).execute(f"{kind}.safetensors")
+        made = getattr(importlib.import_module(f"comfy_extras.nodes_{file}"), loader).execute(
+            f"{kind}.safetensors"
+        )
         loaded.append(made.args[0])
     upscale, interpolation = loaded
     images = torch.rand(11, 48, 80, 3, generator=torch.Generator().manual_seed(0))
@@ -35,7 +40,8 @@ def a_video_is_finished_in_chunks_without_seams_that_hold_a_few_frames_at_once()
         with patch.object(node, "MOST_AT_ONCE", most):
             return torch.cat(list(models.finish(footage, first)))
 
-    both, enlarged = node._Models(upscale, interpolation, 3), node._Models(upscale, None, 1)
+    both = node._Models(upscale, interpolation, 3)
+    enlarged = node._Models(upscale, None, 1)
     added = node._Models(None, interpolation, 2)
     more = importlib.import_module("comfy_extras.nodes_frame_interpolation").FrameInterpolate
     larger = importlib.import_module("comfy_extras.nodes_upscale_model").ImageUpscaleWithModel

@@ -1,4 +1,6 @@
-"""The pack inside ComfyUI: how it is imported, the models and attention that it takes as they are, whom it answers."""
+"""The pack inside ComfyUI: how it is imported, the models and attention that it takes as they are,
+whom it answers.
+"""
 
 import importlib
 import sys
@@ -40,19 +42,22 @@ def importing_the_pack_pulls_in_nothing_heavy_and_comfys_own_modules_keep_their_
 
 @probe
 def a_model_is_loaded_once_more_for_another_gpu_and_the_sampler_works_behind_the_node_that_splits_guidance():
-    """Select Model Device and MultiGPU CFG Split load the MODEL from what the loader left on it; two names of the CPU
-    stand in for two GPUs."""
+    """Select Model Device and MultiGPU CFG Split load the MODEL from what the loader left on it;
+    two names of the CPU stand in for two GPUs."""
     node = importlib.import_module("comfy_extras.nodes_multigpu").MultiGPUCFGSplitNode
     multigpu = importlib.import_module("comfy.multigpu")
     tiny = toy.reloadable(module(".nodes.load_model").load_model, TINY, "auto", None)
     (demo, *_) = module(".nodes.load_demo").LoadDemoModel.execute().result
     for model in (tiny, demo):
         copy = model.clone().deepclone_multigpu(new_load_device=torch.device("cpu"))
-        weights, others = (dict(each.model.diffusion_model.named_parameters()) for each in (model, copy))
+        weights, others = (
+            dict(each.model.diffusion_model.named_parameters()) for each in (model, copy)
+        )
         assert callable(copy.cached_patcher_init[0])
         assert loaded_model.fingerprint(model) == loaded_model.fingerprint(copy)
         assert not any(weights[name] is others[name] for name in weights)
-    plan, devices = make_plan(tiny, 3.0), [tiny.load_device, torch.device("cpu", 0)]
+    plan = make_plan(tiny, 3.0)
+    devices = [tiny.load_device, torch.device("cpu", 0)]
     with (
         patch.object(mm, "get_all_torch_devices", lambda *_, **__: list(devices)),
         patch.object(mm, "set_torch_device", lambda device: None),
@@ -60,17 +65,22 @@ def a_model_is_loaded_once_more_for_another_gpu_and_the_sampler_works_behind_the
     ):
         (split,) = node.execute(tiny, 2).result
         found = hosted(split, plan)
-    assert len(split.get_additional_models_with_key("multigpu")) == 1, "the MODEL keeps its copy for another GPU"
+    assert len(split.get_additional_models_with_key("multigpu")) == 1, (
+        "the MODEL keeps its copy for another GPU"
+    )
     pool.assert_not_called()  # and a render has none, nor loads anything there
     assert apart(found, hosted(native(), plan)) == 0
 
 
 @probe
 def fused_kernels_on_the_native_model_leave_alone_what_comfyui_casts():
-    """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, on norms whose cast changes nothing
-    (as under dynamic VRAM), and on norms that it changes."""
-    operation, model, called = module(".kernels.dispatch").Operation, native(), set()
-    plan, parts = make_plan(model, 3.0), list(model.model.diffusion_model.modules())
+    """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, on norms whose
+    cast changes nothing (as under dynamic VRAM), and on norms that it changes."""
+    operation = module(".kernels.dispatch").Operation
+    model = native()
+    called = set()
+    plan = make_plan(model, 3.0)
+    parts = list(model.model.diffusion_model.modules())
     norms = [part for part in parts if isinstance(part, (torch.nn.LayerNorm, torch.nn.RMSNorm))]
     norms = [part for part in norms if part.weight is not None]
     castable = [part for part in parts if hasattr(part, "comfy_cast_weights")]
@@ -89,7 +99,10 @@ def fused_kernels_on_the_native_model_leave_alone_what_comfyui_casts():
         return set(called)
 
     fused = {("norm_modulate", False)}
-    with patch.object(operation, "usable", lambda *_: True), patch.object(operation, "kernel", kernel):
+    with (
+        patch.object(operation, "usable", lambda *_: True),
+        patch.object(operation, "kernel", kernel),
+    ):
         assert kernels_used() == fused | {("write_block", False)}
         for part in castable:
             part.comfy_cast_weights = True
@@ -98,13 +111,15 @@ def fused_kernels_on_the_native_model_leave_alone_what_comfyui_casts():
         assert kernels_used() == fused | {("write_block", False)}
         for part in castable:
             part.weight_function = [lambda weight: weight]
-        assert kernels_used() == fused | {("write_block", True)}  # those with weights are ComfyUI's own layers'
+        # those with weights are ComfyUI's own layers'
+        assert kernels_used() == fused | {("write_block", True)}
 
 
 @probe
 def comfyuis_fp8_storage_and_products_work_and_are_told_apart():
     """ComfyUI's fp8 products, which it computes on a CPU when told that the device has them."""
-    fp8, model = {"dtype": torch.float8_e4m3fn}, native()
+    fp8 = {"dtype": torch.float8_e4m3fn}
+    model = native()
     stored = comfy.sd.load_diffusion_model(TINY, model_options=fp8)
     with patch.object(mm, "SUPPORT_FP8_OPS", True):
         fast = comfy.sd.load_diffusion_model(TINY, model_options=fp8 | {"fp8_optimizations": True})
@@ -121,17 +136,22 @@ def comfyuis_fp8_storage_and_products_work_and_are_told_apart():
 
 @probe
 def attention_goes_through_what_nodes_put_in_its_place():
-    model, calls = native(), []
+    model = native()
+    calls = []
     plan = make_plan(model, 1.5)
     plain = hosted(model, plan)
 
     def replaced(function):
         patched = model.clone()
-        patched.model_options.setdefault("transformer_options", {})["optimized_attention_override"] = function
+        patched.model_options.setdefault("transformer_options", {})[
+            "optimized_attention_override"
+        ] = function
         return hosted(patched, plan)
 
     def watching(function, q, k, v, *args, **kwargs):
-        calls.append(len(q) == 1 and q.shape[1] == k.shape[1] == (args[0] if args else kwargs["heads"]))
+        calls.append(
+            len(q) == 1 and q.shape[1] == k.shape[1] == (args[0] if args else kwargs["heads"])
+        )
         return function(q, k, v, *args, **kwargs)
 
     assert apart(plain, replaced(watching)) == 0 and len(calls) > 25 and all(calls)
@@ -140,10 +160,19 @@ def attention_goes_through_what_nodes_put_in_its_place():
 
 @probe
 def attention_is_what_was_fastest_unless_somebody_has_chosen_and_comfyuis_on_a_cpu():
-    """What is handed to the cache: ComfyUI's kernels, PyTorch's unless another was chosen at the start."""
-    arguments = [torch.randn(3, n, 16, generator=torch.Generator().manual_seed(n)) for n in (5, 9, 9)]
-    attention, kernels = bridge.HostAttention({}), bridge.comfy.ldm.modules.attention
-    sizes = torch.float32, "cpu", types.SimpleNamespace(head_dim=16, layer_sizes="the sizes of the render")
+    """What is handed to the cache: ComfyUI's kernels, PyTorch's unless another was chosen at the
+    start.
+    """
+    arguments = [
+        torch.randn(3, n, 16, generator=torch.Generator().manual_seed(n)) for n in (5, 9, 9)
+    ]
+    attention = bridge.HostAttention({})
+    kernels = bridge.comfy.ldm.modules.attention
+    sizes = (
+        torch.float32,
+        "cpu",
+        types.SimpleNamespace(head_dim=16, layer_sizes="the sizes of the render"),
+    )
     expected = torch.nn.functional.scaled_dot_product_attention(*(x[None] for x in arguments))[0]
     assert torch.equal(attention(*arguments), expected) and attention.or_better(*sizes) is attention
     with (
@@ -157,44 +186,62 @@ def attention_is_what_was_fastest_unless_somebody_has_chosen_and_comfyuis_on_a_c
         assert attention.or_better(*sizes) is timed
         overridden = bridge.HostAttention({"optimized_attention_override": print})
         assert overridden.or_better(*sizes) is overridden
-    assert choose.call_args[0][-2:] == (16, "the sizes of the render"), "else the first that works, not the fastest"
+    assert choose.call_args[0][-2:] == (16, "the sizes of the render"), (
+        "else the first that works, not the fastest"
+    )
 
 
 @smoke
 def a_fingerprint_names_weights_and_loras():
-    model, lora = native(), comfy.utils.load_torch_file(LORA)
+    model = native()
+    lora = comfy.utils.load_torch_file(LORA)
     other = {name: tensor.flip(0) if tensor.ndim else tensor for name, tensor in lora.items()}
 
     def patched(weights, strength):
         return comfy.sd.load_lora_for_models(model, None, weights, strength, 0)[0]
 
-    other_weights, with_lora = native(), patched(lora, 1.0)
+    other_weights = native()
+    with_lora = patched(lora, 1.0)
     with torch.no_grad():
         other_weights.model.diffusion_model.blocks[1].ffn[2].weight[0, 0] += 1
     plain, named = (loaded_model.fingerprint(each) for each in (model, with_lora))
     assert plain == loaded_model.fingerprint(native()) == loaded_model.fingerprint(model.clone())
     mm.load_models_gpu([with_lora])  # merges the LoRA into the weights
     assert with_lora.backup, "the LoRA was not merged, so loading proves nothing"
-    assert named == loaded_model.fingerprint(patched(dict(lora), 1.0)) == loaded_model.fingerprint(with_lora)
+    assert (
+        named
+        == loaded_model.fingerprint(patched(dict(lora), 1.0))
+        == loaded_model.fingerprint(with_lora)
+    )
     others = (patched(lora, 0.5), patched(other, 1.0), other_weights)
     assert len({plain, named, *map(loaded_model.fingerprint, others)}) == 5
 
 
-HOME, ANYWHERE, HERE = "127.0.0.1", "0.0.0.0", {"Host": "127.0.0.1:8188"}
-MINE, EVIL = ({"Host": name, "Origin": f"https://{name}"} for name in ("my.example", "evil.example"))
+HOME = "127.0.0.1"
+ANYWHERE = "0.0.0.0"
+HERE = {"Host": "127.0.0.1:8188"}
+MINE, EVIL = (
+    {"Host": name, "Origin": f"https://{name}"} for name in ("my.example", "evil.example")
+)
 
 
 @probe
 def requests_are_told_apart_by_site_and_name_however_comfyui_was_started():
     pages = module(".nodes.host.browser.pages")
-    # where ComfyUI listens, its --enable-cors-header, a request's headers, and whether it is answered
+    # where ComfyUI listens, its --enable-cors-header, a request's headers, and whether it is
+    # answered
     for listen, cors, headers, expected in (
         # a server that answers pages of every site: ComfyUI then checks no origin itself
         (HOME, "*", HERE | {"Origin": "http://example.com"}, False),
         (HOME, "*", HERE | {"Origin": "null"}, False),
         (HOME, "*", HERE | {"Origin": "http://["}, False),
         (HOME, "*", HERE | {"Origin": "http://127.0.0.1:1"}, False),
-        (HOME, "*", HERE | {"Origin": "http://127.0.0.1:8188", "Sec-Fetch-Site": "same-site"}, False),
+        (
+            HOME,
+            "*",
+            HERE | {"Origin": "http://127.0.0.1:8188", "Sec-Fetch-Site": "same-site"},
+            False,
+        ),
         (HOME, "*", HERE | {"Origin": "http://127.0.0.1:8188"}, True),
         # a server in a network answers to its domain
         (ANYWHERE, None, EVIL, True),
@@ -202,4 +249,8 @@ def requests_are_told_apart_by_site_and_name_however_comfyui_was_started():
         (HOME, "https://my.example", EVIL, False),
     ):
         with patch.multiple(pages.args, listen=listen, enable_cors_header=cors):
-            assert pages.from_here(types.SimpleNamespace(headers=headers)) == expected, (listen, cors, headers)
+            assert pages.from_here(types.SimpleNamespace(headers=headers)) == expected, (
+                listen,
+                cors,
+                headers,
+            )

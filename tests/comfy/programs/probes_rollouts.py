@@ -1,4 +1,6 @@
-"""Renders on a native MODEL: the numbers of the core, the memory of the estimate, and nothing left behind."""
+"""Renders on a native MODEL: the numbers of the core, the memory of the estimate, and nothing left
+behind.
+"""
 
 import dataclasses
 import json
@@ -39,12 +41,16 @@ from parity import (
 
 @smoke
 def a_rollout_on_the_native_model_equals_the_cores_own_and_frees_its_caches_at_once():
-    model, kept = native(), []
+    model = native()
+    kept = []
     plan = make_plan(model)
     check_nothing_is_left(lambda: kept.append(sampled(model, plan)))
-    by_host, host_events = kept[0].latents, kept[0].events
+    by_host = kept[0].latents
+    host_events = kept[0].events
     by_core, core_events = own(plan)
-    begun, other_seed = (hosted(model, make_plan(model, 1.0, text="one", seed=seed)) for seed in (7, 8))
+    begun, other_seed = (
+        hosted(model, make_plan(model, 1.0, text="one", seed=seed)) for seed in (7, 8)
+    )
     other_video = hosted(model, make_plan(model, 1.0, text="one"), video=1)
     one_prompt = hosted(model, make_plan(model, text="one"))
 
@@ -53,17 +59,20 @@ def a_rollout_on_the_native_model_equals_the_cores_own_and_frees_its_caches_at_o
 
     assert (str(loaded_model.compute_dtype(model)), len(by_host)) == ("torch.float32", 33)
     assert apart(by_host, by_core) < 1e-4
-    assert facts(host_events) == facts(core_events) and sum(bool(e.merged) for e in host_events) >= 2
+    assert (
+        facts(host_events) == facts(core_events) and sum(bool(e.merged) for e in host_events) >= 2
+    )
     assert apart(begun, other_seed) > 0.1 and apart(begun, other_video) > 0.1
     assert apart(by_host[:15], one_prompt[:15]) == 0 and apart(by_host[15:], one_prompt[15:]) > 1e-3
 
 
 @probe
 def every_other_kind_of_render_on_the_native_model_equals_the_cores_own():
-    """Prompt switches, an extension, and one of each way to call the host: a cache that reads queries, blocks denoised
-    together, a loop of its own."""
+    """Prompt switches, an extension, and one of each way to call the host: a cache that reads
+    queries, blocks denoised together, a loop of its own."""
     model = native()
-    begun, before = hosted(model, make_plan(model, 1.0)), hosted(model, make_plan(model, 4.5))
+    begun = hosted(model, make_plan(model, 1.0))
+    before = hosted(model, make_plan(model, 4.5))
     for tag in ("[recache, blend 2]", "[flush, re-anchor]"):
         plan = make_plan(model, 4.5, text=f"one | {tag} two")
         by_host = hosted(model, plan)
@@ -76,7 +85,9 @@ def every_other_kind_of_render_on_the_native_model_equals_the_cores_own():
     by_host, other = (hosted(model, plan, start=start) for start in (begun, begun + 1))
     assert (len(begun), len(by_host)) == (6, 12) and apart(by_host[:6], begun) < 1e-5
     assert apart(by_host, own(plan, start=begun)[0]) < 1e-4
-    assert apart(by_host[6:], other[6:]) > 1e-3, "the cache was really written from the given frames"
+    assert apart(by_host[6:], other[6:]) > 1e-3, (
+        "the cache was really written from the given frames"
+    )
 
 
 @probe
@@ -85,19 +96,31 @@ def the_model_is_unchanged_for_normal_samplers():
 
     def ksample(model):
         noise = torch.randn(1, 16, 2, 6, 10, generator=torch.Generator().manual_seed(0))
-        text, options = [[EMBEDS[0][None], {"pooled_output": None}]], {"disable_pbar": True, "seed": 0}
+        text = [[EMBEDS[0][None], {"pooled_output": None}]]
+        options = {"disable_pbar": True, "seed": 0}
         with torch.inference_mode():
             empty = torch.zeros_like(noise)
-            return comfy.sample.sample(model, noise, 3, 1.0, "euler", "simple", text, text, empty, **options)
+            return comfy.sample.sample(
+                model, noise, 3, 1.0, "euler", "simple", text, text, empty, **options
+            )
 
     def state():
         wrappers = {key: sorted(each) for key, each in model.wrappers.items() if each}
-        return sorted(model.model_options), wrappers, set(vars(model.model)), set(vars(model.model.diffusion_model))
+        return (
+            sorted(model.model_options),
+            wrappers,
+            set(vars(model.model)),
+            set(vars(model.model.diffusion_model)),
+        )
 
-    before, unused = ksample(model), state()
+    before = ksample(model)
+    unused = state()
     hosted(model, make_plan(model, 1.5))
-    after, clone = ksample(model), model.clone()
-    clone.add_wrapper_with_key(bridge.WrappersMP.DIFFUSION_MODEL, "head_forcing", bridge._diffusion_model_wrapper)
+    after = ksample(model)
+    clone = model.clone()
+    clone.add_wrapper_with_key(
+        bridge.WrappersMP.DIFFUSION_MODEL, "head_forcing", bridge._diffusion_model_wrapper
+    )
     options = json.dumps(model.model_options, default=lambda x: type(x).__name__)
     assert float(before.std()) > 0.01
     assert torch.equal(before, after) and torch.equal(before, ksample(clone))
@@ -106,27 +129,46 @@ def the_model_is_unchanged_for_normal_samplers():
 
 @probe
 def caches_are_freed_at_once_after_roles_were_found():
-    model, kept = native(), []
+    model = native()
+    kept = []
     plan = dataclasses.replace(make_plan(model, 7.5), auto=core.auto.AutoProfile())
     check_nothing_is_left(lambda: kept.append(sampled(model, plan)))
     (made,) = kept
     roles = made.found_profile.roles
-    after = hosted(model, dataclasses.replace(plan, auto=None, shape=dataclasses.replace(plan.shape, roles=roles)))
-    assert sorted(role for layer in roles for role in layer) == ["anchor", "local", "memory", "memory"]
-    assert len(made.latents) == 33 and apart(made.latents, after) > 1e-3, "the warm-up sees every frame"
-    assert [event.after_block for event in made.events] == list(range(1, 11)), "those of the warm-up among them"
+    after = hosted(
+        model,
+        dataclasses.replace(plan, auto=None, shape=dataclasses.replace(plan.shape, roles=roles)),
+    )
+    assert sorted(role for layer in roles for role in layer) == [
+        "anchor",
+        "local",
+        "memory",
+        "memory",
+    ]
+    assert len(made.latents) == 33 and apart(made.latents, after) > 1e-3, (
+        "the warm-up sees every frame"
+    )
+    assert [event.after_block for event in made.events] == list(range(1, 11)), (
+        "those of the warm-up among them"
+    )
 
 
 @probe
 def measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches():
-    model, sigmas = native(), core.schedule.schedule("self_forcing").sigmas
+    model = native()
+    sigmas = core.schedule.schedule("self_forcing").sigmas
     setup = core.shares.ProfileSetup(
         loaded_model.fingerprint(model), 2, 2, ("one", "two"), 4, sigmas, 3, 80, 48, seed=7
     )
-    by_host, by_core, embeds = core.shares.HeadShares(setup), core.shares.HeadShares(setup), dict(enumerate(EMBEDS))
-    measure, config = module(".nodes.profile_heads").measure, loaded_model.wan_config(model)
+    by_host = core.shares.HeadShares(setup)
+    by_core = core.shares.HeadShares(setup)
+    embeds = dict(enumerate(EMBEDS))
+    measure = module(".nodes.profile_heads").measure
+    config = loaded_model.wan_config(model)
     with torch.inference_mode():
-        check_nothing_is_left(lambda: measure(model, by_host, embeds, lambda *_: None, lambda _: None))
+        check_nothing_is_left(
+            lambda: measure(model, by_host, embeds, lambda *_: None, lambda _: None)
+        )
         core.profiler.profile_heads(core_model(), config, by_core, embeds, dtype=torch.float32)
     means = by_host.mean(), by_core.mean()
     assert by_host.missing_prompts() == [] and apart(*means) < 1e-5 < 1e-2 < float(means[0].std())
@@ -136,9 +178,12 @@ def measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches():
 def cancel_stops_within_one_model_call_and_frees_the_cache():
     """Cancel is pressed during the 7th model call."""
     server.PromptServer.instance = MagicMock(client_id=None, last_node_id=None)
-    progress, model, calls = module(".nodes.host.browser.progress"), native(), []
+    progress = module(".nodes.host.browser.progress")
+    model = native()
+    calls = []
     hidden = types.SimpleNamespace(unique_id="3", extra_pnginfo=None)
-    plan, forward = make_plan(model, 3.0), bridge.forward_block
+    plan = make_plan(model, 3.0)
+    forward = bridge.forward_block
 
     def counted(*args, **kwargs):
         calls.append(1)
@@ -177,8 +222,13 @@ def asked_for(run):
 @probe
 def the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches():
     """The SAMPLER of Apply Head Forcing: the memory it is given and what it leaves behind."""
-    rollout, model, kept, said, handed = module(".nodes.apply"), native(), [], [], []
-    options, sample = core.options.RenderOptions(profile=PROFILE, width=80, height=48), comfy.samplers.KSAMPLER.sample
+    rollout = module(".nodes.apply")
+    model = native()
+    kept = []
+    said = []
+    handed = []
+    options = core.options.RenderOptions(profile=PROFILE, width=80, height=48)
+    sample = comfy.samplers.KSAMPLER.sample
 
     @torch.inference_mode()
     def run(videos, seconds, model=model, changed=lambda applied: None):
@@ -189,8 +239,11 @@ def the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches():
         guider = comfy.samplers.CFGGuider(applied)
         guider.inner_set_conds({"positive": [[EMBEDS[0][None], {"pooled_output": None}]]})
         empty = torch.zeros(videos, 16, (request.length() + 3) // 4, 6, 10)
-        sampler, sigmas = rollout.RolloutSampler(request), request.sigmas()
-        return guider.sample(torch.randn_like(empty), empty, sampler, sigmas, disable_pbar=True, seed=7)
+        sampler = rollout.RolloutSampler(request)
+        sigmas = request.sigmas()
+        return guider.sample(
+            torch.randn_like(empty), empty, sampler, sigmas, disable_pbar=True, seed=7
+        )
 
     @torch.inference_mode()
     def by_our_own(seconds):
@@ -205,7 +258,9 @@ def the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches():
     check_nothing_is_left(lambda: kept.append(run(1, 3.0)))
     with patch.object(comfy.samplers.KSAMPLER, "sample", recorded):
         assert apart(kept[0][0].transpose(0, 1), by_our_own(3.0)) == 0
-    assert handed[0].shape[2] == 3, "our own keeps the video in main memory: ComfyUI gets one block of zeros"
+    assert handed[0].shape[2] == 3, (
+        "our own keeps the video in main memory: ComfyUI gets one block of zeros"
+    )
     patched = model.clone()
     patched.set_model_attn2_patch(lambda *args: args)
     with patch.object(rollout.log, "warning", lambda form, line: said.append(form % line)):
@@ -213,15 +268,24 @@ def the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches():
         run(1, 1.5, patched, lambda applied: set_torch_compile_wrapper(applied, backend=None))
     told = "patches of attention or blocks (attn2_patch)", "torch.compile"
     assert said == [f"Apply Head Forcing: not used in a rollout: {what}" for what in told]
-    memory = [asked_for(lambda: run(1, 120.0)), asked_for(lambda: run(2, 120.0)), asked_for(lambda: by_our_own(120.0))]
-    assert memory[0] == memory[1] == memory[2], "one block and its caches, whatever the length and the batch"
+    memory = [
+        asked_for(lambda: run(1, 120.0)),
+        asked_for(lambda: run(2, 120.0)),
+        asked_for(lambda: by_our_own(120.0)),
+    ]
+    assert memory[0] == memory[1] == memory[2], (
+        "one block and its caches, whatever the length and the batch"
+    )
 
 
 @smoke
 @torch.inference_mode()
 def comfyui_is_asked_for_the_memory_of_the_estimate():
-    model, again = native(), []
-    plans = {name: make_plan(model, 120.0, method=name) for name in ("head_forcing", "self_forcing")}
+    model = native()
+    again = []
+    plans = {
+        name: make_plan(model, 120.0, method=name) for name in ("head_forcing", "self_forcing")
+    }
     asked = {name: asked_for(lambda plan=plan: hosted(model, plan)) for name, plan in plans.items()}
 
     class Edited(core.live_story.Story):
@@ -236,7 +300,8 @@ def comfyui_is_asked_for_the_memory_of_the_estimate():
     with patch.object(model.model, "memory_required", lambda *_, **__: 0), suppress(Stop):
         sampled(model, plans["self_forcing"], story=Edited())
     needs = {name: core.resources.needs_of(plan, torch.float32, 0) for name, plan in plans.items()}
-    # what it must keep free, exactly; what it likes to have free is not twice that, but one pass more
+    # what it must keep free, exactly; what it likes to have free is not twice that, but one pass
+    # more
     assert needs["self_forcing"].working > 5 * needs["head_forcing"].working
     shape = [plans["head_forcing"].frames_per_pass, 6, 10]
     once, twice = [model.model.memory_required([passes, 16, *shape]) for passes in (1, 2)]
@@ -246,5 +311,7 @@ def comfyui_is_asked_for_the_memory_of_the_estimate():
     # a model that is loaded again is not asked to make room for what is allocated
     whole = needs["self_forcing"]
     before_the_first_block = whole.temporary + whole.prompt  # which the cache has by then
-    assert math.isclose(again[0], before_the_first_block) and math.isclose(again[1], whole.temporary)
+    assert math.isclose(again[0], before_the_first_block) and math.isclose(
+        again[1], whole.temporary
+    )
     assert before_the_first_block < 0.5 * whole.working

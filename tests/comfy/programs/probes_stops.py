@@ -1,4 +1,5 @@
-"""Renders that are stopped in every way and then run again; the core's own tests go through all stages and faults.
+"""Renders that are stopped in every way and then run again; the core's own tests go through all
+stages and faults.
 
 In the oldest version the class of a cancel is an Exception, in the newest a BaseException.
 """
@@ -12,7 +13,16 @@ from unittest.mock import patch
 import comfy.model_management as mm
 import server
 import torch
-from parity import bridge, check_nothing_is_left, core, loaded_model, module, render_video, smoke, toy
+from parity import (
+    bridge,
+    check_nothing_is_left,
+    core,
+    loaded_model,
+    module,
+    render_video,
+    smoke,
+    toy,
+)
 
 STAGES = {  # where, at which call there, and how many blocks are kept at least
     "clean_pass": (bridge.HostedModel, "write_clean", 3, 2),
@@ -36,11 +46,16 @@ CASES = [  # stage, kind, whether a thread decodes
 
 @smoke
 def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next():
-    said, folders, memory = [], module(".nodes.host.graph.folders"), module(".nodes.host.model.memory")
+    said = []
+    folders = module(".nodes.host.graph.folders")
+    memory = module(".nodes.host.model.memory")
     RenderProgress = module(".nodes.host.browser.progress").RenderProgress
-    model, vae, output = toy.load_toy_model(), toy.ToyVAE(), folders.output_folder()
+    model = toy.load_toy_model()
+    vae = toy.ToyVAE()
+    output = folders.output_folder()
     text = "a red ball bouncing in the teal plain room | a yellow cross in the navy room"
-    timeline, options = core.timeline.parse_timeline(text, 3.0), core.options.RenderOptions(seed=3, state_seconds=0.01)
+    timeline = core.timeline.parse_timeline(text, 3.0)
+    options = core.options.RenderOptions(seed=3, state_seconds=0.01)
     size = core.options.RenderOptions(width=64, height=64, seed=3)
     plan = size.plan(loaded_model.wan_config(model), timeline)
     embeds = {segment.text: core.word_hash.encode(segment.text) for segment in timeline.segments}
@@ -52,13 +67,20 @@ def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next(
         job = render_video.HostRender(
             model, own, vae=vae, filename_prefix=f"{folder.name}/v", decode_in_background=background
         )
-        watcher = RenderProgress(model, [plan], types.SimpleNamespace(unique_id="1", extra_pnginfo=None))
+        watcher = RenderProgress(
+            model, [plan], types.SimpleNamespace(unique_id="1", extra_pnginfo=None)
+        )
         watcher.next_video(0, plan)
         return render_video.sample(job, plan, 0, watcher)
 
     def check_stopped(stage, kind, background):
-        (owner, name, at, kept), folder, calls = STAGES[stage], output / f"{stage}-{kind}-{background}", []
-        original, ended = getattr(owner, name), []
+        (owner, name, at, kept), folder, calls = (
+            STAGES[stage],
+            output / f"{stage}-{kind}-{background}",
+            [],
+        )
+        original = getattr(owner, name)
+        ended = []
 
         def broken(self, *args, **kwargs):
             calls.append(1)
@@ -75,18 +97,29 @@ def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next(
         with patch.object(owner, name, broken):
             check_nothing_is_left(stopped, collected=True)
         assert not [path for pattern in ("*.tmp", ".*.mp4") for path in folder.rglob(pattern)]
-        assert not [thread.name for thread in threading.enumerate() if "head forcing" in thread.name]
+        assert not [
+            thread.name for thread in threading.enumerate() if "head forcing" in thread.name
+        ]
         blocks = len(list((folder / "runs").rglob("block-*")))
         expected = "HeadForcingError" if kind == "disk" else type(KINDS[kind]()).__name__
         if kind == "oom" and stage == "decode":  # one of the video ends the video alone
-            assert blocks == 5 and "CUDA out of memory" in str(ended[0]) and list(folder.rglob("*.part.mp4")), ended
+            assert (
+                blocks == 5
+                and "CUDA out of memory" in str(ended[0])
+                and list(folder.rglob("*.part.mp4"))
+            ), ended
         else:
-            assert ended == [expected] and "stopped in block" in said[-1] and blocks >= kept, (ended, said)
+            assert ended == [expected] and "stopped in block" in said[-1] and blocks >= kept, (
+                ended,
+                said,
+            )
         again = run(folder, background)
         assert torch.equal(again.latents, straight.latents) and again.video.path.is_file()
         assert again.reused_blocks == blocks and not list(folder.rglob("*.part.mp4"))
 
-    told = types.SimpleNamespace(client_id=None, send_progress_text=lambda text, *_: said.append(text))
+    told = types.SimpleNamespace(
+        client_id=None, send_progress_text=lambda text, *_: said.append(text)
+    )
     with patch.object(server.PromptServer, "instance", told, create=True):
         straight = run(output / "straight")
         for case in CASES:
