@@ -52,18 +52,18 @@ THEMES = {
     "dark": Theme(
         "#17191d",
         "#f0f0f4",
-        "#b4b8c2",
-        "#3c404a",
-        "#101114",
-        {"local": "#00b386", "anchor": "#e69f00", "memory": "#56b4e9"},
+        dim="#b4b8c2",
+        grid="#3c404a",
+        on_colour="#101114",
+        roles={"local": "#00b386", "anchor": "#e69f00", "memory": "#56b4e9"},
     ),
     "light": Theme(
         "#ffffff",
         "#16181c",
-        "#555a64",
-        "#d4d7dd",
-        "#ffffff",
-        {"local": "#008a64", "anchor": "#d55e00", "memory": "#0072b2"},
+        dim="#555a64",
+        grid="#d4d7dd",
+        on_colour="#ffffff",
+        roles={"local": "#008a64", "anchor": "#d55e00", "memory": "#0072b2"},
     ),
 }
 

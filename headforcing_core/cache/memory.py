@@ -183,7 +183,9 @@ class EpisodicMemory:
                 )
             store.admit(frame)
             self.entries.append(MemoryEntry([frame], pooled))
-        return MemoryEvent(block, frame, delta, admitted, merged, dropped)
+        return MemoryEvent(
+            block, frame, delta=delta, admitted=admitted, merged=merged, dropped=dropped
+        )
 
     # --- between two prompts
 

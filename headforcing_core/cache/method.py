@@ -218,7 +218,13 @@ class Method:
         alone.
         """
         return rollout(
-            model, cache, video.script, video.noise, video.given, video.on_step, held=video.held
+            model,
+            cache,
+            script=video.script,
+            noise=video.noise,
+            given=video.given,
+            on_step=video.on_step,
+            held=video.held,
         )
 
     def passes(self, schedule: Schedule) -> Passes:

@@ -93,7 +93,9 @@ class ReferenceMemory:
                 self._merge(one, other, block, prompt)
         if admitted:
             self.entries.append(candidate)
-        return MemoryEvent(block, number, delta, admitted, merged, dropped)
+        return MemoryEvent(
+            block, number, delta=delta, admitted=admitted, merged=merged, dropped=dropped
+        )
 
     @property
     def _free(self) -> list[ReferenceEntry]:

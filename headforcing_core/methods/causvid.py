@@ -123,7 +123,13 @@ class CausVid(MethodPolicy):
                 cache.rewind(cache.block)
                 known = [*overlap, *given[begin:end]]
                 blocks = rollout(
-                    model, cache, script, video.noise, known, video.on_step, range(first, end)
+                    model,
+                    cache,
+                    script=script,
+                    noise=video.noise,
+                    given=known,
+                    on_step=video.on_step,
+                    part=range(first, end),
                 )
             for block in blocks:
                 if block.index >= begin:

@@ -150,7 +150,14 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         first = 1 if self.policy.split_block == 1 else self.shape.frames_per_block
         s = self.rope.frame_tokens
         k, v = self._everything(layer).flatten(2, 3)
-        return with_shares(self.attention, self.sampled[layer], k, v, first * s, self.frames * s)[1]
+        return with_shares(
+            self.attention,
+            self.sampled[layer],
+            k=k,
+            v=v,
+            first_tokens=first * s,
+            last_tokens=self.frames * s,
+        )[1]
 
     def classify(self, shares: Tensor) -> Groups:
         """Classify the heads of the whole model by their shares `[layers, heads, 3]`."""

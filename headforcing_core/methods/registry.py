@@ -82,28 +82,32 @@ METHODS: dict[str, PublishedMethod] = {
         _preset("self_forcing"),
         "Causal Forcing: Autoregressive Diffusion Distillation Done Right for High-Quality "
         "Real-Time Interactive Video Generation",
-        "2602.02214",
-        "Causal Forcing, chunkwise or framewise (Apache-2.0)",
-        True,
-        "choose its model family, which sets noise levels and block length; every frame is kept, "
-        "the authors stop at 21",
+        arxiv="2602.02214",
+        weights="Causal Forcing, chunkwise or framewise (Apache-2.0)",
+        trained=True,
+        differs=(
+            "choose its model family, which sets noise levels and block length; every frame is "
+            "kept, the authors stop at 21"
+        ),
     ),
     "longlive": PublishedMethod(
         _method("longlive", "LongLive"),
         "LongLive: Real-time Interactive Long Video Generation",
-        "2509.22622",
-        "LongLive 1.3B, LoRA merged (Apache-2.0)",
-        True,
+        arxiv="2509.22622",
+        weights="LongLive 1.3B, LoRA merged (Apache-2.0)",
+        trained=True,
     ),
     "longlive2": PublishedMethod(
         _method("longlive2", "LongLive2"),
         "LongLive 2.0: interactive long video with several shots",
-        "2605.18739",
-        "LongLive-2.0-5B (licence of the weights not verified; its code is Apache-2.0)",
-        True,
-        "a prompt without a tag begins a shot, [reset] goes on with the same one; the cache is not "
-        "computed anew at a new prompt; the authors' program stops at latent frame 1,024 of a "
-        "video without cuts, this one does not",
+        arxiv="2605.18739",
+        weights="LongLive-2.0-5B (licence of the weights not verified; its code is Apache-2.0)",
+        trained=True,
+        differs=(
+            "a prompt without a tag begins a shot, [reset] goes on with the same one; the cache is "
+            "not computed anew at a new prompt; the authors' program stops at latent frame 1,024 "
+            "of a video without cuts, this one does not"
+        ),
     ),
     "infinity_rope": PublishedMethod(
         _method("infinity_rope", "InfinityRope"),
@@ -141,22 +145,26 @@ METHODS: dict[str, PublishedMethod] = {
     "memflow": PublishedMethod(
         _method("memflow", "MemFlow"),
         "MemFlow: Flowing Adaptive Memory for Consistent and Efficient Long Video Narratives",
-        "2512.14699",
-        "MemFlow, LoRA merged (Apache-2.0, some files CC BY-NC-SA)",
-        True,
-        "with one prompt the bank takes the last block of every interval, with several the first, "
-        "as the authors' two scripts do, so that adding a second prompt renders the whole video "
-        "again; the option stores_every_block=false always takes the first, which with a single "
-        "prompt is not the authors' rule",
+        arxiv="2512.14699",
+        weights="MemFlow, LoRA merged (Apache-2.0, some files CC BY-NC-SA)",
+        trained=True,
+        differs=(
+            "with one prompt the bank takes the last block of every interval, with several the "
+            "first, as the authors' two scripts do, so that adding a second prompt renders the "
+            "whole video again; the option stores_every_block=false always takes the first, which "
+            "with a single prompt is not the authors' rule"
+        ),
     ),
     "rolling_forcing": PublishedMethod(
         _method("rolling_forcing", "RollingForcing"),
         "Rolling Forcing: Autoregressive Long Video Diffusion in Real Time",
-        "2509.25161",
-        "Rolling Forcing (academic use only)",
-        True,
-        "its own five noise levels replace the model family's unless sigmas are given; a new "
-        "prompt also affects the unfinished blocks; start frames are refused",
+        arxiv="2509.25161",
+        weights="Rolling Forcing (academic use only)",
+        trained=True,
+        differs=(
+            "its own five noise levels replace the model family's unless sigmas are given; a new "
+            "prompt also affects the unfinished blocks; start frames are refused"
+        ),
     ),
     "rolling_sink": PublishedMethod(
         _method("rolling_sink", "RollingSink"),
@@ -212,32 +220,38 @@ METHODS: dict[str, PublishedMethod] = {
     "self_gradient_forcing": PublishedMethod(
         _method("longlive", "SelfGradientForcing"),
         "Self Gradient Forcing",
-        "2607.20368",
-        "Self Gradient Forcing, chunkwise or framewise (Apache-2.0 by its README)",
-        True,
-        "choose its model family; self_gradient_forcing_framewise has the window of the framewise "
-        "weights; a start image is the whole first block; its authors' code has no prompt switch, "
-        "here a new prompt keeps the cache",
+        arxiv="2607.20368",
+        weights="Self Gradient Forcing, chunkwise or framewise (Apache-2.0 by its README)",
+        trained=True,
+        differs=(
+            "choose its model family; self_gradient_forcing_framewise has the window of the "
+            "framewise weights; a start image is the whole first block; its authors' code has no "
+            "prompt switch, here a new prompt keeps the cache"
+        ),
     ),
     "reward_forcing": PublishedMethod(
         _method("reward_forcing", "RewardForcing"),
         "Reward Forcing: Efficient Streaming Video Generation with Rewarded Distribution Matching "
         "Distillation",
-        "2512.04678",
-        "Reward Forcing (Apache-2.0)",
-        True,
-        "with blocks of another length than its 3 sinks the authors' code copies evicted frames "
-        "instead of averaging",
+        arxiv="2512.04678",
+        weights="Reward Forcing (Apache-2.0)",
+        trained=True,
+        differs=(
+            "with blocks of another length than its 3 sinks the authors' code copies evicted "
+            "frames instead of averaging"
+        ),
     ),
     "causvid": PublishedMethod(
         _method("causvid", "CausVid"),
         "From Slow Bidirectional to Fast Autoregressive Video Diffusion Models",
-        "2412.07772",
-        "CausVid (CC BY-NC-SA, non-commercial)",
-        True,
-        "its own three noise levels replace the model family's unless sigmas are given; videos "
-        "longer than one rollout, 5 s, need a VAE, which encodes one frame per rollout; the last "
-        "rollout is not cut; start frames are refused",
+        arxiv="2412.07772",
+        weights="CausVid (CC BY-NC-SA, non-commercial)",
+        trained=True,
+        differs=(
+            "its own three noise levels replace the model family's unless sigmas are given; videos "
+            "longer than one rollout, 5 s, need a VAE, which encodes one frame per rollout; the "
+            "last rollout is not cut; start frames are refused"
+        ),
     ),
 }
 

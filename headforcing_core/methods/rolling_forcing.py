@@ -96,7 +96,9 @@ class RollingForcing(MethodPolicy):
             else:
                 if newest == number:
                     window.append(upload(video.noise.initial(number, row.seed), cache.device))
-                latents, window = _take_step(model, cache, video, window, inside, number)
+                latents, window = _take_step(
+                    model, cache, video=video, window=window, inside=inside, number=number
+                )
             # The authors write the first block after every window. An unfinished block 0 is never
             # read from the cache, so here a block is written once, when it is finished.
             if number - first == steps - 1:

@@ -96,7 +96,7 @@ def fastest_backend(
     """The fastest of these backends at these sizes, with its times as a name; None if none could be
     timed.
     """
-    times = attention_timing.fastest(names, sizes, device, dtype, head_dim)
+    times = attention_timing.fastest(names, sizes, device=device, dtype=dtype, head_dim=head_dim)
     try:  # the times may be stored ones, and something may have changed since
         best, attention = first_working(tuple(times), device, dtype, head_dim)
         name = attention_timing.described(
@@ -161,7 +161,7 @@ def with_shares(
     part = torch.ones(k.shape[1], dtype=torch.long, device=k.device)
     part[:first_tokens] = 0
     part[k.shape[1] - last_tokens :] = 2
-    shares = part_shares(attention, q, k, part, 3)
+    shares = part_shares(attention, q, k=k, part=part, parts=3)
     return attention(q, k, v), shares
 
 

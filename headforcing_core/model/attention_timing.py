@@ -68,7 +68,7 @@ def fastest(
     """
     folder = cache_folder()
     file = None if folder is None else folder / "attention.json"
-    key = _key(names, sizes, device, dtype, head_dim)
+    key = _key(names, sizes, device=device, dtype=dtype, head_dim=head_dim)
     known = _read(file, key)
     left = [name for name in names if name not in known]
     if left:

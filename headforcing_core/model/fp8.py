@@ -131,11 +131,14 @@ def has_product(device: torch.device) -> bool:
     a, a_scale = quantise(waves[:40])
     b, b_scale = quantise(waves)
     try:
-        found = scaled_product(a, a_scale, b, b_scale, torch.bfloat16)
+        found = scaled_product(a, a_scale, b=b, b_scale=b_scale, dtype=torch.bfloat16)
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
         return False
     right = torch.allclose(
-        found.float(), emulated_product(a, a_scale, b, b_scale, torch.float32), rtol=0.02, atol=0.05
+        found.float(),
+        emulated_product(a, a_scale, b=b, b_scale=b_scale, dtype=torch.float32),
+        rtol=0.02,
+        atol=0.05,
     )
     return right and _is_faster(device)
 
@@ -146,7 +149,9 @@ def _is_faster(device: torch.device, tokens: int = 4680, dim: int = 1536) -> boo
     weight = torch.ones(dim, dim, dtype=torch.bfloat16, device=device)
     a, a_scale = quantise(x)
     b, b_scale = quantise(weight)
-    ours = _seconds(device, lambda: scaled_product(a, a_scale, b, b_scale, torch.bfloat16))
+    ours = _seconds(
+        device, lambda: scaled_product(a, a_scale, b=b, b_scale=b_scale, dtype=torch.bfloat16)
+    )
     return ours < _seconds(device, lambda: F.linear(x, weight))
 
 

@@ -25,8 +25,8 @@ class LatentFormat:
         return 2 * self.stride
 
 
-WAN21 = LatentFormat(16, "Wan21", 8, 16, (832, 480))
-WAN22 = LatentFormat(48, "Wan22", 16, 24, (1280, 704))
+WAN21 = LatentFormat(16, "Wan21", stride=8, fps=16, size=(832, 480))
+WAN22 = LatentFormat(48, "Wan22", stride=16, fps=24, size=(1280, 704))
 
 
 def latent_format(channels: int) -> LatentFormat:

@@ -157,7 +157,7 @@ def finish_layer(
     """
     x, y = add_norm(x, (attended, gate), block.norm3)
     y = _cross_attention(block.cross_attn, y, k, v)
-    x, y = add_norm(x, (y, None), block.norm2, scale, shift)
+    x, y = add_norm(x, (y, None), norm=block.norm2, scale=scale, shift=shift)
     return x, block.ffn(y)
 
 
@@ -203,9 +203,16 @@ def forward_block(
     added = None
     for layer, block in enumerate(backbone.blocks):
         shift1, scale1, gate1, shift2, scale2, gate2 = modulations[layer].unbind(1)
-        x, y = add_norm(x, added, block.norm1, scale1, shift1)
+        x, y = add_norm(x, added, norm=block.norm1, scale=scale1, shift=shift1)
         keys_only = write_only and layer == last
-        attended = _self_attention(block.self_attn, y, layer, backbone.num_heads, cache, keys_only)
+        attended = _self_attention(
+            block.self_attn,
+            y,
+            layer=layer,
+            heads=backbone.num_heads,
+            cache=cache,
+            keys_only=keys_only,
+        )
         if attended is None:
             return None
         x, y = finish(block, x, attended, gate1, scale2, shift2, *prompt.layers[layer])
@@ -213,7 +220,7 @@ def forward_block(
 
     head = backbone.head
     shift, scale = (_like(x, [head.modulation])[0] + e[:, None]).unbind(1)
-    _, y = add_norm(x, added, head.norm, scale, shift)
+    _, y = add_norm(x, added, norm=head.norm, scale=scale, shift=shift)
     return _unpatch(head.head(y)[0], frames, rows, backbone.patch_size)
 
 

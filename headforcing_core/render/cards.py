@@ -94,14 +94,18 @@ def card(size: float, width: int, height: int, family: str = "self_forcing") -> 
     room = int(size * 2**30) - IN_USE - MARGIN
     places = {file: "GPU" if needed <= room else "CPU" for file, needed in TEXT_ENCODERS.items()}
     return Card(
-        size, room, _fit(plan, needs, room, COMMAND_LINE), _fit(plan, needs, room, COMFYUI), places
+        size,
+        room,
+        command_line=_fit(plan, needs, room, COMMAND_LINE),
+        comfyui=_fit(plan, needs, room, COMFYUI),
+        text_encoder=places,
     )
 
 
 def _fit(plan: RenderPlan, needs: Needs, room: int, host: Host) -> Fit:
     how = ""
     if needs.wanted(host) > room:
-        remedy = next(remedies(needs, plan, _DTYPE, room, host), None)
+        remedy = next(remedies(needs, plan, dtype=_DTYPE, room=room, host=host), None)
         if remedy is None:
             return Fit(None)
         how = remedy.text

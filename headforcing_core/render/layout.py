@@ -63,9 +63,9 @@ class Layout:
         return VideoFacts(
             self.schedule,
             self.start_blocks + timeline.blocks,
-            self.start_frames,
-            len(timeline.segments),
-            timeline.recalls,
+            start_frames=self.start_frames,
+            prompts=len(timeline.segments),
+            recalls=timeline.recalls,
             pictures=bool(timeline.references),
         )
 

@@ -101,7 +101,12 @@ class RenderOptions(RenderSettings):
                 cut = Switch(re_anchor=True)
                 switch = cut if self.cache_policy.own_switch(cut) else switch
         timeline = parse_timeline(
-            text, self.seconds or None, schedule.clock, shared_prompt, switch, references
+            text,
+            self.seconds or None,
+            clock=schedule.clock,
+            shared_prompt=shared_prompt,
+            switch=switch,
+            references=references,
         )
         return replace(timeline, shot_prefix=schedule.shot_prefix)
 
@@ -118,7 +123,13 @@ class RenderOptions(RenderSettings):
         check_model(self.cache_policy, self.schedule)
         profile = profile or self.profile
         return RenderPlan.make(
-            config, self.cache_policy, self.schedule, timeline, self, profile, start_frames
+            config,
+            self.cache_policy,
+            schedule=self.schedule,
+            timeline=timeline,
+            settings=self,
+            profile=profile,
+            start_frames=start_frames,
         )
 
 

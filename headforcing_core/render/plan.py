@@ -83,7 +83,9 @@ class RenderPlan:
         frames_per_block = schedule.frames_per_block
         held = 1 if start_frames == 1 and schedule.holds_image else 0
         start_frames -= held
-        layout = lay_out(timeline, settings.seconds, schedule, policy, start_frames)
+        layout = lay_out(
+            timeline, settings.seconds, schedule=schedule, policy=policy, start_frames=start_frames
+        )
         heads = head_roles(config, policy, profile, settings)
         policy = policy.for_video(replace(layout.facts, seed=settings.seed))
         rows = layout.make_rows(policy, settings.seed)
@@ -119,7 +121,13 @@ class RenderPlan:
     def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:
         """The plan with other prompts and another length; raises HeadForcingError for prompt
         switches that the method cannot do, and for a length that needs other caches."""
-        layout = lay_out(timeline, seconds, self.schedule, self.policy, self.start_frames)
+        layout = lay_out(
+            timeline,
+            seconds,
+            schedule=self.schedule,
+            policy=self.policy,
+            start_frames=self.start_frames,
+        )
         rows = layout.make_rows(self.policy, self.seed)
         shape = self._shape_of(len(rows) * self.schedule.frames_per_block, layout.video_frames)
         if self.policy.for_video(layout.facts).key != self.policy.key:

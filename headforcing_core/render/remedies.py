@@ -32,7 +32,7 @@ def too_large(
     remedies.
     """
     ways: list[str] = []
-    for remedy in remedies(needs, plan, dtype, room, host):
+    for remedy in remedies(needs, plan, dtype=dtype, room=room, host=host):
         way = f"{remedy.text} ({format_bytes(remedy.needs.wanted(host))})"
         if way not in ways:
             ways.append(way)

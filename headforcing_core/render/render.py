@@ -262,7 +262,7 @@ def begin_render(
                 RunFolder(request.runs, job.setup, job.about, request.patience)
             )
             thread = stack.enter_context(QueueThread("storing", carry_out, WAITING_TASKS))
-        render = Render(job, model, place, folder, thread, listeners)
+        render = Render(job, model, place=place, folder=folder, thread=thread, listeners=listeners)
         try:
             yield render
         finally:

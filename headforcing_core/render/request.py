@@ -137,7 +137,7 @@ class RenderRequest:
         state = self.options.state_seconds > 0
         needs = needs_of(plan, self.dtype, weights, kept=kept, state=state, **sizes)
         if room is not None and needs.wanted(host) > room:
-            raise too_large(needs, plan, self.dtype, room, host)
+            raise too_large(needs, plan, dtype=self.dtype, room=room, host=host)
         return needs
 
     def check_finite(self) -> None:

@@ -46,7 +46,9 @@ def make_block(
     on_step(block, 0, None)
     x = upload(noise.initial(block, row.seed), cache.device)
     if row.solver == "unipc":
-        x0 = unipc.denoise(model, x, row.sigmas, cache, partial(on_step, block), held)
+        x0 = unipc.denoise(
+            model, x, sigmas=row.sigmas, cache=cache, on_step=partial(on_step, block), held=held
+        )
     else:
         for step, sigma in enumerate(row.sigmas):
             x0 = model.denoise(x, sigma, cache)
@@ -111,7 +113,13 @@ def rollout(
                 )
             if latents is None:
                 latents, event = make_block(
-                    model, cache, row, noise, block, on_step, None if block else held
+                    model,
+                    cache,
+                    row=row,
+                    noise=noise,
+                    block=block,
+                    on_step=on_step,
+                    held=None if block else held,
                 )
                 if block + 1 < len(script):  # drawn before anything waits for this block
                     noise.ahead(block + 1, script.rows[block + 1].seed)

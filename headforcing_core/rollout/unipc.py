@@ -37,7 +37,7 @@ def denoise(
     for step, sigma in enumerate(sigmas):
         if held is not None:
             x = torch.cat((held.to(x), x[len(held) :]))
-        x0 = _predict(model, x, sigma, cache, 0 if held is None else len(held))
+        x0 = _predict(model, x, sigma=sigma, cache=cache, held=0 if held is None else len(held))
         on_step(step + 1, x0)
         predictions.append(x0)
         if step + 1 == len(sigmas):

@@ -223,7 +223,11 @@ def videos_of(folder: Path, problems: list[str]) -> list[StoredVideo]:
                 run = RunReader(folder, note["setup"])
                 videos.append(
                     StoredVideo(
-                        name, run, note["keys"], note["about"], Take(note["take"], note["begun"])
+                        name,
+                        run,
+                        keys=note["keys"],
+                        about=note["about"],
+                        take=Take(note["take"], note["begun"]),
                     )
                 )
         except FileNotFoundError:  # a render has just replaced it

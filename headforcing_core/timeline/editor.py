@@ -63,7 +63,7 @@ def answer(
             text = write_timeline(placed, clock, end=end, default=default, shared=own)
         else:
             text = _get(request, "text", str)
-        timeline, refusal = _parse(text, seconds, clock, shared, default)
+        timeline, refusal = _parse(text, seconds, clock=clock, shared=shared, default=default)
     except TimelineError as error:
         return {"error": str(error), "line": error.line}
     own, lines = split_shared(text)

@@ -208,7 +208,9 @@ def _heading(kind: Kind, line: str, found: re.Match[str], bare: bool = False) ->
     words = words.lstrip()
     if plain(words).startswith(tuple(SEPARATORS)):
         words = words[1:]
-    return Heading(kind, found["start"], found["end"], token, words.strip(), bare)
+    return Heading(
+        kind, found["start"], end=found["end"], token=token, words=words.strip(), bare=bare
+    )
 
 
 def cut_line(line: Line, headed: bool) -> list[Line]:

@@ -250,7 +250,15 @@ def parse_timeline(
                 f"{own_switch.recall}]",
                 prompt.line,
             )
-        segments.append(Segment(texts[index], blocks[index], ends[index], own_switch, prompt.seed))
+        segments.append(
+            Segment(
+                texts[index],
+                blocks[index],
+                end_block=ends[index],
+                switch=own_switch,
+                seed=prompt.seed,
+            )
+        )
     timeline = Timeline(
         tuple(segments), clock, spans[-1][1], tuple(spans), references=tuple(references)
     )

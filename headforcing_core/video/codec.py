@@ -49,7 +49,7 @@ def load_codec(
         {"decoder": network} if encoder is None else {"decoder": network, "encoder": encoder}
     )
     for part in parts.values():
-        wan_vae.fill(part, tensors, path, device, dtype, what, wanted)
+        wan_vae.fill(part, tensors, path=path, device=device, dtype=dtype, what=what, wanted=wanted)
     network.prepare()
     kind = (
         partial(wan_vae.WanVideoDecoder, park=park)

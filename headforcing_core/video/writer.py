@@ -137,7 +137,13 @@ class VideoWriter:
     def info(self) -> VideoInfo:
         """The file as it is now."""
         seconds = self.video_frames / self.settings.fps
-        return VideoInfo(self.settings.path, self.video_frames, seconds, self.width, self.height)
+        return VideoInfo(
+            self.settings.path,
+            self.video_frames,
+            seconds=seconds,
+            width=self.width,
+            height=self.height,
+        )
 
     def __enter__(self) -> VideoWriter:
         check_writable(self.settings.path)
