@@ -112,10 +112,8 @@ def _host_rooms(root: Path) -> Iterator[int]:
         )
         for group in (group for group in (own, *own.parents) if base in (group, *group.parents)):
             with suppress(OSError, ValueError, KeyError):  # no limit is "max"
-                limit, used = (
-                    int((group / f"memory.{name}").read_text("ascii"))
-                    for name in ("max", "current")
-                )
+                limit = int((group / "memory.max").read_text("ascii"))
+                used = int((group / "memory.current").read_text("ascii"))
                 # what only holds files' pages counts as free
                 stat = _numbers(group / "memory.stat")
                 yield max(0, limit - used + stat["active_file"] + stat["inactive_file"])

@@ -4,6 +4,7 @@ constant memory.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import comfy.model_management
@@ -91,8 +92,8 @@ class DecodeLatentsToVideo(schema.FileNode):
                     VideoSettings(file.path, rate, tags, crf, scale=upscale),
                     video.chunks,
                     load_decoder(vae, video.size, video.restart_frames),
-                    video.video_frames,
-                    on_progress,
+                    video_frames=video.video_frames,
+                    on_progress=on_progress,
                 )
             before += video.total
             files.append(file)
@@ -154,10 +155,13 @@ def _of_run(video: StoredVideo) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
     about = video.about
     height, width = next(video.blocks()).shape[-2:]
-    chunks = (
-        chunk
-        for block in video.blocks()
-        for chunk in runs.to_latent(video, block).split(CHUNK_FRAMES)
-    )
+    chunks = (runs.to_latent(video, block).split(CHUNK_FRAMES) for block in video.blocks())
     length = about["video_frames"]
-    return _Latents(chunks, (height, width), length, length, about.get("restart_frames", ()), about)
+    return _Latents(
+        chain.from_iterable(chunks),
+        (height, width),
+        video_frames=length,
+        total=length,
+        restart_frames=about.get("restart_frames", ()),
+        about=about,
+    )

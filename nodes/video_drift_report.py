@@ -55,7 +55,10 @@ def _measure(video: Any, on_progress: Callable[[int, int], None]) -> DriftReport
             for chunk in parts.images.split(CHUNK_VIDEO_FRAMES)
         )
         return report_frames(
-            chunks, float(parts.frame_rate), None, None, on_progress, len(parts.images)
+            chunks,
+            float(parts.frame_rate),
+            on_progress=on_progress,
+            expected=len(parts.images),
         )
     start, duration = video_files.window_of(video)
     return report_video(

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -131,7 +131,8 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
     latents = fields.get("latents", False)
     parser = _parser("demo" if demo else "generate")
     args, unknown = parser.parse_known_args(_words(fields))
-    names = set(vars(args)) - COMMANDS_OWN | OTHERS
+    options = {action.dest for action in parser._actions} - COMMANDS_OWN
+    names = options | OTHERS
     for field in fields:
         if field not in names:
             raise unknown_name("a line", field, sorted(names))
@@ -139,7 +140,7 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
         raise HeadForcingError(f"cannot read {unknown[0]!r}")
     reads, _ = named_files(parser, args)
     args = portable(args)
-    args.identity = _identity(args, demo, latents)
+    args.identity = _identity(args, options, demo=demo, latents=latents)
     args.demo = demo
     args.reads = [(option, path.absolute()) for option, path in reads]
     args.out = out / f"{name}.mp4" if demo or args.vae is not None else None
@@ -149,19 +150,18 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
     return args
 
 
-def _identity(args: argparse.Namespace, demo: bool, latents: bool) -> str:
+def _identity(args: argparse.Namespace, options: Iterable[str], demo: bool, latents: bool) -> str:
     """The hash of the options of a line, and of size and time of the files among them."""
-    options = {name: value for name, value in vars(args).items() if name not in COMMANDS_OWN}
-    paths = [value for value in options.values() if isinstance(value, (Path, str))]
+    values = {name: getattr(args, name) for name in sorted(options)}
+    paths = [value for value in values.values() if isinstance(value, (Path, str))]
     paths += [named_file(word)[1] for word in args.reference]
     stamps = []
     for path in paths:
         if os.path.isfile(path):
             found = os.stat(path)
             stamps.append((str(path), found.st_size, found.st_mtime_ns))
-    return digest(
-        {name: str(value) for name, value in (options | {"demo": demo}).items()}, latents, stamps
-    )
+    words = {name: str(value) for name, value in values.items()}
+    return digest({**words, "demo": str(demo)}, latents, stamps)
 
 
 def _words(fields: dict[str, Any]) -> list[str]:

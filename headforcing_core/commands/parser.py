@@ -82,11 +82,15 @@ class Parser(argparse.ArgumentParser):
         super().error(one_line(message))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Raises HeadForcingError as `check_files`."""
+        """`paths` of what is found are the names of arguments that are files. Raises
+        HeadForcingError as `check_files`.
+        """
         found, unknown = super().parse_known_args(args, namespace)
-        # an unknown argument is an error; a command checks its own files
-        if not unknown and self._subparsers is None:
-            self.check_files(found)
+        if self._subparsers is None:  # a command's own
+            kinds = {action.dest: action.type for action in self._actions}
+            found.paths = [name for name, kind in kinds.items() if isinstance(kind, PathType)]
+            if not unknown:  # which is an error
+                self.check_files(found)
         return found, unknown
 
     def check_files(self, found: argparse.Namespace) -> None:
@@ -237,17 +241,17 @@ def named_files(
     for action in parser._actions:
         if not isinstance(action.type, PathType):
             continue
-        option = (
-            action.option_strings[0]
-            if action.option_strings
-            else str(action.metavar or action.dest).upper()
-        )
-        values = vars(args).get(action.dest)
+        option = str(action.metavar or action.dest).upper()
+        if action.option_strings:
+            option = action.option_strings[0]
+        values = getattr(args, action.dest, None)
         if values is None and action.type is PROFILE:
             # whichever of them fits
             reads += [(option, path) for path in bundled_profiles().values()]
-        if not isinstance(values, list):
-            values = [] if values is None else [values]
+        if values is None:
+            values = []
+        elif not isinstance(values, list):
+            values = [values]
         for value in values:
             reads += [(option, path) for path in action.type.reads(value, args)]
             writes += [(option, path) for path in action.type.writes(value, args)]

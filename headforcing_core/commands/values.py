@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.rules import with_rule
 from ..names import DEFAULT_START_SECONDS
-from ..render.options import DEFAULTS, RenderOptions, method_options
+from ..render.options import DEFAULTS, MEMORY_INPUTS, RenderOptions, method_options
 from ..render.resources import room_on
 from ..render.start import Start, image_frames
 from ..timeline.references import check_names
@@ -138,17 +139,17 @@ def render_options(
     """The options from the arguments of `add_render_arguments`; `size` and `family` replace those
     of the arguments.
     """
-    given = vars(args)
-    named = {part.name: given[part.name] for part in fields(RenderOptions) if part.name in given}
+    names = [part.name for part in fields(RenderOptions)]
+    named = {name: getattr(args, name) for name in names if name in args}
     width, height = size or parse_size(args.size)
     named["width"] = width
     named["height"] = height
     named["model_family"] = family or args.model_family
     named["profile"] = _chosen_profile(args.profile, args.rule)
     named["switch"] = Switch(args.switch, args.blend_blocks, args.re_anchor)
-    named["method_options"] = method_options(
-        given.get("method", DEFAULTS.method), given, given.get("set", ())
-    )
+    memory = {name: getattr(args, name) for name in MEMORY_INPUTS}
+    pairs = args.set if "set" in args else ()
+    named["method_options"] = method_options(named.get("method", DEFAULTS.method), memory, pairs)
     return RenderOptions(**named)
 
 
@@ -169,11 +170,16 @@ def _chosen_profile(name: str | None, rule: str | None) -> HeadProfile | AutoPro
     return profile if rule is None else with_rule(profile, rule)
 
 
+def _references(args: argparse.Namespace) -> list[str]:
+    """The words of `--reference`, which not every command has."""
+    return args.reference if "reference" in args else []
+
+
 def reference_files(args: argparse.Namespace) -> dict[str, Path]:
     """The files of `--reference` by name."""
     names = []
     files = {}
-    for word in vars(args).get("reference", ()):
+    for word in _references(args):
         name, file = named_file(word)
         if not name or file == Path():
             raise HeadForcingError(
@@ -239,8 +245,8 @@ class ModelFiles:
     @classmethod
     def of(cls, args: argparse.Namespace) -> ModelFiles:
         """Take the fields from the arguments of the same names, as far as the command has them."""
-        given = vars(args)
-        return cls(**{file.name: given[file.name] for file in fields(cls) if file.name in given})
+        names = [file.name for file in fields(cls)]
+        return cls(**{name: getattr(args, name) for name in names if name in args})
 
     def inspect(self) -> CheckpointInfo:
         """Describe the weights file; the fingerprint includes the LoRA, if one is given."""
@@ -341,25 +347,31 @@ def save_plot(path: Path, picture: Image) -> None:
 
 def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
     """A copy of arguments with other values."""
-    return argparse.Namespace(**vars(args) | values)
+    copied = copy(args)
+    for name, value in values.items():
+        setattr(copied, name, value)
+    return copied
 
 
 def portable(args: argparse.Namespace) -> argparse.Namespace:
     """A copy that means the same in another process: absolute paths, and the text of a file of
     prompts.
     """
-    values: dict[str, Any] = {
-        name: value.absolute() for name, value in vars(args).items() if isinstance(value, Path)
-    }
+    values: dict[str, Any] = {}
+    for name in args.paths:
+        path = getattr(args, name)
+        if isinstance(path, Path):
+            values[name] = path.absolute()
     if args.profile not in (None, "auto", *bundled_profiles()):
         values["profile"] = str(Path(args.profile).absolute())
-    pictures = [named_file(word) for word in vars(args).get("reference", ())]
+    pictures = [named_file(word) for word in _references(args)]
     if pictures:
         values["reference"] = [f"{name}={file.absolute()}" for name, file in pictures]
     if args.prompts is not None:
         text = read_text(args.prompts, [name for name, _ in pictures])
-        # which would be taken for a file
-        values["prompts"] = f"\n{text}" if text.startswith("@") else text
+        if text.startswith("@"):  # which would be taken for a file
+            text = f"\n{text}"
+        values["prompts"] = text
     return changed(args, **values)
 
 

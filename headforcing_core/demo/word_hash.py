@@ -5,6 +5,7 @@ encoder.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from functools import lru_cache
 
 import numpy as np
@@ -26,7 +27,7 @@ _KNOWN_WORDS = frozenset(word for word in TEMPLATE.split() if word.isalpha()).un
 
 def split_words(prompt: str) -> list[str]:
     """The lower-case words of `prompt`, letters and digits only."""
-    return ["".join(c for c in word if c.isalnum()) for word in prompt.lower().split()]
+    return ["".join(filter(str.isalnum, word)) for word in prompt.lower().split()]
 
 
 def nearest(prompt: str) -> str:
@@ -34,11 +35,10 @@ def nearest(prompt: str) -> str:
     in the demo.
     """
     words = f" {' '.join(split_words(prompt))} "
-    usual = vars(Look.parse(DEMO_STORY.splitlines()[0].split(maxsplit=1)[1]))
-    chosen = {
-        kind: next((choice for choice in choices if choice and f" {choice} " in words), usual[kind])
-        for kind, choices in CHOICES.items()
-    }
+    chosen = asdict(Look.parse(DEMO_STORY.splitlines()[0].split(maxsplit=1)[1]))
+    for kind, choices in CHOICES.items():
+        named = [choice for choice in choices if choice and f" {choice} " in words]
+        chosen[kind] = next(iter(named), chosen[kind])
     return Look(**chosen).prompt
 
 

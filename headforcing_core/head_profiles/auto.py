@@ -24,7 +24,7 @@ from ..cache.base import WriteClean
 from ..cache.head_cache import HeadCache
 from ..cache.policy import CachePolicy
 from ..cache.roles import HeadRole, RolePolicy
-from ..cache.shape import CacheShape, Shape
+from ..cache.shape import CacheShape
 from ..cache.state import State
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
@@ -235,28 +235,6 @@ class AutoProfileCache(HeadCache):
             for ours in self.groups:
                 heads = ours.heads[layer]
                 ours.take(layer, k[heads, slots], v[heads, slots], group.indices[slots])
-
-
-@dataclass(frozen=True)
-class AutoPolicy(CachePolicy):
-    """A policy whose head roles are found while sampling; `known` is what an earlier render of the
-    video found.
-    """
-
-    auto: AutoProfile = AutoProfile()
-    known: HeadProfile | None = None
-
-    def make_cache(
-        self,
-        shape: Shape,
-        dtype: torch.dtype,
-        device: torch.device | str,
-        attention: AttentionFunction,
-    ) -> AutoProfileCache:
-        assert isinstance(shape, CacheShape)
-        return AutoProfileCache(
-            shape, self.auto, dtype=dtype, device=device, attention=attention, known=self.known
-        )
 
 
 def store_found_profile(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:

@@ -70,7 +70,9 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
     reads_queries = True  # the clean pass classifies heads with them
 
     def begin_video(self) -> None:
-        self.sink, self.local, self.own = self.zeros(0), self.zeros(0), self.zeros(0)
+        self.sink = self.zeros(0)
+        self.local = self.zeros(0)
+        self.own = self.zeros(0)
         self.short: list[Tensor] = []
         self.groups: Groups | None = None
         # per layer, `groups` on the device, and `short`, the first and last
@@ -121,7 +123,9 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
             self._split(self.groups)
 
     def switch_prompt(self, switch: Switch) -> None:
-        self.split, self.sink, self.local = False, self.zeros(0), self.zeros(0)
+        self.split = False
+        self.sink = self.zeros(0)
+        self.local = self.zeros(0)
 
     @property
     def _classifies(self) -> bool:
@@ -161,7 +165,8 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
 
     def classify(self, shares: Tensor) -> Groups:
         """Classify the heads of the whole model by their shares `[layers, heads, 3]`."""
-        first, middle = (part / part.sum() for part in shares.unbind(-1)[:2])
+        first = shares[..., 0] / shares[..., 0].sum()
+        middle = shares[..., 1] / shares[..., 1].sum()
         needs_past = torch.maximum(first, middle).flatten()
         count = round(self.policy.last_share * len(needs_past))
         dummies = set(needs_past.argsort(stable=True)[:count].tolist())
@@ -169,8 +174,12 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         for layer in range(self.shape.layers):
             found: dict[str, list[int]] = {"first": [], "mid": [], "last": []}
             for head in range(self.shape.heads):
-                kind = "mid" if first[layer, head] < middle[layer, head] else "first"
-                found["last" if layer * self.shape.heads + head in dummies else kind].append(head)
+                kind = "first"
+                if layer * self.shape.heads + head in dummies:
+                    kind = "last"
+                elif first[layer, head] < middle[layer, head]:
+                    kind = "mid"
+                found[kind].append(head)
             groups.append(found)
         return groups
 

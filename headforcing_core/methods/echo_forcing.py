@@ -317,15 +317,17 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
 
     def _fade(self, state: Layer, scene: Scene) -> None:
         if state.rates is None:
-            new, old = (
-                state.kv[0][:, slot].float().transpose(0, 1).flatten(1) for slot in (self.kept, 0)
-            )
+            keys = state.kv[0].transpose(0, 2)  # [s, slots, heads, head_dim]
+            new = keys[:, self.kept].float().flatten(1)
+            old = keys[:, 0].float().flatten(1)
             change = 1 - F.cosine_similarity(new, old, dim=-1)
             low = change.min()
-            high = change.max()
-            change = (
-                (change - low) / (high - low) if high - low > 1e-6 else torch.zeros_like(change)
-            )
+            span = change.max() - low
+            change = change - low
+            if span > 1e-6:
+                change = change / span
+            else:
+                change = torch.zeros_like(change)
             state.rates = scene.slowest - (scene.slowest - scene.fastest) * change
         state.weights *= state.rates
 
@@ -366,9 +368,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
             self.scene_blocks * self.shape.frames_per_block * self.rope.frame_tokens
         )
         share = (kv[0] * queries[:, None]).sum(dim=-1).mean(dim=1).softmax(dim=0)[:, None, :, None]
-        one = (
-            FIRST_SHARE * kv[:, 0] + (1 - FIRST_SHARE) * (share * kv).sum(dim=1)
-            if kv.shape[1] > 1
-            else kv[:, 0]
-        )
+        one = kv[:, 0]
+        if kv.shape[1] > 1:
+            one = FIRST_SHARE * one + (1 - FIRST_SHARE) * (share * kv).sum(dim=1)
         return one.to(self.dtype)

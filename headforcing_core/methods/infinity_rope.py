@@ -47,8 +47,11 @@ class InfinityRopeCache(WindowCache, of=InfinityRope):
         # as in the authors' code, once the video is longer than the window, queries get its last
         # indices even after a flush: until the window is full again these are larger than those of
         # the block's own keys
-        at_end = self.start >= self.window or self.rolled
-        first = CUT_INDEX if self.cut else self.window - self.frames if at_end else self.start
+        first = self.start
+        if self.start >= self.window or self.rolled:
+            first = self.window - self.frames
+        if self.cut:
+            first = CUT_INDEX
         queries = range(first, first + self.frames)
         if self.cut:
             keys[-self.frames :] = queries

@@ -54,9 +54,9 @@ class MemFlow(WindowPolicy):
     @property
     def stores_last_block(self) -> bool:
         """`stores_every_block`, by the number of prompts where it is None."""
-        return (
-            not self.several_prompts if self.stores_every_block is None else self.stores_every_block
-        )
+        if self.stores_every_block is None:
+            return not self.several_prompts
+        return self.stores_every_block
 
     @property
     def key(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class PublishedMethod:
 
 def _method(module: str, settings: str) -> Callable[[], Method]:
     """The settings that a module of this folder defines, with their defaults."""
-    return lambda: vars(import_module(f".{module}", __package__))[settings]()
+    return lambda: getattr(import_module(f".{module}", __package__), settings)()
 
 
 def _preset(name: str) -> Callable[[], Method]:
@@ -325,11 +325,9 @@ def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:
             f"this method has a sampler of its own, which the model family {family} was not "
             "trained for; choose another method, such as longlive2 or head_forcing"
         )
-    return (
-        chosen
-        if own is None or sigmas.strip()
-        else replace(own, frames_per_block=chosen.frames_per_block)
-    )
+    if own is None or sigmas.strip():
+        return chosen
+    return replace(own, frames_per_block=chosen.frames_per_block)
 
 
 def check_model(policy: Method, schedule: Schedule) -> None:

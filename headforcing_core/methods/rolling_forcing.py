@@ -188,8 +188,8 @@ def attended_blocks(held: Sequence[int], inside: range, clean: bool) -> dict[int
     others = [block for block in held if 0 < block < inside.start]
     room = ATTENDED_BLOCKS - len(inside) - 1
     if clean:
-        with_anchor = len(others) <= room
-        others = others[max(0, len(others) - room - 1) :]
-        return {0: 0, **{b: b for b in others}} if with_anchor else {b: b for b in others}
+        if len(others) <= room:
+            return {block: block for block in [0, *others]}
+        return {block: block for block in others[len(others) - room - 1 :]}
     working = others[max(0, len(others) - room) :]
     return {0: inside.start - len(working) - 1, **{block: block for block in working}}

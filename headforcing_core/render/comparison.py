@@ -73,8 +73,13 @@ def entries_of(text: str) -> list[Entry]:
     """One entry per method named in a text, separated by commas or newlines; `all` stands for
     `all_methods`.
     """
-    given = [name for name in (part.strip() for part in re.split(r"[,\n]", text)) if name]
-    names = [name for part in given for name in (all_methods() if part == ALL else [part])]
+    names: list[str] = []
+    for part in re.split(r"[,\n]", text):
+        name = part.strip()
+        if name == ALL:
+            names += all_methods()
+        elif name:
+            names.append(name)
     choices = method_names()
     unknown = next((name for name in names if name not in choices), None)
     if unknown is not None:
@@ -128,6 +133,17 @@ class Compared:
     seconds_per_block: float | None
     drift: Numbers  # the metrics of `report.metrics.GROUPS` for the whole video
 
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The numbers of its line of the table, by name."""
+        return {
+            "frame_slots": self.frame_slots,
+            "slots_in_use": self.slots_in_use,
+            "cache_bytes": self.cache_bytes,
+            "seconds_per_block": self.seconds_per_block,
+            **self.drift,
+        }
+
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
         return {**asdict(self), "video": str(self.video)}
@@ -174,7 +190,7 @@ def table(rows: Sequence[Compared]) -> str:
     """A Markdown table with one line per entry, in order; means over the seeds."""
     lines = []
     for entry in dict.fromkeys(row.entry for row in rows):
-        group = [{**vars(row), **row.drift} for row in rows if row.entry == entry]
+        group = [row.numbers for row in rows if row.entry == entry]
         cells = []
         for name, form in TABLE_COLUMNS.values():
             known = [numbers[name] for numbers in group if numbers[name] is not None]
@@ -194,11 +210,10 @@ def report_text(rows: Sequence[Compared], left_out: Mapping[str, str]) -> str:
 
 def method_notes(rows: Sequence[Compared]) -> list[str]:
     """Per published method in a table: its paper, the weights it is meant for, and notes."""
-    return [
-        line
-        for name in dict.fromkeys(row.entry.method for row in rows)
-        for line in describe_method(name)
-    ]
+    lines: list[str] = []
+    for name in dict.fromkeys(row.entry.method for row in rows):
+        lines += describe_method(name)
+    return lines
 
 
 def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:

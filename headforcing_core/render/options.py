@@ -58,20 +58,16 @@ class RenderOptions(RenderSettings):
     def cache_policy(self) -> Method:
         """The method's settings with the method options."""
         policy = self.policy or method_policy(self.method)
-        return (
-            with_options(policy, self.method_options, self.method)
-            if self.method_options
-            else policy
-        )
+        if not self.method_options:
+            return policy
+        return with_options(policy, self.method_options, self.method)
 
     @property
     def method_name(self) -> str:
         """The method with its options, for reports: `longlive (window_frames=9)`."""
-        return (
-            f"{self.method} ({pairs_text(self.method_options)})"
-            if self.method_options
-            else self.method
-        )
+        if not self.method_options:
+            return self.method
+        return f"{self.method} ({pairs_text(self.method_options)})"
 
     def for_method(self, method: str, policy: Method | None = None) -> RenderOptions:
         """The same options for another method, without those of episodic memory that it does not
@@ -99,7 +95,8 @@ class RenderOptions(RenderSettings):
         if switch == RESET and schedule.shot_prefix:
             with suppress(HeadForcingError):
                 cut = Switch(re_anchor=True)
-                switch = cut if self.cache_policy.own_switch(cut) else switch
+                if self.cache_policy.own_switch(cut):
+                    switch = cut
         timeline = parse_timeline(
             text,
             self.seconds or None,

@@ -15,7 +15,7 @@ from ..cache.method import Method, Passes
 from ..cache.scenes import number_recalls
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
-from ..head_profiles.auto import AutoPolicy, AutoProfile, warm_up_frames, warm_up_shape
+from ..head_profiles.auto import AutoProfile, AutoProfileCache, warm_up_frames, warm_up_shape
 from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
@@ -230,16 +230,6 @@ class RenderPlan:
         policy: Method = self.shape.policy
         return policy
 
-    def method(self, known: HeadProfile | None = None) -> Method:
-        """The method that makes the cache and runs the rollout; `known` are roles that an earlier
-        render found.
-        """
-        return (
-            self.policy
-            if self.auto is None
-            else AutoPolicy(**vars(self.policy), auto=self.auto, known=known)
-        )
-
     @property
     def rebuilds_cache(self) -> bool:
         """Whether the cache of an unfinished video can be rebuilt from its blocks; else one must be
@@ -312,8 +302,17 @@ class RenderPlan:
         attention: AttentionFunction = sdpa,
         known: HeadProfile | None = None,
     ) -> Cache:
-        """An empty cache for this render; `known` as in `method`."""
-        return self.method(known).make_cache(self.shape, dtype, device, attention)
+        """An empty cache for this render; `known` are roles that an earlier render found."""
+        if self.auto is None:
+            return self.policy.make_cache(self.shape, dtype, device, attention)
+        return AutoProfileCache(
+            cast(CacheShape, self.shape),
+            self.auto,
+            dtype=dtype,
+            device=device,
+            attention=attention,
+            known=known,
+        )
 
     def cache_bytes(self, dtype: torch.dtype) -> int:
         """Peak size of the cache in bytes."""

@@ -40,9 +40,9 @@ def too_large(
             break
     besides = " besides the weights" if host.streams_weights else ""
     parts = needs.describe().splitlines()[0].partition(": ")[2]
-    helps = (
-        f"What fits, cheapest first: {'; '.join(ways)}" if ways else "No setting of this video fits"
-    )
+    helps = "No setting of this video fits"
+    if ways:
+        helps = f"What fits, cheapest first: {'; '.join(ways)}"
     return HeadForcingError(
         f"not enough memory: {plan.width}x{plan.height} needs "
         f"{format_bytes(needs.wanted(host))}{besides} ({parts}), the device has "

@@ -174,7 +174,8 @@ class Render:
             return
         bad = next((number for number, finite in enumerate(steps, 1) if not finite), None)
         place = f"block {block.index + 1} of {self.job.plan.blocks}"
-        place += f", denoising step {bad} of {len(steps)}" if bad else ""
+        if bad:
+            place += f", denoising step {bad} of {len(steps)}"
         backbone = self.model.backbone
         weight = first_not_finite(
             backbone.named_parameters() if isinstance(backbone, torch.nn.Module) else ()
@@ -212,7 +213,7 @@ class Render:
             reencode=None if job.request.codec is None else job.request.codec.reencode,
             on_step=self.step,
         )
-        yield from job.plan.method(run.found_profile).rollout(self.model, run.cache, inputs)
+        yield from job.plan.policy.rollout(self.model, run.cache, inputs)
 
 
 # ------------------------------------------------------------------------------------------ making

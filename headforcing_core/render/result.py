@@ -114,12 +114,9 @@ class RenderResult:
             lines.append(self.kernels)
         if self.found_profile is not None:
             found = f"found {describe_roles(self.found_profile)} heads"
-            kept = self.kept_profile
-            lines.append(
-                found
-                if kept is None
-                else f"{found}; kept for the next render of this model in {kept.name}"
-            )
+            if self.kept_profile is not None:
+                found += f"; kept for the next render of this model in {self.kept_profile.name}"
+            lines.append(found)
             lines += [f"note: {remark}" for remark in remark_on_rule(self.found_profile)]
         if self.events:
             lines.append(describe_events(self.events))

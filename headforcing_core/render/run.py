@@ -123,7 +123,8 @@ class Run:
         folder = self.folder
         if folder is not None:
             self.known = folder.save_video(self.job.keys, self.job.about)
-            start = None if start is None else folder.save_start(start)
+            if start is not None:
+                start = folder.save_start(start)
         self.start = self._share(start)
         given = 0 if self.start is None else len(self.start)
         expected = self.plan.start_frames + self.plan.held_frames
@@ -328,7 +329,8 @@ class Run:
             tensors, plain = state
             # the next block changes the cache meanwhile
             copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-            self._thread.put(partial(_save_state, self.folder, place, keys[place], (copies, plain)))
+            save = partial(_save_state, self.folder, place, keys[place], state=(copies, plain))
+            self._thread.put(save)
         self._state_stored = time.monotonic()
 
     # ---------------------------------------------------------------------------------------------

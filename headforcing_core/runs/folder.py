@@ -132,10 +132,10 @@ class RunReader:
                 return
             before = self._block_hashes[key] = named_hash(path)
             event = fields["event"]
-            unfinished = tuple(tensors["unfinished"].unbind()) if "unfinished" in tensors else ()
-            yield StoredBlock(
-                tensors["latents"], None if event is None else MemoryEvent(**event), unfinished
-            )
+            if event is not None:
+                event = MemoryEvent(**event)
+            unfinished = tuple(tensors.get("unfinished", ()))
+            yield StoredBlock(tensors["latents"], event, unfinished)
 
     def load_blocks(self, keys: Sequence[str]) -> list[StoredBlock]:
         """`read_blocks` as a list; only the last block keeps its `unfinished` latents, to save
@@ -165,11 +165,9 @@ class RunReader:
     def load_start(self) -> Tensor | None:
         """The start frames `[frames, 16, h, w]`, None if there are none."""
         content = self._read(files_of(self.folder, "start").get(self.setup[:SHORT]), read_tensors)
-        return (
-            content[0]["latents"]
-            if content is not None and content[1]["key"] == self.setup
-            else None
-        )
+        if content is None or content[1]["key"] != self.setup:
+            return None
+        return content[0]["latents"]
 
     def load_note(self, kind: str, keys: Sequence[str]) -> dict[str, Any] | None:
         """The first note of a kind that belongs to one of these blocks, None without one."""

@@ -68,7 +68,9 @@ class StoredVideo:
                 f"the start frames of this video in {self.folder} are missing or damaged"
             )
         held = self.about.get("held_frames")  # part of the first block
-        given = [] if start is None or held else [StoredBlock(start, None)]
+        given = []
+        if start is not None and not held:
+            given = [StoredBlock(start, None)]
         empty = True
         for block in chain(given, self.run.read_blocks(self.keys)):
             empty = False
@@ -107,11 +109,9 @@ class StoredVideo:
     def length(self) -> str:
         """`m:ss`, of an unfinished one with how much of it there is."""
         whole = _minutes(self.seconds)
-        return (
-            whole
-            if self.finished == len(self.keys)
-            else f"{_minutes(self.finished_seconds)} of {whole}"
-        )
+        if self.finished == len(self.keys):
+            return whole
+        return f"{_minutes(self.finished_seconds)} of {whole}"
 
     @property
     def story(self) -> str:
@@ -141,7 +141,9 @@ def _minutes(seconds: float) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+    if len(text) <= most:
+        return text
+    return text[: most - 1].rstrip() + "…"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -242,13 +244,13 @@ def videos_of(folder: Path, problems: list[str]) -> list[StoredVideo]:
 def run_folders(parent: Path) -> list[Path]:
     """The folders in a folder of runs, sorted."""
     with explained(f"{parent} cannot be read"):
-        return sorted(path for path in parent.iterdir() if path.is_dir()) if parent.is_dir() else []
+        if not parent.is_dir():
+            return []
+        return sorted(path for path in parent.iterdir() if path.is_dir())
 
 
 def why(path: Path, error: Exception) -> str:
     """The sentence for a file or folder that cannot be read."""
-    return (
-        str(error)
-        if isinstance(error, HeadForcingError)
-        else f"{path.name} cannot be read ({reason(error)})"
-    )
+    if isinstance(error, HeadForcingError):
+        return str(error)
+    return f"{path.name} cannot be read ({reason(error)})"

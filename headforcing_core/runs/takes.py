@@ -133,10 +133,8 @@ def take_bytes(video: StoredVideo, videos: Iterable[StoredVideo]) -> tuple[int, 
     others = [
         other for other in videos if other.folder == video.folder and other.name != video.name
     ]
-    every, own = (
-        sum(stats[path].st_size for path in _files_of_take(video, stats, them))
-        for them in ([], others)
-    )
+    every = sum(stats[path].st_size for path in _files_of_take(video, stats, []))
+    own = sum(stats[path].st_size for path in _files_of_take(video, stats, others))
     return every, own
 
 
@@ -151,8 +149,13 @@ def _files_of_take(
     own -= {key[:SHORT] for other in others for key in other.keys}
 
     def is_its(path: Path) -> bool:
-        kind, *_, key, _ = path.stem.split("-") if path.stem.count("-") > 1 else ("", "", "")
-        return key == last if kind in ("video", SECONDS, LABEL) else key in own
+        words = path.stem.split("-")
+        if len(words) < 3:
+            return False
+        key = words[-2]
+        if words[0] in ("video", SECONDS, LABEL):
+            return key == last
+        return key in own
 
     return [path for path in paths if is_its(path)]
 

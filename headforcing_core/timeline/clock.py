@@ -48,7 +48,9 @@ class BlockClock:
         """Number of video frames that the first `blocks` blocks decode to."""
         if blocks < 0:
             raise HeadForcingError(f"a number of blocks cannot be negative, got {blocks}")
-        return TEMPORAL_STRIDE * blocks * self.frames_per_block - self._missing if blocks else 0
+        if blocks == 0:
+            return 0
+        return TEMPORAL_STRIDE * blocks * self.frames_per_block - self._missing
 
     @property
     def _missing(self) -> int:
@@ -80,7 +82,9 @@ class BlockClock:
         block = int((position + self._missing) // (TEMPORAL_STRIDE * self.frames_per_block))
         before = position - self.video_frames(block)
         after = self.video_frames(block + 1) - position
-        return block if before <= after else block + 1
+        if after < before:
+            block += 1
+        return block
 
     def _position(self, seconds: float) -> float:
         """`seconds` as a fractional number of video frames."""

@@ -57,7 +57,9 @@ def answer(
         default = plain
     try:
         if "segments" in request:
-            end = None if seconds else _number(request, "length") or None
+            end = None
+            if not seconds:
+                end = _number(request, "length") or None
             placed = _place(_get(request, "segments", list))
             own = _get(request, "shared", str, "")
             text = write_timeline(placed, clock, end=end, default=default, shared=own)

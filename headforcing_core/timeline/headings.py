@@ -166,7 +166,9 @@ def without_marks(line: str) -> str:
     if line.isascii():
         return line
     found = _BEFORE_WORDS.match(plain(line))
-    return line if found is None else line[: found.end()].translate(_NO_MARKS) + line[found.end() :]
+    if found is None:
+        return line
+    return line[: found.end()].translate(_NO_MARKS) + line[found.end() :]
 
 
 def read_lines(text: str) -> list[Line]:
@@ -237,7 +239,9 @@ def almost_time(line: str, bare: bool) -> str | None:
     None of others.
     """
     same = plain(line)
-    found = _ALMOST_IN_BRACKETS.match(same) or (_ALMOST_BARE.match(same) if bare else None)
+    found = _ALMOST_IN_BRACKETS.match(same)
+    if found is None and bare:
+        found = _ALMOST_BARE.match(same)
     return None if found is None else line[: found.end()]
 
 
@@ -245,7 +249,9 @@ def time_inside(words: str) -> str | None:
     """The time of another prompt in the words behind a time without brackets."""
     same = plain(words)
     found = _AFTER_COMMA.search(same) or _AFTER_WORDS.search(same)
-    return None if found is None else words[found.start() + 1 : found.end()].strip()
+    if found is None:
+        return None
+    return words[found.start() + 1 : found.end()].strip()
 
 
 def open_brackets(text: str) -> str:

@@ -146,16 +146,16 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
             f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one recall or "
             "new scene, one blend and one seed"
         )
-    seed = seeds[0] if seeds else None
+    seed = next(iter(seeds), None)
     if seed is not None and seed > MAX_SEED:
         raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {seed}")
     if len(words) == len(seeds):
         return None, seed
     switch = Switch(
-        kind=kinds[0] if kinds else "reset",
-        blend_blocks=blends[0] if blends else 0,
+        kind=next(iter(kinds), "reset"),
+        blend_blocks=next(iter(blends), 0),
         re_anchor="re-anchor" in words or "cut" in words,
-        recall=recalls[0] if recalls else None,
+        recall=next(iter(recalls), None),
         new_scene=new_scene,
     )
     return switch, seed

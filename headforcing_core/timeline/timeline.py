@@ -117,9 +117,10 @@ class Timeline:
 
     def first_text(self, segment: Segment) -> str:
         """The text of a segment's first block."""
-        return (
-            self.shot_prefix + self.spoken(segment) if self._cuts(segment) else self.spoken(segment)
-        )
+        text = self.spoken(segment)
+        if self._cuts(segment):
+            text = self.shot_prefix + text
+        return text
 
     def _cuts(self, segment: Segment) -> bool:
         return bool(self.shot_prefix) and segment.switch.re_anchor and not segment.blended_blocks
@@ -237,13 +238,14 @@ def parse_timeline(
         spans = _asked_times(prompts, seconds)
     blocks = _snap(prompts, spans, clock)
     ends = [*blocks[1:], clock.blocks_for(spans[-1][1])]
-    texts = [_join(shared, prompt.text) for prompt in prompts]
-    texts = [unescape(words) if "\\" in words else words for words in texts]
+    texts = [unescape(_join(shared, prompt.text)) for prompt in prompts]
     if references:
         _check_pictures(prompts, texts, references)
     segments = []
     for index, prompt in enumerate(prompts):
-        own_switch = (prompt.switch or switch) if index else RESET
+        own_switch = RESET
+        if index:
+            own_switch = prompt.switch or switch
         if own_switch.recall is not None and own_switch.recall > index:
             raise TimelineError(
                 f"prompt {index + 1} can recall the scenes of prompts 1 to {index}, got [recall "
@@ -302,7 +304,9 @@ def _shared_words(widget: str, own: str) -> str:
 def _join(shared: str, text: str) -> str:
     if not shared:
         return text
-    return f"{shared} {text}" if shared[-1] in ".,;:!?…。，！？、" else f"{shared}, {text}"
+    if shared[-1] not in ".,;:!?…。，！？、":
+        shared += ","
+    return f"{shared} {text}"
 
 
 def _equal_shares(count: int, seconds: float | None) -> list[tuple[float, float]]:
@@ -367,10 +371,8 @@ def _snap(
             reason = f"{prompt.token} is too close to the end of the video ({total} s)"
         else:
             reason = f"{prompt.token} falls on the same block as the prompt above, move it later"
-        raise TimelineError(
-            f"{reason}; blocks last {clock.block_seconds:g} s",
-            prompt.line if prompt.start else None,
-        )
+        line = prompt.line if prompt.start else None
+        raise TimelineError(f"{reason}; blocks last {clock.block_seconds:g} s", line)
     return starts
 
 

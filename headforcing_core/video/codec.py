@@ -4,7 +4,7 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -18,6 +18,7 @@ from ..weights.containers import read_tensors
 from . import wan_vae
 from .memory import DecoderMemory
 from .restarts import FrameCodec
+from .stream import StreamingDecoder
 from .tiny_decoder import NORMALISED, TinyDecoder, TinyVideoDecoder, tiny_sizes
 from .wan22 import Wan22Decoder, Wan22Encoder
 from .wan_decoder import WanDecoder
@@ -45,20 +46,20 @@ def load_codec(
     if name == "wan":
         what = f"a complete Wan {'2.1' if network.latents is WAN21 else '2.2'} VAE"
         wanted = wan_vae.WANTED[network.latents]
-    parts = nn.ModuleDict(
-        {"decoder": network} if encoder is None else {"decoder": network, "encoder": encoder}
-    )
+    parts = nn.ModuleDict({"decoder": network})
+    encode = None
+    if encoder is not None:
+        parts["encoder"] = encoder
+        encode = partial(wan_vae.encode, encoder)
     for part in parts.values():
         wan_vae.fill(part, tensors, path=path, device=device, dtype=dtype, what=what, wanted=wanted)
     network.prepare()
-    kind = (
-        partial(wan_vae.WanVideoDecoder, park=park)
-        if name == "wan"
-        else partial(TinyVideoDecoder, name=name)
-    )
-    return FrameCodec(
-        partial(kind, network), parts, None if encoder is None else partial(wan_vae.encode, encoder)
-    )
+    make: Callable[[], StreamingDecoder]
+    if isinstance(network, TinyDecoder):
+        make = partial(TinyVideoDecoder, network, name=name)
+    else:
+        make = partial(wan_vae.WanVideoDecoder, network, park=park)
+    return FrameCodec(make, parts, encode)
 
 
 def decoder_memory(
@@ -138,12 +139,18 @@ def _wan_networks(
     """Decoder and encoder in the base widths of the tensors; in those of the released model where
     one is missing.
     """
-    outputs = tensors.get("decoder.head.0.gamma"), tensors.get("encoder.conv1.weight")
-    base, encoder_base = (
-        None if t is None or not (t.ndim and t.numel()) else len(t) for t in outputs
-    )
-    decoder, encoder = (
-        (WanDecoder, WanEncoder) if latents is WAN21 else (Wan22Decoder, Wan22Encoder)
-    )
+    base = _length(tensors.get("decoder.head.0.gamma"))
+    encoder_base = _length(tensors.get("encoder.conv1.weight"))
+    decoder: type[WanDecoder] = Wan22Decoder
+    encoder: type[WanEncoder] = Wan22Encoder
+    if latents is WAN21:
+        decoder = WanDecoder
+        encoder = WanEncoder
     with torch.device("meta"):
         return decoder(base), encoder(encoder_base) if encodes else None
+
+
+def _length(tensor: Tensor | None) -> int | None:
+    if tensor is None or not tensor.ndim or not tensor.numel():
+        return None
+    return len(tensor)

@@ -33,8 +33,11 @@ def grid_layout(count: int, width: int, height: int) -> tuple[int, int, int, int
     columns = math.ceil(count / rows)
     scale = max(1.0, math.ceil(MIN_TILE / width))
     scale = min(scale, MAX_WIDTH / (columns * width), (MAX_HEIGHT / rows - STRIP) / height)
-    wide, high = (max(2, int(side * scale) // 2 * 2) for side in (width, height))
-    return columns, rows, wide, high
+    return columns, rows, _even(width * scale), _even(height * scale)
+
+
+def _even(side: float) -> int:
+    return max(2, int(side) // 2 * 2)
 
 
 def write_grid(
@@ -60,7 +63,7 @@ def write_grid(
         ]
         sheet = Sheet(columns * wide, rows * (high + STRIP))
         for (name, _), (left, top) in zip(tiles, corners, strict=True):
-            sheet.write(left + 6, top + 4, name, 16, wide - 12)
+            sheet.write(left + 6, top + 4, name, size=16, width=wide - 12)
         size = sheet.image.size
         writer = stack.enter_context(
             VideoWriter(VideoSettings(Path(path), fps, metadata or {}), *size)

@@ -70,10 +70,13 @@ def open_video(source: VideoSource, name: str | None = None) -> av.container.Inp
         raise HeadForcingError(f"{name} has no video track: give a video file")
     context = container.streams.video[0].codec_context
     # None where no decoder knows the format
-    size = None if context is None else (context.width, context.height)
-    if size is None or not 0 < math.prod(size) <= MAX_PIXELS:
+    what = "in an unknown format"
+    pixels = 0
+    if context is not None:
+        what = f"of {context.width}x{context.height} pixels"
+        pixels = context.width * context.height
+    if not 0 < pixels <= MAX_PIXELS:
         container.close()
-        what = "in an unknown format" if size is None else f"of {size[0]}x{size[1]} pixels"
         raise HeadForcingError(
             f"{name} has frames {what}: give a video of at most 8192x4320 that plays elsewhere"
         )
@@ -134,8 +137,11 @@ def fit(video_frames: Tensor, width: int, height: int, pixel_aspect: float = 1.0
     rows, columns = video_frames.shape[1:3]
     old = columns / rows * pixel_aspect
     new = width / height
-    x = round((columns - columns * (new / old)) / 2) if old > new else 0
-    y = round((rows - rows * (old / new)) / 2) if old < new else 0
+    x = y = 0
+    if old > new:
+        x = round((columns - columns * (new / old)) / 2)
+    elif old < new:
+        y = round((rows - rows * (old / new)) / 2)
     # a line of pixels stays a line
     x = min(x, (columns - 1) // 2)
     y = min(y, (rows - 1) // 2)

@@ -62,20 +62,22 @@ class Clock:
         end = times[-1] + max(duration * unit, usual)  # some files state too short a duration
         count = len(times)
         span = end - times[0]
-        return cls(
-            times, end, count / span if span and abs(rate * span - count) > 0.01 * count else rate
-        )
+        if span and abs(rate * span - count) > 0.01 * count:
+            rate = count / span
+        return cls(times, end, rate)
 
     def within(self, start: float, duration: float) -> Clock:
         """The part from `start` on, counted from the beginning, with the frame shown then, and so
         long; 0: the rest.
         """
+        if not start and not duration:
+            return self
         begin = min(self.times[0] + start, self.times[-1])
-        end = min(self.end, begin + duration) if duration else self.end
+        end = self.end
+        if duration:
+            end = min(end, begin + duration)
         times = [begin, *(time for time in self.times if begin < time < end)]
-        return (
-            self if not start and not duration else replace(self, times=times, end=max(end, begin))
-        )
+        return replace(self, times=times, end=max(end, begin))
 
     @property
     def rounding(self) -> float:
@@ -89,7 +91,9 @@ class Clock:
     def section(self, count: int, fps: float, part: str) -> list[float]:
         """The times of `count` video frames at `fps` from the beginning, or up to the end."""
         last = max(self.times[-1], self.end - 1 / fps)
-        begin = self.times[0] if part == "first" else last - (count - 1) / fps
+        begin = last - (count - 1) / fps
+        if part == "first":
+            begin = self.times[0]
         return [begin + place / fps for place in range(count)]
 
 
@@ -156,19 +160,26 @@ class Footage:
         times = clock.section(clock.frames_at(clock.fps), clock.fps, "first")
         height, width, _ = next(read_frames(source, clock, times[:1])).shape
         return cls(
-            len(times),
-            clock.fps,
-            width,
-            height,
-            lambda first: read_frames(source, clock, times[first:]),
-            sound_of_file(source, clock.times[0], clock.end),
+            video_frames=len(times),
+            fps=clock.fps,
+            width=width,
+            height=height,
+            read=lambda first: read_frames(source, clock, times[first:]),
+            sound=sound_of_file(source, clock.times[0], clock.end),
         )
 
     @classmethod
     def of_images(cls, images: Tensor, fps: float, sound: Sound | None = None) -> Footage:
         """Frames in memory, `[n, height, width, 3]` in 0..1."""
         count, height, width, _ = images.shape
-        return cls(count, fps, width, height, lambda first: iter(images[first:]), sound)
+        return cls(
+            video_frames=count,
+            fps=fps,
+            width=width,
+            height=height,
+            read=lambda first: iter(images[first:]),
+            sound=sound,
+        )
 
     def chunks(self, first: int, length: int) -> Iterator[Tensor]:
         """Chunks `[n, height, width, 3]` in 0..1 from a frame on, each of which brings up to
@@ -199,10 +210,12 @@ def read_frames(
     that is damaged there.
     """
     # from the last key frame before them, if the file's index leads there
-    for seeks in (True, False) if clock.timed and times[0] > 1 else (False,):
-        frames = _decoded(source, clock, times, seeks)
-        if (first := next(frames, None)) is not None:
-            break
+    seeks = clock.timed and times[0] > 1
+    frames = _decoded(source, clock, times, seeks)
+    first = next(frames, None)
+    if first is None and seeks:
+        frames = _decoded(source, clock, times, seeks=False)
+        first = next(frames, None)
     if first is None:
         raise HeadForcingError(
             f"{name_of(source)} holds no video frames that can be decoded: {_PLAYS}"
@@ -212,8 +225,10 @@ def read_frames(
         pixels = torch.from_numpy(
             np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
         )
+        if turns % 2:
+            aspect = 1 / aspect
         if size is not None:
-            pixels = fit(pixels[None].float() / 255, *size, 1 / aspect if turns % 2 else aspect)[0]
+            pixels = fit(pixels[None].float() / 255, *size, aspect)[0]
         yield from [pixels] * count
 
 

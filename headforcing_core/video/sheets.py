@@ -94,6 +94,7 @@ def contact_sheet(
     tiles = list(zip(times, _frames_at(Path(video_path), times, 128), strict=True))
     lines = [tiles[i : i + COLUMNS] for i in range(0, len(tiles), COLUMNS)]
     prompts = sorted(labels)
+    starts = [start for start, _ in prompts]
     strip = _STRIP if labels else 0
     gap = 4
     head = _MARGIN + 34
@@ -102,29 +103,26 @@ def contact_sheet(
     width = 2 * _MARGIN + len(lines[0]) * step - gap
     sheet = Sheet(width, head + len(lines) * line_height - gap + _MARGIN)
     length = f"{frames / rate:.1f} s \u00b7 {frames} frames at {rate:g} fps"
-    sheet.write(
-        _MARGIN,
-        _MARGIN,
-        f"{Path(video_path).name} \u00b7 {length} \u00b7 {size}",
-        17,
-        width - 2 * _MARGIN,
-    )
+    title = f"{Path(video_path).name} \u00b7 {length} \u00b7 {size}"
+    sheet.write(_MARGIN, _MARGIN, title, size=17, width=width - 2 * _MARGIN)
     # whole seconds would repeat on adjacent tiles of a short video
     tenths = tiles[-1][0] < len(tiles) - 1
     begun: set[int] = set()
     for number, line in enumerate(lines):
         top = head + number * line_height
         left = _MARGIN
-        of_tiles = [sum(start <= seconds for start, _ in prompts) - 1 for seconds, _ in line]
+        of_tiles = [bisect_right(starts, seconds) - 1 for seconds, _ in line]
         for prompt, members in groupby(of_tiles):
             right = left + len(list(members)) * step
             if prompt >= 0:
                 start, text = prompts[prompt]
-                sheet.mark(left, top + _STRIP - 7, right - gap, 4, prompt)
-                shown, ink = (
-                    (text, _DIM) if prompt in begun else (f"{_stamp(start)}  {text}", BRIGHT)
-                )
-                sheet.write(left, top + 1, shown, 14, right - gap - left, ink)
+                bar_top = top + _STRIP - 7
+                sheet.mark(left, bar_top, right - gap, height=4, prompt=prompt)
+                ink = _DIM
+                if prompt not in begun:
+                    text = f"{_stamp(start)}  {text}"
+                    ink = BRIGHT
+                sheet.write(left, top + 1, text, size=14, width=right - gap - left, ink=ink)
                 begun.add(prompt)
             left = right
         for column, (seconds, tile) in enumerate(line):
@@ -164,23 +162,29 @@ def side_by_side(
     width = left + len(texts) * (tile + gap) - gap + _MARGIN
     sheet = Sheet(width, head + len(videos) * row_height - gap + _MARGIN)
     again = [texts.index(text) < column for column, text in enumerate(texts)]
-    story = f"One story, the same noise, {len(videos)} caches" if len(videos) > 1 else "One story"
+    story = "One story"
+    if len(videos) > 1:
+        story = f"One story, the same noise, {len(videos)} caches"
     advice = "A column for each prompt, a row for each video."
     if any(again):
         advice = "Equal colours, equal prompts. Does what comes back look as it did before?"
-    sheet.write(_MARGIN, _MARGIN, story, 17, width - 2 * _MARGIN)
-    sheet.write(_MARGIN, _MARGIN + 22, advice, 14, width - 2 * _MARGIN, _DIM)
+    text_width = width - 2 * _MARGIN
+    sheet.write(_MARGIN, _MARGIN, story, size=17, width=text_width)
+    sheet.write(_MARGIN, _MARGIN + 22, advice, size=14, width=text_width, ink=_DIM)
     for column, (start, text) in enumerate(zip(starts, texts, strict=False)):
         x = left + column * (tile + gap)
-        time = format_time(round(start)).split(".")[0] + (", again" if again[column] else "")
-        sheet.write(x, top, time, 14, tile)
+        time = format_time(round(start)).split(".")[0]
+        if again[column]:
+            time += ", again"
+        sheet.write(x, top, time, size=14, width=tile)
         for i, words in enumerate(wrap(text, 24)[:lines], 1):
-            sheet.write(x, top + i * line, words, 13, tile, _DIM)
-        sheet.mark(x, top + (lines + 1) * line + 2, x + tile, 5, texts.index(text))
+            sheet.write(x, top + i * line, words, size=13, width=tile, ink=_DIM)
+        bar_top = top + (lines + 1) * line + 2
+        sheet.mark(x, bar_top, x + tile, height=5, prompt=texts.index(text))
     for row, ((name, _), tiles) in enumerate(zip(videos, rows, strict=True)):
         y = head + row * row_height
         for i, words in enumerate(wrap(name, 26)[:lines]):
-            sheet.write(_MARGIN, y + i * line, words, 14, name_width - gap)
+            sheet.write(_MARGIN, y + i * line, words, size=14, width=name_width - gap)
         for column, image in enumerate(tiles):
             sheet.image.paste(image, (left + column * (tile + gap), y))
     return sheet.save(out_png)

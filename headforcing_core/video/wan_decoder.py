@@ -184,14 +184,17 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Conv3d(inputs, outputs, 1) if inputs != outputs else None
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
-        norm_1, conv_1, norm_2, conv_2 = (self.residual[name] for name in "0236")
+        conv_1 = self.residual["2"]
+        conv_2 = self.residual["6"]
         # nested, so that nothing is in memory for longer than it is read
         hidden = conv_2(
-            Activations(conv_1(x.normed(norm_1, conv_1, features)), conv_1.bias).normed(
-                norm_2, conv_2, features
+            Activations(conv_1(x.normed(self.residual["0"], conv_1, features)), conv_1.bias).normed(
+                self.residual["3"], conv_2, features
             )
         )
-        residual = x.total() if self.shortcut is None else pointwise(self.shortcut, x.total())
+        residual = x.total()
+        if self.shortcut is not None:
+            residual = pointwise(self.shortcut, residual)
         return Activations(hidden, conv_2.bias, residual)
 
 

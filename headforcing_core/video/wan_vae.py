@@ -181,10 +181,9 @@ class WanVideoDecoder:
         self._device = weight.device
         self._dtype = weight.dtype
         self._park = park and self._device.type == "cuda"
-        rows = _STATISTICS[self.latents] if normalised else ((0.0,), (1.0,))
-        self._mean, self._std = (
-            torch.tensor(row, device=self._device).view(-1, 1, 1) for row in rows
-        )
+        mean, std = _STATISTICS[self.latents] if normalised else ((0.0,), (1.0,))
+        self._mean = torch.tensor(mean, device=self._device).view(-1, 1, 1)
+        self._std = torch.tensor(std, device=self._device).view(-1, 1, 1)
         self.reset()
 
     def reset(self) -> None:
@@ -225,8 +224,7 @@ def encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
     float32.
     """
     latents = encoder(video_frames).float()
-    rows = _STATISTICS[latent_format(latents.shape[-1])]
-    mean, std = (torch.tensor(row, device=latents.device) for row in rows)
+    mean, std = torch.tensor(_STATISTICS[latent_format(latents.shape[-1])], device=latents.device)
     return ((latents - mean) / std).permute(0, 3, 1, 2)
 
 
