@@ -26,6 +26,7 @@ FOLDER = REPO / "locales"
 LANGUAGES = ("en", "zh", "ja", "ko")
 # characters with a meaning in the frontend's messages, which not all of its versions escape alike
 SYNTAX = "{}|@"
+LITERAL = r'"(?:[^"\\]|\\.)*"'  # a string of Python or JavaScript
 
 Texts = dict[str, Any]
 
@@ -80,14 +81,14 @@ def script_texts() -> list[str]:
     """The English texts that scripts show: what they call `t` with, and the sentences of the
     server.
     """
-    found = []
+    texts = []
     for script in sorted((REPO / "nodes" / "web").rglob("*.js")):
-        found += re.findall(r'\bt\(\s*("(?:[^"\\]|\\.)*")', script.read_text(encoding="utf-8"))
+        code = script.read_text(encoding="utf-8")
+        texts += [json.loads(text) for text in re.findall(rf"\bt\(\s*({LITERAL})", code)]
     for module in sorted((REPO / "nodes").rglob("*.py")):
-        found += re.findall(
-            r'\bSentence\(\s*("(?:[^"\\]|\\.)*")', module.read_text(encoding="utf-8")
-        )
-    texts = [json.loads(text) for text in found]
+        code = module.read_text(encoding="utf-8")
+        for parts in re.findall(rf"\bSentence\(\s*((?:{LITERAL}\s*)+)", code):
+            texts.append("".join(json.loads(part) for part in re.findall(LITERAL, parts)))
     return list(
         dict.fromkeys(text for text in texts if re.search("[a-z]", re.sub("%[0-9]", "", text)))
     )
