@@ -183,8 +183,10 @@ PRESETS: dict[str, CachePolicy] = {
     "uniform_admission": replace(_HEAD_FORCING, episodic=EpisodicPolicy(admission="uniform")),
     "fifo_eviction": replace(_HEAD_FORCING, episodic=EpisodicPolicy(eviction="fifo")),
     "random_tokens": replace(_HEAD_FORCING, episodic=EpisodicPolicy(token_selection="random")),
+    # ours: rules that the paper does not have
     "centered_keys": replace(_HEAD_FORCING, episodic=EpisodicPolicy(center_keys=True)),
     "pinned_first_entry": replace(_HEAD_FORCING, episodic=EpisodicPolicy(pin_first=True)),
+    # the paper's
     "no_episodic_memory": replace(_HEAD_FORCING, memory=RolePolicy(recent_frames=8)),
     # every head is a memory head with 9 frame-slots, about the paper's mean of 8.6 per head
     "uniform_memory": CachePolicy.uniform(

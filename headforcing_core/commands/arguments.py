@@ -271,7 +271,7 @@ def _profile(sub: argparse.ArgumentParser) -> None:
         "--rope",
         ["absolute", "contiguous"],
         default="absolute",
-        text="absolute: as in the paper",
+        text="absolute: frames keep their index in the video; the paper does not say",
     )
     add(
         sub,

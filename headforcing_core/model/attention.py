@@ -157,7 +157,7 @@ def with_shares(
     last_tokens: int,
 ) -> tuple[Tensor, Tensor]:
     """Attention `[heads, queries, d]`, and the shares `[heads, 3]` of it that the first, the middle
-    and the last keys receive (paper, Eq. 1), with so many `first_tokens` and `last_tokens`."""
+    and the last keys receive (paper, Eq. 3), with so many `first_tokens` and `last_tokens`."""
     part = torch.ones(k.shape[1], dtype=torch.long, device=k.device)
     part[:first_tokens] = 0
     part[k.shape[1] - last_tokens :] = 2

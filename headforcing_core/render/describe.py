@@ -12,6 +12,9 @@ from ..timeline.clock import video_frames_of
 from .plan import RenderPlan
 
 
+TRAINED_FRAMES = 21  # latent frames of a training clip of Self Forcing and its relatives of Wan 2.1
+
+
 def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     """Plain text: length, head roles, cache size, and the table of prompts of a render."""
     shape = plan.shape
@@ -42,6 +45,13 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         f"head roles: {counts} ({plan.profile_name}); rotary positions {policy.rope}",
         cache,
     ]
+    if isinstance(shape, CacheShape) and policy.rope == "contiguous":
+        longest = max(shape.slots.values())
+        if longest > TRAINED_FRAMES and not plan.schedule.shot_prefix:
+            lines.append(
+                f"note: contexts grow to {longest} latent frames, and the model was trained on "
+                f"{TRAINED_FRAMES}; positions leave the trained range"
+            )
     if plan.judged is not None:
         lines += [f"note: {remark}" for remark in remark_on_rule(plan.judged)]
     if isinstance(shape, CacheShape) and shape.scene_slots:
