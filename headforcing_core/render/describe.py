@@ -11,7 +11,6 @@ from ..head_profiles.rules import remark_on_rule
 from ..timeline.clock import video_frames_of
 from .plan import RenderPlan
 
-
 TRAINED_FRAMES = 21  # latent frames of a training clip of Self Forcing and its relatives of Wan 2.1
 
 
