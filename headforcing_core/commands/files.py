@@ -124,10 +124,10 @@ def budget(args: argparse.Namespace) -> Result:
     for seconds in args.seconds:
         timeline = parse_timeline("a video", seconds)
         for name, method, profile in caches:
-            options = RenderOptions(
-                method=method, width=width, height=height, model_family=args.model_family
-            )
             try:
+                options = RenderOptions(
+                    method=method, width=width, height=height, model_family=args.model_family
+                )
                 shape = options.plan(config, timeline, profile=profile).shape
             except HeadForcingError:
                 if method in PRESETS:

@@ -37,7 +37,8 @@ def demo(args: argparse.Namespace) -> Result:
     video = args.out / "demo.mp4"
     sheet = args.out / "demo.png"
     source = Source.of(args)
-    source.note_unlike_training(source.request.timeline)
+    if args.prompts or args.follow:
+        source.note_unlike_training(source.request.timeline)
     with claimed(video, sheet, args.latents, args.follow and story_path(video)):
         needs, result = _render(source, video, args.latents)
         found = _result(source, needs, result)

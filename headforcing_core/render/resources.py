@@ -178,7 +178,7 @@ def needs_of(
         decode=decoder.peak + (decoder.held if plan.restart_frames else 0),
         graph=one_pass if cuda_graph else 0,
         text_encoder=text_encoder,
-        scenes=pinned_bytes(plan.shape.bytes_of(scenes, dtype)),
+        scenes=pinned_bytes(plan.shape.bytes_of(scenes, dtype)) if scenes else 0,
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
         state=plan.shape.bytes_of(plan.shape.frame_slots + scenes, dtype) if stores_state else 0,
         video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,

@@ -238,7 +238,8 @@ def parse_timeline(
         spans = _asked_times(prompts, seconds)
     blocks = _snap(prompts, spans, clock)
     ends = [*blocks[1:], clock.blocks_for(spans[-1][1])]
-    texts = [unescape(_join(shared, prompt.text)) for prompt in prompts]
+    joined = [_join(shared, prompt.text) for prompt in prompts]
+    texts = [unescape(text) if "\\" in text else text for text in joined]
     if references:
         _check_pictures(prompts, texts, references)
     segments = []

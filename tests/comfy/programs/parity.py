@@ -35,6 +35,7 @@ bridge = module(".nodes.host.model.bridge")
 toy = module(".nodes.host.model.native_model")
 loaded_model = module(".nodes.host.model.loaded_model")
 render_video = module(".nodes.host.model.render")
+vae_decoding = module(".nodes.host.model.vae")
 CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.auto head_profiles.profile
 head_profiles.profiler head_profiles.shares model.attention model.wan render.request render.render render.request
 render.live_story render.options render.resources rollout.loop rollout.schedule timeline.timeline
