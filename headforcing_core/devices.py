@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, wraps
 from pathlib import Path
@@ -20,6 +20,8 @@ _OUT_OF_MEMORY = (
     "bad_alloc",
     "can't start new thread",
 )
+
+PIECE_BYTES = 32 << 20  # of pinned memory: a power of two, as PyTorch's allocator rounds to one
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -72,7 +74,54 @@ def download(x: Tensor) -> Tensor:
     """
     if x.device.type != "cuda":
         return x.to("cpu", copy=True)
-    return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
+    return _in_main_memory(x.numel(), x.dtype).view(x.shape).copy_(x, non_blocking=True)
+
+
+def download_together(parts: Sequence[Tensor]) -> list[Tensor]:
+    """Copies in main memory of tensors of one dtype, as `download`: views of a few large pieces.
+
+    PyTorch rounds every piece of pinned memory up to a power of two, and copies each by itself. A
+    piece is as large as `PIECE_BYTES` allows without cutting a tensor.
+    """
+    if not parts or parts[0].device.type != "cuda":
+        return [part.to("cpu", copy=True) for part in parts]
+    copies: list[Tensor] = []
+    for group in in_pieces(parts):
+        joined = torch.cat([part.flatten() for part in group])
+        piece = _in_main_memory(joined.numel(), joined.dtype).copy_(joined, non_blocking=True)
+        split = torch.split(piece, [part.numel() for part in group])
+        copies += [part.view(like.shape) for part, like in zip(split, group, strict=True)]
+    return copies
+
+
+def in_pieces(parts: Sequence[Tensor]) -> list[list[Tensor]]:
+    """The tensors in order, in groups of at most `PIECE_BYTES`; a larger one is alone."""
+    groups: list[list[Tensor]] = []
+    size = 0
+    for part in parts:
+        size += part.nbytes
+        if not groups or size > PIECE_BYTES:
+            groups.append([])
+            size = part.nbytes
+        groups[-1].append(part)
+    return groups
+
+
+def pinned_bytes(size: int) -> int:
+    """Main memory that so many bytes of large `download_together` take at most, with what pieces
+    are rounded up by.
+    """
+    return size + size // 4
+
+
+def _in_main_memory(count: int, dtype: torch.dtype) -> Tensor:
+    """So many numbers of pinned memory, to which a GPU copies while the host goes on; of pageable
+    memory if the system pins no more.
+    """
+    try:
+        return torch.empty(count, dtype=dtype, pin_memory=True)
+    except RuntimeError:  # Windows pins about half of the memory
+        return torch.empty(count, dtype=dtype)
 
 
 def settle(device: torch.device | str) -> None:

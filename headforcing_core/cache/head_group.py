@@ -16,7 +16,7 @@ from torch import Tensor
 from ...kernels.merge import merge_frames
 from ...kernels.move import in_sequence, move_frames
 from ...kernels.pool import pooled_keys
-from ..devices import download, kept_tables, upload
+from ..devices import download_together, kept_tables, upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
 from .memory import MemoryEntry, MemoryHeads
@@ -251,9 +251,9 @@ class HeadGroup:
     def keep_frame(self, frame: int) -> KeptFrame:
         """A copy of a frame of the current block, see `scenes.FrameStore`."""
         slot = self.sources.index([frame], self.current.start)
-        k = [download(x[:, slot]) for x in self.k]
-        v = [download(x[:, slot]) for x in self.v]
-        return KeptFrame(frame, self.indices[slot], k, v)
+        copies = download_together([x[:, slot] for x in (*self.k, *self.v)])
+        layers = len(self.k)
+        return KeptFrame(frame, self.indices[slot], k=copies[:layers], v=copies[layers:])
 
     def put_entries(self, frames: Sequence[KeptFrame]) -> list[MemoryEntry]:
         """Replace all entries of episodic memory by these frames."""

@@ -26,6 +26,7 @@ from .state import check_fields
 
 T = TypeVar("T")
 MAX_SCENES = 8  # scenes that can come back: those that were visited last
+KEPT_FRAMES = ".scenes.kept."  # in the names of their tensors in a stored state; they never change
 
 
 @dataclass

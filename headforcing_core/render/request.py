@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..cache.policy import CachePolicy
+from ..devices import free_memory
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..hashing import SHORT, digest
@@ -27,7 +28,7 @@ from ..timeline.timeline import Timeline
 from .options import RenderOptions
 from .plan import RenderPlan
 from .remedies import too_large
-from .resources import Host, Needs, needs_of
+from .resources import Host, Needs, check_scenes, needs_of
 
 if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
@@ -138,6 +139,8 @@ class RenderRequest:
         needs = needs_of(plan, self.dtype, weights, kept=kept, state=state, **sizes)
         if room is not None and needs.wanted(host) > room:
             raise too_large(needs, plan, dtype=self.dtype, room=room, host=host)
+        if needs.scenes:
+            check_scenes(needs, free_memory("cpu"))
         return needs
 
     def check_finite(self) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from ..cache.shape import CacheShape
-from ..devices import free_memory
+from ..devices import free_memory, pinned_bytes
 from ..errors import HeadForcingError
 from ..model.wan import WanConfig
 from ..video.memory import DecoderMemory
@@ -58,6 +58,7 @@ class Needs:
         graph: what a CUDA graph of a pass reserves, while decoding, too.
         text_encoder: of encoding the prompts, before the weights are loaded; 0 where that is done
             elsewhere.
+        scenes: main memory of the frames that scenes and pictures bring back.
         run_folder, state: finished blocks and the stored cache, on disk.
         video: upper estimate of the video file.
     """
@@ -71,6 +72,7 @@ class Needs:
     decode: int = 0
     graph: int = 0
     text_encoder: int = 0
+    scenes: int = 0
     run_folder: int = 0
     state: int = 0
     video: int = 0
@@ -120,6 +122,8 @@ class Needs:
         if self.text_encoder:
             parts.append(f"before that the text encoder {format_bytes(self.text_encoder)}")
         lines = [f"memory   about {format_bytes(self.memory)}: {'; '.join(parts)}"]
+        if self.scenes:
+            lines.append(f"main memory  about {format_bytes(self.scenes)} for frames of scenes")
         if self.disk:
             disk = {
                 "finished blocks": self.run_folder,
@@ -174,6 +178,7 @@ def needs_of(
         decode=decoder.peak + (decoder.held if plan.restart_frames else 0),
         graph=one_pass if cuda_graph else 0,
         text_encoder=text_encoder,
+        scenes=pinned_bytes(plan.shape.bytes_of(scenes, dtype)),
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
         state=plan.shape.bytes_of(plan.shape.frame_slots + scenes, dtype) if stores_state else 0,
         video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
@@ -210,6 +215,16 @@ def check_growth(more: int, free: int | None) -> None:
         raise HeadForcingError(
             f"not enough memory for the new story: it needs {format_bytes(more)} more, "
             f"{format_bytes(max(0, free))} is free; leave out switches or prompts that it brings"
+        )
+
+
+def check_scenes(needs: Needs, free: int | None) -> None:
+    """Refuse a render whose kept frames of scenes need more than `free` bytes of main memory."""
+    if free is not None and needs.scenes > free:
+        raise HeadForcingError(
+            "not enough main memory for the frames of scenes that can come back: they take "
+            f"{format_bytes(needs.scenes)}, {format_bytes(free)} is free. Remedies: a smaller "
+            "size; fewer prompts; the method option scenes=off, without [recall] tags"
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ..cache.base import Cache
-from ..cache.scenes import Recall, visit_starts
+from ..cache.scenes import KEPT_FRAMES, Recall, visit_starts
 from ..cache.state import State
 from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile
@@ -327,8 +327,11 @@ class Run:
         state = self.cache.state()
         if state is not None:
             tensors, plain = state
-            # the next block changes the cache meanwhile
-            copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+            # the next block changes the cache meanwhile, but for the frames that scenes keep
+            copies = {
+                name: tensor if KEPT_FRAMES in name else tensor.to("cpu", copy=True)
+                for name, tensor in tensors.items()
+            }
             save = partial(_save_state, self.folder, place, keys[place], state=(copies, plain))
             self._thread.put(save)
         self._state_stored = time.monotonic()
