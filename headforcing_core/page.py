@@ -144,17 +144,13 @@ def styled(ax: Axes, look: Theme) -> Axes:
     return ax
 
 
-def draw_legend(
-    ax: Axes, look: Theme, handles: Sequence[Any] | None = None, columns: int = 5
-) -> None:
-    """Draw a legend above the axes, with `columns` columns; of the labelled artists, or of
-    these.
-    """
+def draw_legend(ax: Axes, look: Theme, handles: Sequence[Any] | None = None) -> None:
+    """Draw a legend above the axes, of the labelled artists, or of these."""
     ax.legend(
         handles=handles,
         loc="lower left",
         bbox_to_anchor=(0, 1),
-        ncols=columns,
+        ncols=5,
         frameon=False,
         fontsize=TEXT,
         labelcolor=look.ink,

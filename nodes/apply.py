@@ -26,7 +26,7 @@ from ..headforcing_core.rollout.rows import Embeddings
 from ..headforcing_core.timeline.clock import video_frames_of
 from ..headforcing_core.timeline.timeline import Timeline
 from .host.graph import schema
-from .host.graph.conditioning import TIMELINE, check_parts, read_prompts
+from .host.graph.conditioning import TIMELINE, check_parts, read_conditioning
 from .host.graph.schema import HeadProfileType
 from .host.model import bridge, memory
 from .host.model.loaded_model import NO_NAME, ModelName, check_text_width, name_model, options_for
@@ -72,7 +72,7 @@ class ApplyHeadForcing(io.ComfyNode):
         options: dict[str, Any] | None = None,
     ) -> io.NodeOutput:
         chosen, _ = options_for(model, sampler_options({"head_profile": head_profile}, options))
-        _, timeline, embeds = read_prompts(model, positive, chosen)
+        _, timeline, embeds = read_conditioning(model, positive, chosen)
         if timeline.references:
             raise HeadForcingError(
                 "Apply Head Forcing has no vae that could encode pictures: use Head Forcing "

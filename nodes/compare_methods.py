@@ -11,7 +11,7 @@ from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.render.comparison import (
-    Compared,
+    ComparisonRow,
     Entry,
     entries_of,
     grid,
@@ -26,7 +26,7 @@ from ..headforcing_core.render.resources import Needs
 from .host.browser import player
 from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema, video_files
-from .host.graph.conditioning import read_prompts
+from .host.graph.conditioning import read_conditioning
 from .host.graph.schema import HeadProfileType
 from .host.model.loaded_model import name_model, options_for
 from .host.model.memory import check_disk_room
@@ -102,7 +102,7 @@ class CompareMethods(io.ComfyNode):
         chosen = replace(
             chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile
         )
-        positive, timeline, embeds = read_prompts(model, positive, chosen)
+        positive, timeline, embeds = read_conditioning(model, positive, chosen)
         check_contents(model)
         named = name_model(model)
         request = request_of(model, chosen, timeline, embeds, vae=vae, named=named, resume=resume)
@@ -152,7 +152,7 @@ def _plan(entry: Entry, shared: HostRender, positive: list[Any]) -> _Video:
     return _Video(entry, render, plan, render.check_needs(plan))
 
 
-def _compare(video: _Video, place: int, progress: RenderProgress) -> Compared:
+def _compare(video: _Video, place: int, progress: RenderProgress) -> ComparisonRow:
     """Render and measure one method's video; roles that were found are stored for the methods after
     it.
     """

@@ -26,7 +26,7 @@ from ..headforcing_core.hashing import digest
 from ..headforcing_core.timeline.clock import format_time
 from ..headforcing_core.video.reader import MAX_PIXELS
 from ..headforcing_core.video.section import Footage
-from ..headforcing_core.video.sound import sound_of_samples
+from ..headforcing_core.video.sound import Sound, sound_of_samples
 from ..headforcing_core.video.writer import VideoSettings, VideoWriter, to_uint8
 from .host.browser import player
 from .host.browser.sentences import Sentence, joined
@@ -79,11 +79,9 @@ class FinishVideo(schema.FileNode):
         width, height = models.size_of(footage)
         fps = footage.fps * models.multiplier
         key = digest(key, models.key, crf, av.__version__)[:8]
-        sound = (
-            footage.sound
-            if audio is None
-            else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
-        )
+        sound = footage.sound
+        if audio is not None:
+            sound = _sound_of(audio)
         with (
             folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing,
             ExitStack() as stack,
@@ -121,10 +119,9 @@ def _footage(video: Any) -> tuple[Footage, str]:
     if isinstance(video, InputImpl.VideoFromComponents):  # in memory already
         parts = video.get_components()
         images = parts.images[..., :3]
-        audio = parts.audio
-        sound = (
-            None if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
-        )
+        sound = None
+        if parts.audio is not None:
+            sound = _sound_of(parts.audio)
         fps = float(parts.frame_rate)
         return Footage.of_images(images, fps, sound), digest(fps, *images)
     source = video.get_stream_source()
@@ -135,6 +132,11 @@ def _footage(video: Any) -> tuple[Footage, str]:
         found = os.stat(source)
         about = (str(source), found.st_size, found.st_mtime_ns)
     return Footage.of_file(source, window), digest(about, window)
+
+
+def _sound_of(audio: dict[str, Any]) -> Sound:
+    """The sound of the first of AUDIO's tracks."""
+    return sound_of_samples(audio["waveform"][0], audio["sample_rate"])
 
 
 @dataclass(frozen=True)

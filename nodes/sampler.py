@@ -16,7 +16,7 @@ from ..headforcing_core.render.result import RenderResult
 from .host.browser import live_story, player
 from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema
-from .host.graph.conditioning import other_blocks, read_prompts
+from .host.graph.conditioning import other_blocks, read_conditioning
 from .host.graph.part import Part
 from .host.model.loaded_model import name_model, options_for
 from .host.model.memory import check_disk_room
@@ -87,7 +87,7 @@ def _render(
     notes += other_blocks(positive, options)
     if begins_with["start_frames"] is None and made_for != asked:
         notes.append(f"width and height: {made_for[0]}x{made_for[1]}, what the model was made for")
-    positive, timeline, embeds = read_prompts(model, positive, options)
+    positive, timeline, embeds = read_conditioning(model, positive, options)
     start, lines = start_of(options, begins_with, vae)
     notes += lines
     if start is not None:

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,7 @@ def batch(args: argparse.Namespace) -> Result:
     return _result([rows[name] for name, _ in jobs], farm, time.monotonic() - begun)
 
 
-def make_video(job: VideoJob) -> Note:
+def make_one(job: VideoJob) -> Note:
     """Make one video, or go on with it, and note that it is finished; to be called in any
     process.
     """
@@ -177,10 +176,10 @@ def _encode(videos: Iterable[CheckedVideo]) -> dict[Any, dict[str, Tensor]]:
         by_encoder.setdefault(video.encoder, []).append(video.source)
     encoded = {}
     for encoder, sources in by_encoder.items():
-        texts = dict.fromkeys(
-            chain.from_iterable(source.request.timeline.texts for source in sources)
-        )
-        embeds = sources[0].encode(list(texts))
+        texts: list[str] = []
+        for source in sources:
+            texts += source.request.timeline.texts
+        embeds = sources[0].encode(list(dict.fromkeys(texts)))
         encoded[encoder] = {text: embed.cpu() for text, embed in embeds.items()}
     return encoded
 
@@ -218,7 +217,7 @@ def _make(
             jobs[name] = VideoJob(
                 todo[name], embeds_of_video, PATIENCE_SECONDS if farm.parallel else 0.0
             )
-        yield from run_jobs(farm, make_video, jobs, unit="video", quiet=quiet)
+        yield from run_jobs(farm, make_one, jobs, unit="video", quiet=quiet)
 
 
 def _row(name: str, note: Note) -> Note:
@@ -229,11 +228,9 @@ def _row(name: str, note: Note) -> Note:
 
 def _failure(name: str, error: Exception) -> Note:
     """Row of a video that has failed."""
-    why = (
-        str(error)
-        if isinstance(error, HeadForcingError)
-        else f"{type(error).__name__}: {first_sentence(error)}"
-    )
+    why = str(error)
+    if not isinstance(error, HeadForcingError):
+        why = f"{type(error).__name__}: {first_sentence(error)}"
     return {"name": name, "state": "failed", "why": one_line(why)}
 
 

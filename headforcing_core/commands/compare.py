@@ -17,7 +17,7 @@ from ..errors import HeadForcingError
 from ..files import claimed, claimed_folder, replacing
 from ..names import COMPARED_METHODS, versions
 from ..render.comparison import (
-    Compared,
+    ComparisonRow,
     Entry,
     entries_of,
     grid,
@@ -227,7 +227,7 @@ def _plan_videos(
 
 def _render_all(
     source: Source, videos: Sequence[ComparedVideo], args: argparse.Namespace, farm: Farm
-) -> list[Compared]:
+) -> list[ComparisonRow]:
     """Render and measure all videos; raises the error of the first that fails, with its name."""
     embeds = source.encode()
     check_roles({video.path.stem: video.source.job(video.plan, embeds) for video in videos}, farm)
@@ -241,7 +241,7 @@ def _render_all(
     return [rows[name] for name in jobs]
 
 
-def render_compared(job: ComparedJob) -> Compared:
+def render_compared(job: ComparedJob) -> ComparisonRow:
     """Render and measure one video of a comparison; with `--runs` finished blocks are reused."""
     video = job.planned()
     # `generate --out` may name a file in a comparison's folder

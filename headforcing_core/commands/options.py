@@ -20,7 +20,7 @@ from .parser import (
     READ,
     STORE,
     count,
-    method_options,
+    option_pairs,
     seed_number,
     speeds,
 )
@@ -188,7 +188,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     ),
     "--method": (None, DEFAULTS.method, None, {"metavar": f"{{{','.join(method_names())}}}"}),
     "--set": (
-        method_options,
+        option_pairs,
         [],
         "an option of the method, such as window_frames=12; may be given several times; "
         "`headforcing methods` lists all of them",

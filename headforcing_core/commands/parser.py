@@ -60,7 +60,7 @@ def speeds(text: str) -> tuple[float, ...]:
     return found
 
 
-def method_options(text: str) -> list[tuple[str, str]]:
+def option_pairs(text: str) -> list[tuple[str, str]]:
     """The type of `--set`."""
     try:
         return read_pairs(text)

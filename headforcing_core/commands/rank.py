@@ -9,7 +9,7 @@ if __name__ == "__main__":
     if decided():  # asked before torch is imported, which takes seconds
         sys.exit(0)
     end_with_starter()
-    # Ctrl-C ends it without a word until `joined` takes it
+    # Ctrl-C ends it without a word until `joined_ranks` takes it
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from .cli import main
 

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from ..distributed.division import check_division
 from ..distributed.peers import PeersLost
 from ..distributed.rank_outcome import Outcome, say, started_here
-from ..distributed.ranks import check_roles
-from ..distributed.start_ranks import ANSWER_SECONDS, joined, restarts, start
+from ..distributed.ranks import check_roles_known
+from ..distributed.start_ranks import ANSWER_SECONDS, joined_ranks, restarts, start
 from ..errors import HeadForcingError
 from . import render
 from .source import Source
@@ -68,7 +68,7 @@ def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outco
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     try:
-        with joined(device, args.rank_timeout or ANSWER_SECONDS) as peers:
+        with joined_ranks(device, args.rank_timeout or ANSWER_SECONDS) as peers:
             peers.speeds = args.gpu_speeds
             args.peers = peers
             args.device = str(device)
@@ -189,5 +189,5 @@ def _check_render(args: argparse.Namespace) -> None:
     check_division(plan.shape, args.gpus, args.gpu_speeds)
     source.check_encoders(plan)
     job = source.job(plan, {}).with_request(runs=None)  # keys of blocks would need embeddings
-    check_roles(job.with_found_roles().plan)
+    check_roles_known(job.with_found_roles().plan)
     source.check_needs(plan, args.out, elsewhere=True)

@@ -56,8 +56,6 @@ def inspect_toy(path: str | Path) -> CheckpointInfo:
     return replace(info, config=replace(info.config, num_heads=heads, text_len=TOY_CONFIG.text_len))
 
 
-def load_autoencoder(
-    device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
-) -> RoomsAutoencoder:
+def load_autoencoder(device: str | torch.device = "cpu") -> RoomsAutoencoder:
     """The toy autoencoder with its trained weights, ready for inference."""
-    return load_rooms_autoencoder(DEMO_AUTOENCODER).to(device, dtype)
+    return load_rooms_autoencoder(DEMO_AUTOENCODER).to(device)

@@ -43,7 +43,7 @@ class Strip:
         return self.of_frames(x.movedim(-1, 2)).movedim(2, -1)
 
 
-def ratio(speeds: Sequence[float] | None, ranks: int) -> list[int]:
+def speed_ratio(speeds: Sequence[float] | None, ranks: int) -> list[int]:
     """The speeds of all ranks as small whole numbers in the same ratio; None stands for equal ones.
 
     With whole numbers rounding leaves no part of the frame to nobody.
@@ -62,7 +62,7 @@ def strips(
     `speeds` as for `assign_heads`. Of all numbers of bands the one whose slowest rank finishes
     earliest.
     """
-    parts = ratio(speeds, ranks)
+    parts = speed_ratio(speeds, ranks)
     best: tuple[Strip, ...] = ()
     least = (True, math.inf)  # whether a rank has no tokens, and the time of the slowest
     for across in range(ranks, 0, -1):
@@ -116,7 +116,7 @@ def assign_heads(
     that is done earliest; on a tie to the rank that holds least so far. `costs` are per layer and
     head, `speeds` relative.
     """
-    parts = ratio(speeds, ranks)
+    parts = speed_ratio(speeds, ranks)
     held = [0.0] * ranks
     heads: list[list[tuple[int, ...]]] = [[] for _ in range(ranks)]
     for row in costs:
@@ -166,7 +166,7 @@ class Division:
         """Time of the slowest rank's attention over that of an ideal division, in the layer where
         that is worst.
         """
-        speeds = ratio(self.speeds, self.ranks)
+        speeds = speed_ratio(self.speeds, self.ranks)
         worst = 0.0
         for layer, costs in enumerate(self.costs):
             slowest = 0.0

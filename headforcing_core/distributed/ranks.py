@@ -41,7 +41,7 @@ def rank_place(
     return Place(device, attention, choice, new_cache=new_cache, share=peers.from_first)
 
 
-def check_roles(plan: RenderPlan) -> None:
+def check_roles_known(plan: RenderPlan) -> None:
     """Refuse roles that are found while sampling."""
     if plan.auto is not None:
         raise HeadForcingError(
@@ -53,7 +53,7 @@ def check_roles(plan: RenderPlan) -> None:
 def check_ranks(job: RenderJob, peers: Peers) -> None:
     """Refuse roles that are found while sampling, and ranks that would not make the same video."""
     plan = job.plan
-    check_roles(plan)
+    check_roles_known(plan)
     division = Division.of(plan.shape, peers.world, peers.speeds)
     peers.agree(
         versions=", ".join(f"{name} {version}" for name, version in versions().items()),
@@ -142,11 +142,9 @@ class RanksReport:
 
     def describe(self) -> list[str]:
         """Lines of plain text."""
-        given = (
-            ""
-            if self.speeds is None
-            else f" with speeds {','.join(f'{speed:g}' for speed in self.speeds)}"
-        )
+        given = ""
+        if self.speeds is not None:
+            given = f" with speeds {','.join(map('{:g}'.format, self.speeds))}"
         lines = [
             f"ranks    {len(self.ranks)}{given}; attention of the worst layer "
             f"{self.worst_over_mean:.3f} of the ideal share; slowest rank {self.slowest}"

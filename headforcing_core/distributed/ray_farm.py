@@ -164,12 +164,9 @@ def _outcome(name: str, task: Any) -> Outcome[Any]:
         cause = getattr(error, "cause", None)
         if not isinstance(cause, (HeadForcingError, OSError)):
             log.error("Head Forcing: %s failed\n%s", name, error)
-        return Outcome(
-            name,
-            error=cause
-            if isinstance(cause, Exception)
-            else HeadForcingError(first_sentence(error)),
-        )
+        if not isinstance(cause, Exception):
+            cause = HeadForcingError(first_sentence(error))
+        return Outcome(name, error=cause)
     except ray.exceptions.RayError as error:
         why = (
             f"its worker died {RETRIES + 1} times, or its machine ({type(error).__name__}): "

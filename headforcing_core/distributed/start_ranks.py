@@ -96,7 +96,7 @@ def restarts() -> int:
 
 
 @contextmanager
-def joined(device: torch.device, answer_seconds: float = ANSWER_SECONDS) -> Iterator[Peers]:
+def joined_ranks(device: torch.device, answer_seconds: float = ANSWER_SECONDS) -> Iterator[Peers]:
     """The ranks of this render, joined by NCCL on CUDA devices and by gloo on CPUs; an interrupt
     stops all of them.
 

@@ -76,65 +76,33 @@ class HeadProfile:
     returns: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        _require(_is_text(self.name), "name", "a text", self.name)
-        _require(_is_count(self.num_layers), "num_layers", "a whole number from 1", self.num_layers)
-        _require(_is_count(self.num_heads), "num_heads", "a whole number from 1", self.num_heads)
+        _require(_is_text, "name", "a text", self.name)
+        _require(_is_count, "num_layers", "a whole number from 1", self.num_layers)
+        _require(_is_count, "num_heads", "a whole number from 1", self.num_heads)
         if self.shares is None:
             self._set("anchor_fraction", None)
             self._set("local_fraction", None)
         else:
-            _require(
-                _is_fraction(self.anchor_fraction),
-                "anchor_fraction",
-                "a number in 0-1",
-                self.anchor_fraction,
-            )
-            _require(
-                _is_fraction(self.local_fraction),
-                "local_fraction",
-                "a number in 0-1",
-                self.local_fraction,
-            )
-        are_names = _is_list(self.families) and all(isinstance(name, str) for name in self.families)
-        _require(are_names, "families", "a list of names", self.families)
-        _require(
-            isinstance(self.measured, dict),
-            "measured",
-            "an object with named values",
-            self.measured,
-        )
-        _require(
-            isinstance(self.provenance, dict),
-            "provenance",
-            "an object with named values",
-            self.provenance,
-        )
+            _require(_is_fraction, "anchor_fraction", "a number in 0-1", self.anchor_fraction)
+            _require(_is_fraction, "local_fraction", "a number in 0-1", self.local_fraction)
+        _require(_are_names, "families", "a list of names", self.families)
+        _require(_is_object, "measured", "an object with named values", self.measured)
+        _require(_is_object, "provenance", "an object with named values", self.provenance)
         self._set("families", tuple(self.families))
-        self._set("roles", self._of_heads("roles", self.roles, "local, anchor or memory", _as_role))
+        self._convert("roles", self.roles, "local, anchor or memory", _as_role)
         if self.shares is not None:
-            self._set(
-                "shares",
-                self._of_heads(
-                    "shares", self.shares, "three numbers from 0 with sum 1", _as_shares
-                ),
-            )
+            self._convert("shares", self.shares, "three numbers from 0 with sum 1", _as_shares)
         if self.labels is not None:
-            self._set(
-                "labels", self._of_heads("labels", self.labels, "wave, anchor or veil", _as_label)
-            )
+            self._convert("labels", self.labels, "wave, anchor or veil", _as_label)
         if self.returns is not None:
-            self._set(
-                "returns", self._of_heads("returns", self.returns, "a number in 0-1", _as_fraction)
-            )
+            self._convert("returns", self.returns, "a number in 0-1", _as_fraction)
 
     def _set(self, key: str, value: Any) -> None:
         object.__setattr__(self, key, value)  # the class is frozen
 
-    def _of_heads(
-        self, key: str, rows: Any, wanted: str, convert: Callable[[Any], Any]
-    ) -> tuple[tuple[Any, ...], ...]:
-        """A field's `rows[layer][head]` as tuples; refuses other dimensions and values that
-        `convert` does not take.
+    def _convert(self, key: str, rows: Any, wanted: str, convert: Callable[[Any], Any]) -> None:
+        """Set a field to its `rows[layer][head]` as tuples; refuses other dimensions and values
+        that `convert` does not take.
         """
         widths = []
         if _is_list(rows):
@@ -150,9 +118,9 @@ class HeadProfile:
             values = [convert(value) for value in row]
             if None in values:
                 head = values.index(None)
-                _require(False, f"{key} of layer {layer}, head {head}", wanted, row[head])
+                raise _wrong(f"{key} of layer {layer}, head {head}", wanted, row[head])
             converted.append(tuple(values))
-        return tuple(converted)
+        self._set(key, tuple(converted))
 
     def heads_for(self, labelled: bool) -> Roles:
         """The role of every head, or its label; labels that are unknown are those that fit the
@@ -190,19 +158,22 @@ class HeadProfile:
 
     def to_json(self) -> str:
         """The profile as JSON, with one layer of roles or shares per line and exact numbers."""
-        entries = {
-            "format_version": json.dumps(FORMAT_VERSION),
-            "name": json.dumps(self.name),
-            "num_layers": json.dumps(self.num_layers),
-            "num_heads": json.dumps(self.num_heads),
-            "anchor_fraction": json.dumps(self.anchor_fraction),
-            "local_fraction": json.dumps(self.local_fraction),
-            "families": json.dumps(self.families),
-            "measured": _object_text(self.measured),
-            "provenance": _object_text(self.provenance),
-            "roles": _rows_text(self.roles),
-            "shares": "null" if self.shares is None else _rows_text(self.shares),
+        plain = {
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+            "anchor_fraction": self.anchor_fraction,
+            "local_fraction": self.local_fraction,
+            "families": self.families,
         }
+        entries = {key: json.dumps(value) for key, value in plain.items()}
+        entries["measured"] = _object_text(self.measured)
+        entries["provenance"] = _object_text(self.provenance)
+        entries["roles"] = _rows_text(self.roles)
+        entries["shares"] = "null"
+        if self.shares is not None:
+            entries["shares"] = _rows_text(self.shares)
         if self.labels is not None:  # files of other kinds stay as they were
             entries["labels"] = _rows_text(self.labels)
         if self.returns is not None:
@@ -304,8 +275,8 @@ def classify(
     largest current share are local. The rest are memory. Halves round up; of equal shares, the
     lower (layer, head) comes first. Raises HeadForcingError for a fraction outside 0-1.
     """
-    _require(_is_fraction(anchor_fraction), "anchor_fraction", "a number in 0-1", anchor_fraction)
-    _require(_is_fraction(local_fraction), "local_fraction", "a number in 0-1", local_fraction)
+    _require(_is_fraction, "anchor_fraction", "a number in 0-1", anchor_fraction)
+    _require(_is_fraction, "local_fraction", "a number in 0-1", local_fraction)
     count = sum(map(len, shares))
     anchors = heads_with_most(shares, SINK, _rounded(anchor_fraction * count))
     locals_ = heads_with_most(shares, CURRENT, _rounded(local_fraction * count), besides=anchors)
@@ -380,9 +351,13 @@ def _rows_text(rows: Sequence[Sequence[Any]]) -> str:
     return "[\n    " + ",\n    ".join(json.dumps(row, default=str) for row in rows) + "\n  ]"
 
 
-def _require(fits: bool, key: str, wanted: str, value: Any) -> None:
-    if not fits:
-        raise HeadForcingError(f"{key} must be {wanted}, found {value!r:.60}")
+def _require(fits: Callable[[Any], bool], key: str, wanted: str, value: Any) -> None:
+    if not fits(value):
+        raise _wrong(key, wanted, value)
+
+
+def _wrong(key: str, wanted: str, value: Any) -> HeadForcingError:
+    return HeadForcingError(f"{key} must be {wanted}, found {value!r:.60}")
 
 
 def _is_text(value: Any) -> bool:
@@ -395,6 +370,14 @@ def _is_count(value: Any) -> bool:
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _are_names(value: Any) -> bool:
+    return _is_list(value) and all(isinstance(name, str) for name in value)
 
 
 def _is_fraction(value: Any) -> bool:

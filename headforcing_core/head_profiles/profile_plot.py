@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -221,22 +221,18 @@ def stability_panel(setup: ProfileSetup, measured: Mapping[str, Mapping[str, flo
         for group, (condition, published) in enumerate(PUBLISHED_STABILITY.items()):
             places = 5 * group + np.arange(len(names))
             ticks += places.tolist()
-            diamonds: dict[str, Any] = {
-                "ls": "",
-                "marker": "D",
-                "ms": 9,
-                "mfc": "none",
-                "mec": look.ink,
-                "mew": 1.8,
-            }
-            label = "" if group else "published"
             ax.plot(
                 places,
                 [published[name] for name in names],
+                linestyle="",
+                marker="D",
+                markersize=9,
+                markerfacecolor="none",
+                markeredgecolor=look.ink,
+                markeredgewidth=1.8,
                 zorder=4,
                 clip_on=False,
-                label=label,
-                **diamonds,
+                label="" if group else "published",
             )
             about = f"over {_CONDITION_NAMES[condition]}"
             ratios = measured.get(condition)

@@ -167,6 +167,11 @@ class HeadShares:
             len(setup.prompts), setup.num_layers, setup.num_heads, dtype=torch.float64
         )
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of the file, by name."""
+        return {"sums": self.sums, "counts": self.counts, "returns": self.returns}
+
     def add(self, prompt: int, block: int, step: int, shares: Tensor) -> None:
         """Add the shares `[layers, heads, 3]` (sink, middle, current) of one denoising step;
         numbers count from 0.
@@ -303,9 +308,8 @@ class HeadShares:
     def save(self, path: str | Path) -> None:
         """Write sums, counts and setup as a safetensors file."""
         tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
-        tensors = {"sums": self.sums, "counts": self.counts, "returns": self.returns}
         with replacing(path) as temporary:
-            temporary.write_bytes(save(tensors, tags))
+            temporary.write_bytes(save(self.tensors, tags))
 
     @classmethod
     def load(cls, path: str | Path) -> HeadShares:
@@ -321,11 +325,7 @@ class HeadShares:
                 )
             setup |= {key: tuple(value) for key, value in setup.items() if isinstance(value, list)}
             shares = cls(ProfileSetup(**setup))
-            for name, own in {
-                "sums": shares.sums,
-                "counts": shares.counts,
-                "returns": shares.returns,
-            }.items():
+            for name, own in shares.tensors.items():
                 if tensors[name].shape != own.shape:
                     raise ValueError(f"its {name} do not fit its setup")
                 own.copy_(tensors[name])

@@ -204,11 +204,9 @@ class MethodCache(Cache):
             self.finish()
 
     def state(self) -> State | None:
-        return (
-            pack({"block": self.block, "cache": self.saved})
-            if "state" in self.policy.resumes_from
-            else None
-        )
+        if "state" not in self.policy.resumes_from:
+            return None
+        return pack({"block": self.block, "cache": self.saved})
 
     def restore(self, state: State) -> None:
         try:
@@ -256,6 +254,12 @@ class MethodCache(Cache):
         head_dim]`.
         """
         return self.attention(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2))
+
+    def empty_attention(self, q: Tensor) -> Tensor:
+        """Room for the attention of `q`, `[heads, queries, head_dim]`, which kinds of heads fill in
+        turn.
+        """
+        return q.new_empty(len(q), self.frames * self.rope.frame_tokens, q.shape[-1])
 
     def zeros(self, frames: int) -> list[Tensor]:
         """Per layer zero keys and values `[2, heads, frames, s, head_dim]`."""

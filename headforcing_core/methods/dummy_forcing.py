@@ -90,7 +90,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
             if self._classifies:
                 self.sampled[layer] = q.flatten(1, 2)[:, self._rows(layer)]
             return self.attention_over(q, *self._everything(layer))
-        out = q.new_empty(q.shape[0], self.frames * self.rope.frame_tokens, q.shape[-1])
+        out = self.empty_attention(q)
         kinds = self.heads[layer]
         for heads, past in ((kinds["short"], self.short[layer]), (kinds["mid"], self.local[layer])):
             if len(heads):

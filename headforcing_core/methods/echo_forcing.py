@@ -97,13 +97,12 @@ class EchoForcing(MethodPolicy):
 
     def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
         scenes = plan_scenes(script, self.compares_words)
-        switches = (row.switch for row in script.rows)
-        recalls = [
-            block
-            for block, switch in enumerate(switches)
-            if switch is not None and switch.recall is not None
-        ]
-        return {block: (scenes[block][1].source + 1, scenes[block][1].jump) for block in recalls}
+        recalled: dict[int, tuple[int, ...]] = {}
+        for block, row in enumerate(script.rows):
+            if row.switch is not None and row.switch.recall is not None:
+                scene = scenes[block][1]
+                recalled[block] = (scene.source + 1, scene.jump)
+        return recalled
 
     def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
         # asked at every switch, because the rows of later blocks may be replaced while the video is

@@ -123,7 +123,7 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
         sink = self.sink[layer]
         if layer == 0 or not self.split:
             return self.attention_over(q, *torch.cat((sink, self.local[layer], own), dim=2))
-        out = q.new_empty(q.shape[0], self.frames * self.rope.frame_tokens, q.shape[-1])
+        out = self.empty_attention(q)
         static = self.static[layer]
         dynamic = self.dynamic[layer]
         if len(static):

@@ -80,7 +80,7 @@ class MakesEntries(WrappedModel):
 
 
 @dataclass(frozen=True)
-class Entry:
+class BlockEntry:
     """Keys and values of block number `block` in every layer, without temporal rotation, read from
     `place` on.
     """
@@ -94,13 +94,13 @@ class IdForcingCache(MethodCache, of=IdForcing):
     policy: IdForcing
 
     def begin_video(self) -> None:
-        self.first: Entry | None = None  # of the first block of the video
-        self.native: list[Entry] = []  # of native blocks, at their own positions
-        self.alone: deque[Entry] = deque(maxlen=self.policy.window_blocks - 2)
+        self.first: BlockEntry | None = None  # of the first block of the video
+        self.native: list[BlockEntry] = []  # of native blocks, at their own positions
+        self.alone: deque[BlockEntry] = deque(maxlen=self.policy.window_blocks - 2)
         self.latest: deque[Tensor] = deque(maxlen=2)  # latents of the last blocks
         self.made = self.zeros(0)  # what the last pass made
-        self.window: list[Entry] | None = None  # what the current block's denoising steps read
-        self.read: list[Entry] = []  # what the current pass reads besides its own block
+        self.window: list[BlockEntry] | None = None  # what the current block's denoising steps read
+        self.read: list[BlockEntry] = []  # what the current pass reads besides its own block
         self.place = 0  # temporal position of that block
 
     @property
@@ -137,7 +137,7 @@ class IdForcingCache(MethodCache, of=IdForcing):
                 self.alone.append(self._made_behind([], write_clean, latents, self.block - back))
             self.native = []
 
-    def _late_window(self, write_clean: WriteClean) -> list[Entry]:
+    def _late_window(self, write_clean: WriteClean) -> list[BlockEntry]:
         size = self.shape.frames_per_block
         entries = list(self.alone)
         if self.policy.native_blocks:  # the newest entry is read only by the block after this one
@@ -152,16 +152,16 @@ class IdForcingCache(MethodCache, of=IdForcing):
         ]
 
     def _made_behind(
-        self, read: list[Entry], write_clean: WriteClean, latents: Tensor, block: int
-    ) -> Entry:
+        self, read: list[BlockEntry], write_clean: WriteClean, latents: Tensor, block: int
+    ) -> BlockEntry:
         """The entry of a block by a clean pass that attends to `read` and the block itself."""
         self.read = read
         self.place = len(read) * self.shape.frames_per_block
         write_clean(latents.to(self.device))
         return self._entry(block)
 
-    def _entry(self, block: int) -> Entry:
-        return Entry(block, list(self.made), block * self.shape.frames_per_block)
+    def _entry(self, block: int) -> BlockEntry:
+        return BlockEntry(block, list(self.made), block * self.shape.frames_per_block)
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.made[layer] = torch.stack((k, v))

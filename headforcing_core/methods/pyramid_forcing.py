@@ -102,7 +102,7 @@ class PyramidForcing(MethodPolicy):
 
 
 @dataclass(frozen=True)
-class Entry:
+class FrameEntry:
     """A stored frame, or the average of several."""
 
     first: int  # its first and last latent frame
@@ -112,10 +112,10 @@ class Entry:
 
 
 @dataclass
-class Part:
+class EntriesRead:
     """Entries that are read together, and the temporal index of each."""
 
-    entries: list[Entry]
+    entries: list[FrameEntry]
     at: list[int]
 
 
@@ -139,7 +139,7 @@ class MergedBlocks:
         self.first_tokens = first.flatten().nonzero()[:, 0].to(cache.device)
         self.tokens_in_patch = self.patch_of_token.bincount()[:, None].float()
 
-    def add(self, entry: Entry, raw_keys: Tensor) -> Entry | None:
+    def add(self, entry: FrameEntry, raw_keys: Tensor) -> FrameEntry | None:
         """Take a frame; returns the merged block that it completes."""
         raw = torch.stack((raw_keys, entry.kv[1]))
         size = (*raw.shape[:2], len(self.first_tokens), raw.shape[3])
@@ -155,7 +155,7 @@ class MergedBlocks:
         full[:, self.first_tokens] = k
         k = self.rope.rotate_spatial(full[:, None])[:, 0, self.first_tokens]
         first = entry.at + 1 - self.frames
-        return Entry(first, entry.at, first + (self.frames - 1) // 2, torch.stack((k, v)))
+        return FrameEntry(first, entry.at, first + (self.frames - 1) // 2, torch.stack((k, v)))
 
 
 class Heads:
@@ -172,18 +172,18 @@ class Heads:
         self.label = label
         self.index = index
         self.sink_count = policy.sinks(label)
-        self.sinks: dict[int, Entry] = {}
-        self.recent: dict[int, Entry] = {}
+        self.sinks: dict[int, FrameEntry] = {}
+        self.recent: dict[int, FrameEntry] = {}
         kept = {
             WAVE: policy.phase_frames,
             ANCHOR: policy.stride_frames,
             VEIL: policy.merged_blocks,
         }[label]
         queues = policy.period if label == WAVE else 1
-        self.middle: list[deque[Entry]] = [deque(maxlen=kept) for _ in range(queues)]
+        self.middle: list[deque[FrameEntry]] = [deque(maxlen=kept) for _ in range(queues)]
         self.merged = MergedBlocks(cache) if label == VEIL else None
 
-    def write(self, entry: Entry, raw_keys: Tensor, clean: bool) -> None:
+    def write(self, entry: FrameEntry, raw_keys: Tensor, clean: bool) -> None:
         """Store a frame of the current block in place of what an earlier pass stored.
 
         `raw_keys` are its keys without rotary embedding.
@@ -203,7 +203,7 @@ class Heads:
         """Of the frames that are no longer recent, oldest first, those that are dropped."""
         return oldest
 
-    def read(self, frame: int) -> list[Part]:
+    def read(self, frame: int) -> list[EntriesRead]:
         """The parts of what a query of this frame attends to, with their temporal indices."""
         far = self.policy.far(frame)
         middle = [
@@ -213,12 +213,12 @@ class Heads:
         ]
         at = [entry.at if self.label == VEIL else far for entry in middle]
         return [
-            Part([*self.sinks.values()], [far] * len(self.sinks)),
-            Part([*self.recent.values()], [*self.recent]),
-            Part(middle, at),
+            EntriesRead([*self.sinks.values()], [far] * len(self.sinks)),
+            EntriesRead([*self.recent.values()], [*self.recent]),
+            EntriesRead(middle, at),
         ]
 
-    def left_out(self, entry: Entry, frame: int) -> bool:
+    def left_out(self, entry: FrameEntry, frame: int) -> bool:
         """Whether a middle entry is read as a sink or as a recent frame already."""
         return entry.first == 0 or entry.last >= frame - self.policy.recent_frames + 1
 
@@ -240,7 +240,7 @@ class Heads:
 class PyramidForcingCache(MethodCache, of=PyramidForcing):
     policy: PyramidForcing
     rotates_spatially = False
-    state_classes = (Entry,)
+    state_classes = (FrameEntry,)
     heads_class = Heads
 
     def begin_video(self) -> None:
@@ -269,7 +269,7 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
         kv = torch.stack((self.rope.rotate_spatial(k), v))
         for heads in self.layers[layer]:
             for place, frame in enumerate(range(self.start, self.end)):
-                entry = Entry(frame, frame, frame, kv[:, heads.index, place])
+                entry = FrameEntry(frame, frame, frame, kv[:, heads.index, place])
                 heads.write(entry, k[heads.index, place], self.clean)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
@@ -284,11 +284,11 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
                 )
         return out
 
-    def parts(self, layer: int, frame: int) -> list[list[Part]]:
+    def parts(self, layer: int, frame: int) -> list[list[EntriesRead]]:
         """For each kind of heads of a layer the parts that a query of this frame attends to."""
         return [heads.read(frame) for heads in self.layers[layer]]
 
-    def _joined(self, parts: list[Part]) -> tuple[Tensor, Tensor]:
+    def _joined(self, parts: list[EntriesRead]) -> tuple[Tensor, Tensor]:
         """The keys, fully rotated, and the values of all parts, `[heads, tokens, head_dim]`."""
         pairs = [pair for part in parts for pair in zip(part.entries, part.at, strict=True)]
         keys = [self.rope.rotate_temporal(entry.kv[0][:, None], [at])[:, 0] for entry, at in pairs]

@@ -117,7 +117,7 @@ def plan_entries(
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparisonRow:
     """Measurements of a finished video of a comparison."""
 
     entry: Entry
@@ -156,13 +156,13 @@ def measured(
     result: RenderResult,
     *,
     on_progress: Progress | None = None,
-) -> Compared:
+) -> ComparisonRow:
     """Measure the finished video of a plan."""
     assert result.video is not None
     video = result.video.path
     in_use = [slots for slots in result.run.occupied if slots is not None]
     report = report_video(video, on_progress=on_progress)  # its prompts and blocks are in its tags
-    return Compared(
+    return ComparisonRow(
         entry,
         plan.seed,
         video,
@@ -176,7 +176,7 @@ def measured(
     )
 
 
-# by heading: the name of a number, of `Compared` or of its drift, and its form
+# by heading: the name of a number, of `ComparisonRow` or of its drift, and its form
 TABLE_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "frame-slots": ("frame_slots", "{:,.0f}".format),
     "in use": ("slots_in_use", "{:,.0f}".format),
@@ -186,7 +186,7 @@ TABLE_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
-def table(rows: Sequence[Compared]) -> str:
+def table(rows: Sequence[ComparisonRow]) -> str:
     """A Markdown table with one line per entry, in order; means over the seeds."""
     lines = []
     for entry in dict.fromkeys(row.entry for row in rows):
@@ -199,7 +199,7 @@ def table(rows: Sequence[Compared]) -> str:
     return markdown_table(["method", *TABLE_COLUMNS], lines)
 
 
-def report_text(rows: Sequence[Compared], left_out: Mapping[str, str]) -> str:
+def report_text(rows: Sequence[ComparisonRow], left_out: Mapping[str, str]) -> str:
     """The table, notes on the methods, and on those that `all` asked for and that cannot be
     rendered.
     """
@@ -208,7 +208,7 @@ def report_text(rows: Sequence[Compared], left_out: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def method_notes(rows: Sequence[Compared]) -> list[str]:
+def method_notes(rows: Sequence[ComparisonRow]) -> list[str]:
     """Per published method in a table: its paper, the weights it is meant for, and notes."""
     lines: list[str] = []
     for name in dict.fromkeys(row.entry.method for row in rows):
@@ -216,7 +216,7 @@ def method_notes(rows: Sequence[Compared]) -> list[str]:
     return lines
 
 
-def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:
+def grid(path: Path, rows: Sequence[ComparisonRow], **options: Any) -> VideoInfo:
     """Write the videos of the first seed side by side, with their labels, as one MP4."""
     tiles = [(row.entry.label, row.video) for row in rows if row.seed == rows[0].seed]
     return write_grid(path, tiles, **options)

@@ -56,9 +56,8 @@ def run_picture(
 
     first = (
         "Cosine similarity of each block's latents to the first latent frame. A new scene lowers "
-        "it; a slow "
+        "it; a slow decrease within a scene is drift."
     )
-    first += "decrease within a scene is drift."
     ratios = (
         "Standard deviation of every channel relative to the first block; above 1 suggests "
         "oversaturation."

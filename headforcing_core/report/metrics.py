@@ -22,7 +22,7 @@ _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurements:
     """Measurements of a video or of its beginning: `sums` are the columns of `meter.FIELDS`, one
     value per second, `thumbnails [n, h, w, 3]`, `switches` start times of new prompts in
     seconds."""
@@ -172,7 +172,7 @@ class DriftMetric:
     key: str
     name: str
     form: Format
-    measure: Callable[[Measured], float | None]
+    measure: Callable[[Measurements], float | None]
     headline: str = ""
     heading: str = ""
 
@@ -190,30 +190,30 @@ _PERCENT = "{:.1%}".format
 _SIGNED_PERCENT = "{:+.1%}".format
 
 
-def _slope(
+def _level(
     field: str, name: str, form: Format = _SIGNED, headline: str = "", heading: str = ""
-) -> DriftMetric:
-    """The change per minute of a level that `meter.LEVELS` names."""
-    key = f"{field}_slope_per_minute"
-    return DriftMetric(
-        key,
+) -> list[DriftMetric]:
+    """Change per minute of a level that `meter.LEVELS` names, and its largest deviation from the
+    beginning; `headline` and `heading` are of the change.
+    """
+    change = DriftMetric(
+        f"{field}_slope_per_minute",
         f"{name}, per minute",
         form=form,
         measure=lambda m: m.slope_per_minute(field),
         headline=headline,
         heading=heading,
     )
-
-
-def _deviation(field: str, name: str, form: Format = _SIGNED) -> DriftMetric:
-    """The largest deviation of a level from the beginning."""
-    key = f"{field}_max_deviation"
-    return DriftMetric(
-        key, f"{name}, max. deviation from first 2 s", form, lambda m: m.max_deviation(field)
+    deviation = DriftMetric(
+        f"{field}_max_deviation",
+        f"{name}, max. deviation from first 2 s",
+        form=form,
+        measure=lambda m: m.max_deviation(field),
     )
+    return [change, deviation]
 
 
-def _color_drift(measured: Measured) -> float | None:
+def _color_drift(measured: Measurements) -> float | None:
     distances = measured.sums["hue_distance"]
     return color_drift(float(distances[-1])) if len(distances) else None
 
@@ -256,26 +256,19 @@ GROUPS: dict[str, list[DriftMetric]] = {
         ),
     ],
     "Colour, 0-255; saturation in %": [
-        _slope("y", "brightness", headline="brightness per minute"),
-        _deviation("y", "brightness"),
-        _slope("cb", "blue (Cb)"),
-        _deviation("cb", "blue (Cb)"),
-        _slope("cr", "red (Cr)"),
-        _deviation("cr", "red (Cr)"),
-        _slope("y_std", "std of brightness"),
-        _deviation("y_std", "std of brightness"),
-        _slope("cb_std", "std of Cb"),
-        _deviation("cb_std", "std of Cb"),
-        _slope("cr_std", "std of Cr"),
-        _deviation("cr_std", "std of Cr"),
-        _slope(
+        *_level("y", "brightness", headline="brightness per minute"),
+        *_level("cb", "blue (Cb)"),
+        *_level("cr", "red (Cr)"),
+        *_level("y_std", "std of brightness"),
+        *_level("cb_std", "std of Cb"),
+        *_level("cr_std", "std of Cr"),
+        *_level(
             "saturation",
             "saturation",
             _SIGNED_PERCENT,
             headline="saturation per minute",
             heading="saturation, a minute",
         ),
-        _deviation("saturation", "saturation", _SIGNED_PERCENT),
         DriftMetric(
             "color_drift",
             "colour drift (ID-Forcing's; 100: same hues)",
@@ -352,7 +345,7 @@ def numbers_of(
     """
     sums = {name: column[:seconds] for name, column in meter.seconds().items()}
     thumbnails = meter.thumbnails.stack(None if seconds is None else round(seconds * meter.fps))
-    measured = Measured(
+    measured = Measurements(
         sums,
         meter.fps,
         thumbnails=thumbnails,

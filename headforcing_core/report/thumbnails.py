@@ -23,22 +23,21 @@ _NOISE = 1.0  # 0-255: smaller differences between thumbnails are noise
 
 
 class Thumbnails:
-    """Evenly spaced thumbnails of a video of unknown length: at most `most`, one every `spacing`
-    video frames.
+    """Evenly spaced thumbnails of a video of unknown length: at most `MOST_THUMBNAILS`, one every
+    `spacing` video frames.
 
     When they are full, every second one is dropped and the spacing doubles.
     """
 
-    def __init__(self, most: int = MOST_THUMBNAILS):
+    def __init__(self) -> None:
         self.spacing = 1
-        self._most = most
         self._kept: list[NDArray[np.uint8]] = []
         self._seen = 0
 
     def add(self, small: NDArray[np.uint8]) -> None:
         """Add the next video frame's thumbnail; only every `spacing`-th is stored."""
         if self._seen % self.spacing == 0:
-            if len(self._kept) == self._most:
+            if len(self._kept) == MOST_THUMBNAILS:
                 self._kept = self._kept[::2]
                 self.spacing *= 2
             if self._seen % self.spacing == 0:

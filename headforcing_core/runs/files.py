@@ -109,7 +109,7 @@ def read_note(path: Path) -> dict[str, Any]:
     return _fields(path, read_bytes(path))
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_block_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors by name, and the JSON fields stored with them; raises as `read_note`."""
     _check_hash(path)
     try:

@@ -37,8 +37,8 @@ from .files import (
     DamagedFile,
     files_of,
     named_hash,
+    read_block_tensors,
     read_note,
-    read_tensors,
     write_note,
     write_tensors,
 )
@@ -122,7 +122,7 @@ class RunReader:
         files = files_of(self.folder, "block")
         for key in keys:
             path = files.get(key[:SHORT])
-            content = self._read(path, read_tensors)
+            content = self._read(path, read_block_tensors)
             # names have a part of the key only: compare the whole
             if path is None or content is None or content[1]["key"] != key:
                 return
@@ -154,7 +154,7 @@ class RunReader:
         """
         files = files_of(self.folder, "state")
         for key in reversed(keys):
-            content = self._read(files.get(key[:SHORT]), read_tensors)
+            content = self._read(files.get(key[:SHORT]), read_block_tensors)
             if content is not None and (content[1]["key"], content[1]["after"]) == (
                 key,
                 self._block_hashes.get(key),
@@ -164,7 +164,9 @@ class RunReader:
 
     def load_start(self) -> Tensor | None:
         """The start frames `[frames, 16, h, w]`, None if there are none."""
-        content = self._read(files_of(self.folder, "start").get(self.setup[:SHORT]), read_tensors)
+        content = self._read(
+            files_of(self.folder, "start").get(self.setup[:SHORT]), read_block_tensors
+        )
         if content is None or content[1]["key"] != self.setup:
             return None
         return content[0]["latents"]

@@ -22,9 +22,9 @@ from .files import (
     THUMBNAIL,
     files_of,
     own_files,
+    read_block_tensors,
     read_bytes,
     read_note,
-    read_tensors,
     write_bytes,
     write_note,
 )
@@ -96,7 +96,7 @@ def thumbnail(video: StoredVideo, number: int, draw: Callable[[Tensor], bytes]) 
     with suppress(HeadForcingError, OSError, KeyError):
         return read_bytes(files_of(folder, THUMBNAIL)[key[:SHORT]])
     try:
-        tensors, fields = read_tensors(files_of(folder, "block")[key[:SHORT]])
+        tensors, fields = read_block_tensors(files_of(folder, "block")[key[:SHORT]])
     except (HeadForcingError, OSError, KeyError):
         return None
     if fields["key"] != key:
@@ -218,7 +218,7 @@ def _remove(folder: Path, choose: Callable[[list[Path]], list[Path]] = list) -> 
 
 
 @dataclass
-class Pruned:
+class PruneResult:
     """Result of `prune`."""
 
     removed: list[Path] = field(default_factory=list)  # folders that are gone
@@ -227,7 +227,7 @@ class Pruned:
     stayed: dict[str, str] = field(default_factory=dict)
 
 
-def prune(parent: Path, keep_bytes: int) -> Pruned:
+def prune(parent: Path, keep_bytes: int) -> PruneResult:
     """Remove runs, the oldest first, until the others take at most `keep_bytes`.
 
     Only folders with a readable `run-*.json` count as runs, only files of this pack are removed,
@@ -235,7 +235,7 @@ def prune(parent: Path, keep_bytes: int) -> Pruned:
     HeadForcingError if `parent` cannot be read.
     """
     total = 0
-    done = Pruned()
+    done = PruneResult()
     for folder in sorted(_runs(parent, done), key=_last_written, reverse=True):
         try:
             total += disk_bytes(folder)
@@ -251,7 +251,7 @@ def prune(parent: Path, keep_bytes: int) -> Pruned:
     return done
 
 
-def _runs(parent: Path, done: Pruned) -> Iterator[Path]:
+def _runs(parent: Path, done: PruneResult) -> Iterator[Path]:
     """The folders of runs; others that have files of a run are named in `done`."""
     for folder in run_folders(parent):
         try:

@@ -32,7 +32,7 @@ from .headings import (
     read_lines,
     time_inside,
 )
-from .json_forms import load_frames, load_json, read_frames, read_json
+from .json_forms import load_frames, load_json, read_frame_prompts, read_json
 from .prompt import Prompt, TimelineError
 from .switch import RESET, read_tag
 
@@ -135,7 +135,7 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
         if data is not None:
             return read_json(data, clock)
     if is_frame(begin):
-        return read_frames(load_frames(text), clock)
+        return read_frame_prompts(load_frames(text), clock)
     lines = read_lines(text)
     first = next((line for line in lines if line.text), None)
     if first is None:

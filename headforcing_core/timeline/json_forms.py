@@ -44,7 +44,7 @@ def read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
         and data
         and all(isinstance(key, str) and key.isdecimal() for key in data)
     ):
-        yield from read_frames(data, clock)
+        yield from read_frame_prompts(data, clock)
         return
     fields = data if isinstance(data, dict) else {"prompts": data}
     texts = fields.get("prompts")
@@ -90,7 +90,7 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def read_frames(data: dict[str, Any], clock: BlockClock) -> Iterator[Prompt]:
+def read_frame_prompts(data: dict[str, Any], clock: BlockClock) -> Iterator[Prompt]:
     """Prompts by the number of the video frame that they begin at, at the model's frame rate."""
     last_frame = int(MAX_SECONDS * clock.fps)
     for frame, text in data.items():

@@ -198,7 +198,7 @@ class ResidualBlock(nn.Module):
         return Activations(hidden, conv_2.bias, residual)
 
 
-class Attention(nn.Module):
+class FrameAttention(nn.Module):
     """Attention within each frame, with one head, added to the input."""
 
     def __init__(self, dim: int):
@@ -357,7 +357,7 @@ def residual_blocks(inputs: int, width: int, count: int) -> list[nn.Module]:
 def middle(width: int) -> nn.ModuleList:
     """The layers where images are smallest."""
     return nn.ModuleList(
-        [ResidualBlock(width, width), Attention(width), ResidualBlock(width, width)]
+        [ResidualBlock(width, width), FrameAttention(width), ResidualBlock(width, width)]
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..errors import HeadForcingError
 from ..model.latents import WAN21, WAN22, LatentFormat, latent_format
-from ..weights.containers import is_finite
+from ..weights.containers import all_finite
 from .wan_decoder import Features
 from .wan_encoder import WanEncoder
 
@@ -265,7 +265,7 @@ def fill(
                 f"{path.name} holds {name} in {tensor.dtype}, not in floating point: use {wanted}."
             )
         ready[name] = tensor.to(device, dtype)
-        if not is_finite(ready[name]):
+        if not all_finite(ready[name]):
             raise HeadForcingError(
                 f"{path.name} holds NaN or infinity in {name}, read as {dtype}: use {wanted}."
             )

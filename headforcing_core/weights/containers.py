@@ -306,7 +306,7 @@ def write_safetensors(
             on_progress(written, total)
 
 
-def is_finite(values: Tensor) -> bool:
+def all_finite(values: Tensor) -> bool:
     """Whether no value is NaN or infinite."""
     if not values.is_floating_point():
         return True
@@ -320,6 +320,6 @@ def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
     over.
     """
     for name, tensor in tensors:
-        if not tensor.is_meta and not is_finite(tensor.detach()):
+        if not tensor.is_meta and not all_finite(tensor.detach()):
             return name
     return None

@@ -332,7 +332,7 @@ def _names_through_links(path: Path) -> list[str]:
         place = Path(os.path.normpath(place.parent / os.readlink(place)))
         hops.append(place)
     hops.append(path.resolve())
-    return [name for hop in hops for name in (hop.parent.name, hop.name)]
+    return [*(hop.parent.name for hop in hops), *(hop.name for hop in hops)]
 
 
 def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
@@ -430,11 +430,9 @@ def check_complete(tensors: Weights, config: WanConfig, file: str) -> list[str]:
     extra = [name for name in tensors if name not in expected]
     for name in extra:
         if name.startswith("blocks."):
-            what = (
-                "holds a LoRA beside its model that is not merged"
-                if _LORA_SUFFIX.search(name)
-                else "is another Wan"
-            )
+            what = "is another Wan"
+            if _LORA_SUFFIX.search(name):
+                what = "holds a LoRA beside its model that is not merged"
             raise HeadForcingError(
                 f"{file} {what} (its layers have {name}, which Wan 2.1 text-to-video lacks): "
                 "choose a Self Forcing (text-to-video) checkpoint, and give a LoRA as a file of "

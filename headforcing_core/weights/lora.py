@@ -195,8 +195,8 @@ def comfyui_names(
 
     Raises HeadForcingError for tensors of no Wan model.
     """
-    numbers = [int(number) for key in lora_state_dict for number in _LAYER.findall(key)[:1]]
-    layers = 1 + max(numbers, default=0)
+    numbered = [found for found in map(_LAYER.search, lora_state_dict) if found is not None]
+    layers = 1 + max((int(found[1]) for found in numbered), default=0)
     names = expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS)))
     renamed: dict[str, Tensor] = {}
     for target, patch in _match(lora_state_dict, names, lora_name, stated).items():

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from ..errors import HeadForcingError, import_optional
 from ..files import replacing
-from .containers import WRITABLE, is_finite, read_tensors, read_weights
+from .containers import WRITABLE, all_finite, read_tensors, read_weights
 
 MAX_TOKENS = 512
 _END = 1  # id of the end-of-sequence token
@@ -134,7 +134,7 @@ def load_text_encoder(
         else:
             scale = scales.pop(layer, None)
             if scale is not None and (
-                scale.numel() not in (1, len(stored)) or not is_finite(scale)
+                scale.numel() not in (1, len(stored)) or not all_finite(scale)
             ):
                 raise HeadForcingError(
                     f"{path.name} is damaged: the scale of {layer} does not belong to its weight."
@@ -161,9 +161,9 @@ class StoredLinear(nn.Module):
     def __init__(self, stored: Tensor, scale: Tensor | None):
         super().__init__()
         self.stored = nn.Parameter(stored, requires_grad=False)
-        self.scale = (
-            None if scale is None else scale.to(stored.device, torch.float32).expand(len(stored))
-        )
+        if scale is not None:
+            scale = scale.to(stored.device, torch.float32).expand(len(stored))
+        self.scale = scale
 
     def forward(self, x: Tensor) -> Tensor:
         product = F.linear(x, self.stored.to(x.dtype))
@@ -340,6 +340,6 @@ def _checked_rows(rows: object, number: int) -> Tensor:
         raise HeadForcingError(
             f"prompt_{number} must be {wanted}, got {list(rows.shape)} in {rows.dtype}"
         )
-    if not is_finite(rows):
+    if not all_finite(rows):
         raise HeadForcingError(f"prompt_{number} holds NaN or infinity")
     return rows.clone()

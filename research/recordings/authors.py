@@ -14,9 +14,9 @@ from ...headforcing_core.cache.roles import HeadLabel
 from ...headforcing_core.methods.longlive import LongLiveCache, WindowCache
 from ...headforcing_core.methods.memrope import MemRoPECache
 from ...headforcing_core.methods.pyramid_forcing import (
-    Entry,
+    EntriesRead,
+    FrameEntry,
     Heads,
-    Part,
     PyramidForcing,
     PyramidForcingCache,
 )
@@ -77,7 +77,7 @@ class AuthorsHeads(Heads):
             return oldest[1:]
         return oldest
 
-    def left_out(self, entry: Entry, frame: int) -> bool:
+    def left_out(self, entry: FrameEntry, frame: int) -> bool:
         if not self.policy.overlaps_recent:
             return super().left_out(entry, frame)
         return entry.first < (1 if self.label is HeadLabel.VEIL else self.sink_count)
@@ -96,7 +96,7 @@ class StaleReadout:
     """
 
     def __init__(self, mixed: bool):
-        self.packed: list[list[Part]] | None = None
+        self.packed: list[list[EntriesRead]] | None = None
         self.packed_for = -1
         self.dirty = False
         self.steady = not mixed  # whether two packings in a row saw as many recent frames
@@ -111,7 +111,9 @@ class StaleReadout:
         else:
             self.packed = None
 
-    def read(self, frame: int, block: range, wanted: list[list[Part]]) -> list[list[Part]]:
+    def read(
+        self, frame: int, block: range, wanted: list[list[EntriesRead]]
+    ) -> list[list[EntriesRead]]:
         """Per kind of heads the parts that a query of `frame` reads where it should read those
         `wanted`.
         """
@@ -132,7 +134,7 @@ class StaleReadout:
         return self.packed
 
     def _refresh(
-        self, packed: list[list[Part]], block: range, wanted: Sequence[list[Part]]
+        self, packed: list[list[EntriesRead]], block: range, wanted: Sequence[list[EntriesRead]]
     ) -> None:
         """Take the current block's frames, and its sinks, from what is wanted; leave the rest as it
         is.
@@ -144,7 +146,7 @@ class StaleReadout:
                         old.entries[place], old.at[place] = entry, new.at[place]
 
 
-def _lengths(kinds: Sequence[list[Part]]) -> list[list[list[int]]]:
+def _lengths(kinds: Sequence[list[EntriesRead]]) -> list[list[list[int]]]:
     return [[[entry.kv.shape[2] for entry in part.entries] for part in parts] for parts in kinds]
 
 
@@ -167,7 +169,7 @@ class AuthorsPyramidCache(PyramidForcingCache, of=AuthorsPyramidForcing):
             self.start, repeated=not (self.first_pass(layer) or self.clean)
         )
 
-    def parts(self, layer: int, frame: int) -> list[list[Part]]:
+    def parts(self, layer: int, frame: int) -> list[list[EntriesRead]]:
         wanted = super().parts(layer, frame)
         if not self.policy.stale_readout:
             return wanted

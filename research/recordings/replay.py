@@ -28,12 +28,13 @@ from ...headforcing_core.methods.memrope import MemRoPE
 from ...headforcing_core.model.attention import attention_function
 from ...headforcing_core.model.wan import WanConfig, WanModel
 from ...headforcing_core.rollout.loop import WanVideoModel, split_start_latents
-from ...headforcing_core.rollout.rows import RecordedNoise, Script, lay_out_rows
+from ...headforcing_core.rollout.rows import Script, lay_out_rows
 from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.timeline.switch import Switch
 from ...headforcing_core.weights.checkpoint import load_state_dict
 from .authors import SINKS_ONCE
 from .fields import check_fields
+from .noise import RecordedNoise
 from .policies import recorded_policy
 
 _UNUSABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)

@@ -110,7 +110,7 @@ def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path
 
 
 def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypatch, tmp_path):
-    make = batch_command.make_video
+    make = batch_command.make_one
     made = []
 
     def pressed(job):
@@ -121,7 +121,7 @@ def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypat
 
     lines = [{**SHORT, "seeds": [1, 2]}]
     with monkeypatch.context() as patch:
-        patch.setattr(batch_command, "make_video", pressed)
+        patch.setattr(batch_command, "make_one", pressed)
         code, said = batch(*lines)
     kept = f"what is made of the others is kept in {tmp_path / 'out' / 'runs'}"
     assert (

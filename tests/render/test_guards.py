@@ -11,7 +11,7 @@ from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
-from headforcing.headforcing_core.weights.containers import first_not_finite, is_finite
+from headforcing.headforcing_core.weights.containers import all_finite, first_not_finite
 from safetensors.torch import save_file
 from toy_renders import Render, toy_model
 
@@ -19,9 +19,9 @@ from toy_renders import Render, toy_model
 def test_one_bad_value_is_found_in_any_type():
     eight = torch.zeros(12).to(torch.float8_e4m3fn)
     assert (
-        is_finite(eight)
-        and is_finite(torch.arange(3))
-        and is_finite(torch.zeros(12, dtype=torch.bfloat16))
+        all_finite(eight)
+        and all_finite(torch.arange(3))
+        and all_finite(torch.zeros(12, dtype=torch.bfloat16))
     )
     eight.view(torch.uint8)[1] = 0x7F  # NaN
     for values in (
@@ -29,7 +29,7 @@ def test_one_bad_value_is_found_in_any_type():
         *(torch.tensor([0.0, float(bad)]).half() for bad in ("nan", "inf", "-inf")),
     ):
         assert (
-            not is_finite(values)
+            not all_finite(values)
             and first_not_finite([("a", torch.zeros(2)), ("b", values)]) == "b"
         )
 

@@ -24,7 +24,7 @@ from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.distributed.peers import PeersLost
 from headforcing.headforcing_core.distributed.ranks import check_rank_memory, check_ranks
-from headforcing.headforcing_core.distributed.start_ranks import joined
+from headforcing.headforcing_core.distributed.start_ranks import joined_ranks
 from headforcing.headforcing_core.errors import HeadForcingError
 from safetensors.torch import load_file
 from thread_peers import Meeting, ThreadPeers, together
@@ -163,7 +163,7 @@ def test_three_unequal_ranks_of_another_torchrun_make_the_video_of_one_and_print
 
 def stopped_rank(variables: dict[str, str]) -> None:
     os.environ.update(variables)
-    with joined(torch.device("cpu")):
+    with joined_ranks(torch.device("cpu")):
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -184,7 +184,7 @@ def test_a_rank_that_does_not_answer_is_lost_after_the_time_that_was_asked_for(m
     for name, value in {**variables, "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     try:
-        with pytest.raises(PeersLost), joined(torch.device("cpu"), 1.5) as peers:
+        with pytest.raises(PeersLost), joined_ranks(torch.device("cpu"), 1.5) as peers:
             begun = time.monotonic()
             peers.any(False)
         assert 1 < time.monotonic() - begun < 30

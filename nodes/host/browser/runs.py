@@ -39,9 +39,9 @@ def run_names() -> list[str]:
     """Names of all stored runs that do not change while one is rendered, the newest first: size,
     prompt, name.
     """
-    runs = stored_videos(folders.runs_folder())
     return [
-        f"{run.about.get('size', '')} {run.about['prompts'][0][:60]} ({run.name})" for run in runs
+        f"{run.size} {run.about['prompts'][0][:60]} ({run.name})"
+        for run in stored_videos(folders.runs_folder())
     ]
 
 
@@ -55,15 +55,9 @@ def take_name(take: StoredVideo) -> str:
     others change.
     """
     named = read_label(take.folder, take.keys[-1]).title
-    parts = [
-        take.date,
-        f"take {take.take.number} {named}".rstrip(),
-        take.length,
-        take.size,
-        take.story,
-    ]
-    parts.append(f"({take.name})")
-    return " · ".join(part for part in parts if part)
+    number = f"take {take.take.number} {named}".rstrip()
+    parts = [take.date, number, take.length, take.size, take.story, f"({take.name})"]
+    return " · ".join(filter(None, parts))
 
 
 def find_run(name: str) -> StoredVideo:
@@ -234,9 +228,9 @@ def linked_file(folder: Path, key: str, made_by: str) -> Path | None:
     """The video file of a take, if this decoder has made it and it is still there."""
     label = read_label(folder, key)
     path = folders.output_folder() / label.file
-    return (
-        path if _file(label.file) is not None and label.made_by == _maker(made_by, path) else None
-    )
+    if _file(label.file) is None or label.made_by != _maker(made_by, path):
+        return None
+    return path
 
 
 def _maker(made_by: str, path: Path) -> str:

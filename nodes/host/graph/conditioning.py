@@ -95,7 +95,7 @@ class TimelineNode:
         return [[tensor, {**options, TIMELINE: carried}]], timeline
 
 
-def read_prompts(
+def read_conditioning(
     model: Any, positive: list[Any], options: RenderOptions
 ) -> tuple[list[Any], Timeline, dict[str, torch.Tensor]]:
     """The CONDITIONING as a MODEL with these options reads it, its timeline, and the embedding of

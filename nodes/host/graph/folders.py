@@ -179,12 +179,11 @@ def tiny_decoder_file(names: tuple[str, ...]) -> Path | None:
     """The first tiny decoder in ComfyUI's models whose name begins with one of these; None where
     there is none.
     """
-    found = next(
-        (name for name in folder_paths.get_filename_list("vae_approx") if name.startswith(names)),
-        None,
-    )
-    path = None if found is None else folder_paths.get_full_path("vae_approx", found)
-    return None if path is None else Path(path)
+    for name in folder_paths.get_filename_list("vae_approx"):
+        if name.startswith(names):
+            path = folder_paths.get_full_path("vae_approx", name)
+            return None if path is None else Path(path)
+    return None
 
 
 def profile_file(name: str) -> Path | None:

@@ -30,7 +30,7 @@ def find_source(hidden: Any, name: str, class_type: str, values: Mapping[str, An
     found = [source for source in sources if hidden.prompt[source].get("class_type") == class_type]
     if len(found) > 1:
         found = [source for source in found if _may_have(inputs_of(hidden, source), values)]
-    return found[0] if found else None
+    return next(iter(found), None)
 
 
 def _may_have(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> bool:

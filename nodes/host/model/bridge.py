@@ -113,13 +113,10 @@ class HostedModel:
     def _call(
         self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache, write_only: bool
     ) -> Tensor:
-        sigmas = (
-            sigma
-            if isinstance(sigma, Tensor)
-            else torch.full((len(latents),), sigma, dtype=torch.float64)
-        )
+        if not isinstance(sigma, Tensor):
+            sigma = torch.full((len(latents),), sigma, dtype=torch.float64)
         self._cache = cache
-        self._sigmas = sigmas
+        self._sigmas = sigma
         self._write_only = write_only
         self._ran = False
         options = used_options(self._extra_args["model_options"])
@@ -128,7 +125,7 @@ class HostedModel:
         options["transformer_options"][KEY] = self
         x = latents.transpose(0, 1)[None].to(self._device)
         arguments = {**self._extra_args, "model_options": options}
-        return self._denoiser(x, x.new_full((1,), float(sigmas.max())), **arguments)[0].transpose(
+        return self._denoiser(x, x.new_full((1,), float(sigma.max())), **arguments)[0].transpose(
             0, 1
         )
 
@@ -139,7 +136,9 @@ class HostedModel:
         self.attention.options = {name: value for name, value in options.items() if name != KEY}
         if len(x) != 1 or self._ran:  # with guidance, both prompts are in one pass or in two
             nodes = guiding(self._extra_args["model_options"])
-            remedy = f"; remove {' and '.join(nodes)} from the model" if nodes else ""
+            remedy = ""
+            if nodes:
+                remedy = f"; remove {' and '.join(nodes)} from the model"
             raise HeadForcingError(
                 "Head Forcing runs without guidance: cfg must be 1 and there is no negative "
                 f"prompt{remedy}"

@@ -180,10 +180,9 @@ def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
         if isinstance(weight, Tensor) and not weight.is_meta:
             place, _, own_name = name.rpartition(".")
             dtype = computed_dtype(modules[place], own_name, weight)
-            yield (
-                f"{name} {_packing(weight)}",
-                weight if weight.dtype == dtype else weight.to(dtype),
-            )
+            if weight.dtype != dtype:
+                weight = weight.to(dtype)
+            yield f"{name} {_packing(weight)}", weight
     if multiplies_fp8(model):  # the same weights with another arithmetic
         yield "products in 8-bit floating point", torch.empty(0)
 
@@ -227,7 +226,9 @@ def inexact(model: Any) -> list[str]:
         return [f"linear layers in 8-bit floating point ({dtype}, ComfyUI's products)"]
     if dtype.startswith("float8"):
         return [f"weights stored in 8-bit floating point ({dtype})"]
-    return [f"quantised weights ({kind})"] if "Quantized" in kind or "GGML" in kind else []
+    if "Quantized" in kind or "GGML" in kind:
+        return [f"quantised weights ({kind})"]
+    return []
 
 
 def options_for(model: Any, options: RenderOptions) -> tuple[RenderOptions, list[str]]:
@@ -247,5 +248,6 @@ def file_of(model: Any) -> str | None:
     LoRA loader.
     """
     _, arguments, *_ = getattr(model, "cached_patcher_init", None) or (None, ())
-    path = arguments[0] if arguments else None
-    return path if isinstance(path, str) else None
+    if arguments and isinstance(arguments[0], str):
+        return arguments[0]
+    return None

@@ -47,12 +47,17 @@ def native_model(
     """
     # only those are known as autoregressive
     wan21 = state_dict["patch_embedding.weight"].shape[1] == WAN21.channels
-    metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})} if wan21 else {}
-    options = {} if dtype is None else {"dtype": dtype}
-    # an argument that older versions lack
-    plainly = {"disable_dynamic": True} if disable_dynamic else {}
+    metadata: dict[str, str] = {}
+    if wan21:
+        metadata["config"] = json.dumps({"transformer": {"causal_ar": True}})
+    options: dict[str, Any] = {}
+    if dtype is not None:
+        options["dtype"] = dtype
+    more: dict[str, Any] = {}
+    if disable_dynamic:  # an argument that older versions lack
+        more["disable_dynamic"] = True
     model = comfy.sd.load_diffusion_model_state_dict(
-        state_dict, model_options=options, metadata=metadata, **plainly
+        state_dict, model_options=options, metadata=metadata, **more
     )
     if model is None:
         raise HeadForcingError("ComfyUI does not recognise these weights as a Wan model")
@@ -213,9 +218,9 @@ def load_toy_model(disable_dynamic: bool = False) -> Any:
     offload_device = comfy.model_management.unet_offload_device()
     model = model_config.get_model(state_dict, "", device=offload_device)
     plain = comfy.model_patcher.ModelPatcher
-    patcher_class = (
-        plain if disable_dynamic else getattr(comfy.model_patcher, "CoreModelPatcher", plain)
-    )
+    patcher_class = plain
+    if not disable_dynamic:
+        patcher_class = getattr(comfy.model_patcher, "CoreModelPatcher", plain)
     patcher = patcher_class(
         model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device
     )

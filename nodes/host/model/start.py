@@ -138,5 +138,7 @@ def one_image(images: Tensor, name: str, instead: str = "") -> Tensor:
             f"{name}: expected one image, got {len(images)}; choose one (Get Image from "
             f"Batch){instead}"
         )
-    picture = images[0, ..., :3] if images.shape[-1] >= 3 else images[0, ..., :1].repeat(1, 1, 3)
+    picture = images[0, ..., :3]
+    if picture.shape[-1] < 3:
+        picture = picture[..., :1].repeat(1, 1, 3)
     return picture.float().cpu()

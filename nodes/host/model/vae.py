@@ -55,7 +55,9 @@ class WanStreamingDecoder:
 
     def _run(self, z: Tensor) -> Tensor:
         out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
-        return torch.cat(out, dim=2) if isinstance(out, list) else out
+        if isinstance(out, list):
+            return torch.cat(out, dim=2)
+        return out
 
 
 class OverlapDecoder:
@@ -76,10 +78,13 @@ class OverlapDecoder:
         self._before: Tensor | None = None
 
     def decode(self, latents: Tensor) -> Tensor:
-        joined = latents if self._before is None else torch.cat([self._before, latents])
-        video_frames = _decoded(self.vae, joined, self.vae.first_stage_model.decode)
-        if self._before is not None:
-            video_frames = video_frames[-4 * len(latents) :]
+        decode = self.vae.first_stage_model.decode
+        if self._before is None:
+            joined = latents
+            video_frames = _decoded(self.vae, joined, decode)
+        else:
+            joined = torch.cat([self._before, latents])
+            video_frames = _decoded(self.vae, joined, decode)[-4 * len(latents) :]
         self._before = joined[-self.OVERLAP_FRAMES :]
         return video_frames
 
