@@ -304,9 +304,9 @@ def test_a_listener_hears_of_a_block_and_the_next_one_is_made_while_the_disk_is_
     heard = []
     save = RunFolder.save_block
 
-    def slow(self, *block):
+    def slow(self, *block, **facts):
         assert disk_is_free.wait(60)
-        save(self, *block)
+        save(self, *block, **facts)
 
     def hear(block):
         heard.append((block, stored_blocks(render)))

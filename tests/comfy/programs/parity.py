@@ -35,6 +35,7 @@ bridge = module(".nodes.host.model.bridge")
 toy = module(".nodes.host.model.native_model")
 loaded_model = module(".nodes.host.model.loaded_model")
 render_video = module(".nodes.host.model.render")
+start_inputs = module(".nodes.host.model.start")
 vae_decoding = module(".nodes.host.model.vae")
 CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.auto head_profiles.profile
 head_profiles.profiler head_profiles.shares model.attention model.wan render.request render.render render.request
@@ -69,15 +70,16 @@ def core_model():
 
 def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="one | two", seed=7):
     # three memory entries, a candidate after every block: entries are merged within ten blocks
-    memory = {
-        "episodic_frames": 3,
-        "recent_frames": 3,
-        "novelty_threshold": 1.0,
-        "update_interval": 1,
-    }
+    memory = (
+        ("memory.episodic_frames", "3"),
+        ("memory.recent_frames", "3"),
+        ("episodic.novelty_threshold", "1.0"),
+        ("episodic.update_interval", "1"),
+    )
     size = {"width": 80, "height": 48, "seconds": seconds}
+    own = memory if method.startswith("head_forcing") else ()
     options = core.options.RenderOptions(
-        method=method, seed=seed, profile=PROFILE, **size, **memory
+        method=method, seed=seed, profile=PROFILE, method_options=own, **size
     )
     return options.plan(
         loaded_model.wan_config(model), core.timeline.parse_timeline(text, seconds), start_frames

@@ -27,6 +27,7 @@ from parity import (
     render_video,
     scaled,
     smoke,
+    start_inputs,
     toy,
     vae_decoding,
 )
@@ -218,7 +219,7 @@ def a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sa
         seed=seed,
         model_family="causal_forcing_framewise",
     )
-    start = vae_decoding.start_of(
+    start, _ = start_inputs.start_of(
         options, {"start_frames": None, "start_image": image, "start_video": None}, vae
     )
     noise = torch.randn(1, 16, 5, 6, 10, generator=torch.Generator().manual_seed(3))

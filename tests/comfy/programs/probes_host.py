@@ -186,7 +186,7 @@ def attention_is_what_was_fastest_unless_somebody_has_chosen_and_comfyuis_on_a_c
         assert attention.or_better(*sizes) is timed
         overridden = bridge.HostAttention({"optimized_attention_override": print})
         assert overridden.or_better(*sizes) is overridden
-    assert choose.call_args[0][-2:] == (16, "the sizes of the render"), (
+    assert choose.call_args.kwargs["sizes"] == "the sizes of the render", (
         "else the first that works, not the fastest"
     )
 
