@@ -290,7 +290,10 @@ def encode_texts(text_encoder: Path, texts: list[str], device: torch.device) -> 
         sys.stderr.write(
             f"note: prompts are encoded on the CPU, {text_encoder.name} does not fit on {device}\n"
         )
-    return load_text_encoder(text_encoder, place).encode(texts)
+    embeddings = load_text_encoder(text_encoder, place).encode(texts)
+    if place.type == "cuda":
+        torch.cuda.empty_cache()  # what the encoder took, in pieces that do not fit the model's
+    return embeddings
 
 
 def text_encoder_bytes(text_encoder: Path, device: torch.device) -> int:
@@ -315,11 +318,8 @@ def pick_device(name: str, option: str = "--device") -> torch.device:
     fastest kind there is.
     """
     if name == "auto":
-        name = "cpu"
-        if torch.cuda.is_available():
-            name = "cuda"
-        elif torch.backends.mps.is_available():
-            name = "mps"
+        kinds = {"cuda": torch.cuda, "mps": torch.backends.mps, "xpu": torch.xpu}
+        name = next((kind for kind, module in kinds.items() if module.is_available()), "cpu")
     try:
         probe = torch.zeros(1, device=torch.device(name))
         probe.cpu()  # "meta" holds no numbers
