@@ -260,7 +260,7 @@ def write_timeline(
         time = _time(prompt, clock)
         if end is not None and number == len(prompts):
             time += f"-{format_time(end)}"
-        tagged = _tag(text, prompt, default if number > 1 else RESET)
+        tagged = _tag(text, prompt, default if number > 1 else RESET, clock.block_seconds)
         if tagged is None:
             raise TimelineError(
                 f"prompt {number} begins with a tag; remove it and set the seed instead", line
@@ -294,7 +294,7 @@ def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
     return format_time(clock.start_seconds(prompt.start_block))
 
 
-def _tag(text: str, prompt: PlacedPrompt, default: Switch) -> str | None:
+def _tag(text: str, prompt: PlacedPrompt, default: Switch, block_seconds: float) -> str | None:
     """The text with the prompt's tag; None where no tag keeps the text's beginning from being read
     as one, too.
     """
@@ -303,7 +303,7 @@ def _tag(text: str, prompt: PlacedPrompt, default: Switch) -> str | None:
         tag = tag_of(switch, prompt.seed)
         tagged = text if tag is None else f"[{tag}] {text}"
         try:
-            if read_tag(tagged) == (switch, prompt.seed, text):
+            if read_tag(tagged, block_seconds) == (switch, prompt.seed, text):
                 return tagged
         except HeadForcingError:  # it is read as a misspelt tag
             continue

@@ -95,7 +95,7 @@ def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
         raise TimelineError(
             f"the timeline has more than {MAX_SEGMENTS} prompts; split it into several videos"
         )
-    prompts = _read_tags(prompts)
+    prompts = _read_tags(prompts, clock.block_seconds)
     if prompts[0].switch not in (None, RESET):
         raise TimelineError(
             f"the first prompt has nothing to switch from; remove [{prompts[0].switch}]",
@@ -114,12 +114,12 @@ def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
     return prompts
 
 
-def _read_tags(prompts: list[Prompt]) -> list[Prompt]:
+def _read_tags(prompts: list[Prompt], block_seconds: float) -> list[Prompt]:
     """The prompts with the switches and seeds of their tags."""
     tagged = []
     for prompt in prompts:
         try:
-            switch, seed, words = read_tag(prompt.text)
+            switch, seed, words = read_tag(prompt.text, block_seconds)
         except HeadForcingError as error:
             raise TimelineError(str(error), prompt.line) from None
         tagged.append(replace(prompt, text=words, switch=switch, seed=seed))

@@ -2,9 +2,10 @@
 interpolated.
 
 A switch is chosen for all prompts or written as a tag in front of one: `[recache] text`, `[flush,
-re-anchor] text`, `[blend 3] text`. `[cut]` is another word for `[re-anchor]`. The same tag can set
-the seed of the noise from its prompt
-on: `[seed 7] text`, `[recache, seed 7] text`. The cache executes a switch: `Cache.apply_switch`.
+re-anchor] text`, `[blend 3] text`. In plain words `[cut]` is `[re-anchor]`, `[keep going]` is
+`[reset]`, and `[dissolve 1.5s]` a blend of as many blocks as last about so long. The same tag can
+set the seed of the noise from its prompt on: `[seed 7] text`, `[recache, seed 7] text`. The cache
+executes a switch: `Cache.apply_switch`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _TAG_WORDS = {  # what may follow each word of a tag
     "blend": r" \d{1,4}",
     "seed": r" \d{1,40}",
 }
-_WORD = f"(?:{'|'.join(word + number for word, number in _TAG_WORDS.items())})"
+_PLAIN_WORDS = {"keep going": "", "dissolve": r" \d{1,3}(?:\.\d{1,3})? ?s"}
+_WORD = f"(?:{'|'.join(word + rest for word, rest in (_TAG_WORDS | _PLAIN_WORDS).items())})"
 _TAG = re.compile(rf"\[ ?({_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\] ?", re.ASCII | re.IGNORECASE)
 # words that need a number, and the one that a message suggests
 _NUMBERS = {"blend": "3", "seed": "1"}
@@ -101,9 +103,9 @@ class Switch:
 RESET = Switch()
 
 
-def read_tag(text: str) -> tuple[Switch | None, int | None, str]:
+def read_tag(text: str, block_seconds: float) -> tuple[Switch | None, int | None, str]:
     """The switch and the seed of the tag in front of a one-line text, None for what it does not
-    name, and the rest.
+    name, and the rest; a dissolve is rounded to blocks of `block_seconds`.
 
     A bracket with other words belongs to the prompt. A tag of a seed alone may stand beside one of
     a switch. Raises HeadForcingError for two kinds, blends or seeds, and for a misspelt tag.
@@ -112,17 +114,19 @@ def read_tag(text: str) -> tuple[Switch | None, int | None, str]:
     if tag is None:
         _refuse_almost_tag(text)
         return None, None, text
-    switch, seed = _parse_tag(tag[1])
+    switch, seed = _parse_tag(tag[1], block_seconds)
     end = tag.end()
     beside = _TAG.match(text, end)
     if beside is None:
         if switch is None:
             _refuse_almost_tag(text[end:])
     elif switch is None and not has_seed(beside[0]):
-        switch = _parse_tag(beside[1])[0]
+        switch = _parse_tag(beside[1], block_seconds)[0]
         end = beside.end()
     elif switch not in (None, RESET) and seed is None and _SEED_ALONE.fullmatch(beside[1]):
-        seed = _parse_tag(beside[1])[1]  # not after [reset], where all is text: see `editor`
+        seed = _parse_tag(beside[1], block_seconds)[
+            1
+        ]  # not after [reset], where all is text: see `editor`
         end = beside.end()
     return switch, seed, text[end:]
 
@@ -133,12 +137,15 @@ def has_seed(text: str) -> bool:
     return tag is not None and "seed" in tag[1].lower()
 
 
-def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
+def _parse_tag(tag: str, block_seconds: float) -> tuple[Switch | None, int | None]:
     """Switch and seed of the words in a tag's brackets."""
     words = re.findall(_WORD, tag.lower())
-    kinds = [word for word in words if word in SWITCHES]
+    kinds = ["reset" if word == "keep going" else word for word in words]
+    kinds = [word for word in kinds if word in SWITCHES]
     recalls = _numbers(words, "recall")
     blends = _numbers(words, "blend")
+    dissolves = [word for word in words if word.startswith("dissolve")]
+    blends += [_blocks_of(dissolve, block_seconds) for dissolve in dissolves]
     seeds = _numbers(words, "seed")
     new_scene = "new scene" in words
     if max(len(kinds), len(recalls), len(blends), len(seeds)) > 1 or (recalls and new_scene):
@@ -159,6 +166,12 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
         new_scene=new_scene,
     )
     return switch, seed
+
+
+def _blocks_of(dissolve: str, block_seconds: float) -> int:
+    """The blocks that `dissolve 1.5s` takes, at least one."""
+    seconds = float(dissolve.removeprefix("dissolve").removesuffix("s"))
+    return max(1, round(seconds / block_seconds))
 
 
 def _numbers(words: list[str], name: str) -> list[int]:

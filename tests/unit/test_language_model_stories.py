@@ -60,7 +60,7 @@ def test_words_before_the_first_time_are_refused_with_a_sentence(before):
 
 
 def test_the_tags_that_the_text_asks_for_are_read():
-    text = f"0:00 {FOX}\n0:10 [re-anchor] {LAKE}\n0:20 [recall 1] {FOX}"
+    text = f"0:00 {FOX}\n0:10 [cut] {LAKE}\n0:20 [recall 1] {FOX}"
     switches = [segment.switch for segment in parse_timeline(text, 30.0).segments]
     assert switches[1].re_anchor and switches[2].recall == 1
 
@@ -70,7 +70,7 @@ def test_the_page_holds_the_text(repo_root: Path):
     for words in (
         "[shared]",
         "0:00 first scene",
-        "[re-anchor] after its time",
+        "[cut] after its time",
         "[recall N] after its time",
     ):
         assert words in page

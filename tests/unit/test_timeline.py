@@ -650,3 +650,30 @@ def test_the_time_for_awkward_text_goes_with_its_length():
             survives("0:00 a\n" + text, 30)
             seconds.append(time.process_time() - start)
         assert seconds[1] < 32 * max(seconds[0], 0.01), piece
+
+
+@pytest.mark.parametrize(
+    ("tag", "written"),
+    [
+        ("cut", "re-anchor"),
+        ("keep going", "reset"),
+        ("dissolve 1.5s", "blend 2"),
+        ("Dissolve 2 s", "blend 3"),
+        ("cut, dissolve 0.1s", "re-anchor, blend 1"),
+    ],
+)
+def test_tags_in_plain_words_are_those_of_the_engine(tag, written):
+    plain = parse_timeline(f"0:00 a fox\n0:10 [{tag}] a wolf", 20.0)
+    assert plain.segments == parse_timeline(f"0:00 a fox\n0:10 [{written}] a wolf", 20.0).segments
+    assert plain.segments[1].text == "a wolf"
+
+
+def test_a_dissolve_is_rounded_to_the_blocks_of_the_model_and_words_without_seconds_are_words():
+    story = "0:00 a fox\n0:10 [dissolve 4s] a wolf"
+    blends = [
+        parse_timeline(story, 20.0, clock).segments[1].switch.blend_blocks
+        for clock in (BlockClock(), BlockClock(8, 24))
+    ]
+    assert blends == [5, 3]
+    words = parse_timeline("0:00 a fox\n0:10 [dissolve] a wolf", 20.0)
+    assert words.segments[1].text == "[dissolve] a wolf"
