@@ -170,7 +170,8 @@ class Render:
         before it stay.
         """
         steps = self._finite.pop(block.index, [])
-        if not self.run.is_made(block.index) or torch.isfinite(block.latents).all():
+        # the copy comes before the decoder's work for this block, which later ones would wait for
+        if not self.run.is_made(block.index) or torch.isfinite(block.in_main_memory).all():
             return
         bad = next((number for number, finite in enumerate(steps, 1) if not finite), None)
         place = f"block {block.index + 1} of {self.job.plan.blocks}"

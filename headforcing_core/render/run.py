@@ -270,7 +270,7 @@ class Run:
         # else the cache holds later blocks already
         elif place >= 0 and self.cache.block == block.index + 1:
             occupied = self.cache.occupied
-        self.meter.add(block.latents, occupied)
+        self.meter.add(block.in_main_memory, occupied)
 
     def finish(self, whole: bool) -> None:
         """Wait until all is stored, and note what a report says of a `whole` video, with its last
@@ -315,7 +315,7 @@ class Run:
             self.folder.save_block,
             place,
             keys[place],
-            block.latents.cpu(),
+            block.in_main_memory,
             event=block.event,
             unfinished=[latents.cpu() for latents in block.unfinished],
             previous=keys[place - 1] if place else None,

@@ -40,7 +40,7 @@ class KeptLatents(Listener):
         self.blocks: list[Tensor] = []
 
     def add(self, block: Block) -> None:
-        self.blocks.append(block.latents.to("cpu"))
+        self.blocks.append(block.in_main_memory)
 
 
 class VideoFile(Listener):

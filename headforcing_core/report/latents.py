@@ -109,8 +109,10 @@ class RunMeter:
         self.occupied: list[int | None] = []
 
     def add(self, latents: Tensor, occupied: int | None = None) -> None:
-        """Add the next block of latents `[frames, channels, h, w]`, normalised as for the model."""
-        x = latents.detach().float().cpu()
+        """Add the next block of latents `[frames, channels, h, w]`, normalised as for the model and
+        in main memory.
+        """
+        x = latents.detach().float()
         if self._first is None:
             self._first = x[0].flatten().clone()
         cosine = F.cosine_similarity(x.flatten(1), self._first[None], dim=1).mean()

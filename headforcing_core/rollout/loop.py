@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
@@ -196,6 +196,14 @@ class Block:
     event: MemoryEvent | None = None  # the decision of episodic memory after it
     # of the following blocks, oldest first, where several are denoised together
     unfinished: tuple[Tensor, ...] = ()
+
+    @cached_property
+    def in_main_memory(self) -> Tensor:
+        """The latents in main memory, copied once for all that read them there.
+
+        Ask before work for the block is queued on a GPU: the copy waits for what is queued.
+        """
+        return self.latents.cpu()
 
 
 class BlockCache(KeyValueCache, Protocol):

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import threading
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from headforcing.headforcing_core.hashing import digest, file_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.render.render import Listener, make_video
+from headforcing.headforcing_core.render.sinks import KeptLatents
+from headforcing.headforcing_core.rollout.loop import Block
 from headforcing.headforcing_core.runs.files import FORMAT_VERSION, write_note
 from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
 from headforcing.headforcing_core.runs.stored import stored_videos
@@ -317,6 +320,28 @@ def test_a_listener_hears_of_a_block_and_the_next_one_is_made_while_the_disk_is_
     make_video(render.job, render.model(), listeners=[Heard(hear)])
     assert heard[:3] == [(0, 0), (1, 0), (2, 0)]
     assert stored_blocks(render) == len(render.keys) and torch.equal(render.go(), render.straight())
+
+
+def test_the_latents_of_a_block_are_copied_to_main_memory_once_and_before_listeners_hear_of_it(
+    backbone, tmp_path, monkeypatch
+):
+    """For the test for NaN, the run folder, the statistics and whoever keeps them."""
+    render = Render(backbone, tmp_path, seconds=3.0)
+    copied = []
+    copy = Block.in_main_memory.func
+
+    def counting(self):
+        copied.append("copy")
+        return copy(self)
+
+    once = cached_property(counting)
+    once.__set_name__(Block, "in_main_memory")
+    monkeypatch.setattr(Block, "in_main_memory", once)
+    kept = KeptLatents()
+    make_video(
+        render.job, render.model(), listeners=[Heard(lambda block: copied.append("heard")), kept]
+    )
+    assert copied == ["copy", "heard"] * len(kept.blocks) and len(kept.blocks) == len(render.keys)
 
 
 def test_a_stored_cache_is_that_of_its_block_though_the_next_one_changes_it_meanwhile(

@@ -134,7 +134,13 @@ def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
     weights = int(vae.patcher.model_size())
     kind = decoder_kind(vae)
     if kind is WanStreamingDecoder:  # ComfyUI's own network takes less
-        return DecoderMemory(weights, *_empty_network(vae).memory((height, width), vae.vae_dtype))
+        network = _empty_network(vae)
+        held, peak = network.memory((height, width), vae.vae_dtype)
+        copied = 0  # ours has a copy of the weights then, see `own_network`
+        if is_dynamic(vae.patcher):
+            numbers = sum(weight.numel() for weight in network.parameters())
+            copied = numbers * vae.vae_dtype.itemsize
+        return DecoderMemory(weights, held=held + copied, peak=peak + copied)
     frames = CHUNK_FRAMES
     if kind is OverlapDecoder:
         frames += OverlapDecoder.OVERLAP_FRAMES

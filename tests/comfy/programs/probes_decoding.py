@@ -73,8 +73,12 @@ def check_decoder_of_dynamic_vram(vae, latents):
     conv = vae.first_stage_model.decoder.conv1
     conv.weight.data = conv.weight.data.half()
     assert kind_of(vae_decoding.codec_of(vae).decoder(())) == "WanStreamingDecoder"
+    plain = vae_decoding.decoder_memory(vae, latents.shape[-2:])
     vae.patcher.is_dynamic = lambda: True
+    counted = vae_decoding.decoder_memory(vae, latents.shape[-2:])
     own = vae_decoding.codec_of(vae).decoder(())
+    copied = sum(weight.nbytes for weight in own._network.parameters())
+    assert (counted.held - plain.held, counted.peak - plain.peak) == (copied, copied), copied
     assert kind_of(own) == "WanVideoDecoder"
     assert (
         apart(decoded(own, latents), decoded(vae_decoding.WanStreamingDecoder(vae), latents)) < 1e-4
