@@ -318,19 +318,6 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
     )
 
 
-def test_blocks_may_lie_on_another_device_than_the_first():
-    """What is kept of the first block is on the CPU."""
-    moved = []
-
-    class Elsewhere(torch.Tensor):
-        def cpu(self):
-            moved.append("cpu")
-            return super().cpu()
-
-    metered([*wandering(), torch.zeros(3, 16, 6, 10).as_subclass(Elsewhere)])
-    assert moved == ["cpu"]
-
-
 def test_what_is_noted_is_plain_json_that_the_tag_of_a_file_tells_with_times_of_that_file():
     timeline = parse_timeline("0:00 a red ball\n0:05 [flush] a pink star", 10.0)
     about = about_video(RenderOptions().plan(WanConfig(), timeline), "head_forcing", 7, "Wan21")
