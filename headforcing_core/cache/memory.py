@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..model.wan import PromptKV
-from ..rollout.loop import MemoryEvent
+from ..rollout.loop import MemoryEvent as MemoryEvent  # part of what this module gives
 from .roles import EpisodicPolicy
 from .state import check_fields
 

@@ -23,8 +23,9 @@ from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.rules import with_rule
 from ..names import DEFAULT_START_SECONDS
-from ..render.options import DEFAULTS, MEMORY_INPUTS, RenderOptions, method_options
+from ..render.options import DEFAULTS, RenderOptions, method_options
 from ..render.resources import room_on
+from ..render.settings import MEMORY_INPUTS
 from ..render.start import Start, image_frames
 from ..timeline.references import check_names
 from ..timeline.switch import Switch

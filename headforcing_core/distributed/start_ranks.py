@@ -17,6 +17,8 @@ from types import FrameType
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # not in __all__
+from torch.distributed.rendezvous import rendezvous
 
 from ..files import claimed_folder
 from .peers import Peers, losing_peers
@@ -109,10 +111,10 @@ def joined_ranks(device: torch.device, answer_seconds: float = ANSWER_SECONDS) -
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"
     with losing_peers():
-        store, rank, world = next(dist.rendezvous("env://", timeout=begins))
+        store, rank, world = next(rendezvous("env://", timeout=begins))
         # the store outlives the ranks: those that are started again must not find the addresses of
         # those that ended
-        store = dist.PrefixStore(f"start {restarts()}", store)
+        store = PrefixStore(f"start {restarts()}", store)
         store.set(f"here {rank}", "")
         store.wait([f"here {other}" for other in range(world)], begins)
         timeout = timedelta(seconds=answer_seconds)

@@ -16,16 +16,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..cache.base import Cache, State, WriteClean
-from ..cache.memory import MemoryEvent
+from ..cache.base import Cache, WriteClean
 from ..cache.method import Method, Passes, VideoFacts, refuse_recall
 from ..cache.shape import Shape
-from ..cache.state import check_fields, pack, unpack
+from ..cache.state import State, check_fields, pack, unpack
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
-from ..rollout.loop import VideoModel
+from ..rollout.loop import MemoryEvent, VideoModel
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ..cache.head_cache import HeadCache
 from ..cache.method import Overlap, Passes, RolloutInputs, VideoFacts
-from ..cache.policy import CachePolicy, RolePolicy
+from ..cache.policy import CachePolicy
+from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
 from ..devices import upload
 from ..model.attention import AttentionFunction

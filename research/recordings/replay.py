@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ...headforcing_core.cache.method import Method, RolloutInputs
-from ...headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy, Roles
+from ...headforcing_core.cache.policy import CachePolicy
 from ...headforcing_core.cache.reference import ReferenceCache
+from ...headforcing_core.cache.roles import EpisodicPolicy, RolePolicy, Roles
 from ...headforcing_core.cache.scenes import number_recalls
 from ...headforcing_core.cache.shape import CacheShape
 from ...headforcing_core.errors import HeadForcingError

@@ -26,7 +26,8 @@ from .detector import (
     motion_word,
     sightings,
 )
-from .scenes import FRAME_SIZE, Clip, looks_of_frames, render
+from .drawing import FRAME_SIZE
+from .scenes import Clip, looks_of_frames, render
 from .stories import random_story
 
 STRIDE = 4

@@ -40,9 +40,9 @@ from .detector import (
     motion_word,
     sightings,
 )
+from .drawing import FRAME_SIZE
 from .scenes import (
     CLOCK,
-    FRAME_SIZE,
     Layout,
     Marking,
     looks_of_frames,

@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ...headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy
+from ...headforcing_core.cache.policy import PRESETS, CachePolicy
+from ...headforcing_core.cache.roles import RolePolicy
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import folder_written

@@ -19,7 +19,8 @@ from ...headforcing_core.demo.rooms_autoencoder import (
 )
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE
-from ..rooms.scenes import COLOURS, FRAME_SIZE, Clip, looks_of_frames, render
+from ..rooms.drawing import FRAME_SIZE
+from ..rooms.scenes import COLOURS, Clip, looks_of_frames, render
 from ..rooms.stories import BLOCKS, random_story, returns
 from .training import word_vectors
 
