@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC = {
-    "RenderOptions": "render.options",
-    "RenderRequest": "render.request",
+    "RenderOptions": "plan.options",
+    "RenderRequest": "plan.request",
     "make_blocks": "render.render",
     "WanModel": "model.wan",
     "WanVideoModel": "rollout.loop",

@@ -55,7 +55,7 @@ PRESETS = (
     "pinned_first_entry no_episodic_memory uniform_memory self_forcing self_forcing_window_21 "
     "self_forcing_sink"
 ).split()
-"""Methods that keep frames by role, see `cache/policy.py`; all others are rows of
+"""Methods that keep frames by role, see `methods/head_forcing.py`; all others are rows of
 `methods/registry.py`.
 """
 

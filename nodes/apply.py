@@ -17,9 +17,9 @@ from comfy_api.latest import io
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.render.options import RenderOptions
+from ..headforcing_core.plan.options import RenderOptions
+from ..headforcing_core.plan.request import RenderJob
 from ..headforcing_core.render.render import Listener, Place, make_video
-from ..headforcing_core.render.request import RenderJob
 from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import KeptLatents
 from ..headforcing_core.rollout.rows import Embeddings
@@ -215,9 +215,8 @@ class RolloutSampler(comfy.samplers.Sampler):
             for video in range(len(noise)):
                 hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
                 kept = KeptLatents()
-                made = _make(
-                    render.request.job(plan, video), hosted, noise.device, [progress, kept]
-                )
+                job = render.request.job(plan, video)
+                made = _make(job, hosted, noise.device, [progress, kept])
                 videos.append(torch.cat(kept.blocks).transpose(0, 1))  # in main memory
                 if made.found_profile is not None:
                     plan = render.request.plan(made.found_profile)

@@ -10,6 +10,9 @@ from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.methods.registry import method_names
+from ..headforcing_core.plan.options import DEFAULTS, RenderOptions
+from ..headforcing_core.plan.plan import RenderPlan
+from ..headforcing_core.plan.resources import Needs
 from ..headforcing_core.render.comparison import (
     ComparisonRow,
     Entry,
@@ -20,9 +23,6 @@ from ..headforcing_core.render.comparison import (
     plan_entries,
     report_text,
 )
-from ..headforcing_core.render.options import DEFAULTS, RenderOptions
-from ..headforcing_core.render.plan import RenderPlan
-from ..headforcing_core.render.resources import Needs
 from .host.browser import player
 from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema, video_files

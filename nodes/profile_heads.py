@@ -18,9 +18,9 @@ from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from ..headforcing_core.names import BUDGETS, RULES
-from ..headforcing_core.render.layout import check_size
-from ..headforcing_core.render.options import DEFAULTS
-from ..headforcing_core.render.resources import pass_bytes
+from ..headforcing_core.plan.layout import check_size
+from ..headforcing_core.plan.options import DEFAULTS
+from ..headforcing_core.plan.resources import pass_bytes
 from ..headforcing_core.rollout.loop import StepCallback
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock

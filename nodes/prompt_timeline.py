@@ -6,7 +6,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.render.options import DEFAULTS, RenderOptions
+from ..headforcing_core.plan.options import DEFAULTS, RenderOptions
 from ..headforcing_core.timeline.clock import MAX_SECONDS
 from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switch
 from ..headforcing_core.timeline.timeline import parse_timeline

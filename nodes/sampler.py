@@ -9,9 +9,9 @@ from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.methods.registry import describe_method
-from ..headforcing_core.render.describe import describe
-from ..headforcing_core.render.plan import RenderPlan
-from ..headforcing_core.render.request import RenderJob
+from ..headforcing_core.plan.describe import describe
+from ..headforcing_core.plan.plan import RenderPlan
+from ..headforcing_core.plan.request import RenderJob
 from ..headforcing_core.render.result import RenderResult
 from .host.browser import live_story, player
 from .host.browser.progress import RenderProgress

@@ -6,11 +6,11 @@ from typing import Any
 
 from comfy_api.latest import io
 
-from ..headforcing_core.cache.options import read_pairs
+from ..headforcing_core.methods.options import read_pairs
 from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.names import ROLE_ARRANGEMENTS
-from ..headforcing_core.render.options import DEFAULTS, RenderOptions, method_options
-from ..headforcing_core.render.settings import MEMORY_INPUTS
+from ..headforcing_core.plan.options import DEFAULTS, RenderOptions, method_options
+from ..headforcing_core.plan.settings import MEMORY_INPUTS
 from .host.graph import schema
 from .host.graph.schema import HeadProfileType
 

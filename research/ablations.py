@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ..headforcing_core.cache.head_cache import HeadCache
 from ..headforcing_core.cache.memory import EpisodicMemory
-from ..headforcing_core.cache.method import VideoFacts
-from ..headforcing_core.cache.options import NO_OPTION
-from ..headforcing_core.cache.policy import CachePolicy
 from ..headforcing_core.cache.roles import EpisodicPolicy, HeadRole, RolePolicy, Roles
 from ..headforcing_core.cache.scenes import KeptFrame
 from ..headforcing_core.cache.shape import CacheShape, Shape
 from ..headforcing_core.head_profiles.profile import HeadProfile, classify
 from ..headforcing_core.head_profiles.rules import classify_by_function
+from ..headforcing_core.methods.head_forcing import CachePolicy
+from ..headforcing_core.methods.method import VideoFacts
+from ..headforcing_core.methods.options import NO_OPTION
 from ..headforcing_core.model.wan import PromptKV, WanConfig
 from ..headforcing_core.rollout.loop import MemoryEvent
 from ..headforcing_core.timeline.clock import MAX_SECONDS, BlockClock

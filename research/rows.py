@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..headforcing_core.cache.method import Method
-from ..headforcing_core.cache.policy import CachePolicy
+from ..headforcing_core.methods.head_forcing import CachePolicy
+from ..headforcing_core.methods.method import Method
 from ..headforcing_core.methods.registry import method_policy
+from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.render import comparison
-from ..headforcing_core.render.options import RenderOptions
 
 SHUFFLES = 20
 
@@ -19,7 +19,7 @@ class Entry(comparison.Entry):
     """A method, or an ablation of one; `roles` and `shuffle` are those of `RenderSettings`."""
 
     roles: str = "profile"
-    # other than the method's own; only for methods in `cache.policy.PRESETS`
+    # other than the method's own; only for methods in `methods.head_forcing.PRESETS`
     rope: str | None = None
     # settings that no method has; `method` is then only a name for files
     given: CachePolicy | None = None

@@ -30,7 +30,7 @@ from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import replacing
 from ..headforcing_core.hashing import SHORT, digest, file_hash
 from ..headforcing_core.head_profiles.profile import HeadProfile
-from ..headforcing_core.render.resources import Needs, check_disk, in_turn
+from ..headforcing_core.plan.resources import Needs, check_disk, in_turn
 from . import vbench
 from .metrics.base import Panel
 from .metrics.models import Models

@@ -1,3 +1,1 @@
-"""Latent frames that each attention head keeps: policies, the head-wise KV cache, episodic
-memory.
-"""
+"""Latent frames that each attention head keeps: the head-wise KV cache and episodic memory."""

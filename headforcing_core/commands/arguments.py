@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import names
 from ..demo import words
-from ..render.settings import DEFAULTS
+from ..plan.settings import DEFAULTS
 from ..rollout.schedule import SCHEDULES
 from .options import OPTIONS
 from .parser import (

@@ -21,9 +21,9 @@ from ..errors import HeadForcingError, first_sentence, one_line
 from ..files import check_writable, claimed, replacing
 from ..hashing import file_hash
 from ..head_profiles.profiler import pick_part
-from ..render.describe import markdown_table
-from ..render.plan import RenderPlan
-from ..render.resources import Needs, check_disk, in_turn
+from ..plan.describe import markdown_table
+from ..plan.plan import RenderPlan
+from ..plan.resources import Needs, check_disk, in_turn
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
 from .farms import check_roles, farm_of, render_one, run_jobs

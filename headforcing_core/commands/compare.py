@@ -16,6 +16,8 @@ from ..distributed.farm import Farm, Shared
 from ..errors import HeadForcingError
 from ..files import claimed, claimed_folder, replacing
 from ..names import COMPARED_METHODS, versions
+from ..plan.plan import RenderPlan
+from ..plan.resources import Needs, check_disk, in_turn
 from ..render.comparison import (
     ComparisonRow,
     Entry,
@@ -27,8 +29,6 @@ from ..render.comparison import (
     plan_entries,
     report_text,
 )
-from ..render.plan import RenderPlan
-from ..render.resources import Needs, check_disk, in_turn
 from ..video.sheets import side_by_side
 from .arguments import Result
 from .farms import check_roles, farm_of, render_one, run_jobs

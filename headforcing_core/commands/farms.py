@@ -15,7 +15,7 @@ from tqdm import tqdm
 from ..distributed.farm import Farm, Job, Outcome, Shared, Value
 from ..distributed.ray_farm import farm_named
 from ..errors import HeadForcingError
-from ..render.request import RenderJob
+from ..plan.request import RenderJob
 from ..render.result import RenderResult
 from .source import Source
 from .values import LastValue

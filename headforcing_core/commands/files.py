@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..cache.options import options_of
-from ..cache.policy import PRESETS
 from ..errors import HeadForcingError
 from ..files import claimed, partial_path
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
+from ..methods.head_forcing import PRESETS
+from ..methods.options import options_of
 from ..methods.registry import ALIASES, METHODS, list_methods, method_names, method_policy
 from ..model.latents import latent_format
-from ..render.cards import MODELS, TEXT_ENCODERS, Card, Fit, card, paper_heads, released_needs
-from ..render.describe import describe, format_bytes, markdown_table
-from ..render.family import with_family
-from ..render.options import RenderOptions
-from ..render.request import file_tags
-from ..render.resources import Needs
+from ..plan.cards import MODELS, TEXT_ENCODERS, Card, Fit, card, paper_heads, released_needs
+from ..plan.describe import describe, format_bytes, markdown_table
+from ..plan.family import with_family
+from ..plan.options import RenderOptions
+from ..plan.request import file_tags
+from ..plan.resources import Needs
 from ..render.sinks import load_latents
 from ..rollout.schedule import AUTO_FAMILY
 from ..runs.stored import StoredVideo, find_stored

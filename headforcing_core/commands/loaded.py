@@ -19,10 +19,10 @@ from ..model import fp8
 from ..model.attention import AttentionFunction, attention_function
 from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
-from ..render.describe import going_on
-from ..render.plan import RenderPlan
+from ..plan.describe import going_on
+from ..plan.plan import RenderPlan
+from ..plan.request import RenderJob
 from ..render.render import Listener, Place, make_video
-from ..render.request import RenderJob
 from ..render.result import RenderResult
 from ..render.sinks import LatentsFile, ProgressBar, VideoFile
 from ..rollout.loop import WanVideoModel

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import names
 from ..methods.registry import method_names
-from ..render.settings import DEFAULTS
+from ..plan.settings import DEFAULTS
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.references import MAX_REFERENCES
 from ..timeline.switch import SWITCHES

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..cache.options import read_pairs
 from ..errors import HeadForcingError, one_line
 from ..files import Named, check_kept, check_regular, partial_path
+from ..methods.options import read_pairs
 from ..names import DEMO_AUTOENCODER, DEMO_MODEL, bundled_profiles
 
 Mistake = argparse.ArgumentTypeError

@@ -18,10 +18,10 @@ from tqdm import tqdm
 from ..errors import HeadForcingError
 from ..files import check_writable, claimed, replacing
 from ..methods.registry import describe_method
-from ..render.describe import describe
+from ..plan.describe import describe
+from ..plan.plan import RenderPlan
+from ..plan.resources import Needs, check_disk, check_growth, room_on
 from ..render.live_story import Story
-from ..render.plan import RenderPlan
-from ..render.resources import Needs, check_disk, check_growth, room_on
 from ..render.result import RenderResult
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline

@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from ..errors import HeadForcingError
-from ..render.describe import format_bytes
+from ..plan.describe import format_bytes
 from ..render.result import report_stored
 from ..report.drift import report_video
 from ..runs.stored import survey

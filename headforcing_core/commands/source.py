@@ -23,13 +23,13 @@ from ..hashing import digest
 from ..model import fp8
 from ..model.latents import WAN21
 from ..model.wan import WanModel
-from ..render.describe import format_bytes
-from ..render.family import family_for
-from ..render.plan import RenderPlan
-from ..render.request import RenderJob, RenderRequest, StartLatents
-from ..render.resources import COMMAND_LINE, NO_DECODER, Needs, room_on
+from ..plan.describe import format_bytes
+from ..plan.family import family_for
+from ..plan.plan import RenderPlan
+from ..plan.request import RenderJob, RenderRequest, StartLatents
+from ..plan.resources import COMMAND_LINE, NO_DECODER, Needs, room_on
+from ..plan.start import Start
 from ..render.sinks import load_latents
-from ..render.start import Start
 from ..rollout.rows import Embeddings, Picture
 from ..rollout.schedule import known_family
 from ..timeline.timeline import Timeline, parse_timeline

@@ -23,10 +23,10 @@ from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.rules import with_rule
 from ..names import DEFAULT_START_SECONDS
-from ..render.options import DEFAULTS, RenderOptions, method_options
-from ..render.resources import room_on
-from ..render.settings import MEMORY_INPUTS
-from ..render.start import Start, image_frames
+from ..plan.options import DEFAULTS, RenderOptions, method_options
+from ..plan.resources import room_on
+from ..plan.settings import MEMORY_INPUTS
+from ..plan.start import Start, image_frames
 from ..timeline.references import check_names
 from ..timeline.switch import Switch
 from ..timeline.timeline import MAX_TEXT_BYTES

@@ -11,9 +11,9 @@ from math import gcd
 
 from torch import Tensor
 
-from ..cache.policy import CachePolicy
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
+from ..methods.head_forcing import CachePolicy
 
 Heads = tuple[tuple[tuple[int, ...], ...], ...]  # heads[rank][layer], ascending
 

@@ -15,11 +15,11 @@ from ..errors import HeadForcingError
 from ..hashing import digest
 from ..model.attention import AttentionFunction
 from ..names import versions
-from ..render.describe import format_bytes
-from ..render.plan import RenderPlan
+from ..plan.describe import format_bytes
+from ..plan.plan import RenderPlan
+from ..plan.request import RenderJob
+from ..plan.resources import Needs
 from ..render.render import Listener, Place, Render
-from ..render.request import RenderJob
-from ..render.resources import Needs
 from .cache import ParallelCache
 from .division import Division
 from .peers import Peers

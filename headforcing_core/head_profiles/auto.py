@@ -22,11 +22,11 @@ from torch import Tensor
 
 from ..cache.base import WriteClean
 from ..cache.head_cache import HeadCache
-from ..cache.policy import CachePolicy
 from ..cache.roles import HeadRole, RolePolicy
 from ..cache.shape import CacheShape
 from ..cache.state import State
 from ..errors import HeadForcingError
+from ..methods.head_forcing import CachePolicy
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent

@@ -16,12 +16,12 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..cache.policy import CachePolicy
 from ..cache.roles import HeadRole, RolePolicy
 from ..cache.scenes import spread_over
 from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
+from ..methods.head_forcing import CachePolicy
 from ..model.wan import WanConfig
 from ..rollout.schedule import Schedule
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability

@@ -1,1 +1,1 @@
-"""Other papers' methods for long videos with the same models, one file each."""
+"""Methods for long videos: Head Forcing, other papers' methods, and what all of them have."""

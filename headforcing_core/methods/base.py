@@ -2,7 +2,7 @@
 call by call.
 
 A method that only keeps frames by head role needs neither: it is a row of `PRESETS` in
-`cache/policy.py`. Keys and values of some frames lie in one tensor `kv [2, heads, frames, s,
+`head_forcing.py`. Keys and values of some frames lie in one tensor `kv [2, heads, frames, s,
 head_dim]`, oldest frame first.
 """
 
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from ..cache.base import Cache, WriteClean
-from ..cache.method import Method, Passes, VideoFacts, refuse_recall
 from ..cache.shape import Shape
 from ..cache.state import State, check_fields, pack, unpack
 from ..errors import HeadForcingError
@@ -27,6 +26,7 @@ from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent, VideoModel
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
+from .method import Method, Passes, VideoFacts, refuse_recall
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,6 @@ import torch
 from torch import Tensor
 
 from ..cache.head_cache import HeadCache
-from ..cache.method import Overlap, Passes, RolloutInputs, VideoFacts
-from ..cache.policy import CachePolicy
 from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
 from ..devices import upload
@@ -26,6 +24,8 @@ from ..model.attention import AttentionFunction
 from ..rollout.loop import Block, VideoModel, rollout
 from ..rollout.schedule import Schedule
 from .base import MethodPolicy, MethodShape, WrappedModel, check_beginning
+from .head_forcing import CachePolicy
+from .method import Overlap, Passes, RolloutInputs, VideoFacts
 
 POLICY = CachePolicy.uniform(RolePolicy(recent_frames=None), rope="absolute")
 SCHEDULES = {

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..cache.method import VideoFacts
-from ..cache.options import NO_OPTION
 from ..errors import HeadForcingError
 from ..model.attention import with_shares
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, last_frames
+from .method import VideoFacts
+from .options import NO_OPTION
 
 Groups = list[dict[str, list[int]]]  # per layer: the heads of `first`, `mid` and `last`
 

@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..cache.method import RolloutInputs, VideoFacts
-from ..cache.options import NO_OPTION
 from ..cache.scenes import Recall
 from ..cache.state import check_fields
 from ..devices import upload
@@ -28,6 +26,8 @@ from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, played
 from .echo_layers import History, Layer, TokenScores
 from .echo_scenes import Scene, plan_scenes
+from .method import RolloutInputs, VideoFacts
+from .options import NO_OPTION
 
 CANDIDATES = range(0, 12, 4)  # frames of a scene from which its memory frame is made
 FIRST_SHARE = 0.9  # of the first candidate in a memory frame

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from ..cache.base import WriteClean
-from ..cache.method import RolloutInputs
 from ..errors import HeadForcingError
 from ..rollout.loop import Block, VideoModel
 from .base import MethodCache, MethodPolicy, MethodShape, WrappedModel
+from .method import RolloutInputs
 
 
 @dataclass(frozen=True)

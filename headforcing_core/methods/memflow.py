@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from ..cache.memory import MemoryEvent
-from ..cache.method import VideoFacts
-from ..cache.options import NO_OPTION
 from ..errors import HeadForcingError
 from ..model.wan import PromptKV
 from ..timeline.switch import Switch
 from .base import MethodShape
 from .longlive import WindowCache, WindowPolicy
+from .method import VideoFacts
+from .options import NO_OPTION
 
 ROUTED_FRAMES = 3  # frames of sinks and bank together that a head attends to with routing
 

@@ -1,7 +1,7 @@
 """All methods by name, as the sampler and the command line offer them, from a module that imports
 nothing heavy.
 
-`METHODS` has a row for every published method; `PRESETS` in `cache/policy.py` has one for every set
+`METHODS` has a row for every published method; `PRESETS` in `head_forcing.py` has one for every set
 of role policies, the ablations of Head Forcing included; `ALIASES` names methods with options.
 """
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ..cache.options import Pairs, option_text, options_of, pairs_text, read_pairs, with_options
 from ..errors import HeadForcingError, unknown_name
 from ..names import PRESETS
 from ..rollout.schedule import Schedule, schedule
+from .options import Pairs, option_text, options_of, pairs_text, read_pairs, with_options
 
 if TYPE_CHECKING:
-    from ..cache.method import Method
+    from .method import Method
 
 ANY_WEIGHTS = "Self Forcing and its relatives (Apache-2.0)"
 
@@ -57,8 +57,8 @@ def _method(module: str, settings: str) -> Callable[[], Method]:
 
 
 def _preset(name: str) -> Callable[[], Method]:
-    """A row of `PRESETS` in `cache/policy.py`."""
-    return lambda: import_module("..cache.policy", __package__).PRESETS[name]
+    """A row of `PRESETS` in `methods/head_forcing.py`."""
+    return lambda: import_module(".head_forcing", __package__).PRESETS[name]
 
 
 METHODS: dict[str, PublishedMethod] = {

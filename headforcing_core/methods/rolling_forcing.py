@@ -15,12 +15,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..cache.method import Passes, RolloutInputs, VideoFacts
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..rollout.loop import Block, VideoModel
 from ..rollout.schedule import Schedule
 from .base import MethodCache, MethodPolicy, MethodShape, check_beginning
+from .method import Passes, RolloutInputs, VideoFacts
 
 SCHEDULE = Schedule.warped([1000, 800, 600, 400, 200])
 # constants of the authors' code, there 24 and 21 latent frames

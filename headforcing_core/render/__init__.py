@@ -1,1 +1,1 @@
-"""One render, from options to files, for the command line and the nodes."""
+"""One render of a plan, for the command line and the nodes."""

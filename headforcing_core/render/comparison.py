@@ -15,13 +15,13 @@ import torch
 from ..errors import HeadForcingError
 from ..methods.registry import METHODS, describe_method, method_names, unknown_method
 from ..names import ALL
+from ..plan.describe import format_bytes, markdown_table
+from ..plan.options import RenderOptions
+from ..plan.plan import RenderPlan
 from ..report.drift import Progress, report_video
 from ..report.metrics import METRICS, Numbers
 from ..video.grid import write_grid
 from ..video.writer import VideoInfo
-from .describe import format_bytes, markdown_table
-from .options import RenderOptions
-from .plan import RenderPlan
 from .result import RenderResult
 
 NOTE = (

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from ..errors import HeadForcingError
+from ..plan.plan import RenderPlan
+from ..plan.request import RenderJob
+from ..plan.resources import needs_of
 from ..rollout.loop import Block
 from ..rollout.rows import Embeddings, HasBegunError, first_difference
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
-from .plan import RenderPlan
 from .render import Listener, Render
-from .request import RenderJob
-from .resources import needs_of
 
 
 class Story:

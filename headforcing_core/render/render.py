@@ -16,20 +16,20 @@ from torch import Tensor
 
 from ...kernels.dispatch import kernels_put_aside
 from ..cache.base import Cache
-from ..cache.method import RolloutInputs
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..head_profiles.auto import store_found_profile
 from ..head_profiles.profile import HeadProfile
+from ..methods.method import RolloutInputs
 from ..model.attention import AttentionFunction, sdpa
 from ..model.attention_backends import GroupedAttention, LayerAttention
 from ..names import versions
+from ..plan.request import RenderJob
+from ..queue_thread import QueueThread
 from ..rollout.loop import Block, VideoModel
 from ..rollout.rows import SeededNoise
 from ..runs.folder import RunFolder
-from ..video.queue_thread import QueueThread
 from ..weights.containers import first_not_finite
-from .request import RenderJob
 from .result import RenderResult
 from .run import WAITING_TASKS, Run, Task, carry_out
 

@@ -12,14 +12,14 @@ from torch import Tensor
 from ..cache.scenes import Recall
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.rules import remark_on_rule
+from ..plan.plan import RenderPlan
 from ..report.latents import RunMeter, RunReport, describe_events
 from ..rollout.loop import MemoryEvent
-from .plan import RenderPlan
 
 if TYPE_CHECKING:
+    from ..plan.request import RenderJob
     from ..runs.stored import StoredVideo
     from ..video.writer import VideoInfo
-    from .request import RenderJob
 
 
 @dataclass(frozen=True)

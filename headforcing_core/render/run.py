@@ -18,14 +18,14 @@ from ..cache.scenes import KEPT_FRAMES, Recall, visit_starts
 from ..cache.state import State
 from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile
+from ..plan.plan import RenderPlan
+from ..plan.request import RenderJob
+from ..queue_thread import QueueThread
 from ..report.latents import RunMeter
 from ..rollout.loop import Block, MemoryEvent, split_start_latents
 from ..rollout.rows import Script
 from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
-from ..video.queue_thread import QueueThread
-from .plan import RenderPlan
-from .request import RenderJob
 
 log = logging.getLogger(__name__)
 

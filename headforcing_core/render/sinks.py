@@ -20,13 +20,13 @@ from tqdm import tqdm
 from ..errors import HeadForcingError
 from ..files import partial_path, replacing
 from ..model.latents import WAN21, WAN22, latent_format
+from ..plan.plan import RenderPlan
+from ..plan.request import RenderJob, file_tags
 from ..rollout.loop import Block
 from ..video.stream import StreamingDecoder, VideoStream
 from ..video.writer import VideoInfo, VideoSettings
 from ..weights.containers import WRITABLE, read_weights
-from .plan import RenderPlan
 from .render import Listener, Render
-from .request import RenderJob, file_tags
 
 log = logging.getLogger(__name__)
 

@@ -153,7 +153,7 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-# the family of the weights file, see `render.family`; self_forcing where that says nothing
+# the family of the weights file, see `plan.family`; self_forcing where that says nothing
 AUTO_FAMILY = "auto"
 
 

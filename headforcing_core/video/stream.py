@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import check_writable
-from .queue_thread import HostCopy, QueueThread, arrived, to_host
+from ..queue_thread import HostCopy, QueueThread, arrived, to_host
 from .writer import VideoInfo, VideoSettings, VideoWriter, find_encoder, to_uint8
 
 WAITING_CHUNKS = 3  # that were decoded and not yet encoded; more would only use memory

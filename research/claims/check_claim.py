@@ -30,7 +30,7 @@ from ...headforcing_core.head_profiles.profile import HeadProfile, classify
 from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ...headforcing_core.head_profiles.shares import HeadShares
 from ...headforcing_core.names import BUDGETS, versions
-from ...headforcing_core.render.family import with_family
+from ...headforcing_core.plan.family import with_family
 from ..metrics.scores import add_metric_arguments
 from ..rows import Row
 from ..videos import MAX_VIDEOS, Scores, load_metrics

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...headforcing_core.render.describe import markdown_table
+from ...headforcing_core.plan.describe import markdown_table
 from ..statistics import Interval, Measured, mean_interval
 from .claims import LIMITS, NOT_MEASURED, RETURN_RULE, RULE, UNDECIDED, VERDICTS, Line, Stories
 from .paper_numbers import RETURN, SIX_PROMPTS

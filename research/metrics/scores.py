@@ -17,7 +17,7 @@ from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.parser import READ, folder_read
 from ...headforcing_core.commands.values import pick_device
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.render.describe import markdown_table
+from ...headforcing_core.plan.describe import markdown_table
 from ...headforcing_core.report.drift import DriftReport, read_frames, report_video
 from ...headforcing_core.report.metrics import METRICS as DRIFT_METRICS
 from ...headforcing_core.video.reader import open_video

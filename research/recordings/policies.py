@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ...headforcing_core.cache.method import Method
 from ...headforcing_core.cache.roles import HeadLabel, Roles
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.methods.method import Method
 from ...headforcing_core.methods.pyramid_forcing import PyramidForcing
 from ...headforcing_core.methods.registry import METHODS
 from .authors import AuthorsPyramidForcing

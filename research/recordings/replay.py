@@ -13,8 +13,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ...headforcing_core.cache.method import Method, RolloutInputs
-from ...headforcing_core.cache.policy import CachePolicy
 from ...headforcing_core.cache.reference import ReferenceCache
 from ...headforcing_core.cache.roles import EpisodicPolicy, RolePolicy, Roles
 from ...headforcing_core.cache.scenes import number_recalls
@@ -24,8 +22,10 @@ from ...headforcing_core.files import check_regular
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.methods.base import MethodShape
 from ...headforcing_core.methods.causvid import SCHEDULES, CausVid, OverlapBlock
+from ...headforcing_core.methods.head_forcing import CachePolicy
 from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.memrope import MemRoPE
+from ...headforcing_core.methods.method import Method, RolloutInputs
 from ...headforcing_core.model.attention import attention_function
 from ...headforcing_core.model.wan import WanConfig, WanModel
 from ...headforcing_core.rollout.loop import WanVideoModel, split_start_latents

@@ -17,7 +17,7 @@ from ...headforcing_core.commands.parser import WRITTEN, count
 from ...headforcing_core.demo.assets import load_autoencoder
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.files import replacing
-from ...headforcing_core.render.describe import markdown_table
+from ...headforcing_core.plan.describe import markdown_table
 from .detector import (
     Sighting,
     camera_words,

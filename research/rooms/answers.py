@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from ...headforcing_core.render.describe import markdown_table
+from ...headforcing_core.plan.describe import markdown_table
 from ..rows import Entry, Rendered, Row, Shuffles, renders_of
 from ..statistics import (
     Interval,

@@ -14,17 +14,17 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ...headforcing_core.cache.method import Method
 from ...headforcing_core.demo import assets, word_hash
 from ...headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.head_profiles.profile import HeadProfile
+from ...headforcing_core.methods.method import Method
 from ...headforcing_core.model.wan import WanModel
-from ...headforcing_core.render.options import DEFAULTS
-from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.plan.options import DEFAULTS
+from ...headforcing_core.plan.plan import RenderPlan
+from ...headforcing_core.plan.request import RenderJob, RenderRequest
+from ...headforcing_core.plan.settings import RenderSettings
 from ...headforcing_core.render.render import make_blocks
-from ...headforcing_core.render.request import RenderJob, RenderRequest
-from ...headforcing_core.render.settings import RenderSettings
 from ...headforcing_core.rollout.loop import BlockCache, WanVideoModel
 from ...headforcing_core.rollout.rows import Picture
 from ...headforcing_core.rollout.schedule import Schedule, schedule

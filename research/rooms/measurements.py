@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from tqdm import tqdm
 
-from ...headforcing_core.cache import head_cache, policy, roles
+from ...headforcing_core.cache import head_cache, roles
 from ...headforcing_core.cache import scenes as cached_scenes
 from ...headforcing_core.demo import assets, rooms_autoencoder, word_hash, words
 from ...headforcing_core.errors import HeadForcingError
@@ -24,6 +24,7 @@ from ...headforcing_core.head_profiles.profile import (
     bundled_profiles,
     load_profile,
 )
+from ...headforcing_core.methods import head_forcing as policy
 from ...headforcing_core.names import DEMO_AUTOENCODER
 from ...headforcing_core.timeline import returns as told_returns
 from .. import ablations

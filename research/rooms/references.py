@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ...headforcing_core.cache.policy import CachePolicy
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import count, folder_written
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.files import claimed
+from ...headforcing_core.methods.head_forcing import CachePolicy
 from ...headforcing_core.rollout.rows import Picture
 from ...headforcing_core.timeline.timeline import parse_timeline
 from ..statistics import Numbers, mean

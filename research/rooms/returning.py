@@ -9,13 +9,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ...headforcing_core.cache.policy import PRESETS, CachePolicy
 from ...headforcing_core.cache.roles import RolePolicy
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import folder_written
 from ...headforcing_core.hashing import digest
 from ...headforcing_core.head_profiles.rules import with_rule
+from ...headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from ..statistics import Numbers, corrected, differences, mean_interval, values_of
 from .judge import STORIES
 from .measurements import complete, embedded_judge, embedded_profile, measured_by

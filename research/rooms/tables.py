@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...headforcing_core.cache.policy import CachePolicy
 from ...headforcing_core.cache.roles import RolePolicy
+from ...headforcing_core.methods.head_forcing import CachePolicy
 from ..ablations import EvenMemory, GivenFrames, RandomAdmission
 from ..rows import Entry, Rendered, Row, Shuffles
 from .answers import Question

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...headforcing_core.render.describe import markdown_table
+from ...headforcing_core.plan.describe import markdown_table
 from .. import statistics
 from ..statistics import (
     ENOUGH,

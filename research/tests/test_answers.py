@@ -9,14 +9,10 @@ import re
 
 import numpy as np
 import pytest
-from headforcing.headforcing_core.cache.policy import (
-    CachePolicy,
-    RolePolicy,
-    preset,
-)
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy, RolePolicy, preset
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.cards import paper_heads
-from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.plan.cards import paper_heads
+from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.claims.claims import PAPERS_ROWS
 from headforcing.research.rooms.answers import Question, answer

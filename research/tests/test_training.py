@@ -17,7 +17,7 @@ from headforcing.headforcing_core.demo.rooms_autoencoder import (
 )
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
-from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.rooms.scenes import render

@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.cache.policy import PRESETS
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.attention import attention_function
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block

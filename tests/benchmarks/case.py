@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape
-from headforcing.headforcing_core.cache.policy import CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy
 from headforcing.headforcing_core.model.fp8 import has_product, use_fp8_linears
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel

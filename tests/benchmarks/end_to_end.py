@@ -17,16 +17,16 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.attention import AttentionFunction, attention_function
-from headforcing.headforcing_core.render.options import DEFAULTS
-from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.plan.options import DEFAULTS
+from headforcing.headforcing_core.plan.plan import RenderPlan
+from headforcing.headforcing_core.plan.request import RenderRequest
+from headforcing.headforcing_core.plan.resources import needs_of
+from headforcing.headforcing_core.plan.settings import RenderSettings
+from headforcing.headforcing_core.queue_thread import HostCopy, QueueThread, arrived, to_host
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
-from headforcing.headforcing_core.render.request import RenderRequest
-from headforcing.headforcing_core.render.resources import needs_of
-from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import Block, rollout
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
-from headforcing.headforcing_core.video.queue_thread import HostCopy, QueueThread, arrived, to_host
 from headforcing.headforcing_core.video.wan_decoder import WanDecoder
 
 from .apart import not_available

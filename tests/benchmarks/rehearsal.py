@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.render.resources import Needs
+from headforcing.headforcing_core.plan.resources import Needs
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
 from headforcing.headforcing_core.video.codec import decoder_memory
 from headforcing.headforcing_core.weights.umt5 import encoder_bytes, save_embeddings

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from headforcing.headforcing_core.render.describe import format_bytes
+from headforcing.headforcing_core.plan.describe import format_bytes
 from torch import Tensor
 
 Measured = dict[str, Any]

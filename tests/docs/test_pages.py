@@ -54,7 +54,7 @@ PROGRAM = re.compile(
 )
 PROGRAM_OF_RESEARCH = re.compile(r"^python (?:-m headforcing\.research|tasks\.py research) ")
 OF_COMFYUI = {"--enable-cors-header", "--listen"}
-# where a path such as `cache/policy.py` is looked for
+# where a path such as `methods/head_forcing.py` is looked for
 PACKAGE_FOLDERS = ("headforcing_core", "research", "")
 MAY_IMPORT = runpy.run_path(str(next((ROOT / "tests").rglob("test_layers.py"))))["MAY_IMPORT"]
 

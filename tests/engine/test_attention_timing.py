@@ -8,8 +8,8 @@ import json
 import pytest
 import torch
 from attention_cases import sequence_attention
-from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.cache.shape import CacheShape
+from headforcing.headforcing_core.methods.head_forcing import preset
 from headforcing.headforcing_core.model import attention, attention_timing
 from headforcing.headforcing_core.model.attention import (
     GroupedAttention,

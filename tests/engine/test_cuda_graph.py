@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import CachePolicy, preset
 from headforcing.headforcing_core.devices import kept_tables
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy, preset
 from headforcing.headforcing_core.model import cuda_graph
 from headforcing.headforcing_core.model.attention import LayerAttention
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward

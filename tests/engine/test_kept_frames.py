@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 from headforcing.headforcing_core import devices
-from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.devices import download_together, in_pieces, pinned_bytes
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.render.resources import Needs, check_scenes
+from headforcing.headforcing_core.methods.head_forcing import preset
+from headforcing.headforcing_core.plan.resources import Needs, check_scenes
 
 # heads by layer: the paper's 198 memory and 90 anchor heads of 30 layers
 HEADS = {"memory": [7] * 18 + [6] * 12, "anchor": [3] * 30}

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.methods.base import MethodCache
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.methods.registry import (
     ALIASES,
     METHODS,
@@ -25,9 +25,9 @@ from headforcing.headforcing_core.methods.registry import (
 )
 from headforcing.headforcing_core.model.latents import WAN22
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.plan.plan import RenderPlan
+from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.render.render import begin_render
-from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline

@@ -12,19 +12,19 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.method import Overlap, RolloutInputs, VideoFacts
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.base import MethodPolicy
+from headforcing.headforcing_core.methods.method import Overlap, RolloutInputs, VideoFacts
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy, method_schedule
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingForcing
 from headforcing.headforcing_core.model.wan import WanModel
-from headforcing.headforcing_core.render.describe import describe
-from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.plan.describe import describe
+from headforcing.headforcing_core.plan.plan import RenderPlan
+from headforcing.headforcing_core.plan.resources import needs_of
+from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.render.render import begin_render, make_blocks
-from headforcing.headforcing_core.render.resources import needs_of
-from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Blend

@@ -11,7 +11,6 @@ import small_engine
 import torch
 import torch.distributed as dist
 from headforcing.headforcing_core.cache.head_cache import HeadCache
-from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
 from headforcing.headforcing_core.cache.shape import CacheShape
 from headforcing.headforcing_core.distributed.cache import ParallelCache, parallel_forward
 from headforcing.headforcing_core.distributed.division import (
@@ -24,10 +23,11 @@ from headforcing.headforcing_core.distributed.division import (
 from headforcing.headforcing_core.distributed.ranks import RanksReport, rank_place
 from headforcing.headforcing_core.distributed.sharded import shard
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.attention import sdpa
+from headforcing.headforcing_core.plan.request import StartLatents
 from headforcing.headforcing_core.render.render import Place
-from headforcing.headforcing_core.render.request import StartLatents
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from policies import with_memory

@@ -8,8 +8,8 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.method import RolloutInputs
-from headforcing.headforcing_core.cache.policy import CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy
+from headforcing.headforcing_core.methods.method import RolloutInputs
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout

@@ -12,16 +12,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 from headforcing.headforcing_core.cache import scenes
-from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoProfileCache
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy, RolePolicy
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.describe import describe
-from headforcing.headforcing_core.render.options import RenderOptions
-from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.resources import needs_of
+from headforcing.headforcing_core.plan.describe import describe
+from headforcing.headforcing_core.plan.options import RenderOptions
+from headforcing.headforcing_core.plan.plan import RenderPlan
+from headforcing.headforcing_core.plan.resources import needs_of
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
 from headforcing.headforcing_core.rollout.rows import BlockRow, Script, SeededNoise, lay_out_rows
 from headforcing.headforcing_core.timeline.likeness import telling_texts, word_features

@@ -11,8 +11,8 @@ from headforcing.headforcing_core.methods.longlive2 import LongLive2Cache
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model import rope
 from headforcing.headforcing_core.model.latents import WAN22
-from headforcing.headforcing_core.render.family import family_of_file, with_family
-from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.plan.family import family_of_file, with_family
+from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
 from headforcing.headforcing_core.rollout.unipc import whole_timestep
 from headforcing.headforcing_core.weights.checkpoint import convert, load_state_dict

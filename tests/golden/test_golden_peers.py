@@ -7,7 +7,6 @@ choice or position moves at least one run by 5e-3.
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.method import VideoFacts
 from headforcing.headforcing_core.methods.deep_forcing import DeepForcingCache
 from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
 from headforcing.headforcing_core.methods.echo_forcing import EchoForcingCache
@@ -15,6 +14,7 @@ from headforcing.headforcing_core.methods.forcing_kv import ForcingKVCache
 from headforcing.headforcing_core.methods.id_forcing import IdForcingCache
 from headforcing.headforcing_core.methods.memflow import MemFlowCache
 from headforcing.headforcing_core.methods.memrope import MemRoPECache
+from headforcing.headforcing_core.methods.method import VideoFacts
 from headforcing.headforcing_core.methods.pyramid_forcing import ANCHOR, VEIL, WAVE, Heads
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model import rope

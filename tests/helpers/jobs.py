@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from headforcing.headforcing_core.render.options import DEFAULTS
-from headforcing.headforcing_core.render.request import RenderJob, RenderRequest, StartLatents
+from headforcing.headforcing_core.plan.options import DEFAULTS
+from headforcing.headforcing_core.plan.request import RenderJob, RenderRequest, StartLatents
 
 
 def job_of(

@@ -8,11 +8,11 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.base import MethodPolicy
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
-from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.plan.plan import RenderPlan
+from headforcing.headforcing_core.plan.request import RenderJob
+from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.render.render import make_blocks
-from headforcing.headforcing_core.render.request import RenderJob
 from headforcing.headforcing_core.render.run import Run
-from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from headforcing.headforcing_core.cache.policy import CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy
 
 
 def with_memory(

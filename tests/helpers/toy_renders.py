@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from headforcing.headforcing_core.cache.policy import CachePolicy, preset
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.hashing import digest
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy, preset
 from headforcing.headforcing_core.methods.registry import method_schedule
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.model.wan import WanModel
+from headforcing.headforcing_core.plan.plan import RenderPlan
+from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.render.live_story import Story
-from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import Listener, Place, begin_render
 from headforcing.headforcing_core.render.run import Run
-from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.timeline.timeline import parse_timeline

@@ -11,12 +11,6 @@ import pytest
 import small_engine
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import (
-    CachePolicy,
-    EpisodicPolicy,
-    RolePolicy,
-    preset,
-)
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import (
     AutoProfile,
@@ -29,9 +23,15 @@ from headforcing.headforcing_core.head_profiles.auto import (
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, classify
 from headforcing.headforcing_core.head_profiles.profiler import profile_heads
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
+from headforcing.headforcing_core.methods.head_forcing import (
+    CachePolicy,
+    EpisodicPolicy,
+    RolePolicy,
+    preset,
+)
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
-from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.settings import RenderSettings
+from headforcing.headforcing_core.plan.plan import RenderPlan
+from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline

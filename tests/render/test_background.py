@@ -17,7 +17,7 @@ from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsStreamingDecoder
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.video.stream import WAITING_BLOCKS, WAITING_CHUNKS, VideoStream
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter

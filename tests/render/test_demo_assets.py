@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.demo.rooms_autoencoder import (
     PREVIEW_BIAS,
@@ -13,6 +12,7 @@ from headforcing.headforcing_core.demo.rooms_autoencoder import (
 )
 from headforcing.headforcing_core.demo.words import Look
 from headforcing.headforcing_core.head_profiles.profile import default_profile
+from headforcing.headforcing_core.methods.head_forcing import preset
 from headforcing.headforcing_core.names import DEMO_AUTOENCODER
 from headforcing.research.rooms.judge import STORIES, RoomsJudge
 from headforcing.research.rooms.scenes import render

@@ -5,8 +5,8 @@ import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.render.options import RenderOptions
-from headforcing.headforcing_core.render.request import RenderRequest, StartLatents
+from headforcing.headforcing_core.plan.options import RenderOptions
+from headforcing.headforcing_core.plan.request import RenderRequest, StartLatents
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.timeline.timeline import parse_timeline

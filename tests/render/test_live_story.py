@@ -13,10 +13,10 @@ import torch
 from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy
+from headforcing.headforcing_core.plan.request import RenderJob, about_story, file_tags
+from headforcing.headforcing_core.plan.resources import check_growth
 from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
-from headforcing.headforcing_core.render.request import RenderJob, about_story, file_tags
-from headforcing.headforcing_core.render.resources import check_growth
 from headforcing.headforcing_core.render.result import RenderResult
 from headforcing.headforcing_core.render.sinks import KeptLatents, VideoFile
 from headforcing.headforcing_core.rollout.loop import WanVideoModel

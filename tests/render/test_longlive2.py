@@ -10,15 +10,15 @@ import checkpoint_files as files
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.cache.method import VideoFacts
-from headforcing.headforcing_core.cache.policy import RolePolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.methods.head_forcing import RolePolicy
+from headforcing.headforcing_core.methods.method import VideoFacts
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.plan.options import RenderOptions
+from headforcing.headforcing_core.plan.start import Start
 from headforcing.headforcing_core.render.live_story import LiveEdits
-from headforcing.headforcing_core.render.options import RenderOptions
-from headforcing.headforcing_core.render.start import Start
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2, schedule
 from headforcing.headforcing_core.video.codec import load_codec

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import CachePolicy
-from headforcing.headforcing_core.render.describe import describe
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy
+from headforcing.headforcing_core.plan.describe import describe
 from headforcing.headforcing_core.render.live_story import LiveEdits, Story
 from headforcing.headforcing_core.render.render import Place, make_video
 from headforcing.headforcing_core.render.sinks import KeptLatents

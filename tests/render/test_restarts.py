@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from flat_colour import decoded
-from headforcing.headforcing_core.cache.method import Overlap
 from headforcing.headforcing_core.commands.source import toy_codec
+from headforcing.headforcing_core.methods.method import Overlap
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.restarts import FrameCodec

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.render.render import Place, begin_render
 from headforcing.headforcing_core.runs import files as run_files

@@ -14,7 +14,7 @@ from flat_colour import decoded
 from headforcing.headforcing_core import devices
 from headforcing.headforcing_core.commands import loaded, source, values
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.render.resources import MARGIN, room_on
+from headforcing.headforcing_core.plan.resources import MARGIN, room_on
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.weights.umt5 import load_embeddings
 from safetensors.torch import load_file, save_file

@@ -13,11 +13,11 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.plan.options import RenderOptions
+from headforcing.headforcing_core.plan.start import Start, image_frames
 from headforcing.headforcing_core.render.live_story import LiveEdits
-from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.render.render import Place, make_video
 from headforcing.headforcing_core.render.sinks import KeptLatents
-from headforcing.headforcing_core.render.start import Start, image_frames
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.reader import fit, read_image

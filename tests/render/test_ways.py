@@ -11,7 +11,7 @@ from toy_renders import save_toy
 
 MOST = {"before": (50, 316), "block": (14, 334)}  # files, and how often one is entered
 NOTHING_OF = (
-    "cache/options",
+    "methods/options",
     "cache/scenes",
     "commands/batch",
     "commands/farms",
@@ -21,10 +21,10 @@ NOTHING_OF = (
     "head_profiles/auto",
     "head_profiles/profiler",
     "render/comparison",
-    "render/family",
+    "plan/family",
     "render/live_story",
-    "render/remedies",
-    "render/start",
+    "plan/remedies",
+    "plan/start",
     "runs/",
     "timeline/references",
     "video/background",

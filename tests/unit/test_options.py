@@ -7,24 +7,24 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.options import (
+from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.commands.values import render_options
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, RolePolicy, preset
+from headforcing.headforcing_core.methods.options import (
     option_text,
     options_of,
     read_pairs,
     with_options,
 )
-from headforcing.headforcing_core.cache.policy import PRESETS, RolePolicy, preset
-from headforcing.headforcing_core.commands.cli import _parser, main
-from headforcing.headforcing_core.commands.values import render_options
-from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.registry import (
     ALIASES,
     describe_method,
     method_names,
     method_policy,
 )
-from headforcing.headforcing_core.render.options import DEFAULTS, RenderOptions
+from headforcing.headforcing_core.plan.options import DEFAULTS, RenderOptions
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from jobs import job_of

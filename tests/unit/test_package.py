@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from headforcing.headforcing_core import names
-from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.commands import cli, values
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model import attention_backends
-from headforcing.headforcing_core.render import cards
+from headforcing.headforcing_core.plan import cards
 from headforcing.headforcing_core.video import tiny_decoder
 from packed import OPTIONAL, packed_files
 from path_arguments import commands

@@ -14,7 +14,9 @@ import torch
 from counted_memory import CountsMemory, NoLaunch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.memory import MemoryEvent
-from headforcing.headforcing_core.cache.policy import (
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.methods.head_forcing import (
     PRESETS,
     EpisodicPolicy,
     HeadRole,
@@ -22,15 +24,13 @@ from headforcing.headforcing_core.cache.policy import (
     arrange_roles,
     preset,
 )
-from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.describe import describe, format_bytes
-from headforcing.headforcing_core.render.options import RenderOptions, method_options
-from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.remedies import check_decoder, too_large
-from headforcing.headforcing_core.render.resources import (
+from headforcing.headforcing_core.plan.describe import describe, format_bytes
+from headforcing.headforcing_core.plan.options import RenderOptions, method_options
+from headforcing.headforcing_core.plan.plan import RenderPlan
+from headforcing.headforcing_core.plan.remedies import check_decoder, too_large
+from headforcing.headforcing_core.plan.resources import (
     COMFYUI,
     COMMAND_LINE,
     Needs,

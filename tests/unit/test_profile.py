@@ -30,8 +30,8 @@ from headforcing.headforcing_core.head_profiles.rules import (
     with_rule,
 )
 from headforcing.headforcing_core.head_profiles.shares import ProfileSetup, ReturnStory
-from headforcing.headforcing_core.render.describe import describe
-from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.plan.describe import describe
+from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 

@@ -12,9 +12,9 @@ import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, NOT_BUILT, method_policy
+from headforcing.headforcing_core.plan.family import family_of_file, with_family
+from headforcing.headforcing_core.plan.options import DEFAULTS, RenderOptions
 from headforcing.headforcing_core.render.comparison import entries_of
-from headforcing.headforcing_core.render.family import family_of_file, with_family
-from headforcing.headforcing_core.render.options import DEFAULTS, RenderOptions
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
 from headforcing.headforcing_core.weights.checkpoint import convert, convert_lora, load_state_dict
 from safetensors.torch import save_file

@@ -13,8 +13,8 @@ from headforcing.headforcing_core.cache.memory import MemoryEvent
 from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.options import RenderOptions
-from headforcing.headforcing_core.render.request import about_video, file_tags
+from headforcing.headforcing_core.plan.options import RenderOptions
+from headforcing.headforcing_core.plan.request import about_video, file_tags
 from headforcing.headforcing_core.report.drift import NOTE, DriftReport, report_video
 from headforcing.headforcing_core.report.latents import RunMeter, novelty_trace
 from headforcing.headforcing_core.report.metrics import GROUPS

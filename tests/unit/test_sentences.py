@@ -9,14 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from headforcing.headforcing_core.cache.options import read_pairs
-from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods.head_forcing import (
+    CachePolicy,
+    EpisodicPolicy,
+    RolePolicy,
+)
+from headforcing.headforcing_core.methods.options import read_pairs
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.options import RenderOptions
-from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.settings import RenderSettings
+from headforcing.headforcing_core.plan.options import RenderOptions
+from headforcing.headforcing_core.plan.plan import RenderPlan
+from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.headforcing_core.timeline.timeline import BlockClock, parse_timeline

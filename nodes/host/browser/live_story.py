@@ -15,9 +15,9 @@ from typing import Any
 import comfy.model_management
 
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.plan.plan import RenderPlan
+from ....headforcing_core.plan.resources import check_growth
 from ....headforcing_core.render.live_story import Story
-from ....headforcing_core.render.plan import RenderPlan
-from ....headforcing_core.render.resources import check_growth
 from ....headforcing_core.rollout.rows import Embeddings, HasBegunError
 from ....headforcing_core.timeline.clock import format_time
 from ....headforcing_core.timeline.timeline import Timeline

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from ....headforcing_core.head_profiles.auto import warm_up_frames
-from ....headforcing_core.render.plan import RenderPlan
+from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.render.render import Listener, Render
 from ....headforcing_core.rollout.loop import Block, MemoryEvent
 from ....headforcing_core.runs.folder import RunFolder

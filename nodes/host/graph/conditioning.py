@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from ....headforcing_core.errors import HeadForcingError
-from ....headforcing_core.render.options import DEFAULTS, RenderOptions
+from ....headforcing_core.plan.options import DEFAULTS, RenderOptions
 from ....headforcing_core.timeline.clock import BlockClock
 from ....headforcing_core.timeline.editor import read_widgets
 from ....headforcing_core.timeline.switch import Switch

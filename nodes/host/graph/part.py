@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....headforcing_core.model.latents import LatentFormat
-from ....headforcing_core.render.plan import RenderPlan
+from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
 from ..browser.sentences import Sentence, joined
 from .queued_graph import inputs_of

@@ -10,7 +10,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ....headforcing_core.errors import HeadForcingError
-from ....headforcing_core.render.options import DEFAULTS
+from ....headforcing_core.plan.options import DEFAULTS
 from ....headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
 from .folders import NODE_TEXTS, check_prefix, output_folder
 

@@ -11,7 +11,7 @@ from typing import Any
 from comfy.cli_args import args
 from comfy_api.latest import io, ui
 
-from ....headforcing_core.render.request import file_tags
+from ....headforcing_core.plan.request import file_tags
 from .folders import OutputFile
 from .queued_graph import prompt_id
 
@@ -50,6 +50,6 @@ def graph_tags(hidden: Any) -> dict[str, str]:
 
 def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
     """The metadata tag from which *Video Drift Report* reads prompts and times, see
-    `render.request.file_tags`.
+    `plan.request.file_tags`.
     """
     return {} if args.disable_metadata or not about else file_tags(about, fps)

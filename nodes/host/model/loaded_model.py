@@ -16,8 +16,8 @@ from torch import Tensor
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.model.latents import WAN21, WAN22, latent_format
 from ....headforcing_core.model.wan import WanConfig
-from ....headforcing_core.render.family import with_family
-from ....headforcing_core.render.options import RenderOptions
+from ....headforcing_core.plan.family import with_family
+from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.weights.identity import identity
 from ....headforcing_core.weights.layouts import other_wan, reject_experts
 from .model_contents import contents

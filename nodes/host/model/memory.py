@@ -12,7 +12,7 @@ import comfy.model_management as management
 import torch
 from comfy.controlnet import ControlBase
 
-from ....headforcing_core.render.resources import Needs, check_disk, in_turn
+from ....headforcing_core.plan.resources import Needs, check_disk, in_turn
 from ..graph import folders
 from .model_contents import KEY
 

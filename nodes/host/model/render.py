@@ -19,13 +19,13 @@ from ....headforcing_core.demo import assets
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import is_disk_full
 from ....headforcing_core.hashing import digest
+from ....headforcing_core.plan.options import RenderOptions
+from ....headforcing_core.plan.plan import RenderPlan
+from ....headforcing_core.plan.remedies import check_decoder
+from ....headforcing_core.plan.request import RenderJob, RenderRequest, StartLatents
+from ....headforcing_core.plan.resources import COMFYUI, NO_DECODER, Needs, needs_of
 from ....headforcing_core.render.live_story import LiveEdits
-from ....headforcing_core.render.options import RenderOptions
-from ....headforcing_core.render.plan import RenderPlan
-from ....headforcing_core.render.remedies import check_decoder
 from ....headforcing_core.render.render import Listener, Place, Render, make_video
-from ....headforcing_core.render.request import RenderJob, RenderRequest, StartLatents
-from ....headforcing_core.render.resources import COMFYUI, NO_DECODER, Needs, needs_of
 from ....headforcing_core.render.result import RenderResult
 from ....headforcing_core.render.sinks import KeptLatents, VideoFile
 from ....headforcing_core.rollout.loop import Block

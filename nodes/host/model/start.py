@@ -11,9 +11,9 @@ from torch import Tensor
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.model.latents import WAN21
 from ....headforcing_core.names import DEFAULT_START_SECONDS
-from ....headforcing_core.render.options import RenderOptions
-from ....headforcing_core.render.request import StartLatents
-from ....headforcing_core.render.start import Start, image_frames
+from ....headforcing_core.plan.options import RenderOptions
+from ....headforcing_core.plan.request import StartLatents
+from ....headforcing_core.plan.start import Start, image_frames
 from ....headforcing_core.rollout.rows import Picture
 from ....headforcing_core.rollout.schedule import Schedule
 from ....headforcing_core.video.section import read_section

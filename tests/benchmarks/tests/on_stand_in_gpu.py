@@ -17,11 +17,11 @@ import stand_in_gpu
 import torch
 from flat_colour import decoded
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.commands import profiles
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.values import pick_device
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.methods.head_forcing import preset
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.weights.umt5 import save_embeddings

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
-from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.methods.head_forcing import preset
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.kernels.language import interpreting

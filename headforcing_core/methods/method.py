@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ..cache.base import Cache
+from ..cache.roles import Roles
+from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..model.wan import WanConfig
@@ -22,10 +25,7 @@ from ..rollout.rows import NoiseSource, Script
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
-from .base import Cache
 from .options import options_of
-from .roles import Roles
-from .shape import Shape
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from ..cache.method import VideoFacts
-from ..cache.policy import CachePolicy
 from ..errors import HeadForcingError
 from ..head_profiles.profile import default_profile
+from ..methods.head_forcing import CachePolicy
+from ..methods.method import VideoFacts
 from ..methods.registry import method_policy
 from ..video.memory import DecoderMemory
 from .describe import format_bytes

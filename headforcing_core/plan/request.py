@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..cache.policy import CachePolicy
 from ..devices import free_memory
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..hashing import SHORT, digest
 from ..head_profiles.auto import AutoProfile, load_found_profile
 from ..head_profiles.profile import HeadProfile
+from ..methods.head_forcing import CachePolicy
 from ..model.wan import WanConfig
 from ..rollout.rows import Embeddings, Picture, Script
 from ..runs.folder import count_blocks

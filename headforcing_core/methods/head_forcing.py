@@ -6,16 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from ..errors import HeadForcingError
-from ..rollout.rows import Script
-from ..timeline.returns import with_returns
-from ..timeline.switch import Switch
-from ..timeline.timeline import Timeline
-from .base import Cache
-from .head_cache import HeadCache
-from .method import Method, VideoFacts, refuse_recall
-from .options import NO_OPTION
-from .roles import (  # noqa: F401  all names of policies can be imported from here
+from ..cache.base import Cache
+from ..cache.head_cache import HeadCache
+from ..cache.roles import (  # noqa: F401  all names of policies can be imported from here
     FREE_ENTRIES,
     EpisodicPolicy,
     HeadLabel,
@@ -25,8 +18,15 @@ from .roles import (  # noqa: F401  all names of policies can be imported from h
     arrange_roles,
     check_choice,
 )
-from .scenes import MAX_SCENES, check_recalls, recalled_scenes
-from .shape import CacheShape, Shape
+from ..cache.scenes import MAX_SCENES, check_recalls, recalled_scenes
+from ..cache.shape import CacheShape, Shape
+from ..errors import HeadForcingError
+from ..rollout.rows import Script
+from ..timeline.returns import with_returns
+from ..timeline.switch import Switch
+from ..timeline.timeline import Timeline
+from .method import Method, VideoFacts, refuse_recall
+from .options import NO_OPTION
 
 _PAPERS_BLOCK = 3  # latent frames
 

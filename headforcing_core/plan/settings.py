@@ -23,7 +23,7 @@ class RenderSettings:
         switch: the prompt switch of prompts without a tag.
         state_seconds: seconds between two stored cache states in a run folder; 0: never stored.
         method_options: names of options of the method and their values as text, see
-            `cache.options`.
+            `methods.options`.
     """
 
     method: str = "head_forcing"

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from ..cache.method import Method, VideoFacts
-from ..cache.policy import CachePolicy
 from ..cache.roles import HeadRole, Roles, arrange_roles
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, default_profile
+from ..methods.head_forcing import CachePolicy
+from ..methods.method import Method, VideoFacts
 from ..model.wan import WanConfig
 from ..rollout.rows import BlockRow, lay_out_rows
 from ..rollout.schedule import Schedule, known_family

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ..cache.method import Method
-from ..cache.options import Pairs, pairs_text, with_options
 from ..errors import HeadForcingError, unknown_name
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
+from ..methods.method import Method
+from ..methods.options import Pairs, pairs_text, with_options
 from ..methods.registry import check_model, method_policy, method_schedule
 from ..model.wan import WanConfig
 from ..names import ROLE_ARRANGEMENTS

@@ -11,12 +11,12 @@ from typing import cast
 import torch
 
 from ..cache.base import Cache
-from ..cache.method import Method, Passes
 from ..cache.scenes import number_recalls
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoProfile, AutoProfileCache, warm_up_frames, warm_up_shape
 from ..head_profiles.profile import HeadProfile
+from ..methods.method import Method, Passes
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.rows import BlockRow, Embeddings, Picture, Script

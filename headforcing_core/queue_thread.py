@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from ..devices import download
+from .devices import download
 
 Item = TypeVar("Item")
 # has arrived when the event has happened, None: now

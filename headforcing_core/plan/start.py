@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..cache.method import Method
 from ..errors import HeadForcingError
 from ..hashing import digest
+from ..methods.method import Method
 from ..rollout.rows import Picture
 from ..rollout.schedule import SCHEDULES, Schedule
 from ..timeline.clock import TEMPORAL_STRIDE, video_frames_of

@@ -1,0 +1,1 @@
+"""A render before it is made: options, timeline and request, checked and counted."""
