@@ -2,29 +2,30 @@
 //
 // A part is a module that exports some of the hooks below. Hooks are called in the order of PARTS, whichever file was
 // loaded first. There are four groups:
-//   timeline.js, timeline/  the editor on Prompt Timeline: editor.js joins the model (segments.js, pure functions) with
-//                           what is drawn (bars.js, panel.js); the server alone knows the grammar of the text
-//   player.js, renders.js   the video on a node: player.js hears messages, player_view.js shows them, growing_file.js reads
-//                           a file while it is written; renders.js asks again after a reload
-//   takes.js, shelf.js      stored videos, listed by take_data.js; parts.js queues a scene or a draft
-//   the other parts         small changes of widgets
+//   timeline/  the editor on Prompt Timeline (node.js): editor.js joins the model (segments.js, pure functions) with what is
+//              drawn (bars.js, panel.js); the server alone knows the grammar of the text
+//   player/    the video on a node: player.js hears messages, view.js shows them, growing_file.js reads a file while it is
+//              written; server_events.js asks again after a reload
+//   takes/     stored videos: store.js lists them, shelf.js shows those of a sampler, list.js those of Load Head Forcing Run;
+//              queue_part.js queues a scene or a draft
+//   the others small changes of widgets
 // All of them use shared.js (elements, nodes of the graph, questions to the server), widgets.js and texts.js.
 import { app } from "../../scripts/app.js";
 import * as filenamePrefix from "./filename_prefix.js";
 import * as fixedSeed from "./fixed_seed.js";
 import * as foldAdvanced from "./fold_advanced.js";
 import * as liveStory from "./live_story.js";
-import * as player from "./player.js";
+import * as player from "./player/player.js";
 import * as removedInputs from "./removed_inputs.js";
-import * as renders from "./renders.js";
-import * as shelf from "./shelf.js";
-import * as takeData from "./take_data.js";
-import * as takes from "./takes.js";
+import * as serverEvents from "./server_events.js";
+import * as shelf from "./takes/shelf.js";
+import * as takeStore from "./takes/store.js";
+import * as takeList from "./takes/list.js";
 import * as texts from "./texts.js";
-import * as timeline from "./timeline.js";
+import * as timeline from "./timeline/node.js";
 
 const PARTS = [
-  filenamePrefix, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeData, takes, shelf, player, renders,
+  filenamePrefix, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeStore, takeList, shelf, player, serverEvents,
 ];
 
 /** A hook that calls those of all parts that have one. */

@@ -1,6 +1,6 @@
 // "Apply from the next block" on Prompt Timeline: other prompts for the render that runs, see nodes/host/browser/live_story.py.
 import { app } from "../../scripts/app.js";
-import { listen } from "./renders.js";
+import { listen } from "./server_events.js";
 import { button, editors, holds, isLinked, isOpen, make, nodeOf, post, putStory } from "./shared.js";
 import { storyOf, whileInGraph } from "./shared.js";
 import { t } from "./texts.js";

@@ -51,7 +51,7 @@ def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(browser: B
     )
     others += f" && each.name.endsWith('.js')).length >= {len(ours) - 1}"
     found: list[Any] = []
-    for late in ("fold_advanced", "timeline", "player"):
+    for late in ("fold_advanced", "timeline/node", "player/player"):
         held = page.context.new_cdp_session(page)
         held.send("Fetch.enable", {"patterns": [{"urlPattern": f"*/{late}.js"}]})
         with page.expect_request(f"**/{late}.js"):

@@ -189,6 +189,7 @@ def test_scripts_for_the_browser_use_the_frontends_extension_interface_only():
         )
         imported = set(re.findall(r'from "([^"]+)"', code)) - {
             "../../scripts/app.js",
+            "../../../scripts/app.js",
             "../../scripts/api.js",
         }
         assert all(

@@ -24,7 +24,7 @@ globalThis.document = { createElement: (tag) => new Element(tag) };
 const { Answers } = await import("../extensions/headforcing/timeline/answers.js");
 const { History } = await import("../extensions/headforcing/timeline/history.js");
 const { Ways } = await import("../extensions/headforcing/timeline/ways.js");
-const { factsOf, megabytes, nameOf } = await import("../extensions/headforcing/take_data.js");
+const { factsOf, megabytes, nameOf } = await import("../extensions/headforcing/takes/store.js");
 const { said, t } = await import("../extensions/headforcing/texts.js");
 
 test("undo goes back over whole texts, and a new change ends what could be redone", () => {

@@ -1,9 +1,9 @@
 // The takes of Load Head Forcing Run as a list with pictures. The widget "run" stays all that is saved and sent.
-import { app } from "../../scripts/app.js";
-import { make, whileInGraph } from "./shared.js";
-import { factsOf, fetchTakes, line, pictures, STYLE, takes, watch } from "./take_data.js";
-import { t } from "./texts.js";
-import { addElement } from "./widgets.js";
+import { app } from "../../../scripts/app.js";
+import { make, whileInGraph } from "../shared.js";
+import { factsOf, fetchTakes, line, pictures, STYLE, takes, watch } from "./store.js";
+import { t } from "../texts.js";
+import { addElement } from "../widgets.js";
 
 const HEIGHT = 240; // of the list, in pixels
 const POLL_MS = 300;

@@ -1,11 +1,11 @@
 // Plays a video inside the node that makes it: the growing file while it is rendered, then the finished one. Above
 // it stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
-import { app } from "../../scripts/app.js";
+import { app } from "../../../scripts/app.js";
 import { address } from "./growing_file.js";
-import { View } from "./player_view.js";
-import { listen } from "./renders.js";
-import { isOpen, nodeOf, openId, rootGraph } from "./shared.js";
-import { said, t } from "./texts.js";
+import { View } from "./view.js";
+import { listen } from "../server_events.js";
+import { isOpen, nodeOf, openId, rootGraph } from "../shared.js";
+import { said, t } from "../texts.js";
 
 const DROPPED_MS = 10000; // until a dropped file that brings no workflow is forgotten
 const MESSAGE = "head_forcing.progress"; // nodes/host/browser/player.py

@@ -1,10 +1,10 @@
 // A visual timeline on Prompt Timeline. The text widget stays the only thing that is saved and sent.
-import { app } from "../../scripts/app.js";
-import { editors, isLinked, make, post, putStory, storyOf, whileInGraph } from "./shared.js";
-import { t } from "./texts.js";
-import { TimelineEditor } from "./timeline/editor.js";
-import { ownerOf, storyIn } from "./timeline/face.js";
-import { addElement } from "./widgets.js";
+import { app } from "../../../scripts/app.js";
+import { editors, isLinked, make, post, putStory, storyOf, whileInGraph } from "../shared.js";
+import { t } from "../texts.js";
+import { TimelineEditor } from "./editor.js";
+import { ownerOf, storyIn } from "./face.js";
+import { addElement } from "../widgets.js";
 
 const WIDTH = 420; // of a new node
 const TEXT = 90; // height that its text gets above the least
@@ -39,7 +39,7 @@ function putBack(node, editor, owner) {
 
 /** Load the style sheet of the editors, once for all editors. */
 function addStyle() {
-  const href = new URL("./timeline/timeline.css", import.meta.url).href;
+  const href = new URL("./timeline.css", import.meta.url).href;
   if (![...document.querySelectorAll("link")].some((link) => link.href === href))
     document.head.append(make("link", { rel: "stylesheet", href }));
 }

@@ -1,12 +1,12 @@
 // What a player shows in its node: a text, and below it a preview, the growing file or finished ones, and a take's file.
-import { app } from "../../scripts/app.js";
+import { app } from "../../../scripts/app.js";
 import { Beside } from "./beside.js";
 import { address, GrowingFile } from "./growing_file.js";
-import { playsGrowing } from "./renders.js";
-import { button, editors, holds, make, nodeOf, storyNodeOf, whileInGraph } from "./shared.js";
-import { nameOf } from "./take_data.js";
-import { t } from "./texts.js";
-import { addElement } from "./widgets.js";
+import { playsGrowing } from "../server_events.js";
+import { button, editors, holds, make, nodeOf, storyNodeOf, whileInGraph } from "../shared.js";
+import { nameOf } from "../takes/store.js";
+import { t } from "../texts.js";
+import { addElement } from "../widgets.js";
 
 const NAME = "player";
 const TEXT = 48; // height of the text, three lines, in pixels
@@ -25,9 +25,9 @@ export class View {
   changed;
   /** The last message about the node. @type {any} */
   told;
-  /** The take that is played, and the one beside it. @type {import("./take_data.js").Take | undefined} */
+  /** The take that is played, and the one beside it. @type {import("../takes/store.js").Take | undefined} */
   take;
-  /** @type {import("./take_data.js").Take | null | undefined} */
+  /** @type {import("../takes/store.js").Take | null | undefined} */
   second;
   /** @type {Beside | null | undefined} */
   beside;

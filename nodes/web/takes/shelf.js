@@ -1,14 +1,14 @@
 // Above the player of Head Forcing Sampler: buttons that render a part or a draft of the story, and its takes, to play
 // one, two beside each other, to go back to one, to name, star and delete them.
-import { app } from "../../scripts/app.js";
-import { address } from "./growing_file.js";
-import { queuePart } from "./parts.js";
-import { viewOf } from "./player.js";
-import { button, demoOf, editors, isLinked, keepFromCanvas, make, openId } from "./shared.js";
-import { putStory, storyNodeOf, whileInGraph } from "./shared.js";
-import { change, factsOf, fetchTakes, line, megabytes, nameOf, pictures, STYLE, takes, watch } from "./take_data.js";
-import { t } from "./texts.js";
-import { addElement } from "./widgets.js";
+import { app } from "../../../scripts/app.js";
+import { address } from "../player/growing_file.js";
+import { queuePart } from "../queue_part.js";
+import { viewOf } from "../player/player.js";
+import { button, demoOf, editors, isLinked, keepFromCanvas, make, openId } from "../shared.js";
+import { putStory, storyNodeOf, whileInGraph } from "../shared.js";
+import { change, factsOf, fetchTakes, line, megabytes, nameOf, pictures, STYLE, takes, watch } from "./store.js";
+import { t } from "../texts.js";
+import { addElement } from "../widgets.js";
 
 const HEIGHT = 34; // of the widget, in pixels
 const SCENE = () => t("Choose a scene: a bar of the Prompt Timeline that is connected to positive.");

@@ -1,6 +1,6 @@
 // A file that is still written, as the source of a video element.
-import { app } from "../../scripts/app.js";
-import { playsNoGrowing } from "./renders.js";
+import { app } from "../../../scripts/app.js";
+import { playsNoGrowing } from "../server_events.js";
 
 const PIECE = 1 << 20; // bytes of one request
 

@@ -1,7 +1,7 @@
 // The takes that the server lists, for all nodes that show them, and what is drawn of one.
-import { app } from "../../scripts/app.js";
-import { make, post } from "./shared.js";
-import { t } from "./texts.js";
+import { app } from "../../../scripts/app.js";
+import { make, post } from "../shared.js";
+import { t } from "../texts.js";
 
 /**
  * A stored video as the server lists it, see nodes/host/browser/runs.py.
@@ -16,7 +16,7 @@ import { t } from "./texts.js";
  * @property {number} pictures
  * @property {string} title
  * @property {boolean} starred
- * @property {import("./growing_file.js").VideoFileName | null} file
+ * @property {import("../player/growing_file.js").VideoFileName | null} file
  * @property {number} bytes
  * @property {number} own_bytes that no other take shares
  * @property {number} finished blocks

@@ -1,5 +1,5 @@
 // A second video beside the one that a player plays: it plays, stops and seeks with it.
-import { make } from "./shared.js";
+import { make } from "../shared.js";
 
 const EVENTS = ["play", "pause", "seeking", "seeked", "ratechange", "timeupdate", "ended", "loadeddata"];
 const APART = { paused: 0.01, playing: 0.15 }; // seconds by which it may be elsewhere
