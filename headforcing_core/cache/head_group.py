@@ -113,7 +113,9 @@ class HeadGroup:
         self.rope.rotate(x, self.indices[self.current], out=x)
 
     def take(self, layer: int, k: Tensor, v: Tensor, indices: Sequence[int]) -> None:
-        """Store `k, v` like `write`, where `k` is already rotated to these temporal indices."""
+        """Store the current block's `k, v [heads of this group, frames, s, head_dim]`, whose keys
+        another cache has rotated to the temporal indices `indices`.
+        """
         slots = self.k[layer][:, self.current]
         slots.copy_(k)
         self.rope.rerotate(
@@ -151,11 +153,13 @@ class HeadGroup:
 
     def _arrange(self, order: list[int]) -> None:
         """Keep only these slots, in this order."""
-        # a free slot once only circles of slots are left to move, but in a full context
+        # Slots that change places in a circle need a free one, the first after those that are kept.
+        # A full context has none: then PyTorch copies the slots.
         spare = len(order)
         moves = in_sequence(order, spare)
-        has_room = spare < self.k[0].shape[1] or all(target != spare for _, target in moves)
-        if has_room and self._in_one_launch:
+        needs_spare = any(target == spare for _, target in moves)
+        has_spare = spare < self.k[0].shape[1]
+        if self._in_one_launch and (has_spare or not needs_spare):
             self._move([(source, target, 0) for source, target in moves])
         elif moves:
             first = min(target for _, target in moves)
@@ -211,9 +215,17 @@ class HeadGroup:
     # --- memory.TokenStore
 
     def pooled_key(self, frame: int) -> Tensor:
+        """The mean key of a frame that is no part of an entry, `[memory_heads, head_dim]`."""
         return self._pool(self.sources.index([frame], self.entries))
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Put into the slot of entry `i` the tokens of entries `i` and `j` that `select` keeps;
+        returns the mean key of what it holds now, `[memory_heads, head_dim]`.
+
+        Entry `j` stays until `arrange_entries` leaves it out. `select` gets a layer and the keys of
+        both entries without temporal rotation, `[heads, 2 s, head_dim]`, and returns the indices of
+        `s` tokens.
+        """
         difference = self.indices[i] - self.indices[j]
         s = self.rope.frame_tokens
         kept = torch.zeros(len(self.k), s, dtype=torch.int32, device=self.k[0].device)
@@ -236,10 +248,12 @@ class HeadGroup:
         return self._pool(i)
 
     def arrange_entries(self, order: list[int]) -> None:
+        """Keep only these entries, in this order."""
         self._arrange([*order, *range(self.entries, self.frames)])
         self.entries = len(order)
 
     def admit(self, frame: int) -> None:
+        """Make a frame of the history the last entry of episodic memory."""
         order = list(range(self.frames))
         order.remove(slot := self.sources.index([frame], self.entries))
         order.insert(self.entries, slot)

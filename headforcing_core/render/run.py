@@ -81,6 +81,7 @@ class Run:
         self.start: Tensor | None = None
         self.stored: list[StoredBlock] = []
         self.cache: Cache
+        # decisions of episodic memory, in order: those of stored blocks and of new ones
         self.events: list[MemoryEvent] = []
         self.found_profile: HeadProfile | None = None
         self.ended: dict[str, Any] | None = None
@@ -148,6 +149,8 @@ class Run:
                 self.cache = make_cache(self.found_profile)
             self._drop_what_cannot_go_on()
         if self.stored:
+            # a rolling window denoises several blocks at once: it has begun blocks after the last
+            # finished one, and their rows cannot change any more
             begun = self.first_made + len(self.stored) + self.plan.passes.blocks_per_pass - 1
             script.begun = min(len(script), begun)
 
@@ -200,18 +203,18 @@ class Run:
             self.events += self._opening
 
     def _drop_what_cannot_go_on(self) -> None:
-        """Of an unfinished video, do not reuse blocks that the cache lacks and cannot be rebuilt
-        from.
+        """Leave out stored blocks of an unfinished video that the restored cache has not seen, if
+        the method cannot rebuild its cache from blocks.
         """
-        held = max(0, self.cache.block - self.first_made)
-        if not self.plan.rebuilds_cache and held < len(self.stored) < self.plan.new_blocks:
+        in_cache = max(0, self.cache.block - self.first_made)
+        if not self.plan.rebuilds_cache and in_cache < len(self.stored) < self.plan.new_blocks:
             log.warning(
                 "Head Forcing: of %d finished blocks all after the first %d are made again; this "
                 "cache cannot be rebuilt from blocks, and was last stored there",
                 len(self.stored),
-                held,
+                in_cache,
             )
-            self.stored = self.stored[:held]
+            self.stored = self.stored[:in_cache]
 
     # ---------------------------------------------------------------------------------------------
     # blocks
@@ -220,10 +223,9 @@ class Run:
         """The blocks that are not made: start blocks, then stored ones, in the host's memory where
         they are many.
         """
-        held = self.plan.held_frames > 0  # then the start is a part of the first block
-        start = split_start_latents(
-            None if held else self.start, self.plan.schedule.frames_per_block
-        )
+        # frames that are held are a part of the first block
+        before = None if self.plan.held_frames else self.start
+        start = split_start_latents(before, self.plan.schedule.frames_per_block)
         return [*start, *(block.latents for block in self.stored)]
 
     @property

@@ -46,7 +46,7 @@ class TimelineNode:
     switch: Switch
     # key of the text encoder in `CLIPS`, as a CONDITIONING in a cache must not keep it in memory
     clip: str
-    # of the render for whose model the text is read; at first of the node
+    # of the render that reads the text; before one does, those of the node's own widgets
     options: RenderOptions = DEFAULTS
     # pictures `[h, w, 3]` in 0..1
     references: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
@@ -112,10 +112,9 @@ def read_conditioning(
 
 
 def _fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
-    """The CONDITIONING read again for a model with other blocks, or with texts of their own where
-    shots begin.
-
-    Unchanged for a model as the node's, and for a CONDITIONING of another node.
+    """The CONDITIONING with its text read and encoded again, if the model needs that: its blocks
+    have another length than those the node knew, or it wants a prefix before the first prompt of
+    each shot (`Schedule.shot_prefix`).
     """
     node = node_of(positive)
     if node is None or (
@@ -139,7 +138,9 @@ def _fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
 
 
 def other_blocks(positive: list[Any], options: RenderOptions) -> list[str]:
-    """A line for the report where *Prompt Timeline* shows other blocks than those of the model."""
+    """A line for the report if *Prompt Timeline* draws blocks of another length than the
+    model's.
+    """
     node = node_of(positive)
     if node is None or _timing(node.options) == _timing(options):
         return []

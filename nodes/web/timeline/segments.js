@@ -151,8 +151,9 @@ export function range(segments, index, free = 1) {
  */
 export function moved(segments, index, block, { free = 1, ripple = false } = {}) {
   const [first, last] = range(segments, index, free);
+  const isFixed = index === 0 || segments[index].start_block < free;
   const start_block = Math.min(Math.max(block, first), last);
-  if (!ripple || first === last) return changed(segments, index, { start_block });
+  if (!ripple || isFixed) return changed(segments, index, { start_block });
   return shifted(segments, index, Math.max(block, first) - segments[index].start_block);
 }
 
@@ -200,7 +201,7 @@ export function reordered(segments, from, to) {
     const place = order.indexOf(number - 1);
     return place < index ? place + 1 : null; // a scene that comes later now cannot be recalled
   };
-  return changed(recalled(placed, renumbered), 0, { switch: null });
+  return changed(withRecalls(placed, renumbered), 0, { switch: null });
 }
 
 /**
@@ -224,7 +225,7 @@ export function placeFor(segments, from, block, first) {
  */
 export function duplicated(segments, index) {
   const { start_block, end_block } = segments[index];
-  const all = recalled(segments, (number) => (number > index + 1 ? number + 1 : number));
+  const all = withRecalls(segments, (number) => (number > index + 1 ? number + 1 : number));
   const copy = { ...all[index], start_block: end_block, end_block: 2 * end_block - start_block };
   return [...all.slice(0, index + 1), copy, ...shifted(all.slice(index + 1), 0, end_block - start_block)];
 }
@@ -249,9 +250,11 @@ export function changed(segments, index, fields) {
 export function divided(segments, index, text) {
   const { start_block, end_block } = segments[index];
   if (end_block - start_block < 2) return null;
-  const second = { text, start_block: Math.ceil((start_block + end_block) / 2), end_block, switch: null, seed: null };
-  const later = recalled(segments, (number) => (number > index + 1 ? number + 1 : number));
-  return [...later.slice(0, index + 1), second, ...later.slice(index + 1)];
+  const middle = Math.ceil((start_block + end_block) / 2);
+  const second = { text, start_block: middle, end_block, switch: null, seed: null };
+  const renumbered = withRecalls(segments, (number) => (number > index + 1 ? number + 1 : number));
+  const all = changed(renumbered, index, { end_block: middle });
+  return [...all.slice(0, index + 1), second, ...all.slice(index + 1)];
 }
 
 /**
@@ -261,7 +264,7 @@ export function divided(segments, index, text) {
  */
 export function without(segments, index) {
   const renumbered = (number) => (number === index + 1 ? null : number > index + 1 ? number - 1 : number);
-  const rest = recalled(segments, renumbered).filter((_, each) => each !== index);
+  const rest = withRecalls(segments, renumbered).filter((_, each) => each !== index);
   const { end_block } = segments.at(-1);
   return changed(changed(rest, rest.length - 1, { end_block }), 0, {
     start_block: 0,
@@ -275,7 +278,7 @@ export function without(segments, index) {
  * @param {(number: number, index: number) => number | null} renumbered
  * @returns {Segment[]}
  */
-function recalled(segments, renumbered) {
+function withRecalls(segments, renumbered) {
   return segments.map((segment, index) => {
     const recall = segment.switch?.recall; // 0: the scene that is most alike
     return recall ? { ...segment, switch: { ...segment.switch, recall: renumbered(recall, index) } } : segment;
@@ -290,7 +293,7 @@ export function labels(segments) {
   const all = segments.map(({ text }) => text.split(" "));
   return all.map((words, index) => {
     const others = all.filter((other) => other.join(" ") !== words.join(" "));
-    const same = Math.max(0, ...others.map((other) => begun(words, other)));
+    const same = Math.max(0, ...others.map((other) => wordsInCommon(words, other)));
     return words.slice(0, same).join(" ").length < LONG ? segments[index].text : `… ${words.slice(same).join(" ")}`;
   });
 }
@@ -300,7 +303,7 @@ export function labels(segments) {
  * @param {string[]} words
  * @param {string[]} other
  */
-function begun(words, other) {
+function wordsInCommon(words, other) {
   const differs = words.findIndex((word, place) => word !== other[place]);
   return Math.min(differs < 0 ? words.length : differs, words.length - 1);
 }

@@ -39,6 +39,17 @@ test("a prompt that moves stays between its neighbours and behind the blocks tha
   assert.deepEqual(moved(6, { free: 5 }), places(story(0, 4, 9, 14)));
 });
 
+test("a prompt of one block after another of one block moves with all later ones", () => {
+  const all = segments.joined(segments.moved(story(0, 1, 2, 9), 1, 5, { ripple: true }));
+  assert.deepEqual(places(all), ["a 0-5", "b 5-6", "c 6-13"]);
+  assert.equal(segments.moved(story(0, 1, 2), 0, 5, { ripple: true })[0].start_block, 0);
+});
+
+test("the halves of a divided prompt meet in its middle", () => {
+  const [, first, second] = segments.divided(story(0, 4, 9), 1, "two");
+  assert.deepEqual([first.end_block, second.start_block], [7, 7]);
+});
+
 test("all later prompts and the end of the video move with one that ripples", () => {
   const all = segments.joined(segments.moved(story(0, 4, 9, 14), 1, 6, { ripple: true }));
   assert.deepEqual(places(all), ["a 0-6", "b 6-11", "c 11-16"]);
