@@ -31,6 +31,7 @@ from jobs import job_of
 from method_renders import PROFILE, SMALL, STRIPES
 
 CHOICES = {
+    "clean_reads": ("all", "recent"),
     "episodic.admission": ("novelty", "uniform"),
     "episodic.eviction": ("summary", "fifo"),
     "episodic.token_selection": ("prompt", "random"),
@@ -220,7 +221,7 @@ PINNED = [
     ("head_forcing", TWO, {"start_frames": 6}, "91985e68b2f37276"),
     ("no_episodic_memory", ONE, {"roles": "shuffled"}, "60d2f50f4b52b136"),
     ("self_forcing_window_21", TWO, {}, "7cb6c51c0599073c"),
-    ("longlive", TWO, {"start_frames": 6}, "0a719f3db189727e"),
+    ("longlive", TWO, {"start_frames": 6}, "e883b68050358729"),
     ("infinity_rope", "0:00 a red ball\n0:06 [re-anchor] a yellow ring", {}, "2d7901085d9bbee5"),
     ("deep_forcing", ONE, {}, "19d05c9871932e49"),
     ("forcing_kv", TWO, {}, "9fe93b601decfbae"),
