@@ -202,6 +202,16 @@ def test_history_is_sinks_from_the_origin_then_recent_frames_that_are_not_too_ol
 def test_candidates_are_the_first_frames_of_every_third_block_once_it_left_fast_memory():
     frames = [EpisodicPolicy().candidate_frame(block, 3, 3) for block in range(8)]
     assert frames == [None, 0, None, None, 9, None, None, 18]
+    every = EpisodicPolicy(update_interval=1)
+    for fast, expected in {
+        0: [0, 3, 6, 9],
+        1: [0, 3, 6, 9],
+        2: [0, 3, 6, 9],
+        4: [None, 0, 3, 6],
+        5: [None, 0, 3, 6],
+        6: [None, None, 0, 3],
+    }.items():
+        assert [every.candidate_frame(block, 3, fast) for block in range(4)] == expected, fast
     every_second = EpisodicPolicy(update_interval=2)
     assert [every_second.candidate_frame(block, 1, 2) for block in range(6)] == [
         None,
