@@ -45,6 +45,7 @@ def until_text(editor: Browser, holds: str) -> None:
     editor.page.wait_for_function(f"(part) => {_TEXT}.value.includes(part)", arg=holds)
 
 
+@pytest.mark.repeat("comfy, Nodes 2.0]", "comfy_latest]")
 @pytest.mark.parametrize("browser", FRONTENDS, indirect=True)
 def test_the_editor_is_lent_to_the_panel_and_no_node_changes_its_size(browser: Browser):
     page = browser.page
