@@ -81,9 +81,13 @@ def test_the_undo_of_the_graph_and_of_the_panel_do_not_fight(browser: Browser):
     page.evaluate(f"() => {_TRACKER}.undo()")
     until_text(browser, "a violet cross")
     page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 3")
-    page.wait_for_function("document.querySelector('.hf-story .hf-text').value === 'a violet cross'")
-    assert page.locator(".hf-story .hf-bar.hf-selected").get_attribute("aria-label").startswith(
-        "Prompt 2"
+    page.wait_for_function(
+        "document.querySelector('.hf-story .hf-text').value === 'a violet cross'"
+    )
+    assert (
+        page.locator(".hf-story .hf-bar.hf-selected")
+        .get_attribute("aria-label")
+        .startswith("Prompt 2")
     ), "the nodes are new, the chosen prompt is the same"
     page.locator(".hf-story .hf-bar").nth(2).focus()
     page.keyboard.press("ArrowRight")
