@@ -205,13 +205,13 @@ def test_the_panel_follows_the_workflow_that_is_open_and_says_when_it_has_no_sto
     browser.load_api(growing_graph("panel/w", prompts="0:00 a red ball\n0:03 a pink star"))
     page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 2")
     page.evaluate(
-        f"""() => {{
+        """() => {
           const again = LiteGraph.createNode("HeadForcingPromptTimeline");
           app.graph.add(again);
-          again.widgets.find(({{ name }}) => name === "prompts").value = "0:00 a lone tower";
+          again.widgets.find(({ name }) => name === "prompts").value = "0:00 a lone tower";
           again.title = "second";
           app.canvas.selectItems?.([again]) ?? app.canvas.selectNode(again);
-        }}"""
+        }"""
     )
     page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 1")
     assert "second" in page.locator(".hf-story-title").inner_text()
