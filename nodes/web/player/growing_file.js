@@ -122,10 +122,49 @@ export class GrowingFile {
   }
 }
 
-/** The codec of an MP4 for a media source, from the decoder's configuration at the file's beginning. */
+const SOUNDS = { Opus: "opus", fLaC: "flac", "ac-3": "ac-3", "ec-3": "ec-3", alac: "alac" }; // codecs by their boxes
+const OBJECT = 0x04; // the tag of what a box "esds" says of its decoder
+const AAC = 0x40;
+
+/** The codecs of an MP4 for a media source, from the configurations of its decoders at the file's beginning. */
 function codec(bytes) {
-  const at = bytes.findIndex((_, i) => String.fromCharCode(...bytes.subarray(i, i + 4)) === "avcC");
+  const end = placeOf(bytes, "mdat");
+  const head = bytes.subarray(0, end < 0 ? bytes.length : end);
+  const at = placeOf(head, "avcC");
   if (at < 0) throw new Error("no H.264 video");
   const hex = (value) => value.toString(16).padStart(2, "0");
-  return `avc1.${[...bytes.subarray(at + 5, at + 8)].map(hex).join("")}`;
+  const picture = `avc1.${[...head.subarray(at + 5, at + 8)].map(hex).join("")}`;
+  return [picture, soundCodec(head, hex)].filter(Boolean).join(",");
+}
+
+/** The codec of the sound; empty where there is none. */
+function soundCodec(head, hex) {
+  const [box] = Object.keys(SOUNDS).filter((name) => placeOf(head, name) >= 0);
+  if (box) return SOUNDS[box];
+  if (placeOf(head, "mp4a") < 0) return "";
+  const object = objectType(head.subarray(placeOf(head, "esds") + 8));
+  return object === AAC ? "mp4a.40.2" : `mp4a.${hex(object)}`;
+}
+
+/** The kind of decoder that the descriptors of a box "esds" ask for. */
+function objectType(descriptors) {
+  let at = 0;
+  const skipHead = () => {
+    at += 1; // the tag
+    while (descriptors[at] & 0x80) at += 1; // the length has seven bits in each byte
+    at += 1;
+  };
+  skipHead();
+  at += 3; // number and flags of the stream
+  if (descriptors[at] !== OBJECT) return AAC;
+  skipHead();
+  return descriptors[at];
+}
+
+/** Where four letters stand first; -1 where they do not. */
+function placeOf(bytes, letters) {
+  const [first, second, third, fourth] = [...letters].map((letter) => letter.charCodeAt(0));
+  return bytes.findIndex(
+    (byte, i) => byte === first && bytes[i + 1] === second && bytes[i + 2] === third && bytes[i + 3] === fourth,
+  );
 }
