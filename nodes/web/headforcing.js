@@ -6,6 +6,8 @@
 //              drawn (bars.js, panel.js); the server alone knows the grammar of the text
 //   player/    the video on a node: player.js hears messages, view.js shows them, growing_file.js reads a file while it is
 //              written; server_events.js asks again after a reload
+//   story/     the story panel, to which a node's editor, video and list of takes are lent: panel.js says whose, monitor.js
+//              plays the video, film.js draws pictures into the bars, menu.js is the menu of a bar
 //   takes/     stored videos: store.js lists them, shelf.js shows those of a sampler, list.js those of Load Head Forcing Run;
 //              queue_part.js queues a scene or a draft
 //   the others small changes of widgets
@@ -18,6 +20,7 @@ import * as liveStory from "./live_story.js";
 import * as player from "./player/player.js";
 import * as removedInputs from "./removed_inputs.js";
 import * as serverEvents from "./server_events.js";
+import { extension } from "./story/panel.js";
 import * as shelf from "./takes/shelf.js";
 import * as takeStore from "./takes/store.js";
 import * as takeList from "./takes/list.js";
@@ -33,6 +36,7 @@ const all = (hook) => (...values) => Promise.all(PARTS.map((part) => part[hook]?
 
 app.registerExtension({
   name: "HeadForcing",
+  ...extension,
   init: texts.init,
   setup: all("setup"),
   nodeCreated: all("nodeCreated"),

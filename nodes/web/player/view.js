@@ -14,7 +14,7 @@ const STAGE = 300; // of the pictures; a node keeps its size when one comes, sin
 const CAPTION = 24; // of the names of takes, a part of the stage
 const HEIGHT = TEXT + 4 + STAGE;
 const MARGIN = 20; // of a widget
-const PIXELATED = 128; // videos of at most so many pixels are enlarged without blur, as those of the demo
+const ENLARGED = 2; // from this factor on, a video is enlarged without blur, as that of the demo model
 const JOINED_BLOCKS = 3;
 
 /** What a node shows: a text, and below it a preview or a video, with another take's or a list beside it. */
@@ -23,6 +23,8 @@ export class View {
   place = { done: 0, lead: 0, running: false, render: "" };
   /** Called when another take is played or compared. @type {(() => void) | undefined} */
   changed;
+  /** Called with the time in the file of each frame that is shown. @type {((mediaTime: number) => void) | undefined} */
+  onFrame;
   /** The last message about the node. @type {any} */
   told;
   /** The take that is played, and the one beside it. @type {import("../takes/store.js").Take | undefined} */
@@ -46,9 +48,12 @@ export class View {
     this.image = styled("img", picture);
     this.video = styled("video", picture);
     this.stage = make("div", { style: "flex: 1 1 0; min-height: 0; min-width: 0; display: flex; gap: 2px" }, this.video);
-    const shown = styled("div", "flex: 1 1 0; min-width: 0; min-height: 0; display: flex; flex-direction: column");
-    shown.append(this.image, this.stage);
-    this.row = make("div", { style: "flex: 1 1 0; min-height: 0; display: flex; gap: 4px" }, shown);
+    this.shown = styled("div", "flex: 1 1 0; min-width: 0; min-height: 0; display: flex; flex-direction: column");
+    this.shown.append(this.image, this.stage);
+    new ResizeObserver(() => this.#sharpen()).observe(this.shown);
+    this.away = make("div", { class: "hf-away", style: "margin: auto; font-size: 12px; opacity: 0.7", hidden: true });
+    this.away.textContent = t("The video is in the story panel.");
+    this.row = make("div", { style: "flex: 1 1 0; min-height: 0; display: flex; gap: 4px" }, this.shown, this.away);
     this.caption = styled("div", `flex: none; display: none; gap: 8px; font-size: 12px; line-height: ${CAPTION}px`);
     this.stage.style.display = this.image.style.display = "none";
     this.video.setAttribute("aria-label", t("Video of %1", node.title));
@@ -76,6 +81,7 @@ export class View {
     if (!this.video.requestVideoFrameCallback) return; // pictures of scenes come when the file is finished
     const next = (_, { mediaTime }) => {
       this.#editor()?.frame(this.video, mediaTime);
+      this.onFrame?.(mediaTime);
       this.video.requestVideoFrameCallback(next);
     };
     this.video.requestVideoFrameCallback(next);
@@ -254,7 +260,30 @@ export class View {
     if (shown === this.image && (this.growing || this.url)) return;
     this.image.style.display = shown === this.image ? "" : "none";
     this.stage.style.display = shown === this.video ? "flex" : "none";
-    const small = shown === this.video && this.video.videoHeight <= PIXELATED;
-    this.video.style.imageRendering = small ? "pixelated" : "";
+    this.#sharpen();
+  }
+
+  #sharpen() {
+    const { clientWidth, clientHeight, videoWidth, videoHeight } = this.video;
+    const factor = Math.min(clientWidth / videoWidth, clientHeight / videoHeight);
+    this.video.style.imageRendering = factor > ENLARGED ? "pixelated" : "";
+  }
+
+  /** Show the video in another place until `takeBack`; it plays on. */
+  lend(place) {
+    this.away.hidden = false;
+    this.#moveTo(place);
+  }
+
+  takeBack() {
+    this.away.hidden = true;
+    this.#moveTo(this.row);
+  }
+
+  /** Moving an element in the page pauses what it plays. */
+  #moveTo(place) {
+    const { paused } = this.video;
+    place.prepend(this.shown);
+    if (!paused) this.video.play().catch(() => {}); // refused where another file comes meanwhile
   }
 }

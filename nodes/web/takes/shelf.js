@@ -22,6 +22,7 @@ const CHECK_MS = 500; // links change in many ways; looking is the same for all
 class Shelf {
   open = false;
   #everywhere = false; // whether takes of other workflows are listed, too
+  #isLent = false; // whether the story panel shows the list
   #asked = null; // the take that is about to be deleted
 
   constructor(node) {
@@ -86,15 +87,30 @@ class Shelf {
     this.open = !this.open;
     this.panel.hidden = !this.open;
     this.toggle.setAttribute("aria-expanded", String(this.open));
-    if (this.open) {
-      viewOf(this.node).changed = () => this.draw();
-      fetchTakes();
-      this.draw();
-    }
+    if (this.open) this.#begin();
+  }
+
+  #begin() {
+    viewOf(this.node).changed = () => this.draw();
+    fetchTakes();
+    this.draw();
+  }
+
+  /** Show the list in another place until `takeBack`. */
+  lend(place) {
+    place.replaceChildren(make("div", { class: "hf-story-head" }, t("Takes")), this.list);
+    this.#isLent = true;
+    if (this.open) this.#toggle();
+    this.#begin();
+  }
+
+  takeBack() {
+    this.#isLent = false;
+    this.panel.append(this.list);
   }
 
   draw() {
-    if (!this.open || this.list.contains(document.activeElement?.closest?.("input[type=text]"))) return;
+    if (!(this.open || this.#isLent) || this.list.contains(document.activeElement?.closest?.("input[type=text]"))) return;
     const listed = takes.filter(({ workflow }) => this.#everywhere || !openId() || workflow === openId());
     const all = make("input", { type: "checkbox", checked: this.#everywhere });
     all.addEventListener("change", () => {
@@ -170,9 +186,15 @@ class Shelf {
   }
 }
 
+const shelves = new WeakMap(); // by node
+
+/** The takes of a sampler; undefined for other nodes. @returns {Shelf | undefined} */
+export const shelfOf = (node) => shelves.get(node);
+
 export function nodeCreated(node) {
   if (node.comfyClass !== "HeadForcingSampler") return;
   const shelf = new Shelf(node);
+  shelves.set(node, shelf);
   addElement(node, "takes", shelf.element, { getMinHeight: () => HEIGHT, getMaxHeight: () => HEIGHT });
   viewOf(node).row.append(shelf.panel);
   let end = null;

@@ -25,6 +25,7 @@ let helps = 0; // elements with that text on the page
  */
 export class Bars {
   ripples = false; // whether all later prompts move with one; Ctrl does it, too
+  zoomsByWheel = false; // without Ctrl, as in the story panel; the wheel scrolls with Shift
   #actions;
   #state = null;
   #zoom = 1; // 1 shows the whole video
@@ -38,7 +39,7 @@ export class Bars {
     this.track = make("div", { class: "hf-track", role: "group", "aria-label": t("Prompts over time") });
     this.inner = make("div", { class: "hf-inner" }, this.ruler.element, this.track);
     this.playhead = new Playhead(this.track);
-    this.ruler.element.addEventListener("click", (event) => this.#actions.seek(this.#seconds(event)));
+    this.ruler.element.addEventListener("click", (event) => this.#actions.seek(this.secondsAt(event)));
     const scroll = { class: "hf-scroll", "data-capture-wheel": "true", tabindex: -1 };
     this.help = make("span", { id: `hf-timeline-help-${++helps}`, hidden: true }, help().join(" "));
     this.element = make("div", scroll, this.inner, this.help);
@@ -105,6 +106,17 @@ export class Bars {
   /** See `Playhead.frame`. */
   frame(video, mediaTime) {
     this.playhead.frame(video, mediaTime);
+  }
+
+  /** Which bar an element is; -1 for none. */
+  indexOf(element) {
+    return this.#bars.findIndex(([bar]) => bar === element);
+  }
+
+  /** The number of the prompt at a time of the story, from 0. */
+  indexAt(seconds) {
+    const { view, segments } = this.#state;
+    return segments.findLastIndex(({ start_block }) => startSeconds(view, start_block) <= seconds);
   }
 
   focus(index) {
@@ -231,7 +243,7 @@ export class Bars {
   #reorder(event, bar, index) {
     if (event.button !== 0 || !this.#state.enabled) return;
     const { view, segments } = this.#state;
-    const grip = blockAt(view, this.#seconds(event)) - segments[index].start_block;
+    const grip = blockAt(view, this.secondsAt(event)) - segments[index].start_block;
     const change = (block, moving) => {
       if (!this.#dragged && Math.abs(moving.clientX - event.clientX) < STILL) return null;
       this.#dragged = true;
@@ -255,7 +267,7 @@ export class Bars {
     };
     const move = (moving) => {
       moving.stopPropagation();
-      const found = change(blockAt(view, this.#seconds(moving)), moving);
+      const found = change(blockAt(view, this.secondsAt(moving)), moving);
       if (!found) return;
       latest = found;
       const box = this.element.getBoundingClientRect();
@@ -284,8 +296,8 @@ export class Bars {
     window.addEventListener("keydown", escape, { signal, capture: true });
   }
 
-  /** The time of the video under a pointer. */
-  #seconds({ clientX }) {
+  /** The time of the story under a pointer. */
+  secondsAt({ clientX }) {
     const { view } = this.#state;
     return this.#share(clientX) * startSeconds(view, view.blocks);
   }
@@ -297,7 +309,8 @@ export class Bars {
   }
 
   #wheel(event) {
-    if (event.ctrlKey || event.metaKey) {
+    const isSideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
+    if (event.ctrlKey || event.metaKey || (this.zoomsByWheel && !isSideways)) {
       event.preventDefault();
       event.stopPropagation();
       this.zoom(event.deltaY < 0 ? 1.25 : 1 / 1.25, event.clientX);

@@ -7,8 +7,8 @@ import { Bars } from "./bars.js";
 import { History } from "./history.js";
 import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
-import { changed, divided, duplicated, joined, lengthWith, plainTime } from "./segments.js";
-import { startSeconds, timeText, without, written } from "./segments.js";
+import { Edits } from "./edits.js";
+import { changed, joined, lengthWith, plainTime, startSeconds, timeText, written } from "./segments.js";
 import { Tools } from "./tools.js";
 import { Ways } from "./ways.js";
 
@@ -21,19 +21,23 @@ const stepOf = ({ text, seconds }) => JSON.stringify({ prompts: text, seconds })
 
 /**
  * `host`: read() gives the values of `storyOf`; linked(name) tells whether a widget's value comes from another node;
- * write({prompts, seconds}); ask(body); run(first) presses Run; resized() hears that the element's height changes.
+ * write({prompts, seconds}); ask(body); run(first) presses Run; resized() hears that the element's height changes;
+ * showPanel() opens the story panel, undefined where there is none.
  */
 export class TimelineEditor {
+  edits = new Edits(this);
+  /** Where it stands in its node. @type {import("./home.js").Home | undefined} */
+  home;
   open = false; // whether the fields of the selected prompt are shown; a loaded workflow keeps its node sizes
   #host;
+  #isDocked = false;
   #history = new History();
-  #bars;
   #panel;
   /** @type {import("./segments.js").View | null} */
-  #view = null; // the server's answer to the text, null before the first
-  #segments = []; // those of the view, or changed ones that the server has not answered yet
+  view = null; // the server's answer to the text, null before the first
+  segments = []; // those of the view, or changed ones that the server has not answered yet
   #shared = ""; // and the words of all of them
-  #selected = 0;
+  selected = 0;
   #valid = false; // whether the text, as it is now, is a timeline
   #seen = null; // the values that were asked about last
   #answers = new Answers();
@@ -46,23 +50,24 @@ export class TimelineEditor {
   constructor(host) {
     this.#host = host;
     const actions = {
-      select: (index) => this.#select(index),
+      select: (index) => this.select(index),
       preview: (segments, selected) => this.#preview(segments, selected),
-      commit: (segments, key, selected) => this.#commit(segments, key, selected),
-      locked: (index) => this.#locked(index),
+      commit: (segments, key, selected) => this.commit(segments, key, selected),
+      locked: (index) => this.locked(index),
       open: () => this.#open(true),
       seek: (seconds) => this.#player?.seek(seconds),
-      edit: () => this.#edit(),
+      edit: () => this.edit(),
       step: (by) => this.#step(by),
-      divide: (text) => this.#divide(text),
-      duplicate: () => this.#duplicate(),
-      remove: () => this.#remove(),
+      divide: (text) => this.edits.divide(text),
+      duplicate: () => this.edits.duplicate(),
+      remove: () => this.edits.remove(),
       share: () => this.#share(),
+      showPanel: this.#host.showPanel,
     };
-    this.#bars = new Bars(actions);
-    this.tools = new Tools(actions, this.#bars);
-    this.#panel = new Panel((index, fields, key) => this.#commit(changed(this.#segments, index, fields), key));
-    this.lane = new Lane((words) => this.#commit(this.#segments, "shared", this.#selected, words));
+    this.bars = new Bars(actions);
+    this.tools = new Tools(actions, this.bars);
+    this.#panel = new Panel((index, fields, key) => this.commit(changed(this.segments, index, fields), key));
+    this.lane = new Lane((words) => this.commit(this.segments, "shared", this.selected, words));
     this.status = make("div", { class: "hf-status", role: "status", "aria-live": "polite" });
     this.ways = new Ways(
       (segments) => this.#shorten(segments),
@@ -76,7 +81,7 @@ export class TimelineEditor {
       { class: "hf-timeline", role: "region", "aria-label": t("Timeline of the prompts") },
       this.tools.element,
       this.lane.element,
-      this.#bars.element,
+      this.bars.element,
       this.#panel.element,
       make("div", { class: "hf-foot" }, this.status, this.ways.element),
     );
@@ -85,22 +90,28 @@ export class TimelineEditor {
     this.#draw();
   }
 
+  /** Whether the story panel shows the editor, with the fields of a prompt; its node keeps its height. */
+  setDocked(isDocked) {
+    this.#isDocked = this.bars.zoomsByWheel = isDocked;
+    this.#draw();
+  }
+
   /** Show where a render of the story is, see `Playhead.move`; a click on a bar calls `player.seek(seconds)`. */
   follow(player, place) {
     this.#player = player;
-    this.#bars.follow(place);
+    this.bars.follow(place);
   }
 
   /** A frame that a player shows, see `Playhead.frame`; those of the player that is followed count. */
   frame(video, mediaTime) {
-    if (video === this.#player?.video && this.isCurrent) this.#bars.frame(video, mediaTime);
+    if (video === this.#player?.video && this.isCurrent) this.bars.frame(video, mediaTime);
   }
 
   /** Where the selected prompt begins and ends, in seconds of the story; null where the text is no timeline. */
   get scene() {
-    const { start_block, end_block } = (this.#valid && this.#segments[this.#selected]) || {};
+    const { start_block, end_block } = (this.#valid && this.segments[this.selected]) || {};
     if (end_block === undefined) return null;
-    return { from: startSeconds(this.#view, start_block), until: startSeconds(this.#view, end_block) };
+    return { from: startSeconds(this.view, start_block), until: startSeconds(this.view, end_block) };
   }
 
   /** Look at the node's values and, where they changed, show them. */
@@ -113,19 +124,20 @@ export class TimelineEditor {
   /** Prompts that the text does not hold yet, and the words of all of them; null where it holds all. */
   get unwritten() {
     this.#panel.flush();
-    const isWritten = !this.#valid || this.#segments === this.#view.segments;
-    return isWritten ? null : { segments: this.#segments, shared: this.#shared };
+    const isWritten = !this.#valid || this.segments === this.view.segments;
+    return isWritten ? null : { segments: this.segments, shared: this.#shared };
   }
 
   /** Write prompts into the text, as `unwritten` gives them. */
   async put({ segments, shared }) {
     await this.refresh();
-    if (this.isCurrent) this.#commit(segments, null, this.#selected, shared);
+    if (this.isCurrent) this.commit(segments, null, this.selected, shared);
   }
 
   /** The height that the element needs, in pixels. */
   get height() {
-    return (this.open ? HEIGHT.open : HEIGHT.closed) + (this.lane.element.hidden ? 0 : HEIGHT.lane);
+    const isOpen = this.open && !this.#isDocked;
+    return (isOpen ? HEIGHT.open : HEIGHT.closed) + (this.lane.element.hidden ? 0 : HEIGHT.lane);
   }
 
   async #read(values, seen) {
@@ -146,11 +158,11 @@ export class TimelineEditor {
 
   /** Whether the bars are those of the text as it is now. */
   get isCurrent() {
-    return this.#valid && this.#host.read().text === this.#view.text;
+    return this.#valid && this.#host.read().text === this.view.text;
   }
 
   /** Write changed segments into the text. A text that was changed elsewhere, just before or meanwhile, stays. */
-  #commit(segments, key, selected = this.#selected, shared = this.#shared) {
+  commit(segments, key, selected = this.selected, shared = this.#shared) {
     if (this.isCurrent)
       this.#written = this.#send(joined(segments), key, selected, shared);
     else {
@@ -163,15 +175,15 @@ export class TimelineEditor {
 
   async #send(segments, key, selected, shared) {
     const { text, ...node } = this.#host.read();
-    const isBeyond = this.#view.beyond !== undefined; // then the node's seconds stay, until a way out is chosen
-    const length = this.#view.fits ? node.seconds : lengthWith(segments, this.#view);
-    if (node.seconds && length !== this.#view.seconds && !isBeyond && !this.#view.fits) {
+    const isBeyond = this.view.beyond !== undefined; // then the node's seconds stay, until a way out is chosen
+    const length = this.view.fits ? node.seconds : lengthWith(segments, this.view);
+    if (node.seconds && length !== this.view.seconds && !isBeyond && !this.view.fits) {
       if (this.#host.linked("seconds")) return this.#refuse(t("The length comes from another node; change it there."));
       node.seconds = length;
     }
     Object.assign(node, { length, shared });
-    this.#segments = segments;
-    this.#selected = selected;
+    this.segments = segments;
+    this.selected = selected;
     this.#shared = shared;
     this.#draw();
     const request = ++this.#request;
@@ -193,19 +205,19 @@ export class TimelineEditor {
 
   /** Go back to the text as it is. */
   #refuse(sentence) {
-    this.#segments = this.#view.segments;
-    this.#shared = this.#view.shared;
-    this.#selected = Math.min(this.#selected, this.#segments.length - 1);
+    this.segments = this.view.segments;
+    this.#shared = this.view.shared;
+    this.selected = Math.min(this.selected, this.segments.length - 1);
     this.#say(sentence, true);
     this.#draw(true);
   }
 
   #show(view) {
     this.#valid = view.segments.length <= MOST_BARS;
-    this.#view = view;
+    this.view = view;
     this.#shared = view.shared;
-    this.#segments = this.#valid ? view.segments : [];
-    this.#selected = Math.max(0, Math.min(this.#selected, this.#segments.length - 1));
+    this.segments = this.#valid ? view.segments : [];
+    this.selected = Math.max(0, Math.min(this.selected, this.segments.length - 1));
     const long = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
     const about = this.#valid ? plainTime(view.seconds) : long;
     this.status.title = t("%1 blocks, %2", view.blocks, timeText(view.seconds));
@@ -216,8 +228,8 @@ export class TimelineEditor {
 
   /** Write fewer or shorter prompts, which fit into the node's seconds. */
   #shorten(segments) {
-    this.#view = { ...this.#view, beyond: undefined, fits: true };
-    this.#commit(segments, null, Math.min(this.#selected, segments.length - 1));
+    this.view = { ...this.view, beyond: undefined, fits: true };
+    this.commit(segments, null, Math.min(this.selected, segments.length - 1));
   }
 
   #fail(sentence) {
@@ -232,67 +244,51 @@ export class TimelineEditor {
   }
 
   #draw(keepWords = false) {
-    const segment = this.#segments[this.#selected];
+    const segment = this.segments[this.selected];
     const enabled = this.#valid && segment !== undefined;
-    this.#bars.element.hidden = segment === undefined;
-    this.#panel.element.hidden = segment === undefined || !this.open;
-    if (this.#view) this.lane.show(this.#shared, this.#host.read(), enabled);
+    this.bars.element.hidden = segment === undefined;
+    this.#panel.element.hidden = segment === undefined || !(this.open || this.#isDocked);
+    if (this.view) this.lane.show(this.#shared, this.#host.read(), enabled);
     if (this.#height !== this.height) this.#host.resized((this.#height = this.height));
     if (segment) {
-      const state = { view: this.#view, segments: this.#segments, selected: this.#selected, enabled };
-      this.#bars.draw(state);
+      const state = { view: this.view, segments: this.segments, selected: this.selected, enabled };
+      this.bars.draw(state);
       this.#panel.show(state, keepWords);
     }
     const blocks = enabled ? segment.end_block - segment.start_block : 0;
-    this.tools.draw({ blocks, prompts: this.#segments.length, history: this.#history });
+    if (this.#isDocked) this.home.draw();
+    this.tools.draw({ blocks, prompts: this.segments.length, history: this.#history });
   }
 
-  #select(index) {
-    if (index === this.#selected) return;
+  select(index) {
+    if (index === this.selected) return;
     this.#panel.flush();
-    this.#selected = index;
+    this.selected = index;
     this.#draw();
   }
 
   #open(open) {
-    if (open === this.open) return;
+    if (open === this.open || this.#isDocked) return; // there the fields are always shown
     this.open = open;
     this.#draw();
   }
 
-  #edit(all = false) {
+  edit(all = false) {
     this.#open(true);
     this.#panel.edit(all);
   }
 
   /** Show segments while they are dragged; nothing is written. */
   #preview(segments, selected) {
-    this.#segments = joined(segments);
-    this.#selected = selected;
-    const { start_block } = this.#segments[this.#selected];
-    const time = timeText(Math.round(10 * startSeconds(this.#view, start_block)) / 10);
-    this.#say(t("Prompt %1 begins at %2", this.#selected + 1, time));
+    this.segments = joined(segments);
+    this.selected = selected;
+    const { start_block } = this.segments[this.selected];
+    const time = timeText(Math.round(10 * startSeconds(this.view, start_block)) / 10);
+    this.#say(t("Prompt %1 begins at %2", this.selected + 1, time));
     this.#draw();
   }
 
-  #divide(text) {
-    const index = this.#selected;
-    const segments = divided(this.#segments, index, text ?? this.#segments[index].text);
-    if (!segments) return;
-    this.#commit(segments, null, index + 1);
-    if (text) this.#edit(true);
-    else this.#bars.focus(index + 1);
-  }
-
-  #duplicate() {
-    const index = this.#selected;
-    const next = this.#segments[index + 1];
-    if (next && this.#bars.isBegun(next)) return this.#locked(index + 1);
-    this.#commit(duplicated(this.#segments, index), null, index + 1);
-    this.#bars.focus(index + 1);
-  }
-
-  #locked(index) {
+  locked(index) {
     this.#say(t("Prompt %1 has begun; it stays in its place until the render ends.", index + 1), true);
   }
 
@@ -300,14 +296,6 @@ export class TimelineEditor {
     this.lane.opened = !this.lane.opened;
     this.#draw();
     if (this.lane.opened) this.lane.words.element.focus({ preventScroll: true });
-  }
-
-  #remove() {
-    if (this.#segments.length < 2) return;
-    const index = this.#selected;
-    const next = Math.max(index - 1, 0);
-    this.#commit(without(this.#segments, index), null, next);
-    this.#bars.focus(next);
   }
 
   /** Wait until the text holds the last change, and what was typed last. */
@@ -343,7 +331,7 @@ export class TimelineEditor {
     if (undoes) this.#step(key === "y" || event.shiftKey ? 1 : -1);
     else if (isControl) this.#run(event.shiftKey);
     else if (key === "escape") {
-      this.#bars.focus(this.#selected);
+      this.bars.focus(this.selected);
       this.#open(false);
     }
   }

@@ -3,7 +3,9 @@ import { app } from "../../../scripts/app.js";
 import { editors, isLinked, make, post, putStory, storyOf, whileInGraph } from "../shared.js";
 import { t } from "../texts.js";
 import { TimelineEditor } from "./editor.js";
+import { isThere, open as openPanel } from "../story/panel.js";
 import { ownerOf, storyIn } from "./face.js";
+import { Home } from "./home.js";
 import { addElement } from "../widgets.js";
 
 const WIDTH = 420; // of a new node
@@ -53,6 +55,7 @@ function hostOf(node, owner) {
     write: (values) => putStory(node, values, owner),
     ask: (body) => post("/headforcing/timeline", body, t("The server does not answer; the text is unchanged.")),
     run: (first) => app.queuePrompt(first ? -1 : 0),
+    showPanel: isThere() ? () => openPanel(node) : undefined,
     resized() {
       if (LiteGraph.vueNodesMode) return; // there a node is as high as what it holds
       const [width, height] = node.size;
@@ -68,8 +71,9 @@ function hostOf(node, owner) {
 function addEditor(node, owner) {
   addStyle();
   const editor = new TimelineEditor(hostOf(node, owner));
+  editor.home = new Home(editor, () => openPanel(node));
   const height = () => editor.height;
-  addElement(node, "timeline", editor.element, { getMinHeight: height, getMaxHeight: height });
+  addElement(node, "timeline", editor.home.element, { getMinHeight: height, getMaxHeight: height });
   return editor;
 }
 

@@ -2,6 +2,7 @@
 // bar a picture of its scene.
 import { make } from "../shared.js";
 import { t } from "../texts.js";
+import { picturesIn, smallPicture } from "./pictures.js";
 import { startSeconds } from "./segments.js";
 
 const HEIGHT = 46; // of a bar, in pixels
@@ -46,11 +47,22 @@ export class Playhead {
     return this.#place.scenes ?? this.#scenes ?? [];
   }
 
-  /** The picture of the scene with a prompt's words, the nearest of several. */
-  #pictureFor({ start_block, words }) {
+  /**
+   * The scene of what is played that a prompt has become: the nearest of those with its words, else the one that begins
+   * where it does, whose words have been changed since (`isSame` is false); null where there is none.
+   */
+  sceneFor({ start_block, words }) {
     const far = (scene) => Math.abs(scene.start_block - start_block);
-    const [scene] = this.#played.filter((each) => each.words === words).toSorted((a, b) => far(a) - far(b));
-    return scene && this.#pictures.get(keyOf(scene))?.picture;
+    const [same] = this.#played.filter((each) => each.words === words).toSorted((a, b) => far(a) - far(b));
+    if (same) return { scene: same, isSame: true };
+    const there = this.#played.find((each) => each.start_block === start_block);
+    return there ? { scene: there, isSame: false } : null;
+  }
+
+  /** The picture of the scene with a prompt's words. */
+  #pictureFor(segment) {
+    const found = this.sceneFor(segment);
+    return found?.isSame ? this.#pictures.get(keyOf(found.scene))?.picture : undefined;
   }
 
   /** The first block that a running render has not begun; 0 where none runs. */
@@ -68,7 +80,7 @@ export class Playhead {
     const far = Math.abs(seconds - middleOf(view, scene));
     const known = this.#pictures.get(keyOf(scene));
     if (known && (known.final || far > known.far - NEARER)) return;
-    this.#pictures.set(keyOf(scene), { picture: pictureOf(video), far, final: false });
+    this.#pictures.set(keyOf(scene), { picture: addressOf(smallPicture(video, HEIGHT)), far, final: false });
     this.draw(...this.#drawn);
   }
 
@@ -111,56 +123,14 @@ export class Playhead {
     const looked = JSON.stringify([file, missing.map(keyOf)]);
     if (!file || !missing.length || looked === this.#looked) return;
     this.#looked = looked;
-    const pictures = await picturesIn(
-      file,
-      missing.map((scene) => lead + middleOf(view, scene)),
-    );
-    if (render !== this.#place.render) return;
-    missing.forEach((scene, index) => {
-      const picture = pictures[index];
-      if (picture) this.#pictures.set(keyOf(scene), { picture, far: 0, final: true });
+    const times = missing.map((scene) => lead + middleOf(view, scene));
+    await picturesIn(file, times, HEIGHT, (picture, index) => {
+      if (render !== this.#place.render) return;
+      this.#pictures.set(keyOf(missing[index]), { picture: addressOf(picture), far: 0, final: true });
     });
-    this.draw(...this.#drawn);
+    if (render === this.#place.render) this.draw(...this.#drawn);
   }
 }
 
-/**
- * What a video element shows, as the address of a small picture; empty where it shows nothing.
- * @param {HTMLVideoElement} video
- */
-function pictureOf(video) {
-  if (!video?.videoWidth) return "";
-  const canvas = make("canvas", { height: HEIGHT, width: Math.round((HEIGHT * video.videoWidth) / video.videoHeight) });
-  canvas.getContext("2d").drawImage(video, 0, 0, canvas.width, canvas.height);
-  return canvas.toDataURL("image/jpeg", 0.8);
-}
-
-/**
- * Pictures of a video file at some seconds; none of those that it cannot show.
- * @param {string} file
- * @param {number[]} times
- * @returns {Promise<string[]>}
- */
-async function picturesIn(file, times) {
-  const video = make("video", { preload: "auto", src: file });
-  video.muted = true;
-  const next = (event) =>
-    new Promise((done, fail) => {
-      video.addEventListener(event, done, { once: true });
-      video.addEventListener("error", fail, { once: true });
-    });
-  const pictures = [];
-  try {
-    await next("loadeddata");
-    for (const time of times.filter((each) => each < video.duration)) {
-      video.currentTime = time;
-      await next("seeked");
-      pictures.push(pictureOf(video));
-    }
-  } catch {
-    // a file that is gone: bars without pictures
-  }
-  video.removeAttribute("src");
-  video.load();
-  return pictures;
-}
+/** A picture as an address for CSS; empty where there is none. */
+const addressOf = (picture) => picture?.toDataURL("image/jpeg", 0.8) ?? "";

@@ -5,7 +5,10 @@ import { t } from "../texts.js";
 const STEP = 1.5; // of the zoom
 
 export class Tools {
-  /** `actions`: step(by), divide(text), duplicate(), remove(), share(), each for its button; `bars` zoom and ripple. */
+  /**
+   * `actions`: step(by), divide(text), duplicate(), remove(), share(), each for its button; `bars` zoom and ripple;
+   * showPanel() opens the story panel, undefined where there is none.
+   */
   constructor(actions, bars) {
     this.undo = button("↶", t("Undo (Ctrl+Z)"), () => actions.step(-1));
     this.redo = button("↷", t("Redo (Ctrl+Shift+Z)"), () => actions.step(1));
@@ -25,9 +28,11 @@ export class Tools {
       button("+", t("Zoom in (+)"), () => bars.zoom(STEP)),
       button(t("all"), t("Show the whole video (0)"), () => bars.zoom(0)),
     ];
+    this.panel = button("⤢", t("Show the story panel (Alt+Y)"), () => actions.showPanel?.());
+    this.panel.hidden = !actions.showPanel;
     const gap = () => make("span", { class: "hf-gap" });
     const edits = [this.add, this.split, this.copy, this.delete, gap(), this.ripple, this.share];
-    const all = [this.undo, this.redo, gap(), ...edits, gap(), ...zooms];
+    const all = [this.undo, this.redo, gap(), ...edits, gap(), ...zooms, this.panel];
     this.element = make("div", { class: "hf-tools", role: "toolbar", "aria-label": t("Timeline") }, ...all);
   }
 

@@ -1,0 +1,113 @@
+// The menu of a bar in the story panel.
+import { queuePart } from "../queue_part.js";
+import { make } from "../shared.js";
+import { t } from "../texts.js";
+import { plainTime, startSeconds } from "../timeline/segments.js";
+
+const MOST_SCENES = 12; // that can be brought back from the menu; the fields of a prompt list all
+
+export class Menu {
+  #root;
+  #say;
+  #element = null;
+  #listening = new AbortController();
+
+  /** `root` is what the menu stands in, so that it is seen in full screen, too; `say` shows a sentence. */
+  constructor(root, say) {
+    this.#root = root;
+    this.#say = say;
+  }
+
+  /** Open it for the bar under the pointer, or the one with the focus where a key asked for it. */
+  open(event, editor, sampler) {
+    const index = editor?.bars.indexOf(event.target) ?? -1;
+    if (index < 0) return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.close();
+    const seconds = editor.bars.secondsAt(event);
+    const entries = this.#entries(editor, sampler, index, seconds);
+    const items = entries.map((entry) => (entry ? this.#item(...entry) : make("hr")));
+    this.#element = make("div", { class: "hf-story-menu", role: "menu", "aria-label": t("Prompt %1", index + 1) }, ...items);
+    this.#root.append(this.#element);
+    this.#put(event.clientX, event.clientY);
+    this.#element.querySelector("[role=menuitem]").focus({ preventScroll: true });
+    this.#listening = new AbortController();
+    const { signal } = this.#listening;
+    this.#element.addEventListener("keydown", (key) => this.#key(key), { signal });
+    const leave = ({ target }) => this.#element.contains(target) || this.close();
+    window.addEventListener("pointerdown", leave, { signal, capture: true });
+  }
+
+  close() {
+    this.#listening.abort();
+    this.#element?.remove();
+    this.#element = null;
+  }
+
+  #entries(editor, sampler, index, seconds) {
+    const { view, segments, edits } = editor;
+    const { start_block, end_block } = segments[index];
+    const from_seconds = startSeconds(view, start_block);
+    const until_seconds = startSeconds(view, end_block);
+    const render = async (asked) => {
+      await editor.settled();
+      this.#say(await queuePart(sampler, asked));
+    };
+    const rerolled = async () => {
+      await edits.reroll(index);
+      await render({ from_seconds, until_seconds });
+    };
+    const renders = [
+      [t("Render this scene"), () => render({ from_seconds, until_seconds })],
+      [t("Re-roll and render"), rerolled],
+      [t("Render up to here"), () => render({ until_seconds })],
+      null,
+    ];
+    const scenes = segments.slice(0, index).slice(-MOST_SCENES);
+    const first = index - scenes.length;
+    const returns = scenes.map(({ text }, place) => {
+      const label = t("Bring back scene %1: %2", first + place + 1, text.slice(0, 24));
+      return [label, () => edits.bringBack(index, first + place + 1)];
+    });
+    return [
+      ...(sampler ? renders : []),
+      [t("Cut here, at %1", plainTime(seconds)), () => edits.cut(index, seconds)],
+      [t("Duplicate"), () => edits.duplicate(index)],
+      [t("Edit the words"), () => edits.words(index)],
+      [t("Delete"), () => edits.remove(index)],
+      ...(returns.length ? [null, ...returns] : []),
+    ];
+  }
+
+  #item(label, act) {
+    const chosen = () => {
+      this.close();
+      act();
+    };
+    return make("div", { role: "menuitem", tabindex: -1, onclick: chosen }, label);
+  }
+
+  #put(x, y) {
+    const root = this.#root.getBoundingClientRect();
+    const { width, height } = this.#element.getBoundingClientRect();
+    this.#element.style.left = `${Math.max(4, Math.min(x - root.left, root.width - width - 4))}px`;
+    this.#element.style.top = `${Math.max(4, Math.min(y - root.top, root.height - height - 4))}px`;
+  }
+
+  #key(event) {
+    const items = [...this.#element.querySelectorAll("[role=menuitem]")];
+    const at = items.indexOf(document.activeElement);
+    const go = (by) => items[(at + by + items.length) % items.length].focus();
+    const keys = {
+      ArrowDown: () => go(1),
+      ArrowUp: () => go(-1),
+      Enter: () => items[at]?.click(),
+      Escape: () => this.close(),
+    };
+    event.stopPropagation();
+    if (!keys[event.key]) return;
+    event.preventDefault();
+    keys[event.key]();
+  }
+}

@@ -1,0 +1,225 @@
+// The video of a story, large, with what plays it and the marks of the part to render.
+import { queuePart } from "../queue_part.js";
+import { button, make } from "../shared.js";
+import { t } from "../texts.js";
+import { startSeconds, timeText } from "../timeline/segments.js";
+
+const FASTEST = 8; // times the usual rate
+const BACK_MS = 100; // no browser plays backwards: a step back so often
+const BEHIND = 1.5; // seconds behind the newest frame at which *live* jumps to it
+const EDGE = 0.3; // seconds that it stays behind
+const FRAME = 1 / 16; // seconds of a video frame
+const NEAR = 0.25; // seconds within which a mark is at a whole second
+
+export class Monitor {
+  #say;
+  #view = null;
+  #editor = null;
+  #sampler = null;
+  #listening = new AbortController();
+  #back = 0; // how much faster than usual it goes backwards
+  #backTimer = null;
+  #marks = { in: null, out: null };
+  #isLive = false;
+
+  /** `say` shows a sentence. */
+  constructor(say) {
+    this.#say = say;
+    this.screen = make("div", { class: "hf-story-screen" });
+    this.none = make("div", { class: "hf-story-no-video" }, t("Run shows the first picture here."));
+    this.screen.append(this.none);
+    this.time = make("output", { class: "hf-story-time" }, "0:00");
+    this.playing = button("▶", t("Play or pause (Space, K)"), () => this.#toggle());
+    this.part = button(t("render in to out"), t("Render from the in point to the out point"), () => this.#renderPart());
+    this.live = button(t("live"), t("Follow the newest second that is rendered"), () => this.#followLive(!this.#isLive));
+    this.range = make("span", { class: "hf-story-range", "aria-hidden": "true", hidden: true });
+    const tools = [
+      button("⏮", t("To the scene before (Up)"), () => this.#jump(-1)),
+      button("◀◀", t("Backwards, again: faster (J)"), () => this.#shuttle(-1)),
+      this.playing,
+      button("▶▶", t("Forwards, again: faster (L)"), () => this.#shuttle(1)),
+      button("⏭", t("To the next scene (Down)"), () => this.#jump(1)),
+      this.time,
+      make("span", { class: "hf-gap" }),
+      button("I", t("Set the in point (I; Alt+I removes it)"), () => this.#mark("in")),
+      button("O", t("Set the out point (O; Alt+O removes it)"), () => this.#mark("out")),
+      this.part,
+      this.live,
+      button("⛶", t("Full screen (F)"), () => this.#fullScreen()),
+    ];
+    const toolbar = { class: "hf-story-transport", role: "toolbar", "aria-label": t("Player") };
+    this.element = make("div", { class: "hf-story-monitor" }, this.screen, make("div", toolbar, ...tools));
+  }
+
+  /** Show the video of a sampler's player, which its node gets back when another or none is bound. */
+  bind(view, editor, sampler) {
+    this.#listening.abort();
+    this.#listening = new AbortController();
+    this.#stopBack();
+    if (this.#view && this.#view !== view) {
+      this.#view.video.controls = true;
+      this.#view.takeBack();
+    }
+    this.range.remove();
+    this.#view = view;
+    this.#editor = editor;
+    this.#sampler = sampler;
+    this.element.classList.toggle("hf-story-without", !view);
+    if (!view) return;
+    view.lend(this.screen);
+    const { signal } = this.#listening;
+    for (const event of ["play", "pause", "seeked", "timeupdate", "loadeddata"])
+      view.video.addEventListener(event, () => this.look(), { signal });
+    view.video.controls = false;
+    view.video.addEventListener("click", () => this.#toggle(), { signal });
+    editor?.bars.inner.append(this.range);
+    this.look();
+  }
+
+  /** Show where it plays, and the marks. */
+  look() {
+    if (!this.#view) return;
+    const { video } = this.#view;
+    const at = this.#at ?? 0;
+    this.none.hidden = video.readyState > 0 || this.#view.image.style.display !== "none";
+    this.time.textContent = `${timeText(Math.floor(at * 10) / 10)} / ${timeText(Math.round(this.#total))}`;
+    this.playing.value = video.paused ? "▶" : "⏸";
+    this.part.disabled = this.#marks.out === null || !this.#sampler;
+    this.live.setAttribute("aria-pressed", String(this.#isLive));
+    this.live.disabled = !this.#view.growing;
+    if (this.#isLive && this.#view.growing) this.#toNewest();
+    this.#drawRange();
+  }
+
+  /** Keys of the panel, unless words are typed. */
+  key(event) {
+    if (event.target.matches("textarea, select, input:not([type=button])")) return;
+    if (event.ctrlKey || event.metaKey) return;
+    const key = event.key.toLowerCase();
+    const keys = {
+      " ": () => this.#toggle(),
+      k: () => this.#pause(),
+      j: () => this.#shuttle(-1),
+      l: () => this.#shuttle(1),
+      ",": () => this.#step(-FRAME),
+      ".": () => this.#step(FRAME),
+      i: () => this.#mark("in", event.altKey),
+      o: () => this.#mark("out", event.altKey),
+      f: () => this.#fullScreen(),
+    };
+    const act = keys[key];
+    if (!act || (event.altKey && key !== "i" && key !== "o")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    act();
+  }
+
+  /** Seconds of the story that are played; null where nothing is. */
+  get #at() {
+    const { video, place } = this.#view;
+    return video.readyState ? Math.max(0, video.currentTime - place.lead) : null;
+  }
+
+  get #total() {
+    return this.#editor?.view?.seconds ?? 0;
+  }
+
+  #play() {
+    this.#stopBack();
+    // a new file stops a video that is about to play
+    this.#view.video.play().catch(() => {});
+  }
+
+  #pause() {
+    this.#stopBack();
+    this.#view?.video.pause();
+  }
+
+  #toggle() {
+    if (!this.#view) return;
+    const { video } = this.#view;
+    video.playbackRate = 1;
+    if (video.paused) this.#play();
+    else this.#pause();
+  }
+
+  #shuttle(way) {
+    if (!this.#view) return;
+    const { video } = this.#view;
+    if (way > 0) {
+      video.playbackRate = video.paused ? 1 : Math.min(video.playbackRate * 2, FASTEST);
+      return this.#play();
+    }
+    this.#followLive(false);
+    video.pause();
+    this.#back = Math.min(this.#back ? this.#back * 2 : 1, FASTEST);
+    this.#backTimer ??= setInterval(() => this.#step((-this.#back * BACK_MS) / 1000), BACK_MS);
+  }
+
+  #stopBack() {
+    clearInterval(this.#backTimer);
+    this.#backTimer = null;
+    this.#back = 0;
+  }
+
+  #step(seconds) {
+    const { video } = this.#view ?? {};
+    if (video?.readyState) video.currentTime = Math.max(0, video.currentTime + seconds);
+  }
+
+  #jump(by) {
+    const view = this.#editor?.view;
+    if (!view || !this.#view) return;
+    const starts = view.segments.map(({ start_block }) => startSeconds(view, start_block));
+    const at = this.#at ?? 0;
+    const next = by > 0 ? starts.find((each) => each > at + FRAME) : starts.findLast((each) => each < at - 0.5);
+    this.#followLive(false);
+    if (next !== undefined) this.#view.seek(next);
+  }
+
+  #followLive(isLive) {
+    this.#isLive = isLive;
+    if (isLive) this.#play();
+    this.look();
+  }
+
+  #toNewest() {
+    const { video } = this.#view;
+    const { buffered } = video;
+    if (!buffered.length) return;
+    const newest = buffered.end(buffered.length - 1) - EDGE;
+    if (newest - video.currentTime > BEHIND) video.currentTime = newest;
+  }
+
+  #mark(which, removes = false) {
+    const at = this.#view ? this.#at : null;
+    const whole = Math.round(at);
+    this.#marks[which] = removes || at === null ? null : Math.abs(at - whole) < NEAR ? whole : at;
+    if (this.#marks.in !== null && this.#marks.out !== null && this.#marks.out <= this.#marks.in)
+      this.#marks[which === "in" ? "out" : "in"] = null;
+    this.look();
+  }
+
+  #drawRange() {
+    const view = this.#editor?.view;
+    const { in: from, out } = this.#marks;
+    this.range.hidden = !view || (from === null && out === null);
+    if (this.range.hidden) return;
+    const total = startSeconds(view, view.blocks);
+    const left = from ?? 0;
+    this.range.style.left = `${(100 * left) / total}%`;
+    this.range.style.width = `${(100 * Math.max(0, (out ?? total) - left)) / total}%`;
+  }
+
+  async #renderPart() {
+    const { in: from, out } = this.#marks;
+    await this.#editor?.settled();
+    const part = { ...(from !== null && { from_seconds: from }), until_seconds: out };
+    this.#say(await queuePart(this.#sampler, part));
+  }
+
+  #fullScreen() {
+    if (document.fullscreenElement) document.exitFullscreen();
+    else this.element.closest(".hf-story").requestFullscreen();
+  }
+}

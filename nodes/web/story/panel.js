@@ -1,0 +1,203 @@
+// The tab *Story* in the bottom panel of ComfyUI: a monitor, the timeline of the prompts as wide as the window, and the takes.
+//
+// There is one editor of a story, one player and one list of takes. Their elements are lent to the panel while it is open,
+// and go back to their nodes when it is closed, in app mode, and where the frontend has no bottom panel.
+import { app } from "../../../scripts/app.js";
+import { viewOf } from "../player/player.js";
+import { editors, make, rootGraph, storyNodeOf } from "../shared.js";
+import { shelfOf } from "../takes/shelf.js";
+import { t } from "../texts.js";
+import { Film } from "./film.js";
+import { Menu } from "./menu.js";
+import { Monitor } from "./monitor.js";
+
+const TAB = "headforcing.story";
+const COMMAND = "HeadForcing.Story";
+const TIMELINE = "HeadForcingPromptTimeline";
+const SAMPLER = "HeadForcingSampler";
+const LOOK_MS = 200; // the frontend does not tell when another workflow, node or mode is shown
+const KEYS = ["keydown", "keyup", "keypress", "copy", "cut", "paste"]; // the graph has shortcuts of its own
+
+const store = () => app.extensionManager?.bottomPanel;
+
+/** All nodes of the open workflow, those in subgraphs, too; those of the graph that is shown come first. */
+function allNodes() {
+  const nodes = new Set();
+  const visit = (graph) => {
+    for (const node of graph?.nodes ?? []) {
+      if (nodes.has(node)) continue;
+      nodes.add(node);
+      visit(node.subgraph);
+    }
+  };
+  visit(app.canvas?.graph);
+  visit(rootGraph());
+  return [...nodes];
+}
+
+class StoryPanel {
+  #host = null; // the element that the frontend gave last
+  #wasThere = false; // whether the panel was seen in the page since then
+  #timer = null;
+  #story = null; // the nodes whose elements are lent
+  #sampler = null;
+  #editor = null;
+  #shelf = null;
+  #asked = null; // the node whose button opened the panel
+  #selected = new Map(); // the chosen prompt by workflow and node: the graph's undo makes all nodes anew
+
+  constructor() {
+    this.monitor = new Monitor((sentence) => this.say(sentence));
+    this.title = make("div", { class: "hf-story-title" });
+    this.empty = make("p", { class: "hf-story-empty" });
+    this.place = make("div", { class: "hf-story-place" });
+    this.takes = make("div", { class: "hf-story-takes hf-shelf", role: "region", "aria-label": t("Takes") });
+    this.said = make("div", { class: "hf-story-said", role: "status" });
+    this.grid = make("div", { class: "hf-story-grid" });
+    this.grid.append(this.title, this.monitor.element, this.place, this.takes, this.said, this.empty);
+    this.root = make("div", { class: "hf-story", role: "region", "aria-label": t("Story"), tabindex: -1 }, this.grid);
+    this.film = new Film();
+    this.menu = new Menu(this.root, (sentence) => this.say(sentence));
+    this.root.addEventListener("keydown", (event) => this.monitor.key(event), { capture: true });
+    for (const name of KEYS) this.root.addEventListener(name, (event) => event.stopPropagation());
+    this.root.addEventListener("contextmenu", (event) => this.menu.open(event, this.#editor, this.#sampler));
+    this.root.addEventListener("fullscreenchange", () => this.film.draw());
+  }
+
+  /** The frontend calls this at any time, again for the same element, and before the element is in the page. */
+  show(host) {
+    if (host !== this.#host) this.#wasThere = false;
+    this.#host = host;
+    host.style.height = "100%";
+    if (this.root.parentNode !== host) host.replaceChildren(this.root); // another pack's tab may have left its own
+    this.#timer ??= setInterval(() => this.#look(), LOOK_MS);
+    this.#look();
+  }
+
+  /** Not called when another tab is chosen: `#look` notices that. */
+  hide() {
+    clearInterval(this.#timer);
+    this.#timer = null;
+    this.#host = null;
+    this.#giveBack();
+    this.root.remove();
+  }
+
+  /** Show the story of a node, or close the panel where `node` is undefined and it is open. */
+  toggle(node) {
+    const panel = store();
+    if (!panel) return;
+    this.#asked = node ?? null;
+    const isOpen = panel.bottomPanelVisible && panel.activeBottomPanelTab?.id === TAB;
+    if (!isOpen || !node) panel.toggleBottomPanelTab(TAB);
+  }
+
+  say(sentence) {
+    this.said.textContent = this.said.title = sentence;
+  }
+
+  /** Lend what belongs to the nodes that are meant now, and give back what does not. */
+  #look() {
+    if (this.root.isConnected) this.#wasThere = true;
+    else if (this.#wasThere) return this.hide();
+    // in app mode the panel stays in the page without a size
+    if (!this.root.isConnected || !this.root.checkVisibility?.()) return this.#giveBack();
+    const all = allNodes();
+    const story = this.#chosenStory(all);
+    const samplers = all.filter((node) => node.comfyClass === SAMPLER && storyNodeOf(node) === story);
+    const sampler = this.#chosen(samplers, this.#sampler);
+    const editor = story ? (editors.get(story) ?? null) : null;
+    if (story !== this.#story || sampler !== this.#sampler || editor !== this.#editor) {
+      this.#giveBack();
+      this.#lend(story, sampler, editor);
+    }
+    const many = all.filter(({ comfyClass }) => comfyClass === TIMELINE).length > 1;
+    this.title.textContent = story && many ? t("Story of %1 (node %2)", story.title, story.id) : "";
+    this.#editor?.refresh();
+    this.monitor.look();
+    this.film.draw();
+    if (this.#editor) this.#selected.set(this.#placeOf(story), this.#editor.selected);
+  }
+
+  /** By workflow and node; not by the graph's id, which some graphs get when they are undone first. */
+  #placeOf = (node) => `${app.extensionManager.workflow?.activeWorkflow?.path ?? rootGraph()?.id} ${node.id}`;
+
+  #chosenStory(all) {
+    const stories = all.filter(({ comfyClass }) => comfyClass === TIMELINE);
+    const asked = this.#asked && all.includes(this.#asked) ? storyNodeOf(this.#asked) : null;
+    this.#asked = null;
+    const selected = [...(app.canvas?.selectedItems ?? [])].map((item) => item.comfyClass && storyNodeOf(item));
+    return asked ?? selected.find(Boolean) ?? this.#chosen(stories, this.#story);
+  }
+
+  /** Of some nodes the selected one, else the one that is shown, also if it was made anew, else the first. */
+  #chosen(nodes, shown) {
+    const selected = nodes.find((node) => app.canvas?.selectedItems?.has?.(node));
+    const again = nodes.find((node) => node === shown) ?? nodes.find(({ id }) => id === shown?.id);
+    return selected ?? again ?? nodes[0] ?? null;
+  }
+
+  #lend(story, sampler, editor) {
+    this.#story = story;
+    this.#sampler = sampler;
+    this.#editor = editor;
+    this.grid.classList.toggle("hf-story-none", !editor);
+    this.empty.textContent = editor ? "" : t("This workflow has no Prompt Timeline. Add one, or open a template of Head Forcing.");
+    if (editor) {
+      editor.home.lend(this.place);
+      const selected = this.#selected.get(this.#placeOf(story));
+      if (selected !== undefined) editor.select(selected);
+    }
+    const view = sampler ? viewOf(sampler) : null;
+    this.monitor.bind(view, editor, sampler);
+    this.film.bind(view, editor);
+    this.#shelf = sampler ? shelfOf(sampler) : null;
+    this.#shelf?.lend(this.takes);
+    view?.mark();
+  }
+
+  #giveBack() {
+    this.menu.close();
+    this.film.bind(null, null);
+    this.monitor.bind(null, null, null);
+    this.#shelf?.takeBack();
+    this.#editor?.home.takeBack();
+    this.#story = this.#sampler = this.#editor = this.#shelf = null;
+  }
+}
+
+let panel = null; // made when it is opened first, since its texts are loaded before
+
+function thePanel() {
+  if (!panel) {
+    const href = new URL("./story.css", import.meta.url).href;
+    document.head.append(make("link", { rel: "stylesheet", href }));
+    panel = new StoryPanel();
+  }
+  return panel;
+}
+
+/** Whether the frontend has a place for the panel. */
+export const isThere = () => Boolean(store()?.toggleBottomPanelTab);
+
+/** Open the panel with the story of a node. */
+export const open = (node) => thePanel().toggle(node);
+
+/** What the extension registers. */
+export const extension = {
+  bottomPanelTabs: [
+    {
+      id: TAB,
+      title: "Story",
+      type: "custom",
+      icon: "pi pi-video",
+      render: (host) => thePanel().show(host),
+      destroy: () => thePanel().hide(),
+    },
+  ],
+  commands: [{ id: COMMAND, label: "Story panel", icon: "pi pi-video", function: () => thePanel().toggle() }],
+  keybindings: [{ combo: { key: "y", alt: true }, commandId: COMMAND }],
+  actionBarButtons: [
+    { icon: "pi pi-video", label: "Story", tooltip: "Story panel (Alt+Y)", onClick: () => thePanel().toggle() },
+  ],
+};

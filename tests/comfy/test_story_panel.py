@@ -1,0 +1,242 @@
+"""The story panel: a node's editor, video and takes, lent to a tab of ComfyUI's bottom panel."""
+
+from typing import Any
+
+import pytest
+from comfy_browser import Browser, of_node, of_player, of_widget
+from comfy_graphs import growing_graph
+
+pytestmark = pytest.mark.slow
+
+FRONTENDS = ["comfy", "comfy, Nodes 2.0", "comfy_latest", "comfy_latest, Nodes 2.0"]
+_TEXT = of_widget("PromptTimeline", "prompts")
+_VIDEO = "document.querySelector('.hf-story video')"
+_TRACKER = "app.extensionManager.workflow.activeWorkflow.changeTracker"
+_SIZES = "() => app.graph.nodes.map((node) => [...node.size].map(Math.round))"
+_TOGGLE = "app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')"
+_STORY = "0:00 a red ball\n0:02 [cut] a blue cross\n0:04 a green star"
+
+
+def opened(editor: Browser, **graph: Any) -> None:
+    """Open a story of three prompts, then the panel."""
+    editor.load_api(growing_graph("panel/v", prompts=_STORY, **graph))
+    editor.page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
+    editor.fit_view()
+    editor.page.wait_for_timeout(300)
+    sizes = editor.page.evaluate(_SIZES)
+    editor.page.evaluate(_TOGGLE)
+    editor.page.wait_for_selector(".hf-story .hf-bar")
+    editor.page.wait_for_timeout(300)
+    assert editor.page.evaluate(_SIZES) == sizes, "a node that changes its size is a step of undo"
+
+
+def noted(editor: Browser) -> None:
+    """Let the graph's undo see the state of now, as a click does."""
+    editor.page.evaluate(
+        f"() => ({_TRACKER}.captureCanvasState ?? {_TRACKER}.checkState).call({_TRACKER})"
+    )
+
+
+def text_of(editor: Browser) -> str:
+    return editor.page.evaluate(f"{_TEXT}.value")
+
+
+def until_text(editor: Browser, holds: str) -> None:
+    editor.page.wait_for_function(f"(part) => {_TEXT}.value.includes(part)", arg=holds)
+
+
+@pytest.mark.parametrize("browser", FRONTENDS, indirect=True)
+def test_the_editor_is_lent_to_the_panel_and_no_node_changes_its_size(browser: Browser):
+    page = browser.page
+    opened(browser)
+    sizes = page.evaluate(_SIZES)
+    assert page.locator(".hf-timeline").count() == 1, "one editor, not two"
+    assert page.locator(".hf-strip").is_visible()
+    page.locator(".hf-story .hf-bar").nth(1).click()
+    page.locator(".hf-story textarea.hf-text").fill("a violet cross")
+    until_text(browser, "a violet cross")
+    assert page.evaluate(_SIZES) == sizes
+    page.evaluate(_TOGGLE)
+    page.wait_for_selector(".hf-home .hf-bar")
+    assert page.evaluate(_SIZES) == sizes, "the editor has the place that it had"
+    page.locator(".hf-home input[value='⤢']").click()
+    page.wait_for_selector(".hf-story .hf-bar")
+    page.keyboard.press("Alt+y")
+    page.wait_for_selector(".hf-home .hf-bar")
+    assert browser.page_errors == []
+
+
+@pytest.mark.repeat("comfy]", "comfy_latest, Nodes 2.0]")
+@pytest.mark.parametrize("browser", FRONTENDS, indirect=True)
+def test_the_undo_of_the_graph_and_of_the_panel_do_not_fight(browser: Browser):
+    page = browser.page
+    opened(browser)
+    noted(browser)
+    for words in ("a violet cross", "a white cross"):
+        page.locator(".hf-story .hf-bar").nth(1).click()
+        page.locator(".hf-story textarea.hf-text").fill(words)
+        until_text(browser, words)
+        noted(browser)
+    page.evaluate(f"() => {_TRACKER}.undo()")
+    until_text(browser, "a violet cross")
+    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 3")
+    page.wait_for_function("document.querySelector('.hf-story .hf-text').value === 'a violet cross'")
+    assert page.locator(".hf-story .hf-bar.hf-selected").get_attribute("aria-label").startswith(
+        "Prompt 2"
+    ), "the nodes are new, the chosen prompt is the same"
+    page.locator(".hf-story .hf-bar").nth(2).focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(f"!{_TEXT}.value.includes('0:04 ')")
+    page.keyboard.press("Control+z")
+    until_text(browser, "0:04 a green star")
+    noted(browser)
+    for _ in range(4):  # the panel's two steps may be steps of the graph, too
+        if "a blue cross" not in text_of(browser):
+            page.evaluate(f"() => {_TRACKER}.undo()")
+            page.wait_for_timeout(500)
+    until_text(browser, "a blue cross")
+    page.wait_for_function("document.querySelector('.hf-story .hf-bar[value*=blue]')")
+    assert page.locator(".hf-timeline").count() == 1 and browser.page_errors == []
+
+
+@pytest.mark.repeat("comfy, Nodes 2.0]", "comfy_latest]")
+@pytest.mark.parametrize("browser", FRONTENDS, indirect=True)
+def test_a_render_plays_in_the_panel_and_fills_the_bars_with_its_pictures(browser: Browser):
+    page = browser.page
+    opened(browser, seed=11)
+    sizes = page.evaluate(_SIZES)
+    browser.queue()
+    page.wait_for_function(f"{_VIDEO}?.readyState >= 2")
+    assert browser.wait_done() == "success"
+    page.wait_for_function(f"{_VIDEO}.readyState >= 2 && !{_VIDEO}.src.startsWith('blob:')")
+    assert page.evaluate(f"{_VIDEO}.style.imageRendering") == "pixelated"
+    painted = """() => {
+      const canvas = document.querySelector(".hf-story-film");
+      const { width, height } = canvas;
+      const row = canvas.getContext("2d").getImageData(0, height >> 1, width, 1).data;
+      let drawn = 0;
+      for (let at = 3; at < row.length; at += 4) drawn += row[at] > 200;
+      return drawn > 0.9 * width;
+    }"""
+    page.wait_for_function(painted)
+    assert page.evaluate(_SIZES) == sizes
+    page.evaluate(f"{_VIDEO}.pause()")
+    page.locator(".hf-story-transport").click(position={"x": 2, "y": 2})
+    page.locator(".hf-story").focus()
+    page.keyboard.press(" ")
+    page.wait_for_function(f"!{_VIDEO}.paused")
+    page.keyboard.press("k")
+    page.wait_for_function(f"{_VIDEO}.paused")
+    page.evaluate(f"{_VIDEO}.currentTime = 1")
+    page.wait_for_function(f"!{_VIDEO}.seeking")
+    page.keyboard.press(".")
+    page.wait_for_function(f"{_VIDEO}.currentTime > 1.04")
+    page.evaluate(f"{_VIDEO}.currentTime = 0.9")
+    page.wait_for_function(f"!{_VIDEO}.seeking")
+    page.keyboard.press("i")
+    page.evaluate(f"{_VIDEO}.currentTime = 3.1")
+    page.wait_for_function(f"!{_VIDEO}.seeking")
+    page.keyboard.press("o")
+    asked = """async () => {
+      const { queuePrompt } = app.api;
+      let sent;
+      app.api.queuePrompt = async (_, { output }) => { sent = output; };
+      document.querySelector(".hf-story input[value='render in to out']").click();
+      while (!sent) await new Promise((done) => setTimeout(done, 50));
+      app.api.queuePrompt = queuePrompt;
+      return Object.values(sent).map(({ inputs }) => [inputs.from_seconds, inputs.until_seconds]);
+    }"""
+    assert [1, 3] in page.evaluate(asked), "marks near a whole second are at it"
+    page.evaluate(_TOGGLE)
+    page.wait_for_function(f"{of_player()}?.querySelector('video')?.readyState >= 2")
+    assert page.evaluate(_SIZES) == sizes and browser.page_errors == []
+
+
+def test_the_menu_of_a_bar_does_each_thing_in_one_click(browser: Browser):
+    page = browser.page
+    opened(browser)
+
+    def chosen(index: int, entry: str) -> None:
+        page.locator(".hf-story .hf-bar").nth(index).click(button="right")
+        page.locator(".hf-story-menu [role=menuitem]", has_text=entry).first.click()
+
+    chosen(2, "Bring back scene 1")
+    until_text(browser, "recall 1")
+    chosen(0, "Duplicate")
+    page.wait_for_function(f"{_TEXT}.value.split('a red ball').length === 3")
+    chosen(0, "Delete")
+    page.wait_for_function(f"{_TEXT}.value.split('a red ball').length === 2")
+    chosen(0, "Cut here")
+    page.wait_for_function(f"{_TEXT}.value.split('a red ball').length === 3")
+    sent = """() => {
+      window.__sent = null;
+      app.api.queuePrompt = async (_, { output }) => { window.__sent = output; };
+    }"""
+    page.evaluate(sent)
+    chosen(2, "Re-roll and render")
+    page.wait_for_function("window.__sent")
+    story, asked = page.evaluate(
+        """() => {
+          const all = Object.values(window.__sent).map(({ inputs }) => inputs);
+          const sampler = all.find((inputs) => inputs.until_seconds !== undefined);
+          return [all.find((inputs) => inputs.prompts).prompts, sampler.from_seconds > 0];
+        }"""
+    )
+    assert "seed " in story and asked
+    page.locator(".hf-story .hf-bar").nth(1).click(button="right")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Escape")
+    assert page.locator(".hf-story-menu").count() == 0 and browser.page_errors == []
+
+
+def test_the_panel_follows_the_workflow_that_is_open_and_says_when_it_has_no_story(
+    browser: Browser,
+):
+    page = browser.page
+    opened(browser)
+    page.evaluate("app.graph.clear()")
+    page.wait_for_selector(".hf-story-empty:visible")
+    assert "no Prompt Timeline" in page.locator(".hf-story-empty").inner_text()
+    browser.load_api(growing_graph("panel/w", prompts="0:00 a red ball\n0:03 a pink star"))
+    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 2")
+    page.evaluate(
+        f"""() => {{
+          const again = LiteGraph.createNode("HeadForcingPromptTimeline");
+          app.graph.add(again);
+          again.widgets.find(({{ name }}) => name === "prompts").value = "0:00 a lone tower";
+          again.title = "second";
+          app.canvas.selectItems?.([again]) ?? app.canvas.selectNode(again);
+        }}"""
+    )
+    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 1")
+    assert "second" in page.locator(".hf-story-title").inner_text()
+    page.evaluate(f"app.canvas.selectItems([{of_node('Sampler')}])")
+    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 2")
+    assert browser.page_errors == []
+
+
+def test_another_tab_without_a_call_of_destroy_and_a_second_call_of_render_leave_one_editor(
+    browser: Browser,
+):
+    page = browser.page
+    opened(browser)
+    page.evaluate(
+        """() => {
+          const host = document.querySelector(".hf-story").parentElement;
+          host.replaceChildren(document.createElement("p")); // as another pack's tab does
+        }"""
+    )
+    page.wait_for_selector(".hf-home .hf-bar")
+    page.evaluate(
+        """() => {
+          const { bottomPanelTabs } = app.extensions.find(({ name }) => name === "HeadForcing");
+          const host = document.createElement("div");
+          host.style.cssText = "position: fixed; inset: 60% 0 0 0";
+          bottomPanelTabs[0].render(host); // before it is in the page
+          document.body.append(host);
+          bottomPanelTabs[0].render(host);
+          bottomPanelTabs[0].render(host);
+        }"""
+    )
+    page.wait_for_selector(".hf-story .hf-bar")
+    assert page.locator(".hf-timeline").count() == 1 and browser.page_errors == []
