@@ -4,9 +4,11 @@ its place in a file that grows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, takewhile
+from itertools import takewhile
 
 import av
 import numpy as np
@@ -14,18 +16,24 @@ from torch import Tensor
 
 from .reader import VideoSource, name_of, open_video
 
-Sound = Callable[[av.container.OutputContainer], Iterator[av.Packet]]
-"""Adds a stream of sound to a container and gives its packets, in order.
-
-Encoded sound goes on with silence without an end: a page plays a growing file only as far as it has
-both picture and sound.
-"""
-
 _IN_MP4 = {"aac", "mp3", "ac3", "eac3", "alac", "flac", "opus"}  # browsers play them there
 _AAC_RATES = {8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000, 64000, 88200, 96000}
 _BIT_RATE = 256_000
 _WARM_UP = 0.05  # seconds of packets before the first sample, from which decoders begin
 PIECE = 1 << 16  # samples that are encoded at a time
+
+
+@dataclass(frozen=True)
+class Sound:
+    """The sound of a file that is written.
+
+    Attributes:
+        packets: adds a stream of sound to a container and gives its packets, in order.
+        ends: whether it ends by itself; else it goes on with silence, and ends with the pictures.
+    """
+
+    packets: Callable[[av.container.OutputContainer], Iterator[av.Packet]]
+    ends: bool = True
 
 
 def sound_of_file(
@@ -65,7 +73,7 @@ def sound_of_file(
                 packet.stream = copied
                 yield packet
 
-    return packets
+    return Sound(packets)
 
 
 def sound_of_samples(samples: Tensor, rate: int) -> Sound:
@@ -77,7 +85,9 @@ def sound_of_samples(samples: Tensor, rate: int) -> Sound:
     )
 
 
-def sound_of_pieces(pieces: Callable[[], Iterable[np.ndarray]], rate: int, channels: int) -> Sound:
+def sound_of_pieces(
+    pieces: Callable[[], Iterable[np.ndarray]], rate: int, channels: int, ends: bool = True
+) -> Sound:
     """Samples that are read piece by piece, `[channels, n]` in -1..1, of one channel or two, as
     AAC.
     """
@@ -91,7 +101,7 @@ def sound_of_pieces(pieces: Callable[[], Iterable[np.ndarray]], rate: int, chann
             frame.sample_rate = rate
             yield frame
 
-    return lambda target: _encoded(target, frames(), rate, layout)
+    return Sound(lambda target: _encoded(target, frames(), rate, layout), ends)
 
 
 def as_floats(frames: Iterable[av.AudioFrame], rate: int, layout: str) -> Iterator[av.AudioFrame]:
@@ -114,8 +124,10 @@ class SoundTrack:
     def __init__(self, container: av.container.OutputContainer, sound: Sound | None):
         self._container = container
         self._packets: Iterator[av.Packet] = iter(())
+        self._ends = True
         if sound is not None:
-            self._packets = sound(container)
+            self._packets = sound.packets(container)
+            self._ends = sound.ends
         self._next = next(self._packets, None)
 
     def write(self, seconds: float) -> None:
@@ -123,6 +135,10 @@ class SoundTrack:
         while self._next is not None and (self._next.pts or 0) * self._next.time_base < seconds:
             self._container.mux(self._next)
             self._next = next(self._packets, None)
+
+    def finish(self, seconds: float) -> None:
+        """Mux the rest, of sound that does not end what is heard before this time."""
+        self.write(math.inf if self._ends else seconds)
 
 
 def _stream(container: av.container.InputContainer) -> av.AudioStream | None:
@@ -152,19 +168,9 @@ def _encoded(
     stream = target.add_stream("aac", rate=rate if rate in _AAC_RATES else 48000, layout=layout)
     stream.bit_rate = _BIT_RATE
     samples = 0
-    for frame in chain(frames, _silence(rate, layout)):
+    for frame in frames:
         frame.pts = samples
         frame.time_base = Fraction(1, frame.sample_rate)
         samples += frame.samples
         yield from stream.encode(frame)
-
-
-def _silence(rate: int, layout: str) -> Iterator[av.AudioFrame]:
-    """Silence without an end."""
-    channels = av.AudioLayout(layout).nb_channels
-    while True:
-        frame = av.AudioFrame.from_ndarray(
-            np.zeros((channels, PIECE), np.float32), format="fltp", layout=layout
-        )
-        frame.sample_rate = rate
-        yield frame
+    yield from stream.encode()

@@ -126,10 +126,13 @@ class Soundtrack:
         earlier.
         """
         skipped = round((second - self.offset_seconds) * self.rate)
-        return sound_of_pieces(partial(self._placed, skipped), self.rate, self.channels)
+        # a page plays a growing file as far as it has both pictures and sound: silence follows
+        return sound_of_pieces(partial(self._placed, skipped), self.rate, self.channels, ends=False)
 
     def _placed(self, skipped: int) -> Iterator[np.ndarray]:
-        """The samples without the first `skipped` ones; below 0 silence comes before them."""
+        """The samples without the first `skipped` ones; below 0 silence comes before them. Silence
+        follows, without an end.
+        """
         for place in range(skipped, 0, PIECE):
             yield np.zeros((self.channels, min(PIECE, -place)), np.float32)
         left = max(0, skipped)
@@ -139,6 +142,8 @@ class Soundtrack:
             left = max(0, left - piece.shape[1])
             if heard.shape[1]:
                 yield np.clip(heard * factor, -1, 1)
+        while True:
+            yield np.zeros((self.channels, PIECE), np.float32)
 
 
 def _open(path: Path) -> av.container.InputContainer:

@@ -243,7 +243,7 @@ class VideoWriter:
     def _finish(self) -> None:
         """Flush the encoder and close the fragmented file."""
         if self.video_frames:
-            self._track.write(self.video_frames / self.settings.fps)
+            self._track.finish(self.video_frames / self.settings.fps)
             self._container.mux(self._stream.encode())
         self._container.close()
 

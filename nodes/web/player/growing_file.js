@@ -3,6 +3,7 @@ import { app } from "../../../scripts/app.js";
 import { playsNoGrowing } from "../server_events.js";
 
 const PIECE = 1 << 20; // bytes of one request
+const LATER = [0, 0.1, 0.3, 1, 3]; // seconds by which sound or pictures may end after the other
 
 /** @typedef {{filename: string, subfolder: string, type: string, id?: string}} VideoFileName as the server names a file */
 
@@ -93,12 +94,23 @@ export class GrowingFile {
     await this.updated();
     const { buffered } = this.buffer;
     if (!buffered.length || this.media.readyState !== "open") return;
-    this.media.duration = buffered.end(buffered.length - 1); // else it is infinite
+    this.setLength(buffered.end(buffered.length - 1));
     if (this.video.currentTime < buffered.start(0)) this.video.currentTime = buffered.start(0);
     if (this.atEnd && this.read + bytes.byteLength >= this.written) {
-      this.video.currentTime = Math.max(buffered.start(0), this.media.duration - 1);
+      this.video.currentTime = Math.max(buffered.start(0), buffered.end(buffered.length - 1) - 1);
       this.atEnd = false;
     }
+  }
+
+  /** Say how long the video is, which is infinite else: where its pictures or its sound end, which is a little later. */
+  setLength(end) {
+    for (const more of LATER)
+      try {
+        this.media.duration = end + more;
+        return;
+      } catch (error) {
+        if (error.name !== "InvalidStateError") throw error; // one of the two is buffered beyond that
+      }
   }
 
   newBuffer(name) {
