@@ -44,7 +44,7 @@ class CompareMethods(io.ComfyNode):
         return schema.node_schema(
             "HeadForcingCompareMethods",
             "Compare Methods",
-            "sampling",
+            "research",
             aliases="compare, side by side, grid, ablation, benchmark, XY plot",
             inputs=[
                 io.Model.Input("model"),

@@ -21,7 +21,7 @@ class InspectHeadProfile(io.ComfyNode):
         return schema.node_schema(
             "HeadForcingInspectProfile",
             "Inspect Head Profile",
-            "analysis",
+            "research",
             aliases="head roles, attention heads, heat map, compare profiles",
             inputs=[
                 HeadProfileType.Input("head_profile"),

@@ -17,7 +17,7 @@ class LoadHeadForcingRun(io.ComfyNode):
         return schema.node_schema(
             "HeadForcingLoadRun",
             "Load Head Forcing Run",
-            "loaders",
+            "video",
             aliases="resume, continue, restore, recover, earlier render, takes",
             inputs=[io.Combo.Input("run", options=take_names() or [NONE])],
             outputs=[

@@ -41,7 +41,7 @@ class ProfileHeads(io.ComfyNode):
         return schema.node_schema(
             "HeadForcingProfileHeads",
             "Profile Heads",
-            "analysis",
+            "research",
             aliases="head roles, attention, measure, calibrate",
             inputs=[
                 io.Model.Input("model"),

@@ -21,7 +21,7 @@ class VideoDriftReport(io.ComfyNode):
         return schema.node_schema(
             "HeadForcingVideoDriftReport",
             "Video Drift Report",
-            "analysis",
+            "research",
             aliases="drift, flicker, video quality, metrics, evaluate",
             inputs=[io.Video.Input("video"), schema.theme_input()],
             outputs=[

@@ -196,18 +196,18 @@ def test_a_story_is_edited_on_the_timeline(browser):
     editor.bars.nth(2).click()
     box = page.locator("textarea:not(.hf-text)").first.bounding_box()
     assert box and box["height"] >= 60, box
-    page.get_by_label("Prompt switch").select_option("flush")
-    page.get_by_label("re-anchor").check()
-    page.get_by_label("Blend, in blocks").fill("3")
-    page.get_by_label("Recall").select_option("1")
+    page.get_by_label("How it follows").select_option("flush")
+    page.get_by_label("cut", exact=True).check()
+    page.get_by_label("Dissolve, in seconds").fill("2.25")
+    page.get_by_label("Bring back").select_option("1")
     page.get_by_label("Re-roll from this prompt on").click()
     page.get_by_label("Seed from here on").fill("18446744073709551615")
     tags = "flush, re-anchor, recall 1, blend 3, seed 18446744073709551615"
     editor.press("Enter", moved.replace("a cyan ring", f"[{tags}] a cyan ring"))
     assert "⚄" in page.locator(".hf-tag").nth(2).inner_text()
     page.get_by_label("Remove the seed").click()
-    page.get_by_label("Recall").select_option("")
-    page.get_by_label("Prompt switch").select_option("")
+    page.get_by_label("Bring back").select_option("")
+    page.get_by_label("How it follows").select_option("")
     editor.waits_for(moved)
 
     # more prompts
@@ -250,10 +250,10 @@ def test_a_story_is_edited_on_the_timeline(browser):
     editor.write("0:00 a\n4:00 b")
     editor.shows("226 blocks")
     editor.bars.nth(1).click()
-    assert page.get_by_label("re-anchor").is_checked()
-    page.get_by_label("Prompt switch").select_option("reset")
+    assert page.get_by_label("cut", exact=True).is_checked()
+    page.get_by_label("How it follows").select_option("reset")
     editor.waits_for("0:00 a\n4:00 [re-anchor] b")
-    page.get_by_label("re-anchor").uncheck()
+    page.get_by_label("cut", exact=True).uncheck()
     editor.waits_for("0:00 a\n4:00 [reset] b")
 
 

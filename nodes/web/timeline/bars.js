@@ -71,7 +71,7 @@ export class Bars {
       const left = percent(segment.start_block);
       const width = percent(segment.end_block) - left;
       const [first, last] = range(segments, index, this.playhead.free);
-      const words = tagText(segment);
+      const words = tagText(segment, view.block_seconds, t);
       const from = startSeconds(view, segment.start_block);
       const to = endOf(view, segment);
       const times = t("%1 to %2", plainTime(from), plainTime(to));

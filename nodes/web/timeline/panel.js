@@ -4,7 +4,12 @@ import { t } from "../texts.js";
 import { plainTime, startSeconds, timeText } from "./segments.js";
 import { Words } from "./words.js";
 
-const KINDS = ["reset", "recache", "flush"];
+/** What each kind of switch is called; its tag has the kind's own name. */
+const kinds = () => ({
+  reset: t("keep going"),
+  recache: t("keep going, recache"),
+  flush: t("keep going, flush"),
+});
 const MOST_BLEND = 16;
 const NEW_SCENE = "new scene";
 const TYPING_MS = 150;
@@ -16,23 +21,24 @@ export class Panel {
   #count = 0; // of prompts
   #segment = null;
   #default = null; // the switch without a tag
+  #blockSeconds = 1;
   #timer = null;
 
   constructor(change) {
     this.#change = change;
     this.title = make("div", { class: "hf-title" });
     this.words = new Words(() => this.#newText());
-    const options = [["", ""], ...KINDS.map((kind) => [kind, kind])];
+    const options = [["", ""], ...Object.entries(kinds())];
     this.kind = make("select", {
-      "aria-label": t("Prompt switch"),
-      title: t("What the new prompt does to the caches"),
+      "aria-label": t("How it follows the prompt before"),
+      title: t("keep going: the picture changes as the new words ask. recache and flush: faster, see the help page."),
     });
     this.kind.append(...options.map(([value, label]) => make("option", { value }, label)));
     this.kind.addEventListener("change", () => this.#switched({ kind: this.kind.value }));
     this.anchor = make("input", { type: "checkbox" });
     this.anchor.addEventListener("change", () => this.#switched({ re_anchor: this.anchor.checked }));
     this.recall = make("select", {
-      "aria-label": t("Recall"),
+      "aria-label": t("Bring back"),
       title: t("The scene of an earlier prompt comes back; with head_forcing and echo_forcing"),
     });
     this.recall.addEventListener("change", () => {
@@ -40,8 +46,8 @@ export class Panel {
       const recall = value === "" || value === NEW_SCENE ? null : Number(value);
       this.#switched({ recall, new_scene: value === NEW_SCENE });
     });
-    const blend = t("Blend, in blocks");
-    this.blend = make("input", { type: "number", min: 0, max: MOST_BLEND, step: 1, "aria-label": blend });
+    const blend = t("Dissolve, in seconds");
+    this.blend = make("input", { type: "number", min: 0, step: "any", "aria-label": blend });
     this.blend.addEventListener("change", () => this.#switched({ blend_blocks: this.#blendBlocks() }));
     this.dice = button("⚄", t("Re-roll from this prompt on: set a new seed"), () => this.#seeded(newSeed()));
     this.seed = make("input", {
@@ -55,10 +61,10 @@ export class Panel {
     const fields = make(
       "div",
       { class: "hf-fields" },
-      make("label", {}, t("switch"), this.kind),
-      make("label", { title: t("A scene cut: the attention sink is taken from this scene") }, this.anchor, "re-anchor"),
-      make("label", {}, t("recall"), this.recall),
-      make("label", { title: t("Blocks over which the prompt is blended in") }, t("blend"), this.blend),
+      make("label", {}, this.kind),
+      make("label", { title: t("A new scene begins: the attention sink is taken from it") }, this.anchor, t("cut")),
+      make("label", { title: t("Seconds over which the words change, in whole blocks") }, t("dissolve"), this.blend, "s"),
+      make("label", {}, t("bring back"), this.recall),
       make(
         "span",
         { class: "hf-seed", title: t("Take: new noise from this prompt on") },
@@ -90,6 +96,7 @@ export class Panel {
     this.#count = segments.length;
     this.#segment = segment;
     this.#default = view.default;
+    this.#blockSeconds = view.block_seconds;
     const last = segment.end_block - 1;
     const ends = Math.min(startSeconds(view, segment.end_block), view.seconds);
     const from = startSeconds(view, segment.start_block);
@@ -103,7 +110,8 @@ export class Panel {
     if (!(typing && mine)) this.words.put(segment.text, !same);
     const way = segment.switch;
     const first = selected === 0;
-    this.kind.options[0].textContent = first ? t("none (first)") : t("node: %1", view.default.kind);
+    const usual = kinds()[view.default.kind];
+    this.kind.options[0].textContent = first ? t("begins the video") : t("as the node says: %1", usual);
     this.kind.value = way?.kind ?? "";
     this.anchor.checked = !first && (way ?? view.default).re_anchor;
     const earlier = segments.slice(0, selected).map(({ text }, number) => [number + 1, `${number + 1}: ${cut(text)}`]);
@@ -111,7 +119,8 @@ export class Panel {
     this.recall.replaceChildren(...scenes.map(([value, label]) => make("option", { value }, label)));
     const asked = way?.new_scene ? NEW_SCENE : way?.recall;
     this.recall.value = (first ? null : asked) ?? "";
-    if (document.activeElement !== this.blend) this.blend.value = first ? 0 : (way ?? view.default).blend_blocks;
+    const blend = first ? 0 : (way ?? view.default).blend_blocks * view.block_seconds;
+    if (document.activeElement !== this.blend) this.blend.value = String(blend);
     const seeded = segment.seed != null;
     if (document.activeElement !== this.seed) this.seed.value = segment.seed ?? "";
     this.seed.hidden = this.noSeed.hidden = !seeded;
@@ -147,7 +156,8 @@ export class Panel {
   }
 
   #blendBlocks() {
-    return Math.min(Math.max(Math.round(Number(this.blend.value) || 0), 0), MOST_BLEND);
+    const blocks = (Number(this.blend.value) || 0) / this.#blockSeconds;
+    return blocks > 0 ? Math.min(Math.max(Math.round(blocks), 1), MOST_BLEND) : 0;
   }
 
   #seeded(seed) {

@@ -311,17 +311,19 @@ function wordsInCommon(words, other) {
 /**
  * The content of a segment's tag, for people.
  * @param {Segment} segment
+ * @param {number} blockSeconds
+ * @param {(text: string, ...values: unknown[]) => string} t translates
  */
-export function tagText(segment) {
+export function tagText(segment, blockSeconds, t) {
   const { switch: way, seed } = segment;
   const words = [];
   if (way && way.kind !== "reset") words.push(way.kind);
-  if (way?.re_anchor) words.push("re-anchor");
-  if (way?.recall != null) words.push(way.recall ? `recall ${way.recall}` : "recall");
-  if (way?.new_scene) words.push("new scene");
-  if (way?.blend_blocks) words.push(`blend ${way.blend_blocks}`);
-  if (way && !words.length) words.push("reset");
-  if (seed != null) words.push(`seed ${seed}`);
+  if (way?.re_anchor) words.push(t("cut"));
+  if (way?.recall != null) words.push(way.recall ? t("scene %1 again", way.recall) : t("the most alike again"));
+  if (way?.new_scene) words.push(t("new scene"));
+  if (way?.blend_blocks) words.push(t("dissolve %1 s", Math.round(way.blend_blocks * blockSeconds * 10) / 10));
+  if (way && !words.length) words.push(t("keep going"));
+  if (seed != null) words.push(t("seed %1", seed));
   return words.join(", ");
 }
 

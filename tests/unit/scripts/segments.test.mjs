@@ -98,8 +98,9 @@ test("a story is cut or scaled to a shorter video, each prompt with a block at l
 test("bars leave out the words that another prompt begins with, and tags say all that is not usual", () => {
   const texts = ["a red fox in the snow", "a red fox in the snow sleeps", "birds"];
   assert.deepEqual(segments.labels(texts.map((text) => ({ text }))), ["… snow", "… sleeps", "birds"]);
-  const tag = (way, seed = null) => segments.tagText({ ...story(0, 1)[0], switch: way, seed });
+  const t = (text, ...values) => text.replace(/%(\d)/g, (_, place) => values[place - 1]);
+  const tag = (way, seed = null) => segments.tagText({ ...story(0, 1)[0], switch: way, seed }, 0.75, t);
   assert.equal(tag(null), "");
-  assert.equal(tag(recalling(null)), "reset");
-  assert.equal(tag({ ...recalling(0), kind: "flush", re_anchor: true, blend_blocks: 2 }, 7), "flush, re-anchor, recall, blend 2, seed 7");
+  assert.equal(tag(recalling(null)), "keep going");
+  assert.equal(tag({ ...recalling(0), kind: "flush", re_anchor: true, blend_blocks: 2 }, 7), "flush, cut, the most alike again, dissolve 1.5 s, seed 7");
 });
