@@ -33,7 +33,7 @@ export class Monitor {
     this.part = button(t("render in to out"), t("Render from the in point to the out point"), () => this.#renderPart());
     this.live = button(t("live"), t("Follow the newest second that is rendered"), () => this.#followLive(!this.#isLive));
     this.range = make("span", { class: "hf-story-range", "aria-hidden": "true", hidden: true });
-    this.sound = button("🔇", t("Sound on or off (M)"), () => this.#hear());
+    this.sound = button(t("sound"), t("Sound on or off (M)"), () => this.#hear());
     const tools = [
       button("|◀", t("To the scene before (Up)"), () => this.#jump(-1)),
       button("◀◀", t("Backwards, again: faster (J)"), () => this.#shuttle(-1)),
@@ -46,12 +46,8 @@ export class Monitor {
       button("O", t("Set the out point (O; Alt+O removes it)"), () => this.#mark("out")),
       this.part,
       this.live,
-<<<<<<< HEAD
       this.sound,
-      button("⛶", t("Full screen (F)"), () => this.#fullScreen()),
-=======
       button("[ ]", t("Full screen (F)"), () => this.#fullScreen()),
->>>>>>> main
     ];
     const toolbar = { class: "hf-story-transport", role: "toolbar", "aria-label": t("Player") };
     this.element = make("div", { class: "hf-story-monitor" }, this.screen, make("div", toolbar, ...tools));
@@ -89,13 +85,9 @@ export class Monitor {
     const at = this.#at ?? 0;
     this.none.hidden = video.readyState > 0 || this.#view.image.style.display !== "none";
     this.time.textContent = `${timeText(Math.floor(at * 10) / 10)} / ${timeText(Math.round(this.#total))}`;
-<<<<<<< HEAD
-    this.playing.value = video.paused ? "▶" : "⏸";
-    this.sound.value = video.muted ? "🔇" : "🔊";
-    this.sound.disabled = !this.#view.hasSound;
-=======
     this.playing.value = video.paused ? "▶" : "||";
->>>>>>> main
+    this.sound.setAttribute("aria-pressed", String(!video.muted));
+    this.sound.disabled = !this.#view.hasSound;
     this.part.disabled = this.#marks.out === null || !this.#sampler;
     this.live.setAttribute("aria-pressed", String(this.#isLive));
     this.live.disabled = !this.#view.growing;
