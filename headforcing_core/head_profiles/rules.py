@@ -157,7 +157,7 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
 
 
 def rule_name(profile: HeadProfile) -> str:
-    """A line for reports: the rule that named the roles of a profile, and how many heads it named."""
+    """The rule that named the roles of a profile, and how many heads, as a line for reports."""
     if profile.shares is None:
         return "a published list, without a measurement"
     return f"the rule {profile.provenance.get('rule', RULES[0])}"
