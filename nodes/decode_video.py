@@ -16,11 +16,14 @@ from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.model.latents import WAN21, WAN22, latent_format
 from ..headforcing_core.runs.stored import StoredVideo
 from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
+from ..headforcing_core.video.sound import Sound
+from ..headforcing_core.video.soundtrack import Soundtrack
 from ..headforcing_core.video.stream import write_video
 from ..headforcing_core.video.writer import VideoSettings
 from .host.browser import player, runs
 from .host.browser.sentences import Sentence
 from .host.graph import folders, schema, video_files
+from .host.graph.sound import soundtrack_of
 from .host.model.vae import check_vae, load_decoder
 
 CHUNK_FRAMES = 3
@@ -45,6 +48,7 @@ class DecodeLatentsToVideo(schema.FileNode):
                 schema.advanced(
                     io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED)
                 ),
+                io.Audio.Input("audio", optional=True),
             ],
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
             makes_video=True,
@@ -66,8 +70,10 @@ class DecodeLatentsToVideo(schema.FileNode):
         crf: int = 18,
         upscale: int = 1,
         run: str = CONNECTED,
+        audio: dict[str, Any] | None = None,
     ) -> io.NodeOutput:
         check_vae(vae)
+        connected = soundtrack_of(audio)
         stored = None if run == CONNECTED else runs.find_run(run)
         videos = _of_latent(samples) if stored is None else [_of_run(stored)]
         progress = comfy.utils.ProgressBar(sum(video.total for video in videos))
@@ -94,6 +100,7 @@ class DecodeLatentsToVideo(schema.FileNode):
                     load_decoder(vae, video.size, video.restart_frames),
                     video_frames=video.video_frames,
                     on_progress=on_progress,
+                    sound=video.sound(connected),
                 )
             before += video.total
             files.append(file)
@@ -123,6 +130,14 @@ class _Latents:
     total: int
     restart_frames: Sequence[int]
     about: Mapping[str, Any]
+    soundtrack: Soundtrack | None = None
+
+    def sound(self, connected: Soundtrack | None) -> Sound | None:
+        """The connected sound, else that of the story, which begins after the start frames."""
+        soundtrack = connected or self.soundtrack
+        if soundtrack is None:
+            return None
+        return soundtrack.from_second(-next(iter(self.about.get("starts_seconds", ())), 0.0))
 
 
 def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
@@ -144,6 +159,7 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
         wanted or video_frames_of(latents.shape[2]),
         trim.get("restart_frames", ()),
         trim.get("about", {}),
+        trim.get("soundtrack"),
     )
     return [
         _Latents(video.split(CHUNK_FRAMES), size, wanted, *more)

@@ -26,11 +26,12 @@ from ..headforcing_core.hashing import digest
 from ..headforcing_core.timeline.clock import format_time
 from ..headforcing_core.video.reader import MAX_PIXELS
 from ..headforcing_core.video.section import Footage
-from ..headforcing_core.video.sound import Sound, sound_of_samples
+from ..headforcing_core.video.sound import sound_of_samples
 from ..headforcing_core.video.writer import VideoSettings, VideoWriter, to_uint8
 from .host.browser import player
 from .host.browser.sentences import Sentence, joined
 from .host.graph import folders, schema, video_files
+from .host.graph.sound import soundtrack_of
 
 BYTES_AT_ONCE = 256 << 20  # of frames before and after each model, about
 MOST_AT_ONCE = 16  # frames of the video
@@ -80,8 +81,9 @@ class FinishVideo(schema.FileNode):
         fps = footage.fps * models.multiplier
         key = digest(key, models.key, crf, av.__version__)[:8]
         sound = footage.sound
-        if audio is not None:
-            sound = _sound_of(audio)
+        soundtrack = soundtrack_of(audio)
+        if soundtrack is not None:
+            sound = soundtrack.from_second(0.0)
         with (
             folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing,
             ExitStack() as stack,
@@ -92,6 +94,7 @@ class FinishVideo(schema.FileNode):
             stack.enter_context(writer)
             total = (footage.video_frames - 1) * models.multiplier + 1
             progress = _Progress(cls.hidden, growing, writer.video_frames, total)
+            progress.has_sound = sound is not None
             try:
                 for video_frames in models.finish(footage, writer.video_frames):
                     writer.write(video_frames)
@@ -121,7 +124,7 @@ def _footage(video: Any) -> tuple[Footage, str]:
         images = parts.images[..., :3]
         sound = None
         if parts.audio is not None:
-            sound = _sound_of(parts.audio)
+            sound = sound_of_samples(parts.audio["waveform"][0], parts.audio["sample_rate"])
         fps = float(parts.frame_rate)
         return Footage.of_images(images, fps, sound), digest(fps, *images)
     source = video.get_stream_source()
@@ -132,11 +135,6 @@ def _footage(video: Any) -> tuple[Footage, str]:
         found = os.stat(source)
         about = (str(source), found.st_size, found.st_mtime_ns)
     return Footage.of_file(source, window), digest(about, window)
-
-
-def _sound_of(audio: dict[str, Any]) -> Sound:
-    """The sound of the first of AUDIO's tracks."""
-    return sound_of_samples(audio["waveform"][0], audio["sample_rate"])
 
 
 @dataclass(frozen=True)
@@ -239,6 +237,7 @@ class _Progress:
         self.total = total
         self.player = player.NodePlayer(hidden)
         self.bar = comfy.utils.ProgressBar(total)
+        self.has_sound = False
         self.id = uuid.uuid4().hex
         self.begun = time.perf_counter()
 
@@ -254,5 +253,7 @@ class _Progress:
         self.show("running", joined([place, speed], " - "), preview)
 
     def show(self, state: str, text: str, preview: Any = None) -> None:
-        video = player.growing(self.growing, self.id) if self.done > self.first else None
+        video = None
+        if self.done > self.first:
+            video = player.growing(self.growing, self.id, self.has_sound)
         self.player.show(state, text, video, preview)

@@ -12,6 +12,7 @@ from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switc
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .host.graph import schema
 from .host.graph.conditioning import CLIPS, TimelineNode
+from .host.graph.sound import soundtrack_of
 from .references import References
 
 EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
@@ -49,6 +50,15 @@ class PromptTimeline(io.ComfyNode):
                 schema.advanced(io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor)),
                 References.Input("references", optional=True),
                 schema.family_input(),
+                io.Audio.Input("audio", optional=True),
+                schema.advanced(
+                    io.Float.Input(
+                        "audio_offset", default=0.0, min=-36000.0, max=36000.0, step=0.05
+                    )
+                ),
+                schema.advanced(
+                    io.Float.Input("audio_gain", default=0.0, min=-40.0, max=40.0, step=1.0)
+                ),
             ],
             outputs=[
                 io.Conditioning.Output(display_name="positive"),
@@ -75,6 +85,9 @@ class PromptTimeline(io.ComfyNode):
         re_anchor: bool = DEFAULTS.switch.re_anchor,
         references: dict[str, Any] | None = None,
         model_family: str = DEFAULTS.model_family,
+        audio: dict[str, Any] | None = None,
+        audio_offset: float = 0.0,
+        audio_gain: float = 0.0,
     ) -> io.NodeOutput:
         if clip is None:  # what a checkpoint loader gives when the file has no text encoder in it
             raise HeadForcingError(
@@ -83,6 +96,9 @@ class PromptTimeline(io.ComfyNode):
         CLIPS[key := uuid.uuid4().hex] = clip
         chosen = Switch(switch, blend_blocks, re_anchor)
         family = RenderOptions(model_family=model_family)
+        soundtrack = soundtrack_of(audio)
+        if soundtrack is not None:
+            soundtrack = soundtrack.placed(audio_offset, audio_gain)
         node = TimelineNode(
             prompts,
             seconds,
@@ -91,6 +107,7 @@ class PromptTimeline(io.ComfyNode):
             clip=key,
             options=family,
             references=references or {},
+            soundtrack=soundtrack,
         )
         positive, timeline = node.conditioning()
         return io.NodeOutput(positive, timeline.table(), timeline.seconds)

@@ -112,6 +112,7 @@ def _render(
         resume=resume,
         part=part,
         notes=story.about(),
+        soundtrack=None if story.node is None else story.node.soundtrack,
     )
     render = HostRender(
         model,
@@ -197,6 +198,8 @@ def _latents(videos: list[RenderResult], job: RenderJob) -> dict[str, Any]:
         "about": job.about,
         "restart_frames": list(job.plan.restart_frames),
     }
+    if job.request.soundtrack is not None:
+        about_samples["soundtrack"] = job.request.soundtrack
     return {"samples": samples, "head_forcing": about_samples}
 
 

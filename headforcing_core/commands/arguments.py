@@ -107,7 +107,7 @@ def _add_one_video_arguments(
     add(sub, "--seconds", float, default=0.0, text=f"length; default: {length}")
     start = sub.add_mutually_exclusive_group()
     add_known(start, "start-image start-video")
-    add_known(sub, "start-part start-seconds reference")
+    add_known(sub, "start-part start-seconds reference audio audio-offset audio-gain")
     add_render_arguments(sub)
     add_known(sub, "method set roles shuffle gpus shard-weights gpu-speeds rank-timeout")
     return start
@@ -169,7 +169,8 @@ def _decode(sub: argparse.ArgumentParser) -> None:
     add(vae, "--demo", bool, text="the embedded model's VAE")
     add(sub, "--scale", scale, default=1, text="every pixel becomes a square of this side (1)")
     add(sub, "--decoder", text="what the file of --vae is (auto)")
-    add_known(sub, "dtype device")
+    add(sub, "--audio", text="sound of the video, of a sound or video file")
+    add_known(sub, "audio-offset audio-gain dtype device")
 
 
 def _batch(sub: argparse.ArgumentParser) -> None:

@@ -40,6 +40,7 @@ from ..weights.checkpoint import convert as convert_checkpoint
 from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
 from ..weights.containers import read_weights
 from .arguments import Result
+from .sound import chosen_sound
 from .source import toy_codec
 from .values import DTYPES, encode_texts, parse_size, pick_device, read_text
 
@@ -274,6 +275,7 @@ def decode(args: argparse.Namespace) -> Result:
         stored = find_stored(args.latents)
         video = _of_run(stored)
         problems = stored.run.problems
+    soundtrack = chosen_sound(args)
     with claimed(args.out):
         device = pick_device(args.device)
         if args.demo:
@@ -287,7 +289,11 @@ def decode(args: argparse.Namespace) -> Result:
             args.out, video.fps, video.tags, scale=args.scale, partial=partial_path(args.out)
         )
         info = write_video(
-            settings, video.blocks, codec.decoder(video.restarts), video.video_frames
+            settings,
+            video.blocks,
+            codec.decoder(video.restarts),
+            video.video_frames,
+            sound=None if soundtrack is None else soundtrack.from_second(-video.lead),
         )
     made = f"{info.video_frames} frames, {info.seconds:.2f} s, in {args.out}"
     found = {
@@ -310,6 +316,7 @@ class LatentVideo:
         blocks: `[frames, channels, h, w]`, a few frames at a time.
         restarts: the first latent frames of its rollouts, see `RestartingDecoder`.
         tags: metadata for the video file.
+        lead: seconds of the video before the story.
     """
 
     blocks: Iterable[Tensor]
@@ -317,6 +324,7 @@ class LatentVideo:
     fps: float
     restarts: tuple[int, ...]
     tags: Mapping[str, str] = field(default_factory=dict)
+    lead: float = 0.0
 
 
 def _of_file(path: Path) -> LatentVideo:
@@ -348,4 +356,5 @@ def _of_run(video: StoredVideo) -> LatentVideo:
         about.get("fps", VIDEO_FPS),
         restarts=tuple(about.get("restart_frames", ())),
         tags=file_tags(about),
+        lead=next(iter(about.get("starts_seconds", ())), 0.0),
     )

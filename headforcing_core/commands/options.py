@@ -183,6 +183,19 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         f"@hero lasts; may be given up to {MAX_REFERENCES} times; needs --vae",
         {"action": "append", "metavar": "NAME=FILE"},
     ),
+    "--audio": (
+        READ,
+        None,
+        "sound of the video, of a sound or video file; without --seconds the story ends with it",
+        {"metavar": "FILE"},
+    ),
+    "--audio-offset": (
+        float,
+        0.0,
+        "second of the story at which the sound begins; below 0 its beginning is left out (0)",
+        {"metavar": "SECONDS"},
+    ),
+    "--audio-gain": (float, 0.0, "how much louder the sound is (0)", {"metavar": "DB"}),
     "--follow": (
         FOLLOWED,
         None,

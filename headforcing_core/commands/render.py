@@ -28,6 +28,7 @@ from ..timeline.timeline import Timeline
 from ..video.sheets import contact_sheet
 from .arguments import Result
 from .parser import story_path
+from .sound import describe_sound
 from .source import Source
 from .values import FollowedFile
 
@@ -146,6 +147,10 @@ def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
     if source.start is not None:
         lines.append(f"starts with {source.start.about}")
         found["start"] = source.start.about
+    soundtrack = source.request.soundtrack
+    if soundtrack is not None:
+        lines.append(describe_sound(soundtrack))
+        found["sound"] = soundtrack.name
     if source.follow is not None:
         found["story"] = source.follow.text
     lines += ["", needs.describe(), "", *result.lines()]

@@ -37,10 +37,12 @@ from ..video.memory import DecoderMemory
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
 from .loaded import LoadedModel, Machine
+from .sound import chosen_sound
 from .values import (
     DTYPES,
     FollowedFile,
     ModelFiles,
+    changed,
     chosen_start,
     read_references,
     read_text,
@@ -90,6 +92,9 @@ class Source:
             files = ModelFiles.of(args)
             size = None
             family, family_line = family_for(args.model_family, files.weights)
+        soundtrack = chosen_sound(args)
+        if soundtrack is not None and not args.seconds:
+            args = changed(args, seconds=soundtrack.story_length())
         options = render_options(args, size, family)
         pictures = reference_files(args)
         follow = FollowedFile(args.follow) if "follow" in args and args.follow is not None else None
@@ -125,6 +130,7 @@ class Source:
             dtype=dtype,
             runs=args.runs if machine.leads else None,  # rank 0 alone has a run folder
             found_profiles=args.found_profiles or (cache and cache / "profiles"),
+            soundtrack=soundtrack,
             latent_format=None if files is None else info.config.latents.name,
             notes=_notes(info, machine, references),
         )
@@ -244,6 +250,9 @@ class Source:
         weights = self.info.parameters * machine.dtype.itemsize
         if machine.fp8_linears:
             weights -= fp8.saved_bytes(self.info.config, machine.dtype)
+        host = COMMAND_LINE if on_gpu else replace(COMMAND_LINE, park="", fp8_linears="")
+        if machine.fp8_linears or machine.shard_weights:
+            host = replace(host, fp8_linears="")
         room = None if elsewhere else room_on(machine.device)
         if room is not None and loaded:
             room += weights + decoder.weights
@@ -251,7 +260,7 @@ class Source:
             plan,
             weights,
             room if machine.peers is None else None,
-            COMMAND_LINE if on_gpu else replace(COMMAND_LINE, park=""),
+            host,
             encodes=self.has_vae,
             remedy=f"give --vae, the {self.vae_name}",
             decoder=decoder,

@@ -25,6 +25,7 @@ from ..model.wan import WanConfig
 from ..rollout.rows import Embeddings, Picture, Script
 from ..runs.folder import count_blocks
 from ..timeline.timeline import Timeline
+from ..video.soundtrack import Soundtrack
 from .options import RenderOptions
 from .plan import RenderPlan
 from .remedies import too_large
@@ -71,6 +72,7 @@ class RenderRequest:
         patience: seconds to wait for another process that writes to `runs`.
         until_seconds: time of the story at which the render ends; 0: at its end. A later render
             continues.
+        soundtrack: the sound of the videos; no block depends on it.
         latent_format: ComfyUI's name for the scale of the latents, for notes.
         notes: more notes on the videos, see `about_video`.
     """
@@ -88,6 +90,7 @@ class RenderRequest:
     found_profiles: Path | None = None
     patience: float = 0.0
     until_seconds: float = 0.0
+    soundtrack: Soundtrack | None = None
     latent_format: str | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 

@@ -23,6 +23,7 @@ from ..model.latents import WAN21, WAN22, latent_format
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob, file_tags
 from ..rollout.loop import Block
+from ..video.sound import Sound
 from ..video.stream import StreamingDecoder, VideoStream
 from ..video.writer import VideoInfo, VideoSettings
 from ..weights.containers import WRITABLE, read_weights
@@ -100,6 +101,7 @@ class VideoFile(Listener):
                 self.length(plan),
                 background=self.background,
                 while_waiting=self.while_waiting,
+                sound=self.sound(render.job),
             )
             stack.enter_context(self.video)
             self._stack = stack.pop_all()
@@ -129,6 +131,17 @@ class VideoFile(Listener):
     def length(self, plan: RenderPlan) -> int:
         """Number of video frames of the file."""
         return plan.video_frames
+
+    def sound(self, job: RenderJob) -> Sound | None:
+        """The sound of the file; None where the story has none."""
+        soundtrack = job.request.soundtrack
+        return None if soundtrack is None else soundtrack.from_second(self.begins_at(job.plan))
+
+    def begins_at(self, plan: RenderPlan) -> float:
+        """The second of the story at which the file begins; below 0 where start frames come before
+        the story.
+        """
+        return -plan.start_video_frames[0] / plan.timeline.clock.fps
 
     def tags(self, job: RenderJob) -> dict[str, str]:
         """The tags of the file."""

@@ -1,8 +1,12 @@
-"""The sound of a video file: that of another file, its packets unchanged, or samples, encoded."""
+"""The sound of a video file: that of another file, its packets unchanged, or samples, encoded; and
+its place in a file that grows.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import takewhile
 
@@ -12,14 +16,24 @@ from torch import Tensor
 
 from .reader import VideoSource, name_of, open_video
 
-Sound = Callable[[av.container.OutputContainer], Iterator[av.Packet]]
-"""Adds a stream of sound to a container and gives its packets, in order."""
-
 _IN_MP4 = {"aac", "mp3", "ac3", "eac3", "alac", "flac", "opus"}  # browsers play them there
 _AAC_RATES = {8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000, 64000, 88200, 96000}
 _BIT_RATE = 256_000
 _WARM_UP = 0.05  # seconds of packets before the first sample, from which decoders begin
-_PIECE = 1 << 16  # samples that are encoded at a time
+PIECE = 1 << 16  # samples that are encoded at a time
+
+
+@dataclass(frozen=True)
+class Sound:
+    """The sound of a file that is written.
+
+    Attributes:
+        packets: adds a stream of sound to a container and gives its packets, in order.
+        ends: whether it ends by itself; else it goes on with silence, and ends with the pictures.
+    """
+
+    packets: Callable[[av.container.OutputContainer], Iterator[av.Packet]]
+    ends: bool = True
 
 
 def sound_of_file(
@@ -41,9 +55,9 @@ def sound_of_file(
             if stream.codec_context.name not in _IN_MP4:
                 frames = (frame for frame in container.decode(stream) if (frame.time or 0) >= start)
                 before = takewhile(lambda frame: (frame.time or 0) < end, frames)
-                yield from _encoded(
-                    target, before, stream.codec_context.sample_rate, _layout(stream)
-                )
+                rate = stream.codec_context.sample_rate
+                layout = _layout(stream)
+                yield from _encoded(target, as_floats(before, rate, layout), rate, layout)
                 return
             copied = target.add_stream_from_template(stream)
             unit = stream.time_base or Fraction(1, stream.codec_context.sample_rate)
@@ -59,22 +73,72 @@ def sound_of_file(
                 packet.stream = copied
                 yield packet
 
-    return packets
+    return Sound(packets)
 
 
 def sound_of_samples(samples: Tensor, rate: int) -> Sound:
     """Samples `[channels, n]` in -1..1, of one channel or two, as AAC."""
+    return sound_of_pieces(
+        lambda: (piece.float().cpu().numpy() for piece in samples[:2].split(PIECE, dim=1)),
+        rate,
+        channels=min(2, len(samples)),
+    )
 
-    layout = "mono" if len(samples) == 1 else "stereo"
+
+def sound_of_pieces(
+    pieces: Callable[[], Iterable[np.ndarray]], rate: int, channels: int, ends: bool = True
+) -> Sound:
+    """Samples that are read piece by piece, `[channels, n]` in -1..1, of one channel or two, as
+    AAC.
+    """
+    layout = "mono" if channels == 1 else "stereo"
 
     def frames() -> Iterator[av.AudioFrame]:
-        for piece in samples[:2].split(_PIECE, dim=1):
-            values = np.ascontiguousarray(piece.float().cpu().numpy())
-            frame = av.AudioFrame.from_ndarray(values, format="fltp", layout=layout)
+        for values in pieces():
+            frame = av.AudioFrame.from_ndarray(
+                np.ascontiguousarray(values, np.float32), format="fltp", layout=layout
+            )
             frame.sample_rate = rate
             yield frame
 
-    return lambda target: _encoded(target, frames(), rate, layout)
+    return Sound(lambda target: _encoded(target, frames(), rate, layout), ends)
+
+
+def as_floats(frames: Iterable[av.AudioFrame], rate: int, layout: str) -> Iterator[av.AudioFrame]:
+    """Decoded sound as planes of 32 bit floats, at this rate and with these channels."""
+    resampler = av.AudioResampler(format="fltp", layout=layout, rate=rate)
+    for frame in frames:
+        try:
+            yield from resampler.resample(frame)
+        except ValueError:  # some files change their rate or channels on the way
+            resampler = av.AudioResampler(format="fltp", layout=layout, rate=rate)
+            yield from resampler.resample(frame)
+    yield from resampler.resample(None)  # what it held back
+
+
+class SoundTrack:
+    """The sound in a file that is written: added to the container before its first packet, then
+    muxed as far as there are pictures.
+    """
+
+    def __init__(self, container: av.container.OutputContainer, sound: Sound | None):
+        self._container = container
+        self._packets: Iterator[av.Packet] = iter(())
+        self._ends = True
+        if sound is not None:
+            self._packets = sound.packets(container)
+            self._ends = sound.ends
+        self._next = next(self._packets, None)
+
+    def write(self, seconds: float) -> None:
+        """Mux what is heard before this time of the file."""
+        while self._next is not None and (self._next.pts or 0) * self._next.time_base < seconds:
+            self._container.mux(self._next)
+            self._next = next(self._packets, None)
+
+    def finish(self, seconds: float) -> None:
+        """Mux the rest, of sound that does not end what is heard before this time."""
+        self.write(math.inf if self._ends else seconds)
 
 
 def _stream(container: av.container.InputContainer) -> av.AudioStream | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..queue_thread import HostCopy, QueueThread, arrived, to_host
+from .sound import Sound
 from .writer import VideoInfo, VideoSettings, VideoWriter, find_encoder, to_uint8
 
 WAITING_CHUNKS = 3  # that were decoded and not yet encoded; more would only use memory
@@ -86,6 +87,7 @@ class VideoStream:
         background: the device of the decoder, to decode in a thread of its own, too, on a GPU in a
             CUDA stream of its own, so that `add` waits for neither. None decodes in `add`.
         while_waiting: as in `QueueThread`, for that thread.
+        sound: of the file, from its beginning on.
 
     Attributes:
         settings: another path and other tags may be set until the end of the `with` block; a file
@@ -101,6 +103,7 @@ class VideoStream:
         on_progress: Callable[[int], None] = lambda video_frames: None,
         background: torch.device | None = None,
         while_waiting: Callable[[], None] = lambda: None,
+        sound: Sound | None = None,
     ):
         if video_frames is not None and video_frames < 1:
             raise HeadForcingError(f"A video needs at least 1 frame, got {video_frames}.")
@@ -113,6 +116,7 @@ class VideoStream:
         self.decoder = decoder
         self._limit = sys.maxsize if video_frames is None else video_frames
         self._on_progress = on_progress
+        self._sound = sound
         self._writer: VideoWriter | None = None
         self._encoder: QueueThread[HostCopy] | None = None
         self._background = background
@@ -210,7 +214,7 @@ class VideoStream:
             scale = self.settings.scale
             height, width = video_frames.shape[1:3]
             self._writer = self._stack.enter_context(
-                VideoWriter(self.settings, width * scale, height * scale)
+                VideoWriter(self.settings, width * scale, height * scale, sound=self._sound)
             )
             encoder = QueueThread("encoder", partial(_encode, self._writer, scale), WAITING_CHUNKS)
             self._encoder = self._stack.enter_context(encoder)
@@ -233,12 +237,15 @@ def write_video(
     decoder: StreamingDecoder,
     video_frames: int | None = None,
     on_progress: Callable[[int], None] = lambda video_frames: None,
+    sound: Sound | None = None,
 ) -> VideoInfo:
     """Decode latent blocks `[frames, 16, h, w]` one after another into an MP4; as `VideoStream`.
 
     Blocks beyond `video_frames` are still consumed, because a rollout must run to its end.
     """
-    with VideoStream(settings, decoder, video_frames, on_progress=on_progress) as stream:
+    with VideoStream(
+        settings, decoder, video_frames, on_progress=on_progress, sound=sound
+    ) as stream:
         for block in blocks:
             stream.add(block)
         return stream.finish()

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from heapq import merge
 from pathlib import Path
 from typing import cast
 
@@ -23,7 +22,7 @@ from ..errors import HeadForcingError
 from ..files import check_writable, reason, remove_leftovers, replacing, temporary_path
 from ..timeline.clock import VIDEO_FPS
 from .reader import address, open_video
-from .sound import Sound
+from .sound import Sound, SoundTrack
 
 # The first is in every PyAV wheel; the other is whatever a PyAV built against a distribution's own
 # FFmpeg has.
@@ -40,6 +39,8 @@ _GROWING = {
     "frag_duration": "1000000",
     "flush_packets": "1",
 }
+# With sound: pictures are never held back for sound that ended before them.
+_GROWING_WITH_SOUND = {**_GROWING, "max_interleave_delta": "250000"}
 # The finished file is not fragmented: readers take its length from the index, which faststart moves
 # to the front.
 _FINISHED = {"movflags": "use_metadata_tags+faststart"}
@@ -91,7 +92,7 @@ class VideoWriter:
         goes_on: go on from what an earlier attempt with the same arguments has written at
             `settings.partial`: its last seconds are written again, and `video_frames` says which
             frame is the next.
-        sound: joins the video at the end.
+        sound: is written beside the pictures, and ends with them.
 
     Attributes:
         settings: another path and other tags may be set until the end of the `with` block.
@@ -157,6 +158,7 @@ class VideoWriter:
             self._container = stack.enter_context(self._open())
             self._container.metadata.update(self.settings.tags)
             self._stream = self._open_stream()
+            self._track = SoundTrack(self._container, self._sound)
             if self._earlier and self._earlier.exists():
                 self._go_on(self._earlier)
             self._cleanup = stack.pop_all()
@@ -199,6 +201,7 @@ class VideoWriter:
                     dst_color_range=ColorRange.MPEG,
                 )
                 frame.pts = self.video_frames
+                self._track.write(self.video_frames / self.settings.fps)
                 self._container.mux(self._stream.encode(frame))
             self.video_frames += 1
 
@@ -209,6 +212,7 @@ class VideoWriter:
         for group in _groups(earlier):
             for packet in group:
                 packet.stream = self._stream
+            self._track.write(self.video_frames / self.settings.fps)
             self._container.mux(group)
             self.video_frames += len(group)
         earlier.unlink(missing_ok=True)
@@ -217,13 +221,14 @@ class VideoWriter:
         if self._keep:
             remove_leftovers(self._partial)
             self._remove_partial()  # it may be a link to another file, which opening would empty
+        options = _GROWING if self._sound is None else _GROWING_WITH_SOUND
         try:
-            return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
+            return av.open(address(self._partial), "w", format="mp4", options=options)
         except OSError:  # on Windows, the file of an earlier attempt that a player has open
             self._partial = self._partial.with_name(
                 f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4"
             )
-            return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
+            return av.open(address(self._partial), "w", format="mp4", options=options)
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
@@ -238,30 +243,23 @@ class VideoWriter:
     def _finish(self) -> None:
         """Flush the encoder and close the fragmented file."""
         if self.video_frames:
+            self._track.finish(self.video_frames / self.settings.fps)
             self._container.mux(self._stream.encode())
         self._container.close()
 
     def _remux(self) -> None:
-        """Copy the encoded frames, without re-encoding, to an unfragmented file at its path."""
+        """Copy what is encoded, without encoding it again, to an unfragmented file at its path."""
         with (
             replacing(self.settings.path) as temporary,
             open_video(self._partial) as source,
             av.open(address(temporary), "w", format="mp4", options=_FINISHED) as target,
         ):
             target.metadata.update(self.settings.tags)
-            stream = target.add_stream_from_template(source.streams.video[0])
-
-            def pictures() -> Iterator[av.Packet]:
-                for packet in source.demux(source.streams.video[0]):
-                    if packet.size:  # the last packet is empty and marks the end of the stream
-                        packet.stream = stream
-                        yield packet
-
-            sound = iter(()) if self._sound is None else self._sound(target)
-            for packet in merge(
-                pictures(), sound, key=lambda packet: (packet.dts or 0) * packet.time_base
-            ):
-                target.mux(packet)
+            copied = [target.add_stream_from_template(stream) for stream in source.streams]
+            for packet in source.demux():
+                if packet.size:  # the last packet is empty and marks the end of the stream
+                    packet.stream = copied[packet.stream.index]
+                    target.mux(packet)
 
     def _open_stream(self) -> av.VideoStream:
         fps = self.settings.fps

@@ -30,7 +30,9 @@ from headforcing.headforcing_core.methods.head_forcing import (
     preset,
 )
 from headforcing.headforcing_core.model import wan
+from headforcing.headforcing_core.model.fp8 import saved_bytes
 from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.plan import cards
 from headforcing.headforcing_core.plan.describe import describe, format_bytes
 from headforcing.headforcing_core.plan.options import RenderOptions, method_options
 from headforcing.headforcing_core.plan.plan import RenderPlan
@@ -475,4 +477,13 @@ def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decode
     needs = needs_of(finding, torch.bfloat16, 0)
     assert "load a head profile instead of finding the roles" in refused(
         needs, needs.memory - 1, finding
+    )
+
+
+def test_a_model_that_is_too_large_for_a_card_is_offered_8_bit_linears_before_small_sizes():
+    """LongLive 2.0 in 1280x704 on 12 GiB, where the weights alone take 10 GB in bf16."""
+    fit = cards.card(12, 1280, 704, "longlive2").command_line
+    assert fit.how.endswith("and --fp8-linears")
+    assert fit.resident == cards.WEIGHTS["longlive2"] - saved_bytes(
+        cards.MODELS["longlive2"], torch.bfloat16
     )

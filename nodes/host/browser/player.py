@@ -36,14 +36,17 @@ def say(text: str, node_id: str) -> None:
     server.send_progress_text(html.escape(text, quote=False), node_id, server.client_id)
 
 
-def growing(file: OutputFile, id: str) -> dict[str, Any]:
-    """A file that grows for the player in the editor: what it is, and how many bytes can be read by
-    now.
+def growing(file: OutputFile, id: str, has_sound: bool = False) -> dict[str, Any]:
+    """A file that grows for the player in the editor: what it is, whether it has sound, and how
+    many bytes can be read by now.
     """
     written = 0
     with suppress(OSError):  # it is finished, and has its number
         written = file.path.stat().st_size
-    return {**video_files.saved(file), "id": id, "bytes": written}
+    about = {**video_files.saved(file), "id": id, "bytes": written}
+    if has_sound:
+        about["sound"] = True
+    return about
 
 
 class NodePlayer:

@@ -17,6 +17,7 @@ from ....headforcing_core.timeline.clock import BlockClock
 from ....headforcing_core.timeline.editor import read_widgets
 from ....headforcing_core.timeline.switch import Switch
 from ....headforcing_core.timeline.timeline import Timeline, parse_timeline
+from ....headforcing_core.video.soundtrack import Soundtrack
 from ..model.loaded_model import check_text_width
 
 TIMELINE = "head_forcing_timeline"
@@ -50,6 +51,7 @@ class TimelineNode:
     options: RenderOptions = DEFAULTS
     # pictures `[h, w, 3]` in 0..1
     references: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
+    soundtrack: Soundtrack | None = field(default=None, compare=False)
 
     @property
     def widgets(self) -> dict[str, Any]:
@@ -72,8 +74,13 @@ class TimelineNode:
         return replace(self, text=text, seconds=seconds, shared_prompt=shared_prompt, switch=switch)
 
     def timeline(self) -> Timeline:
-        """The timeline of the text; raises as `parse_timeline`."""
-        options = replace(self.options, seconds=self.seconds, switch=self.switch)
+        """The timeline of the text, without *seconds* as long as its sound; raises as
+        `parse_timeline`.
+        """
+        seconds = self.seconds
+        if not seconds and self.soundtrack is not None:
+            seconds = self.soundtrack.story_length()
+        options = replace(self.options, seconds=seconds, switch=self.switch)
         return options.parse(self.text, self.shared_prompt, tuple(self.references))
 
     def encode(self, texts: Iterable[str]) -> dict[str, list[Any]]:

@@ -33,6 +33,7 @@ from ....headforcing_core.rollout.rows import Embeddings, Picture
 from ....headforcing_core.timeline.timeline import Timeline
 from ....headforcing_core.video.memory import DecoderMemory
 from ....headforcing_core.video.restarts import FrameCodec
+from ....headforcing_core.video.soundtrack import Soundtrack
 from ....headforcing_core.video.writer import VideoInfo
 from ..browser.live_story import LiveStory
 from ..browser.player import growing
@@ -61,6 +62,7 @@ def request_of(
     resume: bool = False,
     part: Part = WHOLE,
     notes: Mapping[str, Any] = MappingProxyType({}),
+    soundtrack: Soundtrack | None = None,
 ) -> RenderRequest:
     """The request of a render with a MODEL of ComfyUI.
 
@@ -69,6 +71,7 @@ def request_of(
         named: the model's name, by which stored blocks and roles are known again.
         resume: read and store finished blocks.
         notes: more notes on the videos.
+        soundtrack: their sound.
     """
     inner = model.model
     if start is not None:
@@ -93,6 +96,7 @@ def request_of(
         runs=RUNS if resume and named.is_known else None,
         found_profiles=FOUND_PROFILES if named.is_known else None,
         until_seconds=part.until_seconds,
+        soundtrack=soundtrack,
         latent_format=type(inner.latent_format).__name__,
         notes=about,
     )
@@ -248,7 +252,8 @@ class GrowingVideo(VideoFile):
         None of it before the first video frame is written: until then a file of that name is that
         of an earlier render.
         """
-        about = growing(self.growing, self.id)
+        has_sound = self.render.request.soundtrack is not None
+        about = growing(self.growing, self.id, has_sound)
         if not self.video.video_frames:
             about["bytes"] = 0
         return about
@@ -271,6 +276,10 @@ class GrowingVideo(VideoFile):
 
     def length(self, plan: RenderPlan) -> int:
         return plan.video_frames - skipped_video_frames(plan, self.first)
+
+    def begins_at(self, plan: RenderPlan) -> float:
+        skipped = skipped_video_frames(plan, self.first)
+        return super().begins_at(plan) + skipped / plan.timeline.clock.fps
 
     def add(self, block: Block) -> None:
         if block.index >= self.first:
@@ -373,13 +382,15 @@ def _sample(
 
 
 def _file_key(render: HostRender, job: RenderJob) -> str:
-    """A hash of what the file of a take depends on: its blocks, the decoder, and the length it is
-    cut to.
+    """A hash of what the file of a take depends on: its blocks, the decoder, the length it is cut
+    to, and the sound.
     """
     codec = render.request.codec
     assert codec is not None
     decoder = [type(render.vae.first_stage_model).__name__, codec.fingerprint()]
-    return digest(job.keys[-1], decoder, job.plan.video_frames)
+    soundtrack = render.request.soundtrack
+    sound = [] if soundtrack is None else [soundtrack.identity]
+    return digest(job.keys[-1], decoder, job.plan.video_frames, *sound)
 
 
 def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:

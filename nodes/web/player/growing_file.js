@@ -3,6 +3,7 @@ import { app } from "../../../scripts/app.js";
 import { playsNoGrowing } from "../server_events.js";
 
 const PIECE = 1 << 20; // bytes of one request
+const LATER = [0, 0.1, 0.3, 1, 3]; // seconds by which sound or pictures may end after the other
 
 /** @typedef {{filename: string, subfolder: string, type: string, id?: string}} VideoFileName as the server names a file */
 
@@ -93,12 +94,23 @@ export class GrowingFile {
     await this.updated();
     const { buffered } = this.buffer;
     if (!buffered.length || this.media.readyState !== "open") return;
-    this.media.duration = buffered.end(buffered.length - 1); // else it is infinite
+    this.setLength(buffered.end(buffered.length - 1));
     if (this.video.currentTime < buffered.start(0)) this.video.currentTime = buffered.start(0);
     if (this.atEnd && this.read + bytes.byteLength >= this.written) {
-      this.video.currentTime = Math.max(buffered.start(0), this.media.duration - 1);
+      this.video.currentTime = Math.max(buffered.start(0), buffered.end(buffered.length - 1) - 1);
       this.atEnd = false;
     }
+  }
+
+  /** Say how long the video is, which is infinite else: where its pictures or its sound end, which is a little later. */
+  setLength(end) {
+    for (const more of LATER)
+      try {
+        this.media.duration = end + more;
+        return;
+      } catch (error) {
+        if (error.name !== "InvalidStateError") throw error; // one of the two is buffered beyond that
+      }
   }
 
   newBuffer(name) {
@@ -122,10 +134,49 @@ export class GrowingFile {
   }
 }
 
-/** The codec of an MP4 for a media source, from the decoder's configuration at the file's beginning. */
+const SOUNDS = { Opus: "opus", fLaC: "flac", "ac-3": "ac-3", "ec-3": "ec-3", alac: "alac" }; // codecs by their boxes
+const OBJECT = 0x04; // the tag of what a box "esds" says of its decoder
+const AAC = 0x40;
+
+/** The codecs of an MP4 for a media source, from the configurations of its decoders at the file's beginning. */
 function codec(bytes) {
-  const at = bytes.findIndex((_, i) => String.fromCharCode(...bytes.subarray(i, i + 4)) === "avcC");
+  const end = placeOf(bytes, "mdat");
+  const head = bytes.subarray(0, end < 0 ? bytes.length : end);
+  const at = placeOf(head, "avcC");
   if (at < 0) throw new Error("no H.264 video");
   const hex = (value) => value.toString(16).padStart(2, "0");
-  return `avc1.${[...bytes.subarray(at + 5, at + 8)].map(hex).join("")}`;
+  const picture = `avc1.${[...head.subarray(at + 5, at + 8)].map(hex).join("")}`;
+  return [picture, soundCodec(head, hex)].filter(Boolean).join(",");
+}
+
+/** The codec of the sound; empty where there is none. */
+function soundCodec(head, hex) {
+  const [box] = Object.keys(SOUNDS).filter((name) => placeOf(head, name) >= 0);
+  if (box) return SOUNDS[box];
+  if (placeOf(head, "mp4a") < 0) return "";
+  const object = objectType(head.subarray(placeOf(head, "esds") + 8));
+  return object === AAC ? "mp4a.40.2" : `mp4a.${hex(object)}`;
+}
+
+/** The kind of decoder that the descriptors of a box "esds" ask for. */
+function objectType(descriptors) {
+  let at = 0;
+  const skipHead = () => {
+    at += 1; // the tag
+    while (descriptors[at] & 0x80) at += 1; // the length has seven bits in each byte
+    at += 1;
+  };
+  skipHead();
+  at += 3; // number and flags of the stream
+  if (descriptors[at] !== OBJECT) return AAC;
+  skipHead();
+  return descriptors[at];
+}
+
+/** Where four letters stand first; -1 where they do not. */
+function placeOf(bytes, letters) {
+  const [first, second, third, fourth] = [...letters].map((letter) => letter.charCodeAt(0));
+  return bytes.findIndex(
+    (byte, i) => byte === first && bytes[i + 1] === second && bytes[i + 2] === third && bytes[i + 3] === fourth,
+  );
 }

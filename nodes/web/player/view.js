@@ -36,6 +36,8 @@ export class View {
   /** @type {GrowingFile | undefined} */
   growing;
 
+  #wasHeard = false; // whether a click has let the sound be heard
+
   constructor(node) {
     this.node = node;
     const styled = (tag, style) => make(tag, { style });
@@ -63,6 +65,7 @@ export class View {
     this.video.addEventListener("loadedmetadata", () => this.show(this.video));
     for (const event of ["loadeddata", "timeupdate", "seeked"]) this.video.addEventListener(event, () => this.mark());
     this.video.addEventListener("ended", () => this.files && this.play(this.files.indexOf(this.file) + 1));
+    this.stage.addEventListener("click", (event) => this.#hear(event), { capture: true });
     this.stage.addEventListener("pointerdown", (event) => event.stopPropagation()); // the canvas would take it
     this.root.addEventListener("wheel", (event) => {
       if (!LiteGraph.vueNodesMode) app.canvas.processMouseWheel?.(event); // zoom, as over the rest of the node
@@ -74,6 +77,23 @@ export class View {
       () => this.told && this.update(this.told),
       () => this.stop(), // else the element plays on, and marks the timeline of whatever takes the node's place
     );
+  }
+
+  /** The first click on a video with sound lets it be heard: nothing may be heard before one. */
+  #hear(event) {
+    const { video } = this;
+    if (this.#wasHeard || video.paused || !this.hasSound) return;
+    this.#wasHeard = true;
+    if (!video.muted) return;
+    video.muted = false;
+    event.preventDefault(); // it would stop the video
+    event.stopPropagation();
+  }
+
+  /** Whether what is played has sound; of a file that no render of this page made, once some was decoded. */
+  get hasSound() {
+    const { webkitAudioDecodedByteCount = 0, mozHasAudio = false } = /** @type {any} */ (this.video);
+    return Boolean((!this.take && this.told?.video?.sound) || mozHasAudio || webkitAudioDecodedByteCount);
   }
 
   /** Hand each frame that is shown to the timeline, with its time in the file. */

@@ -33,6 +33,7 @@ export class Monitor {
     this.part = button(t("render in to out"), t("Render from the in point to the out point"), () => this.#renderPart());
     this.live = button(t("live"), t("Follow the newest second that is rendered"), () => this.#followLive(!this.#isLive));
     this.range = make("span", { class: "hf-story-range", "aria-hidden": "true", hidden: true });
+    this.sound = button(t("sound"), t("Sound on or off (M)"), () => this.#hear());
     const tools = [
       button("|◀", t("To the scene before (Up)"), () => this.#jump(-1)),
       button("◀◀", t("Backwards, again: faster (J)"), () => this.#shuttle(-1)),
@@ -45,6 +46,7 @@ export class Monitor {
       button("O", t("Set the out point (O; Alt+O removes it)"), () => this.#mark("out")),
       this.part,
       this.live,
+      this.sound,
       button("[ ]", t("Full screen (F)"), () => this.#fullScreen()),
     ];
     const toolbar = { class: "hf-story-transport", role: "toolbar", "aria-label": t("Player") };
@@ -84,6 +86,8 @@ export class Monitor {
     this.none.hidden = video.readyState > 0 || this.#view.image.style.display !== "none";
     this.time.textContent = `${timeText(Math.floor(at * 10) / 10)} / ${timeText(Math.round(this.#total))}`;
     this.playing.value = video.paused ? "▶" : "||";
+    this.sound.setAttribute("aria-pressed", String(!video.muted));
+    this.sound.disabled = !this.#view.hasSound;
     this.part.disabled = this.#marks.out === null || !this.#sampler;
     this.live.setAttribute("aria-pressed", String(this.#isLive));
     this.live.disabled = !this.#view.growing;
@@ -106,6 +110,7 @@ export class Monitor {
       i: () => this.#mark("in", event.altKey),
       o: () => this.#mark("out", event.altKey),
       f: () => this.#fullScreen(),
+      m: () => this.#hear(),
     };
     const act = keys[key];
     if (!act || (event.altKey && key !== "i" && key !== "o")) return;
@@ -216,6 +221,12 @@ export class Monitor {
     await this.#editor?.settled();
     const part = { ...(from !== null && { from_seconds: from }), until_seconds: out };
     this.#say(await queuePart(this.#sampler, part));
+  }
+
+  #hear() {
+    if (!this.#view) return;
+    this.#view.video.muted = !this.#view.video.muted;
+    this.look();
   }
 
   #fullScreen() {

@@ -1,0 +1,202 @@
+"""The sound of a story: a file or samples, with its place in the story and its loudness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import av
+import numpy as np
+from torch import Tensor
+
+from ..errors import HeadForcingError
+from ..files import check_regular
+from ..hashing import digest, file_hash
+from ..timeline.clock import MAX_SECONDS
+from .reader import VIDEO_FORMATS, address
+from .sound import PIECE, Sound, as_floats, sound_of_pieces
+
+SOUND_FORMATS = f"{VIDEO_FORMATS},mp3,wav,w64,flac,aac,aiff,caf,oga,ac3,eac3,amr,au,ape,wv,tta"
+MAX_GAIN_DB = 40.0
+_GIVE = "give a sound or video file that plays elsewhere"
+
+
+@dataclass(frozen=True)
+class Soundtrack:
+    """The sound of a story; checks its place and loudness.
+
+    Attributes:
+        name: for reports.
+        pieces: reads all samples, `[channels, n]` in -1..1, of one channel or two, in order.
+        rate: samples a second.
+        seconds: length of the sound.
+        key: hash of the sound, without place and loudness.
+        offset_seconds: time of the story at which the sound begins; below 0 its beginning is left
+            out.
+        gain_db: by which it is louder.
+    """
+
+    name: str
+    pieces: Callable[[], Iterator[np.ndarray]]
+    rate: int
+    channels: int
+    seconds: float
+    key: str
+    offset_seconds: float = 0.0
+    gain_db: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.offset_seconds) and abs(self.offset_seconds) <= MAX_SECONDS):
+            raise HeadForcingError(
+                f"the offset of the sound must be from -{MAX_SECONDS:.0f} to {MAX_SECONDS:.0f} "
+                f"seconds, got {self.offset_seconds:g}"
+            )
+        if not (math.isfinite(self.gain_db) and abs(self.gain_db) <= MAX_GAIN_DB):
+            raise HeadForcingError(
+                f"the gain of the sound must be from -{MAX_GAIN_DB:g} to {MAX_GAIN_DB:g} dB, got "
+                f"{self.gain_db:g}"
+            )
+
+    @classmethod
+    def of_file(cls, path: Path) -> Soundtrack:
+        """A sound or video file, which is read again whenever it is heard.
+
+        Raises HeadForcingError for one that cannot be read, or has no sound.
+        """
+        check_regular(path)
+        with closing(_frames(path)) as frames:
+            first = next(frames, None)
+        if first is None:
+            raise HeadForcingError(f"{path.name} holds no sound that can be decoded: {_GIVE}")
+        return cls(
+            name=path.name,
+            pieces=partial(_samples, path),
+            rate=first.sample_rate,
+            channels=first.layout.nb_channels,
+            seconds=_length(path),
+            key=file_hash(path),
+        )
+
+    @classmethod
+    def of_samples(cls, name: str, samples: Tensor, rate: int) -> Soundtrack:
+        """Samples in memory, `[channels, n]` in -1..1, of which two channels are heard."""
+        heard = samples[:2]
+        if heard.numel() == 0:
+            raise HeadForcingError(f"{name}: the sound is empty; {_GIVE}")
+        return cls(
+            name=name,
+            pieces=lambda: (part.float().cpu().numpy() for part in heard.split(PIECE, dim=1)),
+            rate=rate,
+            channels=len(heard),
+            seconds=heard.shape[1] / rate,
+            key=digest(rate, heard),
+        )
+
+    def placed(self, offset_seconds: float, gain_db: float) -> Soundtrack:
+        """The same sound at another time of the story, and so much louder."""
+        return replace(self, offset_seconds=offset_seconds, gain_db=gain_db)
+
+    @property
+    def identity(self) -> str:
+        """A hash of what is heard in the story."""
+        return digest(self.key, self.offset_seconds, self.gain_db)
+
+    @property
+    def story_seconds(self) -> float:
+        """Length of a story that ends with the sound."""
+        return max(0.0, self.offset_seconds + self.seconds)
+
+    def story_length(self) -> float:
+        """The same, for a story that has no other length; raises HeadForcingError where it is no
+        length of a story.
+        """
+        if not 0 < self.story_seconds <= MAX_SECONDS:
+            raise HeadForcingError(
+                f"the story would end with the sound at {self.story_seconds:g} s, expected above 0 "
+                f"and at most {MAX_SECONDS:.0f}; give the seconds of the story, or another offset"
+            )
+        return self.story_seconds
+
+    def from_second(self, second: float) -> Sound:
+        """The sound of a file that begins at this second of the story; below 0 it begins
+        earlier.
+        """
+        skipped = round((second - self.offset_seconds) * self.rate)
+        # a page plays a growing file as far as it has both pictures and sound: silence follows
+        return sound_of_pieces(partial(self._placed, skipped), self.rate, self.channels, ends=False)
+
+    def _placed(self, skipped: int) -> Iterator[np.ndarray]:
+        """The samples without the first `skipped` ones; below 0 silence comes before them. Silence
+        follows, without an end.
+        """
+        for place in range(skipped, 0, PIECE):
+            yield np.zeros((self.channels, min(PIECE, -place)), np.float32)
+        left = max(0, skipped)
+        factor = 10 ** (self.gain_db / 20)
+        for piece in self.pieces():
+            heard = piece[:, left:]
+            left = max(0, left - piece.shape[1])
+            if heard.shape[1]:
+                yield np.clip(heard * factor, -1, 1)
+        while True:
+            yield np.zeros((self.channels, PIECE), np.float32)
+
+
+def _open(path: Path) -> av.container.InputContainer:
+    options = {"format_whitelist": SOUND_FORMATS, "protocol_whitelist": "file"}
+    try:
+        return av.open(address(path), "r", options=options, metadata_errors="replace")
+    except (OSError, ValueError, av.error.FFmpegError) as error:
+        raise HeadForcingError(f"{path.name} cannot be read as sound ({error}): {_GIVE}") from error
+
+
+def _stream(container: av.container.InputContainer, path: Path) -> av.AudioStream:
+    for stream in container.streams.audio:
+        if stream.codec_context is not None:  # else no decoder knows it
+            return stream
+    raise HeadForcingError(f"{path.name} has no sound: {_GIVE}")
+
+
+def _frames(path: Path) -> Generator[av.AudioFrame, None, None]:
+    """The decoded sound of a file, as floats, of one channel or two; damaged packets are left
+    out.
+    """
+    with _open(path) as container:
+        stream = _stream(container, path)
+        layout = "mono" if stream.codec_context.layout.nb_channels == 1 else "stereo"
+
+        def decoded() -> Iterator[av.AudioFrame]:
+            packets = container.demux(stream)
+            while True:
+                try:
+                    yield from next(packets).decode()
+                except StopIteration:
+                    return
+                except av.error.FFmpegError:
+                    continue
+
+        yield from as_floats(decoded(), stream.codec_context.sample_rate, layout)
+
+
+def _samples(path: Path) -> Iterator[np.ndarray]:
+    for frame in _frames(path):
+        # what an encoder put before the beginning
+        early = max(0, round(-(frame.time or 0.0) * frame.sample_rate))
+        yield frame.to_ndarray()[:, early:]
+
+
+def _length(path: Path) -> float:
+    """Seconds of a file's sound, by its packets."""
+    seconds = 0.0
+    with _open(path) as container:
+        stream = _stream(container, path)
+        try:
+            for packet in container.demux(stream):
+                seconds += float((packet.duration or 0) * (packet.time_base or 0))
+        except av.error.FFmpegError:
+            pass  # a damaged end: what is before it is heard
+    return seconds

@@ -1,0 +1,148 @@
+"""The sound of a story in ComfyUI: in the file that grows, in parts and takes, from latents."""
+
+import io
+import wave
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from comfy_browser import Browser, of_player
+from comfy_graphs import (
+    Graph,
+    changed,
+    decode,
+    demo_graph,
+    failed,
+    growing_graph,
+    node,
+    queued,
+    stopper,
+    text_of,
+)
+from comfy_harness import ComfyServer
+
+RATE = 44_100
+CLICKS = (0.5, 2.0, 4.25)  # seconds of the sound
+
+
+def sound_file(server: ComfyServer, name: str, seconds: float, clicks: Any = CLICKS) -> None:
+    """Sound with clicks in the server's input folder."""
+    samples = np.zeros(round(seconds * RATE), np.float32)
+    click = 0.8 * np.sin(np.arange(RATE // 50) * 2 * np.pi * 1500 / RATE)
+    for second in clicks:
+        place = round(second * RATE)
+        samples[place : place + len(click)] = click
+    with wave.open(str(server.input_dir / name), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+
+
+def with_sound(graph: Graph, name: str, **more: Any) -> Graph:
+    """The graph with Load Audio at its timeline."""
+    graph = graph | {"load": node("LoadAudio", audio=name)}
+    return changed(graph, "timeline", audio=["load", 0], **more)
+
+
+def heard(source: Path | io.BytesIO) -> list[float]:
+    """The seconds at which clicks begin in a file, and the length of its sound."""
+    times: list[float] = []
+    with av.open(source if isinstance(source, io.BytesIO) else str(source)) as container:
+        for frame in container.decode(audio=0):
+            loud = np.flatnonzero(np.abs(frame.to_ndarray()).max(0) > 0.3)
+            for place in loud:
+                time = frame.time + place / frame.sample_rate
+                if not times or time > times[-1] + 0.1:
+                    times.append(time)
+    return times
+
+
+def near(found: list[float], wanted: list[float]) -> bool:
+    return len(found) == len(wanted) and np.allclose(found, wanted, atol=0.02)
+
+
+def has_sound(path: Path) -> bool:
+    with av.open(str(path)) as container:
+        return bool(container.streams.audio)
+
+
+def test_the_file_of_a_story_has_its_sound_which_takes_parts_and_latents_keep(comfy: ComfyServer):
+    sound_file(comfy, "hf_clicks.wav", 6)
+    graph = with_sound(growing_graph("sound/v", seed=61), "hf_clicks.wav")
+    graph["video"] = decode("sound/decoded")
+    queued(comfy, graph)
+    folder = comfy.output_dir / "sound"
+    assert near(heard(folder / "v_00001_.mp4"), [0.5, 2.0, 4.25])
+    assert near(heard(folder / "decoded_00001_.mp4"), [0.5, 2.0, 4.25])
+    queued(comfy, changed(graph, "sampler", decode_in_background=True))
+    assert not (folder / "v_00002_.mp4").exists(), "the take has its file, with this sound"
+    moved = changed(graph, "timeline", audio_offset=1.0, audio_gain=-2.0)
+    assert "reused 9 blocks" in text_of(queued(comfy, moved)), "blocks do not depend on it"
+    assert near(heard(folder / "v_00002_.mp4"), [1.5, 3.0, 5.25])
+    part = changed(graph, "sampler", from_seconds=3.0, until_seconds=6.0)
+    queued(comfy, part)
+    (third,) = [path for path in folder.glob("v_*.mp4") if path.name > "v_00002_.mp4"]
+    times = heard(third)
+    assert len(times) == 1
+    with av.open(str(third)) as container:
+        length = container.streams.video[0].frames / 16
+    assert abs(6.0 - length + times[0] - 4.25) < 0.02, "the click is where it is in the story"
+
+
+def test_a_stopped_render_goes_on_with_sound_and_without_seconds_a_story_ends_with_it(
+    comfy: ComfyServer,
+):
+    sound_file(comfy, "hf_short.wav", 4.5, clicks=(1.0, 3.0))
+    graph = with_sound(growing_graph("sound_stop/v", seed=62), "hf_short.wav", seconds=0.0)
+    stopped = comfy.queue(graph, on_event=stopper(comfy, at=12))
+    assert stopped.outcome == "interrupted"
+    (partial,) = (comfy.output_dir / "sound_stop").glob("*.part.mp4")
+    assert has_sound(partial)
+    queued(comfy, graph)
+    (file,) = (comfy.output_dir / "sound_stop").iterdir()
+    assert near(heard(file), [1.0, 3.0])
+    with av.open(str(file)) as container:
+        assert container.streams.video[0].frames == 72
+
+
+def test_without_sound_there_is_none_and_what_is_no_sound_is_said(comfy: ComfyServer):
+    graph = growing_graph("sound_none/v", seed=63, seconds=1.5)
+    graph = changed(graph, "timeline", prompts="a red ball bouncing in the teal plain room")
+    queued(comfy, graph)
+    assert not has_sound(comfy.output_dir / "sound_none" / "v_00001_.mp4")
+    sound_file(comfy, "hf_short.wav", 1.0, clicks=())
+    given = with_sound(demo_graph(), "hf_short.wav", seconds=0.0, audio_offset=-2.0)
+    failed(comfy, given, "the story would end with the sound at 0 s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
+def test_it_is_heard_while_the_video_grows_after_the_first_click(browser: Browser):
+    """The page decodes sound from the growing file, stays silent until a click, then plays on with
+    sound.
+    """
+    page = browser.page
+    sound_file(browser.server, "hf_clicks.wav", 24, clicks=np.arange(0.5, 23.5, 0.5))
+    graph = with_sound(growing_graph("sound_page/v", seconds=24.0, seed=64), "hf_clicks.wav")
+    browser.load_api(graph)
+    browser.fit_view()
+    browser.queue()
+    video = f"{of_player()}?.querySelector('video')"
+    page.wait_for_function(
+        f"{video}?.src.startsWith('blob:') && {video}.webkitAudioDecodedByteCount > 0"
+    )
+    told = page.evaluate(f"({video}.muted, [{video}.muted, {video}.duration])")
+    assert told[0] is True and 0 < told[1] < 24.5
+    page.wait_for_function(f"!{video}.paused && {video}.currentTime > 0.3")
+    page.evaluate(f"{video}.click()")
+    assert page.evaluate(f"[{video}.muted, {video}.paused]") == [False, False]
+    assert browser.wait_done() == "success"
+    page.wait_for_function(f"!{video}.src.startsWith('blob:')")
+    before = page.evaluate(f"{video}.webkitAudioDecodedByteCount")
+    page.evaluate(f"{video}.play()")
+    page.wait_for_function(f"{video}.webkitAudioDecodedByteCount > {before}")
+    assert page.evaluate(f"{video}.muted") is False, "the finished file is heard, too"
+    assert browser.page_errors == []
