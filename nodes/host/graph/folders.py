@@ -165,6 +165,21 @@ def output_folder() -> Path:
     return Path(folder_paths.get_output_directory())
 
 
+def uploaded_file(name: str) -> Path | None:
+    """A file of ComfyUI's input folder as a widget names it, `folder/name` or `name [output]`, to
+    read; None where there is none, or it is elsewhere.
+    """
+    if not name or "\0" in name:
+        return None
+    folders = [folder_paths.get_input_directory(), folder_paths.get_output_directory()]
+    folders.append(folder_paths.get_temp_directory())
+    with suppress(OSError, ValueError):
+        path = Path(folder_paths.get_annotated_filepath(name)).resolve()
+        if path.is_file() and any(path.is_relative_to(Path(each).resolve()) for each in folders):
+            return path
+    return None
+
+
 def runs_folder() -> Path:
     """Folder in which the sampler keeps finished blocks."""
     return output_folder() / "head_forcing"
