@@ -1,18 +1,14 @@
 """Load Head Profile: which attention head has which role."""
 
 from pathlib import Path
+from typing import Any
 
 import folder_paths
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.auto import AutoProfile
-from ..headforcing_core.head_profiles.profile import (
-    ANCHOR_FRACTION,
-    LOCAL_FRACTION,
-    bundled_profiles,
-    load_profile,
-)
+from ..headforcing_core.head_profiles.profile import bundled_profiles, load_profile
 from ..headforcing_core.head_profiles.profile_plot import profile_picture
 from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.names import RULES
@@ -69,16 +65,18 @@ class LoadHeadProfile(io.ComfyNode):
         local_percent: float = -1.0,
         rule: str = IN_FILE,
     ) -> io.NodeOutput:
-        anchor = None if anchor_percent < 0 else anchor_percent / 100
-        local = None if local_percent < 0 else local_percent / 100
-        given = RULES[0] if rule == IN_FILE else rule
+        given: dict[str, Any] = {}
+        if rule != IN_FILE:
+            given["rule"] = rule
+        if anchor_percent >= 0:
+            given["anchor_fraction"] = anchor_percent / 100
+        if local_percent >= 0:
+            given["local_fraction"] = local_percent / 100
         if profile == AUTO:
-            anchor = ANCHOR_FRACTION if anchor is None else anchor
-            local = LOCAL_FRACTION if local is None else local
-            return io.NodeOutput(AutoProfile(anchor, local, given), images.no_picture())
+            return io.NodeOutput(AutoProfile(**given), images.no_picture())
         loaded = load_profile(_path(profile))
-        if rule != IN_FILE or anchor is not None or local is not None:
-            loaded = with_rule(loaded, given, anchor, local)
+        if given:
+            loaded = with_rule(loaded, **given)
         return io.NodeOutput(
             loaded, images.picture_or_nothing(lambda: profile_picture(loaded, theme="dark"))
         )

@@ -82,7 +82,7 @@ def _method() -> list[Any]:
 def _memory() -> list[Any]:
     return [
         schema.advanced(io.Int.Input("episodic_frames", default=5, min=0, max=21)),
-        schema.advanced(io.Int.Input("recent_frames", default=3, min=0, max=63, step=3)),
+        schema.advanced(io.Int.Input("recent_frames", default=3, min=0, max=63)),
         schema.advanced(
             io.Float.Input("novelty_threshold", default=0.95, min=0.0, max=1.0, step=0.005)
         ),

@@ -246,7 +246,8 @@ class EpisodicMemory:
         def select(layer: int, keys: Tensor) -> Tensor:
             count = keys.shape[1] // 2
             if self.policy.token_selection == "random":
-                drawn = torch.Generator().manual_seed(block * 1000 + layer)
+                number = (self.policy.seed * 1000 + block) * 1000 + layer
+                drawn = torch.Generator().manual_seed(number % 2**63)
                 return (
                     torch.randperm(2 * count, generator=drawn)[:count].sort().values.to(keys.device)
                 )

@@ -148,7 +148,8 @@ class ReferenceMemory:
         """
         count = keys.shape[1] // 2
         if self.policy.token_selection == "random":
-            drawn = torch.Generator().manual_seed(block * 1000 + layer)
+            number = (self.policy.seed * 1000 + block) * 1000 + layer
+            drawn = torch.Generator().manual_seed(number % 2**63)
             return sorted(torch.randperm(2 * count, generator=drawn)[:count].tolist())
         wanted = prompt.mean_key(layer)[self.heads[layer]].float()
         cosines = [

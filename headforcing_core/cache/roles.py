@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from ..errors import HeadForcingError, unknown_name
@@ -108,6 +108,7 @@ class EpisodicPolicy:
     token_selection: str = "prompt"  # of a merge: by likeness to the `prompt`, or at `random`
     center_keys: bool = False  # subtract the mean of all compared keys before measuring novelty
     pin_first: bool = False  # the first entry is never merged or dropped
+    seed: int = field(default=0, metadata={"option": False})  # of random tokens
 
     def __post_init__(self) -> None:
         check_choice("admission", self.admission, ("novelty", "uniform"))
@@ -123,8 +124,9 @@ class EpisodicPolicy:
             )
 
     def candidate_frame(self, block: int, frames_per_block: int, fast_frames: int) -> int | None:
-        """The frame to consider once `block` is committed: the first of the block that has just
-        left fast memory; None unless the block's number is a multiple of `update_interval`."""
+        """The frame to consider once `block` is committed: the first frame of a block, if it has
+        just left fast memory and the block's number is a multiple of `update_interval`; else
+        None."""
         leaving = block - fast_frames // frames_per_block
         if leaving < 0 or leaving % self.update_interval:
             return None

@@ -105,11 +105,11 @@ class CacheShape(Shape):
     """
 
     def __post_init__(self) -> None:
-        fast = self.policy.memory.recent_frames
-        if self.policy.memory.episodic_frames and (fast is None or fast % self.frames_per_block):
+        memory = self.policy.memory
+        if memory.episodic_frames and memory.recent_frames is None:
             raise HeadForcingError(
-                "memory heads with episodic memory need recent frames in whole blocks of "
-                f"{self.frames_per_block}, got {'all' if fast is None else fast}"
+                "memory heads that keep every recent frame have none for episodic memory; set "
+                "recent_frames to a number, or episodic_frames to 0"
             )
 
     @cached_property

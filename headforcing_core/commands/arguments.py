@@ -83,8 +83,8 @@ def add_render_arguments(sub: Container) -> None:
     """
     add_known(
         sub,
-        "seed switch blend-blocks re-anchor profile rule found-profiles model-family sigmas "
-        "episodic-frames",
+        "seed switch blend-blocks re-anchor profile rule alpha tau-local found-profiles "
+        "model-family sigmas episodic-frames",
     )
     add_known(sub, "recent-frames novelty-threshold update-interval runs")
     add_known(sub, "state-seconds device vae-device attention cuda-graph compile fp8-linears")

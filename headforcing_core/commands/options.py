@@ -83,6 +83,12 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         "those that look at the middle most), auto (function where the quota misnames a "
         "head); default: as in the profile",
     ),
+    "--alpha": (
+        float,
+        None,
+        "fraction of all heads that are anchors, from the profile's shares (as in it, 0.25)",
+    ),
+    "--tau-local": (float, None, "fraction of all heads that are local, like --alpha (0.2)"),
     "--found-profiles": (STORE, None, "folder for found profiles; default: in the user's cache"),
     "--model-family": (
         (AUTO_FAMILY, *SCHEDULES),

@@ -250,6 +250,9 @@ class Source:
         weights = self.info.parameters * machine.dtype.itemsize
         if machine.fp8_linears:
             weights -= fp8.saved_bytes(self.info.config, machine.dtype)
+        host = COMMAND_LINE if on_gpu else replace(COMMAND_LINE, park="", fp8_linears="")
+        if machine.fp8_linears or machine.shard_weights:
+            host = replace(host, fp8_linears="")
         room = None if elsewhere else room_on(machine.device)
         if room is not None and loaded:
             room += weights + decoder.weights
@@ -257,7 +260,7 @@ class Source:
             plan,
             weights,
             room if machine.peers is None else None,
-            COMMAND_LINE if on_gpu else replace(COMMAND_LINE, park=""),
+            host,
             encodes=self.has_vae,
             remedy=f"give --vae, the {self.vae_name}",
             decoder=decoder,

@@ -146,7 +146,9 @@ def render_options(
     named["width"] = width
     named["height"] = height
     named["model_family"] = family or args.model_family
-    named["profile"] = _chosen_profile(args.profile, args.rule)
+    asked = {"rule": args.rule, "anchor_fraction": args.alpha, "local_fraction": args.tau_local}
+    given = {name: value for name, value in asked.items() if value is not None}
+    named["profile"] = _chosen_profile(args.profile, given)
     named["switch"] = Switch(args.switch, args.blend_blocks, args.re_anchor)
     memory = {name: getattr(args, name) for name in MEMORY_INPUTS}
     pairs = args.set if "set" in args else ()
@@ -154,21 +156,21 @@ def render_options(
     return RenderOptions(**named)
 
 
-def _chosen_profile(name: str | None, rule: str | None) -> HeadProfile | AutoProfile | None:
-    """The head profile of `--profile`, its roles by `--rule`; None for the bundled one that fits
-    the model.
+def _chosen_profile(name: str | None, given: dict[str, Any]) -> HeadProfile | AutoProfile | None:
+    """The head profile of `--profile`, its roles by the `given` arguments of `with_rule`; None for
+    the bundled one that fits the model.
     """
     if name is None:
-        if rule is not None:
+        if given:
             raise HeadForcingError(
-                "--rule makes roles of a profile's shares; name it with --profile, or --profile "
-                "auto"
+                "--rule, --alpha and --tau-local make roles of a profile's shares; name it with "
+                "--profile, or --profile auto"
             )
         return None
     if name == "auto":
-        return AutoProfile(rule=rule or "quota")
+        return AutoProfile(**given)
     profile = find_profile(name)
-    return profile if rule is None else with_rule(profile, rule)
+    return with_rule(profile, **given) if given else profile
 
 
 def _references(args: argparse.Namespace) -> list[str]:

@@ -156,18 +156,26 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
     ]
 
 
+def rule_name(profile: HeadProfile) -> str:
+    """The rule that named the roles of a profile, and how many heads, as a line for reports."""
+    if profile.shares is None:
+        return "a published list, without a measurement"
+    return f"the rule {profile.provenance.get('rule', RULES[0])}"
+
+
 def with_rule(
     profile: HeadProfile,
-    rule: str,
+    rule: str | None = None,
     anchor_fraction: float | None = None,
     local_fraction: float | None = None,
 ) -> HeadProfile:
     """The same measurement with the roles that a rule of `names.RULES` gives, by default with the
-    profile's fractions.
+    profile's rule and fractions.
 
     `auto` takes the roles by function where the quota misnames a head, else those by quota; the
     rule is noted in the provenance. Raises HeadForcingError for a profile without shares.
     """
+    rule = rule or profile.provenance.get("rule", RULES[0])
     check_choice("rule", rule, RULES)
     if profile.shares is None:
         raise HeadForcingError(

@@ -118,7 +118,12 @@ class CachePolicy(Method):
         frames = max(
             fitted.anchor.sink_frames, fitted.memory.sink_frames, fitted.memory.episodic_frames
         )
-        return replace(fitted, kept_scenes=scenes, picture_frames=frames if video.pictures else 0)
+        return replace(
+            fitted,
+            kept_scenes=scenes,
+            picture_frames=frames if video.pictures else 0,
+            episodic=replace(self.episodic, seed=video.seed),
+        )
 
     def _in_blocks(self, frames: int) -> CachePolicy:
         """The policy for blocks of so many frames (BEYOND_THE_PAPER.md, "Longer blocks")."""

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from ..cache.roles import check_choice
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape
@@ -24,8 +26,13 @@ class WindowPolicy(MethodPolicy):
     def recached_frames(self) -> int:
         return self.window_frames if self.switch == "recache" else 0
 
-    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
+    @property
+    def cached_frames(self) -> int:
+        """Frames that a head keeps, the current block included: what any pass reads."""
         return self.window_frames
+
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
+        return self.cached_frames
 
     def check(self, shape: MethodShape) -> None:
         if self.sink_frames < 0 or self.window_frames < self.sink_frames + shape.frames_per_block:
@@ -43,10 +50,31 @@ class LongLive(WindowPolicy):
     # keys are rotated to their index in the window, not to their frame's in the video
     infinite: bool = False
     keeps_sinks: bool = True  # at a prompt switch (`global_sink` in the authors' code)
+    # `recent`: a clean pass reads the `clean_frames` newest frames, sinks only while they are among
+    # them, which is Commit Forcing's rule; `all`: what denoising passes read
+    clean_reads: str = "all"
+
+    def __post_init__(self) -> None:
+        check_choice("clean_reads", self.clean_reads, ("all", "recent"))
+        if self.clean_reads == "recent" and not self.keeps_sinks:
+            raise HeadForcingError(
+                "clean_reads recent needs the sinks at a prompt switch, which keeps_sinks=false "
+                "drops; remove one of the two options"
+            )
 
     @property
     def rope(self) -> str:
         return "contiguous" if self.infinite else "absolute"
+
+    @property
+    def clean_frames(self) -> int:
+        """Newest frames that a clean pass reads under the rule, its own block included."""
+        return self.window_frames
+
+    @property
+    def cached_frames(self) -> int:
+        newest = self.clean_frames if self.clean_reads == "recent" else 0
+        return max(self.window_frames, self.sink_frames + newest)
 
 
 @dataclass(frozen=True)
@@ -58,9 +86,13 @@ class SelfGradientForcing(LongLive):
     repeats_image = True
     infinite: bool = True
 
+    @property
+    def clean_frames(self) -> int:
+        return self.window_frames - self.sink_frames
+
 
 class WindowCache(MethodCache):
-    """Per layer `window_frames` slots for keys and values, initially zero; the first `filled` are
+    """Per layer `cached_frames` slots for keys and values, initially zero; the first `filled` are
     in use.
 
     Where temporal indices count in the context, keys are stored without temporal rotation and
@@ -74,7 +106,7 @@ class WindowCache(MethodCache):
     reads_empty_sinks = False
 
     def begin_video(self) -> None:
-        self.window = self.policy.window_frames
+        self.window = self.policy.cached_frames
         self.sinks = self.policy.sink_frames
         self.slots = self.zeros(self.window)
         self.in_context = self.policy.rope == "contiguous"
@@ -119,11 +151,19 @@ class WindowCache(MethodCache):
         for slots, x in zip(self.slots[layer], (k, v), strict=True):
             slots[:, first + skipped : self.filled] = x[:, skipped:]
 
+    def read(self, layer: int) -> Tensor:
+        """Keys and values that the current pass attends to, its own frames last but for empty
+        sinks.
+        """
+        return self.slots[layer][:, :, : self.read_slots]
+
     def context(self, layer: int, q: Tensor) -> Tensor:
-        k, v = self.slots[layer][:, :, : self.read_slots]
+        k, v = self.read(layer)
         if self.in_context:
-            k = self.rope.rotate_temporal(k, range(self.read_slots))
-            q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
+            count = k.shape[1]
+            end = min(count, self.filled)
+            k = self.rope.rotate_temporal(k, range(count))
+            q = self.rope.rotate_temporal(q, range(end - self.frames, end))
         else:
             q = self.at_own_index(q)
         return self.attention_over(q, k, v)
@@ -132,6 +172,19 @@ class WindowCache(MethodCache):
 class LongLiveCache(WindowCache, of=LongLive):
     policy: LongLive
     reads_empty_sinks = True
+
+    def read(self, layer: int) -> Tensor:
+        if self.policy.clean_reads == "all":
+            return super().read(layer)
+        kv = self.slots[layer]
+        if self.clean:
+            newest = max(self.policy.clean_frames, self.frames)
+            return kv[:, :, max(0, self.filled - newest) : self.filled]
+        first = self.filled - self.policy.window_frames + self.sinks
+        if first <= self.sinks:
+            return super().read(layer)
+        # the frames between sinks and window are kept for clean passes
+        return torch.cat((kv[:, :, : self.sinks], kv[:, :, first : self.filled]), dim=2)
 
     def protected(self, layer: int) -> int:
         # a recache from the first frame on writes the sinks under the new prompt, too

@@ -16,6 +16,7 @@ from ..head_profiles.profile import default_profile
 from ..methods.head_forcing import CachePolicy
 from ..methods.method import VideoFacts
 from ..methods.registry import method_policy
+from ..model.fp8 import saved_bytes
 from ..video.memory import DecoderMemory
 from .describe import format_bytes
 from .plan import RenderPlan
@@ -108,6 +109,8 @@ def remedies(
         least = change(least)
     sizes = list(_sizes(plan, dtype))
     groups = [[change] for change in (*alone, *_smaller(plan, dtype))]
+    if host.fp8_linears:
+        groups.append([_with_fp8_linears(plan, dtype, host)])
     groups += [sizes, *([change] for change in _other_methods(plan, dtype))]
     for group in groups:
         remedy = _first_that_fits(group, (asked, least), room, host)
@@ -142,6 +145,16 @@ def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator
                 remedy if remedy.plan.auto is None else remedy.take(text, dtype, auto=None)
             )
         )
+
+
+def _with_fp8_linears(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Change:
+    """The change to 8-bit linear layers, with which the video is another."""
+    saved = saved_bytes(plan.config, dtype)
+
+    def change(remedy: Remedy) -> Remedy:
+        return remedy.save(host.fp8_linears, weights=max(0, remedy.needs.weights - saved))
+
+    return change
 
 
 def _smaller(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:

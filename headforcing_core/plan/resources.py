@@ -33,12 +33,15 @@ class Host:
     decode_afterwards: str
     # how to keep the decoder's features in main memory between blocks; empty if that cannot be done
     park: str = ""
+    # how to multiply the linear layers in 8 bits; empty if that cannot be done or is done already
+    fp8_linears: str = ""
 
 
 COMMAND_LINE = Host(
-    False,
-    "decode afterwards (--latents in place of --out, then `headforcing decode`)",
-    "--park-features",
+    streams_weights=False,
+    decode_afterwards="decode afterwards (--latents in place of --out, then `headforcing decode`)",
+    park="--park-features",
+    fp8_linears="--fp8-linears",
 )
 COMFYUI = Host(True, "decode afterwards, without a vae on the sampler")
 

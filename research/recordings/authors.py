@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from ...headforcing_core.cache.roles import HeadLabel
-from ...headforcing_core.methods.longlive import LongLiveCache, WindowCache
+from ...headforcing_core.methods.longlive import LongLive, LongLiveCache, WindowCache
 from ...headforcing_core.methods.memrope import MemRoPECache
 from ...headforcing_core.methods.pyramid_forcing import (
     EntriesRead,
@@ -41,6 +41,20 @@ class LongLiveSinksOnce(SinksWrittenOnce, LongLiveCache):
 
 class MemRoPESinksOnce(SinksWrittenOnce, MemRoPECache):
     """MemRoPE's cache, as in its authors' code."""
+
+
+@dataclass(frozen=True)
+class CommitForcing(LongLive):
+    """LongLive's window with clean passes that read any number of newest frames, as Commit
+    Forcing's authors varied it; a render has the window's own number.
+    """
+
+    clean_reads: str = "recent"
+    commit_frames: int = 12
+
+    @property
+    def clean_frames(self) -> int:
+        return self.commit_frames
 
 
 # the caches of methods whose authors' code writes sinks once

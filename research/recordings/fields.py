@@ -18,6 +18,10 @@ COMMON_FIELDS = (  # of every run of a method whose noise all runs share
 KNOWN_FIELDS = {
     "causal_forcing": "first_chunk frames input_frames per_block steps".split(),
     "causvid": "frames overlap rollouts steps warp".split(),
+    "commit_forcing": (
+        "authors_switch base cache_frames commit_frames commit_rule frames global_sink infinite "
+        "prompt_order recency_bias recent_frames sink switch window"
+    ).split(),
     "deep_forcing": (
         "budget_frames ds_only frames fusion local_attn_size recent_frames sink topc_max_reuse"
     ).split(),

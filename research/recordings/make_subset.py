@@ -44,6 +44,11 @@ PEERS = {
         "infinity_switch_w12_s3_globalsink": 15,
         "single_w7_s4": 9,
     },
+    "commit_forcing": {
+        "longlive_w9_s3": 18,
+        "longlive_switch_w12_s3": 24,
+        "sf_cache12_s3_r6_c9": 15,
+    },
     "infinity_rope": {"cut_w6_s1": 18, "early_switch_w12_s1": 15},
     "forcing_kv": {"dynamic_temporal2_keep2": 12},
     "dummy_forcing": {"ar1_mid1": 12},

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ...headforcing_core.cache.roles import HeadLabel, Roles
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.method import Method
 from ...headforcing_core.methods.pyramid_forcing import PyramidForcing
 from ...headforcing_core.methods.registry import METHODS
-from .authors import AuthorsPyramidForcing
+from .authors import AuthorsPyramidForcing, CommitForcing
 
 Fields = dict[str, Any]  # of config.json
 _LABELS = {-1: HeadLabel.WAVE, 1: HeadLabel.ANCHOR, 2: HeadLabel.VEIL}
@@ -25,7 +26,7 @@ def recorded_policy(
     """The policy and the head roles of one run of a case whose method is `config["method"]`."""
     method = config["method"]
     heads = config["num_heads"] * config["num_layers"]
-    known = (*OPTIONS, "pyramid_forcing")
+    known = (*OPTIONS, "commit_forcing", "pyramid_forcing")
     if method not in known:
         raise HeadForcingError(
             f"the case's method must be one of {', '.join(known)}, got {method!r}"
@@ -45,6 +46,8 @@ def recorded_policy(
         roles = [[_LABELS[label] for label in layer] for layer in run["labels"]]
     if method == "pyramid_forcing":
         return _pyramid_forcing(run), roles
+    if method == "commit_forcing":
+        return _commit_forcing(run), roles
     return replace(METHODS[method].policy, **OPTIONS[method](run)), roles
 
 
@@ -72,6 +75,34 @@ def _pyramid_forcing(run: Fields) -> PyramidForcing:
     if any(side_effects.values()):
         return AuthorsPyramidForcing(**settings, **side_effects)
     return PyramidForcing(**settings)
+
+
+def _commit_forcing(run: Fields) -> LongLive:
+    """LongLive's window, or Self Forcing's with sinks, whose keys count in the context, and how
+    much of it a clean pass reads.
+    """
+    if run["base"] not in ("longlive", "self_forcing_sink"):
+        raise HeadForcingError(
+            f"base must be longlive or self_forcing_sink, got {run['base']!r}; the run cannot be "
+            "used"
+        )
+    if run.get("recency_bias"):
+        raise HeadForcingError(
+            "the run cannot be used: no method here has its temporal recency bias"
+        )
+    settings = dict(
+        window_frames=run["window"] if "window" in run else run["sink"] + run["recent_frames"],
+        sink_frames=run["sink"],
+        infinite=run.get("infinite", run["base"] == "self_forcing_sink"),
+        **_keeps_sinks(run),
+    )
+    # the authors' pipeline of several prompts does not follow its own rule
+    if not run["commit_rule"] or run.get("authors_switch"):
+        return LongLive(**settings)
+    policy = CommitForcing(**settings, commit_frames=run["commit_frames"])
+    if policy.commit_frames == policy.window_frames:
+        return LongLive(**settings, clean_reads="recent")
+    return policy
 
 
 def _window(run: Fields) -> Fields:

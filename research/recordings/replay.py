@@ -195,6 +195,7 @@ def new_cache(case: Case, run: RecordedRun, device: str = "cpu", attention: str 
     backend = "explicit" if attention == "reference" else attention
     function = attention_function(backend, device, torch.float32, shape.head_dim)
     sinks_once = isinstance(run.policy, (LongLive, MemRoPE)) and case.config["method"] in (
+        "commit_forcing",
         "longlive",
         "memrope",
     )

@@ -45,6 +45,7 @@ def until_text(editor: Browser, holds: str) -> None:
     editor.page.wait_for_function(f"(part) => {_TEXT}.value.includes(part)", arg=holds)
 
 
+@pytest.mark.repeat("comfy, Nodes 2.0]", "comfy_latest]")
 @pytest.mark.parametrize("browser", FRONTENDS, indirect=True)
 def test_the_editor_is_lent_to_the_panel_and_no_node_changes_its_size(browser: Browser):
     page = browser.page
@@ -80,9 +81,13 @@ def test_the_undo_of_the_graph_and_of_the_panel_do_not_fight(browser: Browser):
     page.evaluate(f"() => {_TRACKER}.undo()")
     until_text(browser, "a violet cross")
     page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 3")
-    page.wait_for_function("document.querySelector('.hf-story .hf-text').value === 'a violet cross'")
-    assert page.locator(".hf-story .hf-bar.hf-selected").get_attribute("aria-label").startswith(
-        "Prompt 2"
+    page.wait_for_function(
+        "document.querySelector('.hf-story .hf-text').value === 'a violet cross'"
+    )
+    assert (
+        page.locator(".hf-story .hf-bar.hf-selected")
+        .get_attribute("aria-label")
+        .startswith("Prompt 2")
     ), "the nodes are new, the chosen prompt is the same"
     page.locator(".hf-story .hf-bar").nth(2).focus()
     page.keyboard.press("ArrowRight")
@@ -200,13 +205,13 @@ def test_the_panel_follows_the_workflow_that_is_open_and_says_when_it_has_no_sto
     browser.load_api(growing_graph("panel/w", prompts="0:00 a red ball\n0:03 a pink star"))
     page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 2")
     page.evaluate(
-        f"""() => {{
+        """() => {
           const again = LiteGraph.createNode("HeadForcingPromptTimeline");
           app.graph.add(again);
-          again.widgets.find(({{ name }}) => name === "prompts").value = "0:00 a lone tower";
+          again.widgets.find(({ name }) => name === "prompts").value = "0:00 a lone tower";
           again.title = "second";
           app.canvas.selectItems?.([again]) ?? app.canvas.selectNode(again);
-        }}"""
+        }"""
     )
     page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 1")
     assert "second" in page.locator(".hf-story-title").inner_text()

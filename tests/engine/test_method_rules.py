@@ -61,6 +61,12 @@ CASES = {  # method, its settings, text
         {},
         "0:00 a red ball\n0:00.6 a yellow ring",
     ),
+    "longlive, clean_reads": ("longlive", {"clean_reads": "recent"}, STORY.format("")),
+    "self_gradient_forcing, clean_reads": (
+        "self_gradient_forcing",
+        {"clean_reads": "recent"},
+        STORY.format(""),
+    ),
     "memflow, switch in an interval": ("memflow", {}, "0:00 a red ball\n0:05 a yellow ring"),
     "memflow, small bank": ("memflow", {"bank_frames": 2, "interval": 2}, STORY.format("")),
 }

@@ -16,6 +16,7 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.base import MethodPolicy
+from headforcing.headforcing_core.methods.longlive import LongLiveCache
 from headforcing.headforcing_core.methods.method import Overlap, RolloutInputs, VideoFacts
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy, method_schedule
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingForcing
@@ -95,9 +96,19 @@ def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_sta
     assert [len(made.rows[block].sigmas) for block in (2, 3)] == [4, 1]
 
 
-@pytest.mark.parametrize("name", OWN_CACHE)
+COMMITTED = {
+    f"{name}, clean_reads": replace(method_policy(name), clean_reads="recent", **sizes)
+    for name, sizes in (
+        ("longlive", {"window_frames": 7, "sink_frames": 2}),
+        ("longlive_infinite", {"window_frames": 7, "sink_frames": 2}),
+        ("self_gradient_forcing", {"window_frames": 9, "sink_frames": 2}),
+    )
+}
+
+
+@pytest.mark.parametrize("name", [*OWN_CACHE, *COMMITTED])
 def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name):
-    made = plan(name, TWO, 7.0)
+    made = plan(COMMITTED.get(name, name), TWO, 7.0)
     reused = []
     for stop_after in (8, None, None):
         video, model = video_of(made, backbone, runs=tmp_path, state_seconds=1e-9)
@@ -111,6 +122,43 @@ def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name
     )
     # only the latest
     assert len(list(tmp_path.rglob("state-*"))) == int("state" in made.shape.policy.resumes_from)
+
+
+@pytest.mark.parametrize(
+    ("name", "clean", "slots"), [("longlive", 7, 9), ("self_gradient_forcing", 5, 7)]
+)
+def test_clean_passes_read_recent_frames_and_no_sink_where_the_option_says_so(
+    backbone, monkeypatch, name, clean, slots
+):
+    """Numbers that were drawn as marks: the value of every key and value is its frame's number."""
+    read = []
+    context = LongLiveCache.context
+
+    def note(self, layer, q):
+        marks = self.read(layer)[1, 0, :, 0, 0]
+        read.append((self.start, self.recaching, self.clean, [round(float(m)) for m in marks]))
+        return context(self, layer, q)
+
+    def mark(self, layer, k, v):
+        numbers = torch.arange(self.start, self.end).view(1, -1, 1, 1)
+        take(self, layer, k, numbers.expand_as(v).to(v))
+
+    take = LongLiveCache.take
+    monkeypatch.setattr(LongLiveCache, "context", note)
+    monkeypatch.setattr(LongLiveCache, "take", mark)
+    policy = replace(method_policy(name), window_frames=7, sink_frames=2)
+    for reads in ("all", "recent"):
+        made = plan(replace(policy, clean_reads=reads), TWO, 9.0)
+        assert made.shape.frame_slots == 9 * (slots if reads == "recent" else 7)
+        read.clear()
+        latents_of(made, backbone)
+        assert {is_clean for _, _, is_clean, _ in read} == {True, False}
+        assert any(again for _, again, _, _ in read) == (name == "longlive")
+        for start, again, is_clean, frames in read:
+            end = start + (min(7, start + 7) if again else 3)
+            newest = list(range(max(0, end - clean), end))
+            window = [*range(2), *range(max(2, end - 5), end)]
+            assert frames == (newest if reads == "recent" and is_clean else window)
 
 
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9])

@@ -152,11 +152,14 @@ def test_a_scene_comes_back_on_every_rank_and_holds_a_picture(model):
     assert [recall.frames for recall in alone.recalls] == [(0, 1, 2, 3, 6), (9, 10, 11, 12, 15)]
 
 
-@pytest.mark.parametrize("policy", ["random_tokens", "fifo_eviction", "centered_keys", "in bf16"])
+@pytest.mark.parametrize(
+    "policy", ["random_tokens", "fifo_eviction", "one recent frame", "in bf16"]
+)
 def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
     model = wan(heads=3)
     dtype = torch.float32
-    settings = with_memory(PRESETS.get(policy, BUSY), 5, 3, 2.0, 1)
+    recent = 1 if policy == "one recent frame" else 3
+    settings = with_memory(PRESETS.get(policy, BUSY), 5, recent, 2.0, 1)
     if policy == "in bf16":
         model = model.to(torch.bfloat16)
         dtype = torch.bfloat16

@@ -25,7 +25,7 @@ from recorded_cases import each_run, kept_cache, needs, noted, open_case, replay
 
 TOLERANCE = 1e-4
 METHODS = (
-    "longlive infinity_rope deep_forcing forcing_kv dummy_forcing memflow rolling_sink memrope "
+    "longlive commit_forcing infinity_rope deep_forcing forcing_kv dummy_forcing memflow rolling_sink memrope "
     "reward_forcing pyramid_forcing echo_forcing id_forcing causal_forcing rolling_forcing causvid"
 ).split()
 

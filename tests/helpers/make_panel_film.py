@@ -91,7 +91,9 @@ def film(editor: Browser) -> Film:
     editor.queue()
     made.take_until(f"{VIDEO}?.currentTime > 2", 40)
     page.locator(".hf-story .hf-bar").nth(2).focus()
-    page.locator(".hf-story textarea.hf-text").fill("a pink star in a yellow room, walking to the left")
+    page.locator(".hf-story textarea.hf-text").fill(
+        "a pink star in a yellow room, walking to the left"
+    )
     page.wait_for_function(f"{of_widget('PromptTimeline', 'prompts')}.value.includes('pink')")
     made.take(3)
     page.evaluate("document.querySelector('.hf-live-story input').click()")

@@ -1,6 +1,6 @@
 """Screenshots of the story panel in its states, at three sizes and in both renderers, to be looked at.
 
-    python tests/helpers/make_story_screenshots.py FOLDER [SIZE ...]
+python tests/helpers/make_story_screenshots.py FOLDER [SIZE ...]
 """
 
 import sys

@@ -2,15 +2,17 @@
 of stored blocks.
 """
 
+from collections import Counter
 from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import _parser, main
-from headforcing.headforcing_core.commands.values import render_options
+from headforcing.headforcing_core.commands.values import find_profile, render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.methods.head_forcing import PRESETS, RolePolicy, preset
 from headforcing.headforcing_core.methods.options import (
     option_text,
@@ -31,6 +33,7 @@ from jobs import job_of
 from method_renders import PROFILE, SMALL, STRIPES
 
 CHOICES = {
+    "clean_reads": ("all", "recent"),
     "episodic.admission": ("novelty", "uniform"),
     "episodic.eviction": ("summary", "fifo"),
     "episodic.token_selection": ("prompt", "random"),
@@ -179,6 +182,44 @@ SPELT = [
 ]
 
 
+# arguments of `generate` that make roles of a profile's shares, and the numbers of heads
+ROLES_ASKED = {
+    "--profile toy_world --alpha 0.5 --tau-local 0": {"anchor": 24, "memory": 24},
+    "--profile toy_world --alpha 0.125": {"anchor": 6, "local": 10, "memory": 32},
+    "--profile toy_world --tau-local 0.25 --rule quota": {"anchor": 12, "local": 12, "memory": 24},
+    "--profile auto --alpha 0.5 --tau-local 0.125": {"anchor": 24, "local": 6, "memory": 18},
+}
+
+
+@pytest.mark.parametrize("arguments", ROLES_ASKED)
+def test_alpha_and_tau_local_set_how_many_heads_are_anchors_and_local(arguments):
+    command = f"generate --weights w --prompts fox {arguments}"
+    profile = render_options(_parser().parse_args(command.split())).profile
+    if isinstance(profile, AutoProfile):
+        assert profile.rule == "quota"
+        roles = profile.expected_roles(8, 6)
+    else:
+        assert profile.provenance["rule"] == "quota"
+        roles = profile.roles
+    assert Counter(str(role) for layer in roles for role in layer) == ROLES_ASKED[arguments]
+
+
+def test_fractions_leave_the_rule_of_the_profile():
+    by_function = with_rule(find_profile("toy_world"), "function")
+    assert with_rule(by_function, local_fraction=0.25).provenance["rule"] == "function"
+
+
+def test_alpha_and_tau_local_need_a_profile_with_shares_and_fractions():
+    parse = "generate --weights w --prompts fox {}".format
+    for arguments, said in {
+        "--alpha 0.5": "name it with --profile, or --profile auto",
+        "--profile self_forcing --tau-local 0.1": "roles only",
+        "--profile toy_world --alpha 1.5": "anchor_fraction must be a number in 0-1",
+    }.items():
+        with pytest.raises(HeadForcingError, match=said):
+            render_options(_parser().parse_args(parse(arguments).split()))
+
+
 @pytest.mark.parametrize(("arguments", "asked"), SPELT)
 def test_an_argument_for_episodic_memory_is_an_option_of_a_method_that_has_it(arguments, asked):
     options = render_options(
@@ -220,7 +261,7 @@ PINNED = [
     ("head_forcing", TWO, {"start_frames": 6}, "91985e68b2f37276"),
     ("no_episodic_memory", ONE, {"roles": "shuffled"}, "60d2f50f4b52b136"),
     ("self_forcing_window_21", TWO, {}, "7cb6c51c0599073c"),
-    ("longlive", TWO, {"start_frames": 6}, "0a719f3db189727e"),
+    ("longlive", TWO, {"start_frames": 6}, "e883b68050358729"),
     ("infinity_rope", "0:00 a red ball\n0:06 [re-anchor] a yellow ring", {}, "2d7901085d9bbee5"),
     ("deep_forcing", ONE, {}, "19d05c9871932e49"),
     ("forcing_kv", TWO, {}, "9fe93b601decfbae"),

@@ -15,7 +15,12 @@ from counted_memory import CountsMemory, NoLaunch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.memory import MemoryEvent
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.head_profiles.profile import (
+    HeadProfile,
+    bundled_profiles,
+    load_profile,
+)
+from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.methods.head_forcing import (
     PRESETS,
     EpisodicPolicy,
@@ -25,7 +30,9 @@ from headforcing.headforcing_core.methods.head_forcing import (
     preset,
 )
 from headforcing.headforcing_core.model import wan
+from headforcing.headforcing_core.model.fp8 import saved_bytes
 from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.plan import cards
 from headforcing.headforcing_core.plan.describe import describe, format_bytes
 from headforcing.headforcing_core.plan.options import RenderOptions, method_options
 from headforcing.headforcing_core.plan.plan import RenderPlan
@@ -199,9 +206,31 @@ def test_history_is_sinks_from_the_origin_then_recent_frames_that_are_not_too_ol
             assert len(kept) + f <= policy.capacity(f, 32) <= 32
 
 
+def test_a_report_says_how_many_heads_have_which_role_and_what_named_them():
+    listed = "134 anchor, 226 memory heads: named by a published list, without a measurement"
+    assert listed in describe(plan(), torch.bfloat16)
+    small = WanConfig(num_layers=8, num_heads=6, dim=96)
+    for rule in ("quota", "function"):
+        profile = with_rule(load_profile(bundled_profiles()["toy_world"]), rule)
+        counts = ", ".join(f"{count} {role}" for role, count in profile.counts().items())
+        assert f"{counts} heads: named by the rule {rule}\n" in describe(
+            plan(config=small, profile=profile), torch.float32
+        )
+
+
 def test_candidates_are_the_first_frames_of_every_third_block_once_it_left_fast_memory():
     frames = [EpisodicPolicy().candidate_frame(block, 3, 3) for block in range(8)]
     assert frames == [None, 0, None, None, 9, None, None, 18]
+    every = EpisodicPolicy(update_interval=1)
+    for fast, expected in {
+        0: [0, 3, 6, 9],
+        1: [0, 3, 6, 9],
+        2: [0, 3, 6, 9],
+        4: [None, 0, 3, 6],
+        5: [None, 0, 3, 6],
+        6: [None, None, 0, 3],
+    }.items():
+        assert [every.candidate_frame(block, 3, fast) for block in range(4)] == expected, fast
     every_second = EpisodicPolicy(update_interval=2)
     assert [every_second.candidate_frame(block, 1, 2) for block in range(6)] == [
         None,
@@ -448,4 +477,13 @@ def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decode
     needs = needs_of(finding, torch.bfloat16, 0)
     assert "load a head profile instead of finding the roles" in refused(
         needs, needs.memory - 1, finding
+    )
+
+
+def test_a_model_that_is_too_large_for_a_card_is_offered_8_bit_linears_before_small_sizes():
+    """LongLive 2.0 in 1280x704 on 12 GiB, where the weights alone take 10 GB in bf16."""
+    fit = cards.card(12, 1280, 704, "longlive2").command_line
+    assert fit.how.endswith("and --fp8-linears")
+    assert fit.resident == cards.WEIGHTS["longlive2"] - saved_bytes(
+        cards.MODELS["longlive2"], torch.bfloat16
     )

@@ -35,7 +35,7 @@ def planned(method: str, options: str) -> object:
     return asked.plan(SMALL, parse_timeline("a red ball", 9.0), profile=STRIPES)
 
 
-def drafted(recent_frames: int = 3, start_frames: int = 0) -> object:
+def drafted(recent_frames: int | None = 3, start_frames: int = 0) -> object:
     """A plan by itself, without the options of a command."""
     policy = CachePolicy(memory=RolePolicy(recent_frames=recent_frames, episodic_frames=5))
     made = WanConfig(), policy, schedule("self_forcing"), parse_timeline("a")
@@ -107,6 +107,9 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
                 ("reward_forcing", "kept_share=1e999"),
                 ("deep_forcing", "budget_frames=x"),
                 ("rolling_forcing", "steps=4"),
+                ("id_forcing", "clean_reads=recent"),
+                ("longlive", "clean_reads=some"),
+                ("longlive", "clean_reads=recent, keeps_sinks=false"),
                 ("dummy_forcing", "seed=4"),
                 ("head_forcing", "kept_scenes=4"),
                 ("head_forcing", "rope=round"),
@@ -119,7 +122,7 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
     ],
     read_pairs: [{"text": "window_frames"}, {"text": "window_frames=9, sink"}],
     method_policy: [{"name": "nope"}],
-    drafted: [*({"start_frames": frames} for frames in (1, 4, 11)), {"recent_frames": 4}],
+    drafted: [*({"start_frames": frames} for frames in (1, 4, 11)), {"recent_frames": None}],
     planned: [
         {"method": method, "options": options}
         for method, options in (
