@@ -135,7 +135,7 @@ class VideoFile(Listener):
         return plan.video_frames
 
     def pictures(self, plan: RenderPlan) -> PictureSheets | None:
-        """Where small pictures of the video are written; None for none."""
+        """The sheets for small pictures of the video; None for none."""
         return None
 
     def sound(self, job: RenderJob) -> Sound | None:
