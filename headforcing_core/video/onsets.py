@@ -37,7 +37,7 @@ _CLEAR = 2.0  # how much more flux than the usual lies on the beats of a tempo
 
 @dataclass(frozen=True)
 class Heard:
-    """What a sound is like.
+    """The waveform and the beats of a sound.
 
     Attributes:
         seconds: its length.

@@ -42,7 +42,7 @@ export class Film {
     editor.element.closest(".hf-story")?.append(this.hover);
     this.#listening = new AbortController();
     const { signal } = this.#listening;
-    editor.bars.element.addEventListener("scroll", () => this.draw(), { signal });
+    editor.bars.element.addEventListener("scroll", () => this.draw(), { signal }); // after the bars' own listener
     editor.bars.track.addEventListener("pointermove", (event) => this.#peek(event), { signal });
     editor.bars.track.addEventListener("pointerleave", () => (this.hover.hidden = true), { signal });
     if (view) view.onFrame = (mediaTime) => this.#keep(mediaTime);
@@ -100,15 +100,15 @@ export class Film {
     this.#takeMade();
     this.#fill();
     const { bars, view, segments } = this.#editor;
-    const { scrollLeft, clientWidth } = bars.element;
-    const all = bars.inner.clientWidth;
+    const { left: scrollLeft, width: clientWidth, pixels: all } = bars;
     const reel = this.#reel;
-    const height = bars.track.clientHeight;
-    const what = JSON.stringify([scrollLeft, clientWidth, all, height, reel.size, this.#view?.made?.size, this.#view?.source, segments]);
+    const places = segments.map(({ start_block, words }) => [start_block, words]);
+    const what = JSON.stringify([scrollLeft, clientWidth, all, reel.size, this.#view?.made?.size, this.#view?.source, places]);
     if (what === this.#drawn || !clientWidth) return;
     this.#drawn = what;
     this.canvas.style.left = `${scrollLeft}px`;
     this.canvas.width = clientWidth;
+    const height = bars.track.clientHeight;
     this.canvas.height = height;
     if (!reel.size) return;
     const context = this.canvas.getContext("2d");

@@ -1,13 +1,12 @@
 // The ruler and the bars of the prompts, with the handles between them: mouse, touch and keyboard.
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
+import { Labels } from "./labels.js";
 import { Playhead } from "./playhead.js";
 import { drawGrid, Ruler } from "./ruler.js";
-import { blockAt, labels, moved, placeFor, plainTime, range, reordered, startSeconds, tagText, timeText } from "./segments.js";
+import { blockAt, moved, placeFor, plainTime, range, reordered, startSeconds, tagText, timeText } from "./segments.js";
+import { largestZoom, USUAL_PIXELS, zoomForClicks } from "./zoom.js";
 
-const BLOCK_PIXELS = 26; // width of a block at the largest zoom
-const BAR_PIXELS = 34; // width of a usual bar at first
-const MOST_PIXELS = 24000; // width of a whole video at the largest zoom
 const FAR = 10; // blocks that a switch moves by with Shift
 const STILL = 5; // pixels that a pointer may move in a click
 const help = () => [
@@ -28,10 +27,14 @@ export class Bars {
   zoomsByWheel = false; // without Ctrl, as in the story panel; the wheel scrolls with Shift
   #actions;
   #state = null;
+  /** Pixels that are shown, and how far they are scrolled: kept, since asking an element lays out the page anew. */
+  width = 0;
+  left = 0;
   #zoom = 1; // 1 shows the whole video
   #prompts = 0; // number of bars that the zoom was chosen for
   #bars = [];
   #dragged = false; // whether the click that comes now ends a drag
+  #labels = new Labels();
 
   constructor(actions) {
     this.#actions = actions;
@@ -44,7 +47,18 @@ export class Bars {
     this.help = make("span", { id: `hf-timeline-help-${++helps}`, hidden: true }, help().join(" "));
     this.element = make("div", scroll, this.inner, this.help);
     this.element.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
-    new ResizeObserver(() => this.#state && this.draw(this.#state)).observe(this.element);
+    new ResizeObserver(() => this.#resized()).observe(this.element);
+    this.element.addEventListener("scroll", () => (this.left = this.element.scrollLeft));
+  }
+
+  #resized() {
+    this.width = this.element.clientWidth;
+    if (this.#state) this.draw(this.#state);
+  }
+
+  /** The width of the whole video in pixels. */
+  get pixels() {
+    return (this.width || USUAL_PIXELS) * this.#zoom;
   }
 
   /** Show a state: view, segments, selected, enabled. Elements are kept, and the keyboard's focus with them. */
@@ -55,19 +69,24 @@ export class Bars {
     const percent = (block) => (100 * startSeconds(view, block)) / total;
     if (this.#prompts !== segments.length) {
       this.#prompts = segments.length;
-      this.#zoom = Math.max(this.#zoom, this.#zoomForClicks(view, segments));
+      this.#zoom = Math.max(this.#zoom, zoomForClicks(view, segments, this.width));
     }
-    this.#zoom = Math.min(this.#zoom, this.#largestZoom());
+    this.#zoom = Math.min(this.#zoom, largestZoom(view, this.width));
     this.inner.style.width = `${100 * this.#zoom}%`;
     this.element.classList.toggle("hf-off", !enabled);
-    const pixels = (this.element.clientWidth || 400) * this.#zoom;
+    const { pixels } = this;
     this.ruler.draw(view, pixels);
     drawGrid(this.track, view, pixels);
     while (this.#bars.length > segments.length) this.#bars.pop().forEach((part) => part.remove());
     while (this.#bars.length < segments.length) this.#bars.push(this.#newBar(this.#bars.length));
-    const shown = labels(segments);
+    const shown = this.#labels.of(segments);
     segments.forEach((segment, index) => {
       const [bar, tag, handle] = this.#bars[index];
+      const drawn = JSON.stringify([segment, segments.length, total, index === selected, enabled, view.beyond]);
+      const free = this.playhead.free;
+      // hundreds of bars are drawn at each move of the pointer, of which few change
+      if (bar.drawn === drawn && bar.free === free && bar.value === shown[index]) return;
+      Object.assign(bar, { drawn, free });
       const left = percent(segment.start_block);
       const width = percent(segment.end_block) - left;
       const [first, last] = range(segments, index, this.playhead.free);
@@ -94,13 +113,13 @@ export class Bars {
       };
       for (const [name, value] of Object.entries(about)) bar.setAttribute(`aria-${name}`, value);
     });
-    this.playhead.draw(state, this.#bars);
+    this.playhead.draw(state, this.#bars, pixels);
   }
 
   /** Show where a render of the story and its player are, see `Playhead.move`. */
   follow(place) {
     this.playhead.move(place);
-    if (this.#state) this.playhead.draw(this.#state, this.#bars);
+    if (this.#state) this.playhead.draw(this.#state, this.#bars, this.pixels);
   }
 
   /** See `Playhead.frame`. */
@@ -135,21 +154,9 @@ export class Bars {
     const share = clientX === null ? selectedShare : this.#share(clientX);
     const width = this.element.clientWidth;
     const place = clientX === null ? width / 3 : ((clientX - box.left) / box.width) * width;
-    this.#zoom = factor ? Math.min(Math.max(this.#zoom * factor, 1), this.#largestZoom()) : 1;
+    this.#zoom = factor ? Math.min(Math.max(this.#zoom * factor, 1), largestZoom(view, this.width)) : 1;
     this.draw(this.#state);
     this.element.scrollLeft = share * width * this.#zoom - place;
-  }
-
-  /** The zoom at which the bar of usual length is wide enough to be hit and read. */
-  #zoomForClicks(view, segments) {
-    const lengths = segments.map(({ start_block, end_block }) => end_block - start_block).toSorted((a, b) => a - b);
-    const usual = lengths[Math.floor(lengths.length / 2)] / view.blocks;
-    return BAR_PIXELS / (usual * (this.element.clientWidth || 400));
-  }
-
-  #largestZoom() {
-    const width = this.element.clientWidth || 400;
-    return Math.max(1, Math.min(this.#state.view.blocks * BLOCK_PIXELS, MOST_PIXELS) / width);
   }
 
   #newBar(index) {

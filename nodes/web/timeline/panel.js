@@ -22,6 +22,7 @@ export class Panel {
   #segment = null;
   #default = null; // the switch without a tag
   #blockSeconds = 1;
+  #offered = ""; // the scenes that can be brought back
   #timer = null;
 
   constructor(change) {
@@ -116,7 +117,10 @@ export class Panel {
     this.anchor.checked = !first && (way ?? view.default).re_anchor;
     const earlier = segments.slice(0, selected).map(({ text }, number) => [number + 1, `${number + 1}: ${cut(text)}`]);
     const scenes = [["", t("nothing")], ["0", t("the most alike")], ...earlier, [NEW_SCENE, t("no, a new scene")]];
-    this.recall.replaceChildren(...scenes.map(([value, label]) => make("option", { value }, label)));
+    const offered = JSON.stringify(scenes);
+    if (offered !== this.#offered)
+      this.recall.replaceChildren(...scenes.map(([value, label]) => make("option", { value }, label)));
+    this.#offered = offered;
     const asked = way?.new_scene ? NEW_SCENE : way?.recall;
     this.recall.value = (first ? null : asked) ?? "";
     const blend = first ? 0 : (way ?? view.default).blend_blocks * view.block_seconds;

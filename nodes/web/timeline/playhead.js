@@ -86,8 +86,8 @@ export class Playhead {
     this.draw(...this.#drawn);
   }
 
-  draw({ view, segments }, bars) {
-    this.#drawn = [{ view, segments }, bars];
+  draw({ view, segments }, bars, width) {
+    this.#drawn = [{ view, segments }, bars, width];
     const { done, at, video, file } = this.#place;
     if (at !== null || file) this.#scenes ??= segments;
     this.#takeMade(view);
@@ -97,7 +97,6 @@ export class Playhead {
     this.line.hidden = at === null;
     this.line.style.left = percent(at ?? 0);
     const track = this.line.parentElement;
-    const width = track.clientWidth;
     const beside = HEIGHT * (video?.videoWidth / video?.videoHeight || 1);
     track.style.setProperty("--hf-beside", `${beside + 6}px`); // where the words of a long bar begin
     segments.forEach((segment, index) => {
@@ -106,13 +105,17 @@ export class Playhead {
       const to = startSeconds(view, segment.end_block);
       const begun = segment.start_block < this.free;
       const playing = at !== null && from <= at && at < to;
+      const picture = this.#pictureFor(segment) ?? "";
+      const isWide = picture !== "" && (width * (to - from)) / total > 2 * beside;
+      const drawn = `${begun} ${playing} ${isWide}`;
+      if (bar.place === drawn && bar.picture === picture) return;
+      Object.assign(bar, { place: drawn, picture });
       for (const part of [bar, tag]) part.classList.toggle("hf-begun", begun);
       bar.setAttribute("aria-readonly", begun);
       tag.dataset.begun = `${t("begun")} `;
       bar.classList.toggle("hf-playing", playing);
-      const picture = this.#pictureFor(segment);
-      bar.style.backgroundImage = picture ? `url(${picture})` : "";
-      bar.classList.toggle("hf-pictured", Boolean(picture) && (width * (to - from)) / total > 2 * beside);
+      bar.style.backgroundImage = picture && `url(${picture})`;
+      bar.classList.toggle("hf-pictured", isWide);
     });
     this.#look();
   }

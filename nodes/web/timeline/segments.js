@@ -39,7 +39,6 @@
 
 /** @typedef {Pick<View, "block_seconds" | "first_block_seconds">} Clock */
 
-const LONG = 12; // letters in common that are left out
 
 /**
  * Time of a block's first video frame, in seconds; the first block of a video is shorter than the others.
@@ -283,29 +282,6 @@ function withRecalls(segments, renumbered) {
     const recall = segment.switch?.recall; // 0: the scene that is most alike
     return recall ? { ...segment, switch: { ...segment.switch, recall: renumbered(recall, index) } } : segment;
   });
-}
-
-/**
- * What bars show of their prompts: where one begins as another does, the words from where they differ.
- * @param {Segment[]} segments
- */
-export function labels(segments) {
-  const all = segments.map(({ text }) => text.split(" "));
-  return all.map((words, index) => {
-    const others = all.filter((other) => other.join(" ") !== words.join(" "));
-    const same = Math.max(0, ...others.map((other) => wordsInCommon(words, other)));
-    return words.slice(0, same).join(" ").length < LONG ? segments[index].text : `… ${words.slice(same).join(" ")}`;
-  });
-}
-
-/**
- * How many words two texts have in common at their beginnings, of which one is never all of the first.
- * @param {string[]} words
- * @param {string[]} other
- */
-function wordsInCommon(words, other) {
-  const differs = words.findIndex((word, place) => word !== other[place]);
-  return Math.min(differs < 0 ? words.length : differs, words.length - 1);
 }
 
 /**

@@ -1,0 +1,45 @@
+// The words that bars show.
+
+const LONG = 12; // letters in common that are left out
+
+/** Labels of bars, made anew when a text changes. */
+export class Labels {
+  #texts = [];
+  #labels = [];
+
+  /**
+   * @param {import("./segments.js").Segment[]} segments
+   * @returns {string[]}
+   */
+  of(segments) {
+    const isSame = segments.length === this.#texts.length && segments.every(({ text }, index) => text === this.#texts[index]);
+    if (!isSame) {
+      this.#texts = segments.map(({ text }) => text);
+      this.#labels = labels(segments);
+    }
+    return this.#labels;
+  }
+}
+
+/**
+ * What bars show of their prompts: where one begins as another does, the words from where they differ.
+ * @param {Pick<import("./segments.js").Segment, "text">[]} segments
+ */
+export function labels(segments) {
+  const all = segments.map(({ text }) => text.split(" "));
+  return all.map((words, index) => {
+    const others = all.filter((other) => other.join(" ") !== words.join(" "));
+    const same = Math.max(0, ...others.map((other) => wordsInCommon(words, other)));
+    return words.slice(0, same).join(" ").length < LONG ? segments[index].text : `… ${words.slice(same).join(" ")}`;
+  });
+}
+
+/**
+ * How many words two texts have in common at their beginnings, of which one is never all of the first.
+ * @param {string[]} words
+ * @param {string[]} other
+ */
+function wordsInCommon(words, other) {
+  const differs = words.findIndex((word, place) => word !== other[place]);
+  return Math.min(differs < 0 ? words.length : differs, words.length - 1);
+}
