@@ -19,7 +19,7 @@ TESTS = Path(__file__).resolve().parent
 VERSIONS = ("0.30.0", "0.3.75")  # parameters of the tests that run ComfyUI in a process of its own
 IN_A_BROWSER = {  # files that open pages of the newest frontend; as many minutes as all other tests of servers
     f"test_{name}.py"
-    for name in ("player", "renders_on_pages", "shelf", "timeline_editor", "widgets")
+    for name in ("pictures", "player", "renders_on_pages", "shelf", "timeline_editor", "widgets")
 }
 
 

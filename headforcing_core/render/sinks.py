@@ -23,6 +23,7 @@ from ..model.latents import WAN21, WAN22, latent_format
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob, file_tags
 from ..rollout.loop import Block
+from ..video.pictures import PictureSheets
 from ..video.sound import Sound
 from ..video.stream import StreamingDecoder, VideoStream
 from ..video.writer import VideoInfo, VideoSettings
@@ -102,6 +103,7 @@ class VideoFile(Listener):
                 background=self.background,
                 while_waiting=self.while_waiting,
                 sound=self.sound(render.job),
+                pictures=self.pictures(plan),
             )
             stack.enter_context(self.video)
             self._stack = stack.pop_all()
@@ -131,6 +133,10 @@ class VideoFile(Listener):
     def length(self, plan: RenderPlan) -> int:
         """Number of video frames of the file."""
         return plan.video_frames
+
+    def pictures(self, plan: RenderPlan) -> PictureSheets | None:
+        """The sheets for small pictures of the video; None for none."""
+        return None
 
     def sound(self, job: RenderJob) -> Sound | None:
         """The sound of the file; None where the story has none."""

@@ -68,7 +68,7 @@ class Soundtrack:
         Raises HeadForcingError for one that cannot be read, or has no sound.
         """
         check_regular(path)
-        with closing(_frames(path)) as frames:
+        with closing(decoded_frames(path)) as frames:
             first = next(frames, None)
         if first is None:
             raise HeadForcingError(f"{path.name} holds no sound that can be decoded: {_GIVE}")
@@ -161,7 +161,7 @@ def _stream(container: av.container.InputContainer, path: Path) -> av.AudioStrea
     raise HeadForcingError(f"{path.name} has no sound: {_GIVE}")
 
 
-def _frames(path: Path) -> Generator[av.AudioFrame, None, None]:
+def decoded_frames(path: Path) -> Generator[av.AudioFrame, None, None]:
     """The decoded sound of a file, as floats, of one channel or two; damaged packets are left
     out.
     """
@@ -183,7 +183,7 @@ def _frames(path: Path) -> Generator[av.AudioFrame, None, None]:
 
 
 def _samples(path: Path) -> Iterator[np.ndarray]:
-    for frame in _frames(path):
+    for frame in decoded_frames(path):
         # what an encoder put before the beginning
         early = max(0, round(-(frame.time or 0.0) * frame.sample_rate))
         yield frame.to_ndarray()[:, early:]

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..queue_thread import HostCopy, QueueThread, arrived, to_host
+from .pictures import PictureSheets
 from .sound import Sound
 from .writer import VideoInfo, VideoSettings, VideoWriter, find_encoder, to_uint8
 
@@ -88,6 +89,7 @@ class VideoStream:
             CUDA stream of its own, so that `add` waits for neither. None decodes in `add`.
         while_waiting: as in `QueueThread`, for that thread.
         sound: of the file, from its beginning on.
+        pictures: get all video frames before they are scaled.
 
     Attributes:
         settings: another path and other tags may be set until the end of the `with` block; a file
@@ -104,6 +106,7 @@ class VideoStream:
         background: torch.device | None = None,
         while_waiting: Callable[[], None] = lambda: None,
         sound: Sound | None = None,
+        pictures: PictureSheets | None = None,
     ):
         if video_frames is not None and video_frames < 1:
             raise HeadForcingError(f"A video needs at least 1 frame, got {video_frames}.")
@@ -117,6 +120,7 @@ class VideoStream:
         self._limit = sys.maxsize if video_frames is None else video_frames
         self._on_progress = on_progress
         self._sound = sound
+        self._pictures = pictures
         self._writer: VideoWriter | None = None
         self._encoder: QueueThread[HostCopy] | None = None
         self._background = background
@@ -216,16 +220,21 @@ class VideoStream:
             self._writer = self._stack.enter_context(
                 VideoWriter(self.settings, width * scale, height * scale, sound=self._sound)
             )
-            encoder = QueueThread("encoder", partial(_encode, self._writer, scale), WAITING_CHUNKS)
+            encode = partial(_encode, self._writer, scale, self._pictures)
+            encoder = QueueThread("encoder", encode, WAITING_CHUNKS)
             self._encoder = self._stack.enter_context(encoder)
         self._decoded += len(video_frames)
         self._encoder.put(to_host(to_uint8(video_frames)))
         self._on_progress(self.video_frames)
 
 
-def _encode(writer: VideoWriter, scale: int, copies: Iterator[HostCopy]) -> None:
+def _encode(
+    writer: VideoWriter, scale: int, pictures: PictureSheets | None, copies: Iterator[HostCopy]
+) -> None:
     """Write video frames `[n, H, W, 3]`, every pixel as a square of side `scale`."""
     for chunk in arrived(copies):
+        if pictures is not None:
+            pictures.add(writer.video_frames, chunk)
         writer.write(
             chunk if scale == 1 else chunk.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
         )

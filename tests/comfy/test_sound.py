@@ -1,9 +1,12 @@
 """The sound of a story in ComfyUI: in the file that grows, in parts and takes, from latents."""
 
+import base64
 import io
+import json
 import wave
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import av
 import numpy as np
@@ -116,6 +119,34 @@ def test_without_sound_there_is_none_and_what_is_no_sound_is_said(comfy: ComfySe
     sound_file(comfy, "hf_short.wav", 1.0, clicks=())
     given = with_sound(demo_graph(), "hf_short.wav", seconds=0.0, audio_offset=-2.0)
     failed(comfy, given, "the story would end with the sound at 0 s")
+
+
+def test_a_route_says_what_a_sound_is_like_and_reads_nothing_outside_the_folders(
+    comfy: ComfyServer,
+):
+    sound_file(comfy, "hf_beat.wav", 8, clicks=())
+    status, answer = comfy.ask("/headforcing/sound?name=hf_beat.wav", None, "GET")
+    told = json.loads(answer)
+    assert status == 200 and told["seconds"] == pytest.approx(8, abs=0.01)
+    peaks = np.frombuffer(base64.b64decode(told["peaks"]), np.uint8)
+    assert len(peaks) == pytest.approx(8 * told["peaks_a_second"], abs=2)
+    assert (told["onsets"], told["tempo"], told["first_beat"]) == ([], None, None)
+    (comfy.input_dir / "hf_text.wav").write_text("no sound")
+    (comfy.input_dir.parent / "hf_outside.wav").write_bytes(
+        (comfy.input_dir / "hf_beat.wav").read_bytes()
+    )
+    for name, wanted in (
+        ("hf_text.wav", 400),
+        ("hf_beat.wav [input]", 200),
+        ("none.wav", 404),
+        ("", 404),
+        ("../hf_outside.wav", 404),
+        (str(comfy.input_dir.parent / "hf_outside.wav"), 404),
+        ("hf_beat.wav\0", 404),
+    ):
+        query = urlencode({"name": name})
+        status, answer = comfy.ask(f"/headforcing/sound?{query}", None, "GET")
+        assert status == wanted, (name, answer)
 
 
 @pytest.mark.slow

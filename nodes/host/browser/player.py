@@ -13,11 +13,12 @@ from contextlib import suppress
 from typing import Any
 
 import comfy.model_management
+from aiohttp import web
 from comfy_api.latest import ui
 from PIL import Image
 from server import PromptServer
 
-from ..graph import queued_graph, schema, video_files
+from ..graph import folders, queued_graph, schema, video_files
 from ..graph.folders import OutputFile
 from . import pages
 from .sentences import Sentence, parts_of
@@ -47,6 +48,23 @@ def growing(file: OutputFile, id: str, has_sound: bool = False) -> dict[str, Any
     if has_sound:
         about["sound"] = True
     return about
+
+
+def _sheet(query: Mapping[str, str]) -> web.Response:
+    """A sheet of the small pictures of the render `id`, see `video.pictures`; `count` of them were
+    known to the page, so that an older sheet of that name is not shown.
+    """
+    path = folders.picture_sheet(query.get("id", ""), query.get("sheet", ""))
+    if path is None:
+        raise pages.RefusedError("there is no such picture", 404)
+    return web.Response(
+        body=path.read_bytes(),
+        content_type="image/jpeg",
+        headers={"Cache-Control": "private, max-age=3600"},
+    )
+
+
+ROUTES = (pages.route("GET", "/headforcing/pictures", _sheet),)
 
 
 class NodePlayer:

@@ -22,6 +22,7 @@ ABANDONED_VIDEO_SECONDS = 24 * 3600.0
 # of a finished video that was begun: it takes as long to make as it has
 ABANDONED_LASTING_SECONDS = 30 * 24 * 3600.0
 WINDOWS = os.name == "nt"
+_SHEET = r"[0-9a-f]{32}-\d{1,4}\.jpg"
 _FILLED_IN = re.compile("%(year|month|day|hour|minute|second|width|height)%")  # by ComfyUI's server
 
 
@@ -163,6 +164,39 @@ def _check_inside(place: str) -> None:
 def output_folder() -> Path:
     """ComfyUI's output folder."""
     return Path(folder_paths.get_output_directory())
+
+
+def uploaded_file(name: str) -> Path | None:
+    """A file of ComfyUI's input folder as a widget names it, `folder/name` or `name [output]`, to
+    read; None where there is none, or it is elsewhere.
+    """
+    if not name or "\0" in name:
+        return None
+    folders = [folder_paths.get_input_directory(), folder_paths.get_output_directory()]
+    folders.append(folder_paths.get_temp_directory())
+    with suppress(OSError, ValueError):
+        path = Path(folder_paths.get_annotated_filepath(name)).resolve()
+        if path.is_file() and any(path.is_relative_to(Path(each).resolve()) for each in folders):
+            return path
+    return None
+
+
+def pictures_folder() -> Path:
+    """Folder of the small pictures of videos, of which those of a day ago are removed; ComfyUI
+    empties it when it starts.
+    """
+    folder = Path(folder_paths.get_temp_directory()) / "head_forcing_pictures"
+    remove_matching(folder, _SHEET, ABANDONED_VIDEO_SECONDS)
+    return folder
+
+
+def picture_sheet(render: str, sheet: str) -> Path | None:
+    """A sheet of the pictures of a render, to read; None where there is none of that name."""
+    name = f"{render}-{sheet}.jpg"
+    if not re.fullmatch(_SHEET, name):
+        return None
+    path = Path(folder_paths.get_temp_directory()) / "head_forcing_pictures" / name
+    return path if path.is_file() else None
 
 
 def runs_folder() -> Path:

@@ -32,6 +32,7 @@ from ....headforcing_core.rollout.loop import Block
 from ....headforcing_core.rollout.rows import Embeddings, Picture
 from ....headforcing_core.timeline.timeline import Timeline
 from ....headforcing_core.video.memory import DecoderMemory
+from ....headforcing_core.video.pictures import PictureSheets
 from ....headforcing_core.video.restarts import FrameCodec
 from ....headforcing_core.video.soundtrack import Soundtrack
 from ....headforcing_core.video.writer import VideoInfo
@@ -235,6 +236,7 @@ class GrowingVideo(VideoFile):
         # a render that goes on writes the file of that name from its beginning
         self.id = uuid.uuid4().hex
         self.growing: folders.OutputFile
+        self.sheets: PictureSheets | None = None
         self.is_disk_full = False
         shares_device = used.device == device and device.type != "cpu"
         super().__init__(
@@ -256,6 +258,8 @@ class GrowingVideo(VideoFile):
         about = growing(self.growing, self.id, has_sound)
         if not self.video.video_frames:
             about["bytes"] = 0
+        if self.sheets is not None and self.sheets.count:
+            about["pictures"] = self.sheets.count
         return about
 
     def claim(self, stack: ExitStack, plan: RenderPlan) -> tuple[Path, Path]:
@@ -276,6 +280,10 @@ class GrowingVideo(VideoFile):
 
     def length(self, plan: RenderPlan) -> int:
         return plan.video_frames - skipped_video_frames(plan, self.first)
+
+    def pictures(self, plan: RenderPlan) -> PictureSheets | None:
+        self.sheets = PictureSheets(folders.pictures_folder(), self.id, plan.timeline.clock.fps)
+        return self.sheets
 
     def begins_at(self, plan: RenderPlan) -> float:
         skipped = skipped_video_frames(plan, self.first)

@@ -2,6 +2,7 @@
 import { app } from "../../../scripts/app.js";
 import { Beside } from "./beside.js";
 import { address, GrowingFile } from "./growing_file.js";
+import { Sprite } from "./sprite.js";
 import { playsGrowing } from "../server_events.js";
 import { button, editors, holds, make, nodeOf, storyNodeOf, whileInGraph } from "../shared.js";
 import { nameOf } from "../takes/store.js";
@@ -35,6 +36,8 @@ export class View {
   beside;
   /** @type {GrowingFile | undefined} */
   growing;
+  /** Pictures of the run that the server has made. @type {Sprite | undefined} */
+  sprite;
 
   #wasHeard = false; // whether a click has let the sound be heard
 
@@ -123,7 +126,11 @@ export class View {
     const { text, state, video, preview, files, place, prompt_id } = message;
     const other = prompt_id !== this.told?.prompt_id;
     this.told = message;
-    if (other) this.leave(); // a take stays until the next run
+    if (other) {
+      this.leave(); // a take stays until the next run
+      this.sprite = undefined;
+    }
+    this.#readPictures(video);
     if (!this.take) this.place = { done: 0, lead: 0, ...place, running: state === "running", render: prompt_id };
     this.say(text, state === "failed");
     if (this.take) return;
@@ -135,6 +142,19 @@ export class View {
       this.image.src = preview;
     }
     this.mark();
+  }
+
+  /** Read the small pictures that the server has made of what it renders. */
+  #readPictures(video) {
+    if (!video?.pictures) return;
+    if (this.sprite?.id !== video.id) this.sprite = new Sprite(video.id, () => this.mark());
+    this.sprite.read(video.pictures);
+  }
+
+  /** The pictures by second of the file that is played; null where the server has made none. */
+  get made() {
+    const isOfRun = !this.take && this.source === this.told?.prompt_id;
+    return (isOfRun && this.sprite?.pictures) || null;
   }
 
   say(text, failed = false) {
@@ -153,7 +173,7 @@ export class View {
     const shown = Math.min(currentTime, duration - 0.01); // at its end a video shows its last frame
     const at = playing && readyState >= 2 && src ? shown - place.lead : null;
     const file = playing ? this.url : undefined;
-    editors.get(story)?.follow(this, { ...place, at, file, video: this.video });
+    editors.get(story)?.follow(this, { ...place, at, file, video: this.video, made: tells ? this.made : null });
   }
 
   /** Play a take's file in place of the last run's, from the same time; null: that of the run again. */

@@ -9,6 +9,7 @@ import { plainTime, startSeconds } from "../timeline/segments.js";
 const HEIGHT = 96; // of a picture, in pixels
 const MOST_READ = 90; // pictures that are read from a finished file
 const EARLY = 0.2; // seconds at the beginning of a second whose frame may be one of the scene before
+const MIDDLE = 0.5; // of its second, where the server takes a picture
 const KEPT_RENDERS = 4;
 const CHANGED = 0.3; // opacity of the pictures of a scene whose words have been changed since
 
@@ -57,7 +58,8 @@ export class Film {
   }
 
   #keep(mediaTime) {
-    const { video, place } = this.#view;
+    const { video, place, made } = this.#view;
+    if (made) return;
     const seconds = mediaTime - place.lead;
     const second = Math.floor(seconds);
     if (second < 0 || seconds - second < EARLY || video.seeking || this.#reel.has(second)) return;
@@ -65,11 +67,22 @@ export class Film {
     this.draw();
   }
 
+  /** Take what the server has made, which is nearer to the middle of its second than what was shown. */
+  #takeMade() {
+    const { made, place } = this.#view ?? {};
+    if (!made) return;
+    const reel = this.#reel;
+    for (const [second, picture] of made) {
+      const shows = Math.floor(second + MIDDLE - place.lead);
+      if (shows >= 0) reel.set(shows, picture);
+    }
+  }
+
   /** Read the seconds of a finished file that were not shown. */
   async #fill() {
     const { url, source, place, files } = this.#view ?? {};
     const length = Math.floor(this.#editor.view.seconds);
-    if (!url || !files || this.#read.has(url)) return;
+    if (!url || !files || this.#view.made || this.#read.has(url)) return;
     this.#read.add(url);
     const reel = this.#reel;
     const every = Math.max(1, Math.ceil(length / MOST_READ));
@@ -84,12 +97,13 @@ export class Film {
 
   draw() {
     if (!this.#editor?.view) return;
+    this.#takeMade();
     this.#fill();
     const { bars, view, segments } = this.#editor;
     const { left: scrollLeft, width: clientWidth, pixels: all } = bars;
     const reel = this.#reel;
     const places = segments.map(({ start_block, words }) => [start_block, words]);
-    const what = JSON.stringify([scrollLeft, clientWidth, all, reel.size, this.#view?.source, places]);
+    const what = JSON.stringify([scrollLeft, clientWidth, all, reel.size, this.#view?.made?.size, this.#view?.source, places]);
     if (what === this.#drawn || !clientWidth) return;
     this.#drawn = what;
     this.canvas.style.left = `${scrollLeft}px`;

@@ -8,6 +8,7 @@ import { startSeconds } from "./segments.js";
 const HEIGHT = 46; // of a bar, in pixels
 const nowhere = { done: 0, running: false, at: null, render: "" };
 
+const MIDDLE = 0.5; // of its second, where the server takes a picture
 const NEARER = 0.5; // seconds by which another picture is nearer to the middle of its scene than the one that is shown
 
 /** The middle of a scene, in seconds of the story. */
@@ -32,7 +33,8 @@ export class Playhead {
   /**
    * Where the render and its player are. `done` blocks of the story are finished; `at` are the seconds of the story
    * that are played, null where nothing is; `video` is the element that plays, `file` the address of a finished file,
-   * in which the story begins after `lead` seconds; `scenes` are the prompts of the story that is rendered.
+   * in which the story begins after `lead` seconds; `scenes` are the prompts of the story that is rendered; `made` are
+   * the pictures that the server has made, by second of the file, null where there are none.
    */
   move(place) {
     if (place.render !== this.#place.render) {
@@ -88,6 +90,7 @@ export class Playhead {
     this.#drawn = [{ view, segments }, bars, width];
     const { done, at, video, file } = this.#place;
     if (at !== null || file) this.#scenes ??= segments;
+    this.#takeMade(view);
     const total = startSeconds(view, view.blocks);
     const percent = (seconds) => `${(100 * Math.min(seconds, total)) / total}%`;
     this.rendered.style.width = percent(startSeconds(view, Math.min(done, view.blocks)));
@@ -115,6 +118,20 @@ export class Playhead {
       bar.classList.toggle("hf-pictured", isWide);
     });
     this.#look();
+  }
+
+  /** Take the pictures of scenes that the server has made. */
+  #takeMade(view) {
+    const { made, lead } = this.#place;
+    if (!made) return;
+    for (const scene of this.#played) {
+      if (this.#pictures.get(keyOf(scene))?.final) continue;
+      const second = Math.floor(middleOf(view, scene) + lead);
+      const shows = second + MIDDLE - lead;
+      const isOfScene = shows >= startSeconds(view, scene.start_block) && shows < startSeconds(view, scene.end_block);
+      const picture = isOfScene && made.get(second);
+      if (picture) this.#pictures.set(keyOf(scene), { picture: addressOf(picture), far: 0, final: true });
+    }
   }
 
   /** Look through a finished file for the middle of every scene. */

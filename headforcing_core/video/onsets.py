@@ -1,0 +1,209 @@
+"""A sound as a person reads it: its waveform, the onsets of its low notes, and its tempo.
+
+Beats are looked for between 30 and 200 Hz, where drums and bass are: over all frequencies the hats
+between the beats are louder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import av
+import numpy as np
+
+from .soundtrack import decoded_frames
+
+RATE = 22_050  # samples a second that are analysed
+WINDOW = 1024  # samples of a spectrum
+HOP = 256  # samples between two spectra, 11.6 ms
+LOW_HZ = (30, 200)
+PEAKS_A_SECOND = 100  # of the waveform, fewer for a sound of more than `MOST_PEAKS` of them
+MOST_PEAKS = 120_000
+# Seconds by which the middle of the window with the largest flux comes before an onset: the mean of
+# kicks and bass notes at known times.
+EARLY = 0.01
+_AVERAGE_SECONDS = 0.5  # over which the usual flux is taken
+_LOUDEST_SECONDS = 8.0  # around an onset, whose strongest one it is compared with
+_LEAST_SHARE = 0.4  # of the strongest onset around, that an onset has
+_LEAST_FLUX = 5.0  # of an onset: what noise and quiet music stay below
+_APART_SECONDS = 0.08  # between two onsets
+_BPM = (60.0, 180.0)
+_TEMPO_SECONDS = 120.0  # of the sound in which the tempo is looked for
+_CLEAR = 2.0  # how much more flux than the usual lies on the beats of a tempo
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The waveform and the beats of a sound.
+
+    Attributes:
+        seconds: its length.
+        peaks: the largest sample of each of equal parts, 0 to 255.
+        peaks_a_second: how many of them.
+        onsets: seconds at which low notes begin, in order.
+        tempo: beats a minute; None where there is no clear one.
+        first_beat: seconds of a beat near the beginning; None without a tempo.
+    """
+
+    seconds: float
+    peaks: np.ndarray
+    peaks_a_second: float
+    onsets: list[float]
+    tempo: float | None
+    first_beat: float | None
+
+
+def listen(path: Path) -> Heard:
+    """Read a sound or video file in pieces, however long it is; raises as `Soundtrack.of_file`."""
+    with closing(decoded_frames(path)) as frames:
+        return heard(_mono(frames))
+
+
+def heard(pieces: Iterable[np.ndarray]) -> Heard:
+    """The same of samples `[n]` in -1..1, `RATE` a second, in pieces of any length."""
+    every = RATE // PEAKS_A_SECOND
+    peaks: list[np.ndarray] = []
+    flux: list[np.ndarray] = []
+    before = _Spectra()
+    rest = np.zeros(0, np.float32)
+    samples = 0
+    for piece in pieces:
+        samples += len(piece)
+        flux.append(before.flux(piece))
+        rest = np.concatenate([rest, np.abs(piece)])
+        whole = len(rest) // every * every
+        peaks.append(rest[:whole].reshape(-1, every).max(1))
+        rest = rest[whole:]
+    if len(rest):
+        peaks.append(rest.max(keepdims=True))
+    found = _joined(peaks)
+    larger = max(1, -(-len(found) // MOST_PEAKS))
+    padded = np.pad(found, (0, -len(found) % larger))
+    shown = padded.reshape(-1, larger).max(1)
+    novelty = _novelty(_joined(flux))
+    tempo, first_beat = _tempo(novelty)
+    return Heard(
+        seconds=samples / RATE,
+        peaks=np.clip(shown * 255, 0, 255).round().astype(np.uint8),
+        peaks_a_second=RATE / every / larger,
+        onsets=[_seconds(place) for place in _onsets(novelty)],
+        tempo=tempo,
+        first_beat=first_beat,
+    )
+
+
+def _mono(frames: Iterable[av.AudioFrame]) -> Iterator[np.ndarray]:
+    resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
+    for frame in frames:
+        frame.pts = None
+        for part in resampler.resample(frame):
+            yield part.to_ndarray()[0]
+    for part in resampler.resample(None):
+        yield part.to_ndarray()[0]
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.zeros(0, np.float32), *parts])
+
+
+class _Spectra:
+    """Spectra of the low notes, of samples that come in pieces."""
+
+    def __init__(self) -> None:
+        self._window = np.hanning(WINDOW).astype(np.float32)
+        hertz = np.fft.rfftfreq(WINDOW, 1 / RATE)
+        self._low = (hertz >= LOW_HZ[0]) & (hertz < LOW_HZ[1])
+        # silence before the sound, so that one at its very beginning is an onset
+        self._rest = np.zeros(WINDOW, np.float32)
+        self._last = np.zeros((1, self._low.sum()), np.float32)
+
+    def flux(self, piece: np.ndarray) -> np.ndarray:
+        """By how much each spectrum is louder than the one before."""
+        samples = np.concatenate([self._rest, piece])
+        count = (len(samples) - WINDOW) // HOP
+        if count < 1:
+            self._rest = samples
+            return np.zeros(0, np.float32)
+        windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP][:count]
+        self._rest = samples[count * HOP :]
+        size = np.abs(np.fft.rfft(windows * self._window, axis=1))[:, self._low]
+        loud = np.log1p(5 * size).astype(np.float32)
+        louder = np.maximum(0, np.diff(np.concatenate([self._last, loud]), axis=0))
+        self._last = loud[-1:]
+        return louder.sum(1)
+
+
+def _novelty(flux: np.ndarray) -> np.ndarray:
+    """The flux above what is usual around it."""
+    width = 2 * int(RATE / HOP * _AVERAGE_SECONDS / 2) + 1
+    if len(flux) < width:
+        return flux
+    usual = np.convolve(flux, np.full(width, 1 / width, np.float32), "same")
+    return np.maximum(0, flux - usual)
+
+
+def _seconds(place: float) -> float:
+    """The time of a spectrum; the first one is of the silence before the sound."""
+    return max(0.0, round((place * HOP - WINDOW / 2) / RATE + EARLY, 4))
+
+
+def _onsets(novelty: np.ndarray) -> list[float]:
+    """The places of onsets, between two spectra where both are loud."""
+    around = int(RATE / HOP * _LOUDEST_SECONDS / 2)
+    apart = RATE / HOP * _APART_SECONDS
+    found: list[int] = []
+    for place in _local_maxima(novelty):
+        near = novelty[max(0, place - around) : place + around].max()
+        if novelty[place] < max(_LEAST_FLUX, _LEAST_SHARE * near):
+            continue
+        if found and place - found[-1] < apart:
+            if novelty[place] > novelty[found[-1]]:
+                found[-1] = place
+            continue
+        found.append(place)
+    return [place + _between(novelty, place) for place in found]
+
+
+def _local_maxima(novelty: np.ndarray) -> list[int]:
+    padded = np.pad(novelty, 1)
+    rises = padded[1:-1] > padded[:-2]
+    falls = padded[1:-1] >= padded[2:]
+    return [int(place) for place in np.flatnonzero(rises & falls)]
+
+
+def _between(novelty: np.ndarray, place: int) -> float:
+    """By how much the middle of a maximum is beside it, by the values next to it."""
+    if not 0 < place < len(novelty) - 1:
+        return 0.0
+    around = novelty[place - 1 : place + 2]
+    return float((around[2] - around[0]) / around.sum())
+
+
+def _tempo(novelty: np.ndarray) -> tuple[float | None, float | None]:
+    """Beats a minute and the second of the first beat; None twice where there is no clear tempo.
+
+    The period is the one at which the flux repeats itself, with a preference for 120 beats; then
+    the grid of beats that lies on the most flux.
+    """
+    rate = RATE / HOP
+    part = novelty[: int(rate * _TEMPO_SECONDS)]
+    lags = np.arange(int(rate * 60 / _BPM[1]), int(rate * 60 / _BPM[0]) + 2)
+    if len(part) < 4 * lags[-1] or part.max() < _LEAST_FLUX:
+        return None, None
+    repeats = np.array([float(part[:-lag] @ part[lag:]) / (len(part) - lag) for lag in lags])
+    likely = np.exp(-0.5 * np.log2(60 * rate / lags / 120) ** 2)
+    lag = lags[int(np.argmax(repeats * likely))]
+    best = (0.0, 0.0, 0)
+    for period in np.arange(lag - 1, lag + 1, 0.01):
+        beats = np.arange(0, len(part) - lag - 1, period)
+        for offset in range(int(period)):
+            share = float(part[np.rint(beats + offset).astype(int)].mean())
+            if share > best[0]:
+                best = (share, float(period), offset)
+    share, period, offset = best
+    if share < _CLEAR * part.mean() or share < _LEAST_FLUX:
+        return None, None
+    return round(60 * rate / period, 2), _seconds(offset)

@@ -1,0 +1,45 @@
+"""The route that says what a sound file is like: waveform, onsets, tempo."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from ....headforcing_core.video.onsets import Heard, listen
+from ..graph import folders
+from .pages import RefusedError, route
+
+KEPT_SOUNDS = 8
+
+_lock = threading.Lock()  # one sound is read at a time
+_known: dict[tuple[str, int, int], Heard] = {}  # by path, size and time of the file
+
+
+def _sound(query: Mapping[str, str]) -> dict[str, Any]:
+    """Waveform, onsets and tempo of the file `name`, as the widget of *Load Audio* names it.
+
+    `peaks` are bytes in base64, see `Heard`; `tempo` and `first_beat` are null where there is none.
+    """
+    path = folders.uploaded_file(query.get("name", ""))
+    if path is None:
+        raise RefusedError("there is no such sound in ComfyUI's input folder", 404)
+    found = path.stat()
+    key = (str(path), found.st_size, found.st_mtime_ns)
+    with _lock:
+        heard = _known.pop(key, None) or listen(path)
+        _known[key] = heard
+        while len(_known) > KEPT_SOUNDS:
+            del _known[next(iter(_known))]
+    return {
+        "seconds": heard.seconds,
+        "peaks": base64.b64encode(heard.peaks.tobytes()).decode(),
+        "peaks_a_second": heard.peaks_a_second,
+        "onsets": heard.onsets,
+        "tempo": heard.tempo,
+        "first_beat": heard.first_beat,
+    }
+
+
+ROUTES = (route("GET", "/headforcing/sound", _sound),)
