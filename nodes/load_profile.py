@@ -65,13 +65,10 @@ class LoadHeadProfile(io.ComfyNode):
         local_percent: float = -1.0,
         rule: str = IN_FILE,
     ) -> io.NodeOutput:
-        given: dict[str, Any] = {}
+        percent = {"anchor_fraction": anchor_percent, "local_fraction": local_percent}
+        given: dict[str, Any] = {name: part / 100 for name, part in percent.items() if part >= 0}
         if rule != IN_FILE:
             given["rule"] = rule
-        if anchor_percent >= 0:
-            given["anchor_fraction"] = anchor_percent / 100
-        if local_percent >= 0:
-            given["local_fraction"] = local_percent / 100
         if profile == AUTO:
             return io.NodeOutput(AutoProfile(**given), images.no_picture())
         loaded = load_profile(_path(profile))

@@ -108,7 +108,7 @@ class ProfileHeads(io.ComfyNode):
         )
         shares = _measure(model, clip, setup, named, node_id=cls.hidden.unique_id)
         profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})
-        profile = profile if rule == "quota" else with_rule(profile, rule)
+        profile = with_rule(profile, rule)
         report = [*shares.describe(profile), *sanity_checks(profile), *contents(model).lines()]
         if path is not None:
             report.append(

@@ -8,13 +8,25 @@ from collections.abc import Sequence
 from ..headforcing_core.commands.cli import run_command
 from ..headforcing_core.commands.parser import Parser, subcommands
 from ..headforcing_core.errors import HeadForcingError
+from . import profiling
 from .claims import check_claim
 from .metrics import scores
 from .recordings import command as recordings
 from .rooms import accuracy, measure, references, returning
 from .training import gate, train
 
-COMMANDS = (train, gate, accuracy, measure, returning, references, check_claim, scores, recordings)
+COMMANDS = (
+    train,
+    gate,
+    accuracy,
+    measure,
+    returning,
+    references,
+    profiling,
+    check_claim,
+    scores,
+    recordings,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -246,11 +246,8 @@ class EpisodicMemory:
         def select(layer: int, keys: Tensor) -> Tensor:
             count = keys.shape[1] // 2
             if self.policy.token_selection == "random":
-                number = (self.policy.seed * 1000 + block) * 1000 + layer
-                drawn = torch.Generator().manual_seed(number % 2**63)
-                return (
-                    torch.randperm(2 * count, generator=drawn)[:count].sort().values.to(keys.device)
-                )
+                tokens = self.policy.random_tokens(2 * count, block, layer)
+                return tokens.to(keys.device)
             scores = token_scores(keys, prompt.mean_key(layer)[heads[layer]])
             return best_tokens(self.everywhere.scores(layer, scores).mean(dim=0), count)
 

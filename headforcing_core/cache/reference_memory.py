@@ -148,9 +148,7 @@ class ReferenceMemory:
         """
         count = keys.shape[1] // 2
         if self.policy.token_selection == "random":
-            number = (self.policy.seed * 1000 + block) * 1000 + layer
-            drawn = torch.Generator().manual_seed(number % 2**63)
-            return sorted(torch.randperm(2 * count, generator=drawn)[:count].tolist())
+            return self.policy.random_tokens(2 * count, block, layer).tolist()
         wanted = prompt.mean_key(layer)[self.heads[layer]].float()
         cosines = [
             F.cosine_similarity(keys[head].float(), wanted[head], dim=-1)

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+import torch
+from torch import Tensor
+
 from ..errors import HeadForcingError, unknown_name
 from ..names import ROLE_ARRANGEMENTS
 
@@ -122,6 +125,11 @@ class EpisodicPolicy:
             raise HeadForcingError(
                 f"novelty_threshold must be between -1 and 2, got {self.novelty_threshold}"
             )
+
+    def random_tokens(self, count: int, block: int, layer: int) -> Tensor:
+        """Half of the numbers up to `count`, drawn for a merge after `block`, ascending."""
+        drawn = torch.Generator().manual_seed(((self.seed * 1000 + block) * 1000 + layer) % 2**63)
+        return torch.randperm(count, generator=drawn)[: count // 2].sort().values
 
     def candidate_frame(self, block: int, frames_per_block: int, fast_frames: int) -> int | None:
         """The frame to consider once `block` is committed: the first frame of a block, if it has

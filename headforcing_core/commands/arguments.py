@@ -262,9 +262,9 @@ def _profile(sub: argparse.ArgumentParser) -> None:
         "--preset",
         names.BUDGETS,
         default="full",
-        text="full: 20 prompts x 30 s; quick: 4 x 10 s",
+        text="full: 20 prompts x 30 s; quick: 4 x 30 s",
     )
-    add(sub, "--rule", default="quota", text="of the roles; the shares stay the same (quota)")
+    add_known(sub, "rule")
     told = "measure return stories, too: which heads look up an earlier visit of a scene (off)"
     add(sub, "--returns", bool, text=told)
     add(

@@ -134,7 +134,7 @@ def measure(
     made_for: str,
     farm: Farm,
     *,
-    rule: str = "quota",
+    rule: str | None = None,
     part: str = "1/1",
     quiet: bool = False,
     returns: bool = False,
@@ -323,13 +323,16 @@ def _check_profile_name(out: Path) -> None:
 
 
 def _finish(
-    shares: HeadShares, out: Path, source: str, families: tuple[str, ...] = (), rule: str = "quota"
+    shares: HeadShares,
+    out: Path,
+    source: str,
+    families: tuple[str, ...] = (),
+    rule: str | None = None,
 ) -> Result:
     """Save the profile of measured shares, and report on both."""
     measured = out.with_suffix(".safetensors")
-    made = replace(shares.profile(out.stem, {"source": source}), families=families)
-    if rule != "quota":
-        made = with_rule(made, rule)
+    made = with_rule(shares.profile(out.stem, {"source": source}), rule)
+    made = replace(made, families=families)
     made.save(out)
     remarks = [*remark_on_rule(made), *describe_returns(made)]
     lines = [*shares.describe(made), *remarks, f"profile  {out}", f"shares   {measured}"]

@@ -78,7 +78,7 @@ def describe_profile(profile: HeadProfile) -> list[str]:
     """Lines about one profile: how many heads have which role, where it is from, where its sources
     disagree.
     """
-    lines = [", ".join(f"{count} {role}" for role, count in profile.counts().items())]
+    lines = [profile.counted]
     for key, value in profile.provenance.items():
         if key == "agreement" and isinstance(value, dict):
             value = ", ".join(f"{name} {found}" for name, found in value.items())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,10 @@ class AutoProfile:
     @property
     def key(self) -> dict[str, Any]:
         """Settings that the found roles depend on, as JSON values."""
-        fractions = {"anchor_fraction": self.anchor_fraction, "local_fraction": self.local_fraction}
+        key = asdict(self)
         if self.rule == "quota":
-            return fractions
-        return fractions | {"rule": self.rule}
+            del key["rule"]
+        return key
 
     def expected_roles(self, num_layers: int, num_heads: int) -> tuple[tuple[HeadRole, ...], ...]:
         """Roles in the right numbers but for arbitrary heads, to compute cache sizes before the
@@ -166,13 +166,6 @@ class AutoProfileCache(HeadCache):
             )
         else:
             self._switches[self.block] = switch
-
-    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
-        if self.profile is None:
-            raise HeadForcingError(
-                "pictures cannot be held while head roles are being measured; load a head profile"
-            )
-        super().hold_pictures(pictures, write_clean)
 
     def state(self) -> State | None:
         return None if self.profile is None else super().state()

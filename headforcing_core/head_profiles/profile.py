@@ -138,6 +138,11 @@ class HeadProfile:
         return {role: counts[role] for role in ROLES}
 
     @property
+    def counted(self) -> str:
+        """The number of heads of each role, as text."""
+        return ", ".join(f"{count} {role}" for role, count in self.counts().items())
+
+    @property
     def disputed(self) -> set[tuple[int, int]]:
         """`(layer, head)` of the heads about which the profile's sources disagree, as its
         provenance lists them.
@@ -247,12 +252,13 @@ def default_profile(
     chosen = {each.name: each for each in fitting if (each.labels is not None) == labels}
     of_family = [each for each in chosen.values() if family in each.families]
     fallbacks = [chosen[name] for name in FALLBACKS if name in chosen]
-    if not of_family and not fallbacks:
+    found = [*of_family, *fallbacks]
+    if not found:
         raise HeadForcingError(
             f"No bundled head profile fits a model of {num_layers}x{num_heads} heads; load one for "
             "this model."
         )
-    return (*of_family, *fallbacks)[0]
+    return found[0]
 
 
 @cache

@@ -62,12 +62,7 @@ def profile_picture(
 def _shares_panel(profile: HeadProfile) -> Panel:
     shares = np.asarray(profile.shares).reshape(-1, 3)
     roles = np.ravel(profile.roles)
-    if len(roles) <= 60:
-        size = 90
-    elif len(roles) <= 600:
-        size = 46
-    else:
-        size = 20
+    size = max(20, 90 - len(roles) // 8)
 
     def draw(ax: Axes, look: Theme) -> None:
         from matplotlib.ticker import PercentFormatter

@@ -23,7 +23,6 @@ from .profile import (
     ANCHOR_FRACTION,
     LOCAL_FRACTION,
     MIDDLE,
-    ROLES,
     SINK,
     Head,
     HeadProfile,
@@ -79,23 +78,18 @@ def misnamed_heads(profile: HeadProfile) -> list[Head]:
     shares = profile.shares
     if shares is None:
         return []
-    by_role: dict[str, list[Head]] = {role: [] for role in ROLES}
-    for layer, head in heads_of(profile.roles):
-        by_role[profile.roles[layer][head]].append((layer, head))
-    middles = {(layer, head): shares[layer][head][MIDDLE] for layer, head in heads_of(shares)}
-    usual = 1.0
-    if by_role[HeadRole.MEMORY]:
-        usual = median(middles[head] for head in by_role[HeadRole.MEMORY])
     floor = anchor_floor(profile)
-    weak_anchors = [
-        (layer, head)
-        for layer, head in by_role[HeadRole.ANCHOR]
-        if shares[layer][head][SINK] < floor
-    ]
-    wrong = [
-        head for head in sorted(by_role[HeadRole.LOCAL] + weak_anchors) if middles[head] > usual
-    ]
-    return sorted(wrong, key=lambda head: -middles[head])
+    of_memory = []
+    others = []  # with their middle shares
+    for layer, head in heads_of(shares):
+        sink, middle, _ = shares[layer][head]
+        role = profile.roles[layer][head]
+        if role == HeadRole.MEMORY:
+            of_memory.append(middle)
+        elif role == HeadRole.LOCAL or sink < floor:
+            others.append((-middle, (layer, head)))
+    usual = median(of_memory or [1.0])
+    return [head for middle, head in sorted(others) if -middle > usual]
 
 
 def retrieving_heads(profile: HeadProfile) -> list[Head]:
@@ -130,37 +124,27 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
     returns = profile.returns
     if returns is None:
         wrong = misnamed_heads(profile)
+        does = "give the middle of the context more than most memory heads do"
+        advice = "which makes memory heads of them"
     else:
-        wrong = [
-            (layer, head)
-            for layer, head in retrieving_heads(profile)
-            if profile.roles[layer][head] != HeadRole.MEMORY
-        ]
+        retrieving = retrieving_heads(profile)
+        wrong = [at for at in retrieving if profile.roles[at[0]][at[1]] != HeadRole.MEMORY]
+        does = "look up the earlier visit of a scene"
+        advice = "or head_forcing_scenes, which gives scenes back to anchors, too"
     if not wrong:
         return []
     layer, head = wrong[0]
     if returns is not None:
-        does = "look up the earlier visit of a scene"
         share = f"{returns[layer][head]:.0%} to the visit"
-        advice = "or head_forcing_scenes, which gives scenes back to anchors, too"
     else:
         assert profile.shares is not None  # without them no head is misnamed
         sink, middle, _ = profile.shares[layer][head]
-        does = "give the middle of the context more than most memory heads do"
         share = f"{middle:.0%} there, {sink:.0%} on the first frame"
-        advice = "which makes memory heads of them"
     return [
         f"{len(wrong)} heads that {does} are not memory heads; the first is layer {layer}, head "
         f"{head} (called {profile.roles[layer][head]}; {share}). Choose the rule `function`, "
         f"{advice}."
     ]
-
-
-def rule_name(profile: HeadProfile) -> str:
-    """The rule that named the roles of a profile, and how many heads, as a line for reports."""
-    if profile.shares is None:
-        return "a published list, without a measurement"
-    return f"the rule {profile.provenance.get('rule', RULES[0])}"
 
 
 def with_rule(

@@ -294,7 +294,7 @@ class HeadShares:
 
     def describe(self, profile: HeadProfile) -> list[str]:
         """Role counts and stability as lines of text; `profile` is the profile of these shares."""
-        lines = [", ".join(f"{count} {role}" for role, count in profile.counts().items())]
+        lines = [profile.counted]
         for condition, ratios in self.stability().items():
             values = ", ".join(f"{role} {value:.2f}" for role, value in ratios.items())
             lines.append(f"stable over {condition}: {values}")

@@ -73,8 +73,9 @@ class LongLive(WindowPolicy):
 
     @property
     def cached_frames(self) -> int:
-        newest = self.clean_frames if self.clean_reads == "recent" else 0
-        return max(self.window_frames, self.sink_frames + newest)
+        if self.clean_reads == "all":
+            return self.window_frames
+        return max(self.window_frames, self.sink_frames + self.clean_frames)
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,9 @@ class WindowCache(MethodCache):
 
     Where temporal indices count in the context, keys are stored without temporal rotation and
     rotated to their slots.
-
-    Attributes:
-        reads_empty_sinks: whether sink slots that are still empty are attended to as zeros.
     """
 
     policy: WindowPolicy
-    reads_empty_sinks = False
 
     def begin_video(self) -> None:
         self.window = self.policy.cached_frames
@@ -135,11 +132,6 @@ class WindowCache(MethodCache):
                 ].clone()
         self.filled -= count
 
-    @property
-    def read_slots(self) -> int:
-        """Number of slots, the first ones, that are attended to."""
-        return max(self.sinks, self.filled) if self.reads_empty_sinks else self.filled
-
     def protected(self, layer: int) -> int:
         """Number of slots, the first ones, that the current pass leaves as they are."""
         return 0
@@ -152,10 +144,10 @@ class WindowCache(MethodCache):
             slots[:, first + skipped : self.filled] = x[:, skipped:]
 
     def read(self, layer: int) -> Tensor:
-        """Keys and values that the current pass attends to, its own frames last but for empty
-        sinks.
+        """Keys and values that the current pass attends to; its own frames are the last that are
+        not empty.
         """
-        return self.slots[layer][:, :, : self.read_slots]
+        return self.slots[layer][:, :, : self.filled]
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         k, v = self.read(layer)
@@ -171,20 +163,16 @@ class WindowCache(MethodCache):
 
 class LongLiveCache(WindowCache, of=LongLive):
     policy: LongLive
-    reads_empty_sinks = True
 
     def read(self, layer: int) -> Tensor:
-        if self.policy.clean_reads == "all":
-            return super().read(layer)
         kv = self.slots[layer]
-        if self.clean:
-            newest = max(self.policy.clean_frames, self.frames)
-            return kv[:, :, max(0, self.filled - newest) : self.filled]
         first = self.filled - self.policy.window_frames + self.sinks
-        if first <= self.sinks:
-            return super().read(layer)
-        # the frames between sinks and window are kept for clean passes
-        return torch.cat((kv[:, :, : self.sinks], kv[:, :, first : self.filled]), dim=2)
+        if self.clean and self.policy.clean_reads == "recent":
+            return kv[:, :, max(0, self.filled - self.policy.clean_frames) : self.filled]
+        if first > self.sinks:  # those between are kept for clean passes
+            return torch.cat((kv[:, :, : self.sinks], kv[:, :, first : self.filled]), dim=2)
+        # sinks that are still empty are attended to as zeros
+        return kv[:, :, : max(self.sinks, self.filled)]
 
     def protected(self, layer: int) -> int:
         # a recache from the first frame on writes the sinks under the new prompt, too

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from ..cache.shape import CacheShape
-from ..head_profiles.rules import remark_on_rule, rule_name
+from ..head_profiles.rules import remark_on_rule
 from ..timeline.clock import video_frames_of
 from .plan import RenderPlan
 
@@ -52,7 +52,8 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
                 f"{TRAINED_FRAMES}; positions leave the trained range"
             )
     if plan.judged is not None:
-        lines.append(f"{counts} heads: named by {rule_name(plan.judged)}")
+        rule = plan.judged.provenance.get("rule", "a published list")
+        lines.append(f"{plan.judged.counted} heads, named by: {rule}")
         lines += [f"note: {remark}" for remark in remark_on_rule(plan.judged)]
     if isinstance(shape, CacheShape) and shape.scene_slots:
         lines.append(

@@ -113,7 +113,7 @@ class RenderResult:
         if self.kernels:
             lines.append(self.kernels)
         if self.found_profile is not None:
-            found = f"found {describe_roles(self.found_profile)} heads"
+            found = f"found {self.found_profile.counted} heads"
             if self.kept_profile is not None:
                 found += f"; kept for the next render of this model in {self.kept_profile.name}"
             lines.append(found)
@@ -125,11 +125,6 @@ class RenderResult:
         for report in self.reports.values():
             lines += report.describe()
         return lines
-
-
-def describe_roles(profile: HeadProfile) -> str:
-    """The number of heads of each role, as text."""
-    return ", ".join(f"{count} {role}" for role, count in profile.counts().items())
 
 
 def report_stored(video: StoredVideo) -> RunReport:

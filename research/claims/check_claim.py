@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,12 @@ from .claims import (
 from .page import page
 from .paper_numbers import COLUMNS, ONE_PROMPT, PRIMARY
 from .returns import add_returns
-from .stories import plan_claims, texts_of
+from .stories import check_embeddings, plan_claims, texts_of
 
 VIDEOS = 32
 SECONDS = 60.0
 MAX_SHUFFLES = 100
-FILES = ("verdict.md", "verdict.json", "stand_in.json", "videos/**/*")
+FILES = ("verdict.md", "verdict.json", "stand_in.json", "texts.txt", "videos/**/*")
 Stories = Mapping[str, Sequence[str]]
 
 
@@ -141,6 +142,11 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
             f"no row besides Head Forcing fits; {': '.join(next(iter(left_out.items())))}"
         )
     prompts, seconds = BUDGETS["full"]
+    if args.embeddings is not None:
+        made_of = [each.video.source.request.timeline.texts for each in scores.unmade]
+        profiling = () if measured else PROFILING_PROMPTS[:prompts]
+        texts = [*profiling, *chain.from_iterable(made_of)]
+        check_embeddings(args.embeddings, texts, args.out / "texts.txt")
     work = {
         "profile_seconds_of_video": 0.0 if measured else prompts * seconds,
         "videos_to_make": len(scores.unmade),

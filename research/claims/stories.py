@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ...headforcing_core.commands.values import read_text
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.files import replacing
 from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ...headforcing_core.timeline.grammar import split_prompts
+from ...headforcing_core.weights.umt5 import load_embeddings
 from ..rows import Row
 from ..videos import ScoredVideo, plan_videos
 from .claims import ADDED_ROWS, OURS
@@ -111,6 +113,24 @@ def with_recall(story: str) -> str:
     texts = json.loads(story)["prompts"]
     texts[SECOND_VISIT] = f"[recall {FIRST_VISIT + 1}] {texts[SECOND_VISIT]}"
     return json.dumps({"prompts": texts}, ensure_ascii=False)
+
+
+def check_embeddings(path: Path, texts: Iterable[str], lacking_file: Path) -> None:
+    """Raise HeadForcingError, and write the texts to a file, where a file of embeddings lacks
+    some.
+    """
+    wanted = list(dict.fromkeys(texts))
+    stored = load_embeddings(path)
+    lacking = [text for text in wanted if text not in stored]
+    if not lacking:
+        return
+    with replacing(lacking_file) as temporary:
+        temporary.write_text("\n".join(wanted) + "\n", encoding="utf-8")
+    raise HeadForcingError(
+        f"{path.name} lacks the embeddings of {len(lacking)} of {len(wanted)} texts, the first is "
+        f"{lacking[0][:60]!r}; encode all of them with `headforcing encode --prompts "
+        f"@{lacking_file}`"
+    )
 
 
 def plan_claims(

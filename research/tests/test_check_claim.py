@@ -21,6 +21,7 @@ from headforcing.headforcing_core.head_profiles.shares import (
 )
 from headforcing.headforcing_core.names import BUDGETS
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
 from headforcing.research import videos as claim_videos
 from headforcing.research.__main__ import main
 from headforcing.research.claims import check_claim
@@ -316,6 +317,31 @@ REFUSED = {
     "the head profile is measured on the prompt": {"--prompts": f"{PROFILING_PROMPTS[3]}\na fox"},
     "--stories must have 2 texts in each line": {"--stories": "just text\nand more"},
 }
+
+
+def test_embeddings_that_lack_a_text_are_refused_before_anything_is_measured(
+    files, three_way, tmp_path, capsys
+):
+    """Also the words by which Echo-Forcing tells scenes apart; the estimate says so, too."""
+    lacking = files["--embeddings"].with_name("lacking.safetensors")
+    there = load_embeddings(files["--embeddings"])
+    recalled = claim_stories.with_recall(claim_stories.return_stories(RESERVED_PROMPTS[:3])[0])
+    words = parse_timeline(recalled).texts[-1]
+    assert words not in recalled
+    save_embeddings(lacking, {text: rows for text, rows in there.items() if text != words})
+    options = {**files, "--embeddings": lacking, "--rows": "echo", "--videos": 3, "--seconds": 3}
+    for more in (("--estimate",), ()):
+        assert run({**options, "--out": tmp_path / "out", "--profile": three_way}, *more) == 2
+        said = capsys.readouterr().err
+        assert "lacks the embeddings of 1 of" in said and repr(words[:60]) in said
+    texts = (tmp_path / "out" / "texts.txt").read_text("utf-8").splitlines()
+    assert words in texts and RESERVED_PROMPTS[0] in texts
+    measuring = {**options, "--out": tmp_path / "measured", "--rows": "A"}
+    lines = [text for text in there if text != PROFILING_PROMPTS[0]]
+    save_embeddings(lacking, {text: there[text] for text in lines})
+    assert run(measuring, "--estimate") == 2
+    assert repr(PROFILING_PROMPTS[0][:60]) in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.mp4"))
 
 
 def test_what_cannot_be_checked_is_refused_in_one_sentence(files, tmp_path, capsys):

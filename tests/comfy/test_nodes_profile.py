@@ -25,7 +25,7 @@ from PIL import Image
 
 DEMO_COUNTS = "10 local, 12 anchor, 26 memory"
 PROMPTS = f"{BALL}\n{CROSS}"
-STEPS = 14 * 4  # of a prompt: 10 s are 14 blocks
+STEPS = 41 * 4  # of a prompt: 30 s are 41 blocks
 
 
 def profile_graph(**profiler: Any) -> Graph:

@@ -44,6 +44,7 @@ RESEARCH = [
     "rooms",
     "returns",
     "references",
+    "profiling",
     "check-claim",
     "metrics",
     "replay",

@@ -207,13 +207,13 @@ def test_history_is_sinks_from_the_origin_then_recent_frames_that_are_not_too_ol
 
 
 def test_a_report_says_how_many_heads_have_which_role_and_what_named_them():
-    listed = "134 anchor, 226 memory heads: named by a published list, without a measurement"
+    listed = "134 anchor, 226 memory heads, named by: a published list"
     assert listed in describe(plan(), torch.bfloat16)
     small = WanConfig(num_layers=8, num_heads=6, dim=96)
     for rule in ("quota", "function"):
         profile = with_rule(load_profile(bundled_profiles()["toy_world"]), rule)
         counts = ", ".join(f"{count} {role}" for role, count in profile.counts().items())
-        assert f"{counts} heads: named by the rule {rule}\n" in describe(
+        assert f"{counts} heads, named by: {rule}\n" in describe(
             plan(config=small, profile=profile), torch.float32
         )
 
