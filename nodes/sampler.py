@@ -147,7 +147,7 @@ def _make(
     # with the story of the last video, and without the roles that have been found since
     plan_text = describe(planned.with_layout_of(job.plan), request.dtype)
     method = describe_method(request.options.method, request.options.method_options)
-    report = [*method, plan_text, *story.notes, "", needs.describe(), *notes, *lines]
+    report = [*lines, *notes, *method, plan_text, *story.notes, "", needs.describe()]
     files = [folders.shown(made.video.path) for made in videos if made.video is not None]
     return io.NodeOutput(
         _latents(videos, job),
@@ -175,11 +175,9 @@ def _sample(
         render = replace(render, request=made.job.request)
         if render.story is not None:
             render.story.video_frames = plan.video_frames
-        lines += [
-            "",
-            f"video {video + 1} of {count}:",
-            *made.lines(lambda path: f"output/{folders.shown(path).label}"),
-        ]
+        if count > 1:
+            lines.append(f"video {video + 1} of {count}:")
+        lines += [*made.lines(lambda path: f"output/{folders.shown(path).label}"), ""]
         if made.found_profile is not None:
             plan = render.request.plan(made.found_profile)
     return videos, lines
