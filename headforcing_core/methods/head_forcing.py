@@ -118,11 +118,14 @@ class CachePolicy(Method):
         frames = max(
             fitted.anchor.sink_frames, fitted.memory.sink_frames, fitted.memory.episodic_frames
         )
+        episodic = self.episodic
+        if episodic.token_selection == "random":
+            episodic = replace(episodic, seed=video.seed)
         return replace(
             fitted,
             kept_scenes=scenes,
             picture_frames=frames if video.pictures else 0,
-            episodic=replace(self.episodic, seed=video.seed),
+            episodic=episodic,
         )
 
     def _in_blocks(self, frames: int) -> CachePolicy:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.roles import EpisodicPolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
@@ -307,6 +308,14 @@ def test_no_seed_changes_how_roles_are_shuffled(backbone):
     assert (
         shuffled.shape != plan("head_forcing", "0:00 a", seed=3, roles="shuffled", shuffle=1).shape
     )
+
+
+def test_random_tokens_are_drawn_by_the_videos_seed():
+    seeds = [plan("random_tokens", seed=seed).policy.episodic.seed for seed in (3, 7)]
+    assert seeds == [3, 7] and plan("head_forcing", seed=3).policy.episodic.seed == 0
+    drawn = [EpisodicPolicy(seed=seed).random_tokens(40, block=6, layer=1) for seed in (3, 7, 3)]
+    assert torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[1])
+    assert len(set(drawn[0].tolist())) == 20 and drawn[0].tolist() == sorted(drawn[0].tolist())
 
 
 # --------------------------------------------------------------------------------------------- in
