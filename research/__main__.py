@@ -9,7 +9,7 @@ from ..headforcing_core.commands.cli import run_command
 from ..headforcing_core.commands.parser import Parser, subcommands
 from ..headforcing_core.errors import HeadForcingError
 from . import profiling
-from .claims import check_claim
+from .claims import check_claim, tables
 from .metrics import scores
 from .recordings import command as recordings
 from .rooms import accuracy, measure, references, returning
@@ -24,6 +24,7 @@ COMMANDS = (
     references,
     profiling,
     check_claim,
+    tables,
     scores,
     recordings,
 )

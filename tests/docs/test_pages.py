@@ -45,6 +45,7 @@ RESEARCH = [
     "returns",
     "references",
     "profiling",
+    "table",
     "check-claim",
     "metrics",
     "replay",
