@@ -40,9 +40,8 @@ from ..weights.checkpoint import convert as convert_checkpoint
 from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
 from ..weights.containers import read_weights
 from .arguments import Result
-from .sound import chosen_sound
 from .source import toy_codec
-from .values import DTYPES, encode_texts, parse_size, pick_device, read_text
+from .values import DTYPES, chosen_sound, encode_texts, parse_size, pick_device, read_text
 
 MAX_CARD_GIB = 100_000
 CHUNK_FRAMES = 3  # of latents that are decoded at a time

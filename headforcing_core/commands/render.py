@@ -28,9 +28,8 @@ from ..timeline.timeline import Timeline
 from ..video.sheets import contact_sheet
 from .arguments import Result
 from .parser import story_path
-from .sound import describe_sound
 from .source import Source
-from .values import FollowedFile
+from .values import FollowedFile, describe_sound
 
 
 def demo(args: argparse.Namespace) -> Result:

@@ -37,12 +37,12 @@ from ..video.memory import DecoderMemory
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
 from .loaded import LoadedModel, Machine
-from .sound import chosen_sound
 from .values import (
     DTYPES,
     FollowedFile,
     ModelFiles,
     changed,
+    chosen_sound,
     chosen_start,
     read_references,
     read_text,

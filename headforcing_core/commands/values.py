@@ -27,10 +27,12 @@ from ..plan.options import DEFAULTS, RenderOptions, method_options
 from ..plan.resources import room_on
 from ..plan.settings import MEMORY_INPUTS
 from ..plan.start import Start, image_frames
+from ..timeline.clock import format_time
 from ..timeline.references import check_names
 from ..timeline.switch import Switch
 from ..timeline.timeline import MAX_TEXT_BYTES
 from ..video.section import read_section
+from ..video.soundtrack import Soundtrack
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 from .parser import named_file
 
@@ -404,3 +406,27 @@ class LastValue:
         """Let the value go."""
         self._key = None
         self._value = None
+
+
+def chosen_sound(args: argparse.Namespace) -> Soundtrack | None:
+    """The sound of `--audio` in its place; None where the command has none, or none is given."""
+    if "audio" not in args:
+        return None
+    if args.audio is None:
+        for option, value in (
+            ("--audio-offset", args.audio_offset),
+            ("--audio-gain", args.audio_gain),
+        ):
+            if value:
+                raise HeadForcingError(f"{option} places the sound of --audio; give --audio FILE")
+        return None
+    return Soundtrack.of_file(args.audio).placed(args.audio_offset, args.audio_gain)
+
+
+def describe_sound(sound: Soundtrack) -> str:
+    """A line of a report."""
+    length = format_time(sound.seconds)
+    words = f"sound    {sound.name}, {length}, from {sound.offset_seconds:g} s of the story on"
+    if sound.gain_db:
+        words += f", {sound.gain_db:+g} dB"
+    return words

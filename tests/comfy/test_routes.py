@@ -35,7 +35,13 @@ POSTS = {
     "takes/label": {"take": "x"},
     "takes/delete": {"take": "x"},
 }
-GETS = ("takes", "takes/picture?name=x&number=0", "renders?client=x", "sound?name=x.wav", "pictures?id=x")
+GETS = (
+    "takes",
+    "takes/picture?name=x&number=0",
+    "renders?client=x",
+    "sound?name=x.wav",
+    "pictures?id=x",
+)
 
 
 def asked(server: ComfyServer, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:

@@ -206,7 +206,14 @@ PLACES = set(
     "get_save_image_path "
     "get_folder_paths models_dir base_path get_full_path".split()
 )
-WRITERS = {"PictureSheets", "VideoSettings", "grid", "save", "replacing", "check_writable"}  # to a path
+WRITERS = {
+    "PictureSheets",
+    "VideoSettings",
+    "grid",
+    "save",
+    "replacing",
+    "check_writable",
+}  # to a path
 HANDING_ON = {"RenderRequest"}  # two folders to the engine, which writes there
 # folders that come from another file
 HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}
