@@ -150,7 +150,7 @@ class WindowCache(MethodCache):
         return self.slots[layer][:, :, : self.filled]
 
     def with_empty_sinks(self, layer: int) -> Tensor:
-        """As `read`, with sinks that are still empty, which are attended to as zeros."""
+        """The slots in use and sinks that are still empty, which are attended to as zeros."""
         return self.slots[layer][:, :, : max(self.sinks, self.filled)]
 
     def context(self, layer: int, q: Tensor) -> Tensor:
