@@ -149,6 +149,10 @@ class WindowCache(MethodCache):
         """
         return self.slots[layer][:, :, : self.filled]
 
+    def with_empty_sinks(self, layer: int) -> Tensor:
+        """The slots in use and sinks that are still empty, which are attended to as zeros."""
+        return self.slots[layer][:, :, : max(self.sinks, self.filled)]
+
     def context(self, layer: int, q: Tensor) -> Tensor:
         k, v = self.read(layer)
         if self.in_context:
@@ -171,8 +175,7 @@ class LongLiveCache(WindowCache, of=LongLive):
             return kv[:, :, max(0, self.filled - self.policy.clean_frames) : self.filled]
         if first > self.sinks:  # those between are kept for clean passes
             return torch.cat((kv[:, :, : self.sinks], kv[:, :, first : self.filled]), dim=2)
-        # sinks that are still empty are attended to as zeros
-        return kv[:, :, : max(self.sinks, self.filled)]
+        return self.with_empty_sinks(layer)
 
     def protected(self, layer: int) -> int:
         # a recache from the first frame on writes the sinks under the new prompt, too

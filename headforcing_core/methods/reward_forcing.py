@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from ..errors import HeadForcingError
 from .base import MethodShape
 from .longlive import WindowCache, WindowPolicy
@@ -32,7 +34,9 @@ class RewardForcing(WindowPolicy):
 
 class RewardForcingCache(WindowCache, of=RewardForcing):
     policy: RewardForcing
-    reads_empty_sinks = True
+
+    def read(self, layer: int) -> Tensor:
+        return self.with_empty_sinks(layer)
 
     def evict(self, count: int) -> None:
         kept = self.policy.kept_share

@@ -82,6 +82,15 @@ export const storyNodeOf = (node) => sourceOf(node, "positive", "HeadForcingProm
 /** The node of the embedded model that a sampler renders with; null for other models. */
 export const demoOf = (node) => sourceOf(node, "model", "HeadForcingLoadDemo");
 
+/**
+ * The file of the sound that a Prompt Timeline gets from Load Audio, and the second of the story at which it begins.
+ * @param {any} story
+ */
+export function audioOf(story) {
+  const load = sourceOf(story, "audio", "LoadAudio");
+  return { name: String((load && valueOf(load, "audio")) || ""), offset: Number(valueOf(story, "audio_offset") ?? 0) };
+}
+
 const widgetOf = (node, name) => node.widgets?.find((each) => each.name === name);
 
 /** The value of a node's widget. */

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import av
 import numpy as np
 import pytest
-from comfy_browser import Browser, of_player
+from comfy_browser import Browser, of_player, of_widget
 from comfy_graphs import (
     Graph,
     changed,
@@ -176,4 +176,107 @@ def test_it_is_heard_while_the_video_grows_after_the_first_click(browser: Browse
     page.evaluate(f"{video}.play()")
     page.wait_for_function(f"{video}.webkitAudioDecodedByteCount > {before}")
     assert page.evaluate(f"{video}.muted") is False, "the finished file is heard, too"
+    assert browser.page_errors == []
+
+
+def beat_file(server: ComfyServer, name: str, seconds: float, bpm: float = 120) -> None:
+    """Kicks on every beat, a quarter of a second after the beginning."""
+    samples = np.zeros(round(seconds * RATE), np.float32)
+    at = np.arange(RATE // 4) / RATE
+    kick = 0.8 * np.sin(2 * np.pi * (60 * at + 4 * (1 - np.exp(-30 * at)))) * np.exp(-14 * at)
+    for beat in np.arange(0.25, seconds - 0.3, 60 / bpm):
+        place = round(beat * RATE)
+        samples[place : place + len(kick)] += kick
+    with wave.open(str(server.input_dir / name), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+
+
+_EDITOR_TEXT = of_widget("PromptTimeline", "prompts")
+_SECONDS = of_widget("PromptTimeline", "seconds")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy, Nodes 2.0", "comfy_latest"], indirect=True)
+def test_the_panel_shows_the_sound_its_tempo_and_how_far_a_scene_is_from_a_beat(browser: Browser):
+    page = browser.page
+    beat_file(browser.server, "hf_beat120.wav", 20)
+    story = "0:00 a red ball\n0:05 a blue cross\n0:09 a green star"
+    graph = growing_graph("sound_lane/v", seconds=12.0, prompts=story, seed=72)
+    browser.load_api(with_sound(graph, "hf_beat120.wav"))
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
+    page.evaluate("app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')")
+    page.wait_for_selector(".hf-story-sound:not([hidden])")
+    page.wait_for_function("document.querySelector('.hf-story-bpm').textContent.startsWith('120')")
+    page.locator(".hf-story-sound-tools input[value='x2']").click()
+    page.wait_for_function("document.querySelector('.hf-story-bpm').textContent.startsWith('240')")
+    page.locator(".hf-story-sound-tools input[value='/2']").click()
+    page.wait_for_function("document.querySelector('.hf-story-bpm').textContent.startsWith('120')")
+    coloured = """() => {
+      const canvas = document.querySelector(".hf-story-wave");
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      let ticks = 0, wave = 0;
+      for (let at = 0; at < data.length; at += 4) {
+        ticks += data[at] > 220 && data[at + 2] < 120 && data[at + 3] > 200;
+        wave += data[at] < 150 && data[at + 1] > 160 && data[at + 3] > 200;
+      }
+      return [ticks, wave];
+    }"""
+    ticks, wave = page.evaluate(coloured)
+    assert ticks > 24 * 6 and wave > 2000, "24 beats in 12 seconds, and a waveform"
+    # a beat is at 5.25 s, the nearest block of the second scene begins at 5.0625 s
+    page.locator(".hf-story .hf-bar").nth(1).click()
+    near = "document.querySelector('.hf-story-near').textContent"
+    page.wait_for_function(f"{near} === 'begins 0.19 s before the beat'")
+    page.evaluate(f"() => {{ {_SECONDS}.value = 9.5; {_SECONDS}.callback?.(9.5); }}")
+    page.locator(".hf-story-sound-tools input[value='length of the sound']").click()
+    page.wait_for_function(f"Math.abs({_SECONDS}.value - 20) < 0.02")
+    page.evaluate("app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')")
+    page.wait_for_selector(".hf-story-sound", state="detached")
+    assert browser.page_errors == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
+def test_a_dragged_bar_snaps_to_an_onset_and_with_alt_to_none(browser: Browser):
+    """A beat is just beyond the middle between two blocks: near it a bar goes to the later one."""
+    page = browser.page
+    # blocks begin at 0.5625 + 0.75 n; between 4.3125 and 5.0625 the middle is 4.6875
+    sound_file(browser.server, "hf_one.wav", 12, clicks=())
+    with wave.open(str(browser.server.input_dir / "hf_one.wav"), "wb") as file:
+        samples = np.zeros(12 * RATE, np.float32)
+        at = np.arange(RATE // 4) / RATE
+        place = round(4.72 * RATE)
+        samples[place : place + len(at)] = 0.8 * np.sin(2 * np.pi * 70 * at) * np.exp(-14 * at)
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    story = "0:00 a red ball\n0:03 a blue cross"
+    graph = growing_graph("sound_snap/v", seconds=12.0, prompts=story, seed=73)
+    browser.load_api(with_sound(graph, "hf_one.wav"))
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 2")
+    page.evaluate("app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')")
+    page.wait_for_selector(".hf-story-sound:not([hidden])")
+    found = []
+    for alt in (True, False):
+        handle = page.locator(".hf-story .hf-handle").nth(1)
+        box = handle.bounding_box()
+        inner = page.locator(".hf-story .hf-inner").bounding_box()
+        total = 0.5625 + 0.75 * 16
+        target = inner["x"] + inner["width"] * 4.65 / total
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.mouse.down()
+        if alt:
+            page.keyboard.down("Alt")
+        page.mouse.move(target - 30, box["y"] + 20, steps=3)
+        page.mouse.move(target, box["y"] + 20, steps=3)
+        page.mouse.up()
+        if alt:
+            page.keyboard.up("Alt")
+        page.wait_for_timeout(800)
+        found.append(page.evaluate(f"{_EDITOR_TEXT}.value").split("\n")[1][:7])
+    assert found == ["0:04.31", "0:05.06"]
     assert browser.page_errors == []

@@ -10,6 +10,7 @@ import { t } from "../texts.js";
 import { Film } from "./film.js";
 import { Menu } from "./menu.js";
 import { Monitor } from "./monitor.js";
+import { SoundLane } from "./sound.js";
 
 const TAB = "headforcing.story";
 const COMMAND = "HeadForcing.Story";
@@ -57,6 +58,7 @@ class StoryPanel {
     this.grid.append(this.title, this.monitor.element, this.place, this.takes, this.said, this.empty);
     this.root = make("div", { class: "hf-story", role: "region", "aria-label": t("Story"), tabindex: -1 }, this.grid);
     this.film = new Film();
+    this.sound = new SoundLane((sentence) => this.say(sentence));
     this.menu = new Menu(this.root, (sentence) => this.say(sentence));
     this.root.addEventListener("keydown", (event) => this.monitor.key(event), { capture: true });
     for (const name of KEYS) this.root.addEventListener(name, (event) => event.stopPropagation());
@@ -116,6 +118,7 @@ class StoryPanel {
     this.#editor?.refresh();
     this.monitor.look();
     this.film.draw();
+    this.sound.look();
     if (this.#editor) this.#selected.set(this.#placeOf(story), this.#editor.selected);
   }
 
@@ -151,6 +154,7 @@ class StoryPanel {
     const view = sampler ? viewOf(sampler) : null;
     this.monitor.bind(view, editor, sampler);
     this.film.bind(view, editor);
+    this.sound.bind(story, editor, view);
     this.#shelf = sampler ? shelfOf(sampler) : null;
     this.#shelf?.lend(this.takes);
     view?.mark();
@@ -159,6 +163,7 @@ class StoryPanel {
   #giveBack() {
     this.menu.close();
     this.film.bind(null, null);
+    this.sound.bind(null, null, null);
     this.monitor.bind(null, null, null);
     this.#shelf?.takeBack();
     this.#editor?.home.takeBack();

@@ -24,6 +24,8 @@ let helps = 0; // elements with that text on the page
  */
 export class Bars {
   ripples = false; // whether all later prompts move with one; Ctrl does it, too
+  /** What a time under a pointer is taken for while a bar is dragged. @type {((seconds: number, event: any) => number) | undefined} */
+  snap;
   zoomsByWheel = false; // without Ctrl, as in the story panel; the wheel scrolls with Shift
   #actions;
   #state = null;
@@ -274,7 +276,8 @@ export class Bars {
     };
     const move = (moving) => {
       moving.stopPropagation();
-      const found = change(blockAt(view, this.secondsAt(moving)), moving);
+      const at = this.secondsAt(moving);
+      const found = change(blockAt(view, this.snap?.(at, moving) ?? at), moving);
       if (!found) return;
       latest = found;
       const box = this.element.getBoundingClientRect();

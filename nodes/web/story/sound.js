@@ -1,0 +1,220 @@
+// The sound of a story below its bars: waveform, onsets of low notes, beats; bars that are dragged snap to onsets.
+//
+// The server reads the file, see nodes/host/browser/sounds.py. A scene begins at a block, so that a beat is met only
+// about: the lane says how far the chosen scene is from the nearest one.
+import { app } from "../../../scripts/app.js";
+import { audioOf, button, make, putStory } from "../shared.js";
+import { t } from "../texts.js";
+import { startSeconds } from "../timeline/segments.js";
+
+const HEIGHT = 44; // of the lane, in pixels
+const SNAP_PIXELS = 9; // at which a dragged bar jumps to an onset
+const NEAR_SECONDS = 1; // of the nearest onset, to be told
+const BEAT_PIXELS = 6; // between two beats that are drawn
+const COLOURS = { wave: "#7fb7a6", onset: "#f2c14e", beat: "#ffffff55", start: "#ff8a7a" };
+
+/**
+ * @typedef {object} Heard what the server tells of a sound
+ * @property {number} seconds
+ * @property {Uint8Array} peaks
+ * @property {number} peaks_a_second
+ * @property {number[]} onsets
+ * @property {number | null} tempo
+ * @property {number | null} first_beat
+ */
+
+export class SoundLane {
+  #say;
+  #story = null;
+  #editor = null;
+  #view = null;
+  #sounds = new Map(); // by name: a Heard, or null while it is read and if it cannot be
+  #tempos = new Map(); // by name: what a person has set, { factor, first }
+  #name = "";
+  #offset = 0;
+  #drawn = "";
+  #listening = new AbortController();
+
+  /** `say` shows a sentence. */
+  constructor(say) {
+    this.#say = say;
+    this.canvas = make("canvas", { class: "hf-story-wave", "aria-hidden": "true" });
+    this.bpm = make("output", { class: "hf-story-bpm" });
+    this.near = make("span", { class: "hf-story-near" });
+    const slower = button("/2", t("Half as many beats"), () => this.#setTempo({ factor: 0.5 }));
+    const faster = button("x2", t("Twice as many beats"), () => this.#setTempo({ factor: 2 }));
+    const first = button(t("first beat here"), t("A beat lies where the video stands"), () => this.#firstBeat());
+    const length = button(t("length of the sound"), t("Let the story end with the sound"), () => this.#takeLength());
+    this.beats = make("span", { class: "hf-story-beats" }, this.bpm, slower, faster, first);
+    const tools = { class: "hf-story-sound-tools", role: "toolbar", "aria-label": t("Sound") };
+    this.tools = make("div", tools, this.beats, length, this.near);
+    this.element = make("div", { class: "hf-story-sound", hidden: true }, this.canvas, this.tools);
+    this.element.style.height = `${HEIGHT}px`;
+  }
+
+  /** Show the sound of a story below the bars of its editor; none where both are null. */
+  bind(story, editor, view) {
+    this.#listening.abort();
+    if (this.#editor) this.#editor.bars.snap = undefined;
+    this.element.remove();
+    this.#story = story;
+    this.#editor = editor;
+    this.#view = view;
+    this.#drawn = "";
+    if (!editor) return;
+    this.#listening = new AbortController();
+    const { signal } = this.#listening;
+    editor.bars.inner.append(this.element);
+    editor.bars.snap = (seconds, event) => this.#snap(seconds, event);
+    editor.bars.element.addEventListener("scroll", () => this.draw(), { signal });
+    this.canvas.addEventListener("click", (event) => view?.seek(editor.bars.secondsAt(event)), { signal });
+    this.look();
+  }
+
+  /** Look which sound the story has, and draw it. */
+  look() {
+    if (!this.#editor) return;
+    const { name, offset } = audioOf(this.#story);
+    this.#name = name;
+    this.#offset = offset;
+    if (name && !this.#sounds.has(name)) this.#read(name);
+    this.element.hidden = !this.#heard;
+    this.draw();
+  }
+
+  /** @returns {Heard | null} */
+  get #heard() {
+    return this.#sounds.get(this.#name) ?? null;
+  }
+
+  async #read(name) {
+    this.#sounds.set(name, null);
+    try {
+      const answer = await app.api.fetchApi(`/headforcing/sound?${new URLSearchParams({ name })}`);
+      const told = await answer.json();
+      if (told.error) return this.#say(told.error);
+      const peaks = Uint8Array.from(atob(told.peaks), (letter) => letter.charCodeAt(0));
+      this.#sounds.set(name, { ...told, peaks });
+      this.look();
+    } catch {
+      this.#sounds.delete(name); // the server is away: it is asked again
+    }
+  }
+
+  /** Beats a minute and the second of the story of one of them, as found or as set; null where there are none. */
+  get #tempo() {
+    const { factor = 1, first } = this.#tempos.get(this.#name) ?? {};
+    const { tempo = null, first_beat = null } = this.#heard ?? {};
+    if (tempo === null) return null;
+    return { bpm: tempo * factor, first: first ?? first_beat + this.#offset };
+  }
+
+  /** @param {{factor?: number, first?: number}} change */
+  #setTempo({ factor = 1, first }) {
+    const known = this.#tempos.get(this.#name) ?? {};
+    this.#tempos.set(this.#name, { factor: (known.factor ?? 1) * factor, first: first ?? known.first });
+    this.draw();
+  }
+
+  #firstBeat() {
+    const { video, place } = this.#view ?? {};
+    if (video?.readyState) this.#setTempo({ first: Math.max(0, video.currentTime - place.lead) });
+    else this.#say(t("There is no video yet."));
+  }
+
+  #takeLength() {
+    const seconds = Math.round(1000 * (this.#heard.seconds + this.#offset)) / 1000;
+    if (seconds > 0) putStory(this.#story, { seconds });
+  }
+
+  /** The onset that is near a time of the story, on the screen; else the time itself. Alt snaps to nothing. */
+  #snap(seconds, { altKey }) {
+    const { view, bars } = this.#editor;
+    const near = this.#nearest(seconds);
+    const pixels = bars.pixels / startSeconds(view, view.blocks);
+    return near !== null && !altKey && Math.abs(near - seconds) * pixels <= SNAP_PIXELS ? near : seconds;
+  }
+
+  /** The nearest onset in seconds of the story; null without one. */
+  #nearest(seconds) {
+    const onsets = this.#heard?.onsets ?? [];
+    const at = seconds - this.#offset;
+    const after = onsets.findIndex((onset) => onset >= at);
+    const around = after < 0 ? onsets.slice(-1) : onsets.slice(Math.max(0, after - 1), after + 1);
+    const [near] = around.toSorted((a, b) => Math.abs(a - at) - Math.abs(b - at));
+    return near === undefined ? null : near + this.#offset;
+  }
+
+  draw() {
+    const heard = this.#heard;
+    const { view, bars, segments, selected } = this.#editor ?? {};
+    if (!heard || !view || !bars.width) return;
+    const tempo = this.#tempo;
+    const starts = segments.map(({ start_block }) => start_block);
+    const what = JSON.stringify([this.#name, this.#offset, bars.left, bars.width, bars.pixels, view.blocks, starts, selected, tempo]);
+    if (what === this.#drawn) return;
+    this.#drawn = what;
+    this.canvas.style.left = this.tools.style.left = `${bars.left}px`;
+    this.canvas.width = bars.width;
+    this.canvas.height = HEIGHT;
+    const pixels = bars.pixels / startSeconds(view, view.blocks); // of a second
+    const context = this.canvas.getContext("2d");
+    const place = (seconds) => seconds * pixels - bars.left;
+    this.#drawWave(context, heard, pixels);
+    this.#drawBeats(context, place, pixels);
+    context.fillStyle = COLOURS.onset;
+    for (const onset of heard.onsets) {
+      const x = place(onset + this.#offset);
+      if (x >= 0 && x < bars.width) context.fillRect(x, HEIGHT - 8, 1.5, 8);
+    }
+    context.fillStyle = COLOURS.start;
+    for (const block of starts.slice(1)) context.fillRect(place(startSeconds(view, block)), 0, 1, HEIGHT);
+    this.#tell(view, segments[selected]);
+  }
+
+  #drawWave(context, { peaks, peaks_a_second, seconds }, pixels) {
+    const { left, width } = this.#editor.bars;
+    const middle = HEIGHT / 2;
+    const begin = Math.max(0, Math.floor(this.#offset * pixels - left));
+    const end = Math.min(width, (this.#offset + seconds) * pixels - left);
+    context.fillStyle = COLOURS.wave;
+    for (let x = begin; x < end; x++) {
+      const at = ((x + left) / pixels - this.#offset) * peaks_a_second;
+      const until = Math.max(at + 1, at + peaks_a_second / pixels);
+      let loudest = 0;
+      for (let index = Math.max(0, Math.floor(at)); index < until && index < peaks.length; index++)
+        loudest = Math.max(loudest, peaks[index]);
+      const half = Math.max(0.5, (loudest / 255) * (middle - 2));
+      context.fillRect(x, middle - half, 1, 2 * half);
+    }
+  }
+
+  #drawBeats(context, place, pixels) {
+    const tempo = this.#tempo;
+    this.beats.hidden = !tempo;
+    if (!tempo) return;
+    this.bpm.textContent = `${Math.round(tempo.bpm * 10) / 10} bpm`;
+    const every = 60 / tempo.bpm;
+    if (every * pixels < BEAT_PIXELS) return;
+    const { left, width } = this.#editor.bars;
+    context.fillStyle = COLOURS.beat;
+    const first = Math.ceil((left / pixels - tempo.first) / every);
+    for (let beat = first; ; beat++) {
+      const x = place(tempo.first + beat * every);
+      if (x > width) return;
+      context.fillRect(x, 0, 1, HEIGHT);
+    }
+  }
+
+  /** Say how far the beginning of the chosen scene is from the nearest onset. */
+  #tell(view, segment) {
+    const start = segment?.start_block ? startSeconds(view, segment.start_block) : null;
+    const near = start === null ? null : this.#nearest(start);
+    const apart = near === null ? Infinity : start - near;
+    this.near.textContent = "";
+    if (Math.abs(apart) >= NEAR_SECONDS) return;
+    const seconds = Math.abs(apart).toFixed(2);
+    this.near.textContent =
+      apart < 0 ? t("begins %1 s before the beat", seconds) : t("begins %1 s after the beat", seconds);
+  }
+}
