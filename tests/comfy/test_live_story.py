@@ -146,7 +146,7 @@ def test_the_button_is_on_the_node_that_is_in_the_graph_now_and_a_batch_goes_on_
     """
     graph = story_graph(PLANNED, 64)
     stopped = comfy.queue(graph, on_event=stopper(comfy))
-    assert stopped.outcome == "interrupted" and "timeline" in stopped.executed
+    assert stopped.outcome == "interrupted"
     renamed = {"story" if name == "timeline" else name: each for name, each in graph.items()}
     renamed["other"] = graph["timeline"]  # in no way to the sampler
     renamed = changed(
