@@ -44,6 +44,15 @@ def address(path: str | Path) -> str:
     return os.path.abspath(path)
 
 
+def open_container(opened: str | io.BytesIO, formats: str) -> av.container.InputContainer:
+    """Open a file in one of these formats, separated by commas, read from this disk alone; raises
+    what PyAV raises.
+    """
+    options = {"format_whitelist": formats, "protocol_whitelist": "file"}
+    # tags of a damaged file are any bytes
+    return av.open(opened, "r", options=options, metadata_errors="replace")
+
+
 def open_video(source: VideoSource, name: str | None = None) -> av.container.InputContainer:
     """Open a video file for a `with` block: a regular file in one of `VIDEO_FORMATS`, read from
     this disk alone.
@@ -57,10 +66,8 @@ def open_video(source: VideoSource, name: str | None = None) -> av.container.Inp
     else:
         check_regular(source)
         opened = address(source)
-    options = {"format_whitelist": VIDEO_FORMATS, "protocol_whitelist": "file"}
     try:
-        # tags of a damaged file are any bytes
-        container = av.open(opened, "r", options=options, metadata_errors="replace")
+        container = open_container(opened, VIDEO_FORMATS)
     except (OSError, ValueError, av.error.FFmpegError) as error:
         raise HeadForcingError(
             f"{name} cannot be read as a video ({error}): give a video file"

@@ -147,9 +147,8 @@ class Soundtrack:
 
 
 def _open(path: Path) -> av.container.InputContainer:
-    options = {"format_whitelist": SOUND_FORMATS, "protocol_whitelist": "file"}
     try:
-        return av.open(address(path), "r", options=options, metadata_errors="replace")
+        return open_container(address(path), SOUND_FORMATS)
     except (OSError, ValueError, av.error.FFmpegError) as error:
         raise HeadForcingError(f"{path.name} cannot be read as sound ({error}): {_GIVE}") from error
 

@@ -127,6 +127,8 @@ def test_a_story_is_edited_on_the_timeline(browser):
         "blend_blocks",
         "re_anchor",
         "model_family",
+        "audio_offset",
+        "audio_gain",
     }
     assert set(browser.sent("PromptTimeline")) == own
 
