@@ -17,7 +17,7 @@ from ..errors import HeadForcingError
 from ..files import check_regular
 from ..hashing import digest, file_hash
 from ..timeline.clock import MAX_SECONDS
-from .reader import VIDEO_FORMATS, address
+from .reader import VIDEO_FORMATS, address, open_container
 from .sound import PIECE, Sound, as_floats, sound_of_pieces
 
 SOUND_FORMATS = f"{VIDEO_FORMATS},mp3,wav,w64,flac,aac,aiff,caf,oga,ac3,eac3,amr,au,ape,wv,tta"
