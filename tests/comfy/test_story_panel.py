@@ -157,6 +157,40 @@ def test_a_render_plays_in_the_panel_and_fills_the_bars_with_its_pictures(browse
     assert page.evaluate(_SIZES) == sizes and browser.page_errors == []
 
 
+def test_marks_belong_to_one_story_and_arrows_go_to_other_scenes(browser: Browser):
+    page = browser.page
+    opened(browser, seed=11)
+    browser.queue()
+    assert browser.wait_done() == "success"
+    page.wait_for_function(f"{_VIDEO}?.readyState >= 2 && !{_VIDEO}.src.startsWith('blob:')")
+    page.evaluate(f"{_VIDEO}.pause()")
+    page.locator(".hf-story").focus()
+    for seconds, key in ((1, "i"), (3, "o")):
+        page.evaluate(f"{_VIDEO}.currentTime = {seconds}")
+        page.wait_for_function(f"!{_VIDEO}.seeking")
+        page.keyboard.press(key)
+    page.wait_for_selector(".hf-story-range:visible")
+    page.keyboard.press("ArrowUp")
+    page.wait_for_function(f"{_VIDEO}.currentTime > 1.4 && {_VIDEO}.currentTime < 2.6")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function(f"{_VIDEO}.currentTime > 3.4 && {_VIDEO}.currentTime < 4.6")
+    page.evaluate(
+        """() => {
+          app.canvas.copyToClipboard(new Set(app.graph.nodes));
+          app.canvas.pasteFromClipboard();
+          const timelines = app.graph.nodes.filter(({ type }) => type.includes("PromptTimeline"));
+          app.canvas.selectItems([timelines.at(-1)]);
+        }"""
+    )
+    page.wait_for_function("document.querySelector('.hf-story-title').textContent")
+    page.wait_for_selector(".hf-story-range", state="hidden")
+    part = page.locator(".hf-story input[value='render in to out']")
+    assert part.is_disabled(), "the copy has no marks"
+    page.evaluate(f"app.canvas.selectItems([{of_node('PromptTimeline')}])")
+    page.wait_for_selector(".hf-story-range:visible")
+    assert part.is_enabled() and browser.page_errors == []
+
+
 def test_the_menu_of_a_bar_does_each_thing_in_one_click(browser: Browser):
     page = browser.page
     opened(browser)

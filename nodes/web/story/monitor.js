@@ -19,7 +19,8 @@ export class Monitor {
   #listening = new AbortController();
   #back = 0; // how much faster than usual it goes backwards
   #backTimer = null;
-  #marks = { in: null, out: null };
+  #marks = unmarked();
+  #marksOf = new Map(); // by workflow and node of the story
   #isLive = false;
 
   /** `say` shows a sentence. */
@@ -53,8 +54,11 @@ export class Monitor {
     this.element = make("div", { class: "hf-story-monitor" }, this.screen, make("div", toolbar, ...tools));
   }
 
-  /** Show the video of a sampler's player, which its node gets back when another or none is bound. */
-  bind(view, editor, sampler) {
+  /**
+   * Show the video of a sampler's player, which its node gets back when another or none is bound. The marks are those that
+   * the story at `place` had.
+   */
+  bind(view, editor, sampler, place) {
     this.#listening.abort();
     this.#listening = new AbortController();
     this.#stopBack();
@@ -66,6 +70,8 @@ export class Monitor {
     this.#view = view;
     this.#editor = editor;
     this.#sampler = sampler;
+    if (view && !this.#marksOf.has(place)) this.#marksOf.set(place, unmarked());
+    this.#marks = view ? this.#marksOf.get(place) : unmarked();
     this.element.classList.toggle("hf-story-without", !view);
     if (!view) return;
     view.lend(this.screen);
@@ -98,7 +104,8 @@ export class Monitor {
   /** Keys of the panel, unless words are typed. */
   key(event) {
     if (event.target.matches("textarea, select, input:not([type=button])")) return;
-    if (event.ctrlKey || event.metaKey) return;
+    if (event.ctrlKey || event.metaKey || event.target.closest("[role=menu]")) return;
+    if (event.key.startsWith("Arrow") && event.target.closest(".hf-bar")) return; // the bars have these keys
     const key = event.key.toLowerCase();
     const keys = {
       " ": () => this.#toggle(),
@@ -107,6 +114,8 @@ export class Monitor {
       l: () => this.#shuttle(1),
       ",": () => this.#step(-FRAME),
       ".": () => this.#step(FRAME),
+      arrowup: () => this.#jump(-1),
+      arrowdown: () => this.#jump(1),
       i: () => this.#mark("in", event.altKey),
       o: () => this.#mark("out", event.altKey),
       f: () => this.#fullScreen(),
@@ -233,4 +242,8 @@ export class Monitor {
     if (document.fullscreenElement) document.exitFullscreen();
     else this.element.closest(".hf-story").requestFullscreen();
   }
+}
+
+function unmarked() {
+  return { in: null, out: null };
 }

@@ -152,7 +152,7 @@ class StoryPanel {
       if (selected !== undefined) editor.select(selected);
     }
     const view = sampler ? viewOf(sampler) : null;
-    this.monitor.bind(view, editor, sampler);
+    this.monitor.bind(view, editor, sampler, story && this.#placeOf(story));
     this.film.bind(view, editor);
     this.sound.bind(story, editor, view);
     this.#shelf = sampler ? shelfOf(sampler) : null;
@@ -164,7 +164,7 @@ class StoryPanel {
     this.menu.close();
     this.film.bind(null, null);
     this.sound.bind(null, null, null);
-    this.monitor.bind(null, null, null);
+    this.monitor.bind(null, null, null, null);
     this.#shelf?.takeBack();
     this.#editor?.home.takeBack();
     this.#story = this.#sampler = this.#editor = this.#shelf = null;
