@@ -10,6 +10,7 @@ from ..headforcing_core.plan.options import DEFAULTS, RenderOptions
 from ..headforcing_core.timeline.clock import MAX_SECONDS
 from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switch
 from ..headforcing_core.timeline.timeline import parse_timeline
+from ..headforcing_core.video.soundtrack import MAX_GAIN_DB
 from .host.graph import schema
 from .host.graph.conditioning import CLIPS, TimelineNode
 from .host.graph.sound import soundtrack_of
@@ -53,11 +54,13 @@ class PromptTimeline(io.ComfyNode):
                 io.Audio.Input("audio", optional=True),
                 schema.advanced(
                     io.Float.Input(
-                        "audio_offset", default=0.0, min=-36000.0, max=36000.0, step=0.05
+                        "audio_offset", default=0.0, min=-MAX_SECONDS, max=MAX_SECONDS, step=0.05
                     )
                 ),
                 schema.advanced(
-                    io.Float.Input("audio_gain", default=0.0, min=-40.0, max=40.0, step=1.0)
+                    io.Float.Input(
+                        "audio_gain", default=0.0, min=-MAX_GAIN_DB, max=MAX_GAIN_DB, step=1.0
+                    )
                 ),
             ],
             outputs=[

@@ -413,10 +413,8 @@ def chosen_sound(args: argparse.Namespace) -> Soundtrack | None:
     if "audio" not in args:
         return None
     if args.audio is None:
-        for option, value in (
-            ("--audio-offset", args.audio_offset),
-            ("--audio-gain", args.audio_gain),
-        ):
+        placed = {"--audio-offset": args.audio_offset, "--audio-gain": args.audio_gain}
+        for option, value in placed.items():
             if value:
                 raise HeadForcingError(f"{option} places the sound of --audio; give --audio FILE")
         return None

@@ -8,14 +8,11 @@ from typing import Any, ClassVar
 
 from ..cache.base import Cache
 from ..cache.head_cache import HeadCache
-from ..cache.roles import (  # noqa: F401  all names of policies can be imported from here
+from ..cache.roles import (
     FREE_ENTRIES,
     EpisodicPolicy,
     HeadLabel,
-    HeadRole,
     RolePolicy,
-    Roles,
-    arrange_roles,
     check_choice,
 )
 from ..cache.scenes import MAX_SCENES, check_recalls, recalled_scenes

@@ -116,7 +116,7 @@ def as_floats(frames: Iterable[av.AudioFrame], rate: int, layout: str) -> Iterat
     yield from resampler.resample(None)  # what it held back
 
 
-class SoundTrack:
+class SoundStream:
     """The sound in a file that is written: added to the container before its first packet, then
     muxed as far as there are pictures.
     """

@@ -22,7 +22,7 @@ from ..errors import HeadForcingError
 from ..files import check_writable, reason, remove_leftovers, replacing, temporary_path
 from ..timeline.clock import VIDEO_FPS
 from .reader import address, open_video
-from .sound import Sound, SoundTrack
+from .sound import Sound, SoundStream
 
 # The first is in every PyAV wheel; the other is whatever a PyAV built against a distribution's own
 # FFmpeg has.
@@ -158,7 +158,7 @@ class VideoWriter:
             self._container = stack.enter_context(self._open())
             self._container.metadata.update(self.settings.tags)
             self._stream = self._open_stream()
-            self._track = SoundTrack(self._container, self._sound)
+            self._track = SoundStream(self._container, self._sound)
             if self._earlier and self._earlier.exists():
                 self._go_on(self._earlier)
             self._cleanup = stack.pop_all()

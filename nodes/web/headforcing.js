@@ -7,7 +7,7 @@
 //   player/    the video on a node: player.js hears messages, view.js shows them, growing_file.js reads a file while it is
 //              written; server_events.js asks again after a reload
 //   story/     the story panel, to which a node's editor, video and list of takes are lent: panel.js says whose, monitor.js
-//              plays the video, film.js draws pictures into the bars, menu.js is the menu of a bar
+//              plays the video, film.js draws pictures into the bars, sound.js the sound below them, menu.js is the menu of a bar
 //   takes/     stored videos: store.js lists them, shelf.js shows those of a sampler, list.js those of Load Head Forcing Run;
 //              queue_part.js queues a scene or a draft
 //   the others small changes of widgets

@@ -9,7 +9,8 @@ import re
 
 import numpy as np
 import pytest
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.cache.roles import RolePolicy
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy, preset
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.cards import paper_heads
 from headforcing.headforcing_core.plan.options import RenderOptions

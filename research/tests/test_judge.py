@@ -10,7 +10,8 @@ from itertools import islice
 
 import pytest
 import torch
-from headforcing.headforcing_core.methods.head_forcing import EpisodicPolicy, preset
+from headforcing.headforcing_core.cache.roles import EpisodicPolicy
+from headforcing.headforcing_core.methods.head_forcing import preset
 from headforcing.headforcing_core.render.render import begin_render
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.research.ablations import (

@@ -10,13 +10,9 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import (
-    CachePolicy,
-    EpisodicPolicy,
-    RolePolicy,
-    preset,
-)
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy, preset
 from headforcing.headforcing_core.model.attention import (
     ONE_CALL,
     AttentionFunction,

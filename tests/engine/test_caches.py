@@ -14,13 +14,10 @@ import torch
 from attention_cases import WHOLE_LAYER
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.reference import ReferenceCache
+from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import (
-    CachePolicy,
-    EpisodicPolicy,
-    RolePolicy,
-)
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.rollout.schedule import Schedule

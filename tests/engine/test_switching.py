@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from headforcing.headforcing_core.cache import scenes
+from headforcing.headforcing_core.cache.roles import RolePolicy
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoProfileCache
-from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy, RolePolicy
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.describe import describe

@@ -7,11 +7,8 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.methods.head_forcing import (
-    CachePolicy,
-    EpisodicPolicy,
-    RolePolicy,
-)
+from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy
 from headforcing.headforcing_core.model.attention import attention_function, explicit
 from headforcing.headforcing_core.model.rope import angles, axis_dims
 from headforcing.headforcing_core.model.wan import PromptKV

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.roles import EpisodicPolicy
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES, Scenes
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
-from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy, EpisodicPolicy
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
 from headforcing.headforcing_core.rollout.rows import SeededNoise

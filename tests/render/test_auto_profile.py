@@ -11,6 +11,7 @@ import pytest
 import small_engine
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import (
     AutoProfile,
@@ -23,12 +24,7 @@ from headforcing.headforcing_core.head_profiles.auto import (
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, classify
 from headforcing.headforcing_core.head_profiles.profiler import profile_heads
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
-from headforcing.headforcing_core.methods.head_forcing import (
-    CachePolicy,
-    EpisodicPolicy,
-    RolePolicy,
-    preset,
-)
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy, preset
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
 from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.plan.settings import RenderSettings

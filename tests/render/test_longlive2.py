@@ -10,9 +10,9 @@ import checkpoint_files as files
 import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core.cache.roles import RolePolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.methods.head_forcing import RolePolicy
 from headforcing.headforcing_core.methods.method import VideoFacts
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel

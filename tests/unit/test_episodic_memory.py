@@ -13,7 +13,7 @@ from headforcing.headforcing_core.cache.memory import (
     similarities,
     token_scores,
 )
-from headforcing.headforcing_core.methods.head_forcing import EpisodicPolicy
+from headforcing.headforcing_core.cache.roles import EpisodicPolicy
 from headforcing.headforcing_core.model.wan import PromptKV
 from torch.utils._python_dispatch import TorchDispatchMode
 

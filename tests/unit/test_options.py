@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.roles import RolePolicy
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.values import find_profile, render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.rules import with_rule
-from headforcing.headforcing_core.methods.head_forcing import PRESETS, RolePolicy, preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, preset
 from headforcing.headforcing_core.methods.options import (
     option_text,
     options_of,

@@ -14,6 +14,12 @@ import torch
 from counted_memory import CountsMemory, NoLaunch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.memory import MemoryEvent
+from headforcing.headforcing_core.cache.roles import (
+    EpisodicPolicy,
+    HeadRole,
+    RolePolicy,
+    arrange_roles,
+)
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import (
     HeadProfile,
@@ -21,14 +27,7 @@ from headforcing.headforcing_core.head_profiles.profile import (
     load_profile,
 )
 from headforcing.headforcing_core.head_profiles.rules import with_rule
-from headforcing.headforcing_core.methods.head_forcing import (
-    PRESETS,
-    EpisodicPolicy,
-    HeadRole,
-    RolePolicy,
-    arrange_roles,
-    preset,
-)
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, preset
 from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.fp8 import saved_bytes
 from headforcing.headforcing_core.model.wan import WanConfig

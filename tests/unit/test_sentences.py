@@ -9,12 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import (
-    CachePolicy,
-    EpisodicPolicy,
-    RolePolicy,
-)
+from headforcing.headforcing_core.methods.head_forcing import CachePolicy
 from headforcing.headforcing_core.methods.options import read_pairs
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig

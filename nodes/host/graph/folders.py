@@ -185,9 +185,13 @@ def pictures_folder() -> Path:
     """Folder of the small pictures of videos, of which those of a day ago are removed; ComfyUI
     empties it when it starts.
     """
-    folder = Path(folder_paths.get_temp_directory()) / "head_forcing_pictures"
+    folder = _pictures()
     remove_matching(folder, _SHEET, ABANDONED_VIDEO_SECONDS)
     return folder
+
+
+def _pictures() -> Path:
+    return Path(folder_paths.get_temp_directory()) / "head_forcing_pictures"
 
 
 def picture_sheet(render: str, sheet: str) -> Path | None:
@@ -195,7 +199,7 @@ def picture_sheet(render: str, sheet: str) -> Path | None:
     name = f"{render}-{sheet}.jpg"
     if not re.fullmatch(_SHEET, name):
         return None
-    path = Path(folder_paths.get_temp_directory()) / "head_forcing_pictures" / name
+    path = _pictures() / name
     return path if path.is_file() else None
 
 

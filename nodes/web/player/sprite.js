@@ -3,6 +3,7 @@
 import { app } from "../../../scripts/app.js";
 import { make } from "../shared.js";
 
+export const MIDDLE = 0.5; // of its second, where the server takes a picture
 const COLUMNS = 10;
 const ROWS = 6;
 const A_SHEET = COLUMNS * ROWS; // pictures

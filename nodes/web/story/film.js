@@ -2,6 +2,7 @@
 //
 // A picture is kept for each second that the player has shown; those of a finished file that it has not shown are read
 // from the file. Pictures belong to one render, and each to a scene of it: a bar shows those of the scene with its words.
+import { MIDDLE } from "../player/sprite.js";
 import { make } from "../shared.js";
 import { picturesIn, smallPicture } from "../timeline/pictures.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
@@ -9,7 +10,6 @@ import { plainTime, startSeconds } from "../timeline/segments.js";
 const HEIGHT = 96; // of a picture, in pixels
 const MOST_READ = 90; // pictures that are read from a finished file
 const EARLY = 0.2; // seconds at the beginning of a second whose frame may be one of the scene before
-const MIDDLE = 0.5; // of its second, where the server takes a picture
 const KEPT_RENDERS = 4;
 const CHANGED = 0.3; // opacity of the pictures of a scene whose words have been changed since
 
@@ -88,7 +88,7 @@ export class Film {
     const every = Math.max(1, Math.ceil(length / MOST_READ));
     const missing = [];
     for (let second = 0; second < length; second += every) if (!reel.has(second)) missing.push(second);
-    const times = missing.map((second) => second + 0.5 + place.lead);
+    const times = missing.map((second) => second + MIDDLE + place.lead);
     await picturesIn(url, times, HEIGHT, (picture, index) => {
       reel.set(missing[index], picture);
       if (source === this.#view?.source) this.draw();
@@ -123,20 +123,19 @@ export class Film {
       const right = startSeconds(view, segment.end_block) * pixels - scrollLeft;
       if (right < 0 || left > clientWidth) continue;
       const scene = { from: startSeconds(view, found.scene.start_block), until: startSeconds(view, found.scene.end_block) };
-      const own = seconds.filter((second) => second + 0.5 >= scene.from && second + 0.5 < scene.until);
+      const own = seconds.filter((second) => second + MIDDLE >= scene.from && second + MIDDLE < scene.until);
       context.globalAlpha = found.isSame ? 1 : CHANGED;
       if (own.length) drawStrip(context, { left, right, height, pixels }, own, scene.from, reel);
     }
   }
 
   #peek(event) {
-    const { bars } = this.#editor;
+    const { bars, view, segments } = this.#editor;
     const seconds = bars.secondsAt(event);
-    const reel = this.#reel;
-    const segment = this.#editor.segments[bars.indexAt(seconds)];
+    const segment = segments[bars.indexAt(seconds)];
     const found = segment && bars.playhead.sceneFor(segment);
-    const offset = found ? startSeconds(this.#editor.view, found.scene.start_block) - startSeconds(this.#editor.view, segment.start_block) : 0;
-    const picture = found && reel.get(Math.floor(seconds + offset));
+    const startOf = ({ start_block }) => startSeconds(view, start_block);
+    const picture = found && this.#reel.get(Math.floor(seconds - startOf(segment) + startOf(found.scene)));
     const root = this.hover.parentElement?.getBoundingClientRect();
     if (!picture || !root || event.buttons) {
       this.hover.hidden = true;
@@ -165,7 +164,7 @@ function drawStrip(context, { left, right, height, pixels }, own, from, reel) {
   for (let x = left; x < right; x += width) {
     if (x + width < 0 || x > context.canvas.width) continue;
     const wanted = from + (Math.min(x + width / 2, right) - left) / pixels;
-    const far = (second) => Math.abs(second + 0.5 - wanted);
+    const far = (second) => Math.abs(second + MIDDLE - wanted);
     const nearest = own.reduce((best, second) => (far(second) < far(best) ? second : best));
     context.drawImage(reel.get(nearest), x, 0, width, height);
   }

@@ -84,7 +84,7 @@ export class Bars {
     const shown = this.#labels.of(segments);
     segments.forEach((segment, index) => {
       const [bar, tag, handle] = this.#bars[index];
-      const drawn = JSON.stringify([segment, segments.length, total, index === selected, enabled, view.beyond]);
+      const drawn = JSON.stringify([segment, segments.length, total, view.seconds, index === selected, enabled, view.beyond]);
       const free = this.playhead.free;
       // hundreds of bars are drawn at each move of the pointer, of which few change
       if (bar.drawn === drawn && bar.free === free && bar.value === shown[index]) return;

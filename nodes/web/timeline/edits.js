@@ -1,6 +1,9 @@
 // What the tools and the menu of a bar do with prompts.
 import { blockAt, changed, divided, duplicated, without } from "./segments.js";
 
+/** A seed that no one has seen; as a text, since seeds have up to 64 bits. */
+export const newSeed = () => String(crypto.getRandomValues(new Uint32Array(1))[0]);
+
 export class Edits {
   #editor;
 
@@ -47,8 +50,7 @@ export class Edits {
 
   /** Give a prompt a new seed; ends when it is in the text. */
   reroll(index) {
-    const seed = String(crypto.getRandomValues(new Uint32Array(1))[0]);
-    return this.#editor.commit(changed(this.#editor.segments, index, { seed }), null, index);
+    return this.#editor.commit(changed(this.#editor.segments, index, { seed: newSeed() }), null, index);
   }
 
   /** Let the scene of an earlier prompt come back, by its number. */

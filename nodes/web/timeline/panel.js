@@ -1,6 +1,7 @@
 // The fields of the selected prompt: its words, how it follows the prompt before it, and its seed.
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
+import { newSeed } from "./edits.js";
 import { plainTime, startSeconds, timeText } from "./segments.js";
 import { Words } from "./words.js";
 
@@ -171,8 +172,4 @@ export class Panel {
 
 function cut(text) {
   return text.length > 24 ? `${text.slice(0, 23)}…` : text;
-}
-
-function newSeed() {
-  return String(crypto.getRandomValues(new Uint32Array(1))[0]);
 }

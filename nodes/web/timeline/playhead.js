@@ -1,5 +1,6 @@
 // Drawn over the bars: how far the story is rendered, where the player plays it, which prompts have begun; and in each
 // bar a picture of its scene.
+import { MIDDLE } from "../player/sprite.js";
 import { make } from "../shared.js";
 import { t } from "../texts.js";
 import { picturesIn, smallPicture } from "./pictures.js";
@@ -8,7 +9,6 @@ import { startSeconds } from "./segments.js";
 const HEIGHT = 46; // of a bar, in pixels
 const nowhere = { done: 0, running: false, at: null, render: "" };
 
-const MIDDLE = 0.5; // of its second, where the server takes a picture
 const NEARER = 0.5; // seconds by which another picture is nearer to the middle of its scene than the one that is shown
 
 /** The middle of a scene, in seconds of the story. */
