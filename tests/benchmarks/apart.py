@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 MOST_SECONDS = 150.0  # of one measurement
+TOO_LATE = "not measured: the time for all was over"
 ENDED = "its process ended with "
 
 
@@ -22,7 +23,7 @@ def apart(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
     """
     limit = min(MOST_SECONDS, seconds)
     if limit <= 0:
-        return not_available("not measured: the time for all was over")
+        return not_available(TOO_LATE)
     fresh = get_context("spawn")
     receiver, sender = fresh.Pipe(duplex=False)
     process = fresh.Process(target=_send, args=(sender, function, arguments))

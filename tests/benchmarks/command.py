@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from . import checks, end_to_end, first, goals, profiled, report, scaling
-from .apart import ENDED, apart, tell
+from .apart import ENDED, TOO_LATE, apart, not_available, tell
 from .case import Case
 from .decoder import exactness
 from .environment import environment, matmul_flops
@@ -158,9 +158,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end = time.monotonic() + (options.seconds or SECONDS[part])
 
     def measured(name: str) -> Any:
-        if gpu or options.apart:
-            return apart(end - time.monotonic(), work, name, *given)
-        return work(name, *given)
+        left = end - time.monotonic()
+        if options.apart or gpu and not options.together:
+            return apart(left, work, name, *given)
+        return work(name, *given) if left > 0 or not gpu else not_available(TOO_LATE)
 
     repeats = options.repeat or REPEATS.get((part, options.preset), 1)
     results = run(part, case, names * repeats, measured, options.out)
@@ -283,6 +284,11 @@ def _parser() -> argparse.ArgumentParser:
         "--apart",
         action="store_true",
         help="each measurement in a process of its own, as always on a GPU",
+    )
+    add(
+        "--together",
+        action="store_true",
+        help="all in this process on a GPU, too, which saves seconds for each: one that fails ends the others",
     )
     add(
         "--seconds",

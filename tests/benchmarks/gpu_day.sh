@@ -9,11 +9,15 @@
 #   video    whole videos, with and without encoding; what waits for the GPU
 #   more     a block of video by its other rows: fp8, torch.compile, other windows
 #   rest     a late block beside an early one; linear layers in fp8
-#   comfy    the sampler in ComfyUI's own process, with and without dynamic VRAM; COMFYUI names a folder of ComfyUI
+#   tests    the tests that need a GPU, where pytest is installed; `check` ends with them
+#   correct  sanitizer, first and tests at the same time: what needs no clock, in the time of the longest
+#   comfy    the sampler in ComfyUI's own process, with and without dynamic VRAM; COMFYUI names a folder of ComfyUI,
+#            COMFYUI_FLAGS further flags of it
 #
-#   tests/benchmarks/gpu_day.sh [--dry] [FOLDER [PART ...]]      (default: $OUT, or output/gpu_day; all parts but comfy)
+#   tests/benchmarks/gpu_day.sh [--dry] [FOLDER [PART ...]]      (default: $OUT, or output/gpu_day; the first eight parts)
 #
 # In half an hour fit: sanitizer first check profile; then: rows video more; then: rest comfy.
+# In a quarter of an hour: correct rows video, with HEADFORCING_TOGETHER=1 once correct has passed.
 # --dry runs everything on a tiny model on the CPU. Needs torch, triton, numpy and safetensors, and for triton's kernels a
 # C compiler and Python's header files; what needs more says so.
 # Results are written after every measurement, so a run that is cut off still reports. Nothing is installed.
@@ -22,7 +26,9 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 preset=gpu
 blocks=12
 apart=--apart
-[ "${1:-}" = "--dry" ] && { preset=dry; blocks=2; apart=; shift; }
+dry=
+[ -n "${HEADFORCING_TOGETHER:-}" ] && apart=--together
+[ "${1:-}" = "--dry" ] && { preset=dry; blocks=2; apart=; dry=--dry; shift; }
 out=${1:-${OUT:-$root/output/gpu_day}}
 [ $# -gt 0 ] && shift
 python=${PYTHON:-python3}
@@ -50,10 +56,23 @@ benchmark() { # PART [COMMAND ...]: the part, run by a command
     [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
 }
 
-tests() { # FILE ...: tests that need a GPU, where pytest is installed
-    "$python" -c "import pytest" 2>/dev/null || { echo "pytest is not installed: $* left out"; return; }
-    timeout 240 "$python" -m pytest -q -m "not slow" "$@" 2>&1 | tee -a "$out/log.txt"
+tests() { # tests that need a GPU, where pytest is installed
+    "$python" -c "import pytest" 2>/dev/null || { echo "pytest is not installed: no tests"; return; }
+    files=()
+    for file in gpu cuda_graph kernels; do files+=("$root/tests/engine/test_$file.py"); done
+    timeout 240 "$python" -m pytest -q -m "not slow" "${files[@]}" 2>&1 | tee -a "$out/log.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
+}
+
+together() { # PART ...: at the same time, each with its results and cache folder in a folder of its own
+    running=()
+    for one in "$@"; do
+        mkdir -p "$out/$one/cache"
+        XDG_CACHE_HOME="$out/$one/cache" bash "$0" $dry "$out/$one" "$one" >"$out/$one/said.txt" 2>&1 &
+        running+=($!)
+    done
+    for process in "${running[@]}"; do wait "$process" || status=1; done
+    for one in "$@"; do tail -n 60 "$out/$one/said.txt"; done
 }
 
 for part in "$@"; do
@@ -71,14 +90,16 @@ for part in "$@"; do
         fi ;;
     comfy)
         for flag in --disable-dynamic-vram --enable-dynamic-vram; do
-            timeout 240 "$python" "$root/tests/benchmarks/in_comfyui.py" "${COMFYUI:-}" "$flag" 2>&1 | tee -a "$out/log.txt"
+            timeout 240 "$python" "$root/tests/benchmarks/in_comfyui.py" "${COMFYUI:-}" "$flag" ${COMFYUI_FLAGS:-} 2>&1 | tee -a "$out/log.txt"
             [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
         done ;;
+    tests)
+        tests ;;
+    correct)
+        together sanitizer first tests ;;
     *)
-        benchmark "$part" ;;
+        benchmark "$part"
+        [ "$part" = check ] && [ $preset = gpu ] && tests ;;
     esac
-    if [ "$part" = check ] && [ $preset = gpu ]; then
-        tests "$root/tests/engine/test_gpu.py" "$root/tests/engine/test_cuda_graph.py" "$root/tests/engine/test_kernels.py"
-    fi
 done
 exit $status
