@@ -30,7 +30,7 @@ def bundled_profiles() -> dict[str, Path]:
     return {path.stem: path for path in sorted(BUNDLED_FOLDER.glob("*.json"))}
 
 
-BACKENDS = ("sdpa", "cudnn", "torch_varlen", "flash_attn", "triton", "explicit", "sage")
+BACKENDS = tuple("sdpa cudnn cudnn_varlen torch_varlen flash_attn triton explicit sage".split())
 """Of attention, see `model/attention_backends.py`."""
 RENAMED_BACKENDS = {
     "flash_attn_2": "flash_attn",
@@ -39,9 +39,9 @@ RENAMED_BACKENDS = {
 }
 ATTENTION_HELP = (
     "auto, the fastest of those that work here, by timing them on a GPU; sdpa, PyTorch's; cudnn, "
-    "PyTorch's with cuDNN's kernel; torch_varlen or flash_attn (the newest version that is "
-    "installed), all heads of a layer in one call; triton, the pack's own kernel; explicit, slow "
-    "and exact; sage, which rounds to 8 bits (auto)"
+    "cuDNN's kernel where contexts are full; cudnn_varlen, torch_varlen or flash_attn (the newest "
+    "version that is installed), all heads of a layer in one call; triton, the pack's own kernel; "
+    "explicit, slow and exact; sage, which rounds to 8 bits (auto)"
 )
 
 

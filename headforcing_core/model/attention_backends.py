@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend
 
 from ...kernels.attend import attend
 from ..devices import kept_tables, upload
@@ -88,8 +89,10 @@ def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """PyTorch's `scaled_dot_product_attention`, which chooses a flash, cuDNN, memory-efficient or
-    plain kernel.
+    """PyTorch's `scaled_dot_product_attention`, which chooses a flash, memory-efficient or plain
+    kernel.
+
+    It never computes by cuDNN, which PyTorch would choose on some GPUs: see `cudnn` for the reason.
     """
     if q.device.type == "mps":  # writes all scores, and an array has at most 4 GB
         return torch.cat(
@@ -99,7 +102,18 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
+    batch = q[None], k[None], v[None]
+    if not _would_choose_cudnn(*batch):
+        return F.scaled_dot_product_attention(*batch)[0]
+    if torch.backends.cuda.is_flash_attention_available():
+        return torch.ops.aten._scaled_dot_product_flash_attention(*batch)[0][0]
+    efficient = torch.ops.aten._scaled_dot_product_efficient_attention
+    return efficient(*batch, None, compute_log_sumexp=False)[0][0]
+
+
+def _would_choose_cudnn(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    cudnn = int(SDPBackend.CUDNN_ATTENTION.value)
+    return q.is_cuda and torch._fused_sdp_choice(q, k, v) == cudnn
 
 
 def cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -107,7 +121,7 @@ def cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     process.
 
     It prepares an execution plan for every new number of heads and keys, which takes 25 to 42 ms on
-    the host.
+    the host. A growing context has a new number of keys after most blocks.
     """
     operator = torch.ops.aten._scaled_dot_product_cudnn_attention
     return operator(q[None], k[None], v[None], None, compute_log_sumexp=False)[0][0]
@@ -183,6 +197,27 @@ def _torch_varlen() -> AttentionFunction:
     return varlen(import_module("torch.nn.attention.varlen").varlen_attn)
 
 
+def _cudnn_varlen() -> AttentionFunction:
+    """cuDNN's kernel for sequences of different lengths, whose plan fits all of them: the numbers
+    of keys are data, and the largest is that of a full context.
+    """
+
+    def call(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q_starts: Tensor,
+        k_starts: Tensor,
+        longest_q: int,
+        longest_k: int,
+    ) -> Tensor:
+        operator = torch.ops.aten._cudnn_attention_forward
+        lengths = q_starts, k_starts, longest_q, longest_k
+        return operator(q, k, v, None, *lengths, compute_log_sumexp=False)[0]
+
+    return varlen(call)
+
+
 def _flash_attn(module: str) -> AttentionFunction:
     return varlen(import_module(module).flash_attn_varlen_func)
 
@@ -232,6 +267,7 @@ def head_tables(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor, Ten
 BACKENDS: dict[str, Callable[[], AttentionFunction]] = {
     "sdpa": lambda: sdpa,
     "cudnn": lambda: cudnn,
+    "cudnn_varlen": _cudnn_varlen,
     "torch_varlen": _torch_varlen,
     "flash_attn": partial(_flash_attn, "flash_attn"),
     "triton": _triton,

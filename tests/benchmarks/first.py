@@ -24,7 +24,6 @@ from headforcing.headforcing_core.rollout.loop import Block
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from headforcing.kernels.dispatch import TOLERANCE, Operation
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from .apart import MOST_SECONDS, TOO_LATE, apart, not_available, refusal, tell
 from .case import PROMPT, Case
@@ -70,18 +69,11 @@ def _difference(cases: Any, operation: Operation, tokens: int, width: int, case:
 
     def example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         arguments = cases.case(operation, 0, dtype, tokens, width)
-        return {name: _on(device, value) for name, value in arguments.items()}
+        return {name: cases.moved(value, device) for name, value in arguments.items()}
 
     return Operation(operation.reference, operation.launch, example).difference(
         case.device, case.dtype
     )
-
-
-def _on(device: torch.device, value: Any) -> Any:
-    """A tensor, or the tensors of a tuple, on a device; other values as they are."""
-    if isinstance(value, tuple):
-        return tuple(_on(device, each) for each in value)
-    return value.to(device) if isinstance(value, Tensor) else value
 
 
 class Stops(Listener):
@@ -192,10 +184,10 @@ def _called(command: list[str], limit: float) -> dict[str, Any]:
         return {"right": True, **not_available(TOO_LATE)}
     if done.returncode == 0:
         return {"right": True, "seconds": time.perf_counter() - begun}
-    said = (done.stderr.strip().splitlines() or [""])[-1][:300]
+    said = " / ".join(done.stderr.strip().split("\n")[-3:])[-600:]
     if _is_about_the_machine(said):
         return {"right": True, **not_available(said)}
-    return {"right": False, "said": said}
+    return {"right": False, "said": said, "exit_status": done.returncode}
 
 
 def _is_about_the_machine(said: str) -> bool:

@@ -5,6 +5,7 @@ A stand-in does what a CUDA graph does: it calls the recorded function on the me
 recorded with, whatever is passed to the model since.
 """
 
+import functools
 import logging
 import weakref
 from collections.abc import Callable
@@ -183,7 +184,6 @@ class Gpu:
             "current_stream": lambda: self.stream,
             "set_stream": lambda stream: vars(self).update(stream=stream),
             "CUDAGraph": SimpleNamespace,
-            "Stream": self.new_stream,
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
@@ -191,7 +191,8 @@ class Gpu:
         monkeypatch.setattr(
             torch._C, "_cuda_releasePool", lambda *place: self.released.append(place), raising=False
         )
-        cuda_graph._side_stream.cache_clear()
+        # one for each device, as the real one, and gone with this test
+        monkeypatch.setattr(cuda_graph, "_side_stream", functools.cache(self.new_stream))
 
     def new_stream(self, device: torch.device) -> SimpleNamespace:
         return SimpleNamespace(device=device, wait_stream=lambda other: None)

@@ -25,7 +25,7 @@ from headforcing.kernels.move import in_sequence
 from headforcing.kernels.quantise import quantise, quantise_gelu
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import OPERATIONS, case
+from kernel_cases import OPERATIONS, case, moved
 from own_process import run, run_tests
 from torch import Tensor
 
@@ -218,9 +218,7 @@ def test_every_kernel_equals_plain_torch_on_a_gpu(tested, dtype):
     assert tested.difference(device, dtype) <= dispatch.TOLERANCE[dtype]
     for seed, (s, head_dim) in enumerate([(24, 20), (40, 24), (40, 128), (1560, 128)]):
         arguments = case(tested, seed, dtype, s, head_dim)
-        on_gpu = {
-            name: x.to(device) if isinstance(x, Tensor) else x for name, x in arguments.items()
-        }
+        on_gpu = {name: moved(x, device) for name, x in arguments.items()}
         if "k_to" in on_gpu:
             on_gpu |= dict(k_to=on_gpu["k_from"], v_to=on_gpu["v_from"])
         compared = Operation(

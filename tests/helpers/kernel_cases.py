@@ -162,6 +162,13 @@ def case(
     )
 
 
+def moved(argument: Any, device: torch.device) -> Any:
+    """An argument of a case on a device: a tensor, or the tensors of a tuple; others as they are."""
+    if isinstance(argument, tuple):
+        return tuple(moved(each, device) for each in argument)
+    return argument.to(device) if isinstance(argument, Tensor) else argument
+
+
 def distance(operation: Operation, arguments: Callable[[], dict[str, Any]]) -> float:
     """How far an operation's two implementations are apart, as in its self-test."""
     return Operation(
