@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 AUTO = ("torch_varlen", "flash_attn", "sdpa", "triton", "explicit")  # where nothing is timed
 AUTO_ON_CPU = ("sdpa", "explicit")  # the other kernels exist for GPUs only
 # all heads of a layer, in the order of the time to load them
-ONE_CALL = ("cudnn_varlen", "torch_varlen", "flash_attn", "triton")
+ONE_CALL = ("torch_varlen", "flash_attn", "triton")
 TIMED = ("sdpa", PLANNED, *ONE_CALL)
 
 

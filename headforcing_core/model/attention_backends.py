@@ -197,27 +197,6 @@ def _torch_varlen() -> AttentionFunction:
     return varlen(import_module("torch.nn.attention.varlen").varlen_attn)
 
 
-def _cudnn_varlen() -> AttentionFunction:
-    """cuDNN's kernel for sequences of different lengths, whose plan fits all of them: the numbers
-    of keys are data, and the largest is that of a full context.
-    """
-
-    def call(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        q_starts: Tensor,
-        k_starts: Tensor,
-        longest_q: int,
-        longest_k: int,
-    ) -> Tensor:
-        operator = torch.ops.aten._cudnn_attention_forward
-        lengths = q_starts, k_starts, longest_q, longest_k
-        return operator(q, k, v, None, *lengths, compute_log_sumexp=False)[0]
-
-    return varlen(call)
-
-
 def _flash_attn(module: str) -> AttentionFunction:
     return varlen(import_module(module).flash_attn_varlen_func)
 
@@ -267,7 +246,6 @@ def head_tables(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor, Ten
 BACKENDS: dict[str, Callable[[], AttentionFunction]] = {
     "sdpa": lambda: sdpa,
     "cudnn": lambda: cudnn,
-    "cudnn_varlen": _cudnn_varlen,
     "torch_varlen": _torch_varlen,
     "flash_attn": partial(_flash_attn, "flash_attn"),
     "triton": _triton,

@@ -7,6 +7,7 @@ import math
 import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -29,6 +30,10 @@ VIDEO_FORMATS = (
     "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,ogg,asf,mxf,"
     "gif,webp_pipe,apng,nut,ivf,h264,hevc,wmv,dv,rm,y4m,yuv4mpegpipe"
 )
+# tags of a damaged file are any bytes, which PyAV refuses by default before version 19
+_OF_TAGS: dict[str, Any] = (
+    {} if int(av.__version__.partition(".")[0]) >= 19 else {"metadata_errors": "replace"}
+)
 VideoSource = str | Path | io.BytesIO
 
 
@@ -49,8 +54,7 @@ def open_container(opened: str | io.BytesIO, formats: str) -> av.container.Input
     what PyAV raises.
     """
     options = {"format_whitelist": formats, "protocol_whitelist": "file"}
-    # tags of a damaged file are any bytes
-    return av.open(opened, "r", options=options, metadata_errors="replace")
+    return av.open(opened, "r", options=options, **_OF_TAGS)
 
 
 def open_video(source: VideoSource, name: str | None = None) -> av.container.InputContainer:

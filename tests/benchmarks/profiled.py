@@ -38,6 +38,7 @@ def blocks(case: Case) -> dict[str, Any]:
     return found
 
 
+@torch.no_grad()
 def decoding(case: Case) -> dict[str, Any]:
     """Three latent frames through the VAE, by kernel."""
     decoder = random_decoder(case)

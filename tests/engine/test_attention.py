@@ -161,7 +161,9 @@ def test_flash_attn_that_does_not_work_here_says_why(monkeypatch):
         attention_function("flash_attn_3")
 
 
-@pytest.mark.parametrize("name", ["warp", "sdpa_streams", "cudnn_streams", "flash_attn_5"])
+@pytest.mark.parametrize(
+    "name", ["warp", "sdpa_streams", "cudnn_streams", "cudnn_varlen", "flash_attn_5"]
+)
 def test_a_name_that_is_unknown_or_was_removed_is_refused_with_those_that_there_are(name, capsys):
     with pytest.raises(
         HeadForcingError, match=f"attention (must be one of auto, .*explicit|has no).*'?{name}"
@@ -220,28 +222,6 @@ def test_plain_sdpa_never_computes_by_cudnn_whose_plans_would_be_made_again_in_e
         assert backends.self_test(sdpa, CPU, torch.float32, 32) < 1e-4
         assert len(called) == 2, "each group of heads once"
         called.clear()
-
-
-def test_cudnn_for_all_heads_has_one_plan_while_a_context_grows(monkeypatch):
-    """The numbers of keys are data; what a plan depends on is the same for 88 keys in a room of 160
-    and for a full one.
-    """
-    sizes = set()
-
-    def operator(q, k, v, bias, q_starts, k_starts, longest_q, longest_k, compute_log_sumexp):
-        assert bias is None and not compute_log_sumexp
-        sizes.add((q.shape, k.shape, len(q_starts), len(k_starts), longest_q, longest_k))
-        return sequence_attention(q, k, v, q_starts, k_starts, longest_q, longest_k), None
-
-    monkeypatch.setattr(torch.ops.aten, "_cudnn_attention_forward", operator)
-    found = attention_function("cudnn_varlen", "cpu", torch.float32, 32)
-    q, k, v = torch.randn(2, 7, 32), torch.randn(320, 32), torch.randn(320, 32)
-    sizes.clear()
-    for rows in (40, 88, 160):
-        spans = (backends.Span(2, first=0, room=160, rows=rows),)
-        expected = backends.by_span(backends.explicit, q, k, v, spans)
-        torch.testing.assert_close(found.layer(q, k, v, spans), expected)
-    assert len(sizes) == 1
 
 
 def test_a_backend_with_plans_is_called_for_full_rooms_alone_and_the_other_one_for_all_rows_of_a_group():
