@@ -39,7 +39,7 @@ RENAMED_BACKENDS = {
 }
 ATTENTION_HELP = (
     "auto, the fastest of those that work here, by timing them on a GPU; sdpa, PyTorch's; cudnn, "
-    "cuDNN's kernel where contexts are full; torch_varlen or flash_attn (the newest version that is "
+    "cuDNN's, where contexts are full; torch_varlen or flash_attn (the newest version that is "
     "installed), all heads of a layer in one call; triton, the pack's own kernel; explicit, slow "
     "and exact; sage, which rounds to 8 bits (auto)"
 )

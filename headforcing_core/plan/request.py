@@ -25,7 +25,6 @@ from ..model.wan import WanConfig
 from ..rollout.rows import Embeddings, Picture, Script
 from ..runs.folder import count_blocks
 from ..timeline.timeline import Timeline
-from ..video.soundtrack import Soundtrack
 from .options import RenderOptions
 from .plan import RenderPlan
 from .remedies import too_large
@@ -33,6 +32,7 @@ from .resources import Host, Needs, check_scenes, needs_of
 
 if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
+    from ..video.soundtrack import Soundtrack  # whose PyAV a benchmark does without
 
 _KEYS_VERSION = 3  # of what is hashed in block keys; another one makes all stored blocks unusable
 # notes in video files

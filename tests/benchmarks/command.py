@@ -76,17 +76,18 @@ def tasks(part: str, case: Case, dry: bool = False) -> dict[str, Callable[[Case]
             for name in checks.backends(case)
         },
         "profile": {
-            "blocks": profiled.blocks,
-            "decoding": profiled.decoding,
             "vae": end_to_end.vae,
             "vae, plans searched": partial(end_to_end.vae, searched=True),
+            "vae, outputs in 128s": partial(end_to_end.vae, outputs_in=128),
             "vae, images enlarged": partial(end_to_end.vae, enlarged=True),
+            "blocks": profiled.blocks,
+            "decoding": profiled.decoding,
         },
         "video": {
-            "sampled and decoded": video,
             "sampled, decoded and encoded": partial(video, encoded=True),
-            "sampled": lambda case: video(replace(case, vae_dim=0)),
             "sampled, decoded by a tiny VAE": partial(video, tiny=True),
+            "sampled and decoded": video,
+            "sampled": lambda case: video(replace(case, vae_dim=0)),
             "sampled in fp8, decoded by a tiny VAE": partial(video, tiny=True, fp8=True),
             "sampled, decoded beside": partial(end_to_end.beside, seconds=2.0 if dry else 30.0),
             "sampled, decoded and stored": partial(video, stored=True),

@@ -31,7 +31,7 @@ from headforcing.headforcing_core.video.wan_decoder import WanDecoder
 
 from .apart import not_available
 from .case import HEAD_DIM, PROMPT, SCHEDULE, VIDEO_FRAMES, Case
-from .decoder import enlarged_images, random_decoder, tiny_random_decoder
+from .decoder import enlarged_images, padded_outputs, random_decoder, tiny_random_decoder
 from .rows import HEAD_FORCING
 from .stopwatch import fastest, peak_bytes, reset_peak, synchronize
 
@@ -217,7 +217,9 @@ def waits(case: Case) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def vae(case: Case, searched: bool = False, enlarged: bool = False) -> dict[str, Any]:
+def vae(
+    case: Case, searched: bool = False, enlarged: bool = False, outputs_in: int = 0
+) -> dict[str, Any]:
     """Milliseconds of the decoder alone, per block of three latent frames, and the memory it takes.
 
     Args:
@@ -225,8 +227,10 @@ def vae(case: Case, searched: bool = False, enlarged: bool = False) -> dict[str,
             proposes.
         enlarged: whether images are enlarged and convolved, instead of by one transposed
             convolution.
+        outputs_in: a multiple to which the outputs of convolutions are padded; 0 leaves them.
     """
-    decoder = random_decoder(case)
+    with padded_outputs(outputs_in) if outputs_in else nullcontext():
+        decoder = random_decoder(case)
     latents = torch.randn(3, 16, case.height // 8, case.width // 8, device=case.device)
     with (
         torch.backends.cudnn.flags(benchmark=searched),
