@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import lru_cache, wraps
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,38 +22,9 @@ _OUT_OF_MEMORY = (
 
 PIECE_BYTES = 32 << 20  # of pinned memory: a power of two, as PyTorch's allocator rounds to one
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_holders: list[list[Any]] = []
-
-
-def kept_tables(make: Callable[P, R]) -> Callable[P, R]:
-    """Decorator of a function that makes index tables on a device: the last 512 are kept."""
-    # enough for all layers in several blocks: they change as contexts grow
-    kept: Any = lru_cache(maxsize=512)(make)
-
-    @wraps(make)
-    def tables(*args: P.args, **kwargs: P.kwargs) -> R:
-        found = kept(*args, **kwargs)
-        for held in _holders:
-            held.append(found)
-        return found
-
-    return tables
-
-
-@contextmanager
-def held_tables() -> Iterator[list[Any]]:
-    """Collect all tables used in the `with` block, for a later reader of their memory, such as a
-    CUDA graph.
-    """
-    held: list[Any] = []
-    _holders.append(held)
-    try:
-        yield held
-    finally:
-        _holders.remove(held)
+# decorator of a function that makes index tables on a device: enough are kept for all layers in
+# several blocks, since tables change as contexts grow
+kept_tables = lru_cache(maxsize=512)
 
 
 def upload(x: Tensor, device: torch.device | str) -> Tensor:

@@ -30,7 +30,7 @@ def bundled_profiles() -> dict[str, Path]:
     return {path.stem: path for path in sorted(BUNDLED_FOLDER.glob("*.json"))}
 
 
-BACKENDS = tuple("sdpa cudnn cudnn_varlen torch_varlen flash_attn triton explicit sage".split())
+BACKENDS = ("sdpa", "cudnn", "torch_varlen", "flash_attn", "triton", "explicit", "sage")
 """Of attention, see `model/attention_backends.py`."""
 RENAMED_BACKENDS = {
     "flash_attn_2": "flash_attn",

@@ -5,7 +5,7 @@ with its defaults.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -78,12 +78,6 @@ class Cache(ABC):
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
         """`attend` for the rotated queries that `write_projections` returned."""
         raise NotImplementedError
-
-    @property
-    def layout(self) -> Hashable | None:
-        """Passes with equal layouts read and write the same memory, so a CUDA graph of one can be
-        replayed for the other; None where this cannot be told."""
-        return None
 
     # --- between passes
 

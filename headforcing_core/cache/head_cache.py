@@ -135,13 +135,6 @@ class HeadCache(Cache):
 
     # --- in a pass
 
-    @property
-    def layout(self) -> tuple[tuple[int, ...], ...] | None:
-        """Slots and temporal indices of a pass; None while attention is measured."""
-        if self.meter is not None and self.meter.active:
-            return None
-        return tuple((group.frames, *group.indices[group.current]) for group in self.groups)
-
     def begin_block(self) -> None:
         for group in self.groups:
             group.begin_block(self.frames_seen, self.shape.frames_per_block)

@@ -87,7 +87,7 @@ def add_render_arguments(sub: Container) -> None:
         "model-family sigmas episodic-frames",
     )
     add_known(sub, "recent-frames novelty-threshold update-interval runs")
-    add_known(sub, "state-seconds device vae-device attention cuda-graph compile fp8-linears")
+    add_known(sub, "state-seconds device vae-device attention compile fp8-linears")
     sub.set_defaults(peers=None)  # set in a rank
 
 

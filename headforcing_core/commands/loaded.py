@@ -18,7 +18,6 @@ from ..files import partial_path
 from ..model import fp8
 from ..model.attention import AttentionFunction, attention_function
 from ..model.compiled import compiled_forward
-from ..model.cuda_graph import GraphedForward
 from ..plan.describe import going_on
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
@@ -51,7 +50,6 @@ class Machine:
     dtype: torch.dtype
     attention: AttentionFunction
     attention_choice: str
-    cuda_graph: bool
     compile: bool
     quiet: bool
     vae_device: torch.device | None
@@ -79,7 +77,6 @@ class Machine:
             dtype=dtype,
             attention=attention_function(choice, device, dtype, head_dim),
             attention_choice=choice,
-            cuda_graph=args.cuda_graph and not elsewhere,
             compile=args.compile,
             # rank 0 alone shows progress
             quiet=args.json or (peers is not None and not peers.leads),
@@ -149,8 +146,6 @@ class LoadedModel:
         model = WanVideoModel(self.backbone, machine.dtype, machine.device)
         if machine.compile:
             model.forward = compiled_forward()
-        if machine.cuda_graph:
-            model.forward = GraphedForward(forward=model.forward)
         bar = ProgressBar(machine.quiet)
         listeners: list[Listener] = [bar]
         mp4 = None

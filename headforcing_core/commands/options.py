@@ -121,12 +121,6 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         names.ATTENTION_HELP,
         {"type": names.backend_name},
     ),
-    "--cuda-graph": (
-        bool,
-        None,
-        "on CUDA: replay denoising passes as a CUDA graph while the cache's layout is the "
-        "same; needs the memory of one more pass; not yet tried on a GPU (off)",
-    ),
     "--compile": (
         bool,
         None,

@@ -143,8 +143,6 @@ def _check_arguments(args: argparse.Namespace, world: int) -> None:
             "several GPUs exchange data by NCCL, which this PyTorch is built without, as on "
             "Windows; use --vae-device for the second GPU, or Linux"
         )
-    if args.cuda_graph:
-        raise _not_possible("--cuda-graph", "a graph cannot hold the exchanges between ranks")
     if args.follow:
         raise _not_possible("--follow", "the ranks would read the file at different times")
     if args.fp8_linears and args.shard_weights:

@@ -239,8 +239,6 @@ class Source:
         """
         machine = self.machine
         on_gpu = machine.device.type == "cuda"
-        if machine.cuda_graph and not on_gpu:
-            raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {machine.device}")
         if self.request.runs is not None:
             check_writable(self.request.runs / "probe")
         decoder = self._decoder_memory(plan, decodes=video is not None, loaded=loaded)
@@ -265,7 +263,6 @@ class Source:
             remedy=f"give --vae, the {self.vae_name}",
             decoder=decoder,
             text_encoder=text_encoder,
-            cuda_graph=machine.cuda_graph,
             writes_video=video is not None,
             scale=self.scale,
         )

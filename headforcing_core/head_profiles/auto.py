@@ -123,10 +123,6 @@ class AutoProfileCache(HeadCache):
         super().__init__(shape, self.dtype, device, attention)
         self.fused = False  # `write` counts the passes
 
-    @property
-    def layout(self) -> None:
-        """None: the buffers change at the switch."""
-
     def begin_block(self) -> None:
         super().begin_block()
         self.meter.active = (

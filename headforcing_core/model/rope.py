@@ -75,7 +75,7 @@ class RotaryEmbedding:
         # every layer and pass of a block asks for the same few sets of indices
         self._temporal = lru_cache(maxsize=64)(self._temporal_rotations)
         self._all = lru_cache(maxsize=8)(self._all_rotations)
-        # apart, so that the one never drops a table of the other, which a CUDA graph may read
+        # apart, so that the one never drops a table of the other
         self._indices = lru_cache(maxsize=1)(self._kernel_table)
         self._differences = lru_cache(maxsize=2)(self._kernel_table)
 

@@ -9,7 +9,7 @@ a norm that the host does not modify (`norms.untouched`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -62,9 +62,6 @@ class KeyValueCache(Protocol):
 
     fused: bool
     reads_queries: bool
-
-    @property
-    def layout(self) -> Hashable | None: ...
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None: ...
 

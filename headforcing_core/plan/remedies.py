@@ -79,12 +79,10 @@ class Remedy:
         """With other fields of the plan, and all sizes that depend on it."""
         plan = replace(self.plan, **changed)
         area = plan.width * plan.height / (self.plan.width * self.plan.height)
-        one_pass = activation_bytes(plan, dtype)
         needs = replace(
             self.needs,
             cache=plan.cache_bytes(dtype),
-            activations=one_pass,
-            graph=one_pass if self.needs.graph else 0,
+            activations=activation_bytes(plan, dtype),
             held=int(self.needs.held * area),
             decode=int(self.needs.decode * area),
         )

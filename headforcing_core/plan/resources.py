@@ -58,7 +58,6 @@ class Needs:
         activations: of a pass over one block.
         prompt: cross-attention keys and values of the active prompt.
         vae, held, decode: as for `DecoderMemory`; 0 if the device that samples does not decode.
-        graph: what a CUDA graph of a pass reserves, while decoding, too.
         text_encoder: of encoding the prompts, before the weights are loaded; 0 where that is done
             elsewhere.
         scenes: main memory of the frames that scenes and pictures bring back.
@@ -73,7 +72,6 @@ class Needs:
     vae: int = 0
     held: int = 0
     decode: int = 0
-    graph: int = 0
     text_encoder: int = 0
     scenes: int = 0
     run_folder: int = 0
@@ -88,7 +86,7 @@ class Needs:
     @property
     def working(self) -> int:
         """Memory that is needed besides all weights."""
-        return self.cache + self.prompt + self.graph + self.held + self.temporary
+        return self.cache + self.prompt + self.held + self.temporary
 
     @property
     def rendering(self) -> int:
@@ -119,7 +117,7 @@ class Needs:
             "VAE": self.vae,
         }
         sampling = {"activations": self.activations, "VAE features": self.held}
-        parts = [_parts({**always, "CUDA graph": self.graph}), f"while sampling {_parts(sampling)}"]
+        parts = [_parts(always), f"while sampling {_parts(sampling)}"]
         if self.decode:
             parts.append(f"while decoding {format_bytes(self.decode)}")
         if self.text_encoder:
@@ -148,7 +146,6 @@ def needs_of(
     *,
     decoder: DecoderMemory = NO_DECODER,
     text_encoder: int = 0,
-    cuda_graph: bool = False,
     kept: bool = False,
     state: bool = False,
     writes_video: bool = False,
@@ -168,18 +165,16 @@ def needs_of(
     # float32, with unfinished ones
     block = 4 * math.prod(plan.block_shape) * plan.passes.blocks_per_pass
     pixels = plan.video_frames * plan.width * plan.height * scale**2
-    one_pass = activation_bytes(plan, dtype)
     stores_state = kept and state and "state" in plan.policy.resumes_from
     scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0
     return Needs(
         weights,
         cache=plan.cache_bytes(dtype),
-        activations=one_pass,
+        activations=activation_bytes(plan, dtype),
         prompt=2 * plan.config.num_layers * plan.config.text_len * plan.config.dim * dtype.itemsize,
         vae=decoder.weights,
         held=decoder.held,
         decode=decoder.peak + (decoder.held if plan.restart_frames else 0),
-        graph=one_pass if cuda_graph else 0,
         text_encoder=text_encoder,
         scenes=pinned_bytes(plan.shape.bytes_of(scenes, dtype)) if scenes else 0,
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,

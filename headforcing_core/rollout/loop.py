@@ -257,7 +257,7 @@ class VideoModel(Protocol):
 
 class WanVideoModel:
     """A Wan backbone as a `VideoModel`; `forward` is `wan.forward_block` or does the same
-    (`GraphedForward`).
+    (`compiled_forward`).
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Record a run of Head Forcing with absolute positions in which episodic memory merges entries.
 
 No recording of others has one, so this is the repository's own reference cache
-(`cache/reference.py`) in float64: agreement with it says that caches and kernels do what the
+(`reference_cache.py`) in float64: agreement with it says that caches and kernels do what the
 reference does, not that the reference is right. Noise and prompts are those of
 `head_forcing_tiny_d32`, the noise a corner of it. `make_subset.py` calls this.
 """
@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ...headforcing_core.cache.reference import ReferenceCache
 from ...headforcing_core.cache.shape import CacheShape
 from ...headforcing_core.model.wan import WanModel
 from ...headforcing_core.rollout.loop import WanVideoModel, rollout
 from ...headforcing_core.rollout.rows import Script, lay_out_rows
 from ...headforcing_core.weights.checkpoint import load_state_dict
+from .reference_cache import ReferenceCache
 from .replay import Case, read_run
 
 SOURCE = "head_forcing_tiny_d32"

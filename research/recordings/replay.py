@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ...headforcing_core.cache.reference import ReferenceCache
 from ...headforcing_core.cache.roles import EpisodicPolicy, RolePolicy, Roles
 from ...headforcing_core.cache.scenes import number_recalls
 from ...headforcing_core.cache.shape import CacheShape
@@ -37,6 +36,7 @@ from .authors import SINKS_ONCE
 from .fields import check_fields
 from .noise import RecordedNoise
 from .policies import recorded_policy
+from .reference_cache import ReferenceCache
 
 _UNUSABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 

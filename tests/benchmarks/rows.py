@@ -23,7 +23,6 @@ from headforcing.headforcing_core.model.attention import (
     sdpa,
 )
 from headforcing.headforcing_core.model.compiled import compiled_forward
-from headforcing.headforcing_core.model.cuda_graph import GraphedForward
 from headforcing.headforcing_core.model.fp8 import has_product
 from headforcing.headforcing_core.model.wan import finish_layer, forward_block
 from headforcing.headforcing_core.render.render import attention_name
@@ -163,7 +162,6 @@ ROWS = (
     Row("B1", "ours: grouped SDPA", "sdpa"),
     Row("B2", "ours: one varlen call a layer", "one call"),
     Row("B3", "ours: + fused elementwise", **FUSED),
-    Row("B4", "ours: + CUDA graph", **FUSED, forward=GraphedForward),
     Row(
         "B5",
         "ours: B3 with Triton attention",

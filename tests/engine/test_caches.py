@@ -13,7 +13,6 @@ import pytest
 import torch
 from attention_cases import WHOLE_LAYER
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -22,6 +21,7 @@ from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
+from headforcing.research.recordings.reference_cache import ReferenceCache
 from small_engine import (
     BUSY,
     EVERY_SWITCH,

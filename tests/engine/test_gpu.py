@@ -1,8 +1,8 @@
 """What only a GPU can show: that nothing waits for it by accident, and that half precision is as
 exact as it can be.
 
-Everything here is skipped, and says so, where there is no CUDA device. Kernels and graphs have GPU
-tests of their own (test_kernels.py, test_cuda_graph.py).
+Everything here is skipped, and says so, where there is no CUDA device. Kernels have GPU tests of
+their own (test_kernels.py).
 """
 
 from pathlib import Path

@@ -31,7 +31,6 @@ MISTAKES = {
     "demo|--start-part|first|--out|{out}": "choose a section of --start-video FILE",
     "demo|--prompts|@{in}/none.txt|--out|{out}": "none.txt",
     "demo|--device|cuda:77|--out|{out}": "--device 'cuda:77'",
-    "demo|--cuda-graph|--device|cpu|--out|{out}": "--cuda-graph needs a CUDA device",
     "demo|--prompts|0:00 a\n0:01 the @kitchen|--reference|hall={in}/hall.png|--out|{out}": "line 2: no picture is named @kitchen; there are @hall",
     "demo|--reference|hall.png|--out|{out}": "--reference is NAME=FILE, such as hero=hero.png, got",
     "demo|--reference|hall={in}/hall.png|--reference|Hall={in}/clip.mp4|--out|{out}": "two pictures are named hall",

@@ -243,7 +243,6 @@ WRONG = {  # options of a demo, and what is said of them
     "--gpus 2 --device cuda": (
         "which this PyTorch is built without, as on Windows; use --vae-device"
     ),
-    "--gpus 2 --cuda-graph": "--cuda-graph is not possible on several GPUs",
     "--gpus 2 --follow story.txt": "--follow is not possible on several GPUs",
     "--gpus 2 --shard-weights --compile": "--compile with --shard-weights",
     "--gpus 7": "7 GPUs leave one without a head",

@@ -199,12 +199,11 @@ def test_one_gpu_has_one_name():
         ("--vae-device", "cpu"),
         ("--switch", "recache"),
         ("--profile", "auto", "--seconds", "6"),
-        ("--cuda-graph",),  # none can be captured here, so the passes run as they are
     ],
     ids=" ".join,
 )
 def test_a_video_is_the_one_of_a_cpu(generate, on_cpu, options: tuple[str, ...]):
-    gpu_only = {"--park-features", "--vae-device", "--cuda-graph"} & {*options}
+    gpu_only = {"--park-features", "--vae-device"} & {*options}
     here = on_cpu(*(() if gpu_only else options))
     there = generate("cuda", "--dtype", "fp32", *options)
     close(there[0], here[0])

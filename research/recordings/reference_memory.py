@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..model.wan import PromptKV
-from ..rollout.loop import MemoryEvent
-from .shape import CacheShape
+from ...headforcing_core.cache.shape import CacheShape
+from ...headforcing_core.model.wan import PromptKV
+from ...headforcing_core.rollout.loop import MemoryEvent
 
 # by layer, keys and values [heads, s, head_dim] of all heads
 Frame = dict[int, tuple[Tensor, Tensor]]

@@ -15,16 +15,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..model.attention import explicit
-from ..model.rope import RotaryEmbedding
-from ..model.wan import PromptKV
-from ..rollout.loop import MemoryEvent
-from ..timeline.switch import Switch
-from .base import Cache, WriteClean
+from ...headforcing_core.cache.base import Cache, WriteClean
+from ...headforcing_core.cache.roles import RolePolicy
+from ...headforcing_core.cache.scenes import Recall
+from ...headforcing_core.cache.shape import CacheShape
+from ...headforcing_core.model.attention import explicit
+from ...headforcing_core.model.rope import RotaryEmbedding
+from ...headforcing_core.model.wan import PromptKV
+from ...headforcing_core.rollout.loop import MemoryEvent
+from ...headforcing_core.timeline.switch import Switch
 from .reference_memory import Frame, ReferenceEntry, ReferenceMemory
-from .roles import RolePolicy
-from .scenes import Recall
-from .shape import CacheShape
 
 # of one head: rotated queries, keys and values [frames, s, head_dim]
 HeadContext = tuple[Tensor, Tensor, Tensor]
