@@ -66,16 +66,51 @@ KNOWN_FIELDS = {
 }
 
 
-def check_fields(method: str | None, run: dict[str, Any]) -> None:
-    """Refuse settings of a run that its method's replay does not know."""
+# of a case: what its replay reads, and what describes it
+CASE_FIELDS = (
+    "cache_frames cache_states_last_layer cache_states_note context_noise denoising_steps_listed "
+    "dim dtype facts facts_format facts_note ffn_dim frame_tokens frames frames_per_block freq_dim "
+    "grammar_cases head_splits interactive labels latent_channels latent_height latent_width "
+    "latents licence local_attn_size lora lora_alpha lora_rank made max_attention_frames "
+    "merged_k_last_layer method model noise num_heads num_layers paper patch_size "
+    "patched_constants prompt_names prompt_spread prompts recall_stop_words rope_cut_positions "
+    "run_fields runs schedule scheduler seed shims sink_frames source tensors tensors_file "
+    "text_cases text_dim text_len timestep_shift vae warp weights wrapped_weights"
+).split()
+# settings that a replay does not follow, with the values that it renders; all other values are
+# refused
+FIXED_OF_CASES = {"context_noise": (0, None), "dtype": ("float32", None)}
+FIXED_OF_RUNS = {
+    "deep_forcing": {"fusion": ("sum", None), "local_attn_size": (21,)},
+    "echo_forcing": {"fusion": ("sum", "max"), "recent_frames": (3,)},
+}
+
+
+def check_fields(config: dict[str, Any], run: dict[str, Any]) -> None:
+    """Refuse a run if it or its case has settings that its method's replay does not follow."""
+    method = config.get("method")
     known = KNOWN_FIELDS.get(method or run["method"])
     if known is None:
-        return  # the reader names the methods that there are
+        raise HeadForcingError(
+            f"the case's method must be one of {', '.join(KNOWN_FIELDS)}, got "
+            f"{method or run['method']!r}"
+        )
     further = OWN_FIELDS if method is None else COMMON_FIELDS
     if method in ("longlive2", "causvid"):  # they have readers of their own
         further = ["lora"]
-    unknown = sorted(set(run).difference(known, further))
+    unknown = sorted({*run}.difference(known, further) | {*config}.difference(CASE_FIELDS))
     if unknown:
         raise HeadForcingError(
             f"the run cannot be used: its replay does not know {', '.join(unknown)}"
         )
+    _check_values(config, FIXED_OF_CASES)
+    _check_values(run, FIXED_OF_RUNS.get(method or "", {}))
+
+
+def _check_values(settings: dict[str, Any], fixed: dict[str, tuple[Any, ...]]) -> None:
+    for name, values in fixed.items():
+        if settings.get(name, values[0]) not in values:
+            allowed = " or ".join(repr(value) for value in values if value is not None)
+            raise HeadForcingError(
+                f"the run cannot be used: {name} must be {allowed}, got {settings[name]!r}"
+            )

@@ -26,11 +26,6 @@ def recorded_policy(
     """The policy and the head roles of one run of a case whose method is `config["method"]`."""
     method = config["method"]
     heads = config["num_heads"] * config["num_layers"]
-    known = (*OPTIONS, "commit_forcing", "pyramid_forcing")
-    if method not in known:
-        raise HeadForcingError(
-            f"the case's method must be one of {', '.join(known)}, got {method!r}"
-        )
     if method == "dummy_forcing":
         rows = tensors[f"sampled_rows_ar_start{run['ar_start']}"].tolist()
         run = {**run, "rows": tuple(map(tuple, rows)), "last_share": run["num_dummy"] / heads}

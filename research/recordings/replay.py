@@ -180,7 +180,7 @@ def read_run(case: Case, run_name: str) -> RecordedRun:
     """The settings and inputs of one recorded run."""
     readers = {None: _read_own_run, "longlive2": _read_longlive2_run, "causvid": _read_causvid_run}
     method = case.config.get("method")
-    check_fields(method, case.run(run_name))
+    check_fields(case.config, case.run(run_name))
     return readers.get(method, _read_method_run)(case, run_name)
 
 

@@ -91,6 +91,31 @@ def test_a_setting_that_the_replay_does_not_follow_is_refused(changed, why):
         read_run(changed_case, "changed")
 
 
+@pytest.mark.parametrize(
+    "method, of_case, of_run, why",
+    [
+        ("deep_forcing", {}, {"fusion": "max"}, "fusion must be 'sum', got 'max'"),
+        ("deep_forcing", {}, {"local_attn_size": 12}, "local_attn_size must be 21, got 12"),
+        ("echo_forcing", {}, {"recent_frames": 6}, "recent_frames must be 3, got 6"),
+        ("echo_forcing", {"context_noise": 5}, {}, "context_noise must be 0, got 5"),
+        ("echo_forcing", {"dtype": "bfloat16"}, {}, "dtype must be 'float32', got 'bfloat16'"),
+        ("echo_forcing", {"cfg_scale": 3}, {}, "does not know cfg_scale"),
+        (
+            "echo_forcing",
+            {"method": "livetalk"},
+            {},
+            "must be one of causal_forcing, .* 'livetalk'",
+        ),
+    ],
+)
+def test_a_value_that_a_replay_does_not_follow_is_refused(method, of_case, of_run, why):
+    case = open_case("subset", f"peers/{method}")
+    name = next(iter(case.config["runs"]))
+    runs = {name: case.run(name) | of_run}
+    with pytest.raises(HeadForcingError, match=why):
+        read_run(replace(case, config=case.config | {"runs": runs} | of_case), name)
+
+
 @needs("longlive2")
 def test_noise_levels_and_timesteps_are_the_recorded_ones():
     for steps in (1, 2, 3, 4, 5, 7, 8, 12):
