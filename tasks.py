@@ -152,7 +152,16 @@ def test(arguments: list[str]) -> None:
     ]
     timing_failed = pytest("-m", "alone", *timing)  # of all files the collection alone takes 20 s
     # a page or server that did not answer in minutes is asked once more, and the summary names it
-    again = ["--reruns", "1", "--only-rerun", "TimeoutError", "-raR", "--rerun-show-tracebacks"]
+    again = [
+        "--durations",
+        "30",
+        "--reruns",
+        "1",
+        "--only-rerun",
+        "TimeoutError",
+        "-raR",
+        "--rerun-show-tracebacks",
+    ]
     failed = pytest(*in_parallel(), *again, "-m", "not alone")
     if timing_failed and not failed:
         raise SystemExit(
