@@ -408,7 +408,7 @@ def test_no_choice_is_taken_that_is_not_in_the_list(both: ComfyServer):
             )
     assert not list((both.output_dir / "run").glob("*"))
     if both.install.version == FLOOR:
-        told = "method has no 'head_forcin'; did you mean head_forcing?"
+        told = "unknown method 'head_forcin'; did you mean head_forcing?"
         failed(both, short_graph(method="head_forcin"), told)
 
 
