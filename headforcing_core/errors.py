@@ -30,7 +30,7 @@ def unknown_name(field: str, name: object, choices: Iterable[str]) -> HeadForcin
     names = list(choices)
     given = str(name)[:60]
     if meant := difflib.get_close_matches(given, names, 1, 0.75):
-        return HeadForcingError(f"{field} has no {given!r}; did you mean {meant[0]}?")
+        return HeadForcingError(f"unknown {field} {given!r}; did you mean {meant[0]}?")
     return HeadForcingError(f"{field} must be one of {', '.join(names)}, got {given!r}")
 
 

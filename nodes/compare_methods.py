@@ -163,7 +163,7 @@ def _compare(video: _Video, place: int, progress: RenderProgress) -> ComparisonR
     made = sample(render, plan, 0, progress)
     if made.video is None:
         kept = (
-            "; its finished blocks are kept, queue again to go on"
+            "; its finished blocks are kept, Run goes on from there"
             if render.request.runs is not None
             else ""
         )

@@ -106,7 +106,7 @@ class FinishVideo(schema.FileNode):
             except BaseException:
                 where = Sentence("stopped at frame %1 of %2", progress.done + 1, total)
                 kept = Sentence("the video so far is %1", f"output/{growing.label}")
-                ways = Sentence("queue again to go on")
+                ways = Sentence("Run goes on from there")
                 progress.show("stopped", joined([where, joined([kept, ways], ", ")], "; "))
                 raise
         wrote = Sentence("wrote %1", f"output/{file.label}")

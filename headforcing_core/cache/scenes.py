@@ -234,8 +234,8 @@ def check_recalls(timeline: Timeline) -> None:
         recall = segment.switch.recall
         if recall and scenes[recall - 1] not in latest:
             raise HeadForcingError(
-                f"prompt {number} recalls the scene of prompt {recall}, and frames of the last "
-                f"{MAX_SCENES} scenes are kept; recall one from {min(latest)} on"
+                f"prompt {number} recalls the scene of prompt {recall}, but only frames of the "
+                f"last {MAX_SCENES} scenes are kept; recall one from prompt {min(latest)} on"
             )
         scenes.append(scene_of(segment.switch, scenes))
 

@@ -163,8 +163,8 @@ def with_rule(
     check_choice("rule", rule, RULES)
     if profile.shares is None:
         raise HeadForcingError(
-            f"Head profile '{profile.name}' has roles only, to which no rule or threshold can be "
-            "applied; choose a profile with measured shares."
+            f"Head profile '{profile.name}' has roles but no measured shares, so rules and "
+            "thresholds cannot be applied; choose a profile with measured shares."
         )
     anchor = profile.anchor_fraction if anchor_fraction is None else anchor_fraction
     local = profile.local_fraction if local_fraction is None else local_fraction

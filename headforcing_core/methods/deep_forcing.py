@@ -47,8 +47,8 @@ class DeepForcing(MethodPolicy):
         block = shape.frames_per_block
         if not 0 <= self.sink_frames <= budget - self.recent_frames or not budget <= WINDOW_FRAMES:
             raise HeadForcingError(
-                f"Deep Forcing fits {self.sink_frames} sinks and {self.recent_frames} recent "
-                f"frames into a budget of {budget} frames, at most {WINDOW_FRAMES}"
+                f"budget_frames must hold sink_frames and recent_frames and be at most "
+                f"{WINDOW_FRAMES}, got {budget} for {self.sink_frames} and {self.recent_frames}"
             )
         if self.budget_frames is not None and self.recent_frames < block:
             raise HeadForcingError(

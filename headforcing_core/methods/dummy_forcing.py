@@ -52,9 +52,8 @@ class DummyForcing(MethodPolicy):
             or not 0 <= self.last_share <= 1
         ):
             raise HeadForcingError(
-                "Dummy Forcing needs at least 1 block before the split, 1 in mid heads and 1 "
-                "frame in the window, and a share of last heads from 0 to 1, got "
-                f"{self.split_block}, {self.mid_blocks}, {self.window_frames} and "
+                "split_block, mid_blocks and window_frames must be at least 1 and last_share "
+                f"from 0 to 1, got {self.split_block}, {self.mid_blocks}, {self.window_frames} and "
                 f"{self.last_share:g}"
             )
 

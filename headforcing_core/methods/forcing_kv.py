@@ -64,12 +64,12 @@ class ForcingKV(MethodPolicy):
         block = shape.frames_per_block
         if self.chunks_per_frame < 1 or not 0 <= self.kept_share <= 1:
             raise HeadForcingError(
-                "Forcing-KV divides a frame into at least 1 chunk and keeps a share from 0 to 1 "
-                f"of all chunks, got {self.chunks_per_frame} and {self.kept_share:g}"
+                "chunks_per_frame must be at least 1 and kept_share from 0 to 1, got "
+                f"{self.chunks_per_frame} and {self.kept_share:g}"
             )
         if not 0 < self.static_frames <= block or not 0 < self.dynamic_frames <= block:
             raise HeadForcingError(
-                f"Forcing-KV keeps 1 to {block} last frames in either kind of head, got "
+                f"static_frames and dynamic_frames must be from 1 to {block}, got "
                 f"{self.static_frames} and {self.dynamic_frames}"
             )
         if self.kept_chunks and (

@@ -53,8 +53,8 @@ class IdForcing(MethodPolicy):
         window = self.window_blocks
         if native < 0 or native == 1 or window < 3 or (native and window != 4):
             raise HeadForcingError(
-                "ID-Forcing has at least 2 native blocks and 4 in its window, or no native blocks "
-                f"and at least 3 in its window, got native_blocks {native}, window_blocks {window}"
+                "native_blocks must be at least 2 with window_blocks 4, or 0 with window_blocks of "
+                f"at least 3, got {native} and {window}"
             )
         if self.native_window < self.native_sinks + shape.frames_per_block or self.native_sinks < 0:
             raise HeadForcingError(

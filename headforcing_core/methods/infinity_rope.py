@@ -33,8 +33,8 @@ class InfinityRope(WindowPolicy):
         super().check(shape)
         if self.sink_frames < 1 or self.window_frames < 5:
             raise HeadForcingError(
-                "Infinity-RoPE keeps at least 1 sink, and flushes to 3 of at least 5 frames, got "
-                f"{self.sink_frames} of {self.window_frames}"
+                "sink_frames must be at least 1 and window_frames at least 5, got "
+                f"{self.sink_frames} and {self.window_frames}"
             )
 
 

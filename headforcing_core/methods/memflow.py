@@ -69,8 +69,8 @@ class MemFlow(WindowPolicy):
         super().check(shape)
         if self.bank_frames < 2 or self.interval < 1:
             raise HeadForcingError(
-                "MemFlow needs a bank of at least 2 frames and an interval of at least 1 block, "
-                f"got {self.bank_frames} and {self.interval}"
+                "bank_frames must be at least 2 and interval at least 1 block, got "
+                f"{self.bank_frames} and {self.interval}"
             )
 
 

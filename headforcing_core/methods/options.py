@@ -67,7 +67,8 @@ def read_pairs(text: str) -> list[tuple[str, str]]:
             pairs.append((name.strip(), value.strip()))
         elif part.strip():
             raise HeadForcingError(
-                f"method options are name=value with commas between them, got {part.strip()[:60]!r}"
+                "write method options as name=value, separated by commas, got "
+                f"{part.strip()[:60]!r}"
             )
     return pairs
 

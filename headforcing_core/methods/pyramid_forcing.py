@@ -78,22 +78,26 @@ class PyramidForcing(MethodPolicy):
         return self.sinks(label) + self.recent_frames + middle[label]
 
     def check(self, shape: MethodShape) -> None:
-        counts = (
-            self.period,
-            self.phase_frames,
-            self.stride,
-            self.stride_frames,
-            self.patch,
-            self.merged_blocks,
-        )
-        if (
-            min(counts) < 1
-            or min(self.wave_sinks, self.anchor_sinks, self.veil_sinks, self.nearest) < 0
-        ):
-            raise HeadForcingError(
-                "Pyramid Forcing's period, stride, patch and numbers of frames and blocks must be "
-                f"at least 1, its sinks and nearest at least 0, got {self}"
-            )
+        at_least_1 = {
+            "period": self.period,
+            "phase_frames": self.phase_frames,
+            "stride": self.stride,
+            "stride_frames": self.stride_frames,
+            "patch": self.patch,
+            "merged_blocks": self.merged_blocks,
+        }
+        for name, value in at_least_1.items():
+            if value < 1:
+                raise HeadForcingError(f"{name} must be at least 1, got {value}")
+        at_least_0 = {
+            "wave_sinks": self.wave_sinks,
+            "anchor_sinks": self.anchor_sinks,
+            "veil_sinks": self.veil_sinks,
+            "nearest": self.nearest,
+        }
+        for name, value in at_least_0.items():
+            if value < 0:
+                raise HeadForcingError(f"{name} must not be negative, got {value}")
         if self.recent_frames < shape.frames_per_block:
             raise HeadForcingError(
                 f"Pyramid Forcing's recent frames must hold a block of {shape.frames_per_block}, "

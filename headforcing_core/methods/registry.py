@@ -272,18 +272,18 @@ _SIDE_EFFECTS = (
     "has side effects of its authors' code, which are not part of its paper; choose pyramid_forcing"
 )
 
-# methods that are known by name and not built, and why
+# methods that are known by name and not supported, and why
 NOT_BUILT = {
     "pyramid_forcing_cuda": f"pyramid_forcing_cuda {_SIDE_EFFECTS}",
     "pyramid_forcing_python": f"pyramid_forcing_python {_SIDE_EFFECTS}",
     "krea_realtime": (
         "krea_realtime recomputes its whole cache before each block, from the last frames and an "
-        "encoded video frame, which is not built here; with Krea's weights choose head_forcing or "
+        "encoded video frame, which is not supported; with Krea's weights choose head_forcing or "
         "forcing_kv"
     ),
     "shotstream": (
         "shotstream reads frames of all earlier shots through a cache of their own, which is not "
-        "built here; with its weights choose head_forcing or echo_forcing"
+        "supported; with its weights choose head_forcing or echo_forcing"
     ),
 }
 
@@ -294,7 +294,7 @@ def method_names() -> list[str]:
 
 
 def unknown_method(name: str, field: str = "method") -> HeadForcingError:
-    """The error for a name that no method has, or that is known and not built."""
+    """The error for a name that no method has, or that is known and not supported."""
     if name in NOT_BUILT:
         return HeadForcingError(f"{field}: {NOT_BUILT[name]}")
     return unknown_name(field, name, method_names())

@@ -27,7 +27,7 @@ class RewardForcing(WindowPolicy):
         super().check(shape)
         if self.sink_frames < 1 or not 0 <= self.kept_share <= 1:
             raise HeadForcingError(
-                "Reward Forcing needs at least 1 sink and a kept share from 0 to 1, got "
+                "sink_frames must be at least 1 and kept_share from 0 to 1, got "
                 f"{self.sink_frames} and {self.kept_share:g}"
             )
 

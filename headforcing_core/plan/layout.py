@@ -153,7 +153,7 @@ def _check_pictures(number: int, pictures: tuple[str, ...], most: int) -> None:
     if len(pictures) > most:
         named = ", ".join(f"@{name}" for name in pictures)
         raise HeadForcingError(
-            f"prompt {number} names {named}, and with this method a scene holds {most or 'no'} "
+            f"prompt {number} names {named}, but with this method a scene holds {most or 'no'} "
             "pictures; leave some out, or choose head_forcing"
         )
 
@@ -235,7 +235,8 @@ def _check_roles(policy: Method, arrangement: str, measured: bool) -> None:
     if arrangement != "profile" and policy.heads_by != "roles":
         uses = policy.heads_by or "none"
         raise HeadForcingError(
-            f"roles = {arrangement!r} rearranges head roles, and this method uses {uses}"
+            f"roles = {arrangement!r} rearranges head roles, but this method uses {uses}; "
+            "choose roles = 'profile'"
         )
     if policy.heads_by and not measured:
         raise HeadForcingError(

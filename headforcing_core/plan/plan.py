@@ -132,8 +132,8 @@ class RenderPlan:
         shape = self._shape_of(len(rows) * self.schedule.frames_per_block, layout.video_frames)
         if self.policy.for_video(layout.facts).key != self.policy.key:
             raise HeadForcingError(
-                "this method caches a video of one prompt in another way than one of several; "
-                "render the story anew"
+                "this method caches a video with one prompt differently from one with several; "
+                "render the new story from the beginning"
             )
         changed = replace(self, layout=layout, shape=shape, rows=rows)
         changed.check_warm_up()
@@ -184,9 +184,9 @@ class RenderPlan:
         given = video_frames_of(self.start_frames)
         fps = self.timeline.clock.fps
         raise HeadForcingError(
-            f"{why}, so its length stays while it is made: it has "
+            f"{why}, so its length cannot change during the render: it has "
             f"{(self.video_frames - given) / fps:g} s, the new story "
-            f"{(video_frames - given) / fps:g} s; end the story where the video ends"
+            f"{(video_frames - given) / fps:g} s; make the new story as long as the video"
         )
 
     def check_warm_up(self) -> None:

@@ -147,7 +147,7 @@ def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:
     same_length = plan.video_frames == changed.video_frames
     if first == both and same_length:
         raise HeadForcingError(
-            "this is the story that is rendered already; nothing in it would be made in another way"
+            "this story is being rendered already; the text changes nothing in the video"
         )
     if first >= begun and (same_length or both > begun):
         return min(first, changed.blocks - 1)

@@ -207,7 +207,7 @@ def find_stored(place: Path) -> StoredVideo:
         return max(found, key=_last_begun)
     damaged = "".join(f"; {problem}" for problem in problems)
     raise HeadForcingError(
-        f"{place} is no run folder, and no video in one; `runs list` names them{damaged}"
+        f"{place} is neither a run folder nor a video in one; `runs list` names them{damaged}"
     )
 
 

@@ -87,11 +87,11 @@ _OTHER_MODELS = (  # pattern of a name, and what a file with such a tensor is
     (
         ".*memory_",
         "holds Self Gradient Forcing+, whose clean passes have weights of their own, which is not "
-        "built here: use the weights of Self Gradient Forcing",
+        "supported: use the weights of Self Gradient Forcing",
     ),
     (
         r".*\.quantized_weight_values$",
-        "holds LongLive 2.0 in NVFP4, which is not built here: use its model_bf16.pt; "
+        "holds LongLive 2.0 in NVFP4, which is not supported: use its model_bf16.pt; "
         "--fp8-linears makes that smaller",
     ),
 )
@@ -300,7 +300,7 @@ def other_wan(channels: int, images: bool) -> str:
     if channels == 36:
         return (
             "an expert of Wan2.2 I2V A14B, an image-to-video model of two experts, which is not "
-            "built here"
+            "supported"
         )
     return (
         f"a Wan model with {channels} input channels (Fun Control, inpainting, camera) where "
@@ -318,7 +318,7 @@ def reject_experts(path: str | Path, config: WanConfig) -> None:
     ):
         raise HeadForcingError(
             f"{path.name} is one expert of Wan2.2 A14B, which changes between two at a noise "
-            f"level; that is not built here: {_NEED}"
+            f"level; that is not supported: {_NEED}"
         )
 
 

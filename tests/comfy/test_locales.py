@@ -93,9 +93,9 @@ def test_the_player_says_what_the_server_tells_in_the_language_of_the_settings(b
         browser.wait_until_open()
         browser.load_api(growing_graph("locales/v", 6.0, seed=905))
         page.evaluate("() => app.queuePrompt(0)")
-        page.wait_for_function(f"/^第 \\d+ 个块，共 9 个 - 提示词 1：a/.test({said})")
+        page.wait_for_function(f"/^0:0\\d \\/ 0:06 - 提示词 1：a/.test({said})")
         page.wait_for_function(
-            f"{said}.startsWith('已写入 output/locales/v_00001_.mp4 - 9 个块，用时 0:')"
+            f"{said}.startsWith('已写入 output/locales/v_00001_.mp4 - 视频 0:06，用时 0:')"
         )
     finally:
         browser.server.post("/settings/Comfy.Locale", "en")

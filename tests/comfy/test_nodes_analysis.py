@@ -86,7 +86,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped_and_names_the_method_it_m
     made = [value for value, _ in result.progress["compare"]]
     total = 9 * 4 + 9 * 3
     assert made[-1] == total and made[0] > 36 and len(made) <= 20, "what was finished is made again"
-    assert any("video 2 of 2: causvid - block 9 of 9" in text for text in result.said["compare"])
+    assert any("video 2 of 2: causvid - 0:05 of 0:06" in text for text in result.said["compare"])
     text = text_of(result, "table")
     assert [row[0] for row in cells(text)] == [
         "longlive",

@@ -76,7 +76,7 @@ def test_the_video_plays_in_the_node_while_it_grows_and_the_page_holds_no_more_t
     assert finished[0][0] == pytest.approx(12, abs=0.05)
     assert abs(finished[0][1] - grew[-1][1]) < 4, "it goes on where it was"
 
-    assert text_of(editor).startswith("wrote output/player/grows_00001_.mp4 - 17 blocks in 0:")
+    assert text_of(editor).startswith("wrote output/player/grows_00001_.mp4 - 0:12 of video in 0:")
     assert editor.page.locator("video").count() == 1, "the frontend shows no second one"
     assert editor.page.get_by_label("Video of Head Forcing Sampler").count() == 1
     assert editor.page.locator("img[src^='blob:']").count() == 0, "and no preview"
@@ -98,7 +98,9 @@ def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes
     with Browser(comfy_latest) as editor:
         editor.load_api(growing_graph("player/forbidden", 36.0, seed=102))
         editor.queue()
-        editor.page.wait_for_function(f"/block [3-9]/.test({_PLAYER}?.firstChild.textContent)")
+        editor.page.wait_for_function(
+            f"/^0:0[1-9] of 0:36/.test({_PLAYER}?.firstChild.textContent)"
+        )
         preview = f"{_PLAYER}.querySelector('img')"
         editor.page.wait_for_function(
             f"{preview}.naturalWidth > 0 && {preview}.style.display === ''"
@@ -106,19 +108,16 @@ def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes
         before = editor.page.evaluate(f"{preview}.src")
         editor.page.wait_for_function(f"(before) => {preview}.src !== before", arg=before)
         editor.page.reload(wait_until="domcontentloaded")
-        back = f"window.app?.graph && {_PLAYER}?.firstChild.textContent.startsWith('block')"
+        back = f"window.app?.graph && / of 0:36/.test({_PLAYER}?.firstChild.textContent)"
         editor.page.wait_for_function(back)
         editor.page.wait_for_function(f"{_VIDEO}.duration > 35")
         editor.write("Sampler", seed=103)
         editor.page.evaluate("() => app.queuePrompt(0)")
-        editor.page.wait_for_function(f"{_PLAYER}.firstChild.textContent.startsWith('block 2')")
+        editor.page.wait_for_function(f"/^0:0[1-9] of 0:36/.test({_PLAYER}.firstChild.textContent)")
         editor.server.interrupt()
-        kept = (
-            "/^stopped in block \\d+ of 49; the blocks before it are kept in "
-            "output.head_forcing.\\w+, queue/"
-        )
+        kept = "/^stopped at 0:\\d\\d of 0:36; Run goes on from there/"
         editor.page.wait_for_function(f"{kept}.test({_PLAYER}.firstChild.textContent)")
-        assert any("queue again to go on" in toast for toast in editor.toasts())
+        assert any("Run goes on from there" in toast for toast in editor.toasts())
 
 
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
@@ -207,7 +206,9 @@ def test_a_scene_is_rendered_alone_and_with_what_is_before_it(browser: Browser):
 
     seconds, text, blocks = rendered("Render from the beginning to the end of the chosen bar")
     assert seconds == pytest.approx(8.0625, abs=0.1) and blocks == 11
-    assert text.startswith(f"up to 0:08: wrote output/player/part_{seed}_00001_.mp4 - 11 blocks")
+    assert text.startswith(
+        f"up to 0:08: wrote output/player/part_{seed}_00001_.mp4 - 0:08 of video in"
+    )
     assert page.locator(".hf-rendered").evaluate(
         "(bar) => parseFloat(bar.style.width)"
     ) == pytest.approx(64.2, abs=0.5)

@@ -187,7 +187,8 @@ def test_blocks_under_way_in_a_rolling_window_keep_their_prompts_after_a_stop(ba
 
 
 DIVIDED = (
-    "this method divides the whole video into passes, so its length stays while it is made: it has "
+    "this method divides the whole video into passes, so its length cannot change during the "
+    "render: it has "
     "7 s"
 )
 TWO = f"0:00 {RED}\n0:01.5 {CUBE}"
@@ -201,7 +202,7 @@ REFUSED = {  # the story, how it is made, what is told before block 6 or `at`, a
     ),
     "earlier": (PLANNED, {}, PLANNED.replace("0:06 ", "0:03.6 "), "prompt 2 has begun"),
     "first": (PLANNED, {}, PLANNED.replace(RED, CUBE), "before 0:04.312 (block 7 of 10)"),
-    "same": (PLANNED, {}, PLANNED, "this is the story that is rendered already"),
+    "same": (PLANNED, {}, PLANNED, "this story is being rendered already"),
     "in a rolling window": (
         PLANNED,
         {"method": "rolling_forcing", "at": 5},
@@ -212,7 +213,7 @@ REFUSED = {  # the story, how it is made, what is told before block 6 or `at`, a
         RED,
         {"method": "memflow"},
         f"0:00 {RED}\n0:06 {CROSS}",
-        "one prompt in another way than",
+        "one prompt differently from",
     ),
     "no embedding": (PLANNED, {}, PLANNED.replace(CUBE, "a thing"), "no embedding of 'a thing'"),
     "no memory": (RED, {"method": "longlive"}, f"0:00 {RED}\n0:06 {CROSS}", "not enough memory"),

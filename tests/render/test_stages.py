@@ -158,7 +158,7 @@ def test_what_is_no_run_is_refused_in_one_sentence(made: Path, tmp_path: Path, c
         said = capsys.readouterr().err
         assert (
             said.count("\n") == 1
-            and "is no run folder, and no video in one; `runs list` names them" in said
+            and "is neither a run folder nor a video in one; `runs list` names them" in said
         )
     assert not list(tmp_path.iterdir())
 

@@ -147,7 +147,7 @@ def test_a_picture_named_while_the_video_is_made_is_held_as_from_the_beginning(b
     [
         (
             {"policy": method_policy("longlive")},
-            "prompt 2 names @hall, and with this method a scene holds no pictures",
+            "prompt 2 names @hall, but with this method a scene holds no pictures",
         ),
         (
             {"text": "@a @b @c @d", "pictures": {name: picture(1) for name in "abcd"}},

@@ -331,7 +331,7 @@ def test_thresholds_change_without_measuring_again():
             (paper, ("quota", fraction), "anchor_fraction must be")
             for fraction in (-0.01, float("nan"))
         ),
-        (small(shares=None), ("function",), "has roles only"),
+        (small(shares=None), ("function",), "has roles but no measured shares"),
         (small(), ("luck",), "rule"),
     ):
         with pytest.raises(HeadForcingError, match=told):

@@ -1,4 +1,4 @@
-"""Research imports the public names of docs/python.md, and the page lists no name that does not
+"""Research imports the names of headforcing_core/PUBLIC_NAMES.md, and the page lists no name that does not
 exist.
 """
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "python.md").read_text("utf-8")
-LISTED = set(re.findall(r"`(\w+)`", PAGE.partition("## Public names")[2]))
+PAGE = (ROOT / "headforcing_core" / "PUBLIC_NAMES.md").read_text("utf-8")
+LISTED = set(re.findall(r"`(\w+)`", PAGE))
 
 
 def imported_names(path: Path) -> Iterator[str]:
@@ -25,6 +25,6 @@ def test_research_imports_public_names_only():
     files = [path for path in (ROOT / "research").rglob("*.py") if "tests" not in path.parts]
     used = {name for path in files for name in imported_names(path)}
     assert used, "nothing was read"
-    assert not used - LISTED, "list it in docs/python.md if research rightly needs it"
-    assert not LISTED - used, "no longer needed: take it out of docs/python.md"
+    assert not used - LISTED, "list it in PUBLIC_NAMES.md if research rightly needs it"
+    assert not LISTED - used, "no longer needed: take it out of PUBLIC_NAMES.md"
     assert not [name for name in used if name.startswith("_")]

@@ -172,7 +172,7 @@ class LiveStory(Story):
             waiting = self._waiting
             self._waiting = request
         if waiting is not None:
-            waiting.refuse("a later text came before the next block")
+            waiting.refuse("a newer text replaced this one before the next block")
         return request.result()
 
     # ------------------------------------------------------------------- in the thread of the

@@ -16,9 +16,9 @@ from torch import Tensor
 from ....headforcing_core.head_profiles.auto import warm_up_frames
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.render.render import Listener, Render
-from ....headforcing_core.rollout.loop import Block, MemoryEvent
+from ....headforcing_core.rollout.loop import Block
 from ....headforcing_core.runs.folder import RunFolder
-from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
+from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE
 from ....headforcing_core.timeline.editor import words_key
 from ....headforcing_core.video.writer import VideoInfo
 from ..graph.folders import shown
@@ -52,7 +52,6 @@ class RenderProgress(Listener):
         self.part = part
         self.player = NodePlayer(hidden)
         self.text = Sentence("")
-        self.blocks = sum(part.until(plan) - plan.start_blocks for plan in plans)
         self.name = ""  # of the video, where each has one
         self.video = 0  # number of the one that is made
         self.reused = 0  # steps
@@ -68,7 +67,6 @@ class RenderProgress(Listener):
         self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))
         self.done = 0
         self.preview = MovingPreview(model) if previews else None
-        self.event: MemoryEvent | None = None
         self.begun = time.perf_counter()
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
@@ -82,7 +80,6 @@ class RenderProgress(Listener):
         self.block = None
         self.growing = None
         self.run = None
-        self.event = None
 
     @property
     def plan(self) -> RenderPlan:
@@ -110,11 +107,8 @@ class RenderProgress(Listener):
             self._advance(None)
 
     def add(self, block: Block) -> None:
-        """Count a finished block, show it, and keep the decision of episodic memory for the status
-        line.
-        """
+        """Count a finished block and show it."""
         comfy.model_management.throw_exception_if_processing_interrupted()
-        self.event = block.event or self.event
         if self.stepped:
             self._advance(block.latents)
             self.made += 1
@@ -133,14 +127,14 @@ class RenderProgress(Listener):
         before = self._counted
         now = self.plan
         videos = self.videos - self.video  # this one and those after it
-        self.blocks += (self.part.until(now) - self.part.until(before)) * videos
         self.bar.total += (self._steps(now) - self._steps(before)) * videos
         self._counted = now
 
     def completed(self) -> None:
         """Show a summary of the render."""
         took = time.perf_counter() - self.begun
-        parts = [Sentence("%1 blocks in %2", self.blocks, format_time(took).partition(".")[0])]
+        seconds = self._seconds(self.part.until(self.plan)) * self.videos
+        parts = [Sentence("%1 of video in %2", plain_time(seconds), plain_time(took))]
         if self.made:
             parts.append(self._speed(took))
         video = None if self.growing is None else self.growing.info
@@ -158,8 +152,8 @@ class RenderProgress(Listener):
         else:
             no_video = Sentence("failed: no video, %1", self.growing.failure)
             kept = Sentence(
-                "the latents are complete: Decode Latents to Video makes the video once that is "
-                "mended"
+                "the latents are complete: fix this and run Decode Latents to Video to get the "
+                "video"
             )
             self._show(
                 "failed", joined([joined([no_video, kept], "; "), joined(parts, " - ")], " - ")
@@ -175,46 +169,50 @@ class RenderProgress(Listener):
         return Sentence("%1 fps", f"{video_frames / took:.1f}")
 
     def stopped(self) -> None:
-        """Show, after a cancel or an error, what is stored on disk and how to resume."""
+        """Show, after a cancel or an error, where it stopped and how to resume; log where the
+        blocks are.
+        """
         if self.block is None:
             return
-        frames_per_block = self.plan.schedule.frames_per_block
-        reading = self.block < self.plan.start_blocks + self.stored
-        number = self.block + 1
-        if reading:
-            place = Sentence("stopped while reading block %1 of %2", number, self.plan.blocks)
-        else:
-            place = Sentence("stopped in block %1 of %2", number, self.plan.blocks)
+        place = self._place_in_video("stopped at %1 of %2", self._finished_blocks())
         parts = [joined([self.name, place], " ") if self.name else place]
+        frames_per_block = self.plan.schedule.frames_per_block
         if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(
             frames_per_block
         ):
-            parts = [
-                Sentence(
-                    "stopped in block %1, before the roles were found: the next run starts again",
-                    number,
-                )
-            ]
+            parts = [Sentence("stopped before the head roles were found; Run starts again")]
         elif self.run is not None:
-            folder = f"output/{self.run.folder.parent.name}/{self.run.folder.name}"
-            if reading:
-                kept = Sentence("%1 finished blocks are kept in %2", self.stored, folder)
-            else:
-                kept = Sentence("the blocks before it are kept in %1", folder)
-            parts.append(joined([kept, self._ways_on()], ", "))
+            parts.append(self._ways_on())
         if self.growing is not None and self.growing.growing.path.is_file():
             parts.append(Sentence("the video so far is %1", f"output/{self.growing.growing.label}"))
         text = joined(parts, "; ")
-        log.info("Head Forcing: %s", text)
+        kept = "" if self.run is None else f"; finished blocks are kept in {self.run.folder}"
+        log.info("Head Forcing: %s%s", text, kept)
         self._show("stopped", text)
 
     def _ways_on(self) -> Sentence:
         """A sentence on resuming an unfinished video."""
         if self.plan.rebuilds_cache:
-            return Sentence("queue again to go on")
+            return Sentence("Run goes on from there")
         return Sentence(
-            "queue again to go on from where the cache was last stored, or begin again without that"
+            "Run goes on from the last stored state of the cache, or begins again if there is none"
         )
+
+    def _finished_blocks(self) -> int:
+        """Number of blocks that are finished, start blocks and those of an earlier render
+        included."""
+        stored = self.plan.start_blocks + self.stored
+        return max(self.block or 0, stored)
+
+    def _seconds(self, block: int) -> float:
+        """Seconds of the story before this block."""
+        start = max(0, block - self.plan.start_blocks)
+        return min(self.plan.timeline.clock.start_seconds(start), self.plan.timeline.seconds)
+
+    def _place_in_video(self, template: str, block: int) -> Sentence:
+        """A sentence with the time at which a block begins, and the length of what is made."""
+        end = self._seconds(self.part.until(self.plan))
+        return Sentence(template, plain_time(self._seconds(block)), plain_time(end))
 
     def _show(self, state: str, text: Sentence) -> None:
         part = self.part.describe(self.plan)
@@ -251,7 +249,7 @@ class RenderProgress(Listener):
 
     def _say(self) -> None:
         assert self.block is not None
-        parts = [Sentence("block %1 of %2", self.block + 1, self.part.until(self.plan))]
+        parts = [self._place_in_video("%1 of %2", self.block)]
         if self.videos > 1:
             video = Sentence("video %1 of %2", self.video + 1, self.videos)
             parts.insert(0, joined([video, self.name], ": ") if self.name else video)
@@ -262,10 +260,8 @@ class RenderProgress(Listener):
         if self.done > self.reused:
             took = time.perf_counter() - self.begun
             left = (self.bar.total - self.done) * took / (self.done - self.reused)
-            remaining = Sentence("%1 left", format_time(left).partition(".")[0])
+            remaining = Sentence("%1 left", plain_time(left))
             parts.append(joined([self._speed(took), remaining], ", "))
-        if self.event is not None:
-            parts.append(_describe(self.event))
         if self.growing is not None and self.growing.failure is not None:
             parts.insert(0, Sentence("no video: %1", self.growing.failure))
         # first, since ComfyUI cuts the text after two lines
@@ -283,14 +279,10 @@ def shortened(text: str, length: int) -> str:
     return (words or text[: length - 1]).rstrip(" ,.;:") + "…"
 
 
-def _describe(event: MemoryEvent) -> Sentence:
-    if not event.admitted:
-        return Sentence(
-            "memory: latent frame %1 not admitted (%2)", event.frame, f"{event.delta:.2f}"
-        )
-    if event.merged:
-        return Sentence("memory: admitted latent frame %1, merged two older ones", event.frame)
-    return Sentence("memory: admitted latent frame %1", event.frame)
+def plain_time(seconds: float) -> str:
+    """Whole seconds as `m:ss`, without a fraction."""
+    minutes, rest = divmod(int(seconds + 1e-6), 60)
+    return f"{minutes}:{rest:02}"
 
 
 class MovingPreview:

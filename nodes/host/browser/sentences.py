@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Sentence(str):
-    """An English text that remembers how it was made: `Sentence("block %1 of %2", 3, 17)`.
+    """An English text that remembers how it was made: `Sentence("up to %1", "0:08")`.
 
     Values may be sentences themselves. A page translates the templates, which
     `tests/helpers/translations.txt` has.

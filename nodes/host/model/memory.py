@@ -107,7 +107,7 @@ def explained(needs: Needs, kept: bool) -> Iterator[None]:
         )
         if kept:
             text += (
-                " Finished blocks are kept: with the same size and frames, queue again to go on."
+                " Finished blocks are kept: with the same size and frames, Run goes on from them."
             )
         with suppress(TypeError):  # an error class with other constructor arguments stays as it is
             raise type(error)(text) from error

@@ -69,7 +69,7 @@ function toast({ state, text }) {
 function onReconnecting() {
   for (const message of messages.values()) {
     const node = message.state === "running" && isOpen(message.workflow) ? nodeOf(message.node) : null;
-    if (plays(node)) viewOf(node).say(t("No answer from the server. Finished blocks are kept."), true);
+    if (plays(node)) viewOf(node).say(t("No answer from the server. The finished part is kept."), true);
   }
 }
 
@@ -105,7 +105,7 @@ function onExecuted({ detail }) {
 }
 
 const lost = () =>
-  t("not rendered any more, since the server was started anew; Run goes on from the blocks that are kept");
+  t("The server was restarted, which ended the render. Run goes on from the finished part.");
 
 export function setup() {
   listen(MESSAGE, {

@@ -43,7 +43,7 @@ export class SoundLane {
     this.near = make("span", { class: "hf-story-near" });
     const slower = button("/2", t("Half as many beats"), () => this.#setTempo({ factor: 0.5 }));
     const faster = button("x2", t("Twice as many beats"), () => this.#setTempo({ factor: 2 }));
-    const first = button(t("first beat here"), t("A beat lies where the video stands"), () => this.#firstBeat());
+    const first = button(t("first beat here"), t("Put a beat where the video is now"), () => this.#firstBeat());
     const length = button(t("length of the sound"), t("Let the story end with the sound"), () => this.#takeLength());
     this.beats = make("span", { class: "hf-story-beats" }, this.bpm, slower, faster, first);
     const tools = { class: "hf-story-sound-tools", role: "toolbar", "aria-label": t("Sound") };

@@ -12,9 +12,9 @@ import { addElement } from "../widgets.js";
 
 const HEIGHT = 34; // of the widget, in pixels
 const SCENE = () => t("Choose a scene: a bar of the Prompt Timeline that is connected to positive.");
-const DRAFT = () => t("Render a draft, half as wide and high and with a tiny decoder; the blocks of the video stay");
-const NO_FILE = () => t("There is no video file of it: restore it and press Run, which decodes what is stored.");
-const NO_TEXT = () => t("Its prompts are not those of a Prompt Timeline; nothing is changed.");
+const DRAFT = () => t("Render a draft, half as wide and high; the video itself stays");
+const NO_FILE = () => t("This take has no video file. Restore it and press Run.");
+const NO_TEXT = () => t("This take was not made with Prompt Timeline; nothing is changed.");
 const NOT_OWN = () => t("The text of Prompt Timeline comes from another node; nothing is changed.");
 const SAID_MS = 8000;
 const CHECK_MS = 500; // links change in many ways; looking is the same for all

@@ -64,7 +64,7 @@ export class Panel {
       "div",
       { class: "hf-fields" },
       make("label", {}, this.kind),
-      make("label", { title: t("A new scene begins: the attention sink is taken from it") }, this.anchor, t("cut")),
+      make("label", { title: t("A cut: from here on the model looks back to this scene's first frames") }, this.anchor, t("cut")),
       make("label", { title: t("Seconds over which the words change, in whole blocks") }, t("dissolve"), this.blend, "s"),
       make("label", {}, t("bring back"), this.recall),
       make(
