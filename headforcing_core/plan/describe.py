@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -16,91 +16,126 @@ TRAINED_FRAMES = 21  # latent frames of a training clip of Self Forcing and its 
 
 def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     """Plain text: length, head roles, cache size, and the table of prompts of a render."""
-    shape = plan.shape
-    policy = plan.policy
-    fps = plan.timeline.clock.fps
-    heads = [role for layer in shape.roles for role in layer]
-    counts = ", ".join(
-        f"{heads.count(role)} {role}" for role in ("local", "anchor", "memory") if role in heads
-    )
-    if not policy.heads_by:
-        counts = "none"
-    length = f"{plan.video_frames} frames = {plan.video_frames / fps:.2f} s at {fps:g} fps"
-    blocks = f"{plan.new_blocks} blocks of {plan.schedule.frames_per_block} latent frames to make"
-    if plan.start_frames:
-        blocks += f" after {plan.start_frames} start frames"
-    if plan.held_frames:
-        blocks += " from a start image"
-    size = shape.bytes(dtype)
-    cache = f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(size)}"
-    everything = plan.frames * len(heads)
-    if shape.frame_slots < everything:
-        cache += (
-            f", the most at any length (keeping all {plan.frames} latent frames in every head "
-            f"would take {everything:,} = {format_bytes(size * everything / shape.frame_slots)})"
-        )
     lines = [
-        f"{plan.width}x{plan.height}, {length}, {blocks}, {_steps(plan)}",
-        f"head roles: {counts} ({plan.profile_name}); rotary positions {policy.rope}",
-        cache,
+        f"{plan.width}x{plan.height}, {_length(plan)}, {_blocks(plan)}, {_steps(plan)}",
+        f"head roles: {_roles(plan)} ({plan.profile_name}); rotary positions {plan.policy.rope}",
+        _cache(plan, dtype),
+        *_notes_on_roles(plan),
+        *_notes_on_cache(plan, dtype),
+        *_notes_on_start(plan),
+        *(_picture(plan, name) for name in plan.timeline.references),
+        "",
+        plan.timeline.table(video_frames_of(plan.start_frames)),
     ]
-    if isinstance(shape, CacheShape) and policy.rope == "contiguous":
-        longest = max(shape.slots.values())
-        if longest > TRAINED_FRAMES and not plan.schedule.shot_prefix:
-            lines.append(
-                f"note: contexts grow to {longest} latent frames, and the model was trained on "
-                f"{TRAINED_FRAMES}; positions leave the trained range"
-            )
-    if plan.judged is not None:
-        rule = plan.judged.provenance.get("rule", "a published list")
-        lines.append(f"{plan.judged.counted} heads, named by: {rule}")
-        lines += [f"note: {remark}" for remark in remark_on_rule(plan.judged)]
-    if isinstance(shape, CacheShape) and shape.scene_slots:
-        lines.append(
-            "kept of scenes that may come back, in main memory: latent frames of "
-            f"{shape.policy.kept_scenes} scenes in anchor and memory heads, up to "
-            f"{shape.scene_slots:,} frame-slots = "
-            f"{format_bytes(shape.bytes_of(shape.scene_slots, dtype))}"
-        )
-    if not plan.rebuilds_cache:
-        lines.append(
-            "this cache cannot be rebuilt from blocks: an interrupted or longer render "
-            "goes on where the cache was last stored, or starts from the beginning"
-        )
-    if plan.passes.overlap is not None and plan.restart_frames:
-        lines.append(
-            f"{1 + len(plan.restart_frames)} rollouts of {plan.passes.overlap.frames} latent "
-            "frames; each after the first begins with a video frame of the one before, decoded "
-            "and encoded again"
-        )
-    if plan.auto is not None:
-        lines.append(
-            f"while the roles are being found, up to {format_bytes(plan.cache_bytes(dtype))}: "
-            "until then every head keeps all latent frames"
-        )
-    if plan.held_frames:
-        lines.append(
-            "the image is the first latent frame, held while the rest of its block is made; the "
-            "authors of LongLive 2.0 say that its released weights saw no such training, so that "
-            "quality may be lower"
-        )
-    for name in plan.timeline.references:
-        held = [
-            str(i)
-            for i, told in enumerate(plan.timeline.segments, 1)
-            if name in plan.timeline.pictures(told)
-        ]
-        lines.append(
-            f"picture @{name}: "
-            + (f"held in prompts {', '.join(held)}" if held else "no prompt names it")
-        )
-    lines += ["", plan.timeline.table(video_frames_of(plan.start_frames))]
     if plan.start_frames:
         lines.append(
             f"Times and blocks are counted from the end of the {plan.start_frames} start frames, "
             "video frames from the start of the video."
         )
     return "\n".join(lines)
+
+
+def _length(plan: RenderPlan) -> str:
+    fps = plan.timeline.clock.fps
+    return f"{plan.video_frames} frames = {plan.video_frames / fps:.2f} s at {fps:g} fps"
+
+
+def _blocks(plan: RenderPlan) -> str:
+    blocks = f"{plan.new_blocks} blocks of {plan.schedule.frames_per_block} latent frames to make"
+    if plan.start_frames:
+        blocks += f" after {plan.start_frames} start frames"
+    if plan.held_frames:
+        blocks += " from a start image"
+    return blocks
+
+
+def _roles(plan: RenderPlan) -> str:
+    """How many heads play each role; none where the method does not tell heads apart."""
+    if not plan.policy.heads_by:
+        return "none"
+    heads = [role for layer in plan.shape.roles for role in layer]
+    roles = [role for role in ("local", "anchor", "memory") if role in heads]
+    return ", ".join(f"{heads.count(role)} {role}" for role in roles)
+
+
+def _cache(plan: RenderPlan, dtype: torch.dtype) -> str:
+    """Size of the KV cache, beside that of keeping all frames."""
+    shape = plan.shape
+    size = shape.bytes(dtype)
+    cache = f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(size)}"
+    everything = plan.frames * sum(len(layer) for layer in shape.roles)
+    if shape.frame_slots < everything:
+        cache += (
+            f", the most at any length (keeping all {plan.frames} latent frames in every head "
+            f"would take {everything:,} = {format_bytes(size * everything / shape.frame_slots)})"
+        )
+    return cache
+
+
+def _notes_on_roles(plan: RenderPlan) -> Iterator[str]:
+    """Positions beyond the trained range, and the rule that named the roles."""
+    shape = plan.shape
+    if isinstance(shape, CacheShape) and plan.policy.rope == "contiguous":
+        longest = max(shape.slots.values())
+        if longest > TRAINED_FRAMES and not plan.schedule.shot_prefix:
+            yield (
+                f"note: contexts grow to {longest} latent frames, and the model was trained on "
+                f"{TRAINED_FRAMES}; positions leave the trained range"
+            )
+    if plan.judged is not None:
+        rule = plan.judged.provenance.get("rule", "a published list")
+        yield f"{plan.judged.counted} heads, named by: {rule}"
+        for remark in remark_on_rule(plan.judged):
+            yield f"note: {remark}"
+
+
+def _notes_on_cache(plan: RenderPlan, dtype: torch.dtype) -> Iterator[str]:
+    """What is kept besides the cache, and how a stopped render or a new rollout begins."""
+    shape = plan.shape
+    if isinstance(shape, CacheShape) and shape.scene_slots:
+        kept = format_bytes(shape.bytes_of(shape.scene_slots, dtype))
+        yield (
+            "kept of scenes that may come back, in main memory: latent frames of "
+            f"{shape.policy.kept_scenes} scenes in anchor and memory heads, up to "
+            f"{shape.scene_slots:,} frame-slots = {kept}"
+        )
+    if not plan.rebuilds_cache:
+        yield (
+            "this cache cannot be rebuilt from blocks: an interrupted or longer render "
+            "goes on where the cache was last stored, or starts from the beginning"
+        )
+    if plan.passes.overlap is not None and plan.restart_frames:
+        yield (
+            f"{1 + len(plan.restart_frames)} rollouts of {plan.passes.overlap.frames} latent "
+            "frames; each after the first begins with a video frame of the one before, decoded "
+            "and encoded again"
+        )
+    if plan.auto is not None:
+        yield (
+            f"while the roles are being found, up to {format_bytes(plan.cache_bytes(dtype))}: "
+            "until then every head keeps all latent frames"
+        )
+
+
+def _notes_on_start(plan: RenderPlan) -> Iterator[str]:
+    if plan.held_frames:
+        yield (
+            "the image is the first latent frame, held while the rest of its block is made; the "
+            "authors of LongLive 2.0 say that its released weights saw no such training, so that "
+            "quality may be lower"
+        )
+
+
+def _picture(plan: RenderPlan, name: str) -> str:
+    """The prompts in which a picture is held."""
+    timeline = plan.timeline
+    prompts = [
+        str(number)
+        for number, segment in enumerate(timeline.segments, 1)
+        if name in timeline.pictures(segment)
+    ]
+    where = f"held in prompts {', '.join(prompts)}" if prompts else "no prompt names it"
+    return f"picture @{name}: {where}"
 
 
 def going_on(plan: RenderPlan) -> str:

@@ -236,32 +236,18 @@ def parse_timeline(
         spans = _equal_shares(len(prompts), seconds)
     else:
         spans = _asked_times(prompts, seconds)
-    blocks = _snap(prompts, spans, clock)
-    ends = [*blocks[1:], clock.blocks_for(spans[-1][1])]
     joined = [_join(shared, prompt.text) for prompt in prompts]
     texts = [unescape(text) if "\\" in text else text for text in joined]
     if references:
         _check_pictures(prompts, texts, references)
-    segments = []
-    for index, prompt in enumerate(prompts):
-        own_switch = RESET
-        if index:
-            own_switch = prompt.switch or switch
-        if own_switch.recall is not None and own_switch.recall > index:
-            raise TimelineError(
-                f"prompt {index + 1} can recall the scenes of prompts 1 to {index}, got [recall "
-                f"{own_switch.recall}]",
-                prompt.line,
-            )
-        segments.append(
-            Segment(
-                texts[index],
-                blocks[index],
-                end_block=ends[index],
-                switch=own_switch,
-                seed=prompt.seed,
-            )
+    starts = _snap(prompts, spans, clock)
+    ends = [*starts[1:], clock.blocks_for(spans[-1][1])]
+    segments = [
+        Segment(text, start, end_block=end, switch=own_switch, seed=prompt.seed)
+        for text, start, end, own_switch, prompt in zip(
+            texts, starts, ends, _switches(prompts, switch), prompts, strict=True
         )
+    ]
     timeline = Timeline(
         tuple(segments), clock, spans[-1][1], tuple(spans), references=tuple(references)
     )
@@ -272,6 +258,24 @@ def parse_timeline(
     return replace(
         timeline, alike=dict(zip(prompts_read, telling_texts(prompts_read), strict=True))
     )
+
+
+def _switches(prompts: Sequence[Prompt], default: Switch) -> list[Switch]:
+    """The switch before each prompt: its tag, else the default; none before the first.
+
+    Raises TimelineError for a prompt that recalls one that is not before it.
+    """
+    switches = [RESET]
+    for index, prompt in enumerate(prompts[1:], 1):
+        switch = prompt.switch or default
+        if switch.recall is not None and switch.recall > index:
+            raise TimelineError(
+                f"prompt {index + 1} can recall the scenes of prompts 1 to {index}, got [recall "
+                f"{switch.recall}]",
+                prompt.line,
+            )
+        switches.append(switch)
+    return switches
 
 
 def _check_pictures(prompts: list[Prompt], texts: list[str], references: Sequence[str]) -> None:
