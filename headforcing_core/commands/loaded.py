@@ -143,21 +143,10 @@ class LoadedModel:
         else an error.
         """
         machine = self.machine
-        model = WanVideoModel(self.backbone, machine.dtype, machine.device)
-        if machine.compile:
-            model.forward = compiled_forward()
         bar = ProgressBar(machine.quiet)
         listeners: list[Listener] = [bar]
-        mp4 = None
-        if video is not None and self.codec is not None:
-            decoder = self.codec.decoder
-            mp4 = VideoFile(
-                video,
-                lambda plan: decoder(plan.restart_frames),
-                scale=self.scale,
-                background=machine.vae_device,
-                losable=latents is not None,
-            )
+        mp4 = self._video_file(video, losable=latents is not None)
+        if mp4 is not None:
             listeners.append(mp4)
         if latents is not None:
             listeners.append(LatentsFile(latents))
@@ -167,15 +156,16 @@ class LoadedModel:
             listeners.append(LiveEdits(story))
         ranks = None
         if machine.peers is not None:
-            from ..distributed.cache import parallel_forward
             from ..distributed.ranks import MeasuredRanks
 
-            model.forward = partial(parallel_forward, forward=model.forward)
             ranks = MeasuredRanks(str(machine.device))
             listeners.append(ranks)
         try:
             result = make_video(
-                job.with_request(codec=self.codec), model, machine.place(job.plan), listeners
+                job.with_request(codec=self.codec),
+                self._video_model(),
+                machine.place(job.plan),
+                listeners,
             )
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
@@ -193,6 +183,33 @@ class LoadedModel:
         if mp4 is not None:
             result = replace(result, video=mp4.info, failure=mp4.failure)
         return replace(result, latents_file=latents)
+
+    def _video_model(self) -> WanVideoModel:
+        """The transformer as the loop calls it: compiled, or with heads on several ranks, if the
+        machine is set up so.
+        """
+        machine = self.machine
+        model = WanVideoModel(self.backbone, machine.dtype, machine.device)
+        if machine.compile:
+            model.forward = compiled_forward()
+        if machine.peers is not None:
+            from ..distributed.cache import parallel_forward
+
+            model.forward = partial(parallel_forward, forward=model.forward)
+        return model
+
+    def _video_file(self, path: Path | None, losable: bool) -> VideoFile | None:
+        """The video that is written while blocks are made; None without a path or a VAE."""
+        if path is None or self.codec is None:
+            return None
+        decoder = self.codec.decoder
+        return VideoFile(
+            path,
+            lambda plan: decoder(plan.restart_frames),
+            scale=self.scale,
+            background=self.machine.vae_device,
+            losable=losable,
+        )
 
     def _kept(self, bar: ProgressBar, video: Path | None) -> list[str]:
         """Say what is stored of a render that ended early, and how to resume it; rank 0 alone says
