@@ -79,7 +79,10 @@ CASE_FIELDS = (
 ).split()
 # settings that a replay does not follow, with the values that it renders; all other values are
 # refused
-FIXED_OF_CASES: dict[str, tuple[Any, ...]] = {"context_noise": (0, None), "dtype": ("float32", None)}
+FIXED_OF_CASES: dict[str, tuple[Any, ...]] = {
+    "context_noise": (0, None),
+    "dtype": ("float32", None),
+}
 FIXED_OF_RUNS: dict[str, dict[str, tuple[Any, ...]]] = {
     "deep_forcing": {"fusion": ("sum", None), "local_attn_size": (21,)},
     "echo_forcing": {"fusion": ("sum", "max"), "recent_frames": (3,)},
