@@ -58,6 +58,7 @@ def _move_kernel(
     frame_tokens,
     HEAD_DIM: tl.constexpr,
     PAIRS: tl.constexpr,
+    IN_PLACE: tl.constexpr,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
 ):
@@ -68,15 +69,19 @@ def _move_kernel(
     for _ in range(length):
         first = tl.load(move)
         if first >= 0:
+            to = tl.load(move + 1)
             source = (first + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
-            target = (tl.load(move + 1) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
+            target = (to + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
             cos, sin = load_rotation(rotations, tl.load(move + 2), tl.arange(0, DIM // 2), PAIRS)
             keys = tl.load(k_from + source, mask=inside, other=0.0).to(tl.float32)
-            values = tl.load(v_from + source, mask=inside, other=0.0)
+            moved = inside
+            if IN_PLACE:  # values of keys that only turn stay where they are
+                moved = inside & (first != to)
+            values = tl.load(v_from + source, mask=moved, other=0.0)
             keys = rotate_pairs(keys, cos[None, :], sin[None, :])
             tl.debug_barrier()  # every thread has read what is now overwritten
             tl.store(k_to + target, keys, mask=inside)
-            tl.store(v_to + target, values, mask=inside)
+            tl.store(v_to + target, values, mask=moved)
             tl.debug_barrier()  # and the next move reads what was written
         move += 3
 
@@ -105,6 +110,7 @@ def _launch(
             frame_tokens,
             HEAD_DIM=head_dim,
             PAIRS=rotations.shape[2],
+            IN_PLACE=v_from.data_ptr() == v_to.data_ptr(),
             ROWS=ROWS,
             DIM=power_of_2(head_dim),
             num_warps=4,

@@ -14,8 +14,8 @@ from torch import Tensor
 from ..headforcing_core.cache.head_cache import HeadCache
 from ..headforcing_core.cache.memory import EpisodicMemory
 from ..headforcing_core.cache.roles import EpisodicPolicy, HeadRole, RolePolicy, Roles
-from ..headforcing_core.cache.scenes import KeptFrame
 from ..headforcing_core.cache.shape import CacheShape, Shape
+from ..headforcing_core.cache.state import KeptFrame
 from ..headforcing_core.head_profiles.profile import HeadProfile, classify
 from ..headforcing_core.head_profiles.rules import classify_by_function
 from ..headforcing_core.methods.head_forcing import CachePolicy

@@ -35,7 +35,7 @@ from .base import Cache, WriteClean
 from .head_group import HeadGroup, block_tables, parts
 from .memory import EpisodicMemory, MemoryEntry, MemoryHeads
 from .roles import RolePolicy
-from .scenes import KeptFrame, KeptScene, Recall, Scenes
+from .scenes import KeptScene, Recall, Scenes
 from .shape import CacheShape
 from .state import State, check_fields, pack, unpack
 
@@ -336,16 +336,16 @@ class HeadCache(Cache):
     # --- stored, and in reports
 
     def state(self) -> State | None:
-        """The state after `commit`; its tensors are views of the buffers, used slots only."""
+        """The state after `commit`: tensors are views of the buffers, used slots only; frames are
+        those of the scenes.
+        """
         if self.scenes is not None:
             settle(self.device)
         return pack(self.saved)
 
     def restore(self, state: State) -> None:
         try:
-            self.saved = unpack(
-                state, torch.device("cpu"), MemoryEntry, KeptScene, KeptFrame, Recall
-            )
+            self.saved = unpack(state, torch.device("cpu"), MemoryEntry, KeptScene, Recall)
         except (KeyError, ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
             raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 

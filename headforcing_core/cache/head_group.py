@@ -21,8 +21,7 @@ from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
 from .memory import MemoryEntry, MemoryHeads
 from .roles import RolePolicy
-from .scenes import KeptFrame
-from .state import check_fields
+from .state import KeptFrame, check_fields
 
 _MOST_TABLES = 64  # kept; the same few moves come again after every block
 

@@ -22,23 +22,10 @@ from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .roles import FREE_ENTRIES
-from .state import check_fields
+from .state import KeptFrame, check_fields
 
 T = TypeVar("T")
 MAX_SCENES = 8  # scenes that can come back: those that were visited last
-KEPT_FRAMES = ".scenes.kept."  # in the names of their tensors in a stored state; they never change
-
-
-@dataclass
-class KeptFrame:
-    """A latent frame of a scene, in main memory: per layer `k, v [heads, s, head_dim]`, keys
-    rotated to `index`.
-    """
-
-    frame: int
-    index: int
-    k: list[Tensor]
-    v: list[Tensor]
 
 
 @dataclass

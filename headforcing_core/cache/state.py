@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and plain JSON
+
+@dataclass
+class KeptFrame:
+    """A latent frame of a scene, in main memory: per layer `k, v [heads, s, head_dim]`, keys
+    rotated to `index`.
+
+    They never change, so a run folder stores each once, in a file of its own.
+    """
+
+    frame: int
+    index: int
+    k: list[Tensor]
+    v: list[Tensor]
+    file: str = ""  # its name, empty before it is stored; set by the run folder
+
+
+@dataclass
+class State:
+    """A cache between two blocks: tensors by name, plain JSON, and the frames of scenes that the
+    JSON numbers.
+    """
+
+    tensors: dict[str, Tensor]
+    plain: dict[str, Any]
+    frames: list[KeptFrame] = field(default_factory=list)
 
 
 def pack(value: Any) -> State:
@@ -19,8 +43,12 @@ def pack(value: Any) -> State:
     Keys are texts or numbers.
     """
     tensors: dict[str, Tensor] = {}
+    frames: list[KeptFrame] = []
 
     def plain(value: Any, name: str) -> Any:
+        if isinstance(value, KeptFrame):
+            frames.append(value)
+            return {"frame": len(frames) - 1}
         if isinstance(value, Tensor):
             tensors[name] = value
             return {"tensor": name}
@@ -33,17 +61,16 @@ def pack(value: Any) -> State:
             return [plain(part, f"{name}.{place}") for place, part in enumerate(value)]
         return value
 
-    return tensors, {"value": plain(value, "state")}
+    return State(tensors, {"value": plain(value, "state")}, frames)
 
 
 def unpack(state: State, device: torch.device, *classes: type) -> Any:
-    """The inverse of `pack`, with tensors on `device` and lists for tuples; KeyError for a state of
-    another form.
+    """The inverse of `pack`, with tensors on `device`, frames in main memory, and lists for tuples;
+    KeyError or IndexError for a state of another form.
 
     Dataclasses that are not among `classes` become dictionaries. ValueError for one that has other
     fields now.
     """
-    tensors, stored = state
     known = {cls.__name__: cls for cls in classes}
 
     def full(value: Any) -> Any:
@@ -52,7 +79,9 @@ def unpack(state: State, device: torch.device, *classes: type) -> Any:
         if not isinstance(value, dict):
             return value
         if "tensor" in value:
-            return tensors[value["tensor"]].to(device)
+            return state.tensors[value["tensor"]].to(device)
+        if "frame" in value:
+            return state.frames[value["frame"]]
         items = {key: full(part) for key, part in value["items"]}
         if value.get("class") not in known:
             return items
@@ -60,7 +89,7 @@ def unpack(state: State, device: torch.device, *classes: type) -> Any:
         check_fields(items, [field.name for field in fields(cls)])
         return cls(**items)
 
-    return full(stored["value"])
+    return full(state.plain["value"])
 
 
 def check_fields(saved: Any, names: Collection[str]) -> None:

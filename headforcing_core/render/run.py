@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ..cache.base import Cache
-from ..cache.scenes import KEPT_FRAMES, Recall, visit_starts
+from ..cache.scenes import Recall, visit_starts
 from ..cache.state import State
 from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile
@@ -328,14 +328,11 @@ class Run:
         self._thread.settle()  # one copy at a time
         state = self.cache.state()
         if state is not None:
-            tensors, plain = state
-            # the next block changes the cache meanwhile, but for the frames that scenes keep
-            copies = {
-                name: tensor if KEPT_FRAMES in name else tensor.to("cpu", copy=True)
-                for name, tensor in tensors.items()
+            # the next block changes the cache meanwhile, but not the frames that scenes keep
+            state.tensors = {
+                name: tensor.to("cpu", copy=True) for name, tensor in state.tensors.items()
             }
-            save = partial(_save_state, self.folder, place, keys[place], state=(copies, plain))
-            self._thread.put(save)
+            self._thread.put(partial(_save_state, self.folder, place, keys[place], state=state))
         self._state_stored = time.monotonic()
 
     # ---------------------------------------------------------------------------------------------
@@ -383,4 +380,6 @@ def _save_state(folder: RunFolder, place: int, key: str, state: State) -> None:
     except HeadForcingError as error:
         log.warning("Head Forcing: rendering continues without a stored cache state, %s", error)
     finally:
-        state[0].clear()  # its memory is free at once, whoever still holds the task
+        # their memory is free at once, whoever still holds the task
+        state.tensors.clear()
+        state.frames.clear()

@@ -29,7 +29,7 @@ FORMAT_VERSION = 3
 
 _HEX = f"[0-9a-f]{{{SHORT}}}"
 _NOTE = rf"(run|(video|found|opening|seconds|label)-{_HEX})-{_HEX}\.json"
-_TENSORS = rf"(block|state|start)-\d{{5,}}-{_HEX}-{_HEX}\.safetensors"
+_TENSORS = rf"(block|state|frame|start)-\d{{5,}}-{_HEX}-{_HEX}\.safetensors"
 # temporary files of a process that was killed while writing: of this module, of safetensors, of
 # `check_writable`
 LEFTOVER = r"\.[0-9a-f]{32}\.tmp|\.tmp[0-9A-Za-z]{6}|\.(run|probe)\.[0-9a-f]{8}(\.json)?"
@@ -54,6 +54,7 @@ _FIELDS = {  # of each kind of file
     LABEL: {"title", "starred", "file"},
     "block": {"key", "after", "event"},
     "state": {"key", "after", "plain"},
+    "frame": {"key", "frame", "index"},
     "start": {"key"},
 }
 
@@ -112,10 +113,18 @@ def read_note(path: Path) -> dict[str, Any]:
 def read_block_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors by name, and the JSON fields stored with them; raises as `read_note`."""
     _check_hash(path)
+    fields = read_fields(path)
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, fields
+
+
+def read_fields(path: Path) -> dict[str, Any]:
+    """The JSON fields that are stored with tensors; raises as `read_note`, but does not see what
+    has changed in the tensors.
+    """
     try:
         with safe_open(path, "pt") as file:
-            fields = _fields(path, (file.metadata() or {}).get(_ENTRY, ""))
-            return {name: file.get_tensor(name) for name in file.keys()}, fields
+            return _fields(path, (file.metadata() or {}).get(_ENTRY, ""))
     except SafetensorError as error:
         raise DamagedFile(f"{path.name} is not a file of a run") from error
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,6 +43,7 @@ from .files import (
     write_note,
     write_tensors,
 )
+from .frames import read_frames, remove_unnamed_frames, write_frames
 
 log = logging.getLogger(__name__)
 
@@ -154,13 +156,18 @@ class RunReader:
         """
         files = files_of(self.folder, "state")
         for key in reversed(keys):
-            content = self._read(files.get(key[:SHORT]), read_block_tensors)
-            if content is not None and (content[1]["key"], content[1]["after"]) == (
-                key,
-                self._block_hashes.get(key),
-            ):
-                return content[0], content[1]["plain"]
+            state = self._read(files.get(key[:SHORT]), partial(self._read_state, key=key))
+            if state is not None:
+                return state
         return None
+
+    def _read_state(self, path: Path, key: str) -> State | None:
+        """The state in a file; None if it does not continue the block with this key."""
+        tensors, fields = read_block_tensors(path)
+        if fields["key"] != key or fields["after"] != self._block_hashes.get(key):
+            return None
+        frames = read_frames(self.folder, fields.get("frames", ()), state=path)
+        return State(tensors, fields["plain"], frames)
 
     def load_start(self) -> Tensor | None:
         """The start frames `[frames, 16, h, w]`, None if there are none."""
@@ -234,6 +241,7 @@ class RunFolder(RunReader):
         try:
             remove_matching(self.folder, LEFTOVER, older_than=0.0)
             self.save_note("run", "", {"setup": self.setup, "about": self.about})
+            remove_unnamed_frames(self.folder)  # of a render that was killed before its state
         except BaseException:
             unlock(held)
             raise
@@ -271,12 +279,22 @@ class RunFolder(RunReader):
     def save_state(self, index: int, key: str, state: State) -> None:
         """Store the cache state after a block and remove older states: resuming needs only the
         latest.
+
+        The frames of scenes come first, those that are not stored yet; at last those go that only
+        older states had.
         """
-        tensors, plain = state
+        write_frames(self.folder, key, state.frames)
         stored = self._write_tensors(
-            "state", index, key, tensors, plain=plain, after=self._block_hashes[key]
+            "state",
+            index,
+            key,
+            state.tensors,
+            plain=state.plain,
+            frames=[frame.file for frame in state.frames],
+            after=self._block_hashes[key],
         )
         self._remove("state-*.safetensors", older_than=stored)
+        remove_unnamed_frames(self.folder)
 
     def save_start(self, latents: Tensor) -> Tensor:
         """Store the start frames `[frames, 16, h, w]` of the setup, unless they are stored already;

@@ -8,7 +8,6 @@ the names of Wan's own file.
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 from torch import Tensor, nn
@@ -87,10 +86,11 @@ def _add_repeated(made: Tensor, x: Tensor, frames: int) -> None:
     outputs = made.shape[-1]
     repeats = 4 * frames * outputs // channels
     cells = made.view(t, -1, height, 2, width, 2, outputs)
-    sources = x.unflatten(-1, (outputs, -1))
-    for number, (frame, row, column) in enumerate(product(range(frames), (0, 1), (0, 1))):
-        if frame >= frames - cells.shape[1]:
-            cells[:, frame - frames, :, row, :, column] += sources[..., number // repeats]
+    # a repeated channel is the same in all columns, then in all rows, then in all frames
+    columns = 2 if repeats == 1 else 1
+    rows = 2 if repeats <= 2 else 1
+    sources = x.unflatten(-1, (outputs, -1, rows, columns)).permute(0, 4, 1, 5, 2, 6, 3)
+    cells += sources[:, -cells.shape[1] :]
 
 
 def _averaged(x: Tensor, frames: int, side: int, outputs: int) -> Tensor:

@@ -310,12 +310,13 @@ class WanDecoder(nn.Module):
 
     def prepare(self, rearrange: bool = True) -> WanDecoder:
         """Make what is computed from the weights, which are in place; `rearrange` them as their
-        device reads them.
+        device reads them, in copies. Without that only those of the last layer, the smallest.
         """
+        last = self.decoder["head"]["2"]
         for layer in self.modules():
             if isinstance(layer, DoublingConv):
                 layer.prepare()
-            if rearrange and isinstance(layer, CausalConv):
+            if isinstance(layer, CausalConv) and (rearrange or layer is last):
                 layer.rearrange()
         return self.requires_grad_(False).eval()
 

@@ -69,6 +69,20 @@ def test_a_kernel_equals_plain_torch_on_awkward_sizes(operation, dtype, s, head_
     )
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_values_of_keys_that_only_turn_are_copied_only_to_another_buffer(in_place):
+    """In place they lie where they belong, and reading them would be half of the traffic."""
+    given = case(move_frames, 0, torch.float32, 8, 24)
+    given["moves"] = torch.tensor([[[8, 8, 1]]], dtype=torch.int32)
+    k, v = given["k_from"], given["v_from"]
+    before = v.clone()
+    given["v_to"] = v if in_place else torch.zeros_like(v)
+    given["k_to"] = k if in_place else torch.zeros_like(k)
+    move_frames(**given)
+    assert torch.equal(given["v_to"][8:16], before[8:16])
+    assert torch.equal(v, before)
+
+
 def test_attention_does_not_depend_on_its_tiles(monkeypatch):
     monkeypatch.setattr(attend, "FLOAT32_BLOCK_Q", 16)
     monkeypatch.setattr(attend, "FLOAT32_BLOCK_K", 16)

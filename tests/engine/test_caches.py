@@ -287,8 +287,8 @@ def test_a_state_with_a_field_more_or_less_is_refused_and_writes_no_attribute(mo
     if policy is KEEPING:
         switches = {2: Switch(), 4: Switch(recall=1)}
         film(model, made, 6, prompts=prompts_of(switches, 6), switches=switches)
-    tensors, plain = made.state()
-    objects = dict(stored_objects(plain["value"]))
+    state = made.state()
+    objects = dict(stored_objects(state.plain["value"]))
     assert len(objects) > 2
     for where, items in objects.items():
         for changed in (items[1:], [*items, ["attend", 1]]):
@@ -297,7 +297,7 @@ def test_a_state_with_a_field_more_or_less_is_refused_and_writes_no_attribute(mo
             with pytest.raises(
                 HeadForcingError, match="does not fit this render: it has .* instead of "
             ):
-                other.restore((tensors, plain))
+                other.restore(state)
                 pytest.fail(where)
             items[:] = whole
             assert callable(other.attend)

@@ -32,13 +32,14 @@ class CountsMemory(TorchDispatchMode):
 
 
 class CountsTraffic(TorchDispatchMode):
-    """The bytes that all operations read and write: their arguments and results, but for views and
-    allocations.
+    """The bytes that all operations read and write, and how many operations: their arguments and
+    results, but for views and allocations.
     """
 
     def __init__(self):
         super().__init__()
         self.bytes = 0
+        self.launches = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -53,6 +54,7 @@ class CountsTraffic(TorchDispatchMode):
         )
         if not is_view and "empty" not in name:
             self.bytes += sum(x.nbytes for x in (*given, *made))
+            self.launches += 1
         return result
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.state import State
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.hashing import digest, file_hash
@@ -180,7 +181,7 @@ def test_a_state_that_was_stored_after_another_file_of_its_block_is_not_loaded(t
     latents = torch.zeros(3, 16, 8, 8)
     with RunFolder(tmp_path, digest("a setup"), {}) as folder:
         folder.save_block(0, key, latents, None)
-        folder.save_state(0, key, ({"k": latents}, {"block": 1}))
+        folder.save_state(0, key, State({"k": latents}, {"block": 1}))
         assert folder.load_state([key]) is not None
         folder.save_block(0, key, latents + 1e-6, None)
         assert folder.load_state([key]) is None

@@ -13,7 +13,7 @@ import torch
 from counted_memory import CountsMemory, CountsTraffic, NoLaunch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.latents import WAN21, WAN22, LatentFormat
-from headforcing.headforcing_core.video import tiny_decoder, wan_decoder
+from headforcing.headforcing_core.video import tiny_decoder, wan22, wan_decoder
 from headforcing.headforcing_core.video.codec import decoder_memory, load_codec
 from headforcing.headforcing_core.video.stream import StreamingDecoder
 from headforcing.headforcing_core.video.wan_vae import LATENTS_MEAN, LATENTS_STD, WanVideoDecoder
@@ -110,6 +110,41 @@ def test_outputs_that_are_added_for_tensor_cores_are_left_out_again(
         network = wan_decoder.WanDecoder().prepare().prepare()
     convs = [layer for layer in network.modules() if isinstance(layer, wan_decoder.CausalConv)]
     assert all(len(layer.weight) == math.ceil(layer.out_channels / 8) * 8 for layer in convs)
+
+
+def test_of_weights_that_a_host_owns_only_those_of_the_last_layer_are_copied():
+    """As in ComfyUI without dynamic VRAM: 3 colours would miss the alignment of tensor cores."""
+    with torch.device("meta"):
+        network = wan_decoder.WanDecoder()
+    own = {name: tensor.data for name, tensor in network.named_parameters()}
+    network.prepare(rearrange=False)
+    changed = [
+        name for name, tensor in network.named_parameters() if tensor.shape != own[name].shape
+    ]
+    assert changed == ["decoder.head.2.weight"] and len(network.decoder["head"]["2"].weight) == 8
+    network = wan_decoder.WanDecoder(8)
+    own = {name: tensor.data_ptr() for name, tensor in network.named_parameters()}
+    network.prepare(rearrange=False)
+    moved = [name for name, tensor in network.named_parameters() if tensor.data_ptr() != own[name]]
+    assert moved == ["decoder.head.2.weight"]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["later", "first"])
+@pytest.mark.parametrize(("channels", "frames"), [(8, 2), (16, 2), (32, 2), (64, 2), (16, 1)])
+def test_channels_are_repeated_over_cells_as_published_in_one_addition(channels, frames, first):
+    """Wan repeats neighbouring channels, then spreads them over the frames, rows and columns of
+    a cell.
+    """
+    outputs = 8
+    x = torch.randn(1, 3, 5, channels)
+    made = torch.randn(1 if first else frames, 6, 10, outputs)
+    repeated = x.repeat_interleave(4 * frames * outputs // channels, dim=-1)
+    cells = repeated.view(1, 3, 5, outputs, frames, 2, 2).permute(0, 4, 1, 5, 2, 6, 3)
+    expected = made + cells.reshape(frames, 6, 10, outputs)[-len(made) :]
+    with CountsTraffic() as counted:
+        wan22._add_repeated(made, x, frames)
+    assert torch.equal(made, expected)
+    assert counted.launches == 1
 
 
 def test_what_is_asked_of_cudnn_is_the_same_in_an_order_of_sums_that_repeats(
