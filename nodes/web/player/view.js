@@ -20,7 +20,7 @@ const JOINED_BLOCKS = 3;
 
 /** What a node shows: a text, and below it a preview or a video, with another take's or a list beside it. */
 export class View {
-  /** @type {{done: number, lead: number, running: boolean, render: string, scenes?: object[]}} */
+  /** @type {{done: number, lead: number, running: boolean, render: string, fps?: number, scenes?: object[]}} */
   place = { done: 0, lead: 0, running: false, render: "" };
   /** Called when another take is played or compared. @type {(() => void) | undefined} */
   changed;
@@ -185,7 +185,7 @@ export class View {
     if (!take) return this.told && this.update(this.told);
     this.take = take;
     this.source = take.name;
-    this.place = { done: take.finished, lead: take.lead, running: false, render: take.name };
+    this.place = { done: take.finished, lead: take.lead, fps: take.fps, running: false, render: take.name };
     this.files = [take.file];
     this.video.autoplay = true;
     this.play(0, at);

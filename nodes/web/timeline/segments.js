@@ -31,6 +31,7 @@
  * @property {number} seconds
  * @property {number} block_seconds
  * @property {number} first_block_seconds
+ * @property {number} fps video frames a second
  * @property {Switch} default
  * @property {number} [beyond] the length of the video in seconds, if the story is longer
  * @property {string} [refusal]
