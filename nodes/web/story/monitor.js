@@ -121,6 +121,7 @@ export class Monitor {
       o: () => this.#mark("out", event.altKey),
       f: () => this.#fullScreen(),
       m: () => this.#hear(),
+      w: () => this.#view?.pair.wipe(),
     };
     const act = keys[key];
     if (!act || (event.altKey && key !== "i" && key !== "o")) return;
