@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from comfy_browser import Browser
-from PIL import Image
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
+from PIL import Image
 from story_panel import TOGGLE, VIDEO, opened, until_text
 
 pytestmark = pytest.mark.slow
@@ -95,7 +95,9 @@ def test_a_second_take_is_wiped_over_the_video_in_step_and_without_its_sound(bro
     page.wait_for_function(f"{VIDEO}?.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')")
     page.evaluate(f"{VIDEO}.pause()")
     first = columns(browser)
-    page.locator(".hf-story-takes").get_by_label("beside the video, without its sound").nth(1).click()
+    page.locator(".hf-story-takes").get_by_label("beside the video, without its sound").nth(
+        1
+    ).click()
     page.wait_for_function("document.querySelectorAll('.hf-story video')[1]?.readyState >= 2")
     both = "[...document.querySelectorAll('.hf-story video')]"
     assert page.evaluate(f"{both}.map(({{ muted }}) => muted)") == [True, True]

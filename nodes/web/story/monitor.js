@@ -145,6 +145,11 @@ export class Monitor {
     return this.#view.place.fps ?? this.#editor?.view?.fps ?? USUAL_FPS;
   }
 
+  /** Where the video stands and its marks are, in seconds of the story; null for those that are not there. */
+  get times() {
+    return [this.#view ? this.#at : null, this.#marks.in, this.#marks.out];
+  }
+
   #play() {
     this.#stopBack();
     // a new file stops a video that is about to play
