@@ -248,3 +248,30 @@ def test_another_tab_without_a_call_of_destroy_and_a_second_call_of_render_leave
     )
     page.wait_for_selector(".hf-story .hf-bar")
     assert page.locator(".hf-timeline").count() == 1 and browser.page_errors == []
+
+
+def test_panel_bars_and_menu_have_an_artists_words_and_the_text_keeps_its_tags(browser: Browser):
+    page = browser.page
+    story = "0:00 a red ball\n0:02 [recache, blend 2] a blue cross\n0:04 [flush, re-anchor, seed 3] a star"
+    browser.load_api(growing_graph("panel/words", prompts=story))
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
+    page.evaluate(TOGGLE)
+    page.wait_for_selector(".hf-story .hf-bar")
+    page.locator(".hf-story .hf-bar").nth(2).click(button="right")
+    words = page.evaluate(
+        """() => [...document.querySelectorAll(".hf-story, .hf-story *")].flatMap((each) => [
+          each.title,
+          each.getAttribute("aria-label"),
+          each.getAttribute("aria-valuetext"),
+          each.matches("input") ? each.value : each.textContent,
+        ]).filter(Boolean).join(" / ").toLowerCase()"""
+    )
+    for said in ("change sooner", "forget the scene before", "cut", "bring back scene 1"):
+        assert said in words
+    for engine in ("recache", "flush", "sink", "anchor", "noise", "latent", "cache", "blend"):
+        assert engine not in words, engine
+    page.keyboard.press("Escape")
+    page.locator(".hf-story .hf-bar").nth(1).click()
+    page.get_by_label("How it follows").select_option("keep going, forget the scene before")
+    until_text(browser, "[flush, blend 2] a blue cross")
+    assert "[flush, re-anchor, seed 3] a star" in text_of(browser) and browser.page_errors == []

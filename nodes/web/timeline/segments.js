@@ -294,7 +294,8 @@ function withRecalls(segments, renumbered) {
 export function tagText(segment, blockSeconds, t) {
   const { switch: way, seed } = segment;
   const words = [];
-  if (way && way.kind !== "reset") words.push(way.kind);
+  if (way?.kind === "recache") words.push(t("change sooner"));
+  if (way?.kind === "flush") words.push(t("forget the scene before"));
   if (way?.re_anchor) words.push(t("cut"));
   if (way?.recall != null) words.push(way.recall ? t("scene %1 again", way.recall) : t("the most alike again"));
   if (way?.new_scene) words.push(t("new scene"));
