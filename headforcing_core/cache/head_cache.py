@@ -2,15 +2,15 @@
 reads directly.
 
 Heads of one layer whose policies are equal form a group (`head_group.py`). A group's slots `[heads,
-slots, s, d]` hold, in order, `[episodic, summary first | sink | recent | current block]` without
-gaps, so the first `frames` slots are the context and no pass has to assemble it. Groups of a layer,
-and layers, lie one after another, so that one attention call can process all heads of a layer, and
-one launch can change all caches.
+slots, s, d]` hold, in order, `[episodic entries | sinks | recent frames | current block]` without
+gaps, so the first `frames` slots are the context and no pass has to assemble it. Of the episodic
+entries the first is the summary, if frames have been merged. In memory the groups of a layer follow
+one another, then those of the next layer: one attention call processes all heads of a layer, and
+one kernel launch changes the caches of all layers.
 
-A key is stored fully rotated; once per block, slots whose index in the context has changed are
-re-rotated by the difference. The paper rotates every assembled context anew ("Head-wise RoPE
-Re-encoding"; `reference.py` does so), which
-gives the same keys, because rotations compose: `R(b - a) R(a) = R(b)`.
+A key is stored fully rotated. Once per block, a slot whose temporal index has changed from `a` to
+`b` is rotated by `b - a`. The paper ("Head-wise RoPE Re-encoding") rotates every assembled context
+anew, which gives the same keys, because rotations compose: `R(b - a) R(a) = R(b)`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from .scenes import KeptScene, Recall, Scenes
 from .shape import CacheShape
 from .state import State, check_fields, pack, unpack
 
-FLUSHED_TO_FRAMES = 2  # recent frames that a flush keeps
+RECENT_AFTER_FLUSH = 2  # frames
 
 
 class AttentionMeter(Protocol):
-    """A measurement of the attention of a `HeadCache`, while it is `active`."""
+    """Measures the attention of a `HeadCache`, but only while `active` is true."""
 
     active: bool
 
@@ -58,12 +58,12 @@ class AttentionMeter(Protocol):
 class HeadCache(Cache):
     """The caches of all heads of a model for one video.
 
-    `flush`, `re_anchor` and `rewind` are called between two blocks and drop history. `everywhere`
-    is for `EpisodicMemory`, where several processes share the heads.
+    `flush`, `re_anchor` and `rewind` are called between two blocks and drop history. `all_heads`
+    combines the memory heads of all processes that share the model; None: all are in this one.
     """
 
-    meter: AttentionMeter | None = None  # of `head_profiles.profiler`
-    fused = True
+    meter: AttentionMeter | None = None  # set by `head_profiles.profiler`
+    fused = True  # the model calls `write_projections` and `attend_rotated`, if kernels work
 
     def __init__(
         self,
@@ -72,13 +72,14 @@ class HeadCache(Cache):
         device: torch.device | str = "cpu",
         attention: AttentionFunction = sdpa,
         *,
-        everywhere: MemoryHeads | None = None,
+        all_heads: MemoryHeads | None = None,
     ):
         self.shape = shape
         self.attention = attention
         self.device = torch.device(device)
         self.block = 0  # blocks closed so far
-        self.origin = 0  # the first sink frame: 0 until a re-anchor
+        # the first sink frame: 0 until a re-anchor or a recall; below 0 the sinks are pictures
+        self.origin = 0
         self.oldest = 0  # no recent frame is older than this one
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         # keys and values of all layers `[rows, head_dim]`, each in one piece so that one launch can
@@ -100,26 +101,26 @@ class HeadCache(Cache):
                 rope=self.rope,
                 reencode=shape.policy.rope == "contiguous",
                 flat=self.flat,
-                everywhere=everywhere,
+                all_heads=all_heads,
             )
             self.groups.append(group)
-        # per layer, the heads in the order of its buffers, and the position of each head in that
-        # order
+        # per layer, the heads in the order of its buffers, and the place of each head in that order
         self.order: list[Tensor] = []
         self.places: list[list[int]] = []
         for layer in range(shape.layers):
             order = [head for heads in shape.groups.values() for head in heads[layer]]
             self.order.append(torch.tensor(order, dtype=torch.long, device=device))
             self.places.append([order.index(head) for head in range(len(order))])
+        # roles allow one policy with episodic memory
         with_memory = [group for group in self.groups if group.policy.episodic_frames]
         self.memory_group = with_memory[0] if with_memory else None
         capacity = with_memory[0].policy.episodic_frames if with_memory else 0
-        self.memory = EpisodicMemory(capacity, shape.policy.episodic, everywhere=everywhere)
+        self.memory = EpisodicMemory(capacity, shape.policy.episodic, all_heads=all_heads)
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         self.scenes: Scenes | None = None
         if shape.policy.kept_scenes:
-            sinks = [group.policy.sink_frames for group in self.sink_groups]
-            self.scenes = Scenes(self.memory_group, capacity, self.sink_groups, sinks)
+            sink_counts = [group.policy.sink_frames for group in self.sink_groups]
+            self.scenes = Scenes(self.memory_group, capacity, self.sink_groups, sink_counts)
 
     @property
     def bytes(self) -> int:
@@ -127,10 +128,12 @@ class HeadCache(Cache):
 
     @property
     def occupied(self) -> int:
+        """Slots in use, summed over the heads of all layers."""
         return sum(group.frames * sum(group.sizes) for group in self.groups)
 
     @property
     def frames_seen(self) -> int:
+        """Latent frames of the closed blocks."""
         return self.block * self.shape.frames_per_block
 
     # --- in a pass
@@ -167,7 +170,7 @@ class HeadCache(Cache):
                 attention = (
                     self.attention if meter is None else meter.around(layer, group, self.attention)
                 )
-                attended += attention(part, *group.context(layer))
+                attended.extend(attention(part, *group.context(layer)))  # one tensor per head
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
     def write_projections(
@@ -179,6 +182,10 @@ class HeadCache(Cache):
         weights: tuple[Tensor, Tensor] | None,
         eps: float,
     ) -> Tensor | None:
+        """Normalise and rotate projections, store the block's keys and values, and return the
+        rotated queries `[heads, tokens, head_dim]` in the order of the layer's buffers; None
+        without `q`.
+        """
         starts = []
         for group in self.groups:
             if group.sizes[layer]:
@@ -198,8 +205,8 @@ class HeadCache(Cache):
         )
 
     def spans(self, layer: int) -> tuple[Span, ...]:
-        """Per group of a layer: the rows of its heads in the buffers, and how many of them are in
-        use.
+        """Per group with heads in a layer: its first row, the rows reserved for each head (`room`)
+        and the rows that each head uses. A row is one token of one head.
         """
         spans = []
         first = 0
@@ -216,19 +223,19 @@ class HeadCache(Cache):
     # --- between passes
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        """Close the block: update episodic memory first, whose candidate is one of the frames that
-        are then dropped.
+        """Close the block. Before frames are dropped, those of the scene are kept, and episodic
+        memory considers its candidate, which leaves the recent frames now.
         """
         if self.scenes is not None:
             self.scenes.keep(self.frames_seen, self.shape.frames_per_block)
         event = None
         group = self.memory_group
         if group is not None:
-            fast = group.policy.recent_frames or 0
+            recent = group.policy.recent_frames or 0
             frame = self.shape.policy.episodic.candidate_frame(
-                self.block, self.shape.frames_per_block, fast
+                self.block, self.shape.frames_per_block, recent
             )
-            # not where it is an entry, or was dropped
+            # a frame that has no slot of its own is part of an entry already, or was dropped
             if frame is not None and [frame] in group.sources[group.entries :]:
                 event = self.memory.consider(self.block, frame, prompt, group.heads, group)
         self.close()
@@ -251,7 +258,13 @@ class HeadCache(Cache):
     def apply_switch(
         self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]
     ) -> None:
-        """Change the history as BEYOND_THE_PAPER.md says; a recalled scene has a number."""
+        """Change the history as BEYOND_THE_PAPER.md says. `switch` names a recalled scene by its
+        number.
+
+        Args:
+            write_clean: one clean pass, which stores the keys and values of a block.
+            latest: clean latents of as many last blocks as `switch_blocks` asks for.
+        """
         self.begin_scene(switch)
         if switch.re_anchor:
             self.re_anchor()
@@ -271,7 +284,7 @@ class HeadCache(Cache):
         """
         if self.memory_group is not None:
             self.memory.forget(self.memory_group)
-        self.oldest = max(self.oldest, self.frames_seen - FLUSHED_TO_FRAMES)
+        self.oldest = max(self.oldest, self.frames_seen - RECENT_AFTER_FLUSH)
         self._keep_history()
 
     def re_anchor(self) -> None:
@@ -280,8 +293,8 @@ class HeadCache(Cache):
         self._keep_history()
 
     def rewind(self, blocks: int) -> None:
-        """Drop the last blocks, so that they can be written again; episodic memory and earlier
-        sinks stay.
+        """Go back by some blocks, which are then written again, and drop all recent frames: only
+        sinks and episodic memory stay before them.
         """
         self.block -= blocks
         self.oldest = max(self.oldest, self.frames_seen)
@@ -290,13 +303,15 @@ class HeadCache(Cache):
     # --- scenes and pictures
 
     def begin_scene(self, switch: Switch) -> None:
-        """Begin the scene of a new prompt with the next block, where frames of scenes are kept."""
+        """If frames of scenes are kept, the next block begins the scene of a new prompt."""
         if self.scenes is not None:
             self.scenes.begin(switch, self.frames_seen)
 
     def bring_back(self, switch: Switch) -> None:
-        """Put the frames of `Scenes.brought_back` in place of the entries of episodic memory and
-        the sinks.
+        """Bring back the scene that `switch` recalls, if any: its frames replace the entries of
+        episodic memory and the sinks.
+
+        A scene without entries leaves episodic memory as it is, but for entries of pictures.
         """
         back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
         if back is None:
@@ -307,12 +322,16 @@ class HeadCache(Cache):
                 self.memory.replace(self.memory_group.put_entries(entries))
             elif self.memory.pictures:
                 self.memory.drop_pictures(self.memory_group)
+        # scenes with pictures for sinks may begin with the same number, below 0
         if self.origin != scene.start or scene.start < 0:
             self.origin = scene.start
             for group, frames in zip(self.sink_groups, scene.first, strict=True):
                 group.put_sinks(frames, group.policy.recent(self.frames_seen, self.oldest))
 
     def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
+        """Keep reference pictures for the scene; before the first block they become its history at
+        once.
+        """
         assert self.scenes is not None
         self.scenes.keep_pictures(pictures, partial(self.alone, write_clean))
         if not self.block:  # no switch comes before the first block
@@ -339,7 +358,7 @@ class HeadCache(Cache):
         """The state after `commit`: tensors are views of the buffers, used slots only; frames are
         those of the scenes.
         """
-        if self.scenes is not None:
+        if self.scenes is not None:  # whose frames may still be on their way to main memory
             settle(self.device)
         return pack(self.saved)
 

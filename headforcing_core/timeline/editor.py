@@ -78,6 +78,7 @@ def answer(
         "seconds": timeline.seconds,
         "block_seconds": clock.block_seconds,
         "first_block_seconds": clock.start_seconds(1),
+        "fps": clock.fps,
     }
     if refusal:
         answer |= {"beyond": seconds, "refusal": refusal}

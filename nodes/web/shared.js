@@ -149,6 +149,13 @@ export function putStory(node, values, owner = (name) => [node, name]) {
   node.graph?.setDirtyCanvas?.(true, true);
 }
 
+/** Change a node's property, which is kept with the workflow, as a step for the undo of the graph. */
+export function putProperty(node, name, value) {
+  app.canvas?.emitBeforeChange?.();
+  node.setProperty(name, value);
+  app.canvas?.emitAfterChange?.();
+}
+
 /**
  * What a route of the server answers to JSON; without an answer `{error, offline}`, with `offline` as the error.
  * @param {string} route

@@ -267,7 +267,7 @@ def test_a_seed_makes_a_take_that_is_listed_shown_named_and_deleted_by_names_of_
         assert tell("delete", take=name) == {
             "error": "the take is not deleted: it is being rendered"
         }
-    assert take["bytes"] > take["own_bytes"] > 0
+    assert take["bytes"] > take["own_bytes"] > 0 and take["fps"] == 16
     assert {plain["name"]} == {name, plain["name"]} & {
         left["name"] for left in tell("delete", take=name)["takes"]
     }

@@ -25,6 +25,7 @@ from comfy_graphs import (
     text_of,
 )
 from comfy_harness import ComfyServer
+from playwright.sync_api import Page
 
 RATE = 44_100
 CLICKS = (0.5, 2.0, 4.25)  # seconds of the sound
@@ -179,12 +180,14 @@ def test_it_is_heard_while_the_video_grows_after_the_first_click(browser: Browse
     assert browser.page_errors == []
 
 
-def beat_file(server: ComfyServer, name: str, seconds: float, bpm: float = 120) -> None:
-    """Kicks on every beat, a quarter of a second after the beginning."""
+def beat_file(
+    server: ComfyServer, name: str, seconds: float, bpm: float = 120, until: float | None = None
+) -> None:
+    """Kicks on every beat, a quarter of a second after the beginning; silence after `until`."""
     samples = np.zeros(round(seconds * RATE), np.float32)
     at = np.arange(RATE // 4) / RATE
     kick = 0.8 * np.sin(2 * np.pi * (60 * at + 4 * (1 - np.exp(-30 * at)))) * np.exp(-14 * at)
-    for beat in np.arange(0.25, seconds - 0.3, 60 / bpm):
+    for beat in np.arange(0.25, (until or seconds) - 0.3, 60 / bpm):
         place = round(beat * RATE)
         samples[place : place + len(kick)] += kick
     with wave.open(str(server.input_dir / name), "wb") as file:
@@ -238,6 +241,25 @@ def test_the_panel_shows_the_sound_its_tempo_and_how_far_a_scene_is_from_a_beat(
     assert browser.page_errors == []
 
 
+def drag(page: Page, seconds: float, alt: bool = False) -> None:
+    """Drag the beginning of the second prompt of a story of 17 blocks to a time."""
+    handle = page.locator(".hf-story .hf-handle").nth(1)
+    box = handle.bounding_box()
+    inner = page.locator(".hf-story .hf-inner").bounding_box()
+    assert box and inner
+    target = inner["x"] + inner["width"] * seconds / (0.5625 + 0.75 * 16)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    if alt:
+        page.keyboard.down("Alt")
+    page.mouse.move(target - 30, box["y"] + 20, steps=3)
+    page.mouse.move(target, box["y"] + 20, steps=3)
+    page.mouse.up()
+    if alt:
+        page.keyboard.up("Alt")
+    page.wait_for_timeout(800)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
 def test_a_dragged_bar_snaps_to_an_onset_and_with_alt_to_none(browser: Browser):
@@ -262,21 +284,51 @@ def test_a_dragged_bar_snaps_to_an_onset_and_with_alt_to_none(browser: Browser):
     page.wait_for_selector(".hf-story-sound:not([hidden])")
     found = []
     for alt in (True, False):
-        handle = page.locator(".hf-story .hf-handle").nth(1)
-        box = handle.bounding_box()
-        inner = page.locator(".hf-story .hf-inner").bounding_box()
-        total = 0.5625 + 0.75 * 16
-        target = inner["x"] + inner["width"] * 4.65 / total
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        page.mouse.down()
-        if alt:
-            page.keyboard.down("Alt")
-        page.mouse.move(target - 30, box["y"] + 20, steps=3)
-        page.mouse.move(target, box["y"] + 20, steps=3)
-        page.mouse.up()
-        if alt:
-            page.keyboard.up("Alt")
-        page.wait_for_timeout(800)
+        drag(page, 4.65, alt)
         found.append(page.evaluate(f"{_EDITOR_TEXT}.value").split("\n")[1][:7])
     assert found == ["0:04.31", "0:05.06"]
+    assert browser.page_errors == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy, Nodes 2.0", "comfy_latest"], indirect=True)
+def test_the_tempo_that_was_set_is_kept_with_the_workflow_and_bars_snap_to_its_beats(
+    browser: Browser,
+):
+    """From 7 s on the sound is silent: there are beats of the tempo, and no onsets."""
+    page = browser.page
+    name = "hf_tempo.wav"
+    beat_file(browser.server, name, 20, until=7)
+    story = "0:00 a red ball\n0:08 a blue cross"
+    graph = growing_graph("sound_tempo/v", seconds=12.0, prompts=story, seed=74)
+    browser.load_api(with_sound(graph, name))
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 2")
+    toggle = "app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')"
+    bpm = "document.querySelector('.hf-story-bpm')?.textContent.startsWith('%s')"
+    page.evaluate(toggle)
+    page.wait_for_function(bpm % "120")
+    page.locator(".hf-story-sound-tools input[value='x2']").click()
+    page.wait_for_function(bpm % "240")
+    page.wait_for_timeout(2500)  # the frontend stores what is open after a moment
+    page.reload(wait_until="domcontentloaded")
+    browser.wait_until_open()
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 2")
+    page.evaluate(toggle)
+    page.wait_for_function(bpm % "240")
+    page.evaluate(
+        """(tempo) => {
+          const graph = app.graph.serialize();
+          const story = graph.nodes.find(({ type }) => type === "HeadForcingPromptTimeline");
+          story.properties.headforcing_tempo = tempo;
+          return app.loadGraphData(graph);
+        }""",
+        {name: {"factor": 1, "first": 0.2}},
+    )
+    page.wait_for_function(bpm % "120")
+    found = []
+    # beats are at 8.2, 8.7, 9.2; between the blocks at 8.8125 and 9.5625 the middle is 9.1875
+    for alt in (True, False):
+        drag(page, 9.17, alt)
+        found.append(page.evaluate(f"{_EDITOR_TEXT}.value").split("\n")[1][:7])
+    assert found == ["0:08.81", "0:09.56"]
     assert browser.page_errors == []

@@ -1,48 +1,13 @@
 """The story panel: a node's editor, video and takes, lent to a tab of ComfyUI's bottom panel."""
 
-from typing import Any
-
 import pytest
-from comfy_browser import Browser, of_node, of_player, of_widget
+from comfy_browser import Browser, of_node, of_player
 from comfy_graphs import growing_graph
+from story_panel import SIZES, TEXT, TOGGLE, TRACKER, VIDEO, noted, opened, text_of, until_text
 
 pytestmark = pytest.mark.slow
 
 FRONTENDS = ["comfy", "comfy, Nodes 2.0", "comfy_latest", "comfy_latest, Nodes 2.0"]
-_TEXT = of_widget("PromptTimeline", "prompts")
-_VIDEO = "document.querySelector('.hf-story video')"
-_TRACKER = "app.extensionManager.workflow.activeWorkflow.changeTracker"
-_SIZES = "() => app.graph.nodes.map((node) => [...node.size].map(Math.round))"
-_TOGGLE = "app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')"
-_STORY = "0:00 a red ball\n0:02 [cut] a blue cross\n0:04 a green star"
-
-
-def opened(editor: Browser, **graph: Any) -> None:
-    """Open a story of three prompts, then the panel."""
-    editor.load_api(growing_graph("panel/v", prompts=_STORY, **graph))
-    editor.page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
-    editor.fit_view()
-    editor.page.wait_for_timeout(300)
-    sizes = editor.page.evaluate(_SIZES)
-    editor.page.evaluate(_TOGGLE)
-    editor.page.wait_for_selector(".hf-story .hf-bar")
-    editor.page.wait_for_timeout(300)
-    assert editor.page.evaluate(_SIZES) == sizes, "a node that changes its size is a step of undo"
-
-
-def noted(editor: Browser) -> None:
-    """Let the graph's undo see the state of now, as a click does."""
-    editor.page.evaluate(
-        f"() => ({_TRACKER}.captureCanvasState ?? {_TRACKER}.checkState).call({_TRACKER})"
-    )
-
-
-def text_of(editor: Browser) -> str:
-    return editor.page.evaluate(f"{_TEXT}.value")
-
-
-def until_text(editor: Browser, holds: str) -> None:
-    editor.page.wait_for_function(f"(part) => {_TEXT}.value.includes(part)", arg=holds)
 
 
 @pytest.mark.repeat("comfy, Nodes 2.0]", "comfy_latest]")
@@ -50,16 +15,16 @@ def until_text(editor: Browser, holds: str) -> None:
 def test_the_editor_is_lent_to_the_panel_and_no_node_changes_its_size(browser: Browser):
     page = browser.page
     opened(browser)
-    sizes = page.evaluate(_SIZES)
+    sizes = page.evaluate(SIZES)
     assert page.locator(".hf-timeline").count() == 1, "one editor, not two"
     assert page.locator(".hf-strip").is_visible()
     page.locator(".hf-story .hf-bar").nth(1).click()
     page.locator(".hf-story textarea.hf-text").fill("a violet cross")
     until_text(browser, "a violet cross")
-    assert page.evaluate(_SIZES) == sizes
-    page.evaluate(_TOGGLE)
+    assert page.evaluate(SIZES) == sizes
+    page.evaluate(TOGGLE)
     page.wait_for_selector(".hf-home .hf-bar")
-    assert page.evaluate(_SIZES) == sizes, "the editor has the place that it had"
+    assert page.evaluate(SIZES) == sizes, "the editor has the place that it had"
     page.locator(".hf-home input[value='⤢']").click()
     page.wait_for_selector(".hf-story .hf-bar")
     page.keyboard.press("Alt+y")
@@ -78,7 +43,7 @@ def test_the_undo_of_the_graph_and_of_the_panel_do_not_fight(browser: Browser):
         page.locator(".hf-story textarea.hf-text").fill(words)
         until_text(browser, words)
         noted(browser)
-    page.evaluate(f"() => {_TRACKER}.undo()")
+    page.evaluate(f"() => {TRACKER}.undo()")
     until_text(browser, "a violet cross")
     page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 3")
     page.wait_for_function(
@@ -91,13 +56,13 @@ def test_the_undo_of_the_graph_and_of_the_panel_do_not_fight(browser: Browser):
     ), "the nodes are new, the chosen prompt is the same"
     page.locator(".hf-story .hf-bar").nth(2).focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function(f"!{_TEXT}.value.includes('0:04 ')")
+    page.wait_for_function(f"!{TEXT}.value.includes('0:04 ')")
     page.keyboard.press("Control+z")
     until_text(browser, "0:04 a green star")
     noted(browser)
     for _ in range(4):  # the panel's two steps may be steps of the graph, too
         if "a blue cross" not in text_of(browser):
-            page.evaluate(f"() => {_TRACKER}.undo()")
+            page.evaluate(f"() => {TRACKER}.undo()")
             page.wait_for_timeout(500)
     until_text(browser, "a blue cross")
     page.wait_for_function("document.querySelector('.hf-story .hf-bar[value*=blue]')")
@@ -109,12 +74,16 @@ def test_the_undo_of_the_graph_and_of_the_panel_do_not_fight(browser: Browser):
 def test_a_render_plays_in_the_panel_and_fills_the_bars_with_its_pictures(browser: Browser):
     page = browser.page
     opened(browser, seed=11)
-    sizes = page.evaluate(_SIZES)
+    sizes = page.evaluate(SIZES)
+    page.evaluate(
+        "app.api.addEventListener('head_forcing.progress', (e) => (window.__told = e.detail))"
+    )
     browser.queue()
-    page.wait_for_function(f"{_VIDEO}?.readyState >= 2")
+    page.wait_for_function(f"{VIDEO}?.readyState >= 2")
+    assert page.evaluate("window.__told.place.fps") == 16
     assert browser.wait_done() == "success"
-    page.wait_for_function(f"{_VIDEO}.readyState >= 2 && !{_VIDEO}.src.startsWith('blob:')")
-    assert page.evaluate(f"{_VIDEO}.style.imageRendering") == "pixelated"
+    page.wait_for_function(f"{VIDEO}.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')")
+    assert page.evaluate(f"{VIDEO}.style.imageRendering") == "pixelated"
     painted = """() => {
       const canvas = document.querySelector(".hf-story-film");
       const { width, height } = canvas;
@@ -124,23 +93,23 @@ def test_a_render_plays_in_the_panel_and_fills_the_bars_with_its_pictures(browse
       return drawn > 0.9 * width;
     }"""
     page.wait_for_function(painted)
-    assert page.evaluate(_SIZES) == sizes
-    page.evaluate(f"{_VIDEO}.pause()")
+    assert page.evaluate(SIZES) == sizes
+    page.evaluate(f"{VIDEO}.pause()")
     page.locator(".hf-story-transport").click(position={"x": 2, "y": 2})
     page.locator(".hf-story").focus()
     page.keyboard.press(" ")
-    page.wait_for_function(f"!{_VIDEO}.paused")
+    page.wait_for_function(f"!{VIDEO}.paused")
     page.keyboard.press("k")
-    page.wait_for_function(f"{_VIDEO}.paused")
-    page.evaluate(f"{_VIDEO}.currentTime = 1")
-    page.wait_for_function(f"!{_VIDEO}.seeking")
+    page.wait_for_function(f"{VIDEO}.paused")
+    page.evaluate(f"{VIDEO}.currentTime = 1")
+    page.wait_for_function(f"!{VIDEO}.seeking")
     page.keyboard.press(".")
-    page.wait_for_function(f"{_VIDEO}.currentTime > 1.04")
-    page.evaluate(f"{_VIDEO}.currentTime = 0.9")
-    page.wait_for_function(f"!{_VIDEO}.seeking")
+    page.wait_for_function(f"{VIDEO}.currentTime > 1.04")
+    page.evaluate(f"{VIDEO}.currentTime = 0.9")
+    page.wait_for_function(f"!{VIDEO}.seeking")
     page.keyboard.press("i")
-    page.evaluate(f"{_VIDEO}.currentTime = 3.1")
-    page.wait_for_function(f"!{_VIDEO}.seeking")
+    page.evaluate(f"{VIDEO}.currentTime = 3.1")
+    page.wait_for_function(f"!{VIDEO}.seeking")
     page.keyboard.press("o")
     asked = """async () => {
       const { queuePrompt } = app.api;
@@ -152,9 +121,9 @@ def test_a_render_plays_in_the_panel_and_fills_the_bars_with_its_pictures(browse
       return Object.values(sent).map(({ inputs }) => [inputs.from_seconds, inputs.until_seconds]);
     }"""
     assert [1, 3] in page.evaluate(asked), "marks near a whole second are at it"
-    page.evaluate(_TOGGLE)
+    page.evaluate(TOGGLE)
     page.wait_for_function(f"{of_player()}?.querySelector('video')?.readyState >= 2")
-    assert page.evaluate(_SIZES) == sizes and browser.page_errors == []
+    assert page.evaluate(SIZES) == sizes and browser.page_errors == []
 
 
 def test_marks_belong_to_one_story_and_arrows_go_to_other_scenes(browser: Browser):
@@ -162,18 +131,18 @@ def test_marks_belong_to_one_story_and_arrows_go_to_other_scenes(browser: Browse
     opened(browser, seed=11)
     browser.queue()
     assert browser.wait_done() == "success"
-    page.wait_for_function(f"{_VIDEO}?.readyState >= 2 && !{_VIDEO}.src.startsWith('blob:')")
-    page.evaluate(f"{_VIDEO}.pause()")
+    page.wait_for_function(f"{VIDEO}?.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')")
+    page.evaluate(f"{VIDEO}.pause()")
     page.locator(".hf-story").focus()
     for seconds, key in ((1, "i"), (3, "o")):
-        page.evaluate(f"{_VIDEO}.currentTime = {seconds}")
-        page.wait_for_function(f"!{_VIDEO}.seeking")
+        page.evaluate(f"{VIDEO}.currentTime = {seconds}")
+        page.wait_for_function(f"!{VIDEO}.seeking")
         page.keyboard.press(key)
     page.wait_for_selector(".hf-story-range:visible")
     page.keyboard.press("ArrowUp")
-    page.wait_for_function(f"{_VIDEO}.currentTime > 1.4 && {_VIDEO}.currentTime < 2.6")
+    page.wait_for_function(f"{VIDEO}.currentTime > 1.4 && {VIDEO}.currentTime < 2.6")
     page.keyboard.press("ArrowDown")
-    page.wait_for_function(f"{_VIDEO}.currentTime > 3.4 && {_VIDEO}.currentTime < 4.6")
+    page.wait_for_function(f"{VIDEO}.currentTime > 3.4 && {VIDEO}.currentTime < 4.6")
     page.evaluate(
         """() => {
           app.canvas.copyToClipboard(new Set(app.graph.nodes));
@@ -202,11 +171,11 @@ def test_the_menu_of_a_bar_does_each_thing_in_one_click(browser: Browser):
     chosen(2, "Bring back scene 1")
     until_text(browser, "recall 1")
     chosen(0, "Duplicate")
-    page.wait_for_function(f"{_TEXT}.value.split('a red ball').length === 3")
+    page.wait_for_function(f"{TEXT}.value.split('a red ball').length === 3")
     chosen(0, "Delete")
-    page.wait_for_function(f"{_TEXT}.value.split('a red ball').length === 2")
+    page.wait_for_function(f"{TEXT}.value.split('a red ball').length === 2")
     chosen(0, "Cut here")
-    page.wait_for_function(f"{_TEXT}.value.split('a red ball').length === 3")
+    page.wait_for_function(f"{TEXT}.value.split('a red ball').length === 3")
     sent = """() => {
       window.__sent = null;
       app.api.queuePrompt = async (_, { output }) => { window.__sent = output; };
@@ -279,3 +248,30 @@ def test_another_tab_without_a_call_of_destroy_and_a_second_call_of_render_leave
     )
     page.wait_for_selector(".hf-story .hf-bar")
     assert page.locator(".hf-timeline").count() == 1 and browser.page_errors == []
+
+
+def test_panel_bars_and_menu_have_an_artists_words_and_the_text_keeps_its_tags(browser: Browser):
+    page = browser.page
+    story = "0:00 a red ball\n0:02 [recache, blend 2] a blue cross\n0:04 [flush, re-anchor, seed 3] a star"
+    browser.load_api(growing_graph("panel/words", prompts=story))
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
+    page.evaluate(TOGGLE)
+    page.wait_for_selector(".hf-story .hf-bar")
+    page.locator(".hf-story .hf-bar").nth(2).click(button="right")
+    words = page.evaluate(
+        """() => [...document.querySelectorAll(".hf-story, .hf-story *")].flatMap((each) => [
+          each.title,
+          each.getAttribute("aria-label"),
+          each.getAttribute("aria-valuetext"),
+          each.matches("input") ? each.value : each.textContent,
+        ]).filter(Boolean).join(" / ").toLowerCase()"""
+    )
+    for said in ("change sooner", "forget the scene before", "cut", "bring back scene 1"):
+        assert said in words
+    for engine in ("recache", "flush", "sink", "anchor", "noise", "latent", "cache", "blend"):
+        assert engine not in words, engine
+    page.keyboard.press("Escape")
+    page.locator(".hf-story .hf-bar").nth(1).click()
+    page.get_by_label("How it follows").select_option("keep going, forget the scene before")
+    until_text(browser, "[flush, blend 2] a blue cross")
+    assert "[flush, re-anchor, seed 3] a star" in text_of(browser) and browser.page_errors == []

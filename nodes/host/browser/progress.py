@@ -230,8 +230,8 @@ class RenderProgress(Listener):
 
     def _place(self, state: str) -> dict[str, Any]:
         """Finished blocks of the story (`done`), the second of the video at which it begins
-        (`lead`), and its `scenes`: first and last block and words, as `timeline.editor` answers
-        them."""
+        (`lead`), video frames a second (`fps`), and its `scenes`: first and last block and words,
+        as `timeline.editor` answers them."""
         finished = self.block or 0
         if state == "done":
             finished = self.part.until(self.plan)
@@ -245,7 +245,8 @@ class RenderProgress(Listener):
             scenes.append(
                 {"start_block": segment.start_block, "end_block": segment.end_block, "words": words}
             )
-        return {"done": max(0, finished - start), "lead": lead, "scenes": scenes}
+        done = max(0, finished - start)
+        return {"done": done, "lead": lead, "fps": clock.fps, "scenes": scenes}
 
     def _say(self) -> None:
         assert self.block is not None

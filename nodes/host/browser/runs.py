@@ -27,6 +27,7 @@ from ....headforcing_core.runs.takes import (
     thumbnail,
     write_label,
 )
+from ....headforcing_core.timeline.clock import VIDEO_FPS
 from ..graph import folders, video_files
 from ..model import native_model
 from .pages import RefusedError, route
@@ -197,6 +198,7 @@ def _described(take: StoredVideo, takes: list[StoredVideo]) -> dict[str, Any]:
         "own_bytes": own,
         "finished": take.finished,
         "lead": next(iter(about.get("starts_seconds", [])), 0),
+        "fps": about.get("fps", VIDEO_FPS),
         "workflow": about.get("workflow", ""),
         "written": about.get("written"),
         "seed": about.get("seed"),

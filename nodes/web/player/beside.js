@@ -2,7 +2,9 @@
 import { make } from "../shared.js";
 
 const EVENTS = ["play", "pause", "seeking", "seeked", "ratechange", "timeupdate", "ended", "loadeddata"];
-const APART = { paused: 0.01, playing: 0.15 }; // seconds by which it may be elsewhere
+const APART = { paused: 0.01, playing: 0.15 }; // seconds by which it may be elsewhere; beyond that it jumps
+const NEAR = 0.02; // seconds from which on it plays faster or slower until it is there
+const FASTER = 0.05; // of the rate
 
 export class Beside {
   constructor(leader, src, label) {
@@ -19,15 +21,24 @@ export class Beside {
     const { leader, video } = this;
     if (!video.duration) return;
     const at = Math.min(leader.currentTime, video.duration);
-    video.playbackRate = leader.playbackRate;
-    if (Math.abs(video.currentTime - at) > (leader.paused ? APART.paused : APART.playing)) video.currentTime = at;
+    const behind = at - video.currentTime;
+    video.playbackRate = this.#rate(behind);
+    if (Math.abs(behind) > (leader.paused ? APART.paused : APART.playing)) video.currentTime = at;
     if (leader.paused || leader.ended || at === video.duration) video.pause();
     else if (video.paused) video.play().catch(() => {}); // stopped again before it began
+  }
+
+  /** A little more than the leader's rate while it is behind, a little less while it is ahead. */
+  #rate(behind) {
+    const { paused, playbackRate } = this.leader;
+    if (paused || Math.abs(behind) < NEAR) return playbackRate;
+    return playbackRate * (1 + Math.sign(behind) * FASTER);
   }
 
   close() {
     for (const event of EVENTS) this.leader.removeEventListener(event, this.follow);
     this.video.removeAttribute("src");
     this.video.load(); // else the element plays on
+    this.video.remove();
   }
 }

@@ -1,18 +1,17 @@
 // What a player shows in its node: a text, and below it a preview, the growing file or finished ones, and a take's file.
 import { app } from "../../../scripts/app.js";
-import { Beside } from "./beside.js";
 import { address, GrowingFile } from "./growing_file.js";
+import { Pair } from "./pair.js";
 import { Sprite } from "./sprite.js";
 import { playsGrowing } from "../server_events.js";
-import { button, editors, holds, make, nodeOf, storyNodeOf, whileInGraph } from "../shared.js";
+import { editors, holds, make, nodeOf, storyNodeOf, whileInGraph } from "../shared.js";
 import { nameOf } from "../takes/store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
 
 const NAME = "player";
 const TEXT = 48; // height of the text, three lines, in pixels
-const STAGE = 300; // of the pictures; a node keeps its size when one comes, since that would be a step of graph undo
-const CAPTION = 24; // of the names of takes, a part of the stage
+const STAGE = 300; // of the pictures and names of takes; a node keeps its size when one comes, since that would be a step of graph undo
 const HEIGHT = TEXT + 4 + STAGE;
 const MARGIN = 20; // of a widget
 const ENLARGED = 2; // from this factor on, a video is enlarged without blur, as that of the demo model
@@ -20,7 +19,7 @@ const JOINED_BLOCKS = 3;
 
 /** What a node shows: a text, and below it a preview or a video, with another take's or a list beside it. */
 export class View {
-  /** @type {{done: number, lead: number, running: boolean, render: string, scenes?: object[]}} */
+  /** @type {{done: number, lead: number, running: boolean, render: string, fps?: number, scenes?: object[]}} */
   place = { done: 0, lead: 0, running: false, render: "" };
   /** Called when another take is played or compared. @type {(() => void) | undefined} */
   changed;
@@ -28,12 +27,8 @@ export class View {
   onFrame;
   /** The last message about the node. @type {any} */
   told;
-  /** The take that is played, and the one beside it. @type {import("../takes/store.js").Take | undefined} */
+  /** The take that is played. @type {import("../takes/store.js").Take | undefined} */
   take;
-  /** @type {import("../takes/store.js").Take | null | undefined} */
-  second;
-  /** @type {Beside | null | undefined} */
-  beside;
   /** @type {GrowingFile | undefined} */
   growing;
   /** Pictures of the run that the server has made. @type {Sprite | undefined} */
@@ -54,16 +49,17 @@ export class View {
     this.video = styled("video", picture);
     this.stage = make("div", { style: "flex: 1 1 0; min-height: 0; min-width: 0; display: flex; gap: 2px" }, this.video);
     this.shown = styled("div", "flex: 1 1 0; min-width: 0; min-height: 0; display: flex; flex-direction: column");
-    this.shown.append(this.image, this.stage);
+    this.pair = new Pair(this.stage, this.video);
+    this.pair.allowWipe(false);
+    this.shown.append(this.image, this.stage, this.pair.names);
     new ResizeObserver(() => this.#sharpen()).observe(this.shown);
     this.away = make("div", { class: "hf-away", style: "margin: auto; font-size: 12px; opacity: 0.7", hidden: true });
     this.away.textContent = t("The video is in the story panel.");
     this.row = make("div", { style: "flex: 1 1 0; min-height: 0; display: flex; gap: 4px" }, this.shown, this.away);
-    this.caption = styled("div", `flex: none; display: none; gap: 8px; font-size: 12px; line-height: ${CAPTION}px`);
     this.stage.style.display = this.image.style.display = "none";
     this.video.setAttribute("aria-label", t("Video of %1", node.title));
     Object.assign(this.video, { controls: true, muted: true, autoplay: true, playsInline: true });
-    this.root.append(this.text, this.row, this.caption);
+    this.root.append(this.text, this.row);
     this.image.addEventListener("load", () => this.show(this.image));
     this.video.addEventListener("loadedmetadata", () => this.show(this.video));
     for (const event of ["loadeddata", "timeupdate", "seeked"]) this.video.addEventListener(event, () => this.mark());
@@ -185,22 +181,22 @@ export class View {
     if (!take) return this.told && this.update(this.told);
     this.take = take;
     this.source = take.name;
-    this.place = { done: take.finished, lead: take.lead, running: false, render: take.name };
+    this.place = { done: take.finished, lead: take.lead, fps: take.fps, running: false, render: take.name };
     this.files = [take.file];
     this.video.autoplay = true;
     this.play(0, at);
     this.label();
   }
 
+  /** The take beside the video. */
+  get second() {
+    return this.pair.second;
+  }
+
   /** Play a take beside the video, or none. */
   compare(take) {
-    if (this.beside) {
-      this.beside.close();
-      this.beside.video.remove();
-    }
-    this.second = take;
-    this.beside = take && new Beside(this.video, app.api.apiURL(address(take.file)), t("Video of %1", nameOf(take)));
-    if (take) this.stage.append(this.beside.video);
+    this.pair.compare(take);
+    this.#sharpen();
     this.label();
   }
 
@@ -213,20 +209,7 @@ export class View {
 
   /** Say below the video which takes are played. */
   label() {
-    const shown = this.take || this.second;
-    const first = this.take ? nameOf(this.take) : t("Last run");
-    const second = this.second && nameOf(this.second);
-    const names = [first, second].filter(Boolean).map((name) => make("span", { style: "flex: 1" }, name));
-    const swap = () => {
-      for (const row of [this.stage, this.caption])
-        row.style.flexDirection = row.style.flexDirection ? "" : "row-reverse";
-    };
-    const swaps = button("⇄", t("Swap the two takes"), swap);
-    swaps.style.cssText = "border: 0; background: none; color: inherit; font-size: 18px; cursor: pointer";
-    if (second) names.splice(1, 0, swaps);
-    else this.stage.style.flexDirection = this.caption.style.flexDirection = "";
-    this.caption.replaceChildren(...names);
-    this.caption.style.display = shown ? "flex" : "none";
+    this.pair.label(this.take ? nameOf(this.take) : t("Last run"), Boolean(this.take));
     this.changed?.();
   }
 
@@ -306,17 +289,20 @@ export class View {
   #sharpen() {
     const { clientWidth, clientHeight, videoWidth, videoHeight } = this.video;
     const factor = Math.min(clientWidth / videoWidth, clientHeight / videoHeight);
-    this.video.style.imageRendering = factor > ENLARGED ? "pixelated" : "";
+    for (const video of [this.video, this.pair.video].filter(Boolean))
+      video.style.imageRendering = factor > ENLARGED ? "pixelated" : "";
   }
 
   /** Show the video in another place until `takeBack`; it plays on. */
   lend(place) {
     this.away.hidden = false;
+    this.pair.allowWipe(true);
     this.#moveTo(place);
   }
 
   takeBack() {
     this.away.hidden = true;
+    this.pair.allowWipe(false);
     this.#moveTo(this.row);
   }
 

@@ -8,7 +8,8 @@ const FASTEST = 8; // times the usual rate
 const BACK_MS = 100; // no browser plays backwards: a step back so often
 const BEHIND = 1.5; // seconds behind the newest frame at which *live* jumps to it
 const EDGE = 0.3; // seconds that it stays behind
-const FRAME = 1 / 16; // seconds of a video frame
+const USUAL_FPS = 16; // video frames a second before a story is read
+const ROUNDED = 0.01; // of a video frame, by which times are rounded
 const NEAR = 0.25; // seconds within which a mark is at a whole second
 
 export class Monitor {
@@ -112,14 +113,15 @@ export class Monitor {
       k: () => this.#pause(),
       j: () => this.#shuttle(-1),
       l: () => this.#shuttle(1),
-      ",": () => this.#step(-FRAME),
-      ".": () => this.#step(FRAME),
+      ",": () => this.#stepFrames(-1),
+      ".": () => this.#stepFrames(1),
       arrowup: () => this.#jump(-1),
       arrowdown: () => this.#jump(1),
       i: () => this.#mark("in", event.altKey),
       o: () => this.#mark("out", event.altKey),
       f: () => this.#fullScreen(),
       m: () => this.#hear(),
+      w: () => this.#view?.pair.wipe(),
     };
     const act = keys[key];
     if (!act || (event.altKey && key !== "i" && key !== "o")) return;
@@ -136,6 +138,16 @@ export class Monitor {
 
   get #total() {
     return this.#editor?.view?.seconds ?? 0;
+  }
+
+  /** Video frames a second of what is played; a file that was dropped on the page has those of its story. */
+  get #fps() {
+    return this.#view.place.fps ?? this.#editor?.view?.fps ?? USUAL_FPS;
+  }
+
+  /** Where the video stands and its marks are, in seconds of the story; null for those that are not there. */
+  get times() {
+    return [this.#view ? this.#at : null, this.#marks.in, this.#marks.out];
   }
 
   #play() {
@@ -181,12 +193,23 @@ export class Monitor {
     if (video?.readyState) video.currentTime = Math.max(0, video.currentTime + seconds);
   }
 
+  /** Show the next video frame, or the one before. */
+  #stepFrames(by) {
+    const { video } = this.#view ?? {};
+    if (!video?.readyState) return;
+    this.#pause();
+    const fps = this.#fps;
+    const shown = Math.min(video.currentTime, video.duration - 0.5 / fps); // at its end a video shows its last frame
+    const frame = Math.floor(shown * fps + ROUNDED) + by;
+    video.currentTime = Math.max(0, (frame + 0.5) / fps); // the middle of its time: a browser rounds
+  }
+
   #jump(by) {
     const view = this.#editor?.view;
     if (!view || !this.#view) return;
     const starts = view.segments.map(({ start_block }) => startSeconds(view, start_block));
     const at = this.#at ?? 0;
-    const next = by > 0 ? starts.find((each) => each > at + FRAME) : starts.findLast((each) => each < at - 0.5);
+    const next = by > 0 ? starts.find((each) => each > at + 1 / this.#fps) : starts.findLast((each) => each < at - 0.5);
     this.#followLive(false);
     if (next !== undefined) this.#view.seek(next);
   }

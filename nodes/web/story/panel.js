@@ -7,9 +7,11 @@ import { viewOf } from "../player/player.js";
 import { editors, make, rootGraph, storyNodeOf } from "../shared.js";
 import { shelfOf } from "../takes/shelf.js";
 import { t } from "../texts.js";
+import { startSeconds } from "../timeline/segments.js";
 import { Film } from "./film.js";
 import { Menu } from "./menu.js";
 import { Monitor } from "./monitor.js";
+import { snapped } from "./snap.js";
 import { SoundLane } from "./sound.js";
 
 const TAB = "headforcing.story";
@@ -155,9 +157,18 @@ class StoryPanel {
     this.monitor.bind(view, editor, sampler, story && this.#placeOf(story));
     this.film.bind(view, editor);
     this.sound.bind(story, editor, view);
+    if (editor) editor.bars.snap = (seconds, event) => this.#snap(seconds, event);
     this.#shelf = sampler ? shelfOf(sampler) : null;
     this.#shelf?.lend(this.takes);
     view?.mark();
+  }
+
+  /** The time of the story to which one under the pointer jumps; Alt jumps to nothing. */
+  #snap(seconds, { altKey }) {
+    const { view, bars } = this.#editor;
+    if (altKey) return seconds;
+    const times = [...this.monitor.times, this.sound.nearest(seconds)];
+    return snapped(seconds, { times, beats: this.sound.beats }, bars.pixels / startSeconds(view, view.blocks));
   }
 
   #giveBack() {
@@ -167,6 +178,7 @@ class StoryPanel {
     this.monitor.bind(null, null, null, null);
     this.#shelf?.takeBack();
     this.#editor?.home.takeBack();
+    if (this.#editor) this.#editor.bars.snap = undefined;
     this.#story = this.#sampler = this.#editor = this.#shelf = null;
   }
 }

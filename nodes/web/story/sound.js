@@ -1,14 +1,14 @@
-// The sound of a story below its bars: waveform, onsets of low notes, beats; bars that are dragged snap to onsets.
+// The sound of a story below its bars: waveform, onsets of low notes, beats of its tempo.
 //
 // The server reads the file, see nodes/host/browser/sounds.py. A scene begins at a block, so that a beat is met only
 // about: the lane says how far the chosen scene is from the nearest one.
 import { app } from "../../../scripts/app.js";
-import { audioOf, button, make, putStory } from "../shared.js";
+import { audioOf, button, make, putProperty, putStory } from "../shared.js";
 import { t } from "../texts.js";
 import { startSeconds } from "../timeline/segments.js";
 
 const HEIGHT = 44; // of the lane, in pixels
-const SNAP_PIXELS = 9; // at which a dragged bar jumps to an onset
+const TEMPO = "headforcing_tempo"; // the property of Prompt Timeline with what a person has set, by name of the sound
 const NEAR_SECONDS = 1; // of the nearest onset, to be told
 const BEAT_PIXELS = 6; // between two beats that are drawn
 const COLOURS = { wave: "#7fb7a6", onset: "#f2c14e", beat: "#ffffff55", start: "#ff8a7a" };
@@ -29,7 +29,6 @@ export class SoundLane {
   #editor = null;
   #view = null;
   #sounds = new Map(); // by name: a Heard, or null while it is read and if it cannot be
-  #tempos = new Map(); // by name: what a person has set, { factor, first }
   #name = "";
   #offset = 0;
   #drawn = "";
@@ -45,9 +44,9 @@ export class SoundLane {
     const faster = button("x2", t("Twice as many beats"), () => this.#setTempo({ factor: 2 }));
     const first = button(t("first beat here"), t("Put a beat where the video is now"), () => this.#firstBeat());
     const length = button(t("length of the sound"), t("Let the story end with the sound"), () => this.#takeLength());
-    this.beats = make("span", { class: "hf-story-beats" }, this.bpm, slower, faster, first);
+    this.tempo = make("span", { class: "hf-story-beats" }, this.bpm, slower, faster, first);
     const tools = { class: "hf-story-sound-tools", role: "toolbar", "aria-label": t("Sound") };
-    this.tools = make("div", tools, this.beats, length, this.near);
+    this.tools = make("div", tools, this.tempo, length, this.near);
     this.element = make("div", { class: "hf-story-sound", hidden: true }, this.canvas, this.tools);
     this.element.style.height = `${HEIGHT}px`;
   }
@@ -55,7 +54,6 @@ export class SoundLane {
   /** Show the sound of a story below the bars of its editor; none where both are null. */
   bind(story, editor, view) {
     this.#listening.abort();
-    if (this.#editor) this.#editor.bars.snap = undefined;
     this.element.remove();
     this.#story = story;
     this.#editor = editor;
@@ -65,7 +63,6 @@ export class SoundLane {
     this.#listening = new AbortController();
     const { signal } = this.#listening;
     editor.bars.inner.append(this.element);
-    editor.bars.snap = (seconds, event) => this.#snap(seconds, event);
     editor.bars.element.addEventListener("scroll", () => this.draw(), { signal });
     this.canvas.addEventListener("click", (event) => view?.seek(editor.bars.secondsAt(event)), { signal });
     this.look();
@@ -101,24 +98,31 @@ export class SoundLane {
     }
   }
 
-  /** Beats a minute and the second of the story of one of them, as found or as set; null where there are none. */
-  get #tempo() {
-    const { factor = 1, first } = this.#tempos.get(this.#name) ?? {};
-    const { tempo = null, first_beat = null } = this.#heard ?? {};
-    if (tempo === null) return null;
-    return { bpm: tempo * factor, first: first ?? first_beat + this.#offset };
+  /** By how much a person has made the tempo of the sound faster, and the second of a beat in the sound; null: as found. */
+  get #set() {
+    const { factor, first } = this.#story.properties?.[TEMPO]?.[this.#name] ?? {};
+    return { factor: factor > 0 ? Number(factor) : 1, first: Number.isFinite(first) ? first : null };
   }
 
-  /** @param {{factor?: number, first?: number}} change */
-  #setTempo({ factor = 1, first }) {
-    const known = this.#tempos.get(this.#name) ?? {};
-    this.#tempos.set(this.#name, { factor: (known.factor ?? 1) * factor, first: first ?? known.first });
+  /** Seconds between two beats, and the second of the story of one of them, as found or as set; null: there are none. */
+  get beats() {
+    const { tempo = null, first_beat = null } = this.#heard ?? {};
+    if (tempo === null) return null;
+    const { factor, first } = this.#set;
+    return { every: 60 / (tempo * factor), first: (first ?? first_beat) + this.#offset };
+  }
+
+  /** Keep a change of the tempo with the workflow. */
+  #setTempo({ factor = 1, first = null }) {
+    const known = this.#set;
+    const changed = { factor: known.factor * factor, first: first ?? known.first };
+    putProperty(this.#story, TEMPO, { ...this.#story.properties?.[TEMPO], [this.#name]: changed });
     this.draw();
   }
 
   #firstBeat() {
     const { video, place } = this.#view ?? {};
-    if (video?.readyState) this.#setTempo({ first: Math.max(0, video.currentTime - place.lead) });
+    if (video?.readyState) this.#setTempo({ first: video.currentTime - place.lead - this.#offset });
     else this.#say(t("There is no video yet."));
   }
 
@@ -127,16 +131,8 @@ export class SoundLane {
     if (seconds > 0) putStory(this.#story, { seconds });
   }
 
-  /** The onset that is near a time of the story, on the screen; else the time itself. Alt snaps to nothing. */
-  #snap(seconds, { altKey }) {
-    const { view, bars } = this.#editor;
-    const near = this.#nearest(seconds);
-    const pixels = bars.pixels / startSeconds(view, view.blocks);
-    return near !== null && !altKey && Math.abs(near - seconds) * pixels <= SNAP_PIXELS ? near : seconds;
-  }
-
   /** The nearest onset in seconds of the story; null without one. */
-  #nearest(seconds) {
+  nearest(seconds) {
     const onsets = this.#heard?.onsets ?? [];
     const at = seconds - this.#offset;
     const after = onsets.findIndex((onset) => onset >= at);
@@ -149,9 +145,9 @@ export class SoundLane {
     const heard = this.#heard;
     const { view, bars, segments, selected } = this.#editor ?? {};
     if (!heard || !view || !bars.width) return;
-    const tempo = this.#tempo;
+    const { beats } = this;
     const starts = segments.map(({ start_block }) => start_block);
-    const what = JSON.stringify([this.#name, this.#offset, bars.left, bars.width, bars.pixels, view.blocks, starts, selected, tempo]);
+    const what = JSON.stringify([this.#name, this.#offset, bars.left, bars.width, bars.pixels, view.blocks, starts, selected, beats]);
     if (what === this.#drawn) return;
     this.#drawn = what;
     this.canvas.style.left = this.tools.style.left = `${bars.left}px`;
@@ -190,17 +186,16 @@ export class SoundLane {
   }
 
   #drawBeats(context, place, pixels) {
-    const tempo = this.#tempo;
-    this.beats.hidden = !tempo;
-    if (!tempo) return;
-    this.bpm.textContent = `${Math.round(tempo.bpm * 10) / 10} bpm`;
-    const every = 60 / tempo.bpm;
+    const { beats } = this;
+    this.tempo.hidden = !beats;
+    if (!beats) return;
+    const { every, first } = beats;
+    this.bpm.textContent = `${Math.round(600 / every) / 10} bpm`;
     if (every * pixels < BEAT_PIXELS) return;
     const { left, width } = this.#editor.bars;
     context.fillStyle = COLOURS.beat;
-    const first = Math.ceil((left / pixels - tempo.first) / every);
-    for (let beat = first; ; beat++) {
-      const x = place(tempo.first + beat * every);
+    for (let beat = Math.ceil((left / pixels - first) / every); ; beat++) {
+      const x = place(first + beat * every);
       if (x > width) return;
       context.fillRect(x, 0, 1, HEIGHT);
     }
@@ -209,7 +204,7 @@ export class SoundLane {
   /** Say how far the beginning of the chosen scene is from the nearest onset. */
   #tell(view, segment) {
     const start = segment?.start_block ? startSeconds(view, segment.start_block) : null;
-    const near = start === null ? null : this.#nearest(start);
+    const near = start === null ? null : this.nearest(start);
     const apart = near === null ? Infinity : start - near;
     this.near.textContent = "";
     if (Math.abs(apart) >= NEAR_SECONDS) return;

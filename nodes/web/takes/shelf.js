@@ -137,7 +137,7 @@ class Shelf {
       played
         ? button(t("last run"), t("Play the last run again"), choose)
         : button(t("play"), t("Play %1 here", nameOf(take)), choose),
-      button(t("beside"), t("Play %1 beside the video", nameOf(take)), () =>
+      button(t("beside"), t("Play %1 beside the video, without its sound", nameOf(take)), () =>
         take.file ? view.compare(second ? null : take) : this.say(NO_FILE()),
       ),
       button(t("restore"), t("Put the story and the seed of %1 into the nodes", nameOf(take)), () =>

@@ -21,6 +21,7 @@ import { t } from "../texts.js";
  * @property {number} own_bytes that no other take shares
  * @property {number} finished blocks
  * @property {number} lead seconds of its video before the story
+ * @property {number} fps video frames a second
  * @property {string} workflow
  * @property {Record<string, unknown> | null} written the values of *Prompt Timeline*
  * @property {number | null} seed

@@ -10,7 +10,7 @@ import { largestZoom, USUAL_PIXELS, zoomForClicks } from "./zoom.js";
 const FAR = 10; // blocks that a switch moves by with Shift
 const STILL = 5; // pixels that a pointer may move in a click
 const help = () => [
-  t("Arrow left and right move the start by a block, with Shift by ten."),
+  t("Arrow left and right move the start by the smallest step, with Shift by ten."),
   t("With Control all later prompts move along, with Alt the prompt moves past its neighbour."),
   t("Arrow up and down go to other prompts."),
   t("Enter edits the words and Escape ends that; D duplicates the prompt, Delete removes it."),

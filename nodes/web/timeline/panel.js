@@ -8,8 +8,8 @@ import { Words } from "./words.js";
 /** What each kind of switch is called; its tag has the kind's own name. */
 const kinds = () => ({
   reset: t("keep going"),
-  recache: t("keep going, recache"),
-  flush: t("keep going, flush"),
+  recache: t("keep going, change sooner"),
+  flush: t("keep going, forget the scene before"),
 });
 const MOST_BLEND = 16;
 const NEW_SCENE = "new scene";
@@ -33,7 +33,7 @@ export class Panel {
     const options = [["", ""], ...Object.entries(kinds())];
     this.kind = make("select", {
       "aria-label": t("How it follows the prompt before"),
-      title: t("keep going: the picture changes as the new words ask. recache and flush: faster, see the help page."),
+      title: t("The picture changes as the new words ask: slowly, sooner, or without what was seen before."),
     });
     this.kind.append(...options.map(([value, label]) => make("option", { value }, label)));
     this.kind.addEventListener("change", () => this.#switched({ kind: this.kind.value }));
@@ -64,12 +64,12 @@ export class Panel {
       "div",
       { class: "hf-fields" },
       make("label", {}, this.kind),
-      make("label", { title: t("A cut: from here on the model looks back to this scene's first frames") }, this.anchor, t("cut")),
-      make("label", { title: t("Seconds over which the words change, in whole blocks") }, t("dissolve"), this.blend, "s"),
+      make("label", { title: t("A new scene begins: what comes is held to its first pictures, not to those of the video") }, this.anchor, t("cut")),
+      make("label", { title: t("Seconds over which the words change, as near as the model can") }, t("dissolve"), this.blend, "s"),
       make("label", {}, t("bring back"), this.recall),
       make(
         "span",
-        { class: "hf-seed", title: t("Take: new noise from this prompt on") },
+        { class: "hf-seed", title: t("Take: another video from this prompt on") },
         this.dice,
         this.seed,
         this.noSeed,

@@ -31,6 +31,7 @@
  * @property {number} seconds
  * @property {number} block_seconds
  * @property {number} first_block_seconds
+ * @property {number} fps video frames a second
  * @property {Switch} default
  * @property {number} [beyond] the length of the video in seconds, if the story is longer
  * @property {string} [refusal]
@@ -293,7 +294,8 @@ function withRecalls(segments, renumbered) {
 export function tagText(segment, blockSeconds, t) {
   const { switch: way, seed } = segment;
   const words = [];
-  if (way && way.kind !== "reset") words.push(way.kind);
+  if (way?.kind === "recache") words.push(t("change sooner"));
+  if (way?.kind === "flush") words.push(t("forget the scene before"));
   if (way?.re_anchor) words.push(t("cut"));
   if (way?.recall != null) words.push(way.recall ? t("scene %1 again", way.recall) : t("the most alike again"));
   if (way?.new_scene) words.push(t("new scene"));

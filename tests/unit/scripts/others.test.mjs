@@ -25,6 +25,7 @@ const { Answers } = await import("../extensions/headforcing/timeline/answers.js"
 const { History } = await import("../extensions/headforcing/timeline/history.js");
 const { Ways } = await import("../extensions/headforcing/timeline/ways.js");
 const { factsOf, megabytes, nameOf } = await import("../extensions/headforcing/takes/store.js");
+const { snapped } = await import("../extensions/headforcing/story/snap.js");
 const { said, t } = await import("../extensions/headforcing/texts.js");
 
 test("undo goes back over whole texts, and a new change ends what could be redone", () => {
@@ -87,4 +88,16 @@ test("a story that is too long can be cut, scaled or be given the length in whic
   assert.deepEqual(asked, [[7], [5, 7], 10.3125]);
   ways.show({ ...view, beyond: 5 }, true);
   assert.equal(ways.element.children.length, 2);
+});
+
+test("a dragged bar jumps to what is near it on the screen, and to whole seconds only where nothing else is", () => {
+  const marks = { times: [3.9, null, 7.5], beats: { every: 0.5, first: 0.2 } };
+  const pixels = 100; // of a second: nine are 0.09 s
+  assert.equal(snapped(3.93, marks, pixels), 3.9);
+  assert.equal(snapped(5.04, marks, pixels), 5);
+  assert.ok(Math.abs(snapped(5.15, marks, pixels) - 5.2) < 1e-9, "a beat");
+  assert.equal(snapped(5.45, marks, pixels), 5.45, "nothing is near");
+  assert.equal(snapped(7.42, marks, pixels), 7.5);
+  assert.equal(snapped(5.45, { times: [], beats: null }, 10), 5.45, "between two seconds some times stay free");
+  assert.equal(snapped(5.3, { times: [], beats: null }, 10), 5);
 });

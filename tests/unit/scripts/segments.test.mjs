@@ -103,5 +103,5 @@ test("bars leave out the words that another prompt begins with, and tags say all
   const tag = (way, seed = null) => segments.tagText({ ...story(0, 1)[0], switch: way, seed }, 0.75, t);
   assert.equal(tag(null), "");
   assert.equal(tag(recalling(null)), "keep going");
-  assert.equal(tag({ ...recalling(0), kind: "flush", re_anchor: true, blend_blocks: 2 }, 7), "flush, cut, the most alike again, dissolve 1.5 s, seed 7");
+  assert.equal(tag({ ...recalling(0), kind: "flush", re_anchor: true, blend_blocks: 2 }, 7), "forget the scene before, cut, the most alike again, dissolve 1.5 s, seed 7");
 });

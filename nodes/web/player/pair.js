@@ -1,0 +1,95 @@
+// The video of a player and another take in step with it, beside it or wiped over it, with their names below.
+import { app } from "../../../scripts/app.js";
+import { Beside } from "./beside.js";
+import { address } from "./growing_file.js";
+import { Wipe } from "./wipe.js";
+import { button, make } from "../shared.js";
+import { nameOf } from "../takes/store.js";
+import { t } from "../texts.js";
+
+const HEIGHT = 24; // of the names, in pixels
+const BUTTON = "border: 0; background: none; color: inherit; font-size: 18px; cursor: pointer";
+
+export class Pair {
+  /** The take in step with the video. @type {import("../takes/store.js").Take | null} */
+  second = null;
+  #stage;
+  #video;
+  /** @type {Beside | null} */
+  #beside = null;
+  /** @type {Wipe | null} */
+  #wipe = null;
+  #canWipe = false;
+  #isSwapped = false;
+
+  /**
+   * @param {HTMLElement} stage holds the video
+   * @param {HTMLVideoElement} video
+   */
+  constructor(stage, video) {
+    this.#stage = stage;
+    this.#video = video;
+    const style = `flex: none; display: none; gap: 8px; font-size: 12px; line-height: ${HEIGHT}px`;
+    this.names = make("div", { style });
+    this.swaps = button("⇄", t("Swap the two takes"), () => this.#swap(!this.#isSwapped));
+    this.swaps.style.cssText = BUTTON;
+    this.wipes = button("◧", t("Lay one take over the other, with a line to drag (W)"), () => this.wipe());
+    this.wipes.style.cssText = BUTTON;
+  }
+
+  /** The video of the second take. */
+  get video() {
+    return this.#beside?.video;
+  }
+
+  /** Play a take in step with the video, without its sound; null: none. */
+  compare(take) {
+    this.#unwipe();
+    this.#beside?.close();
+    this.#beside = null;
+    this.second = take;
+    if (!take) return;
+    this.#beside = new Beside(this.#video, app.api.apiURL(address(take.file)), t("Video of %1", nameOf(take)));
+    this.#beside.video.title = t("%1, without its sound", nameOf(take));
+    this.#stage.append(this.#beside.video);
+  }
+
+  /** Whether the second take can be wiped over the first: a node's own player has its controls below the picture. */
+  allowWipe(canWipe) {
+    this.#canWipe = canWipe;
+    if (!canWipe) this.#unwipe();
+    this.wipes.hidden = !canWipe;
+  }
+
+  /** Wipe the second take over the video, or put it beside it again. */
+  wipe() {
+    const isOver = Boolean(this.#wipe);
+    this.#unwipe();
+    if (!this.#beside || !this.#canWipe || isOver) return;
+    this.#wipe = new Wipe(this.#stage, this.#beside.video);
+    this.#wipe.swap(this.#isSwapped);
+    this.wipes.setAttribute("aria-pressed", "true");
+  }
+
+  /** Say which takes are played: `first` is the name of the video, shown if `isTake` or if there is a second one. */
+  label(first, isTake) {
+    const names = [first, this.second && nameOf(this.second)].filter(Boolean);
+    const [left, right] = names.map((name) => make("span", { style: "flex: 1" }, name));
+    if (right) this.names.replaceChildren(left, this.swaps, this.wipes, right);
+    else this.names.replaceChildren(left);
+    if (!right) this.#swap(false);
+    this.names.style.display = isTake || right ? "flex" : "none";
+  }
+
+  #swap(isSwapped) {
+    this.#isSwapped = isSwapped;
+    for (const row of [this.#stage, this.names]) row.style.flexDirection = isSwapped ? "row-reverse" : "";
+    this.#wipe?.swap(isSwapped);
+  }
+
+  #unwipe() {
+    this.#wipe?.close();
+    this.#wipe = null;
+    this.wipes.setAttribute("aria-pressed", "false");
+  }
+}

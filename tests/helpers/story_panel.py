@@ -1,0 +1,43 @@
+"""The story panel in the browser: what its tests share."""
+
+from typing import Any
+
+from comfy_browser import Browser, of_widget
+from comfy_graphs import growing_graph
+
+TEXT = of_widget("PromptTimeline", "prompts")
+VIDEO = "document.querySelector('.hf-story video')"
+TRACKER = "app.extensionManager.workflow.activeWorkflow.changeTracker"
+SIZES = "() => app.graph.nodes.map((node) => [...node.size].map(Math.round))"
+TOGGLE = "app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')"
+STORY = "0:00 a red ball\n0:02 [cut] a blue cross\n0:04 a green star"
+
+
+def opened(editor: Browser, **graph: Any) -> None:
+    """Open a story of three prompts, then the panel."""
+    editor.load_api(growing_graph("panel/v", prompts=STORY, **graph))
+    editor.page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
+    editor.fit_view()
+    editor.page.wait_for_timeout(300)
+    sizes = editor.page.evaluate(SIZES)
+    editor.page.evaluate(TOGGLE)
+    editor.page.wait_for_selector(".hf-story .hf-bar")
+    editor.page.wait_for_timeout(300)
+    assert editor.page.evaluate(SIZES) == sizes, "a node that changes its size is a step of undo"
+
+
+def noted(editor: Browser) -> None:
+    """Let the graph's undo see the state of now, as a click does."""
+    editor.page.evaluate(
+        f"() => ({TRACKER}.captureCanvasState ?? {TRACKER}.checkState).call({TRACKER})"
+    )
+
+
+def text_of(editor: Browser) -> str:
+    """The text of the story."""
+    return editor.page.evaluate(f"{TEXT}.value")
+
+
+def until_text(editor: Browser, holds: str) -> None:
+    """Wait until the text of the story has a part."""
+    editor.page.wait_for_function(f"(part) => {TEXT}.value.includes(part)", arg=holds)
