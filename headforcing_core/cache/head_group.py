@@ -23,9 +23,9 @@ from .memory import MemoryEntry, MemoryHeads
 from .roles import RolePolicy
 from .state import KeptFrame, check_fields
 
-_MOST_TABLES = 64  # kept; the same few moves come again after every block
+_MOST_TABLES = 64  # of moves that are kept: the same few come again after every block
 
-Move = tuple[int, int, int]  # from slot, to slot, difference of temporal indices
+Move = tuple[int, int, int]  # from slot, to slot, change of the temporal index
 
 
 class HeadGroup:
@@ -35,11 +35,11 @@ class HeadGroup:
     Args:
         heads, k, v: per layer, which heads these are, and their slots `[heads, slots, s,
             head_dim]`.
-        reencode: whether temporal indices count from 0 in each context, or are the frames' indices
-            in the video.
+        reencode: True: temporal indices count from 0 in each context; False: they are the frames'
+            indices in the video.
         flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v`
             are views of.
-        everywhere: as for `memory.EpisodicMemory`.
+        all_heads: as for `HeadCache`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HeadGroup:
         *,
         reencode: bool,
         flat: tuple[Tensor, Tensor],
-        everywhere: MemoryHeads | None = None,
+        all_heads: MemoryHeads | None = None,
     ):
         self.policy = policy
         self.heads = heads
@@ -60,7 +60,7 @@ class HeadGroup:
         self.v = v
         self.rope = rope
         self.reencode = reencode
-        # asked for in every pass, where a tensor's length takes long
+        # heads of each layer; every pass asks for them, and the length of a tensor takes long
         self.sizes = [len(layer) for layer in heads]
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
         # per used slot, the temporal index that its keys are rotated to
@@ -68,9 +68,9 @@ class HeadGroup:
         self.entries = 0  # how many slots, the first ones, hold episodic memory
         self.current = slice(0, 0)  # slots of the current block
         self._flat = flat
-        self._everywhere = everywhere or MemoryHeads()
+        self._all_heads = all_heads or MemoryHeads()
         self._rows = _head_rows(k)
-        self._tables: dict[tuple[Move, ...], Tensor] = {}  # of moves
+        self._tables: dict[tuple[Move, ...], Tensor] = {}  # on the device, by their moves
 
     @property
     def frames(self) -> int:
@@ -131,8 +131,8 @@ class HeadGroup:
         ].flatten(1, 2)
 
     def keep(self, frames: Sequence[int]) -> None:
-        """Drop all frames but these and episodic entries; a frame that is part of an entry is not
-        kept twice.
+        """Drop all slots but those of episodic entries and of these frames, in this order. A frame
+        that is part of an entry is not kept twice.
         """
         slot_of = {
             sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries
@@ -145,15 +145,15 @@ class HeadGroup:
 
     @property
     def _in_one_launch(self) -> bool:
-        """Whether one launch moves the slots of all layers; elsewhere PyTorch copies slots faster
-        than rows.
+        """Whether the kernel `move_frames` works on this device; otherwise PyTorch copies whole
+        slots, which is faster there than copying rows.
         """
         return move_frames.usable(self._flat[0].device, self._flat[0].dtype)
 
     def _arrange(self, order: list[int]) -> None:
         """Keep only these slots, in this order."""
-        # Slots that change places in a circle need a free one, the first after those that are kept.
-        # A full context has none: then PyTorch copies the slots.
+        # A cycle of moves needs one spare slot, the first behind the kept ones. If every slot is
+        # kept there is none: then PyTorch copies the slots.
         spare = len(order)
         moves = in_sequence(order, spare)
         needs_spare = any(target == spare for _, target in moves)
@@ -169,19 +169,20 @@ class HeadGroup:
         self.indices = [self.indices[slot] for slot in order]
 
     def _move(self, moves: Sequence[Move]) -> None:
-        """Carry out moves one after another in every head."""
+        """Carry out moves one after another in every head of every layer."""
         k, v = self._flat
         if not moves or not self._rows:
             return
         s = self.rope.frame_tokens
-        rotations, zero = self.rope.differences(max(abs(by) for _, _, by in moves))
-        steps = tuple((source * s, target * s, zero + by) for source, target, by in moves)
+        # the row `zero + n` of the table rotates by n
+        rotations, zero = self.rope.differences(max(abs(change) for _, _, change in moves))
+        steps = tuple((source * s, target * s, zero + change) for source, target, change in moves)
         if steps not in self._tables:
             if len(self._tables) >= _MOST_TABLES:
                 self._tables.clear()
             chains = [
-                [(row + source, row + target, by) for source, target, by in steps]
-                for _, row in self._rows
+                [(first_row + source, first_row + target, turn) for source, target, turn in steps]
+                for _, first_row in self._rows
             ]
             self._tables[steps] = self._upload(chains)
         move_frames(
@@ -202,11 +203,12 @@ class HeadGroup:
         k = self._flat[0]
         if self._rows:
             rotations, zero = self.rope.differences(abs(self.indices[slot]))
-            frames = [(row + slot * s, zero - self.indices[slot]) for _, row in self._rows]
+            turn = zero - self.indices[slot]
+            frames = [(first_row + slot * s, turn) for _, first_row in self._rows]
             pooled = pooled_keys(k, self._upload(frames), rotations, s)
-        else:
+        else:  # all memory heads are in other processes
             pooled = k.new_empty(0, k.shape[1], dtype=torch.float32)
-        return self._everywhere.pooled(pooled)
+        return self._all_heads.pooled(pooled)
 
     def _upload(self, rows: Sequence[object]) -> Tensor:
         return upload(torch.tensor(rows, dtype=torch.int32), self.k[0].device)
@@ -229,7 +231,9 @@ class HeadGroup:
         s = self.rope.frame_tokens
         kept = torch.zeros(len(self.k), s, dtype=torch.int32, device=self.k[0].device)
         for layer, k in enumerate(self.k):
-            if self._everywhere.in_layer(layer, len(k)):
+            if self._all_heads.in_layer(layer, len(k)):
+                # keys of entry j are rotated to the index of entry i, as `merge_frames` stores
+                # them, and then those of both back to no rotation
                 moved = self.rope.rotate_temporal(k[:, j, None], [difference])
                 keys = torch.cat((k[:, i, None], moved), dim=2).float()
                 kept[layer] = select(
@@ -238,9 +242,11 @@ class HeadGroup:
         if self._rows:
             rotations, zero = self.rope.differences(abs(difference))
             merges = []
-            for layer, row in self._rows:
-                a = row + i * s
-                merges.append((a, row + j * s, a, zero, zero + difference, layer))
+            for layer, first_row in self._rows:
+                row_i = first_row + i * s
+                row_j = first_row + j * s
+                # from, and from, to; rotations of the two; which tokens are kept
+                merges.append((row_i, row_j, row_i, zero, zero + difference, layer))
             k, v = self._flat
             merge_frames(k=k, v=v, merges=self._upload(merges), kept=kept, rotations=rotations)
         self.sources[i] = self.sources[i] + self.sources[j]
@@ -279,7 +285,9 @@ class HeadGroup:
         return [MemoryEntry([kept.frame], self._pool(slot)) for slot, kept in enumerate(frames)]
 
     def put_sinks(self, frames: Sequence[KeptFrame], recent: Sequence[int]) -> None:
-        """Replace all history by these sinks and its own recent frames."""
+        """Keep only these sinks and the frames `recent`. A role with sinks has no episodic
+        entries.
+        """
         self.keep(recent)
         self._put_first([kept for kept in frames if kept.frame not in recent])
 
@@ -343,15 +351,15 @@ class HeadGroup:
             buffer[:, : self.frames] = tensor.to(buffer)
 
 
-# ------------------------------------------------------------------------------------------ the
-# groups of a layer
+# -------------------------------------------------------------------------------------------------
+# the groups of a layer
 
 
-def parts(groups: Sequence[HeadGroup], layer: int, heads: Tensor) -> list[tuple[HeadGroup, Tensor]]:
-    """Every group that has heads in a layer, with its part of a tensor whose heads are in the order
-    of the buffers.
+def parts(groups: Sequence[HeadGroup], layer: int, x: Tensor) -> list[tuple[HeadGroup, Tensor]]:
+    """Every group that has heads in a layer, with its part of `x [heads, ...]`, whose heads are in
+    the order of the buffers.
     """
-    split = heads.split([group.sizes[layer] for group in groups])
+    split = x.split([group.sizes[layer] for group in groups])
     return [(group, part) for group, part in zip(groups, split, strict=True) if group.sizes[layer]]
 
 
@@ -388,9 +396,9 @@ def block_tables(
     [heads]`, int32.
 
     Args:
-        starts: for each span, the row within a head where the current block begins, and its first
-            temporal index.
-        places: per head of the model, its position in the order of the spans.
+        starts: for each span, the row within a head at which the current block begins, and the
+            temporal index of the block's first frame.
+        places: per head of the model, its place in the order of the spans.
         tokens: number of tokens of the block.
     """
     rows = []

@@ -125,11 +125,11 @@ class EpisodicMemory:
         capacity: int,
         policy: EpisodicPolicy,
         *,
-        everywhere: MemoryHeads | None = None,
+        all_heads: MemoryHeads | None = None,
     ):
         self.capacity = capacity
         self.policy = policy
-        self.everywhere = everywhere or MemoryHeads()
+        self.all_heads = all_heads or MemoryHeads()
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
 
@@ -165,7 +165,7 @@ class EpisodicMemory:
         centered = similarities(pooled_keys, self.policy.center_keys)
         # stacked, so that the host waits for the device only once
         compared = torch.stack((plain, centered)).cpu()
-        similarity, for_novelty = self.everywhere.decisive(compared)
+        similarity, for_novelty = self.all_heads.decisive(compared)
         delta = float(for_novelty[-1, :-1].max()) if self.entries else -1.0
         admitted = (
             not self.entries
@@ -249,7 +249,7 @@ class EpisodicMemory:
                 tokens = self.policy.random_tokens(2 * count, block, layer)
                 return tokens.to(keys.device)
             scores = token_scores(keys, prompt.mean_key(layer)[heads[layer]])
-            return best_tokens(self.everywhere.scores(layer, scores).mean(dim=0), count)
+            return best_tokens(self.all_heads.scores(layer, scores).mean(dim=0), count)
 
         sources = [list(self.entries[i].sources), list(self.entries[j].sources)]
         self.entries[i] = MemoryEntry(sources[0] + sources[1], store.merge_entries(i, j, select))

@@ -141,13 +141,13 @@ class ParallelCache(HeadCache):
         self.whole = whole
         self.division = division or Division.of(whole, peers.world, peers.speeds)
         self._own = self.division.heads[peers.rank]
-        everywhere = SpreadMemoryHeads(peers, whole, self.division)
+        all_heads = SpreadMemoryHeads(peers, whole, self.division)
         super().__init__(
             PartShape.of(whole, self._own),
             dtype,
             device=device,
             attention=attention,
-            everywhere=everywhere,
+            all_heads=all_heads,
         )
         # per rank and layer, its heads, as what indexes tensors on the device without a copy
         self._heads: list[list[Tensor]] = []

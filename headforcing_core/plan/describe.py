@@ -50,7 +50,7 @@ def _blocks(plan: RenderPlan) -> str:
 
 
 def _roles(plan: RenderPlan) -> str:
-    """How many heads play each role; none where the method does not tell heads apart."""
+    """Numbers of heads by role, or "none" if the method does not tell heads apart."""
     if not plan.policy.heads_by:
         return "none"
     heads = [role for layer in plan.shape.roles for role in layer]
@@ -90,7 +90,7 @@ def _notes_on_roles(plan: RenderPlan) -> Iterator[str]:
 
 
 def _notes_on_cache(plan: RenderPlan, dtype: torch.dtype) -> Iterator[str]:
-    """What is kept besides the cache, and how a stopped render or a new rollout begins."""
+    """Frames that are kept besides the cache, and the beginning of a resumed or a new rollout."""
     shape = plan.shape
     if isinstance(shape, CacheShape) and shape.scene_slots:
         kept = format_bytes(shape.bytes_of(shape.scene_slots, dtype))

@@ -24,7 +24,7 @@ from ..queue_thread import QueueThread
 from ..report.latents import RunMeter
 from ..rollout.loop import Block, MemoryEvent, split_start_latents
 from ..rollout.rows import Script
-from ..runs.files import FOUND, OPENING, SECONDS
+from ..runs.files import FINISHED, FOUND, START_EVENTS
 from ..runs.folder import RunFolder, StoredBlock
 
 log = logging.getLogger(__name__)
@@ -34,30 +34,33 @@ Task = Callable[[], None]
 
 
 class JobHolder(Protocol):
-    """The render, which alone has the job with the current story."""
+    """The render. Its job changes with the story, so it is asked each time."""
 
     job: RenderJob
 
 
 class Run:
-    """The blocks of one video: reads those of earlier renders, stores new ones, collects what a
-    report needs.
+    """The blocks of one video in a run folder: reads those of earlier renders, stores new ones,
+    collects what a report needs.
 
     A thread stores, in order, so that the next block need not wait for the disk. An error there is
-    raised by the next call, and nothing is stored after it.
+    raised by the next call, and nothing is stored after it. `job.keys` has a key for each block
+    after the start blocks, which depends on all blocks before it.
 
     Args:
         folder: None stores nothing, and needs no `thread`.
-        share: as for `Place`.
+        share: gives all processes of a render the value of the first one.
 
     Attributes:
         known: whether the folder knew the video before this render.
         start: `[frames, 16, h, w]`, latents that the video begins with.
         first_made: number of the first block that is made; those before it are given.
         stored: blocks of earlier renders, the first ones after the start.
-        events: decisions of episodic memory so far, those of earlier renders included.
-        found_profile: the roles that were found while sampling; `found_now` if in this render and
-            not an earlier one.
+        cache: there from `resume` on.
+        events: decisions of episodic memory, in order: those of start blocks, and of every block
+            that was added.
+        found_profile: the roles that were found while sampling.
+        found_now: whether this render found them, and not an earlier one.
         ended: the note of an earlier render that finished the video, see `finish`.
     """
 
@@ -81,11 +84,10 @@ class Run:
         self.start: Tensor | None = None
         self.stored: list[StoredBlock] = []
         self.cache: Cache
-        # decisions of episodic memory, in order: those of stored blocks and of new ones
         self.events: list[MemoryEvent] = []
         self.found_profile: HeadProfile | None = None
         self.ended: dict[str, Any] | None = None
-        self._opening: list[MemoryEvent] = []  # those of `events` after start blocks
+        self._start_events: list[MemoryEvent] = []  # decisions when start blocks were closed
         self._block_seconds: list[float] = []
 
     @cached_property
@@ -149,8 +151,8 @@ class Run:
                 self.cache = make_cache(self.found_profile)
             self._drop_what_cannot_go_on()
         if self.stored:
-            # a rolling window denoises several blocks at once: it has begun blocks after the last
-            # finished one, and their rows cannot change any more
+            # a rolling window denoises several blocks at once: those after the last finished one
+            # are partly denoised already, so their rows cannot change any more
             begun = self.first_made + len(self.stored) + self.plan.passes.blocks_per_pass - 1
             script.begun = min(len(script), begun)
 
@@ -167,16 +169,17 @@ class Run:
         self.events = [MemoryEvent(**event) for event in found["events"]]
 
     def _read_end(self, folder: RunFolder) -> dict[str, Any] | None:
-        """The note of the render that finished the video; None where something is missing that only
-        a cache can tell, so that the blocks must be written to one."""
+        """The note of the render that finished the video. None if it is missing or does not fit the
+        stored blocks: the blocks are then written to a cache again, to report on it."""
         if not self.stored or len(self.stored) < self.plan.new_blocks:
             return None
-        opening = self.events or folder.load_events(OPENING, self.job.keys[:1])
-        events = len(opening) + sum(block.event is not None for block in self.stored)
-        note = folder.load_note(SECONDS, self.job.keys[-1:])
+        # decisions that no stored block holds; `add` takes those of blocks
+        start_events = self.events or folder.load_events(START_EVENTS, self.job.keys[:1])
+        events = len(start_events) + sum(block.event is not None for block in self.stored)
+        note = folder.load_note(FINISHED, self.job.keys[-1:])
         if note is None or note["events"] != events or len(note["occupied"]) != len(self.stored):
             return None
-        self.events = opening
+        self.events = start_events
         recalls = [
             Recall(saved["block"], saved["scene"], tuple(saved["frames"]))
             for saved in note["recalls"]
@@ -184,23 +187,25 @@ class Run:
         return {**note, "recalls": recalls}
 
     def _restore(self, folder: RunFolder, script: Script) -> None:
-        """Set the cache to the latest stored state; refuses one of a story with other scenes,
-        because a prompt repeated in a new scene changes no key."""
+        """Set the cache to the latest stored state. A state of a story with other scenes is
+        refused: keys do not tell it, as the same prompt in a new scene gives the same key."""
         state = folder.load_state(self.job.keys[: len(self.stored)])
         if state is None:
             return
         self.cache.restore(state)
-        found = self.cache.scene_starts
+        saved_starts = self.cache.scene_starts
         frames = self.plan.schedule.frames_per_block
         starts = [start * frames for start in visit_starts(script.rows[: self.cache.block])]
-        if found is not None and found != starts:
+        if saved_starts is not None and saved_starts != starts:
             raise HeadForcingError(
-                f"the saved state is of a story whose scenes begin with latent frames {found}, "
-                f"those of this one with {starts}"
+                f"the saved state is of a story whose scenes begin with latent frames "
+                f"{saved_starts}, those of this one with {starts}"
             )
-        if not self.events:  # a cache that is rebuilt makes these decisions again
-            self._opening = folder.load_events(OPENING, self.job.keys[:1])
-            self.events += self._opening
+        # a restored cache does not decide again about start blocks; where roles were found, their
+        # note has these decisions
+        if not self.events:
+            self._start_events = folder.load_events(START_EVENTS, self.job.keys[:1])
+            self.events += self._start_events
 
     def _drop_what_cannot_go_on(self) -> None:
         """Leave out stored blocks of an unfinished video that the restored cache has not seen, if
@@ -220,8 +225,8 @@ class Run:
     # blocks
 
     def given(self) -> list[Tensor]:
-        """The blocks that are not made: start blocks, then stored ones, in the host's memory where
-        they are many.
+        """The blocks that this render does not make: start blocks, then stored ones, which are in
+        main memory.
         """
         # frames that are held are a part of the first block
         before = None if self.plan.held_frames else self.start
@@ -230,8 +235,8 @@ class Run:
 
     @property
     def is_stored(self) -> bool:
-        """Whether earlier renders have made all that is asked for, so that the model is not
-        called.
+        """Whether earlier renders have made all that is asked for, so that the model is not called:
+        all blocks of a part of a video, or a whole video with the note of its end.
         """
         if self._asked_for < self.plan.new_blocks and len(self.stored) == self._asked_for:
             return True
@@ -248,14 +253,14 @@ class Run:
         place = block.index - self.first_made
         if place < 0:
             if block.event is not None and self.ended is None:
-                self._opening.append(block.event)
+                self._start_events.append(block.event)
                 self.events.append(block.event)
             return block
         if place < len(self.stored):
             block = replace(block, event=self.stored[place].event)
-        # a restored cache does not decide this again
-        if place == 0 and self.ended is None and self._opening:
-            self._store_note(OPENING, 0, events=[event.to_dict() for event in self._opening])
+        if place == 0 and self.ended is None and self._start_events:
+            events = [event.to_dict() for event in self._start_events]
+            self._store_note(START_EVENTS, 0, events=events)
         if self.is_made(block.index):
             self._block_seconds.append(seconds)
             self._store(place, block)
@@ -269,14 +274,13 @@ class Run:
         occupied = None
         if place >= 0 and self.ended is not None:
             occupied = self.ended["occupied"][place]
-        # else the cache holds later blocks already
-        elif place >= 0 and self.cache.block == block.index + 1:
+        elif place >= 0 and self.cache.block == block.index + 1:  # no later block is in it yet
             occupied = self.cache.occupied
         self.meter.add(block.in_main_memory, occupied)
 
     def finish(self, whole: bool) -> None:
-        """Wait until all is stored, and note what a report says of a `whole` video, with its last
-        block.
+        """Wait until all is stored. Of a `whole` video also store what a later report needs, under
+        the key of its last block.
         """
         if self.folder is None or self._thread is None:
             return
@@ -290,7 +294,7 @@ class Run:
             }
             # without it a later render takes longer, and no block is lost
             with suppress(HeadForcingError):
-                self.folder.save_note(SECONDS, self.job.keys[-1], note)
+                self.folder.save_note(FINISHED, self.job.keys[-1], note)
 
     def _store_note(self, kind: str, place: int, **fields: Any) -> None:
         if self.folder is not None and self._thread is not None:
@@ -307,7 +311,7 @@ class Run:
         ):
             self.found_profile = self.cache.profile
             self.found_now = True
-            self.events += self.cache.earlier_events
+            self.events += self.cache.earlier_events  # of blocks before the roles were known
             events = [event.to_dict() for event in self.events]
             self._store_note(FOUND, place, profile=self.found_profile.to_json(), events=events)
         if self.folder is None or self._thread is None:
@@ -359,7 +363,9 @@ class Run:
 
     @property
     def stored_steps(self) -> int:
-        """Denoising steps of stored blocks, those of unfinished ones included."""
+        """Denoising steps of stored blocks, those of unfinished ones included: in a rolling window
+        of n blocks the first one after the last finished has n - 1 steps, the next n - 2.
+        """
         window = self.plan.passes.blocks_per_pass
         start = self.first_made
         begun = len(self.stored[-1].unfinished) if self.stored else 0

@@ -39,9 +39,9 @@ _ENTRY = "head_forcing"  # key of the metadata entry
 
 # kinds of notes whose names other modules need
 FOUND = "found"  # head profile and memory events of the warm-up of an auto profile
-OPENING = "opening"  # memory events of the start blocks
+START_EVENTS = "opening"  # memory events of the start blocks
 # of a finished video: the seconds that a block took, and what else a report says
-SECONDS = "seconds"
+FINISHED = "seconds"
 LABEL = "label"  # of a video: the words of people on it, and its file
 THUMBNAIL = "thumbnail"  # small picture of a block
 
@@ -49,8 +49,8 @@ _FIELDS = {  # of each kind of file
     "run": {"setup", "about"},
     "video": {"setup", "keys", "about", "take", "begun"},
     FOUND: {"profile", "events"},
-    OPENING: {"events"},
-    SECONDS: {"seconds", "events", "recalls", "occupied"},
+    START_EVENTS: {"events"},
+    FINISHED: {"seconds", "events", "recalls", "occupied"},
     LABEL: {"title", "starred", "file"},
     "block": {"key", "after", "event"},
     "state": {"key", "after", "plain"},

@@ -19,7 +19,7 @@ from ..cache.memory import MemoryEvent
 from ..errors import HeadForcingError
 from ..files import explained, reason
 from ..timeline.clock import VIDEO_FPS, video_frames_of
-from .files import FOUND, OPENING, DamagedFile, files_of, read_note
+from .files import FOUND, START_EVENTS, DamagedFile, files_of, read_note
 from .folder import RunReader, StoredBlock, Take, count_blocks
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,9 @@ class StoredVideo:
         were found.
         """
         return [
-            event for kind in (OPENING, FOUND) for event in self.run.load_events(kind, self.keys)
+            event
+            for kind in (START_EVENTS, FOUND)
+            for event in self.run.load_events(kind, self.keys)
         ]
 
     def read(self) -> Iterator[StoredBlock]:

@@ -17,8 +17,8 @@ from ..errors import HeadForcingError
 from ..files import lock, reason, unlock
 from ..hashing import SHORT
 from .files import (
+    FINISHED,
     LABEL,
-    SECONDS,
     THUMBNAIL,
     files_of,
     own_files,
@@ -153,7 +153,7 @@ def _files_of_take(
         if len(words) < 3:
             return False
         key = words[-2]
-        if words[0] in ("video", SECONDS, LABEL):
+        if words[0] in ("video", FINISHED, LABEL):
             return key == last
         return key in own
 
