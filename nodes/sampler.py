@@ -47,8 +47,8 @@ class HeadForcingSampler(schema.FileNode):
 
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> int:
-        """Count changed stories: a result whose story was changed is not that of its inputs, and is
-        not reused.
+        """The number of changed stories: it changes when a running story was changed, so that
+        ComfyUI does not reuse its result for the inputs that were queued.
         """
         return live_story.changes()
 
@@ -77,7 +77,8 @@ def _render(
     part = Part.of(hidden)
     if part.draft and begins_with["start_frames"] is not None:
         raise HeadForcingError(
-            "a draft is smaller than start_frames, whose size a render takes; connect the video"
+            "a draft is smaller than start_frames and cannot begin with them; connect the video "
+            "itself to start_video"
         )
     asked = settings["width"], settings["height"]
     settings["width"], settings["height"] = made_for = size_for(model, *asked)
@@ -137,14 +138,15 @@ def _make(
     model = render.model
     planned = request.job().with_found_roles().plan
     count = batch_size if request.start is None else max(batch_size, len(request.start.latents))
-    check_disk_room([needs := render.check_needs(planned, count)])
+    needs = render.check_needs(planned, count)
+    check_disk_room([needs])
     notes += contents(model).lines()
     progress = RenderProgress(model, [planned] * count, render.hidden, part=render.part)
     with live_story.running(story):
         videos, lines = _sample(render, planned, count, progress)
     progress.completed()
     job = videos[-1].job
-    # with the story of the last video, and without the roles that have been found since
+    # the first plan, before roles were found, with the prompts of the last video
     plan_text = describe(planned.with_layout_of(job.plan), request.dtype)
     method = describe_method(request.options.method, request.options.method_options)
     report = [*lines, *notes, *method, plan_text, *story.notes, "", needs.describe()]
@@ -178,7 +180,7 @@ def _sample(
         if count > 1:
             lines.append(f"video {video + 1} of {count}:")
         lines += [*made.lines(lambda path: f"output/{folders.shown(path).label}"), ""]
-        if made.found_profile is not None:
+        if made.found_profile is not None:  # roles found in this video hold for the next
             plan = render.request.plan(made.found_profile)
     return videos, lines
 
@@ -207,7 +209,7 @@ def _video(made: RenderResult) -> Any:
     """
     if made.video is not None:
         return InputImpl.VideoFromFile(str(made.video.path))
-    reason = "connect a vae to Head Forcing Sampler"
+    reason = "connect a vae to Head Forcing Sampler, or"
     if made.failure is not None:
-        reason = f"the video could not be written ({made.failure}); the latents are complete"
-    return ExecutionBlocker(f"No video: {reason}, or use Decode Latents to Video.")
+        reason = f"it could not be written ({made.failure}). The latents are complete;"
+    return ExecutionBlocker(f"No video: {reason} use Decode Latents to Video.")

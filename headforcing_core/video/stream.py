@@ -68,7 +68,7 @@ class Chunks:
             self._held = pending
 
     def rest(self) -> Iterator[Tensor]:
-        """The chunk that was held back, at the end of the video."""
+        """The chunk that was held back, if there is one; it is held no more."""
         held = self._held
         self._held = None
         if held is not None:
@@ -84,16 +84,16 @@ class VideoStream:
 
     Args:
         video_frames: length of the video; chunks beyond it are not decoded. None for all.
-        on_progress: gets the number of video frames so far.
-        background: the device of the decoder, to decode in a thread of its own, too, on a GPU in a
-            CUDA stream of its own, so that `add` waits for neither. None decodes in `add`.
-        while_waiting: as in `QueueThread`, for that thread.
-        sound: of the file, from its beginning on.
+        on_progress: gets the number of encoded video frames.
+        background: the device of the decoder. Decoding then has a thread of its own, on a GPU with
+            a CUDA stream of its own, and `add` waits for nothing. None: `add` decodes.
+        while_waiting: as in `QueueThread`, for the decoding thread.
+        sound: of the file; it begins with the first video frame.
         pictures: get all video frames before they are scaled.
 
     Attributes:
-        settings: another path and other tags may be set until the end of the `with` block; a file
-            that is still growing has the tags that were there at its beginning.
+        settings: another path and other tags may be set until `finish`; a file that is still
+            growing has the tags that were there at its beginning.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class VideoStream:
         # both raise before sampling starts, not after the first block
         find_encoder()
         check_writable(settings.path)
-        if settings.scale > 1:  # even squares: less than half the time, and a quarter more bytes
+        if settings.scale > 1:  # flat squares take less than half the time, and 25 % more bytes
             settings = replace(settings, preset="ultrafast")
         self.settings = settings
         self.decoder = decoder
@@ -124,9 +124,9 @@ class VideoStream:
         self._writer: VideoWriter | None = None
         self._encoder: QueueThread[HostCopy] | None = None
         self._background = background
-        self._thread: QueueThread[HostCopy] | None = None
+        self._decoder_thread: QueueThread[HostCopy] | None = None
         if background is not None:
-            self._thread = QueueThread("video", self._decode, WAITING_BLOCKS, while_waiting)
+            self._decoder_thread = QueueThread("video", self._decode, WAITING_BLOCKS, while_waiting)
         self._chunks = Chunks()
         self._decoded = 0  # video frames so far
 
@@ -139,44 +139,44 @@ class VideoStream:
         self.decoder.reset()
         self._stack = ExitStack()
         self._stack.callback(self.decoder.reset)
-        if self._thread is not None and self._background is not None:
+        if self._decoder_thread is not None and self._background is not None:
             # this thread's stream may still be loading the decoder's weights
             if self._background.type == "cuda":
                 self._loaded_by = torch.cuda.current_stream(self._background)
-            self._thread.__enter__()
+            self._decoder_thread.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._thread is not None:
-            self._thread.abandon()
+        if self._decoder_thread is not None:
+            self._decoder_thread.abandon()
         self._stack.__exit__(*error)
 
     def end_after(self, video_frames: int) -> None:
-        """Another length of the video; what was to be trimmed of it before must not have been added
-        yet.
+        """Change the length of the video. Call it before frames beyond the old length are added:
+        they are dropped at once.
         """
         self._limit = video_frames
 
     def add(self, latents: Tensor) -> None:
         """Decode and write the next latent frames `[frames, 16, h, w]`, or queue them."""
-        if self._thread is None:
+        if self._decoder_thread is None:
             self._add(latents)
         else:
-            self._thread.put(to_host(latents))
+            self._decoder_thread.put(to_host(latents))
 
     def check(self) -> None:
         """Raise the error of the decoding thread, if there is one."""
-        if self._thread is not None:
-            self._thread.check()
+        if self._decoder_thread is not None:
+            self._decoder_thread.check()
 
     def finish(self) -> VideoInfo:
-        """Write the remaining frames. The file appears after the `with`, at the path of the
-        settings then.
+        """Write the remaining frames. The file appears after the `with` block, at the path of the
+        settings.
         """
-        if self._thread is None:
+        if self._decoder_thread is None:
             self._end()
         else:
-            self._thread.finish()
+            self._decoder_thread.finish()
         assert self._writer is not None
         self._on_progress(self.video_frames)
         self._writer.settings = self.settings

@@ -39,12 +39,13 @@ _GROWING = {
     "frag_duration": "1000000",
     "flush_packets": "1",
 }
-# With sound: pictures are never held back for sound that ended before them.
+# With sound: pictures wait at most 0.25 s for sound that ended before them.
 _GROWING_WITH_SOUND = {**_GROWING, "max_interleave_delta": "250000"}
 # The finished file is not fragmented: readers take its length from the index, which faststart moves
 # to the front.
 _FINISHED = {"movflags": "use_metadata_tags+faststart"}
-KEY_FRAME_SECONDS = 2.0  # at most between key frames of a video that can be gone on with
+KEY_FRAME_SECONDS = 2.0  # longest time between key frames of a video that can be resumed
+_BITS_PER_PIXEL = 0.25  # of an encoder that has no constant rate factor
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class VideoSettings:
             `workflow`).
         crf: constant rate factor of x264 (lower is better, 18 is visually lossless).
         preset: of x264.
-        scale: every pixel becomes a square of this side, for the toy model.
+        scale: whoever gives the frames makes each pixel a square of this side, for the toy model.
         partial: path of the unfinished video, which plays at any time, replaces a file there, and
             is kept if writing fails. None uses a hidden file, which is always removed.
     """
@@ -89,9 +90,9 @@ class VideoWriter:
 
     Args:
         width, height: of the frames that `write` gets, in pixels.
-        goes_on: go on from what an earlier attempt with the same arguments has written at
-            `settings.partial`: its last seconds are written again, and `video_frames` says which
-            frame is the next.
+        goes_on: first copy what an earlier attempt with the same arguments left at
+            `settings.partial`, up to its last key frame. The caller goes on with the frame of
+            number `video_frames`.
         sound: is written beside the pictures, and ends with them.
 
     Attributes:
@@ -136,7 +137,7 @@ class VideoWriter:
 
     @property
     def info(self) -> VideoInfo:
-        """The file as it is now."""
+        """The file if nothing more is written."""
         seconds = self.video_frames / self.settings.fps
         return VideoInfo(
             self.settings.path,
@@ -206,8 +207,8 @@ class VideoWriter:
             self.video_frames += 1
 
     def _go_on(self, earlier: Path) -> None:
-        """Copy the frames before the last key frame of an earlier attempt, which may be cut off,
-        then remove it.
+        """Copy an earlier attempt without the frames from its last key frame on, which may be cut
+        off, then remove it. Its packets keep their times, which count from the same beginning.
         """
         for group in _groups(earlier):
             for packet in group:
@@ -248,7 +249,9 @@ class VideoWriter:
         self._container.close()
 
     def _remux(self) -> None:
-        """Copy what is encoded, without encoding it again, to an unfragmented file at its path."""
+        """Copy what is encoded, without encoding it again, to an unfragmented file at
+        `settings.path`.
+        """
         with (
             replacing(self.settings.path) as temporary,
             open_video(self._partial) as source,
@@ -263,7 +266,7 @@ class VideoWriter:
 
     def _open_stream(self) -> av.VideoStream:
         fps = self.settings.fps
-        rate = Fraction(fps).limit_denominator(1001)
+        rate = Fraction(fps).limit_denominator(1001)  # exact for 24000/1001
         stream = cast(
             av.VideoStream,
             self._container.add_stream(self._encoder, rate=rate, options=self._options),
@@ -273,8 +276,8 @@ class VideoWriter:
         stream.pix_fmt = "yuv420p"
         if self._earlier:
             stream.codec_context.gop_size = round(KEY_FRAME_SECONDS * fps)
-        if not self._options:
-            stream.bit_rate = round(0.25 * self.width * self.height * fps)
+        if self._encoder != "libx264":
+            stream.bit_rate = round(_BITS_PER_PIXEL * self.width * self.height * fps)
         codec = stream.codec_context
         codec.colorspace = _MATRIX_BT601
         codec.color_primaries = _BT709
@@ -284,8 +287,8 @@ class VideoWriter:
 
 
 def _groups(path: Path) -> Iterator[list[av.Packet]]:
-    """The packets, as an encoder gives them, from each key frame to the next, without the last,
-    maybe cut off ones.
+    """Packets with start codes (Annex B), as an encoder gives them: one list from each key frame to
+    the next, without the last list, which may be cut off.
     """
     group: list[av.Packet] = []
     with suppress(OSError, av.error.FFmpegError, HeadForcingError), open_video(path) as source:

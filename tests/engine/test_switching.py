@@ -434,6 +434,7 @@ def test_what_cannot_come_back_is_refused_before_anything_is_made():
             method_policy(name).own_switch(Switch(recall=1))
     text = "\n".join(f"0:{3 * i:02} scene {i}" for i in range(10)) + "\n0:30 [recall 2] back"
     with pytest.raises(
-        HeadForcingError, match="prompt 11 recalls the scene of prompt 2, .* recall one from prompt 3 on"
+        HeadForcingError,
+        match="prompt 11 recalls the scene of prompt 2, .* recall one from prompt 3 on",
     ):
         plan(text, 33.0, "head_forcing")
