@@ -8,7 +8,7 @@ from ..model.latents import WAN21, LatentFormat
 
 
 def tiny_names(latents: LatentFormat) -> tuple[str, str]:
-    """How names of files of tiny decoders for these latents begin, as they are published."""
+    """Beginnings of the names of files of tiny decoders for these latents, as they are published."""
     version = "2_1" if latents is WAN21 else "2_2"
     return f"lighttaew{version}.", f"taew{version}."
 
