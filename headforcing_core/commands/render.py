@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +122,37 @@ def _render(
         needs = source.check_needs(job.plan, video)
     check_disk(needs, source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
+    advice = _advice(source, job.plan) if video is not None else ""
     if source.follow is None:
-        return needs, loaded.render(job, video, latents)
+        return needs, replace(loaded.render(job, video, latents), advice=advice)
     story = FollowedStory(source, source.follow)
     job = job.with_request(notes={**job.request.notes, **story.about()})
     result = loaded.render(job, video, latents, story)
     target = video or latents
     if target is not None:
         story.save(story_path(target))
-    return needs, result
+    return needs, replace(result, advice=advice)
+
+
+def _advice(source: Source, plan: RenderPlan) -> str:
+    """A line on faster decoding: by a second GPU, or by a tiny decoder beside the VAE."""
+    files = source.files
+    machine = source.machine
+    if files is None or files.vae is None or machine.peers is not None:
+        return ""
+    from ..video.advice import faster_decoding, tiny_names
+    from ..video.codec import is_tiny
+
+    if is_tiny(files.vae):
+        return ""
+    names = tiny_names(plan.config.latents)
+    tiny = [path.name for path in files.vae.parent.iterdir() if path.name.startswith(names)]
+    return faster_decoding(
+        sampling=machine.device,
+        decoding=machine.vae_device or machine.device,
+        tiny=min(tiny, default=None),
+        second_gpu=f"--vae-device cuda:{0 if machine.device.index else 1}",
+    )
 
 
 def _result(source: Source, needs: Needs, result: RenderResult) -> Result:

@@ -34,6 +34,7 @@ class RenderResult:
         failure: why there is no video; None where there is one or none was asked for.
         latents: `[frames, 16, h, w]`, start frames included, where they were kept.
         kernels: which Triton kernels did not work on the device, and why; empty if none.
+        advice: what would make decoding faster, see `faster_decoding`; empty if nothing at hand.
         reports: of the ranks that have made the video together, by their key in JSON; `cache_bytes`
             is the first one's.
     """
@@ -56,6 +57,7 @@ class RenderResult:
     latents: Tensor | None = None
     recalls: Sequence[Recall] = ()
     kernels: str = ""
+    advice: str = ""
     reports: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -87,6 +89,8 @@ class RenderResult:
         }
         if self.kernels:
             fields["kernels"] = self.kernels
+        if self.advice:
+            fields["advice"] = self.advice
         if self.failure is not None:
             fields["failure"] = self.failure
         for key, report in self.reports.items():
@@ -112,6 +116,8 @@ class RenderResult:
         lines += [f"inexact: {what}" for what in self.inexact]
         if self.kernels:
             lines.append(self.kernels)
+        if self.advice:
+            lines.append(self.advice)
         if self.found_profile is not None:
             found = f"found {self.found_profile.counted} heads"
             if self.kept_profile is not None:

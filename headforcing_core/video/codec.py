@@ -62,6 +62,11 @@ def load_codec(
     return FrameCodec(make, parts, encode)
 
 
+def is_tiny(path: Path) -> bool:
+    """Whether a file holds a tiny decoder and not a VAE of Wan."""
+    return tiny_sizes(read_tensors(path, "VAE")) is not None
+
+
 def decoder_memory(
     path: Path | None,
     size: tuple[int, int],

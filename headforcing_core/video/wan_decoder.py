@@ -312,8 +312,7 @@ class WanDecoder(nn.Module):
         """Make what is computed from the weights, which are in place; `rearrange` them as their
         device reads them, in copies. Without that only those of the last layer, the smallest.
         """
-        head: Any = self.decoder["head"]
-        last = head["2"]
+        last = self.get_submodule("decoder.head.2")
         for layer in self.modules():
             if isinstance(layer, DoublingConv):
                 layer.prepare()

@@ -379,6 +379,7 @@ def _sample(
         return replace(made, video=earlier)
     if (file := progress.growing) is None:
         return made
+    made = replace(made, advice=vae.advice(render.vae, render.model.load_device))
     # else the latents would be lost with the error
     if file.is_disk_full and render.request.runs is not None:
         raise HeadForcingError(

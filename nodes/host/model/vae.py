@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.model.latents import WAN21, WAN22, LatentFormat
+from ....headforcing_core.video.advice import faster_decoding, tiny_names
 from ....headforcing_core.video.memory import DecoderMemory
 from ....headforcing_core.video.restarts import FrameCodec
 from ....headforcing_core.video.stream import StreamingDecoder
@@ -263,11 +264,22 @@ def draft_decoder(latents: LatentFormat, vae: Any) -> Any:
     """A tiny decoder for drafts of these latents, where ComfyUI has one; else `vae`, None where
     none is connected.
     """
-    names = tuple(
-        f"{kind}{'2_1' if latents is WAN21 else '2_2'}." for kind in ("lighttaew", "taew")
-    )
-    path = None if vae is None else folders.tiny_decoder_file(names)
+    path = None if vae is None else folders.tiny_decoder_file(tiny_names(latents))
     return vae if path is None else comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(path)))
+
+
+def advice(vae: Any, sampling: torch.device) -> str:
+    """A line on faster decoding than by this VAE, for models that are sampled there."""
+    if decoder_kind(vae) is not WanStreamingDecoder:
+        return ""
+    latents = WAN22 if vae.latent_channels == WAN22.channels else WAN21
+    tiny = folders.tiny_decoder_file(tiny_names(latents))
+    return faster_decoding(
+        sampling=sampling,
+        decoding=vae.device,
+        tiny=None if tiny is None else tiny.name,
+        second_gpu="Select VAE Device, and decode_in_background on the sampler",
+    )
 
 
 def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[int] = ()) -> Any:

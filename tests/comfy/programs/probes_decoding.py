@@ -175,6 +175,26 @@ def comfyuis_tiny_decoder_for_drafts_streams_exactly():
 
 
 @probe
+def a_second_gpu_and_a_tiny_decoder_at_hand_are_named():
+    vae = wan_vae()
+    gpu = torch.device("cuda:0")
+    folders = vae_decoding.folders
+    with patch.object(folders, "tiny_decoder_file", lambda names: Path(f"{names[1]}pth")):
+        assert vae_decoding.advice(vae, vae.device).endswith(
+            "the tiny decoder taew2_1.pth as VAE, for a draft"
+        )
+        assert vae_decoding.advice(comfy.sd.VAE(sd=tiny_decoder()), vae.device) == ""
+        assert vae_decoding.advice(toy.ToyVAE(), vae.device) == ""
+    with (
+        patch.object(folders, "tiny_decoder_file", lambda names: None),
+        patch.object(torch.cuda, "device_count", lambda: 2),
+        patch.object(vae, "device", gpu),
+    ):
+        assert "second GPU (Select VAE Device, and decode_in" in vae_decoding.advice(vae, gpu)
+        assert vae_decoding.advice(vae, torch.device("cuda:1")) == ""
+
+
+@probe
 @torch.inference_mode()
 def rollouts_are_encoded_and_decoded_as_comfyui_would():
     """What encodes a picture between rollouts and decodes them, beside ComfyUI's own encode and

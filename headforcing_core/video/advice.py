@@ -1,0 +1,34 @@
+"""One line of a report on what would make a render faster: the VAE elsewhere, or a tiny one."""
+
+from __future__ import annotations
+
+import torch
+
+from ..model.latents import WAN21, LatentFormat
+
+
+def tiny_names(latents: LatentFormat) -> tuple[str, str]:
+    """Beginnings of the names of files of tiny decoders for these latents, as they are published."""
+    version = "2_1" if latents is WAN21 else "2_2"
+    return f"lighttaew{version}.", f"taew{version}."
+
+
+def faster_decoding(
+    sampling: torch.device, decoding: torch.device, tiny: str | None, second_gpu: str
+) -> str:
+    """A line on the cheapest gain in speed that is at hand; empty for none.
+
+    Args:
+        sampling, decoding: devices of the model and of the VAE, which is no tiny one.
+        tiny: name of a file with a tiny decoder for the model's latents; None for none.
+        second_gpu: how a person puts the VAE on a second GPU.
+    """
+    ways = []
+    shared = sampling.type == decoding.type and (sampling.index or 0) == (decoding.index or 0)
+    if sampling.type == "cuda" and shared and torch.cuda.device_count() > 1:
+        ways.append(f"the VAE on the second GPU ({second_gpu})")
+    if tiny is not None:
+        ways.append(f"the tiny decoder {tiny} as VAE, for a draft")
+    if not ways:
+        return ""
+    return f"cheapest gain in speed: {', or '.join(ways)}"
