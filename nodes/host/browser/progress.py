@@ -174,7 +174,7 @@ class RenderProgress(Listener):
         """
         if self.block is None:
             return
-        place = self._place_in_video("stopped at %1 of %2", self._finished_blocks())
+        place = Sentence("stopped at %1 of %2", *self._times(self._finished_blocks()))
         parts = [joined([self.name, place], " ") if self.name else place]
         frames_per_block = self.plan.schedule.frames_per_block
         if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(
@@ -209,10 +209,10 @@ class RenderProgress(Listener):
         start = max(0, block - self.plan.start_blocks)
         return min(self.plan.timeline.clock.start_seconds(start), self.plan.timeline.seconds)
 
-    def _place_in_video(self, template: str, block: int) -> Sentence:
-        """A sentence with the time at which a block begins, and the length of what is made."""
+    def _times(self, block: int) -> tuple[str, str]:
+        """The time at which a block begins, and the length of what is made."""
         end = self._seconds(self.part.until(self.plan))
-        return Sentence(template, plain_time(self._seconds(block)), plain_time(end))
+        return plain_time(self._seconds(block)), plain_time(end)
 
     def _show(self, state: str, text: Sentence) -> None:
         part = self.part.describe(self.plan)
@@ -250,7 +250,7 @@ class RenderProgress(Listener):
 
     def _say(self) -> None:
         assert self.block is not None
-        parts = [self._place_in_video("%1 of %2", self.block)]
+        parts = [Sentence("%1 of %2", *self._times(self.block))]
         if self.videos > 1:
             video = Sentence("video %1 of %2", self.video + 1, self.videos)
             parts.insert(0, joined([video, self.name], ": ") if self.name else video)
