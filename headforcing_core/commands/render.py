@@ -138,12 +138,10 @@ def _advice(source: Source, plan: RenderPlan) -> str:
     """A line on faster decoding: by a second GPU, or by a tiny decoder beside the VAE."""
     files = source.files
     machine = source.machine
-    if files is None or files.vae is None or machine.peers is not None:
-        return ""
     from ..video.advice import faster_decoding, tiny_names
     from ..video.codec import is_tiny
 
-    if is_tiny(files.vae):
+    if files is None or files.vae is None or machine.peers is not None or is_tiny(files.vae):
         return ""
     names = tiny_names(plan.config.latents)
     tiny = [path.name for path in files.vae.parent.iterdir() if path.name.startswith(names)]

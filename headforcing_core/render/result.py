@@ -114,10 +114,7 @@ class RenderResult:
             lines.append(f"reused {self.reused_blocks} blocks of an earlier render")
         lines += [f"damaged: {problem}" for problem in self.problems]
         lines += [f"inexact: {what}" for what in self.inexact]
-        if self.kernels:
-            lines.append(self.kernels)
-        if self.advice:
-            lines.append(self.advice)
+        lines += [line for line in (self.kernels, self.advice) if line]
         if self.found_profile is not None:
             found = f"found {self.found_profile.counted} heads"
             if self.kept_profile is not None:

@@ -54,7 +54,7 @@ _FIELDS = {  # of each kind of file
     LABEL: {"title", "starred", "file"},
     "block": {"key", "after", "event"},
     "state": {"key", "after", "plain"},
-    "frame": {"key", "frame", "index"},
+    "frame": {"frame", "index"},
     "start": {"key"},
 }
 

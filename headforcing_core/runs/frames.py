@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from ..cache.state import KeptFrame
+from ..cache.state import KeptFrame, pack
 from ..errors import HeadForcingError
 from ..hashing import SHORT
 from .files import DamagedFile, own_files, read_block_tensors, read_fields, write_tensors
@@ -26,9 +26,8 @@ def write_frames(folder: Path, key: str, frames: Iterable[KeptFrame]) -> None:
     for frame in frames:
         if frame.file in stored:
             continue
-        tensors = {f"k.{layer}": k for layer, k in enumerate(frame.k)}
-        tensors |= {f"v.{layer}": v for layer, v in enumerate(frame.v)}
-        fields = {"key": key, "frame": frame.frame, "index": frame.index}
+        tensors = pack({"k": frame.k, "v": frame.v}).tensors
+        fields = {"frame": frame.frame, "index": frame.index}
         stem = f"{FRAME}-{frame.frame:05}-{key[:SHORT]}"
         frame.file = write_tensors(folder, stem, tensors, fields).name
 
@@ -46,31 +45,18 @@ def read_frames(folder: Path, names: Iterable[str], state: Path) -> list[KeptFra
             found = "damaged" if isinstance(error, DamagedFile) else "missing"
             raise DamagedFile(f"{state.name} is not used, because its {name} is {found}") from error
         layers = range(len(tensors) // 2)
-        frames.append(
-            KeptFrame(
-                frame=fields["frame"],
-                index=fields["index"],
-                k=[tensors[f"k.{layer}"] for layer in layers],
-                v=[tensors[f"v.{layer}"] for layer in layers],
-                file=name,
-            )
-        )
+        k = [tensors[f"state.k.{layer}"] for layer in layers]
+        v = [tensors[f"state.v.{layer}"] for layer in layers]
+        frames.append(KeptFrame(fields["frame"], fields["index"], k=k, v=v, file=name))
     return frames
 
 
 def remove_unnamed_frames(folder: Path) -> None:
     """Remove the files of frames that no stored state names; none if a state cannot be read."""
-    files = own_files(folder)
     named: set[str] = set()
-    for path in files:
-        if path.name.startswith("state-"):
-            try:
-                named.update(read_fields(path).get("frames", ()))
-            except DamagedFile:  # it will not be used
-                continue
-            except (HeadForcingError, OSError):
-                return
-    for path in files:
-        if path.name.startswith(f"{FRAME}-") and path.name not in named:
-            with suppress(OSError):  # it only takes room
-                path.unlink()
+    with suppress(HeadForcingError, OSError):  # what stays only takes room
+        for state in folder.glob("state-*"):
+            named.update(read_fields(state).get("frames", ()))
+        for path in own_files(folder):
+            if path.name.startswith(f"{FRAME}-") and path.name not in named:
+                path.unlink(missing_ok=True)

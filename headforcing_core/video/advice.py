@@ -8,7 +8,7 @@ from ..model.latents import WAN21, LatentFormat
 
 
 def tiny_names(latents: LatentFormat) -> tuple[str, str]:
-    """Beginnings of the names of files of tiny decoders for these latents, as they are published."""
+    """Beginnings of the published names of files of tiny decoders for these latents."""
     version = "2_1" if latents is WAN21 else "2_2"
     return f"lighttaew{version}.", f"taew{version}."
 
@@ -24,11 +24,8 @@ def faster_decoding(
         second_gpu: how a person puts the VAE on a second GPU.
     """
     ways = []
-    shared = sampling.type == decoding.type and (sampling.index or 0) == (decoding.index or 0)
-    if sampling.type == "cuda" and shared and torch.cuda.device_count() > 1:
+    if sampling.type == "cuda" and decoding == sampling and torch.cuda.device_count() > 1:
         ways.append(f"the VAE on the second GPU ({second_gpu})")
     if tiny is not None:
         ways.append(f"the tiny decoder {tiny} as VAE, for a draft")
-    if not ways:
-        return ""
-    return f"cheapest gain in speed: {', or '.join(ways)}"
+    return f"cheapest gain in speed: {', or '.join(ways)}" if ways else ""

@@ -28,7 +28,6 @@ def gpus(monkeypatch):
     ("count", "sampling", "decoding", "tiny", "expected"),
     [
         (2, FIRST, FIRST, None, "cheapest gain in speed: the VAE on the second GPU (so)"),
-        (2, torch.device("cuda"), FIRST, None, "cheapest gain in speed: the VAE on the"),
         (1, FIRST, FIRST, "taew2_2.pth", "speed: the tiny decoder taew2_2.pth as VAE, for a draft"),
         (2, FIRST, FIRST, "t.pth", "(so), or the tiny decoder t.pth as VAE, for a draft"),
         (2, CPU, CPU, "t.pth", "cheapest gain in speed: the tiny decoder t.pth"),

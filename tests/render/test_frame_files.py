@@ -49,7 +49,7 @@ def written(monkeypatch) -> list[dict[str, torch.Tensor]]:
 
 def frames_among(written: list[dict[str, torch.Tensor]]) -> list[str]:
     """A hash of every frame that was written."""
-    return [digest(*tensors.values()) for tensors in written if "k.0" in tensors]
+    return [digest(*tensors.values()) for tensors in written if "state.k.0" in tensors]
 
 
 def test_every_frame_is_written_once(render, written):
@@ -57,7 +57,7 @@ def test_every_frame_is_written_once(render, written):
     frames = frames_among(written)
     assert len(frames) == len(set(frames)) > 12
     slots = render.plan.shape.bytes_of(render.plan.shape.frame_slots, torch.float32)
-    states = [tensors for tensors in written if not {"latents", "k.0"} & tensors.keys()]
+    states = [tensors for tensors in written if not {"latents", "state.k.0"} & tensors.keys()]
     assert len(states) == 10
     for tensors in states:  # the cache and pooled keys
         assert sum(tensor.nbytes for tensor in tensors.values()) < 1.01 * slots
