@@ -228,7 +228,7 @@ REFUSED = {  # the story, how it is made, what is told before block 6 or `at`, a
         TWO,
         {"seconds": 2.0, "then": 9.0, "at": 0},
         TWO,
-        "it has 2 s, the new story 9 s; end the story",
+        "it has 2 s, the new story 9 s; make the new story",
     ),
 }
 
