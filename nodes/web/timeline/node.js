@@ -129,6 +129,8 @@ export function nodeCreated(node) {
   const editor = addEditor(node, owner);
   editors.set(node, editor);
   const [width, low] = node.size;
-  node.setSize([Math.max(width, WIDTH), low + TEXT]); // a saved node gets its own size after this
+  // a saved node gets its own size after this; one that is drawn too low grows, which is a step of the graph's undo
+  const least = LiteGraph.vueNodesMode ? low : Math.max(low, node.computeSize()[1]);
+  node.setSize([Math.max(width, WIDTH), least + TEXT]);
   watch(node, () => lookAt(node, editor, owner));
 }
