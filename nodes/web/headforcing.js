@@ -5,9 +5,10 @@
 //   timeline/  the editor on Prompt Timeline (node.js): editor.js joins the model (segments.js, pure functions) with what is
 //              drawn (bars.js, panel.js); the server alone knows the grammar of the text
 //   player/    the video on a node: player.js hears messages, view.js shows them, growing_file.js reads a file while it is
-//              written; server_events.js asks again after a reload
+//              written, pair.js plays a second take beside it or wiped over it; server_events.js asks again after a reload
 //   story/     the story panel, to which a node's editor, video and list of takes are lent: panel.js says whose, monitor.js
-//              plays the video, film.js draws pictures into the bars, sound.js the sound below them, menu.js is the menu of a bar
+//              plays the video, film.js draws pictures into the bars, sound.js the sound below them, snap.js says what a bar
+//              that is dragged jumps to, menu.js is the menu of a bar
 //   takes/     stored videos: store.js lists them, shelf.js shows those of a sampler, list.js those of Load Head Forcing Run;
 //              queue_part.js queues a scene or a draft
 //   the others small changes of widgets

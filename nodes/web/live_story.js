@@ -108,7 +108,10 @@ export function setup() {
 
 export function nodeCreated(node) {
   if (node.comfyClass !== "HeadForcingPromptTimeline") return;
+  const before = node.computeSize()[1];
   const part = new LiveStory(node);
+  const [width, height] = node.size;
+  if (!LiteGraph.vueNodesMode) node.setSize([width, height + node.computeSize()[1] - before]);
   whileInGraph(
     node,
     () => parts.set(node, part),

@@ -53,6 +53,14 @@ export function isOpen(workflow) {
   return !workflow || !open || workflow === open;
 }
 
+/** The place of a node in a workflow, which stays when the undo of the graph makes the node anew. */
+export function placeOf(node) {
+  const root = rootGraph();
+  // not by the root's id, which some graphs get when they are undone first
+  const inner = node.graph === root ? "" : node.graph?.id;
+  return `${app.extensionManager?.workflow?.activeWorkflow?.path ?? root?.id} ${inner} ${node.id}`;
+}
+
 /** The node with this id in the queued graph, "5" or, in a subgraph, "12:5"; undefined where it is not open. */
 export function nodeOf(id) {
   let graph = rootGraph();

@@ -3,9 +3,7 @@
 import base64
 import io
 import json
-import wave
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 import av
@@ -13,42 +11,18 @@ import numpy as np
 import pytest
 from comfy_browser import Browser, of_player, of_widget
 from comfy_graphs import (
-    Graph,
     changed,
     decode,
     demo_graph,
     failed,
     growing_graph,
-    node,
     queued,
     stopper,
     text_of,
 )
 from comfy_harness import ComfyServer
 from playwright.sync_api import Page
-
-RATE = 44_100
-CLICKS = (0.5, 2.0, 4.25)  # seconds of the sound
-
-
-def sound_file(server: ComfyServer, name: str, seconds: float, clicks: Any = CLICKS) -> None:
-    """Sound with clicks in the server's input folder."""
-    samples = np.zeros(round(seconds * RATE), np.float32)
-    click = 0.8 * np.sin(np.arange(RATE // 50) * 2 * np.pi * 1500 / RATE)
-    for second in clicks:
-        place = round(second * RATE)
-        samples[place : place + len(click)] = click
-    with wave.open(str(server.input_dir / name), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
-
-
-def with_sound(graph: Graph, name: str, **more: Any) -> Graph:
-    """The graph with Load Audio at its timeline."""
-    graph = graph | {"load": node("LoadAudio", audio=name)}
-    return changed(graph, "timeline", audio=["load", 0], **more)
+from sound_files import RATE, beat_file, sound_file, with_sound, write_wave
 
 
 def heard(source: Path | io.BytesIO) -> list[float]:
@@ -180,23 +154,6 @@ def test_it_is_heard_while_the_video_grows_after_the_first_click(browser: Browse
     assert browser.page_errors == []
 
 
-def beat_file(
-    server: ComfyServer, name: str, seconds: float, bpm: float = 120, until: float | None = None
-) -> None:
-    """Kicks on every beat, a quarter of a second after the beginning; silence after `until`."""
-    samples = np.zeros(round(seconds * RATE), np.float32)
-    at = np.arange(RATE // 4) / RATE
-    kick = 0.8 * np.sin(2 * np.pi * (60 * at + 4 * (1 - np.exp(-30 * at)))) * np.exp(-14 * at)
-    for beat in np.arange(0.25, (until or seconds) - 0.3, 60 / bpm):
-        place = round(beat * RATE)
-        samples[place : place + len(kick)] += kick
-    with wave.open(str(server.input_dir / name), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
-
-
 _EDITOR_TEXT = of_widget("PromptTimeline", "prompts")
 _SECONDS = of_widget("PromptTimeline", "seconds")
 
@@ -266,16 +223,11 @@ def test_a_dragged_bar_snaps_to_an_onset_and_with_alt_to_none(browser: Browser):
     """A beat is just beyond the middle between two blocks: near it a bar goes to the later one."""
     page = browser.page
     # blocks begin at 0.5625 + 0.75 n; between 4.3125 and 5.0625 the middle is 4.6875
-    sound_file(browser.server, "hf_one.wav", 12, clicks=())
-    with wave.open(str(browser.server.input_dir / "hf_one.wav"), "wb") as file:
-        samples = np.zeros(12 * RATE, np.float32)
-        at = np.arange(RATE // 4) / RATE
-        place = round(4.72 * RATE)
-        samples[place : place + len(at)] = 0.8 * np.sin(2 * np.pi * 70 * at) * np.exp(-14 * at)
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes((samples * 32767).astype("<i2").tobytes())
+    samples = np.zeros(12 * RATE, np.float32)
+    at = np.arange(RATE // 4) / RATE
+    place = round(4.72 * RATE)
+    samples[place : place + len(at)] = 0.8 * np.sin(2 * np.pi * 70 * at) * np.exp(-14 * at)
+    write_wave(browser.server.input_dir / "hf_one.wav", samples)
     story = "0:00 a red ball\n0:03 a blue cross"
     graph = growing_graph("sound_snap/v", seconds=12.0, prompts=story, seed=73)
     browser.load_api(with_sound(graph, "hf_one.wav"))

@@ -1,9 +1,23 @@
 """The story panel: a node's editor, video and takes, lent to a tab of ComfyUI's bottom panel."""
 
+from itertools import product
+
 import pytest
 from comfy_browser import Browser, of_node, of_player
 from comfy_graphs import growing_graph
-from story_panel import SIZES, TEXT, TOGGLE, TRACKER, VIDEO, noted, opened, text_of, until_text
+from sound_files import beat_file, with_sound
+from story_panel import (
+    SIZES,
+    STORY,
+    TEXT,
+    TOGGLE,
+    TRACKER,
+    VIDEO,
+    noted,
+    opened,
+    text_of,
+    until_text,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +80,86 @@ def test_the_undo_of_the_graph_and_of_the_panel_do_not_fight(browser: Browser):
             page.wait_for_timeout(500)
     until_text(browser, "a blue cross")
     page.wait_for_function("document.querySelector('.hf-story .hf-bar[value*=blue]')")
+    assert page.locator(".hf-timeline").count() == 1 and browser.page_errors == []
+
+
+class Undos:
+    """What graph and panel should show: the graph goes through its states, of which an undo in the
+    panel is one more; the panel goes through its texts, and to a text that the graph brings back.
+    """
+
+    def __init__(self, text: str):
+        self.texts, self.at = [text], 0
+        self.states, self.state = [text], 0
+
+    def changed(self, text: str) -> None:
+        """The graph's new state."""
+        if text != self.states[self.state]:
+            self.states = [*self.states[: self.state + 1], text]
+            self.state += 1
+
+    def edit(self, text: str) -> None:
+        self.texts = [*self.texts[: self.at + 1], text]
+        self.at += 1
+        self.changed(text)
+
+    def step(self, where: str, by: int) -> str:
+        """The text after a step of the graph or the panel."""
+        if where == "panel":
+            self.at = min(max(self.at + by, 0), len(self.texts) - 1)
+            self.changed(self.texts[self.at])
+        else:
+            self.state = min(max(self.state + by, 0), len(self.states) - 1)
+            text = self.states[self.state]
+            if text not in self.texts:
+                self.texts = [*self.texts[: self.at + 1], text]
+            self.at = self.texts.index(text)
+        return self.states[self.state]
+
+
+@pytest.mark.repeat("comfy, Nodes 2.0]", "comfy_latest]")
+@pytest.mark.parametrize("browser", FRONTENDS, indirect=True)
+def test_undo_of_the_graph_and_of_the_panel_mix_in_every_order(browser: Browser):
+    page = browser.page
+    opened(browser)
+    # as a saved workflow: the frontend gives new nodes without widgets an empty list of values when
+    # they are undone first, which it takes for a change
+    page.evaluate("() => app.loadGraphData(app.graph.serialize())")
+    page.wait_for_timeout(1000)
+    page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 3")
+    noted(browser)
+    steps = {
+        "g-": ("graph", -1),
+        "p-": ("panel", -1),
+        "g+": ("graph", 1),
+        "p+": ("panel", 1),
+    }
+    redone = ["p- g- p+", "g- p- g+", "p- g- g+", "g- p- p+", "g- g+ p-", "p- p+ g-"]
+    orders = [*product(("g-", "p-"), repeat=3), *(order.split() for order in redone)]
+    expected = Undos(text_of(browser))
+    for number, order in enumerate(orders):
+        for bar, words in ((1, f"a cross {number}"), (2, f"a star {number}")):
+            page.locator(".hf-story .hf-bar").nth(bar).click()
+            page.locator(".hf-story textarea.hf-text").fill(words)
+            until_text(browser, words)
+            noted(browser)
+            expected.edit(text_of(browser))
+        done = []
+        for step in order:
+            done.append(step)
+            where, by = steps[step]
+            text = expected.step(where, by)
+            if where == "graph":
+                page.evaluate(f"() => {TRACKER}.{'undo' if by < 0 else 'redo'}()")
+            else:
+                page.locator(".hf-story .hf-bar").nth(2).focus()
+                page.keyboard.press("Control+z" if by < 0 else "Control+Shift+z")
+            page.wait_for_timeout(600)
+            assert text_of(browser) == text, done
+            noted(browser)
+            for bar in (1, 2):
+                label = page.locator(".hf-story .hf-bar").nth(bar).get_attribute("aria-label")
+                assert label and label.partition(": ")[2] in text, done
     assert page.locator(".hf-timeline").count() == 1 and browser.page_errors == []
 
 
@@ -197,6 +291,46 @@ def test_the_menu_of_a_bar_does_each_thing_in_one_click(browser: Browser):
     assert page.locator(".hf-story-menu").count() == 0 and browser.page_errors == []
 
 
+@pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
+def test_the_menu_of_a_bar_is_used_by_keyboard_alone(browser: Browser):
+    page = browser.page
+    opened(browser)
+    focused = "document.activeElement"
+    bar = f"[...document.querySelectorAll('.hf-story .hf-bar')].indexOf({focused})"
+
+    def item(entry: str) -> None:
+        page.wait_for_function(
+            f"(entry) => {focused}.role === 'menuitem' && {focused}.textContent.startsWith(entry)",
+            arg=entry,
+        )
+
+    page.locator(".hf-story .hf-bar").nth(1).focus()
+    page.keyboard.press("Shift+F10")
+    item("Render this scene")
+    page.keyboard.press("ArrowUp")
+    item("Bring back scene 1")
+    page.keyboard.press("ArrowDown")
+    item("Render this scene")
+    page.keyboard.press("End")
+    item("Bring back scene 1")
+    page.keyboard.press("Escape")
+    assert page.locator(".hf-story-menu").count() == 0
+    assert page.evaluate(bar) == 1, "the bar has the keys again"
+    text = text_of(browser)
+    page.keyboard.press("Shift+F10")
+    for entry in ("Re-roll and render", "Render up to here", "Cut here", "Duplicate"):
+        page.keyboard.press("ArrowDown")
+        item(entry)
+    assert text_of(browser) == text, "an arrow chooses, and does nothing else"
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"{TEXT}.value.split('a blue cross').length === 3")
+    assert page.locator(".hf-story-menu").count() == 0
+    page.wait_for_function(f"{bar} === 2")
+    page.keyboard.press("Delete")
+    page.wait_for_function(f"{TEXT}.value.split('a blue cross').length === 2")
+    assert browser.page_errors == []
+
+
 def test_the_panel_follows_the_workflow_that_is_open_and_says_when_it_has_no_story(
     browser: Browser,
 ):
@@ -275,3 +409,67 @@ def test_panel_bars_and_menu_have_an_artists_words_and_the_text_keeps_its_tags(b
     page.get_by_label("How it follows").select_option("keep going, forget the scene before")
     until_text(browser, "[flush, blend 2] a blue cross")
     assert "[flush, re-anchor, seed 3] a star" in text_of(browser) and browser.page_errors == []
+
+
+_FAINT = """() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (colour) => {
+    const [r, g, b] = numbers(colour).map((each) => (each / 255 <= 0.04 ? each / 3294 : ((each / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if ((numbers(colour)[3] ?? 1) > 0.9) return colour;
+    }
+    return "rgb(255, 255, 255)";
+  };
+  const hasWords = (each) => each.value || [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+  const words = [...document.querySelectorAll(".hf-story *")].filter(
+    (each) => hasWords(each) && each.checkVisibility() && !each.disabled && !each.closest(".hf-track, style, option"),
+  );
+  const contrast = (each) => {
+    const pair = [light(getComputedStyle(each).color), light(ground(each))].toSorted((a, b) => b - a);
+    return (pair[0] + 0.05) / (pair[1] + 0.05);
+  };
+  return [words.length, words.filter((each) => contrast(each) < 3.5).map((each) => each.outerHTML.slice(0, 80))];
+}"""
+
+
+@pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
+def test_all_words_can_be_read_in_the_light_theme_and_the_sound_has_its_colours(browser: Browser):
+    page = browser.page
+    beat_file(browser.server, "hf_theme.wav", 6)
+    graph = with_sound(growing_graph("panel/theme", prompts=STORY), "hf_theme.wav")
+    waves = []
+    try:
+        for theme in ("light", "dark"):
+            browser.server.post("/settings/Comfy.ColorPalette", theme)
+            page.reload(wait_until="domcontentloaded")
+            browser.wait_until_open()
+            browser.load_api(graph)
+            page.evaluate(TOGGLE)
+            page.wait_for_selector(".hf-story-sound:not([hidden])")
+            page.wait_for_timeout(500)
+            count, faint = page.evaluate(_FAINT)
+            assert count > 25 and faint == [], theme
+            waves.append(
+                page.evaluate(
+                    """() => {
+                      const canvas = document.querySelector(".hf-story-wave");
+                      const { width, height } = canvas;
+                      const { data } = canvas.getContext("2d").getImageData(width * 0.75, height / 2, 1, 1);
+                      return data[0] + data[1] + data[2];
+                    }"""
+                )
+            )
+            page.evaluate(TOGGLE)
+            page.wait_for_selector(".hf-home .hf-status")
+            below, end = page.evaluate(
+                """['.hf-home .hf-status', '.hf-home'].map((each) => document.querySelector(each).getBoundingClientRect().bottom)"""
+            )
+            assert below <= end + 1, "the line below the bars is seen"
+    finally:
+        browser.server.post("/settings/Comfy.ColorPalette", "dark")
+    assert 0 < waves[0] < waves[1] - 100, "the wave is darker on a light ground"
+    assert browser.page_errors == []

@@ -1,6 +1,7 @@
-"""Screenshots of the story panel in its states, at three sizes and in both renderers, to be looked at.
+"""Screenshots of the story panel in its states, at three sizes, in both renderers and in ComfyUI's
+dark and light themes, to be looked at.
 
-python tests/helpers/make_story_screenshots.py FOLDER [SIZE ...]
+python tests/helpers/make_story_screenshots.py FOLDER [SIZE or THEME ...]
 """
 
 import sys
@@ -12,8 +13,10 @@ from comfy_graphs import growing_graph
 from comfy_harness import ComfyServer
 from comfy_setup import LATEST_FRONTEND, NEWEST, installed
 from playwright.sync_api import Page
+from sound_files import beat_file, with_sound
 
 SIZES = {"720": (1280, 720), "1080": (1920, 1080), "4k": (3840, 2160)}
+THEMES = ("dark", "light")
 RENDERERS = {"litegraph": False, "vue": True}
 TOGGLE = "app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')"
 STORY = """0:00 a red ball in a blue room, walking to the right
@@ -28,19 +31,21 @@ def take(page: Page, file: Path) -> None:
     page.screenshot(path=file)
 
 
-def photograph(server: ComfyServer, folder: Path, size: str, renderer: str) -> None:
-    """Every state at one size in one renderer."""
+def photograph(server: ComfyServer, folder: Path, size: str, renderer: str, theme: str) -> None:
+    """Every state at one size in one renderer and theme."""
     vue_nodes = RENDERERS[renderer]
+    server.post("/settings/Comfy.ColorPalette", theme)
     with Browser(server, vue_nodes=vue_nodes, size=SIZES[size], any_source=True) as editor:
         page = editor.page
 
         def name(state: str) -> Path:
-            return folder / f"{size}_{renderer}_{state}.png"
+            return folder / f"{size}_{renderer}_{theme}_{state}.png"
 
         page.evaluate("app.graph.clear()")
         page.evaluate(TOGGLE)
         take(page, name("empty"))
-        editor.load_api(growing_graph("screens/v", seconds=40.0, prompts=STORY, seed=5))
+        graph = growing_graph("screens/v", seconds=40.0, prompts=STORY, seed=5)
+        editor.load_api(with_sound(graph, "beats.wav"))
         editor.fit_view()
         page.wait_for_function("document.querySelectorAll('.hf-story .hf-bar').length === 4")
         take(page, name("story"))
@@ -55,17 +60,29 @@ def photograph(server: ComfyServer, folder: Path, size: str, renderer: str) -> N
         page.locator(".hf-story .hf-bar").nth(2).click(button="right")
         take(page, name("menu"))
         page.keyboard.press("Escape")
+        takes = page.locator(".hf-story-takes")
+        takes.get_by_label("of all workflows").check()  # the render may be an earlier one's
+        takes.get_by_label("beside the video").first.click()
+        page.locator(".hf-story").focus()
+        page.keyboard.press("w")
+        take(page, name("wiped"))
+        editor.write("PromptTimeline", prompts=f"{STORY}\n0:50 [flsh] a star")
+        take(page, name("refused"))
         page.evaluate(TOGGLE)
         take(page, name("closed"))
 
 
-def main(folder: Path, sizes: list[str]) -> None:
+def main(folder: Path, asked: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    sizes = [size for size in SIZES if size in asked] or SIZES
+    themes = [theme for theme in THEMES if theme in asked] or THEMES
     install = installed(NEWEST, LATEST_FRONTEND)
     with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base)) as server:
-        for size in sizes or SIZES:
+        beat_file(server, "beats.wav", 40)
+        for size in sizes:
             for renderer in RENDERERS:
-                photograph(server, folder, size, renderer)
+                for theme in themes:
+                    photograph(server, folder, size, renderer, theme)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ export class Menu {
   #root;
   #say;
   #element = null;
+  #bar = null; // which it belongs to
   #listening = new AbortController();
 
   /** `root` is what the menu stands in, so that it is seen in full screen, too; `say` shows a sentence. */
@@ -25,6 +26,7 @@ export class Menu {
     event.preventDefault();
     event.stopPropagation();
     this.close();
+    this.#bar = event.target;
     const seconds = editor.bars.secondsAt(event);
     const entries = this.#entries(editor, sampler, index, seconds);
     const items = entries.map((entry) => (entry ? this.#item(...entry) : make("hr")));
@@ -39,8 +41,10 @@ export class Menu {
     window.addEventListener("pointerdown", leave, { signal, capture: true });
   }
 
+  /** The keys belong to the bar again, if they belonged to the menu. */
   close() {
     this.#listening.abort();
+    if (this.#element?.contains(document.activeElement)) this.#bar.focus({ preventScroll: true });
     this.#element?.remove();
     this.#element = null;
   }
@@ -98,12 +102,15 @@ export class Menu {
   #key(event) {
     const items = [...this.#element.querySelectorAll("[role=menuitem]")];
     const at = items.indexOf(document.activeElement);
-    const go = (by) => items[(at + by + items.length) % items.length].focus();
+    const to = (place) => items.at(place % items.length).focus();
     const keys = {
-      ArrowDown: () => go(1),
-      ArrowUp: () => go(-1),
+      ArrowDown: () => to(at + 1),
+      ArrowUp: () => to(at - 1),
+      Home: () => to(0),
+      End: () => to(-1),
       Enter: () => items[at]?.click(),
       Escape: () => this.close(),
+      Tab: () => this.close(),
     };
     event.stopPropagation();
     if (!keys[event.key]) return;

@@ -4,7 +4,7 @@
 // and go back to their nodes when it is closed, in app mode, and where the frontend has no bottom panel.
 import { app } from "../../../scripts/app.js";
 import { viewOf } from "../player/player.js";
-import { editors, make, rootGraph, storyNodeOf } from "../shared.js";
+import { editors, make, placeOf, rootGraph, storyNodeOf } from "../shared.js";
 import { shelfOf } from "../takes/shelf.js";
 import { t } from "../texts.js";
 import { startSeconds } from "../timeline/segments.js";
@@ -121,11 +121,8 @@ class StoryPanel {
     this.monitor.look();
     this.film.draw();
     this.sound.look();
-    if (this.#editor) this.#selected.set(this.#placeOf(story), this.#editor.selected);
+    if (this.#editor) this.#selected.set(placeOf(story), this.#editor.selected);
   }
-
-  /** By workflow and node; not by the graph's id, which some graphs get when they are undone first. */
-  #placeOf = (node) => `${app.extensionManager.workflow?.activeWorkflow?.path ?? rootGraph()?.id} ${node.id}`;
 
   #chosenStory(all) {
     const stories = all.filter(({ comfyClass }) => comfyClass === TIMELINE);
@@ -150,11 +147,11 @@ class StoryPanel {
     this.empty.textContent = editor ? "" : t("This workflow has no Prompt Timeline. Add one, or open a template of Head Forcing.");
     if (editor) {
       editor.home.lend(this.place);
-      const selected = this.#selected.get(this.#placeOf(story));
+      const selected = this.#selected.get(placeOf(story));
       if (selected !== undefined) editor.select(selected);
     }
     const view = sampler ? viewOf(sampler) : null;
-    this.monitor.bind(view, editor, sampler, story && this.#placeOf(story));
+    this.monitor.bind(view, editor, sampler, story && placeOf(story));
     this.film.bind(view, editor);
     this.sound.bind(story, editor, view);
     if (editor) editor.bars.snap = (seconds, event) => this.#snap(seconds, event);

@@ -11,7 +11,7 @@ const HEIGHT = 44; // of the lane, in pixels
 const TEMPO = "headforcing_tempo"; // the property of Prompt Timeline with what a person has set, by name of the sound
 const NEAR_SECONDS = 1; // of the nearest onset, to be told
 const BEAT_PIXELS = 6; // between two beats that are drawn
-const COLOURS = { wave: "#7fb7a6", onset: "#f2c14e", beat: "#ffffff55", start: "#ff8a7a" };
+const COLOURS = ["wave", "onset", "beat", "start"]; // what the style sheet has a colour for, by ComfyUI's theme
 
 /**
  * @typedef {object} Heard what the server tells of a sound
@@ -32,6 +32,7 @@ export class SoundLane {
   #name = "";
   #offset = 0;
   #drawn = "";
+  #colours = {};
   #listening = new AbortController();
 
   /** `say` shows a sentence. */
@@ -76,6 +77,8 @@ export class SoundLane {
     this.#offset = offset;
     if (name && !this.#sounds.has(name)) this.#read(name);
     this.element.hidden = !this.#heard;
+    const style = getComputedStyle(this.element);
+    this.#colours = Object.fromEntries(COLOURS.map((part) => [part, style.getPropertyValue(`--hf-${part}`)]));
     this.draw();
   }
 
@@ -147,7 +150,7 @@ export class SoundLane {
     if (!heard || !view || !bars.width) return;
     const { beats } = this;
     const starts = segments.map(({ start_block }) => start_block);
-    const what = JSON.stringify([this.#name, this.#offset, bars.left, bars.width, bars.pixels, view.blocks, starts, selected, beats]);
+    const what = JSON.stringify([this.#name, this.#offset, bars.left, bars.width, bars.pixels, view.blocks, starts, selected, beats, this.#colours]);
     if (what === this.#drawn) return;
     this.#drawn = what;
     this.canvas.style.left = this.tools.style.left = `${bars.left}px`;
@@ -158,12 +161,12 @@ export class SoundLane {
     const place = (seconds) => seconds * pixels - bars.left;
     this.#drawWave(context, heard, pixels);
     this.#drawBeats(context, place, pixels);
-    context.fillStyle = COLOURS.onset;
+    context.fillStyle = this.#colours.onset;
     for (const onset of heard.onsets) {
       const x = place(onset + this.#offset);
       if (x >= 0 && x < bars.width) context.fillRect(x, HEIGHT - 8, 1.5, 8);
     }
-    context.fillStyle = COLOURS.start;
+    context.fillStyle = this.#colours.start;
     for (const block of starts.slice(1)) context.fillRect(place(startSeconds(view, block)), 0, 1, HEIGHT);
     this.#tell(view, segments[selected]);
   }
@@ -173,7 +176,7 @@ export class SoundLane {
     const middle = HEIGHT / 2;
     const begin = Math.max(0, Math.floor(this.#offset * pixels - left));
     const end = Math.min(width, (this.#offset + seconds) * pixels - left);
-    context.fillStyle = COLOURS.wave;
+    context.fillStyle = this.#colours.wave;
     for (let x = begin; x < end; x++) {
       const at = ((x + left) / pixels - this.#offset) * peaks_a_second;
       const until = Math.max(at + 1, at + peaks_a_second / pixels);
@@ -193,7 +196,7 @@ export class SoundLane {
     this.bpm.textContent = `${Math.round(600 / every) / 10} bpm`;
     if (every * pixels < BEAT_PIXELS) return;
     const { left, width } = this.#editor.bars;
-    context.fillStyle = COLOURS.beat;
+    context.fillStyle = this.#colours.beat;
     for (let beat = Math.ceil((left / pixels - first) / every); ; beat++) {
       const x = place(first + beat * every);
       if (x > width) return;

@@ -21,7 +21,7 @@ const stepOf = ({ text, seconds }) => JSON.stringify({ prompts: text, seconds })
 
 /**
  * `host`: read() gives the values of `storyOf`; linked(name) tells whether a widget's value comes from another node;
- * write({prompts, seconds}); ask(body); run(first) presses Run; resized() hears that the element's height changes;
+ * write({prompts, seconds}); ask(body); history(step) is what the node's undo goes through, if it holds the step; run(first) presses Run; resized() hears that the element's height changes;
  * showPanel() opens the story panel, undefined where there is none.
  */
 export class TimelineEditor {
@@ -32,6 +32,7 @@ export class TimelineEditor {
   #host;
   #isDocked = false;
   #history = new History();
+  #wasRead = false; // whether a text was read, and the history is that of the node
   #panel;
   /** @type {import("./segments.js").View | null} */
   view = null; // the server's answer to the text, null before the first
@@ -147,6 +148,8 @@ export class TimelineEditor {
       this.#fail(t("The text comes from another node; change it there."));
       return;
     }
+    if (!this.#wasRead) this.#history = this.#host.history(stepOf(values));
+    this.#wasRead = true;
     this.#history.record(stepOf(values), "outside", false);
     const known = this.#answers.of(seen);
     const answer = known ?? (await this.#host.ask(values));

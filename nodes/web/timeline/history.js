@@ -1,4 +1,5 @@
-// Undo and redo over whole texts, so that an undo also brings back what the bars would write differently.
+// Undo and redo over whole texts, so that an undo also brings back what the bars would write differently. The undo of the
+// graph goes through the same texts: it is a way through this history, and no change of its own.
 
 const MOST = 200;
 const SAME_CHANGE_MS = 1000;
@@ -12,6 +13,7 @@ export class History {
   /** Note a text. Changes with the same key within a second are one; nothing is undone before the first real change. */
   record(text, key, byEditor) {
     if (text === this.#texts[this.#at]) return;
+    if (!byEditor && this.#goTo(text)) return;
     const now = Date.now();
     const isAlike = key !== null && key === this.#last.key;
     const same = isAlike && now - this.#last.time < SAME_CHANGE_MS && this.#at > 0;
@@ -29,6 +31,21 @@ export class History {
     const kept = Math.max(same ? this.#at : this.#at + 1, 0);
     this.#texts = [...this.#texts.slice(0, kept), text].slice(-MOST);
     this.#at = this.#texts.length - 1;
+  }
+
+  /** Whether a text is one of those that can be come back to. */
+  holds(text) {
+    return this.#texts.includes(text);
+  }
+
+  /** Go to a text that is here already, the nearest one; false without one. */
+  #goTo(text) {
+    const far = (place) => Math.abs(place - this.#at);
+    const places = [...this.#texts.keys()].filter((place) => this.#texts[place] === text);
+    if (!places.length) return false;
+    this.#at = places.reduce((best, place) => (far(place) < far(best) ? place : best));
+    this.#last.key = null;
+    return true;
   }
 
   get canUndo() {

@@ -1,10 +1,11 @@
 // A visual timeline on Prompt Timeline. The text widget stays the only thing that is saved and sent.
 import { app } from "../../../scripts/app.js";
-import { editors, isLinked, make, post, putStory, storyOf, whileInGraph } from "../shared.js";
+import { editors, isLinked, make, placeOf, post, putStory, storyOf, whileInGraph } from "../shared.js";
 import { t } from "../texts.js";
 import { TimelineEditor } from "./editor.js";
 import { isThere, open as openPanel } from "../story/panel.js";
 import { ownerOf, storyIn } from "./face.js";
+import { History } from "./history.js";
 import { Home } from "./home.js";
 import { addElement } from "../widgets.js";
 
@@ -16,6 +17,7 @@ const LEFT_MS = 3000; // from the first of them on, all nodes of a workflow that
 
 let left = JSON.parse(sessionStorage.getItem(LEFT) ?? "[]"); // stories with which this tab was left
 sessionStorage.removeItem(LEFT);
+const histories = new Map(); // by workflow and node: the undo of the graph makes all nodes anew
 const open = new Map(); // the editors of this workflow, by node, and who owns the values
 
 // ComfyUI's draft of a workflow, which is opened next, does not hold what was typed in the last seconds
@@ -46,12 +48,20 @@ function addStyle() {
     document.head.append(make("link", { rel: "stylesheet", href }));
 }
 
+/** The history of a node that holds what it shows now; another workflow may have had a node of its id. */
+function historyOf(node, step) {
+  const place = placeOf(node);
+  if (!histories.get(place)?.holds(step)) histories.set(place, new History());
+  return histories.get(place);
+}
+
 /** What the editor sees of its node: its widgets' values, what to write, and the server to ask. */
 function hostOf(node, owner) {
   let grown = 0; // by how much the node is higher than it was, for fields that are open now
   return {
     read: () => storyOf(node, owner),
     linked: (name) => isLinked(...owner(name)),
+    history: (step) => historyOf(node, step),
     write: (values) => putStory(node, values, owner),
     ask: (body) => post("/headforcing/timeline", body, t("The server does not answer; the text is unchanged.")),
     run: (first) => app.queuePrompt(first ? -1 : 0),
@@ -119,6 +129,8 @@ export function nodeCreated(node) {
   const editor = addEditor(node, owner);
   editors.set(node, editor);
   const [width, low] = node.size;
-  node.setSize([Math.max(width, WIDTH), low + TEXT]); // a saved node gets its own size after this
+  // a saved node gets its own size after this; one that is drawn too low grows, which is a step of the graph's undo
+  const least = LiteGraph.vueNodesMode ? low : Math.max(low, node.computeSize()[1]);
+  node.setSize([Math.max(width, WIDTH), least + TEXT]);
   watch(node, () => lookAt(node, editor, owner));
 }

@@ -42,6 +42,20 @@ test("undo goes back over whole texts, and a new change ends what could be redon
   assert.equal(history.step(-1), "two");
 });
 
+test("a text that comes back from outside, as by the undo of the graph, is a way through the history", () => {
+  const history = new History();
+  history.record("one", null, false);
+  for (const text of ["two", "three"]) history.record(text, null, true);
+  history.record("two", "outside", false);
+  assert.deepEqual([history.canUndo, history.canRedo], [true, true]);
+  assert.equal(history.step(-1), "one");
+  history.record("three", "outside", false);
+  assert.deepEqual([history.canUndo, history.canRedo], [true, false]);
+  history.record("four", "outside", false);
+  assert.equal(history.step(-1), "three", "a new text is a change");
+  assert.deepEqual([history.holds("four"), history.holds("five")], [true, false]);
+});
+
 test("changes of one kind within a second are one step", () => {
   const history = new History();
   history.record("one", null, false);

@@ -1,0 +1,50 @@
+"""Sounds for the tests in ComfyUI: clicks and kicks at known times."""
+
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from comfy_graphs import Graph, changed, node
+from comfy_harness import ComfyServer
+
+RATE = 44_100
+CLICKS = (0.5, 2.0, 4.25)  # seconds of the sound
+
+
+def write_wave(path: Path, samples: np.ndarray) -> None:
+    """A mono file of samples `[n]` from -1 to 1."""
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+
+
+def sound_file(server: ComfyServer, name: str, seconds: float, clicks: Any = CLICKS) -> None:
+    """Sound with clicks in the server's input folder."""
+    samples = np.zeros(round(seconds * RATE), np.float32)
+    click = 0.8 * np.sin(np.arange(RATE // 50) * 2 * np.pi * 1500 / RATE)
+    for second in clicks:
+        place = round(second * RATE)
+        samples[place : place + len(click)] = click
+    write_wave(server.input_dir / name, samples)
+
+
+def beat_file(
+    server: ComfyServer, name: str, seconds: float, bpm: float = 120, until: float | None = None
+) -> None:
+    """Kicks on every beat, a quarter of a second after the beginning; silence after `until`."""
+    samples = np.zeros(round(seconds * RATE), np.float32)
+    at = np.arange(RATE // 4) / RATE
+    kick = 0.8 * np.sin(2 * np.pi * (60 * at + 4 * (1 - np.exp(-30 * at)))) * np.exp(-14 * at)
+    for beat in np.arange(0.25, (until or seconds) - 0.3, 60 / bpm):
+        place = round(beat * RATE)
+        samples[place : place + len(kick)] += kick
+    write_wave(server.input_dir / name, samples)
+
+
+def with_sound(graph: Graph, name: str, **more: Any) -> Graph:
+    """The graph with Load Audio at its timeline."""
+    graph = graph | {"load": node("LoadAudio", audio=name)}
+    return changed(graph, "timeline", audio=["load", 0], **more)
