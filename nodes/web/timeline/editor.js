@@ -20,15 +20,17 @@ const OFFLINE_MS = 3000;
 const stepOf = ({ text, seconds }) => JSON.stringify({ prompts: text, seconds });
 
 /**
- * `host`: read() gives the values of `storyOf`; linked(name) tells whether a widget's value comes from another node;
- * write({prompts, seconds}); ask(body); history(step) is what the node's undo goes through, if it holds the step; run(first) presses Run; resized() hears that the element's height changes;
- * showPanel() opens the story panel, undefined where there is none.
+ * `host`: read() gives the node's text and settings (`storyOf`); linked(name) tells whether a widget's value comes from
+ * another node; write({prompts, seconds}) sets widgets; ask(body) resolves to the server's answer to a text or to
+ * segments; history(step) is what the node's undo goes through, if it holds the step; run(inFront) queues the graph,
+ * before all others if so; resized() hears that the element's height changes; showPanel() opens the story panel,
+ * undefined if there is none.
  */
 export class TimelineEditor {
   edits = new Edits(this);
   /** Where it stands in its node. @type {import("./home.js").Home | undefined} */
   home;
-  open = false; // whether the fields of the selected prompt are shown; a loaded workflow keeps its node sizes
+  open = false; // whether the fields of the selected prompt are shown; closed first, as the saved node sizes are
   #host;
   #isDocked = false;
   #history = new History();
@@ -37,12 +39,12 @@ export class TimelineEditor {
   /** @type {import("./segments.js").View | null} */
   view = null; // the server's answer to the text, null before the first
   segments = []; // those of the view, or changed ones that the server has not answered yet
-  #shared = ""; // and the words of all of them
+  #shared = ""; // the words that stand before every prompt
   selected = 0;
-  #valid = false; // whether the text, as it is now, is a timeline
+  #hasBars = false; // whether the last answer can be shown as bars
   #seen = null; // the values that were asked about last
   #answers = new Answers();
-  #request = 0;
+  #request = 0; // number of the latest question to the server; answers to earlier ones are ignored
   #player = null; // what plays the story
   #height = HEIGHT.closed;
   #lost = ""; // what to say about a change that could not be taken, until the next one is
@@ -62,7 +64,7 @@ export class TimelineEditor {
       divide: (text) => this.edits.divide(text),
       duplicate: () => this.edits.duplicate(),
       remove: () => this.edits.remove(),
-      share: () => this.#share(),
+      share: () => this.#toggleShared(),
       showPanel: this.#host.showPanel,
     };
     this.bars = new Bars(actions);
@@ -110,7 +112,7 @@ export class TimelineEditor {
 
   /** Where the selected prompt begins and ends, in seconds of the story; null where the text is no timeline. */
   get scene() {
-    const { start_block, end_block } = (this.#valid && this.segments[this.selected]) || {};
+    const { start_block, end_block } = (this.#hasBars && this.segments[this.selected]) || {};
     if (end_block === undefined) return null;
     return { from: startSeconds(this.view, start_block), until: startSeconds(this.view, end_block) };
   }
@@ -122,10 +124,10 @@ export class TimelineEditor {
     return seen === this.#seen ? undefined : this.#read(values, seen);
   }
 
-  /** Prompts that the text does not hold yet, and the words of all of them; null where it holds all. */
+  /** Prompts that the text does not hold yet, typed letters too, and their shared words; null if it holds all. */
   get unwritten() {
     this.#panel.flush();
-    const isWritten = !this.#valid || this.segments === this.view.segments;
+    const isWritten = !this.#hasBars || this.segments === this.view.segments;
     return isWritten ? null : { segments: this.segments, shared: this.#shared };
   }
 
@@ -154,20 +156,24 @@ export class TimelineEditor {
     const known = this.#answers.of(seen);
     const answer = known ?? (await this.#host.ask(values));
     if (request !== this.#request) return;
-    if (answer.offline) setTimeout(() => (this.#seen = null), OFFLINE_MS); // look again
+    if (answer.offline) setTimeout(() => (this.#seen = null), OFFLINE_MS); // so that the next refresh asks again
     if (answer.error) this.#fail(answer.error);
     else this.#show(this.#answers.keep(seen, answer));
   }
 
   /** Whether the bars are those of the text as it is now. */
   get isCurrent() {
-    return this.#valid && this.#host.read().text === this.view.text;
+    return this.#hasBars && this.#host.read().text === this.view.text;
   }
 
-  /** Write changed segments into the text. A text that was changed elsewhere, just before or meanwhile, stays. */
-  commit(segments, key, selected = this.selected, shared = this.#shared) {
+  /**
+   * Write changed segments into the text. If the text was changed elsewhere, just before or meanwhile, that change stays.
+   * Changes in a row with the same `key` are one step of undo; null is a step of its own. With `keepsSeconds` the video
+   * keeps its length.
+   */
+  commit(segments, key, selected = this.selected, shared = this.#shared, keepsSeconds = false) {
     if (this.isCurrent)
-      this.#written = this.#send(joined(segments), key, selected, shared);
+      this.#written = this.#send(joined(segments), key, selected, shared, keepsSeconds);
     else {
       this.#lost = `${t("The last change was not taken: the text was changed elsewhere.")} `;
       this.#seen = null;
@@ -176,33 +182,35 @@ export class TimelineEditor {
     return this.#written;
   }
 
-  async #send(segments, key, selected, shared) {
-    const { text, ...node } = this.#host.read();
-    const isBeyond = this.view.beyond !== undefined; // then the node's seconds stay, until a way out is chosen
-    const length = this.view.fits ? node.seconds : lengthWith(segments, this.view);
-    if (node.seconds && length !== this.view.seconds && !isBeyond && !this.view.fits) {
+  async #send(segments, key, selected, shared, keepsSeconds) {
+    const { text, ...values } = this.#host.read();
+    const length = keepsSeconds ? values.seconds : lengthWith(segments, this.view);
+    // with seconds 0 the video is as long as its prompts; a story longer than its seconds waits for a choice of a person
+    const isFollowed = values.seconds !== 0 && !keepsSeconds && this.view.beyond === undefined;
+    if (isFollowed && length !== this.view.seconds) {
       if (this.#host.linked("seconds")) return this.#refuse(t("The length comes from another node; change it there."));
-      node.seconds = length;
+      values.seconds = length;
     }
-    Object.assign(node, { length, shared });
+    Object.assign(values, { length, shared });
     this.segments = segments;
     this.selected = selected;
     this.#shared = shared;
     this.#draw();
     const request = ++this.#request;
-    const answer = await this.#host.ask({ ...node, segments: segments.map(written) });
+    const answer = await this.#host.ask({ ...values, segments: segments.map(written) });
     if (request !== this.#request || this.#host.read().text !== text) return;
     if (answer.offline) {
       this.#say(t("The server does not answer; this change waits for it."), true);
-      setTimeout(() => request === this.#request && this.#send(segments, key, selected, shared), OFFLINE_MS);
+      const again = () => request === this.#request && this.#send(segments, key, selected, shared, keepsSeconds);
+      setTimeout(again, OFFLINE_MS);
       return;
     }
     if (answer.error) return this.#refuse(answer.error);
     this.#lost = "";
-    this.#host.write({ prompts: answer.text, seconds: node.seconds });
-    const values = this.#host.read();
-    this.#seen = JSON.stringify([values, this.#host.linked("prompts")]);
-    this.#history.record(stepOf(values), key, true);
+    this.#host.write({ prompts: answer.text, seconds: values.seconds });
+    const now = this.#host.read();
+    this.#seen = JSON.stringify([now, this.#host.linked("prompts")]);
+    this.#history.record(stepOf(now), key, true);
     this.#show(this.#answers.keep(this.#seen, answer));
   }
 
@@ -216,27 +224,26 @@ export class TimelineEditor {
   }
 
   #show(view) {
-    this.#valid = view.segments.length <= MOST_BARS;
+    this.#hasBars = view.segments.length <= MOST_BARS;
     this.view = view;
     this.#shared = view.shared;
-    this.segments = this.#valid ? view.segments : [];
+    this.segments = this.#hasBars ? view.segments : [];
     this.selected = Math.max(0, Math.min(this.selected, this.segments.length - 1));
     const long = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
-    const about = this.#valid ? plainTime(view.seconds) : long;
+    const about = this.#hasBars ? plainTime(view.seconds) : long;
     this.status.title = t("%1 blocks, %2", view.blocks, timeText(view.seconds));
-    this.#say(this.#lost + (view.refusal ?? about), !this.#valid || this.#lost !== "" || view.refusal !== undefined);
+    this.#say(this.#lost + (view.refusal ?? about), !this.#hasBars || this.#lost !== "" || view.refusal !== undefined);
     this.ways.show(view, this.#host.linked("seconds"));
     this.#draw();
   }
 
   /** Write fewer or shorter prompts, which fit into the node's seconds. */
   #shorten(segments) {
-    this.view = { ...this.view, beyond: undefined, fits: true };
-    this.commit(segments, null, Math.min(this.selected, segments.length - 1));
+    this.commit(segments, null, Math.min(this.selected, segments.length - 1), this.#shared, true);
   }
 
   #fail(sentence) {
-    this.#valid = false;
+    this.#hasBars = false;
     this.#say(sentence, true);
     this.#draw();
   }
@@ -248,7 +255,7 @@ export class TimelineEditor {
 
   #draw(keepWords = false) {
     const segment = this.segments[this.selected];
-    const enabled = this.#valid && segment !== undefined;
+    const enabled = this.#hasBars && segment !== undefined;
     this.bars.element.hidden = segment === undefined;
     this.#panel.element.hidden = segment === undefined || !(this.open || this.#isDocked);
     if (this.view) this.lane.show(this.#shared, this.#host.read(), enabled);
@@ -291,17 +298,18 @@ export class TimelineEditor {
     this.#draw();
   }
 
+  /** Say that a prompt cannot be changed any more. */
   locked(index) {
     this.#say(t("Prompt %1 has begun; it stays in its place until the render ends.", index + 1), true);
   }
 
-  #share() {
+  #toggleShared() {
     this.lane.opened = !this.lane.opened;
     this.#draw();
     if (this.lane.opened) this.lane.words.element.focus({ preventScroll: true });
   }
 
-  /** Wait until the text holds the last change, and what was typed last. */
+  /** Wait until the server has answered the last change, also of what was typed last, or was offline. */
   async settled() {
     await (this.#panel.flush() ?? this.#written);
   }
@@ -316,12 +324,12 @@ export class TimelineEditor {
   }
 
   /** Run, as Ctrl+Enter does anywhere, but with the letters that were typed last. */
-  async #run(first) {
+  async #run(inFront) {
     await this.settled();
-    this.#host.run(first);
+    this.#host.run(inFront);
   }
 
-  /** Keys that hold in the whole editor; Ctrl+Z in words that were typed is theirs. */
+  /** Keys that hold in the whole editor. A field with typed letters keeps its own Ctrl+Z. */
   #key(event) {
     const isField = event.target.matches("textarea, select, input:not([type=button])");
     const isTyping = isField && ![this.#panel.words, this.lane.words].some((words) => words.isUntouched(event.target));

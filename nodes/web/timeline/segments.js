@@ -35,7 +35,6 @@
  * @property {Switch} default
  * @property {number} [beyond] the length of the video in seconds, if the story is longer
  * @property {string} [refusal]
- * @property {boolean} [fits]
  */
 
 /** @typedef {Pick<View, "block_seconds" | "first_block_seconds">} Clock */
