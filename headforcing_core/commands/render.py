@@ -122,7 +122,9 @@ def _render(
         needs = source.check_needs(job.plan, video)
     check_disk(needs, source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
-    advice = _advice(source, job.plan) if video is not None else ""
+    advice = ""
+    if video is not None and source.files is not None and source.files.vae is not None:
+        advice = _advice(source, source.files.vae, job.plan)
     if source.follow is None:
         return needs, replace(loaded.render(job, video, latents), advice=advice)
     story = FollowedStory(source, source.follow)
@@ -134,17 +136,16 @@ def _render(
     return needs, replace(result, advice=advice)
 
 
-def _advice(source: Source, plan: RenderPlan) -> str:
+def _advice(source: Source, vae: Path, plan: RenderPlan) -> str:
     """A line on faster decoding: by a second GPU, or by a tiny decoder beside the VAE."""
-    files = source.files
-    machine = source.machine
     from ..video.advice import faster_decoding, tiny_names
     from ..video.codec import is_tiny
 
-    if files is None or files.vae is None or machine.peers is not None or is_tiny(files.vae):
+    machine = source.machine
+    if machine.peers is not None or is_tiny(vae):
         return ""
     names = tiny_names(plan.config.latents)
-    tiny = [path.name for path in files.vae.parent.iterdir() if path.name.startswith(names)]
+    tiny = [path.name for path in vae.parent.iterdir() if path.name.startswith(names)]
     return faster_decoding(
         sampling=machine.device,
         decoding=machine.vae_device or machine.device,
