@@ -42,12 +42,10 @@ def test_what_is_at_hand_is_named(gpus, count, sampling, decoding, tiny, expecte
     assert expected in line and bool(line) == bool(expected) and "\n" not in line
 
 
-def source_of(vae: Path | None, latents, device=FIRST, vae_device=None, peers=None):
-    source = SimpleNamespace(
-        files=SimpleNamespace(vae=vae),
-        machine=SimpleNamespace(device=device, vae_device=vae_device, peers=peers),
-    )
-    return source, SimpleNamespace(config=SimpleNamespace(latents=latents))
+def source_of(vae: Path, latents, device=FIRST, vae_device=None, peers=None):
+    machine = SimpleNamespace(device=device, vae_device=vae_device, peers=peers)
+    plan = SimpleNamespace(config=SimpleNamespace(latents=latents))
+    return SimpleNamespace(machine=machine), vae, plan
 
 
 def test_the_command_line_names_its_option_and_the_tiny_decoder_beside_the_vae(gpus, tmp_path):
@@ -64,7 +62,6 @@ def test_the_command_line_names_its_option_and_the_tiny_decoder_beside_the_vae(g
     assert commands._advice(*source_of(vae, WAN22, vae_device=SECOND)).endswith(f"speed: {tiny}")
     assert "--vae-device cuda:0" in commands._advice(*source_of(vae, WAN22, SECOND))
     assert commands._advice(*source_of(vae, WAN22, peers=object())) == ""
-    assert commands._advice(*source_of(None, WAN22)) == ""
     assert tiny_names(WAN21) == ("lighttaew2_1.", "taew2_1.")
 
 
