@@ -159,6 +159,7 @@ _SECONDS = of_widget("PromptTimeline", "seconds")
 
 
 @pytest.mark.slow
+@pytest.mark.repeat("comfy_latest]")
 @pytest.mark.parametrize("browser", ["comfy, Nodes 2.0", "comfy_latest"], indirect=True)
 def test_the_panel_shows_the_sound_its_tempo_and_how_far_a_scene_is_from_a_beat(browser: Browser):
     page = browser.page
@@ -243,6 +244,7 @@ def test_a_dragged_bar_snaps_to_an_onset_and_with_alt_to_none(browser: Browser):
 
 
 @pytest.mark.slow
+@pytest.mark.repeat("comfy, Nodes 2.0]")
 @pytest.mark.parametrize("browser", ["comfy, Nodes 2.0", "comfy_latest"], indirect=True)
 def test_the_tempo_that_was_set_is_kept_with_the_workflow_and_bars_snap_to_its_beats(
     browser: Browser,

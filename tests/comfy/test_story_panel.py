@@ -46,7 +46,7 @@ def test_the_editor_is_lent_to_the_panel_and_no_node_changes_its_size(browser: B
     assert browser.page_errors == []
 
 
-@pytest.mark.repeat("comfy]", "comfy_latest, Nodes 2.0]")
+@pytest.mark.repeat("comfy]", "comfy_latest]", "comfy_latest, Nodes 2.0]")
 @pytest.mark.parametrize("browser", FRONTENDS, indirect=True)
 def test_the_undo_of_the_graph_and_of_the_panel_do_not_fight(browser: Browser):
     page = browser.page
@@ -117,7 +117,7 @@ class Undos:
         return self.states[self.state]
 
 
-@pytest.mark.repeat("comfy, Nodes 2.0]", "comfy_latest]")
+@pytest.mark.repeat("comfy]", "comfy, Nodes 2.0]", "comfy_latest]")
 @pytest.mark.parametrize("browser", FRONTENDS, indirect=True)
 def test_undo_of_the_graph_and_of_the_panel_mix_in_every_order(browser: Browser):
     page = browser.page
@@ -291,6 +291,7 @@ def test_the_menu_of_a_bar_does_each_thing_in_one_click(browser: Browser):
     assert page.locator(".hf-story-menu").count() == 0 and browser.page_errors == []
 
 
+@pytest.mark.repeat("comfy]")
 @pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_the_menu_of_a_bar_is_used_by_keyboard_alone(browser: Browser):
     page = browser.page
@@ -436,6 +437,7 @@ _FAINT = """() => {
 }"""
 
 
+@pytest.mark.repeat("comfy]")
 @pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_all_words_can_be_read_in_the_light_theme_and_the_sound_has_its_colours(browser: Browser):
     page = browser.page

@@ -46,7 +46,7 @@ def noted(editor: Browser) -> None:
     )
 
 
-@pytest.mark.repeat("comfy]", "comfy_latest, Nodes 2.0]")
+@pytest.mark.repeat("comfy]", "comfy, Nodes 2.0]", "comfy_latest, Nodes 2.0]")
 @pytest.mark.parametrize("browser", FRONTENDS, indirect=True)
 def test_graph_undo_goes_on_after_a_render_and_no_node_changes_its_size(browser: Browser):
     page = browser.page
