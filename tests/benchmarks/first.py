@@ -184,10 +184,10 @@ def _called(command: list[str], limit: float) -> dict[str, Any]:
         return {"right": True, **not_available(TOO_LATE)}
     if done.returncode == 0:
         return {"right": True, "seconds": time.perf_counter() - begun}
-    said = " / ".join(done.stderr.strip().split("\n")[-3:])[-600:]
-    if _is_about_the_machine(said):
-        return {"right": True, **not_available(said)}
-    return {"right": False, "said": said, "exit_status": done.returncode}
+    lines = done.stderr.strip().split("\n")
+    if _is_about_the_machine(lines[-1]):  # not the lines before: they may be notes of a render
+        return {"right": True, **not_available(lines[-1][:300])}
+    return {"right": False, "said": " / ".join(lines[-3:])[-600:], "exit_status": done.returncode}
 
 
 def _is_about_the_machine(said: str) -> bool:
