@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.hashing import digest
-from ..headforcing_core.timeline.clock import format_time
+from ..headforcing_core.timeline.clock import plain_time
 from ..headforcing_core.video.reader import MAX_PIXELS
 from ..headforcing_core.video.section import Footage
 from ..headforcing_core.video.sound import sound_of_samples
@@ -246,7 +246,7 @@ class _Progress:
         self.done += len(video_frames)
         self.bar.update_absolute(self.done)
         per_second = (self.done - self.first) / (time.perf_counter() - self.begun)
-        left = format_time((self.total - self.done) / per_second).partition(".")[0]
+        left = plain_time((self.total - self.done) / per_second)
         preview = None if self.player.grows else Image.fromarray(video_frames[-1].cpu().numpy())
         place = Sentence("frame %1 of %2", self.done, self.total)
         speed = joined([Sentence("%1 fps", f"{per_second:.1f}"), Sentence("%1 left", left)], ", ")

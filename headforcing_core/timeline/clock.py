@@ -101,6 +101,11 @@ def format_time(seconds: float) -> str:
     return f"{minutes}:{milliseconds // 1000:02}.{milliseconds % 1000:03}"
 
 
+def plain_time(seconds: float) -> str:
+    """Seconds as `m:ss`, truncated."""
+    return format_time(seconds).partition(".")[0]
+
+
 def cut_to_millisecond(seconds: float) -> float:
     """Seconds truncated to the millisecond; not rounded, so that a duration never extends into one
     more block.

@@ -18,7 +18,7 @@ from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.render.render import Listener, Render
 from ....headforcing_core.rollout.loop import Block
 from ....headforcing_core.runs.folder import RunFolder
-from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE
+from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, plain_time
 from ....headforcing_core.timeline.editor import words_key
 from ....headforcing_core.video.writer import VideoInfo
 from ..graph.folders import shown
@@ -278,12 +278,6 @@ def shortened(text: str, length: int) -> str:
         return text
     words = text[:length].rpartition(" ")[0]
     return (words or text[: length - 1]).rstrip(" ,.;:") + "…"
-
-
-def plain_time(seconds: float) -> str:
-    """Whole seconds as `m:ss`, without a fraction."""
-    minutes, rest = divmod(int(seconds + 1e-6), 60)
-    return f"{minutes}:{rest:02}"
 
 
 class MovingPreview:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ....headforcing_core.model.latents import LatentFormat
 from ....headforcing_core.plan.plan import RenderPlan
-from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
+from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, plain_time
 from ..browser.sentences import Sentence, joined
 from .queued_graph import inputs_of
 
@@ -67,7 +67,7 @@ class Part:
         until = self.until(plan)
         if until < plan.blocks:
             end = plan.timeline.clock.start_seconds(until - plan.start_blocks)
-            words.append(Sentence("up to %1", format_time(end).partition(".")[0]))
+            words.append(Sentence("up to %1", plain_time(end)))
         return joined(words, ", ") if words else None
 
 
