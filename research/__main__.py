@@ -12,7 +12,7 @@ from . import profiling
 from .claims import check_claim, tables
 from .metrics import scores
 from .recordings import command as recordings
-from .rooms import accuracy, measure, references, returning
+from .rooms import accuracy, measure, memory_alone, references, returning
 from .training import gate, train
 
 COMMANDS = (
@@ -21,6 +21,7 @@ COMMANDS = (
     accuracy,
     measure,
     returning,
+    memory_alone,
     references,
     profiling,
     check_claim,

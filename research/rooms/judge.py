@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -270,7 +271,7 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
 
     - `layout`: of the first blocks after a room comes back, how well its pictures are those of its
       first visit, mean over the rooms that do; `layout_by_chance`: the same for pictures that
-      another video's room has;
+      another video's room has; `layout_just_left`: for those of the room that was left then;
     - `identity`: 1 if the marking in the last quarter, at least the last `MARK_FRAMES` latent
       frames, has the colour of the first block's, else 0; None without one there;
       `identity_by_chance`: the same for the colour that the actor of another video has;
@@ -281,6 +282,7 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
     per_block = CLOCK.frames_per_block
     first = list(range(per_block))
     pairs = _returns(looks)
+    departures = [(_frames(left), back) for left, back in _departures(looks)]
     before = round(frames * 0.75)
     late = range(before, frames)
     marked = range(max(per_block, min(before, frames - MARK_FRAMES)), frames)
@@ -289,7 +291,7 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
             *first,
             *late,
             *marked,
-            *(frame for pair in pairs for visit in pair for frame in visit),
+            *(frame for pair in (*pairs, *departures) for visit in pair for frame in visit),
         }
     )
     seen = dict(
@@ -301,6 +303,9 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
     )
     layouts = [
         layout_kept([seen[i] for i in visit], [seen[i] for i in back]) for visit, back in pairs
+    ]
+    just_left = [
+        layout_kept([seen[i] for i in left], [seen[i] for i in back]) for left, back in departures
     ]
     others = {
         i: Layout(number, looks[i // per_block].room, version=1).pictures()
@@ -319,6 +324,7 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
     found: dict[str, Sequence[float | None]] = {
         "layout": layouts,
         "layout_by_chance": strange,
+        "layout_just_left": just_left,
         "identity": [None if start is None else start == end],
         "identity_by_chance": [None if start is None else another == end],
         "background": [s.background == look.background for s, look in shown],
@@ -342,6 +348,19 @@ def _returns(looks: Sequence[Look]) -> list[tuple[list[int], list[int]]]:
         if (seen := first.setdefault(looks[visit.start].room, visit)) is not visit:
             pairs.append((_frames(seen), _frames(visit[:JUDGED_BLOCKS])))
     return pairs
+
+
+def _departures(looks: Sequence[Look]) -> list[tuple[range, list[int]]]:
+    """For every room that comes back: the last blocks of the room before it, and its first latent
+    frames.
+    """
+    known: set[str] = set()
+    found = []
+    for left, visit in pairwise(visits(looks)):
+        known.add(looks[left.start].room)
+        if looks[visit.start].room in known:
+            found.append((left[-JUDGED_BLOCKS:], _frames(visit[:JUDGED_BLOCKS])))
+    return found
 
 
 def _frames(blocks: range) -> list[int]:

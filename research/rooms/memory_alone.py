@@ -1,0 +1,151 @@
+"""The command `memory`: what `evidence/PREREGISTRATION_3.md` says is measured, of rooms that come
+back without scene recall.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...headforcing_core.commands.arguments import Result
+from ...headforcing_core.commands.compare import write_result
+from ...headforcing_core.commands.parser import folder_written
+from ...headforcing_core.hashing import digest
+from ...headforcing_core.head_profiles.rules import with_rule
+from ...headforcing_core.methods.head_forcing import PRESETS, CachePolicy
+from ...headforcing_core.methods.method import Method
+from ...headforcing_core.methods.registry import method_policy
+from ..statistics import Numbers, corrected, differences, mean_interval, values_of
+from .judge import STORIES
+from .measurements import complete, embedded_judge, embedded_profile, measured_by
+from .verdicts import Verdict, difference, means_table, verdict_table
+
+FIRST = 105_000
+VIDEOS = 64
+STORY = "second_away_30"
+ENOUGH = 32  # videos with a layout; in about a third the first visit shows no pictures
+ROOM = 0.5  # between ceiling and floor, without which no endpoint has a verdict
+CLEARLY = 0.2
+NOT_WORSE = -0.1
+COLUMNS = (
+    "frames_a_head",
+    "layout",
+    "layout_by_chance",
+    "layout_just_left",
+    "identity",
+    "outline",
+    "shape",
+    "moves",
+)
+
+CEILING = "all frames"
+QUOTA = "roles by quota"
+FUNCTION = "roles by function"
+SHUFFLED = "shuffled"
+SCENES_QUOTA = "scenes, roles by quota"
+SCENES_FUNCTION = "scenes, roles by function"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: a method, the rule that names the roles, and whether each video has its
+    own shuffle of them.
+    """
+
+    method: Method
+    rule: str = "quota"
+    shuffled: bool = False
+
+
+ROWS = {
+    CEILING: Row(PRESETS["self_forcing"]),
+    QUOTA: Row(CachePolicy()),
+    FUNCTION: Row(CachePolicy(), "function"),
+    SHUFFLED: Row(CachePolicy(), "function", shuffled=True),
+    SCENES_QUOTA: Row(CachePolicy(scenes="auto")),
+    SCENES_FUNCTION: Row(CachePolicy(scenes="auto"), "function"),
+    "longlive": Row(method_policy("longlive")),
+}
+
+
+def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
+    sub = command(
+        "memory",
+        memory,
+        "Measure what the third pre-registration says about memory without scene recall.",
+    )
+    sub.add_argument(
+        "--out",
+        type=folder_written("measured.jsonl", "memory.*"),
+        required=True,
+        help="folder",
+    )
+    sub.add_argument(
+        "--videos",
+        type=int,
+        default=VIDEOS,
+        help=f"per row; the pre-registration says {VIDEOS}",
+    )
+
+
+def memory(args: argparse.Namespace) -> Result:
+    """Measure what is missing, then write `memory.md` and `memory.json`."""
+    judges = {
+        rule: embedded_judge(with_rule(embedded_profile(), rule)) for rule in ("quota", "function")
+    }
+
+    def measured(job: tuple[Row, int]) -> Numbers:
+        row, number = job
+        return judges[row.rule].measure_story(
+            row.method,
+            "shuffled" if row.shuffled else "profile",
+            STORIES[STORY](number),
+            number,
+            shuffle=number,
+        )
+
+    numbers = range(FIRST, FIRST + args.videos)
+    jobs = {_key(name, number): (row, number) for number in numbers for name, row in ROWS.items()}
+    known = complete(args.out / "measured.jsonl", jobs, measured, args.json)
+    videos = {name: [known[_key(name, number)] for number in numbers] for name in ROWS}
+    verdicts = [verdict.to_dict() for verdict in verdicts_of(videos)]
+    found = {"verdicts": verdicts, "rows": videos, "weights": measured_by()}
+    return write_result(args.out, "memory", text=table(videos), found=found, indent=None)
+
+
+def _key(name: str, number: int) -> str:
+    return f"{name}: {number}: {digest(repr((ROWS[name], STORY)))[:8]}"
+
+
+def verdicts_of(videos: Mapping[str, Sequence[Numbers]]) -> list[Verdict]:
+    """M1 to M3, each only if the ceiling is clearly above the floor, with Holm's correction."""
+    layouts = {name: values_of(made, "layout") for name, made in videos.items()}
+    room = mean_interval(differences(layouts[CEILING], layouts[QUOTA]))
+    seen = room is not None and room.count >= ENOUGH and room.low > ROOM
+    enough = ENOUGH if seen else math.inf
+    compared = (
+        ("M1", "memory alone brings the room back by function", FUNCTION, QUOTA, CLEARLY),
+        ("M2", "it is these heads, not their numbers", FUNCTION, SHUFFLED, CLEARLY),
+        ("M3", "with scenes, function is not worse", SCENES_FUNCTION, SCENES_QUOTA, NOT_WORSE),
+    )
+    return corrected(
+        [
+            difference(
+                name,
+                claim,
+                values=differences(layouts[better], layouts[worse]),
+                above=bound,
+                below=bound,
+                enough=enough,
+            )
+            for name, claim, better, worse, bound in compared
+        ]
+    )
+
+
+def table(videos: Mapping[str, Sequence[Numbers]]) -> str:
+    """The rows with their means and intervals, differences from the floor, and the verdicts."""
+    means = means_table(videos, COLUMNS, dict.fromkeys(videos, QUOTA), "layout minus by quota")
+    return "\n\n".join([means, verdict_table(verdicts_of(videos))])
