@@ -157,7 +157,7 @@ def _compare(video: _Video, place: int, progress: RenderProgress) -> ComparisonR
     """Render and measure one method's video."""
     entry = video.entry
     render = video.render
-    job, _ = with_roles(render, render.hidden.unique_id)
+    job, _ = with_roles(render)
     plan = job.plan
     progress.next_video(place, plan, entry.label)
     made = sample(render, plan, 0, progress)

@@ -141,7 +141,7 @@ def _make(
     needs = render.check_needs(request.plan(), count)
     check_disk_room([needs])
     notes += contents(model).lines()
-    first, measured = with_roles(render, render.hidden.unique_id)
+    first, measured = with_roles(render)
     if measured is not None:
         notes.insert(0, measured.line)
     planned = first.plan

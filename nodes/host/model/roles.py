@@ -13,15 +13,15 @@ from ....headforcing_core.render.measured_roles import (
     setup_for,
     with_measured_roles,
 )
-from ..browser.player import say
+from ..browser.player import NodePlayer
 from ..browser.sentences import Sentence
 from . import bridge, memory
 from .render import HostRender
 
 
-def with_roles(render: HostRender, node_id: str) -> tuple[RenderJob, MeasuredRoles | None]:
+def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
     """The job of a render with the roles of the MODEL's heads: those that an earlier render has
-    kept, or measured now, which the node and the progress bar show.
+    kept, or measured now, which the player and the progress bar show.
     """
     job = render.request.job().with_found_roles()
     if job.plan.auto is None:
@@ -29,6 +29,7 @@ def with_roles(render: HostRender, node_id: str) -> tuple[RenderJob, MeasuredRol
     needs = render.needs(job.plan)
     setup = setup_for(job, needs)
     bar = comfy.utils.ProgressBar(setup.steps)
+    player = NodePlayer(render.hidden)
     found: list[tuple[RenderJob, MeasuredRoles | None]] = []
 
     def on_step(block: int, step: int, latents: Tensor | None) -> None:
@@ -39,7 +40,7 @@ def with_roles(render: HostRender, node_id: str) -> tuple[RenderJob, MeasuredRol
             text = Sentence(
                 "measuring the model's attention heads, once: %1 of %2", block + 1, setup.blocks
             )
-            say(text, node_id)
+            player.show("running", text)
 
     def body(hosted: bridge.HostedModel, device: torch.device) -> None:
         found.append(with_measured_roles(job, hosted, device, on_step, needs))
