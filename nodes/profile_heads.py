@@ -55,7 +55,7 @@ class ProfileHeads(io.ComfyNode):
                     io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute")
                 ),
                 schema.family_input(),
-                schema.advanced(io.Combo.Input("rule", options=list(RULES), default="quota")),
+                schema.advanced(io.Combo.Input("rule", options=list(RULES), default="auto")),
             ],
             outputs=[
                 HeadProfileType.Output(display_name="head_profile"),
@@ -79,7 +79,7 @@ class ProfileHeads(io.ComfyNode):
         prompts: str = "",
         rope: str = "absolute",
         model_family: str = DEFAULTS.model_family,
-        rule: str = "quota",
+        rule: str = "auto",
     ) -> io.NodeOutput:
         path = folders.profile_path(save_name) if save_name.strip() else None
         width, height = size_for(model, width, height)

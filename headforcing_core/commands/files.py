@@ -108,7 +108,7 @@ def budget(args: argparse.Namespace) -> Result:
     of_paper = [(f"Head Forcing, {paper.name}", "head_forcing", paper)]
     if args.model_family == "self_forcing":
         heads = load_profile(bundled_profiles()["self_forcing"])
-        of_paper.insert(0, ("Head Forcing, bundled two-way profile", "head_forcing", heads))
+        of_paper.insert(0, ("Head Forcing, imported two-way list", "head_forcing", heads))
     caches = [
         ("every frame in every head", "self_forcing", heads),
         ("window of 21 frames", "self_forcing_window_21", heads),

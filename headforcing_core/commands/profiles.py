@@ -73,7 +73,7 @@ def profile(args: argparse.Namespace) -> Result:
         MeasuredModel(files, setup, dtype, args.device),
         "toy_world" if args.demo else args.model_family,
         farm_of(args),
-        rule=args.rule,
+        rule=args.rule or "auto",
         part=args.shard,
         quiet=args.json,
         returns=args.returns,
