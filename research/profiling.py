@@ -148,7 +148,15 @@ def picture(found: Mapping[str, Mapping[str, list[int]]], heads: int) -> Any:
         for (way, by_videos), style in zip(found.items(), LOOKS, strict=False):
             for (videos, same), colour in zip(by_videos.items(), colours, strict=False):
                 label = f"{way}, {videos} video{'s' if videos != '1' else ''}"
-                ax.plot(SECONDS, same, style, color=colour, marker="o", label=label, linewidth=2)
+                ax.plot(
+                    SECONDS,
+                    same,
+                    linestyle=style,
+                    color=colour,
+                    marker="o",
+                    label=label,
+                    linewidth=2,
+                )
         ax.set(xlabel="seconds of every video", ylim=(heads / 2, heads), xticks=SECONDS)
         ax.grid()
         ax.legend(fontsize=page.SMALL, loc="upper left", frameon=False, labelcolor=look.ink)

@@ -176,7 +176,7 @@ def _measured(
 
 
 def _unfinished(partial: Path | None, setup: ProfileSetup) -> HeadShares:
-    """What a stopped measurement with the same setup has stored, else nothing measured."""
+    """The shares that a stopped measurement with the same setup has stored, else empty ones."""
     if partial is not None and partial.exists():
         try:
             shares = HeadShares.load(partial)

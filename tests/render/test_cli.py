@@ -159,7 +159,7 @@ def test_inspect_says_what_a_checkpoint_and_a_head_profile_are(weights, capsys):
     text = capsys.readouterr().out
     assert all(
         p in text
-        for p in ("4 layers x 4 heads", "bfloat16", "to be found in the first seconds", "KV cache")
+        for p in ("4 layers x 4 heads", "bfloat16", "to be measured before the render", "KV cache")
     )
     assert main(["inspect", str(weights), "--num-heads", "4", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
