@@ -56,6 +56,9 @@ RULE = (
     f"verdict. With several shuffles all of them, or from {ENOUGH_SHUFFLES} on all but one, must "
     "lie on the side of the verdict, too."
 )
+PLAIN_VBENCH = (
+    "measured by plain VBench on whole videos; the paper's is VBench-Long's, in clips of 2 s"
+)
 RETURN_RULE = (
     "A story that returns shows an opening, then A, B and A again, for a quarter of the video "
     "each. The return's similarity is the mean cosine of DINO's features of 16 video frames of the "
@@ -67,8 +70,9 @@ RETURN_RULE = (
 LIMITS = (
     "What this page cannot say: whether people see a difference; anything about other weights, "
     "prompts, lengths or sizes; and, where a column is undecided, that there is no difference. "
-    "Metrics are those of research/metrics/METRICS.md, not VBench's programs; consistencies, the "
-    "CLIP score and a dynamic degree of whole videos are compared by their sign only. A still "
+    "Metrics are those of research/metrics/METRICS.md where no program of VBench has measured; "
+    "consistencies that are not VBench-Long's, the CLIP score and a dynamic degree of whole videos "
+    "are compared by their sign only. A still "
     "video flickers least. In the paper all rows of Table 5 have the same cache budget; here "
     "merged heads get the cache of a memory head."
 )
@@ -164,6 +168,8 @@ class Line:
         figure.
         """
         told = [self.why, self.reported.note]
+        if self.key is not None and self.column.program(self.key) == "VBench":
+            told.insert(0, PLAIN_VBENCH)
         better = self.better
         if better is not None and better.interval.count < ENOUGH:
             told.insert(0, f"{better.interval.count} videos are fewer than {ENOUGH}")
