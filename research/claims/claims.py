@@ -65,7 +65,11 @@ RETURN_RULE = (
     "second visit to A and of 16 of the first; chance is the same with the first visits of the "
     "row's other videos. One prompt alone makes two visits alike: *same prompt* is the similarity "
     "to the visit in which another video of the row, with other noise, has the prompt of A. The "
-    "window of 21 (A) is the floor: from 24 s on it has lost the first visit when A returns."
+    "window of 21 (A) is the floor: from 24 s on it has lost the first visit when A returns. The "
+    "return *happened* where CLIP finds the scene between more like its own prompt and the second "
+    "visit more like that of A. *Departure and return frame*, as RememBench pairs them: DINO's "
+    "cosine of the last frame of the first visit and the middle one of the second. RememBench has "
+    "CLIP and LPIPS of frames that people mark, so that the numbers are not its own."
 )
 LIMITS = (
     "What this page cannot say: whether people see a difference; anything about other weights, "

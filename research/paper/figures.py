@@ -39,7 +39,6 @@ from .drawing import (
 )
 from .paper_tables import EVERY_FRAME, HEAD_FORCING
 from .sweeps import SWEEPS, sweep_panel, swept
-from .sweeps import VIDEOS as SWEEP_VIDEOS
 from .tables import CODE, add_amount
 
 COLOURS = 96  # of a stored picture
@@ -339,7 +338,7 @@ def _sweeps(*names: str) -> Callable[[Asked], Drawn]:
         data = {}
         lines = []
         for name in names:
-            made = swept(name, asked.out, min(asked.videos, SWEEP_VIDEOS), asked.quiet)
+            made = swept(name, asked.out, max(1, asked.videos // 2), asked.quiet)
             panels.append(sweep_panel(name, made))
             lines += [made.table(name), "", f"- {SWEEPS[name].said}"]
             lines += [f"- Not made with {value:g}: {why}" for value, why in made.refused.items()]

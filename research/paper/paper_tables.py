@@ -63,8 +63,9 @@ LOSSES = {
     "loss_0.9375": "loss one block ahead",
     "place_error": "error of the place, pixels",
 }
-AWAY = "away_30"
+AWAY = "away_15"
 SHORT = "twelve_blocks"
+AWAY_BLOCKS = {AWAY: 15, SHORT: 6}
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from ..rows import Entry
 from ..statistics import Numbers, values_of
 from .demo import DEMO_STORIES, FIRST, Demo
 from .drawing import Curves, curves_panel
-from .tables import CODE, shown
+from .paper_tables import AWAY, HEAD_FORCING
+from .tables import CODE, row_key, shown
 
-VIDEOS = 2
-STORY = "away_15"
+STORY = AWAY
 ANCHOR = 0.25
 LOCAL = 0.20
 PLAIN = CachePolicy()
@@ -153,9 +153,9 @@ def swept(name: str, out: Path, videos: int, quiet: bool) -> Swept:
 
 
 def _key(name: str, value: float, number: int) -> str:
-    """Of one default all parameters have the same video."""
+    """The name of one video in the journal; a default is the video of the tables."""
     if value == SWEEPS[name].default:
-        return f"{STORY}: sweep, default: {number}"
+        return f"{row_key(STORY, HEAD_FORCING)}: {number}"
     return f"{STORY}: sweep, {name} {value:g}: {number}"
 
 

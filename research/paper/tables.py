@@ -24,7 +24,7 @@ from ..statistics import Numbers, mean_interval, values_of
 from . import ablations, demo
 from .demo import DEMO_STORIES, FIRST, Demo
 from .fixed_tables import FIXED_TABLES
-from .paper_tables import SHORT, TABLES, Row, Table
+from .paper_tables import AWAY_BLOCKS, TABLES, Row, Table
 
 VIDEOS = 4
 CODE = (demo, ablations, pairs)
@@ -87,7 +87,7 @@ def measured_rows(args: argparse.Namespace, tables: Sequence[Table]) -> Known:
     for each in tables:
         for row in each.rows:
             if row.entry is not None:
-                rows[row_key(each, row.entry)] = (each, row.entry)
+                rows[row_key(each.story, row.entry)] = (each, row.entry)
     numbers = range(FIRST, FIRST + args.videos)
     jobs = {f"{key}: {number}": (key, number) for number in numbers for key in rows}
     model = Demo()
@@ -105,9 +105,9 @@ def measured_rows(args: argparse.Namespace, tables: Sequence[Table]) -> Known:
     return {key: [known[f"{key}: {number}"] for number in numbers] for key in rows}
 
 
-def row_key(table: Table, entry: Entry) -> str:
+def row_key(story: str, entry: Entry) -> str:
     """The name of a row's numbers."""
-    return f"{table.story}: {entry.key}"
+    return f"{story}: {entry.key}"
 
 
 def text_of(table: Table, known: Known, real: Known | None = None) -> tuple[str, dict[str, Any]]:
@@ -127,7 +127,7 @@ def text_of(table: Table, known: Known, real: Known | None = None) -> tuple[str,
             cells = [f"{said} / {found}" for said, found in zip(cells, measured, strict=True)]
         papers.append([row.label, *cells])
         if row.entry is not None and known:
-            made = known[row_key(table, row.entry)]
+            made = known[row_key(table.story, row.entry)]
             videos = len(made)
             shown_here = [shown(made, key) for key in table.here]
             here.append([row.label, *shown_here])
@@ -152,10 +152,8 @@ def _notes(table: Table, is_measured: bool, is_checked: bool) -> list[str]:
     if is_checked:
         notes.append(f"- {CHECKED}")
     if is_measured:
-        length = "a room is left for 30 blocks and comes back"
-        if table.story == SHORT:
-            length = "a room is left for 6 blocks and comes back"
-        notes.append(f"- {MEASURED.format(length=length)}")
+        blocks = AWAY_BLOCKS[table.story]
+        notes.append(f"- {MEASURED.format(blocks=blocks)}")
     notes.append(f"- {table.needs}")
     if table.remark:
         notes.append(f"- {table.remark}")
@@ -170,12 +168,12 @@ def _notes(table: Table, is_measured: bool, is_checked: bool) -> list[str]:
 
 MEASURED = (
     "Those of the embedded model are means with 95 % t intervals and the number of stories, in "
-    "which {length}. They are other measures. *Room kept*: whether the pictures on the walls are "
-    "those of the first visit; beside it those of the room just left, which a cache that changes "
-    "nothing shows. *Return happened*: whether the walls named before and at the return were "
-    "seen. *Departure and return frame*: the cosine of the autoencoder's latents of the two, as "
-    "RememBench pairs frames. *Moves as told*: memory can freeze a video. *Score*: the mean of "
-    "what the prompts say, in the last quarter."
+    "which a room is left for {blocks} blocks and comes back. They are other measures. *Room "
+    "kept*: whether the pictures on the walls are those of the first visit; beside it those of the "
+    "room just left, which a cache that changes nothing shows. *Return happened*: whether the "
+    "walls named before and at the return were seen. *Departure and return frame*: the cosine of "
+    "the autoencoder's latents of the two, as RememBench pairs frames. *Moves as told*: memory can "
+    "freeze a video. *Score*: the mean of what the prompts say, in the last quarter."
 )
 CHECKED = (
     "After the stroke: means of `check-claim`'s videos with 95 % t intervals and their number. "
