@@ -11,6 +11,7 @@ from typing import Any
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.methods.registry import method_names
 from .. import statistics
+from ..paper.ablations import EqualMemory
 from ..rows import Entry, Shuffles
 from ..statistics import ENOUGH, ENOUGH_SHUFFLES, LEVEL, Measured, Numbers, Paired, Values
 from ..videos import Scores
@@ -30,6 +31,16 @@ PAPERS_ROWS = {
     "anchor+memory": Entry("Anchor + Memory", "head_forcing", roles="local_to_memory"),
 }
 """The rows of the paper's Tables 4 and 5, where Head Forcing is there once."""
+EQUAL_ROWS = {
+    "uniform=": Entry("Uniform Memory, same budget", "equal_uniform", given=EqualMemory()),
+    "local+memory=": Entry(
+        "Local + Memory, same budget", "equal_local", given=EqualMemory(kept="local")
+    ),
+    "anchor+memory=": Entry(
+        "Anchor + Memory, same budget", "equal_anchor", given=EqualMemory(kept="anchor")
+    ),
+}
+"""Rows of Table 5 with as many frame-slots as Head Forcing, which the paper says of all of them."""
 ADDED_ROWS = {
     "scenes": Entry("head_forcing_scenes (of this pack)", "head_forcing_scenes"),
     "echo": Entry("Echo-Forcing, with a recall", "echo_forcing"),
@@ -78,7 +89,7 @@ LIMITS = (
     "consistencies that are not VBench-Long's, the CLIP score and a dynamic degree of whole videos "
     "are compared by their sign only. A still "
     "video flickers least. In the paper all rows of Table 5 have the same cache budget; here "
-    "merged heads get the cache of a memory head."
+    "merged heads get the cache of a memory head, but for the rows of the same budget."
 )
 
 
@@ -89,14 +100,14 @@ def named_rows(text: str, shuffles: int) -> dict[str, Entry | Shuffles]:
     Head Forcing is always there. Raises HeadForcingError for an unknown name, and if no row remains
     to compare with.
     """
-    known: dict[str, Entry | Shuffles] = {**PAPERS_ROWS, **ADDED_ROWS}
+    known: dict[str, Entry | Shuffles] = {**PAPERS_ROWS, **EQUAL_ROWS, **ADDED_ROWS}
     known["random"] = Shuffles(PAPERS_ROWS["random"], shuffles)
     known |= {name: Entry(name, name) for name in method_names()}
     by_word = {name.lower(): name for name in known}
     given = [part.strip().lower() for part in text.split(",") if part.strip()]
     for part in given:
         if part not in by_word:
-            rows = ", ".join([*PAPERS_ROWS, *ADDED_ROWS])
+            rows = ", ".join([*PAPERS_ROWS, *EQUAL_ROWS, *ADDED_ROWS])
             raise HeadForcingError(
                 f"--rows are names such as A,D,random, of {rows}, or of methods; got {part[:40]!r}"
             )
@@ -210,7 +221,11 @@ def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Li
     Tests are corrected over those of `PRIMARY`. `reasons` say by column why it has no numbers.
     """
     asked = [*REPORTED, *(RETURNS if any(RETURN in stories for stories in rows.values()) else ())]
-    others = [row for row in rows if row not in PAPERS_ROWS and row not in ADDED_ROWS]
+    for reported in REPORTED:
+        if f"{reported.row}=" in EQUAL_ROWS:
+            asked.append(replace(reported, row=f"{reported.row}="))
+    told = {**PAPERS_ROWS, **EQUAL_ROWS, **ADDED_ROWS}
+    others = [row for row in rows if row not in told]
     asked += [
         Reported(row, key)
         for row in others

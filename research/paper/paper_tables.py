@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..claims.claims import PAPERS_ROWS
+from ..claims.claims import EQUAL_ROWS, PAPERS_ROWS
 from ..rows import Entry
-from .ablations import EqualMemory, NoveltyOf, PrunedHeads
+from .ablations import NoveltyOf, PrunedHeads
 
 ABLATED = (
     "Dynamic Degree",
@@ -108,11 +108,6 @@ BASELINE = PAPERS_ROWS["A"]
 EVERY_FRAME = Entry("Self Forcing", "self_forcing")
 PEOPLE = "it takes people who judge videos"
 LIKERT = ("Visual Quality", "Temporal Consistency", "Motion Smoothness")
-
-
-def _equal(label: str, kept: str) -> Entry:
-    """A row of Table 5 with as many frame-slots as Head Forcing."""
-    return Entry(label, f"equal_{kept or 'uniform'}", given=EqualMemory(kept=kept))
 
 
 def _judged(label: str, numbers: str) -> Row:
@@ -219,9 +214,9 @@ TABLES: dict[str, Table] = {
                 "32.21 98.29 97.38 67.92 83.55 95.88 23.55",
                 PAPERS_ROWS["random"],
             ),
-            Row("Uniform Memory", UNIFORM, _equal("Uniform Memory", "")),
-            Row("Local + Memory", NO_ANCHORS, _equal("Local + Memory", "local")),
-            Row("Anchor + Memory", NO_LOCAL, _equal("Anchor + Memory", "anchor")),
+            Row("Uniform Memory", UNIFORM, EQUAL_ROWS["uniform="]),
+            Row("Local + Memory", NO_ANCHORS, EQUAL_ROWS["local+memory="]),
+            Row("Anchor + Memory", NO_LOCAL, EQUAL_ROWS["anchor+memory="]),
             Row("Uniform Memory, 9 frames a head", "", PAPERS_ROWS["uniform"]),
             Row("Local + Memory, a memory head's cache", "", PAPERS_ROWS["local+memory"]),
             Row("Anchor + Memory, a memory head's cache", "", PAPERS_ROWS["anchor+memory"]),

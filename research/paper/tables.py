@@ -15,7 +15,7 @@ from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import count, folder_read, folder_written
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.plan.describe import markdown_table
-from ..claims.claims import PAPERS_ROWS
+from ..claims.claims import EQUAL_ROWS, PAPERS_ROWS
 from ..claims.paper_numbers import COLUMNS, SIX_PROMPTS
 from ..rooms import pairs
 from ..rooms.measurements import complete, measured_by
@@ -199,11 +199,12 @@ def shown(videos: Sequence[Numbers], key: str) -> str:
 def checked_rows(folder: Path) -> Known:
     """The numbers of all rows in a verdict of `check-claim`, by story and key of their entry."""
     path = folder / "verdict.json"
+    named = PAPERS_ROWS | EQUAL_ROWS
     try:
         rows = json.loads(path.read_text("utf-8"))["rows"]
         found = {}
         for name, stories in rows.items():
-            key = PAPERS_ROWS[name].key if name in PAPERS_ROWS else name
+            key = named[name].key if name in named else name
             for story, videos in stories.items():
                 found[f"{story}: {key}"] = [dict(video) for video in videos]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

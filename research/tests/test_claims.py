@@ -233,6 +233,16 @@ def test_the_papers_figures_are_about_known_rows_and_columns_and_always_in_its_f
         }
 
 
+def test_rows_of_the_same_budget_are_compared_with_the_papers_figures_of_table_5():
+    found = named_rows("local+memory=, uniform", 1)
+    assert list(found) == ["D", "uniform", "local+memory="]
+    made = rows({"dynamic_degree_within": 10.0})
+    lines = lines_of({"local+memory=": made["A"], "D": made["D"]}, {})
+    told = {line.reported.column: line for line in lines}
+    assert told["dynamic"].reported.value == 34.28 and told["dynamic"].verdict == "agrees"
+    assert {line.reported.table for line in lines} == {"Table 5"}
+
+
 def test_rows_are_chosen_by_name_and_better_or_worse_where_the_paper_has_no_figure():
     found = named_rows("random, a, longlive", 3)
     assert list(found) == ["A", "D", "random", "longlive"]
