@@ -303,6 +303,16 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, tmp_path, caps
     )
 
 
+def test_a_row_of_the_same_budget_is_made_with_its_own_cache(files, three_way, tmp_path):
+    out = tmp_path / "check"
+    rows = {"--rows": "local+memory=", "--profile": three_way, "--seconds": 0.5}
+    assert run({**files, "--out": out, **rows}) == 0
+    made = sorted((out / "videos" / "one_prompt").glob("equal_local-*.json"))
+    about = [json.loads(path.read_text("utf-8"))["made_from"] for path in made]
+    assert len(about) == 2 and all("EqualMemory(" in each["row"] for each in about)
+    assert {line["table"] for line in verdict_of(out)["lines"]} == {"Table 5"}
+
+
 REFUSED = {
     "--rows are names such as A,D,random": {"--rows": "A,E"},
     "must name a row besides D": {"--rows": "D"},
