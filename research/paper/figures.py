@@ -41,7 +41,7 @@ from .paper_tables import EVERY_FRAME, HEAD_FORCING
 from .sweeps import SWEEPS, sweep_panel, swept
 from .tables import CODE, add_amount
 
-COLOURS = 96  # of a stored picture
+COLOURS = 255  # of a stored picture
 SHOWN = 7  # video frames in a row
 MAPS = 4  # of each role in the gallery
 PER_BLOCK = CLOCK.frames_per_block
