@@ -140,7 +140,7 @@ def measured_visits(each: ScoredVideo, models: Models, texts: bool) -> Visits:
     parts = {visit: spread(*ends[visit]) for visit in SHOWN}
     middle = sum(ends[SECOND_VISIT]) // 2
     pair = [ends[FIRST_VISIT][1] - 1, ends[BETWEEN][1] - 1, middle]
-    wanted = {number for part in parts.values() for number in part}.union(pair)
+    wanted = set(pair).union(*parts.values())
     pictures = _pictures(each.video.path, wanted)
     with torch.inference_mode():
         seen = _features(models.dino, pictures)
@@ -150,8 +150,9 @@ def measured_visits(each: ScoredVideo, models: Models, texts: bool) -> Visits:
             segments = each.video.plan.timeline.segments
             prompts = [segments[visit].text for visit in (FIRST_VISIT, BETWEEN)]
             like = _features(models.clip_base.images, pictures)
-            shown = [_mean(like, parts[visit]) for visit in (BETWEEN, SECOND_VISIT)]
-            happened = return_happened(*shown, models.clip_base.texts(prompts))
+            between = _mean(like, parts[BETWEEN])
+            again = _mean(like, parts[SECOND_VISIT])
+            happened = return_happened(between, again, models.clip_base.texts(prompts))
     return Visits(means, torch.stack([seen[number] for number in pair]), happened)
 
 

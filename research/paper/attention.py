@@ -82,12 +82,11 @@ def typical_heads(profile: HeadProfile, count: int) -> dict[str, list[Head]]:
     named_by = {"local": CURRENT, "anchor": SINK, "memory": 1}
     found = {}
     for role, part in named_by.items():
-        mine = [
-            (profile.shares[layer][head][part], layer, head)
-            for layer, roles in enumerate(profile.roles)
-            for head, own in enumerate(roles)
-            if own == role
-        ]
+        mine = []
+        for layer, roles in enumerate(profile.roles):
+            for head, own in enumerate(roles):
+                if own == role:
+                    mine.append((profile.shares[layer][head][part], layer, head))
         mine.sort(reverse=True)
         layers: set[int] = set()
         first = list[Head]()
@@ -102,7 +101,8 @@ def typical_heads(profile: HeadProfile, count: int) -> dict[str, list[Head]]:
 def attention_maps(model: Demo, count: int, story: str = "one_prompt") -> dict[str, list[Map]]:
     """The maps of typical heads of each role in one step of block `BLOCK` of a video."""
     chosen = typical_heads(model.judge.profile, count)
-    wanted = {head for heads in chosen.values() for head in heads}
+    wanted = set[Head]()
+    wanted.update(*chosen.values())
     found: dict[Head, Tensor] = {}
     frames = []
 

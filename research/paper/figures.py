@@ -5,6 +5,8 @@ pictures with their numbers beside them; the others say what they need.
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +15,8 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional
 
 from ...headforcing_core import page
-from ...headforcing_core.cache.head_cache import HeadCache
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.files import replacing
@@ -26,21 +26,22 @@ from ..claims.claims import PAPERS_ROWS
 from ..rooms.measurements import measured_by
 from ..rooms.scenes import CLOCK
 from ..rows import Entry
+from . import attention, drawing, keys, sweeps
 from .ablations import with_first_frame, with_other_frame
 from .attention import attention_maps, first_place_shares
 from .demo import FIRST, LONGEST, ONE_PROMPT, Demo, Made, scores_of
 from .drawing import (
     Curves,
-    Points,
+    Map,
     curves_panel,
     maps_panel,
-    points_panel,
     strips_panel,
 )
-from .paper_tables import EVERY_FRAME, HEAD_FORCING
+from .paper_tables import HEAD_FORCING
 from .sweeps import SWEEPS, sweep_panel, swept
 from .tables import CODE, add_amount
 
+DRAWN_BY = (*CODE, attention, drawing, keys, sweeps, sys.modules[__name__])
 COLOURS = 255  # of a stored picture
 SHOWN = 7  # video frames in a row
 MAPS = 4  # of each role in the gallery
@@ -48,11 +49,9 @@ PER_BLOCK = CLOCK.frames_per_block
 LATE = range(ONE_PROMPT - 6, ONE_PROMPT)  # blocks in which attention to the first frame is measured
 ROLES = ("local", "anchor", "memory")
 OTHER_FRAME = 9  # the latent frame in the place of the first
-PAIR_STORY = "twelve_blocks"
 ONE = "one_prompt"
 SEVERAL = "away_15"
 TITLES = {ONE: "One prompt", SEVERAL: "Several prompts"}
-NEAR = (0.90, 1.0)  # cosines of latents around the paper's 0.95
 LENGTHS = (5, 10, 30, 60, 120, 180, 240, LONGEST)  # seconds
 PART = 5.0  # seconds at the end of a length that are scored
 EVERY = 3  # latent frames; one in so many is scored
@@ -100,22 +99,39 @@ def figure(args: argparse.Namespace) -> Result:
     args.out.mkdir(parents=True, exist_ok=True)
     numbers = list(FIGURES) if args.number == "all" else [args.number]
     asked = Asked(Demo(), args.out, args.videos, args.json)
+    by = {"weights": measured_by(DRAWN_BY), "stories": args.videos}
     texts = []
     data = {}
     for number in numbers:
         each = FIGURES[number]
+        known = _finished(args.out / f"figure_{number}.json", by)
+        if known is not None:
+            texts.append((args.out / f"figure_{number}.md").read_text("utf-8"))
+            data[number] = known
+            continue
         lines = [f"# Figure {number}: {each.title}", ""]
         found: dict[str, Any] = {"title": each.title, "needs": each.needs}
         if each.draw is not None:
             drawn = each.draw(asked)
             write_picture(args.out / f"figure_{number}.png", drawn.picture)
             lines += [f"![Figure {number}](figure_{number}.png)", "", *drawn.lines]
-            found |= {"numbers": drawn.numbers, "weights": measured_by(CODE)}
+            found |= {"numbers": drawn.numbers, **by}
         lines.append(f"- The paper's own: {each.needs}")
         made = write_result(args.out, f"figure_{number}", text="\n".join(lines), found=found)
         texts.append(made["text"])
         data[number] = found
     return {"text": "\n\n".join(texts), "json": data}
+
+
+def _finished(path: Path, by: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What an earlier run wrote for a figure by the same code, of as many stories; else None."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_whole = path.with_suffix(".png").is_file() and path.with_suffix(".md").is_file()
+    is_same = all(found.get(key) == value for key, value in by.items())
+    return found if is_whole and is_same else None
 
 
 def write_picture(path: Path, picture: Image.Image) -> None:
@@ -131,7 +147,9 @@ def write_picture(path: Path, picture: Image.Image) -> None:
 
 def _maps(asked: Asked) -> Drawn:
     maps = attention_maps(asked.model, 1)
-    row = [each for role in maps.values() for each in role]
+    row: list[Map] = []
+    for role in maps.values():
+        row += role
     panel = maps_panel("Attention of one head of each role", MAPS_TOLD, {"": row})
     return Drawn(page.draw_page([panel], "light"), [f"- {MAPS_TOLD}"], _labels({"": row}))
 
@@ -264,63 +282,18 @@ OURS = {"Head Forcing": HEAD_FORCING}
 
 
 def _keys(asked: Asked) -> Drawn:
-    """Cosines of latents, and of pooled keys by layer, of all pairs of frames of two videos."""
-    held: list[HeadCache] = []
-    layers = asked.model.judge.profile.num_layers
-    everywhere: list[tuple[float, float]] = []
-    near: dict[int, list[tuple[float, float]]] = {layer: [] for layer in range(layers)}
-    for number in range(FIRST, FIRST + 2):
-        made = asked.model.make(EVERY_FRAME, PAIR_STORY, number, held.append)
-        latents = functional.normalize(made.latents.flatten(1), dim=1)
-        group = held.pop().groups[0]
-        pooled = torch.stack([group.pooled_key(frame) for frame in range(len(latents))])
-        # of this group's heads, layer after layer
-        parts = functional.normalize(pooled, dim=-1).split(group.sizes, dim=1)
-        keys = torch.stack([torch.einsum("fhd,ghd->fg", part, part) for part in parts])
-        keys /= torch.tensor(group.sizes)[:, None, None]
-        cosines = latents @ latents.T
-        for i in range(0, len(latents), 2):
-            for j in range(i + 2, len(latents), 2):
-                both = (float(cosines[i, j]), float(keys[:, i, j].mean()))
-                everywhere.append(both)
-                if NEAR[0] <= both[0] <= NEAR[1]:
-                    for layer in range(layers):
-                        near[layer].append((float(layer), float(keys[layer, i, j])))
-    told = "Pairs of latent frames of two videos with rooms that come back; every head keeps all."
-    panels = [
-        points_panel(
-            "Keys and latents",
-            f"{told} Keys: mean cosine of pooled keys over all heads.",
-            Points(
-                "cosine of latents",
-                "cosine of keys",
-                {"pair of frames": everywhere},
-                limits=(0.0, 1.02, 0.0, 1.02),
-                diagonal=True,
-            ),
-        ),
-        points_panel(
-            f"Keys by layer, where latents have {NEAR[0]:g} to {NEAR[1]:g}",
-            "The paper takes pairs with about 0.95 and says that keys have about the same in all "
-            "layers.",
-            Points(
-                "layer (0 comes first)",
-                "cosine of keys",
-                {"pair of frames": [point for points in near.values() for point in points]},
-                limits=(-0.5, layers - 0.5, 0.0, 1.02),
-            ),
-        ),
-    ]
-    x, y = torch.tensor(everywhere).T
-    correlation = float(torch.corrcoef(torch.stack((x, y)))[0, 1])
-    means = {layer: _mean([key for _, key in points]) for layer, points in near.items() if points}
+    pairs = keys.pairs_of(asked.model)
+    near = keys.near_means(pairs)
+    alike = keys.correlation(pairs)
+    count = sum(pair.near for pair in pairs)
+    by_layer = ", ".join(f"{mean:.3f}" for mean in near)
     lines = [
-        f"- Correlation of both cosines over {len(everywhere)} pairs: {correlation:.2f}. Mean "
-        f"cosine of keys by layer, of {len(near[0])} pairs of latents with {NEAR[0]:g} to "
-        f"{NEAR[1]:g}: {', '.join(f'{mean:.3f}' for mean in means.values())}.",
+        f"- Correlation of both cosines over {len(pairs)} pairs: {alike:.2f}. Mean cosine of keys "
+        f"by layer, of {count} pairs of latents with {keys.NEAR[0]:g} to {keys.NEAR[1]:g}: "
+        f"{by_layer or 'there is none'}.",
     ]
-    data = {"pairs": len(everywhere), "correlation": correlation, "near": means}
-    return Drawn(page.draw_page(panels, "light"), lines, data)
+    data = {"pairs": len(pairs), "correlation": alike, "near": near}
+    return Drawn(page.draw_page(keys.panels(pairs), "light"), lines, data)
 
 
 def _mean(values: Sequence[float | None]) -> float:

@@ -65,8 +65,8 @@ def table(args: argparse.Namespace) -> Result:
         real = checked_rows(args.check)
     known: Known = {}
     if args.demo or real is None:
-        tables = [TABLES[number] for number in asked if number in TABLES]
-        known = measured_rows(args, tables)
+        made_here = [TABLES[number] for number in asked if number in TABLES]
+        known = measured_rows(args, made_here)
     texts = []
     data = {}
     for number in asked:

@@ -99,9 +99,11 @@ def test_one_command_makes_every_table_and_figure_and_finds_them_again(tiny, tmp
             assert Image.open(picture).width == 900 and picture.stat().st_size > 2_000
     assert (out / "README.md").read_text("utf-8") == command.page()
     journal = (out / "measured.jsonl").read_text("utf-8")
+    stamps = {path: path.stat().st_mtime_ns for path in out.glob("*.png")}
     assert main(arguments) == 0
     again = json.loads(capsys.readouterr().out)
-    assert again["tables"] == found["tables"]
+    assert again == found
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*.png")} == stamps
     assert (out / "measured.jsonl").read_text("utf-8") == journal, "nothing is measured twice"
 
 
