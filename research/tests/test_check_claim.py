@@ -233,7 +233,15 @@ def test_scenes_that_return_are_asked_of_the_paper_the_preset_a_window_and_echo_
         assert run(options, "--metrics", "subject") == 0
     assert verdict_of(out)["lines"] == found["lines"] and stamps(made) == made
     next((out / "videos" / RETURN).glob("*.visits.json")).write_text("[]", encoding="utf-8")
-    assert run(options, "--metrics", "subject") == 0
+    assert "return_happened" not in ours[0], "CLIP says it"
+    assert "| frame just left and return frame |" in page
+    assert run(options, "--metrics", "subject", "text") == 0
+    ours = verdict_of(out)["rows"]["D"][RETURN]
+    assert {video["return_happened"] for video in ours} <= {0.0, 1.0}
+    for video in ours:
+        happened = video["return_happened"] == 1.0
+        assert (video.get("return_above_happened") == video["return_above"]) == happened
+        assert -1 <= video["return_pair"] <= 1 and video["mean_change"] > 0
 
 
 def failing(*job):
