@@ -21,11 +21,11 @@ python -m headforcing.research paper --out research/evidence/paper
 ```
 
 makes these files on one CPU core that is free in about half an hour, with four stories a row and
-two for each value of a parameter; `--videos` takes other numbers, and each file says what it has. The
-tables of the paper are in its layout, its numbers first. What is below them and in the figures is
-the embedded model's, a toy of 5 million parameters: other measures on another model, so that
-nothing in it confirms or refutes a number of the paper. It shows that every row and every figure can be
-made, and what a row does to memory at a small scale; a few stories decide nothing.
+two for each value of a parameter; `--videos` takes other numbers, and each file says what it has.
+The tables of the paper are in its layout, its numbers first. What is below them and in the figures
+is the embedded model's, a toy of 5 million parameters: other measures on another model, so that
+nothing in it confirms or refutes a number of the paper. It shows that every row and every figure
+can be made, and what a row does to memory at a small scale; a few stories decide nothing.
 [The evidence](../README.md) has what was measured with enough of them. `table N --check FOLDER`
 puts the numbers of [`check-claim`](../../README.md#check-claim) beside the paper's, in the same
 layout.

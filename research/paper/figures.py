@@ -274,7 +274,6 @@ COMPONENTS = {
     "(C) + HM": PAPERS_ROWS["C"],
     "(D) Ours": HEAD_FORCING,
 }
-OURS = {"Head Forcing": HEAD_FORCING}
 
 
 # -------------------------------------------------------------------------------------------------
@@ -379,6 +378,7 @@ def _long_strips(rows: int) -> Callable[[Asked], Drawn]:
 WEIGHTS = "real weights; no command reads their attention or changes the first frame of some heads"
 VIDEOS_OF = "real weights: `generate` or `compare` with the methods' names, 60 s, at 832x480"
 SCORES = "real weights, VBench-Long: `check-claim` with the option, one run for each value"
+AGAIN = f"{VIDEOS_OF}; it is Figure 5 with other prompts, and not redone here."
 FIGURES: dict[str, Figure] = {
     "1": Figure(
         "overview",
@@ -416,9 +416,9 @@ FIGURES: dict[str, Figure] = {
         "throughput and memory",
         "a GPU: `python tasks.py benchmark`; the paper's memory is of an A100 with 80 GB.",
     ),
-    "S14": Figure("one prompt", f"{VIDEOS_OF}.", _strips(OURS, (ONE, FIRST + 1))),
-    "S15": Figure("one prompt", f"{VIDEOS_OF}.", _strips(OURS, (ONE, FIRST + 2))),
-    "S16": Figure("several prompts", f"{VIDEOS_OF}.", _strips(OURS, (SEVERAL, FIRST + 1))),
-    "S17": Figure("several prompts", f"{VIDEOS_OF}.", _strips(OURS, (SEVERAL, FIRST + 2))),
+    "S14": Figure("one prompt", AGAIN),
+    "S15": Figure("one prompt", AGAIN),
+    "S16": Figure("several prompts", AGAIN),
+    "S17": Figure("several prompts", AGAIN),
     "S18": Figure("five minutes", f"{VIDEOS_OF}, 300 s.", _long_strips(2)),
 }

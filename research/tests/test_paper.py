@@ -75,7 +75,6 @@ def tiny(monkeypatch, tmp_path):
     monkeypatch.setattr(figures, "LENGTHS", (1.0, 3.0))
     monkeypatch.setattr(figures, "MAPS", 2)
     monkeypatch.setattr(attention, "BLOCK", 3)
-    monkeypatch.setattr(profiling, "SECONDS", (3.0,))
     monkeypatch.setattr(fixed_tables, "STEPS", (3, 4))
     monkeypatch.setattr(fixed_tables, "PROMPTS", 2)
     return judge
