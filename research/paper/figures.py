@@ -26,6 +26,7 @@ from ..claims.claims import PAPERS_ROWS
 from ..rooms.measurements import measured_by
 from ..rooms.scenes import CLOCK
 from ..rows import Entry
+from ..statistics import Numbers
 from . import attention, drawing, keys, sweeps
 from .ablations import with_first_frame, with_other_frame
 from .attention import attention_maps, first_place_shares
@@ -38,7 +39,7 @@ from .drawing import (
     strips_panel,
 )
 from .paper_tables import HEAD_FORCING
-from .sweeps import SWEEPS, sweep_panel, swept
+from .sweeps import LINES, SWEEPS, sweep_panel, swept
 from .tables import CODE, add_amount
 
 DRAWN_BY = (*CODE, attention, drawing, keys, sweeps, sys.modules[__name__])
@@ -233,6 +234,15 @@ def _seconds(blocks: int, count: int = SHOWN) -> list[float]:
     return [round(whole * place / (count - 1), 1) for place in range(count)]
 
 
+def strips_table(data: Mapping[str, Numbers]) -> str:
+    """The numbers of single videos, by label."""
+    cells = []
+    for label, numbers in data.items():
+        shown = ["-" if value is None else f"{value:.2f}" for value in numbers.values()]
+        cells.append([label, *shown])
+    return markdown_table(["", *LINES.values()], cells)
+
+
 def _strips(rows: Mapping[str, Entry], *stories: Story) -> Draw:
     """A figure with a strip of each row for each story and number."""
 
@@ -245,17 +255,13 @@ def _strips(rows: Mapping[str, Entry], *stories: Story) -> Draw:
                 made = asked.model.make(entry, story, number)
                 strips[label] = _chosen(made.video_frames)
                 numbers = asked.model.numbers(made)
-                kept = {key: numbers[key] for key in ("layout", "moves", "score")}
+                kept = {key: numbers[key] for key in LINES}
                 data[f"{label}, {story}, {number}"] = kept
             looks = asked.model.make(next(iter(rows.values())), story, number).looks
             prompts = list(dict.fromkeys(look.prompt for look in looks))
             told = f"{'; '.join(prompts)}."
             panels.append(strips_panel(TITLES[story], told, strips, _seconds(len(looks))))
-        cells = [
-            [label, *("-" if value is None else f"{value:.2f}" for value in numbers.values())]
-            for label, numbers in data.items()
-        ]
-        table = markdown_table(["", "room kept", "moves as told", "score"], cells)
+        table = strips_table(data)
         return Drawn(page.draw_page(panels, "light"), [table, ""], data)
 
     return draw
