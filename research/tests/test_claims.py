@@ -233,6 +233,19 @@ def test_the_papers_figures_are_about_known_rows_and_columns_and_always_in_its_f
         }
 
 
+def test_a_number_of_plain_vbench_never_stands_beside_vbench_longs_without_saying_so():
+    plain = rows({"vbench_imaging_quality": 1.2, "vbench_motion_smoothness": 0.3})
+    lines = {line.reported.column: line for line in measured_lines(plain)}
+    for column in ("imaging", "smoothness"):
+        assert "by plain VBench on whole videos; the paper's is VBench-Long's" in (
+            lines[column].remark
+        )
+    both = rows({"vbench_imaging_quality": -5.0, "vbench_long_imaging_quality": 1.2})
+    lines = {line.reported.column: line for line in measured_lines(both)}
+    assert lines["imaging"].key == "vbench_long_imaging_quality"
+    assert lines["imaging"].verdict == "agrees" and "plain" not in lines["imaging"].remark
+
+
 def test_rows_of_the_same_budget_are_compared_with_the_papers_figures_of_table_5():
     found = named_rows("local+memory=, uniform", 1)
     assert list(found) == ["D", "uniform", "local+memory="]
