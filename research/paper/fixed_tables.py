@@ -75,9 +75,6 @@ def stability_table(out: Path) -> Made:
         f"- Here: the embedded model, {PROMPTS} videos of {STEPS[-1]} blocks, at the paper's AR "
         f"steps {', '.join(map(str, STEPS))} and its third denoising step. It does not "
         f"say at which AR step the other two rows are: here at {STEPS[1]}.",
-        "- At AR step 3 a context has 9 of the 21 frames of the window, so that the first frame has a "
-        "larger share of it than later; of steps with a full window the ratio is higher "
-        "(`headforcing profile --demo`).",
     ]
     return "\n".join(lines), {"paper": PUBLISHED_STABILITY, "here": ratios}
 
