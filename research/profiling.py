@@ -79,12 +79,16 @@ def profiling(args: argparse.Namespace) -> Result:
     return {"text": text, "json": data}
 
 
-def measured(path: Path, videos: int, changes: Mapping[str, Any]) -> HeadShares:
-    """The shares of one way to measure, from its file or measured now."""
+def measured(
+    path: Path, videos: int, changes: Mapping[str, Any], blocks: int | None = None
+) -> HeadShares:
+    """The shares of one way to measure, from its file or measured now; `blocks` of every video, by
+    default those of the longest of `SECONDS`.
+    """
     info = assets.inspect_toy(assets.model_path())
     family = SCHEDULES["self_forcing"]
     prompts = word_hash.sample_prompts(videos)
-    blocks = BlockClock(family.frames_per_block).blocks_for(max(SECONDS))
+    blocks = blocks or BlockClock(family.frames_per_block).blocks_for(max(SECONDS))
     options = {"size": assets.SIZE, "seed": SEED, **changes}
     if options.pop("few_steps", False):
         family = fewer_steps(family)

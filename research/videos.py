@@ -320,8 +320,8 @@ class Scores:
         return ScoreJob(compared, each.made_from, self.metrics, runs and runs.absolute())
 
     def add_vbench(self, story: str) -> str:
-        """Take up what VBench has measured of a story's videos, and return the line that measures
-        them.
+        """Take up what VBench and VBench-Long have measured of a story's videos, and return the
+        lines that measure them.
         """
         mine = [each for each in self.videos if each.story == story]
         folder = mine[0].video.path.parent
@@ -329,7 +329,10 @@ class Scores:
         for each in mine:
             self.known[each.name] = self.known[each.name] | results.get(each.video.path.name, {})
         line = vbench.command(folder, {each.video.path.name: each.prompt for each in mine})
-        return f"for VBench, then repeat this command:\n{line}"
+        return (
+            f"for VBench-Long, which the paper has, then repeat this command:\n"
+            f"{vbench.long_command(folder)}\nthe same for VBench, of whole videos:\n{line}"
+        )
 
     def by_entry(self, story: str) -> dict[str, list[ScoredVideo]]:
         """The videos of a story by the key of their entry, in the order of their numbers, each
