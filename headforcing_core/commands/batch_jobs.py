@@ -16,6 +16,7 @@ from ..files import Named, check_kept
 from ..hashing import digest
 from ..timeline.grammar import split_lines
 from .arguments import COMMANDS
+from .options import add_rows
 from .parser import VIDEO, Parser, named_file, named_files
 from .values import portable, read_file
 
@@ -35,7 +36,7 @@ class _LineParser(Parser):
 def _parser(command: str) -> Parser:
     """The parser of a line's options: those of `generate` or `demo`."""
     parser = _LineParser(prog=command, allow_abbrev=False, add_help=False)
-    COMMANDS[command][1](parser)
+    add_rows(parser, COMMANDS[command][1])
     return parser
 
 

@@ -9,7 +9,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from typing import Any, TextIO, cast
@@ -18,6 +18,7 @@ from ..errors import HeadForcingError
 from ..files import reason
 from ..methods.registry import method_names, unknown_method
 from .arguments import COMMANDS
+from .options import add_rows
 from .parser import Parser, subcommands
 
 MOVED = {
@@ -94,13 +95,24 @@ def _run(args: argparse.Namespace) -> tuple[int, str]:
 def _parser(words: Sequence[str] = ()) -> Parser:
     """The parser of all commands; where `words` name one, the others have no arguments."""
     parser = Parser(prog="headforcing", description="Minute-long videos from five-second models.")
-    add_command = subcommands(parser)
     named = [name for name in COMMANDS if name in words] or COMMANDS
-    for name, (run, add_arguments, text) in COMMANDS.items():
-        sub = add_command(name, run, text)
-        if name in named:
-            add_arguments(sub)
+    _add_commands(parser, COMMANDS, named)
     return parser
+
+
+def _add_commands(
+    parser: argparse.ArgumentParser,
+    commands: Mapping[str, tuple[str, Any, str]],
+    named: Iterable[str],
+) -> None:
+    """Add commands as of `COMMANDS`, those `named` with their arguments."""
+    add_command = subcommands(parser)
+    for name, (run, rows, text) in commands.items():
+        sub = add_command(name, run, text)
+        if name in named and run:
+            add_rows(sub, rows)
+        elif name in named:
+            _add_commands(sub, rows, rows)
 
 
 def _function(run: Any) -> Any:
