@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from ..distributed.farm import Farm, Outcome, Shared
 from ..errors import HeadForcingError, first_sentence, one_line
-from ..files import check_writable, claimed, replacing
+from ..files import Fields, check_writable, claimed, replacing
 from ..hashing import file_hash
 from ..head_profiles.profiler import pick_part
 from ..plan.describe import markdown_table
@@ -31,7 +31,7 @@ from .source import Source
 
 # of a worker of a farm: a network disk may keep a dead machine's lock for so long
 PATIENCE_SECONDS = 120.0
-Note = dict[str, Any]
+Note = Fields
 """What is known of a finished video, as `finished.json` beside its blocks states it."""
 
 

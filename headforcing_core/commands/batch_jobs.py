@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..errors import HeadForcingError, unknown_name
-from ..files import Named, check_kept
+from ..files import Fields, Named, check_kept
 from ..hashing import digest
 from ..timeline.grammar import split_lines
 from .arguments import COMMANDS
@@ -94,7 +94,7 @@ def check_files(file: Path, jobs: Mapping[str, argparse.Namespace]) -> None:
     check_kept([(option, path) for path, option in reads.items()], writes)
 
 
-def _videos(line: str, number: int) -> list[tuple[str, dict[str, Any]]]:
+def _videos(line: str, number: int) -> list[tuple[str, Fields]]:
     """The videos of a line: their names, and their fields."""
     try:
         found = json.loads(line)
@@ -121,7 +121,7 @@ def _videos(line: str, number: int) -> list[tuple[str, dict[str, Any]]]:
     return [(f"{name}-seed{seed}", {**fields, "seed": seed}) for seed in seeds]
 
 
-def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespace:
+def _arguments(fields: Fields, name: str, out: Path) -> argparse.Namespace:
     """The arguments of one video, whose files are named after it."""
     own = COMMANDS_OWN.intersection(fields)
     if own:
@@ -165,7 +165,7 @@ def _identity(args: argparse.Namespace, options: Iterable[str], demo: bool, late
     return digest({**words, "demo": str(demo)}, latents, stamps)
 
 
-def _words(fields: dict[str, Any]) -> list[str]:
+def _words(fields: Fields) -> list[str]:
     """The fields as words of a command line."""
     words: list[str] = []
     for field, value in fields.items():

@@ -7,14 +7,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from ..demo import assets
 from ..distributed.farm import Farm, Shared
 from ..errors import HeadForcingError
-from ..files import claimed, claimed_folder, replacing
+from ..files import Fields, claimed, claimed_folder, replacing
 from ..names import COMPARED_METHODS, versions
 from ..plan.plan import RenderPlan
 from ..plan.resources import Needs, check_disk, in_turn
@@ -88,7 +87,7 @@ def compare(args: argparse.Namespace) -> Result:
         )
 
 
-def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[str, Any]:
+def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> Fields:
     """Metadata that all videos of a comparison share; `plan` is the plan of one of them."""
     clock = plan.timeline.clock
     return {
@@ -116,7 +115,7 @@ def write_result(
     name: str,
     *,
     text: str,
-    found: dict[str, Any],
+    found: Fields,
     files: Sequence[str] = (),
     indent: int | None = 1,
 ) -> Result:

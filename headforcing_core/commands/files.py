@@ -9,14 +9,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from ..errors import HeadForcingError
-from ..files import claimed, partial_path
+from ..files import Fields, claimed, partial_path
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..methods.head_forcing import PRESETS
 from ..methods.options import options_of
@@ -205,7 +204,7 @@ def convert(args: argparse.Namespace) -> Result:
     """Write a copy of a checkpoint; a LoRA is only renamed, since its strength is set where it is
     used.
     """
-    found: dict[str, Any] = {"out": str(args.out)}
+    found: Fields = {"out": str(args.out)}
     dtype = DTYPES[args.dtype]
     if holds_lora(args.file):
         if args.lora is not None:

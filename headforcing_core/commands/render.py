@@ -9,14 +9,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from ..errors import HeadForcingError
-from ..files import check_writable, claimed, replacing
+from ..files import Fields, check_writable, claimed, replacing
 from ..methods.registry import describe_method
 from ..plan.describe import describe
 from ..plan.plan import RenderPlan
@@ -219,7 +218,7 @@ class FollowedStory(Story):
     def refused(self, error: HeadForcingError) -> None:
         tqdm.write(f"{self._file.path} is not taken: {error}", file=sys.stderr)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Fields:
         return {"story": self._asked}
 
     def save(self, path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..plan.describe import format_bytes
 from ..render.result import report_stored
 from ..report.drift import report_video
@@ -144,7 +144,7 @@ def prune_runs(args: argparse.Namespace) -> Result:
 
 
 def _stored_result(
-    folder: Path, lines: list[str], name: str, found: list[dict[str, Any]], *, problems: list[str]
+    folder: Path, lines: list[str], name: str, found: list[Fields], *, problems: list[str]
 ) -> Result:
     """The result of a command that lists stored videos."""
     lines = lines or [f"no runs in {folder}"]

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..demo import assets, word_hash
 from ..demo.rooms_autoencoder import RoomsStreamingDecoder
 from ..errors import HeadForcingError, one_line
-from ..files import cache_folder, check_writable
+from ..files import Fields, cache_folder, check_writable
 from ..hashing import digest
 from ..model import fp8
 from ..model.latents import WAN21
@@ -350,11 +350,9 @@ class Source:
         )
 
 
-def _notes(
-    info: CheckpointInfo, machine: Machine, references: Mapping[str, Start]
-) -> dict[str, Any]:
+def _notes(info: CheckpointInfo, machine: Machine, references: Mapping[str, Start]) -> Fields:
     """The fields of a run's note that no plan has."""
-    notes: dict[str, Any] = {"weights": info.path.name}
+    notes: Fields = {"weights": info.path.name}
     if machine.inexact:
         notes["inexact"] = machine.inexact
     if references:

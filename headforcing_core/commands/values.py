@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import HeadForcingError, first_sentence
-from ..files import check_regular, check_writable, replacing
+from ..files import Fields, check_regular, check_writable, replacing
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
@@ -158,7 +158,7 @@ def render_options(
     return RenderOptions(**named)
 
 
-def _chosen_profile(name: str | None, given: dict[str, Any]) -> HeadProfile | AutoProfile | None:
+def _chosen_profile(name: str | None, given: Fields) -> HeadProfile | AutoProfile | None:
     """The head profile of `--profile`, its roles by the `given` arguments of `with_rule`; None for
     the bundled one that fits the model.
     """
@@ -362,7 +362,7 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
     """A copy that means the same in another process: absolute paths, and the text of a file of
     prompts.
     """
-    values: dict[str, Any] = {}
+    values: Fields = {}
     for name in args.paths:
         path = getattr(args, name)
         if isinstance(path, Path):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..methods.registry import METHODS, describe_method, method_names, unknown_method
 from ..names import ALL
 from ..plan.describe import format_bytes, markdown_table
@@ -134,7 +135,7 @@ class ComparisonRow:
     drift: Numbers  # the metrics of `report.metrics.GROUPS` for the whole video
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> Fields:
         """The numbers of its line of the table, by name."""
         return {
             "frame_slots": self.frame_slots,
@@ -144,7 +145,7 @@ class ComparisonRow:
             **self.drift,
         }
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         """Plain numbers."""
         return {**asdict(self), "video": str(self.video)}
 

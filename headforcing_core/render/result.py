@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..cache.scenes import Recall
+from ..files import Fields
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.rules import remark_on_rule
 from ..plan.plan import RenderPlan
@@ -71,9 +72,9 @@ class RenderResult:
         inexact: Sequence[str] = self.job.about.get("inexact", ())
         return inexact
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         """The JSON form."""
-        fields: dict[str, Any] = {
+        fields: Fields = {
             "video": None if self.video is None else str(self.video.path),
             "latents": None if self.latents_file is None else str(self.latents_file),
             "video_frames": None if self.video is None else self.video.video_frames,

@@ -17,6 +17,7 @@ from ..cache.base import Cache
 from ..cache.scenes import Recall, visit_starts
 from ..cache.state import State
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..head_profiles.profile import HeadProfile
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
@@ -86,7 +87,7 @@ class Run:
         self.cache: Cache
         self.events: list[MemoryEvent] = []
         self.found_profile: HeadProfile | None = None
-        self.ended: dict[str, Any] | None = None
+        self.ended: Fields | None = None
         self._start_events: list[MemoryEvent] = []  # decisions when start blocks were closed
         self._block_seconds: list[float] = []
 
@@ -168,7 +169,7 @@ class Run:
         self.found_profile = HeadProfile.from_json(found["profile"])
         self.events = [MemoryEvent(**event) for event in found["events"]]
 
-    def _read_end(self, folder: RunFolder) -> dict[str, Any] | None:
+    def _read_end(self, folder: RunFolder) -> Fields | None:
         """The note of the render that finished the video. None if it is missing or does not fit the
         stored blocks: the blocks are then written to a cache again, to report on it."""
         if not self.stored or len(self.stored) < self.plan.new_blocks:

@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..timeline.clock import BlockClock
-from .thumbnails import THUMBNAIL, SwitchWatch, Thumbnails
-
-Array = NDArray[np.float64]
-Pixels = NDArray[np.uint8]
+from .thumbnails import THUMBNAIL, Array, Pixels, SwitchWatch, Thumbnails
 
 # mean change below which a frame counts as frozen; as in FFmpeg's freezedetect
 FROZEN_CHANGE = 0.001 * 255

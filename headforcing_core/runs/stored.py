@@ -10,14 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..cache.memory import MemoryEvent
 from ..errors import HeadForcingError
-from ..files import explained, reason
+from ..files import Fields, explained, reason
 from ..timeline.clock import VIDEO_FPS, video_frames_of
 from .files import FOUND, START_EVENTS, DamagedFile, files_of, read_note
 from .folder import RunReader, StoredBlock, Take, count_blocks
@@ -33,7 +32,7 @@ class StoredVideo:
     run: RunReader  # reads its files; `run.problems` describes damaged ones
     keys: list[str]  # of its blocks, in order
     # stored at the start of the render: prompts, number of video frames, fps, seed ...
-    about: dict[str, Any]
+    about: Fields
     take: Take  # its number among the videos of its story
 
     @property
