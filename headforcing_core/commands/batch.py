@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,10 +55,10 @@ class CheckedVideo:
     needs: Needs
 
     @property
-    def encoder(self) -> tuple[Path | None, Path | None] | None:
+    def encoder(self) -> Any:
         """The files of the text encoder or its embeddings; None for the embedded model's."""
         files = self.source.files
-        return None if files is None else (files.text_encoder, files.embeddings)
+        return files and (files.text_encoder, files.embeddings)
 
 
 def batch(args: argparse.Namespace) -> Result:
@@ -78,14 +77,11 @@ def batch(args: argparse.Namespace) -> Result:
     checked = {name: _check(name, video, farm) for name, video in todo.items()}
     if checked:
         check_disk(in_turn([video.needs for video in checked.values()]), out, out)
-    rows = {name: _row(name, note) for name, note in notes.items() if note is not None}
+    rows = {name: {"name": name, **note} for name, note in notes.items() if note is not None}
     try:
         for outcome in _make(todo, checked, farm, quiet=args.json):
-            if outcome.error is None:
-                row = _row(outcome.name, outcome.get())
-            else:
-                row = _failure(outcome.name, outcome.error)
-            rows[outcome.name] = row
+            note = outcome.get() if outcome.error is None else _failure(outcome.error)
+            rows[outcome.name] = row = {"name": outcome.name, **note}
             if not args.json:
                 tqdm.write(_line(row), file=sys.stderr)
     except KeyboardInterrupt as stop:
@@ -116,15 +112,16 @@ def make_one(job: VideoJob) -> Note:
         if result.failure is not None:
             raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
-            "identity": args.identity,
-            "files": {path.name: file_hash(path) for path in outputs(args)},
+            "state": "done",
             "blocks": video.plan.new_blocks,
             "reused_blocks": result.reused_blocks,
             "seconds": round(time.monotonic() - begun, 2),
+            "files": {path.name: file_hash(path) for path in outputs(args)},
             "problems": list(result.problems),
         }
         with replacing(args.runs / "finished.json") as temporary:
-            temporary.write_text(json.dumps(note, indent=1), encoding="utf-8")
+            text = json.dumps({"identity": args.identity, **note}, indent=1)
+            temporary.write_text(text, encoding="utf-8")
     return note
 
 
@@ -137,13 +134,14 @@ def finished(args: argparse.Namespace) -> Note | None:
         files = {path.name: file_hash(path) for path in outputs(args)}
         if note["identity"] != args.identity or note["files"] != files:
             return None
+        blocks = int(note["blocks"])
         return {
+            "state": "finished before",
+            "blocks": blocks,
+            "reused_blocks": blocks,
+            "seconds": 0.0,
             "files": files,
             "problems": list(note["problems"]),
-            "blocks": int(note["blocks"]),
-            "reused_blocks": int(note["blocks"]),
-            "seconds": 0.0,
-            "kept": True,
         }
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -171,15 +169,13 @@ def _check(name: str, args: argparse.Namespace, farm: Farm) -> CheckedVideo:
 
 def _encode(videos: Iterable[CheckedVideo]) -> dict[Any, dict[str, Tensor]]:
     """The embeddings of all texts, by text encoder and text; each text encoder is loaded once."""
-    by_encoder: dict[Any, list[Source]] = {}
+    texts: dict[Any, dict[str, Source]] = {}
     for video in videos:
-        by_encoder.setdefault(video.encoder, []).append(video.source)
+        known = texts.setdefault(video.encoder, {})
+        known.update(dict.fromkeys(video.source.request.timeline.texts, video.source))
     encoded = {}
-    for encoder, sources in by_encoder.items():
-        texts: list[str] = []
-        for source in sources:
-            texts += source.request.timeline.texts
-        embeds = sources[0].encode(list(dict.fromkeys(texts)))
+    for encoder, sources in texts.items():
+        embeds = next(iter(sources.values())).encode(list(sources))
         encoded[encoder] = {text: embed.cpu() for text, embed in embeds.items()}
     return encoded
 
@@ -197,41 +193,31 @@ def _make(
     encoded = _encode(checked.values())
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
-    check_roles(
-        {
-            name: video.source.job(video.plan, encoded[video.encoder])
-            for name, video in checked.items()
-        },
-        farm,
-    )
+    renders = {}
+    for name, video in checked.items():
+        renders[name] = video.source.job(video.plan, encoded[video.encoder])
+    check_roles(renders, farm)
+    del renders
     with farm:
         shared = {}
         for encoder, embeds in encoded.items():
             shared[encoder] = {text: farm.share(embed) for text, embed in embeds.items()}
         del encoded
+        patience = PATIENCE_SECONDS if farm.parallel else 0.0
         jobs = {}
         for name, video in checked.items():
-            embeds_of_video = {
-                text: shared[video.encoder][text] for text in video.source.request.timeline.texts
-            }
-            jobs[name] = VideoJob(
-                todo[name], embeds_of_video, PATIENCE_SECONDS if farm.parallel else 0.0
-            )
+            known = shared[video.encoder]
+            texts = video.source.request.timeline.texts
+            jobs[name] = VideoJob(todo[name], {text: known[text] for text in texts}, patience)
         yield from run_jobs(farm, make_one, jobs, unit="video", quiet=quiet)
 
 
-def _row(name: str, note: Note) -> Note:
-    """Row of a finished video in the table."""
-    fields = {key: note[key] for key in ("blocks", "reused_blocks", "seconds", "files", "problems")}
-    return {"name": name, "state": "finished before" if note.get("kept") else "done", **fields}
-
-
-def _failure(name: str, error: Exception) -> Note:
-    """Row of a video that has failed."""
+def _failure(error: Exception) -> Note:
+    """The note of a video that has failed."""
     why = str(error)
     if not isinstance(error, HeadForcingError):
         why = f"{type(error).__name__}: {first_sentence(error)}"
-    return {"name": name, "state": "failed", "why": one_line(why)}
+    return {"state": "failed", "why": one_line(why)}
 
 
 def _line(row: Note) -> str:
@@ -248,11 +234,10 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
     count = Counter(row["state"] for row in rows)
     cells = []
     for row in rows:
-        if row["state"] == "failed":
-            cells.append([row["name"], "failed", "", "", row["why"].replace("|", "/")])
-        else:
-            numbers = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"]
-            cells.append([row["name"], row["state"], *numbers, ", ".join(row["files"])])
+        told = ["", "", row.get("why", "").replace("|", "/")]
+        if row["state"] != "failed":
+            told = [str(row["reused_blocks"]), f"{row['seconds']:.1f}", ", ".join(row["files"])]
+        cells.append([row["name"], row["state"], *told])
     of_videos = sum(row.get("seconds", 0.0) for row in rows)
     lines = [
         markdown_table(["video", "state", "blocks reused", "seconds", "files, or why"], cells),

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ..errors import HeadForcingError
 from ..files import Fields, claimed, partial_path
@@ -29,7 +28,7 @@ from ..plan.request import file_tags
 from ..plan.resources import Needs
 from ..render.sinks import load_latents
 from ..rollout.schedule import AUTO_FAMILY
-from ..runs.stored import StoredVideo, find_stored
+from ..runs.stored import find_stored
 from ..timeline.clock import VIDEO_FPS, video_frames_of
 from ..timeline.timeline import parse_timeline
 from ..video.codec import load_codec
@@ -40,7 +39,15 @@ from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
 from ..weights.containers import read_weights
 from .arguments import Result
 from .source import toy_codec
-from .values import DTYPES, chosen_sound, encode_texts, parse_size, pick_device, read_text
+from .values import (
+    DTYPES,
+    chosen_sound,
+    encode_texts,
+    parse_size,
+    pick_device,
+    progress_bar,
+    read_text,
+)
 
 MAX_CARD_GIB = 100_000
 CHUNK_FRAMES = 3  # of latents that are decoded at a time
@@ -217,13 +224,8 @@ def convert(args: argparse.Namespace) -> Result:
     else:
         with (
             claimed(args.out),
-            tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json, delay=1e-3) as bar,
+            progress_bar("convert", args.json, unit="B", unit_scale=True) as on_progress,
         ):
-
-            def on_progress(written: int, total: int) -> None:
-                bar.total = total
-                bar.update(written - bar.n)
-
             info = convert_checkpoint(
                 args.file,
                 args.out,
@@ -266,32 +268,35 @@ def encode(args: argparse.Namespace) -> Result:
 
 def decode(args: argparse.Namespace) -> Result:
     """Decode latents block by block, with the VAE alone in memory."""
+    tags = {}
     problems: Sequence[str] = []  # of a stored video; more come while its blocks are read
     if args.latents.is_file():
-        video = _of_file(args.latents)
+        about, latents = _of_file(args.latents)
+        blocks: Iterable[Tensor] = [latents]
     else:
-        stored = find_stored(args.latents)
-        video = _of_run(stored)
-        problems = stored.run.problems
+        video = find_stored(args.latents)
+        about = video.about
+        tags = file_tags(about)
+        blocks = video.blocks()  # are read one at a time
+        problems = video.run.problems
     soundtrack = chosen_sound(args)
+    restarts = tuple(about.get("restart_frames", ()))
     with claimed(args.out):
         device = pick_device(args.device)
         if args.demo:
             codec = toy_codec(device)
         else:
-            encodes = bool(video.restarts)
-            codec = load_codec(
-                args.vae, device, DTYPES[args.dtype], encodes=encodes, decoder=args.decoder
-            )
-        settings = VideoSettings(
-            args.out, video.fps, video.tags, scale=args.scale, partial=partial_path(args.out)
-        )
+            dtype = DTYPES[args.dtype]
+            encodes = bool(restarts)
+            codec = load_codec(args.vae, device, dtype, encodes=encodes, decoder=args.decoder)
+        fps = about.get("fps", VIDEO_FPS)
+        lead = next(iter(about.get("starts_seconds", ())), 0.0)
         info = write_video(
-            settings,
-            video.blocks,
-            codec.decoder(video.restarts),
-            video.video_frames,
-            sound=None if soundtrack is None else soundtrack.from_second(-video.lead),
+            VideoSettings(args.out, fps, tags, scale=args.scale, partial=partial_path(args.out)),
+            (chunk for block in blocks for chunk in torch.split(block, CHUNK_FRAMES)),
+            codec.decoder(restarts),
+            about["video_frames"],
+            sound=None if soundtrack is None else soundtrack.from_second(-lead),
         )
     made = f"{info.video_frames} frames, {info.seconds:.2f} s, in {args.out}"
     found = {
@@ -306,27 +311,8 @@ def decode(args: argparse.Namespace) -> Result:
     }
 
 
-@dataclass(frozen=True)
-class LatentVideo:
-    """The latents of a video, and what is noted beside them.
-
-    Attributes:
-        blocks: `[frames, channels, h, w]`, a few frames at a time.
-        restarts: the first latent frames of its rollouts, see `RestartingDecoder`.
-        tags: metadata for the video file.
-        lead: seconds of the video before the story.
-    """
-
-    blocks: Iterable[Tensor]
-    video_frames: int
-    fps: float
-    restarts: tuple[int, ...]
-    tags: Mapping[str, str] = field(default_factory=dict)
-    lead: float = 0.0
-
-
-def _of_file(path: Path) -> LatentVideo:
-    """The latents of `generate --latents`."""
+def _of_file(path: Path) -> tuple[Fields, Tensor]:
+    """Notes on a video as a run folder has them, and its latents, of `generate --latents`."""
     latents = load_latents(path)
     most = video_frames_of(len(latents))
     try:
@@ -341,18 +327,5 @@ def _of_file(path: Path) -> LatentVideo:
         raise HeadForcingError(
             f"{path} does not say what its latents are of; write them again"
         ) from error
-    blocks = torch.split(latents, CHUNK_FRAMES)
-    return LatentVideo(blocks, video_frames, latent_format(latents.shape[1]).fps, restarts)
-
-
-def _of_run(video: StoredVideo) -> LatentVideo:
-    """The finished blocks of a stored video, which are read one at a time."""
-    about = video.about
-    return LatentVideo(
-        (chunk for block in video.blocks() for chunk in torch.split(block, CHUNK_FRAMES)),
-        about["video_frames"],
-        about.get("fps", VIDEO_FPS),
-        restarts=tuple(about.get("restart_frames", ())),
-        tags=file_tags(about),
-        lead=next(iter(about.get("starts_seconds", ())), 0.0),
-    )
+    found = {"video_frames": video_frames, "restart_frames": restarts}
+    return {**found, "fps": latent_format(latents.shape[1]).fps}, latents

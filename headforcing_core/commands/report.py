@@ -6,8 +6,6 @@ import argparse
 import math
 from pathlib import Path
 
-from tqdm import tqdm
-
 from ..errors import HeadForcingError
 from ..files import Fields
 from ..plan.describe import format_bytes
@@ -17,7 +15,7 @@ from ..runs.stored import survey
 from ..runs.takes import disk_bytes, prune
 from ..timeline.timeline import parse_timeline
 from .arguments import Result
-from .values import check_plot, read_text, save_plot
+from .values import check_plot, progress_bar, read_text, save_plot
 
 
 def report(args: argparse.Namespace) -> Result:
@@ -30,13 +28,7 @@ def report(args: argparse.Namespace) -> Result:
         for (start, _), segment in zip(timeline.requested, timeline.segments, strict=True):
             # rounded to a block with the file's own frame rate and block length
             prompts.append((start, segment.text))
-    # the delay keeps the bar from being printed before an error
-    with tqdm(unit="frame", desc="measuring", disable=args.json, delay=1e-3) as bar:
-
-        def on_progress(done: int, expected: int) -> None:
-            bar.total = expected or None
-            bar.update(done - bar.n)
-
+    with progress_bar("measuring", args.json, unit="frame") as on_progress:
         found = report_video(args.video, prompts, args.frames_per_block, on_progress)
     result = found.to_dict()
     text = found.text()

@@ -5,19 +5,22 @@ devices.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tqdm import tqdm
 
 from ..errors import HeadForcingError, first_sentence
-from ..files import Fields, check_regular, check_writable, replacing
+from ..files import Fields, check_regular, check_writable, explained, replacing
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
@@ -53,43 +56,34 @@ def read_text(value: str, pictures: Sequence[str] = ()) -> str:
         return value
     path = Path(value[1:])
     name = re.match(r"@(\w+)(?![\w./\\:-])", value)
-    if name is not None and name[1].lower() in map(str.lower, pictures) and not is_path(path):
+    there = os.path.exists(path)
+    if name is not None and name[1].lower() in map(str.lower, pictures) and not there:
         return value
     try:
         return read_file(path, "the prompts file ", MAX_TEXT_BYTES)
     except HeadForcingError as error:
-        if " " in value and not is_path(path):
+        if " " in value and not there:
             raise HeadForcingError(
                 f"{error}; a prompt that begins with @ is written 0:00 {value[:40]}"
             ) from None
         raise
 
 
-def is_path(path: Path) -> bool:
-    """Whether there is something of this name; no where the name is too long or no name at all."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
 def read_file(path: Path, kind: str = "", most: int = 64 << 20) -> str:
     """The text of a regular file of at most so many bytes; errors begin with its kind and name."""
     check_regular(path)
+    with explained(f"{kind}{path} cannot be read"), open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise HeadForcingError(
+            f"{kind}{path} is larger than {most >> 20} MB; split it into several"
+        )
     try:
-        with open(path, "rb") as file:
-            data = file.read(most + 1)
-        if len(data) > most:
-            raise HeadForcingError(
-                f"{kind}{path} is larger than {most >> 20} MB; split it into several"
-            )
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise HeadForcingError(
             f"{kind}{path} is not UTF-8 text ({error.reason}); save it as UTF-8"
         ) from error
-    except OSError as error:
-        raise HeadForcingError(f"{kind}{path} cannot be read: {error.strerror}") from error
 
 
 class FollowedFile:
@@ -348,6 +342,19 @@ def save_plot(path: Path, picture: Image) -> None:
     """Write a plot."""
     with replacing(path) as temporary:
         picture.save(temporary)
+
+
+@contextmanager
+def progress_bar(doing: str, quiet: bool, **options: Any) -> Iterator[Callable[[int, int], None]]:
+    """A bar in the terminal, which is told how much is done, and of how much, 0 if unknown."""
+    # the delay keeps the bar from being printed before an error
+    with tqdm(desc=doing, disable=quiet, delay=1e-3, **options) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total or None
+            bar.update(done - bar.n)
+
+        yield show
 
 
 def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:

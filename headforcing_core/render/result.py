@@ -88,15 +88,9 @@ class RenderResult:
             "seconds": round(self.seconds, 2),
             "run": self.run.to_dict(),
         }
-        if self.kernels:
-            fields["kernels"] = self.kernels
-        if self.advice:
-            fields["advice"] = self.advice
-        if self.failure is not None:
-            fields["failure"] = self.failure
-        for key, report in self.reports.items():
-            fields[key] = report.to_dict()
-        return fields
+        told = {"kernels": self.kernels, "advice": self.advice, "failure": self.failure}
+        fields |= {name: text for name, text in told.items() if text}
+        return fields | {name: report.to_dict() for name, report in self.reports.items()}
 
     def lines(self, shown: Callable[[Path], str] = str) -> list[str]:
         """The lines of a report on the render; `shown` gives a file's name as its reader knows it.
