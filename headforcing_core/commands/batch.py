@@ -7,25 +7,20 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-import torch
-from torch import Tensor
 from tqdm import tqdm
 
-from ..distributed.farm import Farm, Outcome, Shared
+from ..distributed.farm import Farm
 from ..errors import HeadForcingError, first_sentence, one_line
 from ..files import Fields, check_writable, claimed, replacing
 from ..hashing import file_hash
 from ..head_profiles.profiler import pick_part
 from ..plan.describe import markdown_table
-from ..plan.plan import RenderPlan
 from ..plan.resources import Needs, check_disk, in_turn
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
-from .farms import check_roles, farm_of, render_one, run_jobs
+from .farms import Embeds, PlannedVideo, farm_of, make_all, render_one
 from .source import Source
 
 # of a worker of a farm: a network disk may keep a dead machine's lock for so long
@@ -42,23 +37,15 @@ class VideoJob:
     """
 
     args: argparse.Namespace
-    embeds: Mapping[str, Shared[Tensor]]
+    embeds: Embeds
     patience: float
 
 
 @dataclass(frozen=True)
-class CheckedVideo:
+class CheckedVideo(PlannedVideo):
     """A video that is not finished, checked before the first is begun."""
 
-    source: Source
-    plan: RenderPlan
     needs: Needs
-
-    @property
-    def encoder(self) -> Any:
-        """The files of the text encoder or its embeddings; None for the embedded model's."""
-        files = self.source.files
-        return files and (files.text_encoder, files.embeddings)
 
 
 def batch(args: argparse.Namespace) -> Result:
@@ -78,8 +65,13 @@ def batch(args: argparse.Namespace) -> Result:
     if checked:
         check_disk(in_turn([video.needs for video in checked.values()]), out, out)
     rows = {name: {"name": name, **note} for name, note in notes.items() if note is not None}
+    patience = PATIENCE_SECONDS if farm.parallel else 0.0
+
+    def job_of(name: str, embeds: Embeds) -> VideoJob:
+        return VideoJob(todo[name], embeds, patience)
+
     try:
-        for outcome in _make(todo, checked, farm, quiet=args.json):
+        for outcome in make_all(farm, make_one, checked, job_of, quiet=args.json):
             note = outcome.get() if outcome.error is None else _failure(outcome.error)
             rows[outcome.name] = row = {"name": outcome.name, **note}
             if not args.json:
@@ -165,51 +157,6 @@ def _check(name: str, args: argparse.Namespace, farm: Farm) -> CheckedVideo:
         raise HeadForcingError(f"{name}: {error}") from error
     # the worker reads video frames of a start again: of many videos they would not fit into memory
     return CheckedVideo(replace(source, start=None, references={}), plan, needs)
-
-
-def _encode(videos: Iterable[CheckedVideo]) -> dict[Any, dict[str, Tensor]]:
-    """The embeddings of all texts, by text encoder and text; each text encoder is loaded once."""
-    texts: dict[Any, dict[str, Source]] = {}
-    for video in videos:
-        known = texts.setdefault(video.encoder, {})
-        known.update(dict.fromkeys(video.source.request.timeline.texts, video.source))
-    encoded = {}
-    for encoder, sources in texts.items():
-        embeds = next(iter(sources.values())).encode(list(sources))
-        encoded[encoder] = {text: embed.cpu() for text, embed in embeds.items()}
-    return encoded
-
-
-def _make(
-    todo: Mapping[str, argparse.Namespace],
-    checked: Mapping[str, CheckedVideo],
-    farm: Farm,
-    *,
-    quiet: bool,
-) -> Iterator[Outcome[Note]]:
-    """Make all videos, and yield their outcomes as they come."""
-    if not todo:
-        return
-    encoded = _encode(checked.values())
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
-    renders = {}
-    for name, video in checked.items():
-        renders[name] = video.source.job(video.plan, encoded[video.encoder])
-    check_roles(renders, farm)
-    del renders
-    with farm:
-        shared = {}
-        for encoder, embeds in encoded.items():
-            shared[encoder] = {text: farm.share(embed) for text, embed in embeds.items()}
-        del encoded
-        patience = PATIENCE_SECONDS if farm.parallel else 0.0
-        jobs = {}
-        for name, video in checked.items():
-            known = shared[video.encoder]
-            texts = video.source.request.timeline.texts
-            jobs[name] = VideoJob(todo[name], {text: known[text] for text in texts}, patience)
-        yield from run_jobs(farm, make_one, jobs, unit="video", quiet=quiet)
 
 
 def _failure(error: Exception) -> Note:

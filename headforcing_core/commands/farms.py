@@ -5,22 +5,41 @@ to the next.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from ..distributed.farm import Farm, Job, Outcome, Shared, Value
 from ..distributed.ray_farm import farm_named
 from ..errors import HeadForcingError
+from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
 from ..render.result import RenderResult
 from .source import Source
 from .values import LastValue
 
 _models = LastValue()
+Embeds = Mapping[str, Shared[Tensor]]
+"""Text embeddings by text, as workers get them."""
+
+
+@dataclass(frozen=True)
+class PlannedVideo:
+    """A video of several, planned before the first is begun."""
+
+    source: Source
+    plan: RenderPlan
+
+    @property
+    def encoder(self) -> Any:
+        """The files of the text encoder or its embeddings; None for the embedded model's."""
+        files = self.source.files
+        return files and (files.text_encoder, files.embeddings)
 
 
 def farm_of(args: argparse.Namespace) -> Farm:
@@ -41,6 +60,52 @@ def run_jobs(
             bar.update()
 
 
+def make_all(
+    farm: Farm,
+    function: Callable[[Job], Value],
+    videos: Mapping[str, PlannedVideo],
+    job_of: Callable[[str, Embeds], Job],
+    *,
+    quiet: bool,
+) -> Iterator[Outcome[Value]]:
+    """Make all videos, and yield their outcomes as they come; `job_of` makes the job of a name and
+    the embeddings of its texts."""
+    if not videos:
+        return
+    encoded = _encode(videos.values())
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
+    renders = {}
+    for name, video in videos.items():
+        renders[name] = video.source.job(video.plan, encoded[video.encoder])
+    check_roles(renders, farm)
+    del renders
+    with farm:
+        shared = {}
+        for encoder, embeds in encoded.items():
+            shared[encoder] = {text: farm.share(embed) for text, embed in embeds.items()}
+        del encoded
+        jobs = {}
+        for name, video in videos.items():
+            known = shared[video.encoder]
+            texts = video.source.request.timeline.texts
+            jobs[name] = job_of(name, {text: known[text] for text in texts})
+        yield from run_jobs(farm, function, jobs, unit="video", quiet=quiet)
+
+
+def _encode(videos: Iterable[PlannedVideo]) -> dict[Any, dict[str, Tensor]]:
+    """The embeddings of all texts, by text encoder and text; each text encoder is loaded once."""
+    sources: dict[Any, dict[str, Source]] = {}
+    for video in videos:
+        known = sources.setdefault(video.encoder, {})
+        known.update(dict.fromkeys(video.source.request.timeline.texts, video.source))
+    encoded = {}
+    for encoder, by_text in sources.items():
+        embeds = next(iter(by_text.values())).encode(list(by_text))
+        encoded[encoder] = {text: embed.cpu() for text, embed in embeds.items()}
+    return encoded
+
+
 def check_roles(jobs: Mapping[str, RenderJob], farm: Farm) -> None:
     """Refuse videos at the same time that would each find head roles: one after the other all use
     the first's.
@@ -58,7 +123,7 @@ def check_roles(jobs: Mapping[str, RenderJob], farm: Farm) -> None:
 
 def render_one(
     source: Source,
-    embeds: Mapping[str, Shared[Tensor]],
+    embeds: Embeds,
     video: Path | None,
     latents: Path | None = None,
     *,
