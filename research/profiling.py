@@ -70,7 +70,7 @@ def profiling(args: argparse.Namespace) -> Result:
     with replacing(args.out / "profiling.md") as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
     save_plot(args.out / "profiling.png", picture(found, heads))
-    return {"text": text, "json": data}
+    return Result([text], data)
 
 
 def measured(path: Path, videos: int, changes: Mapping[str, Any]) -> HeadShares:

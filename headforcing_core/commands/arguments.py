@@ -4,6 +4,8 @@ seconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,19 @@ from .parser import (
     scale,
 )
 
-Result = dict[str, Any]  # of a command: {"text": for people, "json": for programs}
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a command: lines for people, and a value as JSON for programs."""
+
+    lines: Sequence[str]
+    json: Any
+    code: int = 0  # the exit code
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
 
 # --- rows that several commands have
 

@@ -198,4 +198,4 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
         "seconds": {"all": seconds, "videos": of_videos},
         "farm": farm.describe(),
     }
-    return {"text": "\n".join(lines), "json": found, "code": 1 if count["failed"] else 0}
+    return Result(lines, found, min(count["failed"], 1))

@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> tuple[int, str]:
         return 2, "error: out of memory: close other programs, or choose a smaller size"
     except KeyboardInterrupt as stop:
         return 130, "; ".join(["interrupted", *map(str, stop.args)])
-    return int(result.get("code", 0)), json.dumps(result["json"]) if args.json else result["text"]
+    return result.code, json.dumps(result.json) if args.json else result.text
 
 
 def _parser(words: Sequence[str] = ()) -> Parser:

@@ -124,7 +124,7 @@ def write_result(
         with replacing(path) as temporary:
             temporary.write_text(content, encoding="utf-8")
         lines.append(f"table    {path}")
-    return {"text": "\n".join(lines), "json": found}
+    return Result(lines, found)
 
 
 def compared_source(args: argparse.Namespace) -> Source:

@@ -70,17 +70,17 @@ def inspect(args: argparse.Namespace) -> Result:
     except HeadForcingError as error:
         lines.append(str(error))
     found["fingerprint"] = info.fingerprint
-    return {"text": "\n".join(lines), "json": found}
+    return Result(lines, found)
 
 
 def _inspect_profile(profile: HeadProfile) -> Result:
     counts = profile.counts()
     roles = ", ".join(f"{count} {role}" for role, count in counts.items())
     size = f"{profile.num_layers} layers x {profile.num_heads} heads"
-    text = (
-        f"head profile {profile.name!r}: {size}, "
-        f"{roles}\n{json.dumps(profile.provenance, indent=1)}"
-    )
+    lines = [
+        f"head profile {profile.name!r}: {size}, {roles}",
+        json.dumps(profile.provenance, indent=1),
+    ]
     found = {
         "name": profile.name,
         "num_layers": profile.num_layers,
@@ -88,7 +88,7 @@ def _inspect_profile(profile: HeadProfile) -> Result:
         "provenance": profile.provenance,
         "counts": counts,
     }
-    return {"text": text, "json": found}
+    return Result(lines, found)
 
 
 def methods(args: argparse.Namespace) -> Result:
@@ -102,7 +102,7 @@ def methods(args: argparse.Namespace) -> Result:
     aliases = {
         name: {"method": method, "options": text} for name, (method, text) in ALIASES.items()
     }
-    return {"text": "\n".join(list_methods()), "json": {"options": options, "aliases": aliases}}
+    return Result(list_methods(), {"options": options, "aliases": aliases})
 
 
 def budget(args: argparse.Namespace) -> Result:
@@ -144,10 +144,7 @@ def budget(args: argparse.Namespace) -> Result:
                 {"seconds": seconds, "cache": name, "frame_slots": shape.frame_slots, "bytes": size}
             )
             cells.append([f"{seconds:g}", name, f"{shape.frame_slots:,}", format_bytes(size)])
-    return {
-        "text": markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells),
-        "json": found,
-    }
+    return Result([markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells)], found)
 
 
 def memory(args: argparse.Namespace) -> Result:
@@ -168,8 +165,10 @@ def memory(args: argparse.Namespace) -> Result:
         )
         table = f"{_parts_table(needs)}\n\n{_cards_table(cards)}"
         tables.setdefault(table, []).append(size)
-    text = "\n\n".join(f"{' and '.join(sizes)}:\n\n{table}" for table, sizes in tables.items())
-    return {"text": text, "json": found}
+    lines = []
+    for table, sizes in tables.items():
+        lines += [f"{' and '.join(sizes)}:", "", table, ""]
+    return Result(lines[:-1], found)
 
 
 def _parts_table(needs: Needs) -> str:
@@ -241,7 +240,7 @@ def convert(args: argparse.Namespace) -> Result:
         summary = info.summary()
         found["fingerprint"] = info.fingerprint
     found["bytes"] = args.out.stat().st_size
-    return {"text": f"{summary}\nwrote {args.out}, {format_bytes(found['bytes'])}", "json": found}
+    return Result([summary, f"wrote {args.out}, {format_bytes(found['bytes'])}"], found)
 
 
 # ------------------------------------------------------------------------------------- parts of a
@@ -263,7 +262,7 @@ def encode(args: argparse.Namespace) -> Result:
         embeds = encode_texts(args.text_encoder, texts, pick_device(args.device))
         save_embeddings(args.out, dict(zip(texts, embeds, strict=True)))
     found = {"out": str(args.out), "prompts": texts, "tokens": [len(embed) for embed in embeds]}
-    return {"text": f"{len(texts)} prompts in {args.out}", "json": found}
+    return Result([f"{len(texts)} prompts in {args.out}"], found)
 
 
 def decode(args: argparse.Namespace) -> Result:
@@ -305,10 +304,7 @@ def decode(args: argparse.Namespace) -> Result:
         "seconds": info.seconds,
         "problems": problems,
     }
-    return {
-        "text": "\n".join([made, *(f"damaged  {problem}" for problem in problems)]),
-        "json": found,
-    }
+    return Result([made, *(f"damaged  {problem}" for problem in problems)], found)
 
 
 def _of_file(path: Path) -> tuple[Fields, Tensor]:

@@ -280,10 +280,7 @@ def compare(args: argparse.Namespace) -> Result:
     first, second = map(find_profile, args.profiles)
     found = compare_profiles(first, second)
     remarks = sanity_checks(first)
-    return {
-        "text": "\n".join([found.text(), *remarks]),
-        "json": {**found.to_dict(), "remarks": remarks},
-    }
+    return Result([found.text(), *remarks], {**found.to_dict(), "remarks": remarks})
 
 
 def show(args: argparse.Namespace) -> Result:
@@ -295,7 +292,7 @@ def show(args: argparse.Namespace) -> Result:
     found = {"name": profile.name, "counts": profile.counts(), "provenance": profile.provenance}
     disputed = [list(place) for place in sorted(profile.disputed)]
     lines = [profile.name, *describe_profile(profile), *remarks]
-    return {"text": "\n".join(lines), "json": {**found, "disputed": disputed, "remarks": remarks}}
+    return Result(lines, {**found, "disputed": disputed, "remarks": remarks})
 
 
 def plot(args: argparse.Namespace) -> Result:
@@ -312,7 +309,7 @@ def plot(args: argparse.Namespace) -> Result:
     if shares is not None:
         profile.check_model(shares.setup.num_layers, shares.setup.num_heads)
     save_plot(args.out, profile_picture(profile, shares, theme=args.theme))
-    return {"text": f"plot     {args.out}", "json": {"picture": str(args.out)}}
+    return Result([f"plot     {args.out}"], {"picture": str(args.out)})
 
 
 def _check_profile_name(out: Path) -> None:
@@ -345,4 +342,4 @@ def _finish(
     }
     if made.returns is not None:
         found["retrieving"] = retrieving_heads(made)
-    return {"text": "\n".join(lines), "json": found}
+    return Result(lines, found)

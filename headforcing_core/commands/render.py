@@ -41,7 +41,7 @@ def demo(args: argparse.Namespace) -> Result:
     with claimed(video, sheet, args.latents, args.follow and story_path(video)):
         needs, result = _render(source, video, args.latents)
         found = _result(source, needs, result)
-        found["json"]["contact_sheet"] = None
+        found.json["contact_sheet"] = None
         if result.failure is None:
             timeline = result.plan.timeline
             starts = [
@@ -52,8 +52,8 @@ def demo(args: argparse.Namespace) -> Result:
             contact_sheet(
                 video, sheet, labels=[(start, text) for start, text in starts if start < seconds]
             )
-            found["text"] += f"\nsheet    {sheet}"
-            found["json"]["contact_sheet"] = str(sheet)
+            found = replace(found, lines=[*found.lines, f"sheet    {sheet}"])
+            found.json["contact_sheet"] = str(sheet)
     return found
 
 
@@ -66,9 +66,8 @@ def generate(args: argparse.Namespace) -> Result:
         note = f"note: PyTorch {torch.__version__} finds no GPU, so the video is made on the CPU.\n"
     with claimed(args.out, args.latents, args.follow and story_path(args.out or args.latents)):
         needs, result = _render(source, args.out, args.latents, note)
-        found = _result(source, needs, result)
-    found["text"] = f"{source.info.summary()}\n{found['text']}"
-    return found
+    found = _result(source, needs, result)
+    return replace(found, lines=[source.info.summary(), *found.lines])
 
 
 def check_outputs(args: argparse.Namespace) -> None:
@@ -91,7 +90,7 @@ def check_outputs(args: argparse.Namespace) -> None:
 def follow(args: argparse.Namespace) -> Result:
     """`demo` or `generate` as a rank that writes no files: everything they do up to the latents."""
     _render(Source.of(args), None)
-    return {"text": "", "json": {}}
+    return Result([], {})
 
 
 def _render(
@@ -173,7 +172,7 @@ def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
     if source.follow is not None:
         found["story"] = source.follow.text
     lines += ["", needs.describe(), "", *result.lines()]
-    return {"text": "\n".join(lines), "json": found, "code": 0 if result.failure is None else 1}
+    return Result(lines, found, int(result.failure is not None))
 
 
 class FollowedStory(Story):

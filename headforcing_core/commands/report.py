@@ -31,14 +31,14 @@ def report(args: argparse.Namespace) -> Result:
     with progress_bar("measuring", args.json, unit="frame") as on_progress:
         found = report_video(args.video, prompts, args.frames_per_block, on_progress)
     result = found.to_dict()
-    text = found.text()
+    lines = [found.text()]
     if args.plot is not None:
         from ..report.drift_plot import drift_picture
 
         save_plot(args.plot, drift_picture(found, args.theme))
         result["picture"] = str(args.plot)
-        text += f"\nplot     {args.plot}"
-    return {"text": text, "json": result}
+        lines.append(f"plot     {args.plot}")
+    return Result(lines, result)
 
 
 def list_runs(args: argparse.Namespace) -> Result:
@@ -114,7 +114,7 @@ def show_run(args: argparse.Namespace) -> Result:
         save_plot(args.plot, run_picture(report, args.theme, video.about.get("novelty_threshold")))
         lines.append(f"plot     {args.plot}")
         result["picture"] = str(args.plot)
-    return {"text": "\n".join(lines), "json": result}
+    return Result(lines, result)
 
 
 def prune_runs(args: argparse.Namespace) -> Result:
@@ -129,10 +129,7 @@ def prune_runs(args: argparse.Namespace) -> Result:
     if removed:
         line += f": {', '.join(removed)}"
     lines = [line, *(f"stayed   {name}: {why}" for name, why in done.stayed.items())]
-    return {
-        "text": "\n".join(lines),
-        "json": {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed},
-    }
+    return Result(lines, {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed})
 
 
 def _stored_result(
@@ -140,10 +137,7 @@ def _stored_result(
 ) -> Result:
     """The result of a command that lists stored videos."""
     lines = lines or [f"no runs in {folder}"]
-    return {
-        "text": "\n".join([*lines, *_damage_lines(problems)]),
-        "json": {name: found, "problems": problems},
-    }
+    return Result([*lines, *_damage_lines(problems)], {name: found, "problems": problems})
 
 
 def _damage_lines(problems: list[str]) -> list[str]:

@@ -164,7 +164,7 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
     )
     sys.stderr.write("\n".join([*told, *([] if needs is None else [needs.describe()]), ""]))
     if args.estimate:
-        return {"text": "stopped after the estimate (--estimate)", "json": {"estimate": work}}
+        return Result(["stopped after the estimate (--estimate)"], {"estimate": work})
     if not measured:
         args.profile = str(measure_profile(args))
         (args.out / "stand_in.json").unlink(missing_ok=True)
