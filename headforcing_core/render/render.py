@@ -63,7 +63,7 @@ class Listener:
 
     def begin(self, render: Render) -> None:
         """The render begins; what an earlier one has finished is known. `render.job` has the
-        current story.
+        current story, which may be another one after any block.
         """
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
@@ -73,9 +73,6 @@ class Listener:
 
     def add(self, block: Block) -> None:
         """The next block is finished; start blocks and those of earlier renders included."""
-
-    def change(self, render: Render) -> None:
-        """The render continues with other prompts or another length, those of `render.job`."""
 
     def finish(self) -> None:
         """All blocks are there."""
@@ -140,8 +137,6 @@ class Render:
         """
         self.script.replace(job.script)
         self.job = job
-        for listener in self.listeners:
-            listener.change(self)
 
     def release(self) -> None:
         """Drop the model, the caches and the listeners. A listener that keeps the render keeps only
