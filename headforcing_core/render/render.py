@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -244,13 +244,13 @@ def begin_render(
 ) -> Iterator[Render]:
     """A render of this video, with its run folder open where there is one."""
     request = job.request
-    notes = {**job.notes, "attention": attention_name(place.attention, place.attention_choice)}
+    attention = attention_name(place.attention, place.attention_choice)
+    notes = {**request.notes, "attention": attention}
     if request.runs is not None:
         notes["versions"] = versions()
-    if request.pictures:
-        request = replace(request, pictures=place.share(dict(request.pictures)))
-    job = replace(job, request=request, notes=notes)
-    request.check_finite()
+    pictures = request.pictures and place.share(dict(request.pictures))
+    job = job.with_request(notes=notes, pictures=pictures)
+    job.request.check_finite()
     job.plan.check_encoder(request.codec is not None, "give `codec`")
     with ExitStack() as stack:
         folder = thread = None
