@@ -115,7 +115,8 @@ class LiveEdits(Listener):
             render.run.known = folder.save_video(
                 job.keys, job.about, () if render.run.known else before.keys
             )
-        render.change(job)
+        render.script.replace(job.script)
+        render.job = job
         return block
 
     def _with(self, plan: RenderPlan, timeline: Timeline, new: list[str]) -> RenderJob:

@@ -83,7 +83,7 @@ class Render:
 
     Attributes:
         job: with the current story. It stands nowhere else: the run folder, the listeners and the
-            report read it here.
+            report read it here. `LiveEdits` puts another one here, and its rows into the script.
         run, model, script: until the render has ended, see `release`.
     """
 
@@ -130,13 +130,6 @@ class Render:
         self.run.finish(self.finished == self.job.plan.blocks)
         for listener in self.listeners:
             listener.finish()
-
-    def change(self, job: RenderJob) -> None:
-        """Continue with a job that differs only in notes and in rows that have not begun, else
-        raise HasBegunError.
-        """
-        self.script.replace(job.script)
-        self.job = job
 
     def release(self) -> None:
         """Drop the model, the caches and the listeners. A listener that keeps the render keeps only
