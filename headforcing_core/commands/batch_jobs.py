@@ -18,7 +18,8 @@ from ..timeline.grammar import split_lines
 from .arguments import COMMANDS
 from .options import add_rows
 from .parser import VIDEO, Parser, named_file, named_files
-from .values import portable, read_file
+from .texts import read_file
+from .values import portable
 
 OTHERS = {"name", "demo", "seeds", "latents"}  # fields of a line that are no options of a command
 # options of one video on several GPUs

@@ -37,9 +37,9 @@ class PlannedVideo:
 
     @property
     def encoder(self) -> Any:
-        """The files of the text encoder or its embeddings; None for the embedded model's."""
-        files = self.source.files
-        return files and (files.text_encoder, files.embeddings)
+        """The files of the text encoder or its embeddings; None of both for the embedded
+        model's."""
+        return self.source.files.text_encoder, self.source.files.embeddings
 
 
 def farm_of(args: argparse.Namespace) -> Farm:

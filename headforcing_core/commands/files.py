@@ -31,22 +31,22 @@ from ..rollout.schedule import AUTO_FAMILY
 from ..runs.stored import find_stored
 from ..timeline.clock import VIDEO_FPS, video_frames_of
 from ..timeline.timeline import parse_timeline
-from ..video.codec import load_codec
 from ..video.stream import write_video
 from ..video.writer import VideoSettings
 from ..weights.checkpoint import convert as convert_checkpoint
 from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
 from ..weights.containers import read_weights
 from .arguments import Result
-from .source import toy_codec
+from .texts import read_text
 from .values import (
     DTYPES,
+    EmbeddedModel,
+    ModelFiles,
     chosen_sound,
     encode_texts,
     parse_size,
     pick_device,
     progress_bar,
-    read_text,
 )
 
 MAX_CARD_GIB = 100_000
@@ -282,12 +282,11 @@ def decode(args: argparse.Namespace) -> Result:
     restarts = tuple(about.get("restart_frames", ()))
     with claimed(args.out):
         device = pick_device(args.device)
-        if args.demo:
-            codec = toy_codec(device)
-        else:
-            dtype = DTYPES[args.dtype]
-            encodes = bool(restarts)
-            codec = load_codec(args.vae, device, dtype, encodes=encodes, decoder=args.decoder)
+        files: ModelFiles = EmbeddedModel()
+        if not args.demo:
+            files = ModelFiles(args.latents, vae=args.vae, decoder=args.decoder)
+        codec = files.codec(device, DTYPES[args.dtype], bool(restarts))
+        assert codec is not None
         fps = about.get("fps", VIDEO_FPS)
         lead = next(iter(about.get("starts_seconds", ())), 0.0)
         info = write_video(

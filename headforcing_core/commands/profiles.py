@@ -28,14 +28,15 @@ from ..timeline.clock import BlockClock
 from ..timeline.grammar import split_prompts
 from .arguments import Result
 from .farms import farm_of, run_jobs
+from .texts import read_text
 from .values import (
     DTYPES,
+    EmbeddedModel,
     LastValue,
     ModelFiles,
     find_profile,
     parse_size,
     pick_device,
-    read_text,
     save_plot,
 )
 
@@ -52,7 +53,8 @@ def profile(args: argparse.Namespace) -> Result:
     count, seconds = BUDGETS[args.preset]
     if args.demo:
         weights = args.demo_weights or assets.model_path()
-        files = ModelFiles(weights, assets.inspect_toy(weights).config.num_heads)
+        heads = assets.inspect_toy(weights).config.num_heads
+        files: ModelFiles = EmbeddedModel(weights, heads)
         size = assets.SIZE
         prompts = word_hash.sample_prompts(count)
         dtype = torch.float32
@@ -156,10 +158,7 @@ def measure(
                 f"{path} was measured with other settings; choose another name or remove it"
             )
         prompts = pick_part(len(setup.prompts), part)
-        if made_for == "toy_world":
-            embeds = [word_hash.encode(prompt) for prompt in setup.prompts]
-        else:
-            embeds = model.files.encode(list(setup.prompts), pick_device(model.device))
+        embeds = model.files.encode(list(setup.prompts), pick_device(model.device))
         missing = shares.missing_prompts()
         todo = {prompt: embeds[prompt] for prompt in prompts if prompt in missing}
         try:

@@ -28,7 +28,8 @@ from ..video.sheets import contact_sheet
 from .arguments import Result
 from .parser import story_path
 from .source import Source
-from .values import FollowedFile, describe_sound
+from .texts import FollowedFile
+from .values import describe_sound
 
 
 def demo(args: argparse.Namespace) -> Result:
@@ -121,7 +122,7 @@ def _render(
     check_disk(needs, source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
     advice = ""
-    if video is not None and source.files is not None and source.files.vae is not None:
+    if video is not None and source.files.vae is not None:
         advice = _advice(source, source.files.vae, job.plan)
     if source.follow is None:
         return needs, replace(loaded.render(job, video, latents), advice=advice)

@@ -15,7 +15,8 @@ from ..runs.stored import survey
 from ..runs.takes import disk_bytes, prune
 from ..timeline.timeline import parse_timeline
 from .arguments import Result
-from .values import check_plot, progress_bar, read_text, save_plot
+from .texts import read_text
+from .values import check_plot, progress_bar, save_plot
 
 
 def report(args: argparse.Namespace) -> Result:
