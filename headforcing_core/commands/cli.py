@@ -21,16 +21,6 @@ from .arguments import COMMANDS
 from .options import add_rows
 from .parser import Parser, subcommands
 
-MOVED = {
-    "rooms": "rooms",
-    "replay": "replay",
-    "check-claim": "check-claim",
-    "evaluate": "check-claim",
-    "read-vbench": "check-claim",
-    "tables": "check-claim",
-}
-"""The command of `research` that does what a former command did."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 failed, 2 wrong input (one sentence on stderr), 130
@@ -38,12 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else argv
     with usable_streams():
-        if words and words[0] in MOVED:
-            return _answer(
-                2,
-                "error: this is done in a checkout: python -m headforcing.research "
-                f"{MOVED[words[0]]}",
-            )
         try:
             args = _parser(words).parse_args(words)
             if "method" in args and args.method not in method_names():
