@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -28,13 +28,16 @@ from ..rollout.rows import Script
 from ..runs.files import FINISHED, FOUND, START_EVENTS
 from ..runs.folder import RunFolder, StoredBlock
 
-if TYPE_CHECKING:
-    from .render import Render
-
 log = logging.getLogger(__name__)
 
 WAITING_TASKS = 8  # blocks and notes that may wait for the disk
 Task = Callable[[], None]
+
+
+class JobHolder(Protocol):
+    """The render. Its job changes with the story, so it is asked each time."""
+
+    job: RenderJob
 
 
 class Run:
@@ -64,7 +67,7 @@ class Run:
 
     def __init__(
         self,
-        render: Render,  # its job changes with the story, so it is asked each time
+        render: JobHolder,
         folder: RunFolder | None,
         thread: QueueThread[Task] | None,
         share: Callable[[Any], Any],
