@@ -108,15 +108,15 @@ def _function(run: Any) -> Any:
     if not isinstance(run, str):
         return run
     module, name = run.split(".")
-    if "torch" in sys.modules or not gc.isenabled():
-        return getattr(import_module(f".{module}", __package__), name)
-    gc.disable()
+    is_first = "torch" not in sys.modules and gc.isenabled()
+    if is_first:
+        gc.disable()
     try:
-        found = import_module(f".{module}", __package__)
-        gc.freeze()
+        return getattr(import_module(f".{module}", __package__), name)
     finally:
-        gc.enable()
-    return getattr(found, name)
+        if is_first:
+            gc.freeze()
+            gc.enable()
 
 
 # ----------------------------------------------------------------------------------------- what is

@@ -50,13 +50,10 @@ def list_runs(args: argparse.Namespace) -> Result:
     for video in videos:
         size = disk_bytes(video.folder)
         blocks = len(video.keys)
-        prompts = video.about.get("prompts") or [""]
-        found.append(
-            {"name": video.name, "finished": video.finished, "blocks": blocks, "bytes": size}
-        )
-        lines.append(
-            f"{video.name}  {video.finished}/{blocks} blocks  {format_bytes(size)}  {prompts[0]}"
-        )
+        done = video.finished
+        first = next(iter(video.about.get("prompts", ())), "")
+        found.append({"name": video.name, "finished": done, "blocks": blocks, "bytes": size})
+        lines.append(f"{video.name}  {done}/{blocks} blocks  {format_bytes(size)}  {first}")
     return _stored_result(args.folder, lines, "runs", found, problems=problems)
 
 

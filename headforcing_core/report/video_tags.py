@@ -52,11 +52,13 @@ def _own_tags(tags: Fields) -> VideoTags:
         return plain
     texts = [one_line(text, MAX_TEXT_BYTES) for text in prompts]
     starts = [0.0] if len(texts) == 1 else tags.get("starts_seconds")
-    if not isinstance(starts, list) or len(starts) != len(texts):
-        return replace(plain, texts=tuple(texts))
-    if not all(is_finite(start) and start >= 0 for start in starts):
-        return replace(plain, texts=tuple(texts))
-    return _with_prompts(plain, map(float, starts), texts)
+    if (
+        isinstance(starts, list)
+        and len(starts) == len(texts)
+        and all(is_finite(start) and start >= 0 for start in starts)
+    ):
+        return _with_prompts(plain, map(float, starts), texts)
+    return replace(plain, texts=tuple(texts))
 
 
 def _with_prompts(tags: VideoTags, starts: Iterable[float], texts: Sequence[str]) -> VideoTags:
