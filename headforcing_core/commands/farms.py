@@ -21,7 +21,35 @@ from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
 from ..render.result import RenderResult
 from .source import Source
-from .values import LastValue
+
+
+class LastValue:
+    """The last value that was made, under the key of what it was made from."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._value: Any = None
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The value of this key; makes it, after the last one is let go, if it is another."""
+        if not self.has(key):
+            self._value = make()
+            self._key = key
+        return self._value
+
+    def has(self, key: Any) -> bool:
+        """Whether the value is of this key; another one is let go, since two models may not fit
+        into memory.
+        """
+        if key != self._key:
+            self.drop()
+        return self._key is not None
+
+    def drop(self) -> None:
+        """Let the value go."""
+        self._key = None
+        self._value = None
+
 
 _models = LastValue()
 Embeds = Mapping[str, Shared[Tensor]]

@@ -22,22 +22,21 @@ from ..head_profiles.rules import describe_returns, remark_on_rule, retrieving_h
 from ..head_profiles.shares import HeadShares, ProfileSetup, ReturnStory
 from ..model.wan import WanConfig, WanModel
 from ..names import BUDGETS
+from ..page import save_plot
 from ..rollout.loop import WanVideoModel
 from ..rollout.schedule import SCHEDULES
 from ..timeline.clock import BlockClock
 from ..timeline.grammar import split_prompts
 from .arguments import Result
-from .farms import farm_of, run_jobs
+from .farms import LastValue, farm_of, run_jobs
 from .texts import read_text
 from .values import (
     DTYPES,
     EmbeddedModel,
-    LastValue,
     ModelFiles,
     find_profile,
     parse_size,
     pick_device,
-    save_plot,
 )
 
 

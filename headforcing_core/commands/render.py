@@ -25,11 +25,11 @@ from ..render.result import RenderResult
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
 from ..video.sheets import contact_sheet
+from ..video.soundtrack import Soundtrack
 from .arguments import Result
 from .parser import story_path
 from .source import Source
 from .texts import FollowedFile
-from .values import describe_sound
 
 
 def demo(args: argparse.Namespace) -> Result:
@@ -174,6 +174,15 @@ def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
         found["story"] = source.follow.text
     lines += ["", needs.describe(), "", *result.lines()]
     return Result(lines, found, int(result.failure is not None))
+
+
+def describe_sound(sound: Soundtrack) -> str:
+    """A line of a report."""
+    length = format_time(sound.seconds)
+    words = f"sound    {sound.name}, {length}, from {sound.offset_seconds:g} s of the story on"
+    if sound.gain_db:
+        words += f", {sound.gain_db:+g} dB"
+    return words
 
 
 class FollowedStory(Story):

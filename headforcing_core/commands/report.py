@@ -7,7 +7,8 @@ import math
 from pathlib import Path
 
 from ..errors import HeadForcingError
-from ..files import Fields
+from ..files import Fields, check_writable
+from ..page import save_plot
 from ..plan.describe import format_bytes
 from ..render.result import report_stored
 from ..report.drift import report_video
@@ -16,7 +17,7 @@ from ..runs.takes import disk_bytes, prune
 from ..timeline.timeline import parse_timeline
 from .arguments import Result
 from .texts import read_text
-from .values import check_plot, progress_bar, save_plot
+from .values import progress_bar
 
 
 def report(args: argparse.Namespace) -> Result:
@@ -40,6 +41,13 @@ def report(args: argparse.Namespace) -> Result:
         result["picture"] = str(args.plot)
         lines.append(f"plot     {args.plot}")
     return Result(lines, result)
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse a value of `--plot` that is no PNG, or cannot be written."""
+    if path is not None and path.suffix != ".png":
+        raise HeadForcingError(f"the name of the plot must end in .png, got {path.name!r}")
+    check_writable(path)
 
 
 def list_runs(args: argparse.Namespace) -> Result:

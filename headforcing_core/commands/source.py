@@ -23,6 +23,7 @@ from ..model.latents import WAN21
 from ..model.wan import WanModel
 from ..plan.describe import format_bytes
 from ..plan.family import family_for
+from ..plan.options import RenderOptions
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob, RenderRequest, StartLatents
 from ..plan.resources import COMMAND_LINE, NO_DECODER, Needs, room_on
@@ -101,12 +102,11 @@ class Source:
         follow = None
         if "follow" in args and args.follow is not None:
             follow = FollowedFile(args.follow)
-            timeline = options.parse(follow.text, references=tuple(pictures))
-        elif args.prompts or not files.embedded:
-            text = read_text(args.prompts, tuple(pictures))
-            timeline = options.parse(text, references=tuple(pictures))
-        else:
+        if follow is None and files.embedded and not args.prompts:
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
+        else:
+            text = read_text(args.prompts, tuple(pictures)) if follow is None else follow.text
+            timeline = options.parse(text, references=tuple(pictures))
         info = files.inspect()
         if args.fp8_linears:
             identify = info.identify
@@ -115,20 +115,12 @@ class Source:
         # after the prompts: a large picture takes seconds
         references = read_references(pictures, options)
         start = chosen_start(args, options)
-        start_latents = None
-        if start is not None:
-            stand_in = torch.empty((1, start.frames, 0, 0, 0))
-            start_latents = StartLatents(stand_in, about=start.about)
-        elif "start_latents" in args and args.start_latents is not None:
-            start_latents = StartLatents(
-                load_latents(args.start_latents, (options.width, options.height))[None]
-            )
         cache = cache_folder()
         request = RenderRequest(
             info.config,
             options,
             timeline,
-            start=start_latents,
+            start=_start_latents(args, options, start),
             pictures={name: Picture(torch.empty(0), name) for name in references},
             dtype=dtype,
             runs=args.runs if machine.leads else None,  # rank 0 alone has a run folder
@@ -329,6 +321,18 @@ class Source:
         """The VAE, None if none is given."""
         machine = self.machine
         return self.files.codec(machine.vae_device or machine.device, machine.dtype, encodes)
+
+
+def _start_latents(
+    args: argparse.Namespace, options: RenderOptions, start: Start | None
+) -> StartLatents | None:
+    """A stand-in for video frames that are not encoded yet, or the latents of `--start-latents`."""
+    if start is not None:
+        return StartLatents(torch.empty((1, start.frames, 0, 0, 0)), about=start.about)
+    if "start_latents" not in args or args.start_latents is None:
+        return None
+    size = (options.width, options.height)
+    return StartLatents(load_latents(args.start_latents, size)[None])
 
 
 def _notes(info: CheckpointInfo, machine: Machine, references: Mapping[str, Start]) -> Fields:

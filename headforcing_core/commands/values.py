@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ..demo import assets, word_hash
 from ..demo.rooms_autoencoder import RoomsStreamingDecoder
 from ..errors import HeadForcingError, first_sentence
-from ..files import Fields, check_writable, replacing
+from ..files import Fields
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
@@ -29,7 +29,6 @@ from ..plan.options import DEFAULTS, RenderOptions, method_options
 from ..plan.resources import room_on
 from ..plan.settings import MEMORY_INPUTS
 from ..plan.start import Start, image_frames
-from ..timeline.clock import format_time
 from ..timeline.references import check_names
 from ..timeline.switch import Switch
 from ..video.restarts import FrameCodec
@@ -40,7 +39,7 @@ from .parser import named_file
 from .texts import read_text
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    pass
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -304,19 +303,6 @@ def pick_device(name: str, option: str = "--device") -> torch.device:
         raise HeadForcingError(f"{option} {name!r} cannot be used here: {why}") from error
 
 
-def check_plot(path: Path | None) -> None:
-    """Refuse a value of `--plot` that is no PNG, or cannot be written."""
-    if path is not None and path.suffix != ".png":
-        raise HeadForcingError(f"the name of the plot must end in .png, got {path.name!r}")
-    check_writable(path)
-
-
-def save_plot(path: Path, picture: Image) -> None:
-    """Write a plot."""
-    with replacing(path) as temporary:
-        picture.save(temporary)
-
-
 @contextmanager
 def progress_bar(doing: str, quiet: bool, **options: Any) -> Iterator[Callable[[int, int], None]]:
     """A bar in the terminal, which is told how much is done, and of how much, 0 if unknown."""
@@ -360,34 +346,6 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
     return changed(args, **values)
 
 
-class LastValue:
-    """The last value that was made, under the key of what it was made from."""
-
-    def __init__(self) -> None:
-        self._key: Any = None
-        self._value: Any = None
-
-    def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The value of this key; makes it, after the last one is let go, if it is another."""
-        if not self.has(key):
-            self._value = make()
-            self._key = key
-        return self._value
-
-    def has(self, key: Any) -> bool:
-        """Whether the value is of this key; another one is let go, since two models may not fit
-        into memory.
-        """
-        if key != self._key:
-            self.drop()
-        return self._key is not None
-
-    def drop(self) -> None:
-        """Let the value go."""
-        self._key = None
-        self._value = None
-
-
 def chosen_sound(args: argparse.Namespace) -> Soundtrack | None:
     """The sound of `--audio` in its place; None where the command has none, or none is given."""
     if "audio" not in args:
@@ -399,12 +357,3 @@ def chosen_sound(args: argparse.Namespace) -> Soundtrack | None:
                 raise HeadForcingError(f"{option} places the sound of --audio; give --audio FILE")
         return None
     return Soundtrack.of_file(args.audio).placed(args.audio_offset, args.audio_gain)
-
-
-def describe_sound(sound: Soundtrack) -> str:
-    """A line of a report."""
-    length = format_time(sound.seconds)
-    words = f"sound    {sound.name}, {length}, from {sound.offset_seconds:g} s of the story on"
-    if sound.gain_db:
-        words += f", {sound.gain_db:+g} dB"
-    return words
