@@ -48,8 +48,8 @@ def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
     Each has also `demo`, `reads`, the files that it reads, and `identity`, a hash of everything
     that its files depend on. Raises HeadForcingError with the line of a mistake.
     """
-    jobs: dict[str, argparse.Namespace] = {}
-    names: set[str] = set()
+    jobs = {}
+    names = set()
     for number, line in enumerate(split_lines(read_file(file)), 1):
         if not line.strip():
             continue
@@ -168,7 +168,7 @@ def _identity(args: argparse.Namespace, options: Iterable[str], demo: bool, late
 
 def _words(fields: Fields) -> list[str]:
     """The fields as words of a command line."""
-    words: list[str] = []
+    words = []
     for field, value in fields.items():
         option = f"--{field.replace('_', '-')}"
         if field in OTHERS or value is False or value is None:

@@ -107,10 +107,7 @@ class Source:
         else:
             text = read_text(args.prompts, tuple(pictures)) if follow is None else follow.text
             timeline = options.parse(text, references=tuple(pictures))
-        info = files.inspect()
-        if args.fp8_linears:
-            identify = info.identify
-            info = replace(info, identify=lambda: digest(identify(), fp8.IDENTITY)[:16])
+        info = _info(files, args.fp8_linears)
         machine = Machine.of(args, dtype, info.config.head_dim, elsewhere)
         # after the prompts: a large picture takes seconds
         references = read_references(pictures, options)
@@ -321,6 +318,14 @@ class Source:
         """The VAE, None if none is given."""
         machine = self.machine
         return self.files.codec(machine.vae_device or machine.device, machine.dtype, encodes)
+
+
+def _info(files: ModelFiles, fp8_linears: bool) -> CheckpointInfo:
+    """The description of a model, whose fingerprint tells 8-bit linear layers."""
+    info = files.inspect()
+    if not fp8_linears:
+        return info
+    return replace(info, identify=lambda: digest(info.fingerprint, fp8.IDENTITY)[:16])
 
 
 def _start_latents(

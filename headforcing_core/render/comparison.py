@@ -74,7 +74,7 @@ def entries_of(text: str) -> list[Entry]:
     """One entry per method named in a text, separated by commas or newlines; `all` stands for
     `all_methods`.
     """
-    names: list[str] = []
+    names = []
     for part in re.split(r"[,\n]", text):
         name = part.strip()
         if name == ALL:
@@ -101,8 +101,8 @@ def plan_entries(
     Returns them and, with `skip`, why others cannot be rendered, by their labels. Raises
     HeadForcingError if none can.
     """
-    planned = list[Planned]()
-    left_out = dict[str, str]()
+    planned = []
+    left_out = {}
     for entry in entries:
         try:
             planned.append(plan_one(entry))
@@ -211,7 +211,7 @@ def report_text(rows: Sequence[ComparisonRow], left_out: Mapping[str, str]) -> s
 
 def method_notes(rows: Sequence[ComparisonRow]) -> list[str]:
     """Per published method in a table: its paper, the weights it is meant for, and notes."""
-    lines: list[str] = []
+    lines = []
     for name in dict.fromkeys(row.entry.method for row in rows):
         lines += describe_method(name)
     return lines

@@ -268,7 +268,7 @@ def _snap_prompts(
     """(start in seconds, text) in order; starts are moved to block starts and counted from the
     first measured frame.
     """
-    texts: dict[int, str] = {}  # by video frame
+    texts = {}  # by video frame
     for start, text in sorted(prompts):
         video_frame = clock.start_video_frame(clock.block_at(start)) - first_video_frame
         # the last prompt before the measured part is the one at its beginning

@@ -150,7 +150,7 @@ def survey(parent: Path) -> tuple[list[StoredVideo], list[str]]:
     """All videos in a folder of runs, the last begun first, and the problems of unreadable ones,
     one sentence each.
     """
-    videos: list[StoredVideo] = []
+    videos = []
     problems: list[str] = []
     for folder in run_folders(parent):
         try:
