@@ -98,14 +98,12 @@ def make_one(job: VideoJob) -> Note:
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        video, result = render_one(
-            source, job.embeds, args.out, args.latents, patience=job.patience
-        )
+        result = render_one(source, job.embeds, args.out, args.latents, patience=job.patience)
         if result.failure is not None:
             raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
             "state": "done",
-            "blocks": video.plan.new_blocks,
+            "blocks": result.plan.new_blocks,
             "reused_blocks": result.reused_blocks,
             "seconds": round(time.monotonic() - begun, 2),
             "files": {path.name: file_hash(path) for path in outputs(args)},

@@ -237,7 +237,7 @@ def render_compared(job: ComparedJob) -> ComparisonRow:
     video = job.planned()
     # `generate --out` may name a file in a comparison's folder
     with claimed(video.path, patience=job.patience):
-        render, result = render_one(
+        result = render_one(
             video.source, job.embeds, video.path, encodes=job.encodes, patience=job.patience
         )
-    return measured(video.entry, render.plan, video.source.machine.dtype, result)
+    return measured(video.entry, result.plan, video.source.machine.dtype, result)
