@@ -18,7 +18,7 @@ from tqdm import tqdm
 from ..headforcing_core import page
 from ..headforcing_core.commands.arguments import Result
 from ..headforcing_core.commands.parser import count, folder_written
-from ..headforcing_core.commands.values import ModelFiles, save_plot
+from ..headforcing_core.commands.values import ModelFiles
 from ..headforcing_core.demo import assets, word_hash
 from ..headforcing_core.files import replacing
 from ..headforcing_core.head_profiles.profile import classify
@@ -75,8 +75,8 @@ def profiling(args: argparse.Namespace) -> Result:
         temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     with replacing(args.out / "profiling.md") as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
-    save_plot(args.out / "profiling.png", picture(found, heads))
-    return {"text": text, "json": data}
+    page.save_plot(args.out / "profiling.png", picture(found, heads))
+    return Result([text], data)
 
 
 def measured(

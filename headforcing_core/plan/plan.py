@@ -153,7 +153,7 @@ class RenderPlan:
         """The same in blocks."""
         return self.layout.start_blocks
 
-    @property
+    @cached_property
     def video_frames(self) -> int:
         """Length of the video in video frames, start frames included."""
         return self.layout.video_frames
@@ -247,7 +247,7 @@ class RenderPlan:
         """Number of latent frames, start frames included."""
         return self.blocks * self.schedule.frames_per_block
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Total number of denoising steps, for a progress bar."""
         return sum(len(row.sigmas) for row in self.rows)

@@ -96,6 +96,7 @@ class RenderProgress(Listener):
         comfy.model_management.throw_exception_if_processing_interrupted()
         if latents is None:
             self.block = block
+            self._count()
             self._say()
             return
         self.done += 1
@@ -119,8 +120,8 @@ class RenderProgress(Listener):
         else:
             self.bar.update_absolute(self.done, preview=image)
 
-    def change(self, render: Render) -> None:
-        """Show the prompts and the length of the current story, in later videos too."""
+    def _count(self) -> None:
+        """Count the steps of the current story, in later videos too."""
         before = self._counted
         now = self.plan
         videos = self.videos - self.video  # this one and those after it

@@ -27,7 +27,7 @@ from ....headforcing_core.plan.remedies import check_decoder
 from ....headforcing_core.plan.request import RenderJob, RenderRequest, StartLatents
 from ....headforcing_core.plan.resources import COMFYUI, NO_DECODER, Needs, needs_of
 from ....headforcing_core.render.live_story import LiveEdits
-from ....headforcing_core.render.render import Listener, Place, Render, make_video
+from ....headforcing_core.render.render import Listener, Place, make_video
 from ....headforcing_core.render.result import RenderResult
 from ....headforcing_core.render.sinks import KeptLatents, VideoFile
 from ....headforcing_core.rollout.loop import Block
@@ -288,10 +288,6 @@ class GrowingVideo(VideoFile):
         with suppress(Exception):  # something else ended the render already
             super().__exit__(*error)
 
-    def begin(self, render: Render) -> None:
-        self._render = render
-        super().begin(render)
-
     def tags(self, job: RenderJob) -> dict[str, str]:
         return self.render.video_tags(job.about)
 
@@ -321,8 +317,6 @@ class GrowingVideo(VideoFile):
 
     def complete(self) -> None:
         job = self._render.job
-        # the graph has been written anew since `change`
-        self.video.settings = replace(self.video.settings, tags=self.tags(job))
         # numbered now, not at the beginning: others may have come since
         with folders.output_file(
             self.render.filename_prefix, ".mp4", job.plan.width, job.plan.height
