@@ -4,15 +4,17 @@ text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from ..errors import HeadForcingError
 from ..hashing import digest
 from .characters import fold
-from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
+from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite, short_time
 from .grammar import check_words, read_prompts, split_shared
 from .headings import Kind, read_heading, time_inside
 from .prompt import Prompt, TimelineError
@@ -91,17 +93,12 @@ def _parse(
     """The timeline of a text, and why it does not fit into `seconds`; then it has the length that
     the text asks for.
     """
+    parse = partial(parse_timeline, text, clock=clock, shared_prompt=shared, switch=default)
     try:
-        return parse_timeline(
-            text, seconds or None, clock, shared_prompt=shared, switch=default
-        ), ""
+        return parse(seconds or None), ""
     except TimelineError as error:
-        if not seconds:
-            raise
         with suppress(TimelineError):
-            return parse_timeline(text, None, clock, shared_prompt=shared, switch=default), str(
-                error
-            )
+            return parse(None), str(error)
         raise
 
 
@@ -167,13 +164,7 @@ def _place(segments: list[Any]) -> list[PlacedPrompt]:
 def _seed(value: object) -> int | None:
     if value is None:
         return None
-    if (
-        isinstance(value, str)
-        and value.isascii()
-        and value.isdigit()
-        and len(value) <= 20
-        and int(value) <= MAX_SEED
-    ):
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,20}", value) and int(value) <= MAX_SEED:
         return int(value)
     raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {value!r:.40}")
 
@@ -291,7 +282,7 @@ def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
         asked = cut_to_millisecond(prompt.asked)
         stays = clock.block_at(asked) == prompt.start_block if prompt.start_block else asked == 0
         if stays:
-            return format_time(asked).rstrip("0").removesuffix(".")
+            return short_time(asked)
     return format_time(clock.start_seconds(prompt.start_block))
 
 

@@ -38,7 +38,14 @@ from itertools import pairwise
 from ..errors import HeadForcingError
 from .braces import unescape
 from .characters import fold
-from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
+from .clock import (
+    MAX_SECONDS,
+    BlockClock,
+    cut_to_millisecond,
+    format_time,
+    is_finite,
+    short_time,
+)
 from .grammar import check_words, read_prompts, split_shared
 from .likeness import telling_texts
 from .prompt import Prompt, TimelineError
@@ -137,7 +144,7 @@ class Timeline:
         """
         if clock == self.clock:
             return self
-        prompts = [Prompt("", start=start, token=_short(start)) for start, _ in self.requested]
+        prompts = [Prompt("", start=start, token=short_time(start)) for start, _ in self.requested]
         blocks = _snap(prompts, self.requested, clock)
         ends = [*blocks[1:], clock.blocks_for(self.seconds)]
         segments = []
@@ -150,32 +157,24 @@ class Timeline:
         that is continued.
         """
         clock = self.clock
-        switched = any(segment.switch != RESET for segment in self.segments)
-        seeded = any(segment.seed is not None for segment in self.segments)
-        heading = ["no.", "asked", "starts", "frame", "block"]
-        if switched:
-            heading.append("switch")
-        if seeded:
-            heading.append("seed")
-        rows = [[*heading, "prompt"]]
+        rows = [("no.", "asked", "starts", "frame", "block", "switch", "seed", "prompt")]
         notes: list[str] = []
         for number, segment in enumerate(self.segments, 1):
             block = segment.start_block
-            row = [
+            row = (
                 str(number),
                 format_time(self.requested[number - 1][0]),
                 format_time(clock.start_seconds(block)),
-                str(video_frames_before + clock.start_video_frame(block)),
+                str(video_frames_before + clock.video_frames(block)),
                 str(block),
-            ]
-            if switched:
-                row.append("-" if number == 1 else str(segment.switch))
-            if seeded:
-                row.append("" if segment.seed is None else str(segment.seed))
-            rows.append([*row, segment.text])
+                "-" if number == 1 else str(segment.switch),
+                "" if segment.seed is None else str(segment.seed),
+                segment.text,
+            )
+            rows.append(row)
             blended = segment.blended_blocks
             if blended:
-                alone = video_frames_before + clock.start_video_frame(block + blended)
+                alone = video_frames_before + clock.video_frames(block + blended)
                 notes.append(
                     f"Prompt {number} is blended in over {blended} blocks and used alone from "
                     f"frame {alone} on."
@@ -187,18 +186,28 @@ class Timeline:
         )
         first = self.requested[0][0]
         if first > 0:
-            notes.append(f"The first prompt was asked for at {_short(first)} and starts at 0:00.")
-        return "\n".join([*_columns(rows), *notes])
+            notes.append(
+                f"The first prompt was asked for at {short_time(first)} and starts at 0:00."
+            )
+        left_out = []
+        if all(segment.switch == RESET for segment in self.segments):
+            left_out.append("switch")
+        if all(segment.seed is None for segment in self.segments):
+            left_out.append("seed")
+        return "\n".join([*_lines(rows, left_out), *notes])
 
 
-def _columns(rows: list[list[str]]) -> list[str]:
-    """A line per row, with all columns but the last as wide as their longest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
-        lines.append("  ".join([*cells, row[-1]]))
-    return lines
+def _lines(rows: list[tuple[str, ...]], left_out: Sequence[str]) -> list[str]:
+    """A line per row, with all columns but the last as wide as their longest cell, and without
+    columns of these headings.
+    """
+    *columns, texts = zip(*rows, strict=True)
+    cells = []
+    for column in columns:
+        if column[0] not in left_out:
+            width = max(map(len, column))
+            cells.append([cell.rjust(width) for cell in column])
+    return list(map("  ".join, zip(*cells, texts, strict=True)))
 
 
 def parse_timeline(
@@ -338,15 +347,15 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
         if prompt.end is not None and prompt.end <= start:
             raise TimelineError(f"{prompt.token!r} ends before it starts", prompt.line)
         if starts and (start <= starts[-1] or start < (prompts[index - 1].end or 0.0)):
-            above = _short(prompts[index - 1].end or starts[-1])
+            above = short_time(prompts[index - 1].end or starts[-1])
             raise TimelineError(
-                f"{_short(start)} does not come after {above} of the prompt above", prompt.line
+                f"{short_time(start)} does not come after {above} of the prompt above", prompt.line
             )
         late = prompt.end or start
         if seconds is not None and (late > seconds or start == seconds):
             place = "after the end" if late > seconds else "the end"
             raise TimelineError(
-                f"{_short(late)} is {place} of the video ({seconds} s)", prompt.line
+                f"{short_time(late)} is {place} of the video ({seconds} s)", prompt.line
             )
         starts.append(start)
     total = seconds or _checked_length(
@@ -379,10 +388,6 @@ def _snap(
         line = prompt.line if prompt.start else None
         raise TimelineError(f"{reason}; blocks last {clock.block_seconds:g} s", line)
     return starts
-
-
-def _short(seconds: float) -> str:
-    return format_time(seconds).rstrip("0").removesuffix(".")
 
 
 def _checked_length(seconds: float) -> float:
