@@ -197,7 +197,7 @@ class Timeline:
         return "\n".join([*_lines(rows, left_out), *notes])
 
 
-def _lines(rows: list[tuple[str, ...]], left_out: Sequence[str]) -> list[str]:
+def _lines(rows: Sequence[tuple[str, ...]], left_out: Sequence[str]) -> list[str]:
     """A line per row, with all columns but the last as wide as their longest cell, and without
     columns of these headings.
     """
