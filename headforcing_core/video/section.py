@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
@@ -211,10 +211,10 @@ def read_frames(
     """
     # from the last key frame before them, if the file's index leads there
     seeks = clock.timed and times[0] > 1
-    frames = _decoded(source, clock, times, seeks)
+    frames = frames_shown(source, clock, times, seeks)
     first = next(frames, None)
     if first is None and seeks:
-        frames = _decoded(source, clock, times, seeks=False)
+        frames = frames_shown(source, clock, times, seeks=False)
         first = next(frames, None)
     if first is None:
         raise HeadForcingError(
@@ -232,11 +232,11 @@ def read_frames(
         yield from [pixels] * count
 
 
-def _decoded(
-    source: VideoSource, clock: Clock, times: list[float], seeks: bool
+def frames_shown(
+    source: VideoSource, clock: Clock, times: Sequence[float], seeks: bool
 ) -> Iterator[tuple[av.VideoFrame, float, int]]:
-    """The frames shown at some of these times, with their pixels' aspect and how many; none if it
-    began too late.
+    """The frames shown at these times, ascending, each with its pixels' aspect and at how many of
+    the times it is shown; none if a seek went too far.
     """
     found = 0  # times at which a frame is known
     shown: av.VideoFrame | None = None
