@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +37,9 @@ class FrameCodec:
         rollouts.
         """
         decoder = self.new_decoder()
-        return (
-            RestartingDecoder(decoder, self.encode_video, restart_frames)
-            if restart_frames
-            else decoder
-        )
+        if restart_frames:
+            return RestartingDecoder(decoder, self.encode_video, restart_frames)
+        return decoder
 
     def reencode(self, latents: Tensor) -> Tensor:
         """Decode a video `[frames, 16, h, w]` and encode its last video frame as one latent frame
@@ -49,7 +48,7 @@ class FrameCodec:
         decoder = self.new_decoder()
         chunks = Chunks()
         pieces = latents.split(3)  # so that few video frames are in memory at a time
-        for chunk in (*(chunk for piece in pieces for chunk in chunks.add(piece)), *chunks.rest()):
+        for chunk in chain(*map(chunks.add, pieces), chunks.rest()):
             video_frames = decoder.decode(chunk)
         return self.encode_video(video_frames[-1:])
 
@@ -64,12 +63,8 @@ class FrameCodec:
 
     def fingerprint(self) -> str:
         """A hash of the first four values of each weight, which identifies the VAE."""
-        weights = (
-            weight.detach().flatten()[:4]
-            for weight in self.network.parameters()
-            if not weight.is_meta
-        )
-        return digest(*(weight.to(dtype=self.dtype) for weight in weights))
+        weights = [weight for weight in self.network.parameters() if not weight.is_meta]
+        return digest(*(weight.detach().flatten()[:4].to(dtype=self.dtype) for weight in weights))
 
 
 class RestartingDecoder:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -216,28 +215,25 @@ class VideoStream:
         video_frames = self.decoder.decode(chunk)[:left]
         if self._encoder is None:
             scale = self.settings.scale
-            height, width = video_frames.shape[1:3]
-            self._writer = self._stack.enter_context(
-                VideoWriter(self.settings, width * scale, height * scale, sound=self._sound)
-            )
-            encode = partial(_encode, self._writer, scale, self._pictures)
-            encoder = QueueThread("encoder", encode, WAITING_CHUNKS)
+            _, height, width, _ = video_frames.shape
+            writer = VideoWriter(self.settings, width * scale, height * scale, sound=self._sound)
+            self._writer = self._stack.enter_context(writer)
+            encoder = QueueThread("encoder", self._encode, WAITING_CHUNKS)
             self._encoder = self._stack.enter_context(encoder)
         self._decoded += len(video_frames)
         self._encoder.put(to_host(to_uint8(video_frames)))
         self._on_progress(self.video_frames)
 
-
-def _encode(
-    writer: VideoWriter, scale: int, pictures: PictureSheets | None, copies: Iterator[HostCopy]
-) -> None:
-    """Write video frames `[n, H, W, 3]`, every pixel as a square of side `scale`."""
-    for chunk in arrived(copies):
-        if pictures is not None:
-            pictures.add(writer.video_frames, chunk)
-        writer.write(
-            chunk if scale == 1 else chunk.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
-        )
+    def _encode(self, copies: Iterator[HostCopy]) -> None:
+        """Write video frames `[n, H, W, 3]`, every pixel as a square of side `scale`."""
+        assert self._writer is not None
+        for chunk in arrived(copies):
+            if self._pictures is not None:
+                self._pictures.add(self._writer.video_frames, chunk)
+            if self.settings.scale > 1:
+                for axis in (1, 2):
+                    chunk = chunk.repeat_interleave(self.settings.scale, axis)
+            self._writer.write(chunk)
 
 
 def write_video(

@@ -4,6 +4,7 @@ frame at a time.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,151 +18,22 @@ from ..weights.containers import all_finite
 from .wan_decoder import Features
 from .wan_encoder import WanEncoder
 
-# The transformer uses (z - mean) / std of the VAE's latents z, per channel; values from vae.py of
-# Wan 2.1. fmt: off
-LATENTS_MEAN = (
-    -0.7571,
-    -0.7089,
-    -0.9113,
-    0.1075,
-    -0.1745,
-    0.9653,
-    -0.1517,
-    1.5508,
-    0.4134,
-    -0.0715,
-    0.5517,
-    -0.3632,
-    -0.1922,
-    -0.9497,
-    0.2503,
-    -0.2921,
+# by the name of a `LatentFormat`, values from vae.py of Wan 2.1 and vae2_2.py of Wan 2.2
+_STATISTICS = json.loads(
+    Path(__file__).with_name("latent_statistics.json").read_text(encoding="utf-8")
 )
-LATENTS_STD = (
-    2.8184,
-    1.4541,
-    2.3275,
-    2.6558,
-    1.2196,
-    1.7708,
-    2.6052,
-    2.0743,
-    3.2687,
-    2.1526,
-    2.8652,
-    1.5579,
-    1.6382,
-    1.1253,
-    2.8251,
-    1.9160,
-)
-# values from vae2_2.py of Wan 2.2
-WAN22_MEAN = (
-    -0.2289,
-    -0.0052,
-    -0.1323,
-    -0.2339,
-    -0.2799,
-    0.0174,
-    0.1838,
-    0.1557,
-    -0.1382,
-    0.0542,
-    0.2813,
-    0.0891,
-    0.1570,
-    -0.0098,
-    0.0375,
-    -0.1825,
-    -0.2246,
-    -0.1207,
-    -0.0698,
-    0.5109,
-    0.2665,
-    -0.2108,
-    -0.2158,
-    0.2502,
-    -0.2055,
-    -0.0322,
-    0.1109,
-    0.1567,
-    -0.0729,
-    0.0899,
-    -0.2799,
-    -0.1230,
-    -0.0313,
-    -0.1649,
-    0.0117,
-    0.0723,
-    -0.2839,
-    -0.2083,
-    -0.0520,
-    0.3748,
-    0.0152,
-    0.1957,
-    0.1433,
-    -0.2944,
-    0.3573,
-    -0.0548,
-    -0.1681,
-    -0.0667,
-)
-WAN22_STD = (
-    0.4765,
-    1.0364,
-    0.4514,
-    1.1677,
-    0.5313,
-    0.4990,
-    0.4818,
-    0.5013,
-    0.8158,
-    1.0344,
-    0.5894,
-    1.0901,
-    0.6885,
-    0.6165,
-    0.8454,
-    0.4978,
-    0.5759,
-    0.3523,
-    0.7135,
-    0.6804,
-    0.5833,
-    1.4146,
-    0.8986,
-    0.5659,
-    0.7069,
-    0.5338,
-    0.4889,
-    0.4917,
-    0.4069,
-    0.4999,
-    0.6866,
-    0.4093,
-    0.5709,
-    0.6065,
-    0.6415,
-    0.4944,
-    0.5726,
-    1.2042,
-    0.5458,
-    1.6887,
-    0.3971,
-    1.0600,
-    0.3943,
-    0.5537,
-    0.5444,
-    0.4089,
-    0.7468,
-    0.7744,
-)
-# fmt: on
-_STATISTICS = {WAN21: (LATENTS_MEAN, LATENTS_STD), WAN22: (WAN22_MEAN, WAN22_STD)}
 WANTED = {
     WAN21: "wan_2.1_vae.safetensors (ComfyUI) or Wan2.1_VAE.pth (original)",
     WAN22: "wan2.2_vae.safetensors (ComfyUI) or Wan2.2_VAE.pth (original)",
 }
+
+
+def statistics(latents: LatentFormat) -> Tensor:
+    """Mean and standard deviation of each channel `[2, channels]`: the transformer uses (z - mean)
+    / std of the VAE's latents z.
+    """
+    found = _STATISTICS[latents.name]
+    return torch.tensor([found["mean"], found["std"]])
 
 
 class WanVideoDecoder:
@@ -181,9 +53,8 @@ class WanVideoDecoder:
         self._device = weight.device
         self._dtype = weight.dtype
         self._park = park and self._device.type == "cuda"
-        mean, std = _STATISTICS[self.latents] if normalised else ((0.0,), (1.0,))
-        self._mean = torch.tensor(mean, device=self._device).view(-1, 1, 1)
-        self._std = torch.tensor(std, device=self._device).view(-1, 1, 1)
+        mean_and_std = statistics(self.latents) if normalised else torch.tensor([[0.0], [1.0]])
+        self._mean, self._std = mean_and_std.to(self._device)[..., None, None]
         self.reset()
 
     def reset(self) -> None:
@@ -224,7 +95,7 @@ def encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
     float32.
     """
     latents = encoder(video_frames).float()
-    mean, std = torch.tensor(_STATISTICS[latent_format(latents.shape[-1])], device=latents.device)
+    mean, std = statistics(latent_format(latents.shape[-1])).to(latents.device)
     return ((latents - mean) / std).permute(0, 3, 1, 2)
 
 

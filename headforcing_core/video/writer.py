@@ -123,17 +123,20 @@ class VideoWriter:
         self.video_frames = 0
         self._keep = partial is not None
         self._partial = partial or temporary_path(settings.path)
-        self._earlier = (
-            self._partial.with_name(f"{self._partial.stem}.earlier.mp4")
-            if goes_on and partial
-            else None
-        )
+        self._earlier: Path | None = None  # what an earlier attempt left
+        if goes_on:
+            self._earlier = self._partial.with_name(f"{self._partial.stem}.earlier.mp4")
         self._sound = sound
         self._encoder = find_encoder()
         # mbtree off: with AVX-512, x264 reads beyond its macroblock tree if a row is no multiple of
         # eight blocks, so that the same frames give a different file each time
-        options = {"crf": str(settings.crf), "preset": settings.preset, "x264-params": "mbtree=0"}
-        self._options = options if self._encoder == "libx264" else {}
+        self._options: dict[str, str] = {}
+        if self._encoder == "libx264":
+            self._options = {
+                "crf": str(settings.crf),
+                "preset": settings.preset,
+                "x264-params": "mbtree=0",
+            }
 
     @property
     def info(self) -> VideoInfo:
@@ -223,13 +226,10 @@ class VideoWriter:
             remove_leftovers(self._partial)
             self._remove_partial()  # it may be a link to another file, which opening would empty
         options = _GROWING if self._sound is None else _GROWING_WITH_SOUND
-        try:
+        with suppress(OSError):  # on Windows, the file of an earlier attempt that a player has open
             return av.open(address(self._partial), "w", format="mp4", options=options)
-        except OSError:  # on Windows, the file of an earlier attempt that a player has open
-            self._partial = self._partial.with_name(
-                f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4"
-            )
-            return av.open(address(self._partial), "w", format="mp4", options=options)
+        self._partial = self._partial.with_name(f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
+        return av.open(address(self._partial), "w", format="mp4", options=options)
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
@@ -305,11 +305,9 @@ def _keep_larger(partial: Path, earlier: Path) -> None:
     """Name what an attempt has written `earlier`, unless that is there from before and holds
     more.
     """
-    sizes = [
-        path.stat().st_size if path.is_file() and not path.is_symlink() else -1
-        for path in (partial, earlier)
-    ]
-    if sizes[0] > sizes[1]:
+    if not partial.is_file() or partial.is_symlink():
+        return
+    if not earlier.is_file() or partial.stat().st_size > earlier.stat().st_size:
         os.replace(partial, earlier)
 
 
