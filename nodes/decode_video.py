@@ -107,9 +107,7 @@ class DecodeLatentsToVideo(schema.FileNode):
             if stored is not None:
                 runs.link_file(stored.folder, stored.keys[-1], file.path, made_by="")
         shown = player.NodePlayer(cls.hidden)
-        shown.show(
-            "done", Sentence("wrote %1", ", ".join(f"output/{file.label}" for file in files))
-        )
+        shown.show("done", Sentence("wrote %1", ", ".join(file.place for file in files)))
         return io.NodeOutput(
             [InputImpl.VideoFromFile(str(file.path)) for file in files], ui=shown.output(files)
         )

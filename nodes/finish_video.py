@@ -105,11 +105,11 @@ class FinishVideo(schema.FileNode):
                     stack.close()
             except BaseException:
                 where = Sentence("stopped at frame %1 of %2", progress.done + 1, total)
-                kept = Sentence("the video so far is %1", f"output/{growing.label}")
+                kept = Sentence("the video so far is %1", growing.place)
                 ways = Sentence("Run goes on from there")
                 progress.show("stopped", joined([where, joined([kept, ways], ", ")], "; "))
                 raise
-        wrote = Sentence("wrote %1", f"output/{file.label}")
+        wrote = Sentence("wrote %1", file.place)
         size = Sentence("%1 frames, %2 at %3 fps", total, f"{width}x{height}", f"{fps:g}")
         progress.show("done", joined([wrote, size], " - "))
         return io.NodeOutput(

@@ -179,7 +179,7 @@ def _sample(
             render.story.video_frames = plan.video_frames
         if count > 1:
             lines.append(f"video {video + 1} of {count}:")
-        lines += [*made.lines(lambda path: f"output/{folders.shown(path).label}"), ""]
+        lines += [*made.lines(lambda path: folders.shown(path).place), ""]
         if made.found_profile is not None:  # roles found in this video hold for the next
             plan = render.request.plan(made.found_profile)
     return videos, lines

@@ -157,7 +157,7 @@ def _onsets(novelty: np.ndarray) -> list[float]:
     before = np.pad(novelty, (1, 0))[:-1]
     after = np.pad(novelty, (0, 1))[1:]
     maxima: list[int] = []
-    for place in np.flatnonzero((novelty > before) & (novelty >= after)):
+    for place in np.flatnonzero((novelty > before) & (novelty >= after)).tolist():
         near = novelty[max(0, place - around) : place + around].max()
         if novelty[place] < max(_LEAST_FLUX, _LEAST_SHARE * near):
             continue

@@ -152,7 +152,7 @@ class CausalConv(nn.Conv3d):
             # called directly: PyTorch 2.9 takes another, slow convolution for three dimensions in
             # half precision
             cudnn = torch.backends.cudnn
-            sizes = self.padding, self.stride, self.dilation, 1
+            sizes: Any = self.padding, self.stride, self.dilation, 1
             y = torch.cudnn_convolution(
                 x, self.weight, *sizes, cudnn.benchmark, False, cudnn.allow_tf32
             )

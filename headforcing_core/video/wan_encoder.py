@@ -92,7 +92,7 @@ class WanEncoder(nn.Module):
         """
         # zeros: nothing comes before the video
         features = Features()
-        latents = []
+        latents: list[Tensor] = []
         starts = tuple(range(1, len(video_frames), TEMPORAL_STRIDE))
         for frames in video_frames.tensor_split(starts):
             clip = frames.to(self.conv1.weight).contiguous()

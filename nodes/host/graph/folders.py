@@ -47,6 +47,11 @@ class OutputFile(NamedTuple):
         """The name below the output folder."""
         return f"{self.subfolder}/{self.name}" if self.subfolder else self.name
 
+    @property
+    def place(self) -> str:
+        """The name for people."""
+        return f"output/{self.label}"
+
 
 def check_prefix(filename_prefix: str) -> None:
     """Refuse a prefix that leaves the output folder."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -155,6 +156,31 @@ def codec_of(vae: Any) -> FrameCodec:
     """
     net = vae.first_stage_model
     return FrameCodec(partial(_new_decoder, vae), net, partial(_encode, vae), vae.vae_dtype)
+
+
+@dataclass(frozen=True)
+class ModelCodec(FrameCodec):
+    """A VAE for latents as `model`, the inner one of a MODEL, sees them."""
+
+    model: Any = None
+
+    @classmethod
+    def of(cls, model: Any, vae: Any) -> ModelCodec:
+        codec = codec_of(vae)
+        return cls(codec.new_decoder, codec.network, codec.encode, codec.dtype, model=model)
+
+    def reencode(self, latents: Tensor) -> Tensor:
+        return to_model(self.model, super().reencode(to_latent(self.model, latents)).to(latents))
+
+
+def to_model(model: Any, latents: Tensor) -> Tensor:
+    """`[frames, 16, h, w]` as a LATENT holds them to the same as the model sees them."""
+    return model.process_latent_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+
+
+def to_latent(model: Any, latents: Tensor) -> Tensor:
+    """`[frames, 16, h, w]` as the model sees them to the same as a LATENT holds them."""
+    return model.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
 def _new_decoder(vae: Any) -> StreamingDecoder:
