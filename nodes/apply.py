@@ -210,7 +210,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         for line in contents(model).lines(around=False):
             log.warning("Apply Head Forcing: %s", line)
         progress = _Progress(callback, plan.steps * len(noise))
-        videos: list[Tensor] = []
+        videos = []
         with memory.explained(needs, kept=False):
             for video in range(len(noise)):
                 hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)

@@ -66,6 +66,7 @@ class CompareMethods(io.ComfyNode):
                 schema.family_input(),
                 io.Boolean.Input("resume", default=True, optional=True),
             ],
+            advanced="model_family",
             outputs=[io.Video.Output(display_name="video"), io.String.Output(display_name="table")],
             makes_video=True,
         )
@@ -116,7 +117,7 @@ class CompareMethods(io.ComfyNode):
         progress = RenderProgress(model, [video.plan for video in todo], cls.hidden, previews=False)
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
-        with folders.output_file(filename_prefix, ".mp4", width, height) as file:
+        with folders.output_file(filename_prefix, width, height) as file:
             tags = video_files.graph_tags(cls.hidden)
             grid(
                 file.path,

@@ -44,12 +44,11 @@ class DecodeLatentsToVideo(schema.FileNode):
                 io.String.Input("filename_prefix", default="video/HeadForcing"),
                 io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0),
                 schema.crf_input(),
-                schema.advanced(io.Int.Input("upscale", default=1, min=1, max=16)),
-                schema.advanced(
-                    io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED)
-                ),
+                io.Int.Input("upscale", default=1, min=1, max=16),
+                io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED),
                 io.Audio.Input("audio", optional=True),
             ],
+            advanced="crf upscale run",
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
             makes_video=True,
         )
@@ -90,9 +89,7 @@ class DecodeLatentsToVideo(schema.FileNode):
                 comfy.model_management.throw_exception_if_processing_interrupted()
                 progress.update_absolute(before + done)
 
-            with folders.output_file(
-                filename_prefix, ".mp4", width * stride, height * stride
-            ) as file:
+            with folders.output_file(filename_prefix, width * stride, height * stride) as file:
                 tags = video_files.graph_tags(cls.hidden) | video_files.video_tags(about, rate)
                 write_video(
                     VideoSettings(file.path, rate, tags, crf, scale=upscale),

@@ -54,6 +54,7 @@ class FinishVideo(schema.FileNode):
                 io.Audio.Input("audio", optional=True),
                 schema.crf_input(),
             ],
+            advanced="crf",
             outputs=[io.Video.Output(display_name="video")],
             makes_video=True,
         )
@@ -100,7 +101,7 @@ class FinishVideo(schema.FileNode):
                     writer.write(video_frames)
                     progress.add(video_frames)
                 # numbered now, not at the beginning: others may have come since
-                with folders.output_file(filename_prefix, ".mp4", width, height) as file:
+                with folders.output_file(filename_prefix, width, height) as file:
                     writer.settings = replace(settings, path=file.path)
                     stack.close()
             except BaseException:

@@ -37,6 +37,10 @@ class HeadForcingSampler(schema.FileNode):
             "sampling",
             aliases="long video, infinite, extend, continue, resume, autoregressive, self forcing",
             inputs=sampler_inputs(),
+            advanced=(
+                "method model_family sigmas episodic_frames recent_frames novelty_threshold "
+                "memory_every_blocks roles batch_size checkpoint_seconds decode_in_background"
+            ),
             outputs=[
                 io.Latent.Output(display_name="latents"),
                 io.String.Output(display_name="report"),
@@ -167,8 +171,8 @@ def _sample(
     The story of a running render can be changed, and head roles are found in the first video: both
     hold for the rest.
     """
-    videos: list[RenderResult] = []
-    lines: list[str] = []
+    videos = []
+    lines = []
     for video in range(count):
         progress.next_video(video, plan)
         made = sample(render, plan, video, progress)

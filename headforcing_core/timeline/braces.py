@@ -37,7 +37,7 @@ def unescape(text: str) -> str:
 
 def _pairs(text: str) -> list[tuple[int, int]]:
     """The places of every pair of braces that is in no other pair."""
-    opened: list[int] = []
+    opened = []
     pairs: list[tuple[int, int]] = []
     for found in re.finditer(r"[{}]", text):
         if found[0] == "{":

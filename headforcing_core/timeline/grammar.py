@@ -149,7 +149,7 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
             # "80s" at the start of a line is a decade unless the timeline's first time is in plain
             # seconds
             kinds = {Kind.TIME, Kind.DURATION, Kind.DECADE}
-        pieces: list[Line] = []
+        pieces = []
         for line in lines:
             pieces += cut_line(line, line.kind in kinds)
         return _read_headed(pieces, kinds)
@@ -248,7 +248,7 @@ def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
     """Prompts whose first lines have a heading of these kinds; lines without one continue the
     prompt above.
     """
-    headed: list[Prompt] = []
+    headed = []
     # per prompt the words of each line; those before the first heading are left out
     words: list[list[str]] = []
     for line in lines:

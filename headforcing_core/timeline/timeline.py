@@ -158,7 +158,7 @@ class Timeline:
         """
         clock = self.clock
         rows = [("no.", "asked", "starts", "frame", "block", "switch", "seed", "prompt")]
-        notes: list[str] = []
+        notes = []
         for number, segment in enumerate(self.segments, 1):
             block = segment.start_block
             row = (

@@ -67,8 +67,8 @@ def listen(path: Path) -> Heard:
 def heard(pieces: Iterable[np.ndarray]) -> Heard:
     """The same of samples `[n]` in -1..1, `RATE` a second, in pieces of any length."""
     every = RATE // PEAKS_A_SECOND
-    peaks: list[np.ndarray] = []
-    flux: list[np.ndarray] = []
+    peaks = []
+    flux = []
     before = _Spectra()
     rest = np.zeros(0, np.float32)
     samples = 0

@@ -42,7 +42,7 @@ class Clock:
         with open_video(source, name_of(source)) as container:
             stream = container.streams.video[0]
             rate = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
-            shown: list[tuple[int | None, int | None]] = []
+            shown = []
             try:
                 for packet in container.demux(stream):
                     if packet.size and not packet.is_discard:
@@ -188,7 +188,7 @@ class Footage:
         The first chunk has one frame more; later ones begin with the last frame of the one before,
         for models that take pairs of frames.
         """
-        held: list[Tensor] = []
+        held = []
         begun = False
         for frame in self.read(first):
             held.append(frame if frame.is_floating_point() else frame.float() / 255)

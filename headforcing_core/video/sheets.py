@@ -199,7 +199,7 @@ def scale_frame(frame: av.VideoFrame, width: int, height: int | None = None) -> 
 
 def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Image]:
     """The video frames that are shown at these times, ascending, or the last one."""
-    images: list[Image.Image] = []
+    images = []
     for frame, _, count in frames_shown(path, Clock.of(path), times, seeks=False):
         images += [scale_frame(frame, width)] * count
     if not images:

@@ -152,7 +152,8 @@ class CausalConv(nn.Conv3d):
             # called directly: PyTorch 2.9 takes another, slow convolution for three dimensions in
             # half precision
             cudnn = torch.backends.cudnn
-            sizes: Any = self.padding, self.stride, self.dilation, 1
+            padding: Any = self.padding
+            sizes = padding, self.stride, self.dilation, 1
             y = torch.cudnn_convolution(
                 x, self.weight, *sizes, cudnn.benchmark, False, cudnn.allow_tf32
             )
@@ -307,7 +308,7 @@ class WanDecoder(nn.Module):
 
     def levels(self, widths: list[int]) -> list[nn.Module]:
         """The layers from the widest level to the narrowest."""
-        layers: list[nn.Module] = []
+        layers = []
         for level, width in enumerate(widths):
             layers += residual_blocks(widths[level - 1] // 2 if level else width, width, BLOCKS)
             if level < len(DOUBLES_FRAMES):

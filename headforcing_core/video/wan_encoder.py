@@ -76,7 +76,7 @@ class WanEncoder(nn.Module):
 
     def levels(self, widths: list[int]) -> list[nn.Module]:
         """The layers from the narrowest level to the widest."""
-        layers: list[nn.Module] = []
+        layers = []
         for level, width in enumerate(widths):
             layers += residual_blocks(widths[max(0, level - 1)], width, BLOCKS)
             if level < len(HALVES_FRAMES):

@@ -124,7 +124,7 @@ class GrowingVideo(VideoFile):
         job = self._render.job
         # numbered now, not at the beginning: others may have come since
         with folders.output_file(
-            self.host.filename_prefix, ".mp4", job.plan.width, job.plan.height
+            self.host.filename_prefix, job.plan.width, job.plan.height
         ) as file:
             # the graph has been written anew since `change`
             settings = self.video.settings

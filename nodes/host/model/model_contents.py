@@ -176,7 +176,7 @@ def check_contents(model: Any) -> None:
 
 def guiding(model_options: Mapping[str, Any]) -> list[str]:
     """Names of the nodes whose functions of guidance run in each step."""
-    found: set[str] = set()
+    found = set()
     for name, value in model_options.items():
         if name.startswith("sampler_") and "cfg" in name:
             found.update(_authors(value))
@@ -203,7 +203,7 @@ def used_wrappers(wrappers: Mapping[str, Any]) -> dict[str, Any]:
 
     What compiles the model goes, too: Dynamo would follow a pass into the KV cache, and fail.
     """
-    kept: dict[str, Any] = {}
+    kept = {}
     for kind, by_key in wrappers.items():
         runs = _runs("wrappers", kind)
         kept[kind] = {

@@ -47,13 +47,13 @@ def native_model(
     """
     # only those are known as autoregressive
     wan21 = state_dict["patch_embedding.weight"].shape[1] == WAN21.channels
-    metadata: dict[str, str] = {}
+    metadata = {}
     if wan21:
         metadata["config"] = json.dumps({"transformer": {"causal_ar": True}})
-    options: dict[str, Any] = {}
+    options = {}
     if dtype is not None:
         options["dtype"] = dtype
-    more: dict[str, Any] = {}
+    more = {}
     if disable_dynamic:  # an argument that older versions lack
         more["disable_dynamic"] = True
     model = comfy.sd.load_diffusion_model_state_dict(

@@ -163,7 +163,7 @@ def _key(key: Any) -> str:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """The attributes of an object of a class that Python code defines."""
-    slots: list[str] = []
+    slots = []
     for cls in type(value).__mro__:
         slots += cls.__dict__.get("__slots__", ())
     if not hasattr(value, "__dict__") and not slots:

@@ -80,15 +80,10 @@ class OverlapDecoder:
         self._before: Tensor | None = None
 
     def decode(self, latents: Tensor) -> Tensor:
-        decode = self.vae.first_stage_model.decode
-        if self._before is None:
-            joined = latents
-            video_frames = _decoded(self.vae, joined, decode)
-        else:
-            joined = torch.cat([self._before, latents])
-            video_frames = _decoded(self.vae, joined, decode)[-4 * len(latents) :]
+        joined = latents if self._before is None else torch.cat([self._before, latents])
+        video_frames = _decoded(self.vae, joined, self.vae.first_stage_model.decode)
         self._before = joined[-self.OVERLAP_FRAMES :]
-        return video_frames
+        return video_frames[-4 * len(latents) :]  # of a video's first latent frame there are fewer
 
 
 def _decoded(vae: Any, latents: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
@@ -136,12 +131,11 @@ def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
     weights = int(vae.patcher.model_size())
     kind = decoder_kind(vae)
     if kind is WanStreamingDecoder:  # ComfyUI's own network takes less
-        network = _empty_network(vae)
+        network = _empty_network(vae).to(vae.vae_dtype)
         held, peak = network.memory((height, width), vae.vae_dtype)
         copied = 0  # ours has a copy of the weights then, see `own_network`
         if is_dynamic(vae.patcher):
-            numbers = sum(weight.numel() for weight in network.parameters())
-            copied = numbers * vae.vae_dtype.itemsize
+            copied = sum(weight.nbytes for weight in network.parameters())
         return DecoderMemory(weights, held=held + copied, peak=peak + copied)
     frames = CHUNK_FRAMES
     if kind is OverlapDecoder:
@@ -206,8 +200,11 @@ def own_network(vae: Any) -> WanDecoder | None:
     net = vae.first_stage_model
     if type(net) not in _WAN_VAES or not _is_unchanged(vae):
         return None
-    weights = {f"decoder.{name}": weight for name, weight in net.decoder.named_parameters()}
-    weights |= {f"conv2.{name}": weight for name, weight in net.conv2.named_parameters()}
+    weights = {
+        name: weight.detach()
+        for name, weight in net.named_parameters()
+        if name.startswith(("decoder.", "conv2."))
+    }
     own = _empty_network(vae)
     expected = {name: weight.shape for name, weight in own.state_dict().items()}
     if {name: weight.shape for name, weight in weights.items()} != expected:
@@ -222,7 +219,7 @@ def own_network(vae: Any) -> WanDecoder | None:
         (weight.device, weight.dtype) != (vae.device, vae.vae_dtype) for weight in weights.values()
     ):
         return None
-    own.load_state_dict({name: weight.detach() for name, weight in weights.items()}, assign=True)
+    own.load_state_dict(weights, assign=True)
     return own.prepare(rearrange=copied)  # ComfyUI's own weights stay as they are
 
 
@@ -249,11 +246,16 @@ def _is_unchanged(vae: Any) -> bool:
     if patcher.patches or getattr(patcher, "object_patches", None):
         return False
     for module in (net, net.conv2, *net.decoder.modules()):
-        hooks = (module._forward_hooks, module._forward_pre_hooks)
-        functions = (getattr(module, f"{kind}_function", None) for kind in ("weight", "bias"))
+        changes = (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            getattr(module, "weight_function", None),
+            getattr(module, "bias_function", None),
+            getattr(module, "comfy_cast_weights", False) and not is_dynamic(patcher),
+            "forward" in module.__dict__,
+        )
         own_code = type(module).forward.__module__.startswith(("comfy.", "torch."))
-        casts = getattr(module, "comfy_cast_weights", False) and not is_dynamic(patcher)
-        if any(hooks) or any(functions) or casts or not own_code or "forward" in module.__dict__:
+        if any(changes) or not own_code:
             return False
     values = torch.tensor([-2.0, -1.0, 0.0, 0.5, 3.0])
     return bool(torch.equal(vae.process_output(values.clone()), ((values + 1) / 2).clamp(0, 1)))
