@@ -134,9 +134,8 @@ class Timeline:
 
     def prompt_index(self, block: int) -> int:
         """Index of the segment of a 0-based block."""
-        return (
-            bisect.bisect_right(self.segments, block, key=lambda segment: segment.start_block) - 1
-        )
+        starts = [segment.start_block for segment in self.segments]
+        return bisect.bisect_right(starts, block) - 1
 
     def on(self, clock: BlockClock) -> Timeline:
         """The same prompts at the nearest blocks of another clock; raises TimelineError where two
@@ -147,10 +146,11 @@ class Timeline:
         prompts = [Prompt("", start=start, token=short_time(start)) for start, _ in self.requested]
         blocks = _snap(prompts, self.requested, clock)
         ends = [*blocks[1:], clock.blocks_for(self.seconds)]
-        segments = []
-        for segment, block, end in zip(self.segments, blocks, ends, strict=True):
-            segments.append(replace(segment, start_block=block, end_block=end))
-        return replace(self, segments=tuple(segments), clock=clock)
+        segments = tuple(
+            replace(segment, start_block=block, end_block=end)
+            for segment, block, end in zip(self.segments, blocks, ends, strict=True)
+        )
+        return replace(self, segments=segments, clock=clock)
 
     def table(self, video_frames_before: int = 0) -> str:
         """Table of the requested and the actual start of each prompt; frames count from the video
@@ -245,25 +245,20 @@ def parse_timeline(
         spans = _equal_shares(len(prompts), seconds)
     else:
         spans = _asked_times(prompts, seconds)
-    joined = [_join(shared, prompt.text) for prompt in prompts]
-    texts = [unescape(text) if "\\" in text else text for text in joined]
+    texts = [unescape(_join(shared, prompt.text)) for prompt in prompts]
     if references:
         _check_pictures(prompts, texts, references)
     starts = _snap(prompts, spans, clock)
     ends = [*starts[1:], clock.blocks_for(spans[-1][1])]
-    segments = [
-        Segment(text, start, end_block=end, switch=own_switch, seed=prompt.seed)
-        for text, start, end, own_switch, prompt in zip(
-            texts, starts, ends, _switches(prompts, switch), prompts, strict=True
-        )
-    ]
+    seeds = [prompt.seed for prompt in prompts]
+    segments = map(Segment, texts, starts, ends, _switches(prompts, switch), seeds)
     timeline = Timeline(
         tuple(segments), clock, spans[-1][1], tuple(spans), references=tuple(references)
     )
     if not timeline.recalls:
         return timeline
     # of the whole story: a render that ends before tells scenes apart by the same words
-    prompts_read = [timeline.spoken(segment) for segment in segments]
+    prompts_read = [timeline.spoken(segment) for segment in timeline.segments]
     return replace(
         timeline, alike=dict(zip(prompts_read, telling_texts(prompts_read), strict=True))
     )
@@ -336,9 +331,7 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
     """
     starts: list[float] = []
     for index, prompt in enumerate(prompts):
-        start = prompt.start
-        if start is None and index == 0:
-            start = 0.0
+        start = 0.0 if prompt.start is None and index == 0 else prompt.start
         if start is None:
             raise TimelineError(
                 "this scene has no time but others do; give every scene a time, or none",

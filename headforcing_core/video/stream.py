@@ -107,8 +107,6 @@ class VideoStream:
         sound: Sound | None = None,
         pictures: PictureSheets | None = None,
     ):
-        if video_frames is not None and video_frames < 1:
-            raise HeadForcingError(f"A video needs at least 1 frame, got {video_frames}.")
         # both raise before sampling starts, not after the first block
         find_encoder()
         check_writable(settings.path)
@@ -138,10 +136,10 @@ class VideoStream:
         self.decoder.reset()
         self._stack = ExitStack()
         self._stack.callback(self.decoder.reset)
-        if self._decoder_thread is not None and self._background is not None:
+        if self._background is not None and self._background.type == "cuda":
             # this thread's stream may still be loading the decoder's weights
-            if self._background.type == "cuda":
-                self._loaded_by = torch.cuda.current_stream(self._background)
+            self._loaded_by = torch.cuda.current_stream(self._background)
+        if self._decoder_thread is not None:
             self._decoder_thread.__enter__()
         return self
 

@@ -33,15 +33,14 @@ class UpStage(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, doubles_frames: bool | None):
         super().__init__()
-        layers = residual_blocks(inputs, outputs, BLOCKS)
+        self.upsamples = nn.ModuleList(residual_blocks(inputs, outputs, BLOCKS))
+        self.frames = 0  # that one frame becomes
         if doubles_frames is not None:
-            layers.append(Upsample(outputs, doubles_frames, outputs))
-        self.upsamples = nn.ModuleList(layers)
-        # that one frame becomes
-        self.frames = None if doubles_frames is None else 1 + doubles_frames
+            self.upsamples.append(Upsample(outputs, doubles_frames, outputs))
+            self.frames = 1 + doubles_frames
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
-        if self.frames is None:
+        if not self.frames:
             return _through(self.upsamples, x, features, first)
         before = x.total()
         made = _through(self.upsamples, x, features, first).total()
@@ -56,12 +55,11 @@ class DownStage(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, halves_frames: bool | None):
         super().__init__()
-        layers = residual_blocks(inputs, outputs, wan_encoder.BLOCKS)
+        self.downsamples = nn.ModuleList(residual_blocks(inputs, outputs, wan_encoder.BLOCKS))
+        self.cell = (1, 1)  # frames, and pixels of a side
         if halves_frames is not None:
-            layers.append(Downsample(outputs, halves_frames))
-        self.downsamples = nn.ModuleList(layers)
-        # frames, and pixels of a side
-        self.cell = (1, 1) if halves_frames is None else (1 + halves_frames, 2)
+            self.downsamples.append(Downsample(outputs, halves_frames))
+            self.cell = (1 + halves_frames, 2)
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
         before = x.total()

@@ -102,11 +102,12 @@ def encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
 def latents_of(path: Path, weights: Mapping[str, Tensor]) -> LatentFormat:
     """The latents of a VAE of Wan with these tensors; raises HeadForcingError if this is none."""
     first = weights.get("decoder.conv1.weight")
-    channels = 0 if first is None or first.ndim != 5 else first.shape[1]
-    if channels in (WAN21.channels, WAN22.channels):
-        return latent_format(channels)
-    names = ", ".join(sorted(weights)[:3]) or "no tensors"
-    what = f"it is a video VAE with {channels} latent channels" if channels else f"it holds {names}"
+    what = f"it holds {', '.join(sorted(weights)[:3]) or 'no tensors'}"
+    if first is not None and first.ndim == 5:
+        channels = first.shape[1]
+        if channels in (WAN21.channels, WAN22.channels):
+            return latent_format(channels)
+        what = f"it is a video VAE with {channels} latent channels"
     raise HeadForcingError(f"{path.name} is not a VAE of Wan ({what}): use {WANTED[WAN21]}.")
 
 

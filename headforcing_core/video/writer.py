@@ -141,11 +141,10 @@ class VideoWriter:
     @property
     def info(self) -> VideoInfo:
         """The file if nothing more is written."""
-        seconds = self.video_frames / self.settings.fps
         return VideoInfo(
             self.settings.path,
             self.video_frames,
-            seconds=seconds,
+            seconds=self.video_frames / self.settings.fps,
             width=self.width,
             height=self.height,
         )
@@ -191,7 +190,7 @@ class VideoWriter:
 
     def write(self, video_frames: Tensor) -> None:
         """Append video frames `[n, height, width, 3]`, uint8 or float in 0..1."""
-        if video_frames.ndim != 4 or tuple(video_frames.shape[1:]) != (self.height, self.width, 3):
+        if video_frames.shape[1:] != (self.height, self.width, 3):
             raise HeadForcingError(
                 f"{self.settings.path.name} takes frames of shape [n, {self.height}, {self.width}, "
                 f"3], got {list(video_frames.shape)}."

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 loaded_model = host_module("model.loaded_model")
 model_contents = host_module("model.model_contents")
-fingerprint = loaded_model.fingerprint
+fingerprint = loaded_model.name_model
 
 BLOCK = nn.Module()
 BLOCK.cross_attn = None

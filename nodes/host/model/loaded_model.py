@@ -109,10 +109,9 @@ class ModelName:
         """A line for the report where nothing is kept."""
         if self.is_known:
             return []
-        what = ", ".join(self.unread)
         return [
             "stored blocks are neither read nor written: values on the model could not be read "
-            f"({what})"
+            f"({', '.join(self.unread)})"
         ]
 
 
@@ -142,11 +141,6 @@ def name_model(model: Any) -> ModelName:
         except (UnreadableError, RecursionError):
             unread.append(name)
     return ModelName(identity(chain(_tensors(model), read)), tuple(unread))
-
-
-def fingerprint(model: Any) -> str:
-    """The digits of `name_model`."""
-    return name_model(model).weights
 
 
 def computed_dtype(module: Any, name: str, weight: Tensor) -> torch.dtype:
@@ -248,6 +242,5 @@ def file_of(model: Any) -> str | None:
     LoRA loader.
     """
     _, arguments, *_ = getattr(model, "cached_patcher_init", None) or (None, ())
-    if arguments and isinstance(arguments[0], str):
-        return arguments[0]
-    return None
+    first = next(iter(arguments), None)
+    return first if isinstance(first, str) else None
