@@ -118,12 +118,11 @@ class CompareMethods(io.ComfyNode):
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
         with folders.output_file(filename_prefix, width, height) as file:
-            tags = video_files.graph_tags(cls.hidden)
             grid(
                 file.path,
                 rows,
                 fps=todo[0].plan.timeline.clock.fps,
-                metadata=tags,
+                metadata=video_files.graph_tags(cls.hidden),
                 on_progress=_stop_where_asked,
             )
         video = InputImpl.VideoFromFile(str(file.path))
@@ -163,11 +162,9 @@ def _compare(video: _Video, place: int, progress: RenderProgress) -> ComparisonR
     progress.next_video(place, plan, entry.label)
     made = sample(render, plan, 0, progress)
     if made.video is None:
-        kept = (
-            "; its finished blocks are kept, Run goes on from there"
-            if render.request.runs is not None
-            else ""
-        )
+        kept = ""
+        if render.request.runs is not None:
+            kept = "; its finished blocks are kept, Run goes on from there"
         raise HeadForcingError(
             f"{entry.label}: the video could not be written ({made.failure}){kept}"
         )

@@ -120,7 +120,7 @@ class _Latents:
     """
 
     chunks: Iterable[Tensor]
-    size: tuple[int, int]
+    size: tuple[int, ...]
     video_frames: int | None
     total: int
     restart_frames: Sequence[int]
@@ -144,20 +144,22 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
             "samples: expected Wan video latents [videos, 16 or 48, frames, h, w], got "
             f"{list(latents.shape)}"
         )
-    trim = samples.get("head_forcing", {})
+    known = samples.get("head_forcing", {})
     # latents that were cut or joined still have this metadata, which is then wrong: their number of
     # frames differs
-    trim = trim if trim.get("frames") == latents.shape[2] else {}
-    wanted = trim.get("video_frames")
-    size = (latents.shape[3], latents.shape[4])
-    more = (
-        wanted or video_frames_of(latents.shape[2]),
-        trim.get("restart_frames", ()),
-        trim.get("about", {}),
-        trim.get("soundtrack"),
-    )
+    if known.get("frames") != latents.shape[2]:
+        known = {}
+    length = known.get("video_frames")
     return [
-        _Latents(video.split(CHUNK_FRAMES), size, wanted, *more)
+        _Latents(
+            video.split(CHUNK_FRAMES),
+            latents.shape[3:],
+            length,
+            total=length or video_frames_of(latents.shape[2]),
+            restart_frames=known.get("restart_frames", ()),
+            about=known.get("about", {}),
+            soundtrack=known.get("soundtrack"),
+        )
         for video in latents.transpose(1, 2)
     ]
 
@@ -165,12 +167,11 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
 def _of_run(video: StoredVideo) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
     about = video.about
-    height, width = next(video.blocks()).shape[-2:]
     chunks = (runs.to_latent(video, block).split(CHUNK_FRAMES) for block in video.blocks())
     length = about["video_frames"]
     return _Latents(
         chain.from_iterable(chunks),
-        (height, width),
+        next(video.blocks()).shape[-2:],
         video_frames=length,
         total=length,
         restart_frames=about.get("restart_frames", ()),

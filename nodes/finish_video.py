@@ -77,14 +77,12 @@ class FinishVideo(schema.FileNode):
                 "is; connect Load Upscale Model, Load Frame Interpolation Model, or both"
             )
         footage, key = _footage(video)
-        models = _Models(upscale_model, interp_model, multiplier if interp_model is not None else 1)
+        models = _Models(upscale_model, interp_model, 1 if interp_model is None else multiplier)
         width, height = models.size_of(footage)
         fps = footage.fps * models.multiplier
         key = digest(key, models.key, crf, av.__version__)[:8]
-        sound = footage.sound
         soundtrack = soundtrack_of(audio)
-        if soundtrack is not None:
-            sound = soundtrack.from_second(0.0)
+        sound = footage.sound if soundtrack is None else soundtrack.from_second(0.0)
         with (
             folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing,
             ExitStack() as stack,

@@ -29,6 +29,7 @@ class Soundtrack:
     """The sound of a story; checks its place and loudness.
 
     Attributes:
+        name: for reports.
         pieces: reads all samples, `[channels, n]` in -1..1, of one channel or two, in order.
         rate: samples a second.
         seconds: length of the sound.
@@ -38,6 +39,7 @@ class Soundtrack:
         gain_db: by which it is louder.
     """
 
+    name: str
     pieces: Callable[[], Iterator[np.ndarray]]
     rate: int
     channels: int
@@ -70,6 +72,7 @@ class Soundtrack:
         if first is None:
             raise HeadForcingError(f"{path.name} holds no sound that can be decoded: {_GIVE}")
         return cls(
+            name=path.name,
             pieces=partial(_samples, path),
             rate=first.sample_rate,
             channels=first.layout.nb_channels,
@@ -84,6 +87,7 @@ class Soundtrack:
         if heard.numel() == 0:
             raise HeadForcingError(f"audio: the sound is empty; {_GIVE}")
         return cls(
+            name="audio",
             pieces=lambda: (part.float().cpu().numpy() for part in heard.split(PIECE, dim=1)),
             rate=rate,
             channels=len(heard),

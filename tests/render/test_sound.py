@@ -253,7 +253,7 @@ def test_sentences_say_what_is_wrong_with_a_sound(tmp_path):
         writer.write(flashes(0, 16))
     with pytest.raises(HeadForcingError, match=r"mute\.mp4 has no sound"):
         Soundtrack.of_file(tmp_path / "mute.mp4")
-    with pytest.raises(HeadForcingError, match="silence: the sound is empty"):
+    with pytest.raises(HeadForcingError, match="audio: the sound is empty"):
         Soundtrack.of_samples(torch.zeros(2, 0), RATE)
     soundtrack = Soundtrack.of_file(sound_file(tmp_path / "clicks.wav", 5))
     with pytest.raises(HeadForcingError, match="offset of the sound must be from -36000 to 36000"):

@@ -30,8 +30,8 @@ def _sound(query: Mapping[str, str]) -> dict[str, Any]:
     with _lock:
         heard = _known.pop(key, None) or listen(path)
         _known[key] = heard
-        while len(_known) > KEPT_SOUNDS:
-            del _known[next(iter(_known))]
+        for oldest in list(_known)[:-KEPT_SOUNDS]:
+            del _known[oldest]
     return {
         "seconds": heard.seconds,
         "peaks": base64.b64encode(heard.peaks.tobytes()).decode(),

@@ -136,9 +136,7 @@ class HostedModel:
         self.attention.options = {name: value for name, value in options.items() if name != KEY}
         if len(x) != 1 or self._ran:  # with guidance, both prompts are in one pass or in two
             nodes = guiding(self._extra_args["model_options"])
-            remedy = ""
-            if nodes:
-                remedy = f"; remove {' and '.join(nodes)} from the model"
+            remedy = f"; remove {' and '.join(nodes)} from the model" if nodes else ""
             raise HeadForcingError(
                 "Head Forcing runs without guidance: cfg must be 1 and there is no negative "
                 f"prompt{remedy}"
@@ -168,13 +166,10 @@ class HostedModel:
 def _diffusion_model_wrapper(
     executor: Any, x: Tensor, timestep: Tensor, context: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    options = kwargs.get("transformer_options") or next(
-        (a for a in args if isinstance(a, dict) and KEY in a), {}
-    )
-    hosted = options.get(KEY)
-    if hosted is None:
-        return executor(x, timestep, context, *args, **kwargs)
-    return hosted.forward(executor.class_obj, x, options)
+    for options in (kwargs.get("transformer_options"), *args):
+        if isinstance(options, dict) and KEY in options:
+            return options[KEY].forward(executor.class_obj, x, options)
+    return executor(x, timestep, context, *args, **kwargs)
 
 
 def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
@@ -182,10 +177,11 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
     `prepare_sampling`.
     """
     patched = model.clone()
-    for kind, wrapper in (
-        (WrappersMP.DIFFUSION_MODEL, _diffusion_model_wrapper),
-        (WrappersMP.PREPARE_SAMPLING, prepare),
-    ):
+    wrappers = {
+        WrappersMP.DIFFUSION_MODEL: _diffusion_model_wrapper,
+        WrappersMP.PREPARE_SAMPLING: prepare,
+    }
+    for kind, wrapper in wrappers.items():
         patched.remove_wrappers_with_key(kind, KEY)
         patched.add_wrapper_with_key(kind, KEY, wrapper)
     # of MultiGPU CFG Split: without guidance there is nothing to split, and ComfyUI would load
