@@ -92,8 +92,9 @@ class FinishVideo(schema.FileNode):
             writer = VideoWriter(settings, width, height, goes_on=True, sound=sound)
             stack.enter_context(writer)
             total = (footage.video_frames - 1) * models.multiplier + 1
-            progress = _Progress(cls.hidden, growing, writer.video_frames, total)
-            progress.has_sound = sound is not None
+            progress = _Progress(
+                cls.hidden, growing, writer.video_frames, total, has_sound=sound is not None
+            )
             try:
                 for video_frames in models.finish(footage, writer.video_frames):
                     writer.write(video_frames)
@@ -226,17 +227,20 @@ def _run(node: Any, *inputs: Any) -> Tensor:
         comfy.utils.set_progress_bar_global_hook(hook)
 
 
+@dataclass
 class _Progress:
-    """Progress bar, player and status line of the node."""
+    """Progress bar, player and status line of the node; counts the frames of the finished video."""
 
-    def __init__(self, hidden: Any, growing: folders.OutputFile, first: int, total: int):
-        self.growing = growing
-        self.first = first
-        self.done = first
-        self.total = total
-        self.player = player.NodePlayer(hidden)
-        self.bar = comfy.utils.ProgressBar(total)
-        self.has_sound = False
+    hidden: Any
+    growing: folders.OutputFile
+    first: int
+    total: int
+    has_sound: bool
+
+    def __post_init__(self) -> None:
+        self.done = self.first
+        self.player = player.NodePlayer(self.hidden)
+        self.bar = comfy.utils.ProgressBar(self.total)
         self.id = uuid.uuid4().hex
         self.begun = time.perf_counter()
 

@@ -28,9 +28,8 @@ class FrameCodec:
     network: nn.Module
     # see `encode_video`; None if only the decoder was loaded
     encode: Callable[[Tensor], Tensor] | None = None
-    dtype: torch.dtype | None = (
-        None  # of the weights in the fingerprint, where some are cast only when they are used
-    )
+    # of the weights in the fingerprint, where some are cast only when they are used
+    dtype: torch.dtype | None = None
 
     def decoder(self, restart_frames: Sequence[int] = ()) -> StreamingDecoder:
         """A decoder for one video; `restart_frames` are the first latent frames of its further

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
+from statistics import median_high
 
 import av
 import numpy as np
@@ -56,8 +57,8 @@ class Clock:
             times = [place / rate for place in range(len(shown))]
             return cls(times, times[-1] + 1 / rate, rate, timed=False)
         times = sorted((pts or 0) * unit for pts, _ in shown)
-        gaps = sorted(later - time for time, later in pairwise(times))
-        usual = gaps[len(gaps) // 2] if gaps else 1 / rate
+        gaps = [later - time for time, later in pairwise(times)]
+        usual = median_high(gaps or [1 / rate])
         _, duration = max((pts or 0, duration or 0) for pts, duration in shown)
         end = times[-1] + max(duration * unit, usual)  # some files state too short a duration
         count = len(times)
@@ -196,7 +197,7 @@ class Footage:
                 yield torch.stack(held)
                 begun = True
                 held = held[-1:]
-        if held and not (begun and len(held) == 1):
+        if len(held) > begun:
             yield torch.stack(held)
 
 
