@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..model.latents import WAN21, WAN22, LatentFormat, latent_format
-from ..weights.containers import all_finite
 from .wan_decoder import Features
 from .wan_encoder import WanEncoder
 
@@ -109,37 +108,3 @@ def latents_of(path: Path, weights: Mapping[str, Tensor]) -> LatentFormat:
             return latent_format(channels)
         what = f"it is a video VAE with {channels} latent channels"
     raise HeadForcingError(f"{path.name} is not a VAE of Wan ({what}): use {WANTED[WAN21]}.")
-
-
-def fill(
-    module: nn.Module,
-    weights: Mapping[str, Tensor],
-    path: Path,
-    device: str | torch.device,
-    dtype: torch.dtype,
-    what: str,
-    wanted: str,
-) -> nn.Module:
-    """Load tensors of a file into a module on the meta device; refuse missing, other and not finite
-    ones.
-    """
-    ready = {}
-    for name, empty in module.state_dict().items():
-        tensor = weights.get(name)
-        if tensor is None or tensor.shape != empty.shape:
-            state = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
-            raise HeadForcingError(
-                f"{path.name} is not {what}: {name} is {state}, expected {list(empty.shape)}; use "
-                f"{wanted}."
-            )
-        if not tensor.is_floating_point():
-            raise HeadForcingError(
-                f"{path.name} holds {name} in {tensor.dtype}, not in floating point: use {wanted}."
-            )
-        ready[name] = tensor.to(device, dtype)
-        if not all_finite(ready[name]):
-            raise HeadForcingError(
-                f"{path.name} holds NaN or infinity in {name}, read as {dtype}: use {wanted}."
-            )
-    module.load_state_dict(ready, assign=True)
-    return module.requires_grad_(False)
