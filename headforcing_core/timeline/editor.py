@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import HeadForcingError
 from ..hashing import digest
 from .characters import fold
-from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite, short_time
+from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, short_time
 from .grammar import check_words, read_prompts, split_shared
 from .headings import Kind, read_heading, time_inside
 from .prompt import Prompt, TimelineError
@@ -28,6 +28,7 @@ _KINDS: dict[type, str] = {
     list: "a list",
     dict: "an object",
 }
+_OF_SWITCH = {"blend_blocks": int, "re_anchor": bool, "recall": int, "new_scene": bool}
 
 
 def answer(
@@ -59,11 +60,9 @@ def answer(
         default = plain
     try:
         if "segments" in request:
-            end = None
-            if not seconds:
-                end = _number(request, "length") or None
             placed = _place(_get(request, "segments", list))
             own = _get(request, "shared", str, "")
+            end = None if seconds else _number(request, "length") or None
             text = write_timeline(placed, clock, end=end, default=default, shared=own)
         else:
             text = _get(request, "text", str)
@@ -122,9 +121,8 @@ def words_key(words: str) -> str:
 
 def _describe(prompts: list[Prompt], timeline: Timeline) -> list[dict[str, Any]]:
     clock = timeline.clock
-    described = []
-    for prompt, segment in zip(prompts, timeline.segments, strict=True):
-        fields = {
+    return [
+        {
             "text": prompt.text,
             "start_block": segment.start_block,
             "end_block": segment.end_block,
@@ -136,13 +134,15 @@ def _describe(prompts: list[Prompt], timeline: Timeline) -> list[dict[str, Any]]
             "asked": prompt.start,
             "words": words_key(segment.text),
         }
-        described.append(fields)
-    return described
+        for prompt, segment in zip(prompts, timeline.segments, strict=True)
+    ]
 
 
 def _fields(switch: Switch) -> dict[str, Any]:
     """The fields of a switch that a tag can set."""
-    return {name: value for name, value in asdict(switch).items() if name != "continues"}
+    fields = asdict(switch)
+    del fields["continues"]
+    return fields
 
 
 def _place(segments: list[Any]) -> list[PlacedPrompt]:
@@ -170,13 +170,12 @@ def _seed(value: object) -> int | None:
 
 
 def _switch(fields: Mapping[str, Any], kind: str) -> Switch:
-    return Switch(
-        kind=_get(fields, kind, str, RESET.kind),
-        blend_blocks=_get(fields, "blend_blocks", int, RESET.blend_blocks),
-        re_anchor=_get(fields, "re_anchor", bool, RESET.re_anchor),
-        recall=None if fields.get("recall") is None else _get(fields, "recall", int),
-        new_scene=_get(fields, "new_scene", bool, RESET.new_scene),
-    )
+    values = {
+        name: _get(fields, name, of)
+        for name, of in _OF_SWITCH.items()
+        if fields.get(name) is not None
+    }
+    return Switch(_get(fields, kind, str, "reset"), **values)
 
 
 def _get(fields: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
@@ -188,7 +187,7 @@ def _get(fields: Mapping[str, Any], name: str, kind: type, default: Any = None) 
 
 def _number(fields: Mapping[str, Any], name: str) -> float:
     value = fields.get(name, 0)
-    if type(value) not in (int, float) or not is_finite(value) or not 0 <= value <= MAX_SECONDS:
+    if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS:
         raise HeadForcingError(
             f"{name} must be a number of seconds in 0-{MAX_SECONDS:.0f}, got {value!r:.40}"
         )
@@ -278,7 +277,7 @@ def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
     """The time of a prompt: as it was asked for, `0:10`, where it has not been moved; else
     `0:10.312`.
     """
-    if prompt.asked is not None and 0 <= prompt.asked <= MAX_SECONDS:
+    if prompt.asked is not None:
         asked = cut_to_millisecond(prompt.asked)
         stays = clock.block_at(asked) == prompt.start_block if prompt.start_block else asked == 0
         if stays:

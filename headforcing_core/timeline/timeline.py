@@ -125,12 +125,9 @@ class Timeline:
     def first_text(self, segment: Segment) -> str:
         """The text of a segment's first block."""
         text = self.spoken(segment)
-        if self._cuts(segment):
+        if segment.switch.re_anchor and not segment.blended_blocks:
             text = self.shot_prefix + text
         return text
-
-    def _cuts(self, segment: Segment) -> bool:
-        return bool(self.shot_prefix) and segment.switch.re_anchor and not segment.blended_blocks
 
     def prompt_index(self, block: int) -> int:
         """Index of the segment of a 0-based block."""

@@ -239,8 +239,8 @@ def frames_shown(
     """The frames shown at these times, ascending, each with its pixels' aspect and at how many of
     the times it is shown; none if a seek went too far.
     """
-    found = 0  # times at which a frame is known
-    shown: av.VideoFrame | None = None
+    known = 0  # times at which the frame is known
+    before: av.VideoFrame | None = None
     with open_video(source, name_of(source)) as container:
         stream = container.streams.video[0]
         aspect = float(stream.sample_aspect_ratio or 1)
@@ -254,20 +254,20 @@ def frames_shown(
                 time = frame.time if clock.timed else place / clock.fps
                 if time is None:
                     continue
-                if shown is not None:
-                    until = bisect_left(times, time - clock.rounding)
-                    if until > found:  # most frames of a file with more of them are never shown
-                        yield shown, aspect, until - found
-                    found = max(found, until)
-                elif seeks and time > times[0] + clock.rounding:
+                until = bisect_left(times, time - clock.rounding)
+                if before is None and seeks and until:
                     return
-                shown = frame
-                if found == len(times):
+                if before is not None and until > known:
+                    # most frames of a file with more of them are never shown
+                    yield before, aspect, until - known
+                    known = until
+                before = frame
+                if known == len(times):
                     return
         except av.error.FFmpegError as error:
             raise _damage_error(source, error) from error
-        if shown is not None:
-            yield shown, aspect, len(times) - found
+        if before is not None:
+            yield before, aspect, len(times) - known
 
 
 def _damage_error(source: VideoSource, error: Exception) -> HeadForcingError:

@@ -77,21 +77,18 @@ class Sheet:
             (left, top, right - 1, top + height - 1), _COLOURS[prompt % len(_COLOURS)]
         )
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: Path) -> Path:
         with replacing(path) as temporary:
             self.image.save(temporary, format="PNG")
-        return Path(path)
+        return path
 
 
-def contact_sheet(
-    video_path: str | Path, out_png: str | Path, labels: Sequence[Label] = ()
-) -> Path:
+def contact_sheet(path: Path, out_png: Path, labels: Sequence[Label] = ()) -> Path:
     """Write evenly spaced video frames with their times as a PNG, with the text and a bar in a
     colour for each prompt.
 
     `labels` are (start in seconds, prompt). Raises HeadForcingError for an unreadable video.
     """
-    path = Path(video_path)
     with open_video(path) as container:
         stream = container.streams.video[0]
         size = f"{stream.width} x {stream.height} pixels"

@@ -8,8 +8,6 @@ the names of Wan's own file.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from ..model.latents import WAN22
@@ -22,6 +20,7 @@ from .wan_decoder import (
     Upsample,
     WanDecoder,
     residual_blocks,
+    through,
 )
 from .wan_encoder import HALVES_FRAMES, Downsample, WanEncoder
 
@@ -41,9 +40,9 @@ class UpStage(nn.Module):
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
         if not self.frames:
-            return _through(self.upsamples, x, features, first)
+            return through(self.upsamples, x, features, first)
         before = x.total()
-        made = _through(self.upsamples, x, features, first).total()
+        made = through(self.upsamples, x, features, first).total()
         _add_repeated(made, before, self.frames)
         return Activations(made)
 
@@ -63,15 +62,9 @@ class DownStage(nn.Module):
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
         before = x.total()
-        made = _through(self.downsamples, x, features, first).total()
+        made = through(self.downsamples, x, features, first).total()
         made += _averaged(before, *self.cell, made.shape[-1])
         return Activations(made)
-
-
-def _through(layers: Any, x: Activations, features: Features, first: bool) -> Activations:
-    for layer in layers:
-        x = layer(x, features, first)
-    return x
 
 
 def _add_repeated(made: Tensor, x: Tensor, frames: int) -> None:

@@ -10,7 +10,6 @@ frame as it is, so it gives 1 video frame, others 4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import torch
@@ -374,9 +373,16 @@ def run_parts(parts: Any, x: Tensor, features: Features, first: bool) -> Tensor:
     conv, *layers, head = parts.values()
     norm, last = head.values()
     hidden = Activations(conv(features.before(conv, x)), conv.bias)
-    for layer in chain(*layers):
-        hidden = layer(hidden, features, first)
+    for part in layers:
+        hidden = through(part, hidden, features, first)
     return last(hidden.normed(norm, last, features)) + last.bias
+
+
+def through(layers: Any, x: Activations, features: Features, first: bool) -> Activations:
+    """Run layers one after another."""
+    for layer in layers:
+        x = layer(x, features, first)
+    return x
 
 
 def pointwise(conv: nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:

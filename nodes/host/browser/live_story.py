@@ -254,10 +254,11 @@ class LiveStory(Story):
         """The workflow, and the story as it is written in *Prompt Timeline*, for who restores a
         take.
         """
+        about: dict[str, Any] = {"workflow": self.workflow}
         node = self.node if self._asked is None else self._asked.node
-        if node is None:
-            return {"workflow": self.workflow}
-        return {"workflow": self.workflow, "written": node.widgets}
+        if node is not None:
+            about["written"] = node.widgets
+        return about
 
     def announce(self, running: bool) -> None:
         """Tell the pages that show the workflow whether the story can be changed, what it is, and
@@ -277,12 +278,13 @@ class LiveStory(Story):
     def end(self) -> None:
         """Answer the request that still waits."""
         with EDITS.lock:
-            waiting = [request for request in (self._waiting, self._asked) if request is not None]
+            requests = (self._waiting, self._asked)
             self._waiting = self._asked = None
-        for request in waiting:
-            request.refuse(
-                "the render ended before the next block; queue the new story as a render"
-            )
+        for request in requests:
+            if request is not None:
+                request.refuse(
+                    "the render ended before the next block; queue the new story as a render"
+                )
         self.announce(running=False)
 
 
