@@ -48,8 +48,6 @@ class BlockClock:
         """Number of video frames that the first `blocks` blocks decode to: the index of the first
         one of the block after them.
         """
-        if blocks < 0:
-            raise HeadForcingError(f"a number of blocks cannot be negative, got {blocks}")
         if blocks == 0:
             return 0
         return TEMPORAL_STRIDE * blocks * self.frames_per_block - self._missing

@@ -69,7 +69,7 @@ class WanVideoDecoder:
         H and W are 8h and 8w with Wan 2.1, 16h and 16w with Wan 2.2. Raises HeadForcingError for a
         wrong shape.
         """
-        if latents.ndim != 4 or latents.shape[1] != self.latents.channels or len(latents) == 0:
+        if latents.shape[1] != self.latents.channels:
             raise HeadForcingError(
                 f"The VAE decodes latents of shape [frames, {self.latents.channels}, h, w], got "
                 f"{list(latents.shape)}."

@@ -89,7 +89,7 @@ class VideoWriter:
     succeeds.
 
     Args:
-        width, height: of the frames that `write` gets, in pixels.
+        width, height: of the frames that `write` gets, in pixels, even for H.264.
         goes_on: first copy what an earlier attempt with the same arguments left at
             `settings.partial`, up to its last key frame. The caller goes on with the frame of
             number `video_frames`.
@@ -99,7 +99,7 @@ class VideoWriter:
         settings: another path and other tags may be set until the end of the `with` block.
         video_frames: number of frames written so far.
 
-    Raises HeadForcingError for an odd width or height and where the disk or the encoder fails.
+    Raises HeadForcingError where the disk or the encoder fails.
     """
 
     def __init__(
@@ -111,11 +111,6 @@ class VideoWriter:
         goes_on: bool = False,
         sound: Sound | None = None,
     ):
-        if min(width, height) < 2 or width % 2 or height % 2:
-            raise HeadForcingError(
-                f"A video of {width}x{height} pixels cannot be written: H.264 needs an even width "
-                f"and height; choose {max(2, width - width % 2)}x{max(2, height - height % 2)}."
-            )
         partial = settings.partial
         self.settings = settings
         self.width = width
@@ -174,11 +169,6 @@ class VideoWriter:
                 with suppress(OSError, av.error.FFmpegError):
                     self._finish()
                 return
-            if self.video_frames == 0:
-                raise HeadForcingError(
-                    f"{self.settings.path.name} would be an empty video: no frame was written to "
-                    "it."
-                )
             with self._explain_errors():
                 self._finish()
                 self._remux()
@@ -190,11 +180,6 @@ class VideoWriter:
 
     def write(self, video_frames: Tensor) -> None:
         """Append video frames `[n, height, width, 3]`, uint8 or float in 0..1."""
-        if video_frames.shape[1:] != (self.height, self.width, 3):
-            raise HeadForcingError(
-                f"{self.settings.path.name} takes frames of shape [n, {self.height}, {self.width}, "
-                f"3], got {list(video_frames.shape)}."
-            )
         for video_frame in to_uint8(video_frames).cpu().numpy():
             rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
             with self._explain_errors():
