@@ -336,8 +336,9 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
             )
         if prompt.end is not None and prompt.end <= start:
             raise TimelineError(f"{prompt.token!r} ends before it starts", prompt.line)
-        if starts and (start <= starts[-1] or start < (prompts[index - 1].end or 0.0)):
-            above = short_time(prompts[index - 1].end or starts[-1])
+        end_above = prompts[index - 1].end or 0.0
+        if starts and (start <= starts[-1] or start < end_above):
+            above = short_time(end_above or starts[-1])
             raise TimelineError(
                 f"{short_time(start)} does not come after {above} of the prompt above", prompt.line
             )

@@ -143,11 +143,8 @@ def fit(video_frames: Tensor, width: int, height: int, pixel_aspect: float = 1.0
     rows, columns = video_frames.shape[1:3]
     old = columns / rows * pixel_aspect
     new = width / height
-    x = y = 0
-    if old > new:
-        x = round((columns - columns * (new / old)) / 2)
-    elif old < new:
-        y = round((rows - rows * (old / new)) / 2)
+    x = max(0, round((columns - columns * (new / old)) / 2))
+    y = max(0, round((rows - rows * (old / new)) / 2))
     # a line of pixels stays a line
     x = min(x, (columns - 1) // 2)
     y = min(y, (rows - 1) // 2)

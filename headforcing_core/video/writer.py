@@ -298,10 +298,8 @@ def _keep_larger(partial: Path, earlier: Path) -> None:
 def find_encoder() -> str:
     """Name of the first available H.264 encoder; raises HeadForcingError if PyAV has none."""
     for name in _ENCODERS:
-        try:
+        with suppress(av.codec.codec.UnknownCodecError):
             return av.Codec(name, "w").name
-        except av.codec.codec.UnknownCodecError:
-            continue
     raise HeadForcingError(
         f"The installed PyAV {av.__version__} has no H.264 encoder (looked for "
         f"{', '.join(_ENCODERS)}); install the official wheel with `pip install --force-reinstall "

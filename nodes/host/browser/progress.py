@@ -238,10 +238,16 @@ class RenderProgress(Listener):
 
     def _say(self) -> None:
         assert self.block is not None
-        parts = [Sentence("%1 of %2", *self._times(self.block))]
+        parts = []
+        # first, since ComfyUI cuts the text after two lines
+        if self.growing is not None and self.growing.failure is not None:
+            parts.append(Sentence("no video: %1", self.growing.failure))
+        elif self.growing is not None and not self.player:
+            parts.append(Sentence("watch %1", self.growing.growing.place))
         if self.videos > 1:
             video = Sentence("video %1 of %2", self.video + 1, self.videos)
-            parts.insert(0, joined([video, self.name], ": ") if self.name else video)
+            parts.append(joined([video, self.name], ": ") if self.name else video)
+        parts.append(Sentence("%1 of %2", *self._times(self.block)))
         if len(self.plan.timeline.segments) > 1:
             prompt = self.plan.segment_index(self.block)
             words = shortened(self.plan.timeline.segments[prompt].text)
@@ -251,11 +257,6 @@ class RenderProgress(Listener):
             left = (self.bar.total - self.done) * took / (self.done - self.reused)
             remaining = Sentence("%1 left", plain_time(left))
             parts.append(joined([self._speed(took), remaining], ", "))
-        if self.growing is not None and self.growing.failure is not None:
-            parts.insert(0, Sentence("no video: %1", self.growing.failure))
-        # first, since ComfyUI cuts the text after two lines
-        elif self.growing is not None and not self.player:
-            parts.insert(0, Sentence("watch %1", self.growing.growing.place))
         self._show("running", joined(parts, " - "))
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
-from ....headforcing_core.model.latents import WAN21, WAN22, LatentFormat
+from ....headforcing_core.model.latents import WAN21, WAN22, LatentFormat, latent_format
 from ....headforcing_core.video.advice import faster_decoding, tiny_names
 from ....headforcing_core.video.memory import DecoderMemory
 from ....headforcing_core.video.restarts import FrameCodec
@@ -110,8 +110,8 @@ def check_vae(vae: Any, latents: LatentFormat | None = None) -> None:
     known = isinstance(net, (*_WAN_VAES, comfy.taesd.taehv.TAEHV)) or hasattr(
         net, "streaming_decoder"
     )
-    channels = (WAN21.channels, WAN22.channels) if latents is None else (latents.channels,)
-    if not known or vae.latent_dim != 3 or vae.latent_channels not in channels:
+    expected = latents or latent_format(vae.latent_channels)
+    if not known or vae.latent_dim != 3 or vae.latent_channels != expected.channels:
         kind = "video" if vae.latent_dim == 3 else "image"
         if latents is WAN22:
             wanted = "Wan 2.2 VAE, which has 48"
@@ -200,26 +200,19 @@ def own_network(vae: Any) -> WanDecoder | None:
     net = vae.first_stage_model
     if type(net) not in _WAN_VAES or not _is_unchanged(vae):
         return None
-    weights = {
-        name: weight.detach()
-        for name, weight in net.named_parameters()
-        if name.startswith(("decoder.", "conv2."))
-    }
-    own = _empty_network(vae)
-    expected = {name: weight.shape for name, weight in own.state_dict().items()}
-    if {name: weight.shape for name, weight in weights.items()} != expected:
-        return None
     copied = is_dynamic(vae.patcher)
-    if copied:
-        weights = {
-            name: weight.to(vae.device, vae.vae_dtype, copy=True)
-            for name, weight in weights.items()
-        }
-    elif any(
-        (weight.device, weight.dtype) != (vae.device, vae.vae_dtype) for weight in weights.values()
-    ):
+    place = (vae.device, vae.vae_dtype)
+    weights = {}
+    for name, weight in net.named_parameters():
+        if name.startswith(("decoder.", "conv2.")):
+            if not copied and (weight.device, weight.dtype) != place:
+                return None
+            weights[name] = weight.detach().to(*place, copy=copied)
+    own = _empty_network(vae)
+    try:
+        own.load_state_dict(weights, assign=True)
+    except RuntimeError:  # it has other layers
         return None
-    own.load_state_dict(weights, assign=True)
     return own.prepare(rearrange=copied)  # ComfyUI's own weights stay as they are
 
 
@@ -300,8 +293,7 @@ def advice(vae: Any, sampling: torch.device) -> str:
     """A line on faster decoding than by this VAE, for models that are sampled there."""
     if decoder_kind(vae) is not WanStreamingDecoder:
         return ""
-    latents = WAN22 if vae.latent_channels == WAN22.channels else WAN21
-    tiny = folders.tiny_decoder_file(tiny_names(latents))
+    tiny = folders.tiny_decoder_file(tiny_names(latent_format(vae.latent_channels)))
     return faster_decoding(
         sampling=sampling,
         decoding=vae.device,
