@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,9 +35,6 @@ class Cache(ABC):
             begins.
         fused: whether `write_projections` and `attend_rotated` may be called in place of `write`
             and `attend`.
-        profile: the head profile that was found while sampling, a
-            `head_profiles.profile.HeadProfile`; None for none.
-        earlier_events: decisions of episodic memory about blocks before `profile` was found.
     """
 
     device: torch.device
@@ -46,8 +42,6 @@ class Cache(ABC):
     reads_queries: bool = False
     clean: bool = False
     fused: bool = False
-    profile: Any = None
-    earlier_events: Sequence[MemoryEvent] = ()
 
     # --- in a pass
 

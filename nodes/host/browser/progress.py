@@ -13,7 +13,6 @@ import latent_preview
 from PIL import Image
 from torch import Tensor
 
-from ....headforcing_core.head_profiles.auto import warm_up_frames
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.render.render import Listener, Render
 from ....headforcing_core.rollout.loop import Block
@@ -70,9 +69,7 @@ class RenderProgress(Listener):
         self.begun = time.perf_counter()
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
-        """Begin this video of the batch; its plan has the roles that were found in the first
-        one.
-        """
+        """Begin this video of the batch."""
         self.video = video
         self._planned = plan
         self.name = name
@@ -170,11 +167,7 @@ class RenderProgress(Listener):
         finished = max(self.block, self.plan.start_blocks + self.stored)
         place = Sentence("stopped at %1 of %2", *self._times(finished))
         parts = [joined([self.name, place], " ") if self.name else place]
-        frames_per_block = self.plan.schedule.frames_per_block
-        frames = self.block * frames_per_block
-        if self.plan.auto is not None and frames < warm_up_frames(frames_per_block):
-            parts = [Sentence("stopped before the head roles were found; Run starts again")]
-        elif self.run is not None and self.plan.rebuilds_cache:
+        if self.run is not None and self.plan.rebuilds_cache:
             parts.append(Sentence("Run goes on from there"))
         elif self.run is not None:
             parts.append(

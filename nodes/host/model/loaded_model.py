@@ -110,8 +110,8 @@ class ModelName:
         if self.is_known:
             return []
         return [
-            "stored blocks are neither read nor written: values on the model could not be read "
-            f"({', '.join(self.unread)})"
+            "stored blocks and measured head roles are neither read nor written: values on the "
+            f"model could not be read ({', '.join(self.unread)})"
         ]
 
 
