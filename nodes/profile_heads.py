@@ -51,12 +51,11 @@ class ProfileHeads(io.ComfyNode):
                 schema.seed_input(),
                 io.String.Input("save_name", default="my_model"),
                 io.String.Input("prompts", default="", multiline=True, optional=True),
-                schema.advanced(
-                    io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute")
-                ),
+                io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute"),
                 schema.family_input(),
-                schema.advanced(io.Combo.Input("rule", options=list(RULES), default="auto")),
+                io.Combo.Input("rule", options=list(RULES), default="auto"),
             ],
+            advanced="rope model_family rule",
             outputs=[
                 HeadProfileType.Output(display_name="head_profile"),
                 io.Image.Output(display_name="picture"),

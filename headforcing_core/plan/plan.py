@@ -222,8 +222,7 @@ class RenderPlan:
         before = video_frames_of(self.start_frames)
         clock = self.timeline.clock
         return [
-            before + clock.start_video_frame(segment.start_block)
-            for segment in self.timeline.segments
+            before + clock.video_frames(segment.start_block) for segment in self.timeline.segments
         ]
 
     @property

@@ -270,7 +270,7 @@ def _snap_prompts(
     """
     texts = {}  # by video frame
     for start, text in sorted(prompts):
-        video_frame = clock.start_video_frame(clock.block_at(start)) - first_video_frame
+        video_frame = clock.video_frames(clock.block_at(start)) - first_video_frame
         # the last prompt before the measured part is the one at its beginning
         texts[max(0, video_frame)] = text
     return [(video_frame / clock.fps, text) for video_frame, text in texts.items()]

@@ -100,9 +100,7 @@ def _graph_tags(graph: Fields, fps: float) -> VideoTags:
         parsed = parse_timeline(text, length or None, family.clock, shared)
     except HeadForcingError:
         return plain
-    starts = [
-        parsed.clock.start_video_frame(segment.start_block) / fps for segment in parsed.segments
-    ]
+    starts = [parsed.clock.video_frames(segment.start_block) / fps for segment in parsed.segments]
     texts = [one_line(segment.text, MAX_TEXT_BYTES) for segment in parsed.segments]
     return _with_prompts(plain, starts, texts)
 
