@@ -16,6 +16,7 @@ from torch import Tensor
 from .dispatch import Operation, noise
 from .language import kernel, power_of_2, tiles, tl
 from .rotation import load_rotation, rotate_pairs, rotated
+from .rows import load_float, tile_mask, tile_places
 
 ROWS = 32  # tokens of a tile
 
@@ -64,16 +65,16 @@ def _move_kernel(
 ):
     token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, DIM)
-    inside = (token < frame_tokens)[:, None] & (channel < HEAD_DIM)[None, :]
+    inside = tile_mask(token, frame_tokens, channel, HEAD_DIM)
     move = moves + tl.program_id(1) * length * 3
     for _ in range(length):
         first = tl.load(move)
         if first >= 0:
             to = tl.load(move + 1)
-            source = (first + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
-            target = (to + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
+            source = tile_places(first + token, channel, HEAD_DIM)
+            target = tile_places(to + token, channel, HEAD_DIM)
             cos, sin = load_rotation(rotations, tl.load(move + 2), tl.arange(0, DIM // 2), PAIRS)
-            keys = tl.load(k_from + source, mask=inside, other=0.0).to(tl.float32)
+            keys = load_float(k_from + source, inside)
             moved = inside
             if IN_PLACE:  # values of keys that only turn stay where they are
                 moved = inside & (first != to)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from .dispatch import Operation, noise
 from .language import interpreting, kernel, tl
 from .layout import check_layout
+from .rows import load_float
 
 DTYPE = torch.float8_e4m3fn
 LARGEST = torch.finfo(DTYPE).max
@@ -45,7 +46,7 @@ def quantise_gelu_reference(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @kernel
 def _load_values(x, place, inside, GELU: tl.constexpr):
-    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    value = load_float(x + place, inside)
     if GELU:  # (1 + tanh u) / 2 is the logistic function of 2 u
         value = value / (
             1 + tl.exp(-1.5957691216057308 * (value + 0.044715 * value * value * value))
