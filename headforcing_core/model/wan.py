@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,15 +57,28 @@ class WanConfig:
         return latent_format(self.in_dim)
 
 
-class KeyValueCache(Protocol):
-    """The part of `cache.base.Cache` that a pass of the transformer uses."""
+class KeyValueCache:
+    """The part of `cache.base.Cache` that a pass of the transformer uses. Tensors `k, v, q` are
+    `[tokens, heads, head_dim]`, before rotary embedding.
 
-    fused: bool
-    reads_queries: bool
+    Attributes:
+        reads_queries: whether the clean pass must compute the last layer's queries, too.
+        fused: whether `write_projections` and `attend_rotated` may be called in place of `write`
+            and `attend`.
+    """
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None: ...
+    reads_queries: bool = False
+    fused: bool = False
 
-    def attend(self, layer: int, q: Tensor) -> Tensor: ...
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Store the current block's keys and values, replacing those of the previous pass."""
+        raise NotImplementedError
+
+    def attend(self, layer: int, q: Tensor) -> Tensor:
+        """Attention of the current block's queries to each head's cached context and to the block
+        itself.
+        """
+        raise NotImplementedError
 
     def write_projections(
         self,
@@ -75,9 +88,15 @@ class KeyValueCache(Protocol):
         v: Tensor,
         weights: tuple[Tensor, Tensor] | None,
         eps: float,
-    ) -> Tensor | None: ...
+    ) -> Tensor | None:
+        """RMS norm (`weights` of queries and keys; None: normalised already), rotary embedding and
+        `write` of projections `[tokens, heads * head_dim]` in one kernel; returns the rotated
+        queries for `attend_rotated`."""
+        raise NotImplementedError
 
-    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor: ...
+    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
+        """`attend` for the rotated queries that `write_projections` returned."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,7 @@ def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequen
 
 
 StepCallback = Callable[[int, int, Tensor | None], None]
+WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
 
 
 @dataclass(frozen=True)
@@ -206,23 +207,50 @@ class Block:
         return self.latents.cpu()
 
 
-class BlockCache(KeyValueCache, Protocol):
-    """The part of `cache.base.Cache` that the block loop uses."""
+class BlockCache(KeyValueCache):
+    """The part of `cache.base.Cache` that the block loop uses.
+
+    Per block: `begin_block()`, passes that write and attend layer by layer, each in place of the
+    one before, then, after the clean pass, `commit(prompt)`.
+
+    Attributes:
+        block: number of blocks that were committed.
+        clean: set before a clean pass, over finished latents; caches that ask clear it when a block
+            begins.
+    """
 
     device: torch.device
-    clean: bool
+    block: int
+    clean: bool = False
 
-    @property
-    def block(self) -> int: ...
-    def begin_block(self) -> None: ...
-    def commit(self, prompt: PromptKV) -> MemoryEvent | None: ...
-    def hold_pictures(
-        self, pictures: Sequence[Tensor], write_clean: Callable[[Tensor], None]
-    ) -> None: ...
-    def switch_blocks(self, switch: Switch) -> int: ...
+    def begin_block(self) -> None:
+        """Begin the next block."""
+        raise NotImplementedError
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        """Take the keys and values of the clean pass into the history; returns the decision of
+        episodic memory.
+        """
+        raise NotImplementedError
+
+    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
+        """Write the pictures of the prompt that begins, `[frames, channels, h, w]` each, before its
+        `apply_switch` or the first block."""
+        raise NotImplementedError
+
+    def switch_blocks(self, switch: Switch) -> int:
+        """Number of last blocks that `apply_switch` writes again."""
+        return 0
+
     def apply_switch(
-        self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]
-    ) -> None: ...
+        self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]
+    ) -> None:
+        """Change the cached history between two blocks; the model's new prompt is already active.
+
+        `latest` holds the clean latents of the last blocks, oldest first; `write_clean(latents)` is
+        one clean pass.
+        """
+        raise NotImplementedError
 
 
 class VideoModel(Protocol):
