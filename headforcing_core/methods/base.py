@@ -27,6 +27,10 @@ from ..rollout.loop import MemoryEvent, VideoModel
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from .method import Method, Passes, VideoFacts, refuse_recall
+from .options import option_texts
+
+# by what a method needs of its options and sizes: whether they have it
+Conditions = dict[str, bool]
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,10 @@ class MethodShape(Shape):
     policy: MethodPolicy
 
     def __post_init__(self) -> None:
-        self.policy.check(self)
+        for need, met in self.policy.needs(self).items():
+            if not met:
+                own = ", ".join(option_texts(self.policy))
+                raise HeadForcingError(f"this method needs {need}; its options are {own}")
 
     @property
     def slots_of_heads(self) -> list[float]:
@@ -70,8 +77,9 @@ class MethodPolicy(Method):
         """Frame-slots of one head, the current block included."""
         raise NotImplementedError
 
-    def check(self, shape: MethodShape) -> None:
-        """Raise HeadForcingError for sizes that the method does not support."""
+    def needs(self, shape: MethodShape) -> Conditions:
+        """Conditions that a cache of this shape can be made under."""
+        return {}
 
     @property
     def recached_frames(self) -> int:

@@ -19,11 +19,10 @@ from torch.nn import functional as F
 from ..cache.scenes import Recall
 from ..cache.state import check_fields
 from ..devices import upload
-from ..errors import HeadForcingError
 from ..rollout.loop import Block, VideoModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodPolicy, MethodShape, played
+from .base import Conditions, MethodCache, MethodPolicy, MethodShape, played
 from .echo_layers import History, Layer, TokenScores
 from .echo_scenes import Scene, plan_scenes
 from .method import RolloutInputs, VideoFacts
@@ -79,21 +78,18 @@ class EchoForcing(MethodPolicy):
         queries = 1  # their sums, in float32, are much less than a frame
         return 2 * self.window_frames + first + len(CANDIDATES) + queries + self.scenes - 1
 
-    def check(self, shape: MethodShape) -> None:
+    def needs(self, shape: MethodShape) -> Conditions:
         block = shape.frames_per_block
-        if (
-            self.sink_frames + self.compressed_frames + 2 * block != self.window_frames
-            or self.sink_frames % block
-        ):
-            raise HeadForcingError(
-                f"Echo-Forcing's window of {self.window_frames} frames must hold "
-                f"{self.sink_frames} sinks in whole blocks, {self.compressed_frames} compressed "
-                f"frames and two blocks of {block}; choose a chunkwise model family"
-            )
-        if not 0 < self.played_frames(block) <= self.window_frames:
-            raise HeadForcingError(
-                f"Echo-Forcing plays 1 to {self.window_frames // block} blocks in its sinks"
-            )
+        return {
+            f"window_frames of sink_frames in whole blocks of {block}, compressed_frames and two "
+            "blocks (choose a chunkwise model family)": (
+                self.sink_frames + self.compressed_frames + 2 * block == self.window_frames
+                and self.sink_frames % block == 0
+            ),
+            f"cycle_blocks from 1 to {self.window_frames // block}": (
+                0 < self.played_frames(block) <= self.window_frames
+            ),
+        }
 
     def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
         scenes = plan_scenes(script, self.compares_words)
