@@ -26,7 +26,8 @@ from torch import Tensor
 from ...kernels.write import write_block
 from ..devices import settle
 from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction, LayerAttention, Span, sdpa
+from ..model.attention import AttentionFunction, Span, sdpa
+from ..model.attention_backends import attend_layer
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent
@@ -159,18 +160,16 @@ class HeadCache(Cache):
         """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the
         layer's buffers.
         """
-        meter = self.meter if self.meter is not None and self.meter.active else None
-        if meter is None and isinstance(self.attention, LayerAttention):
+        attended: list[Tensor] = []  # one per head
+        if self.meter is not None and self.meter.active:
+            for group, part in parts(self.groups, layer, queries):
+                attention = self.meter.around(layer, group, self.attention)
+                attended.extend(attention(part, *group.context(layer)))
+        else:
             k = self.k[layer].flatten(0, 1)
             v = self.v[layer].flatten(0, 1)
-            attended = list(self.attention.layer(queries, k, v, self.spans(layer)))
-        else:
-            attended = []
-            for group, part in parts(self.groups, layer, queries):
-                attention = (
-                    self.attention if meter is None else meter.around(layer, group, self.attention)
-                )
-                attended.extend(attention(part, *group.context(layer)))  # one tensor per head
+            spans = self.spans(layer)
+            attended.extend(attend_layer(self.attention, queries, k, v, spans=spans))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
     def write_projections(

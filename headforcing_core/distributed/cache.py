@@ -8,7 +8,7 @@ rank holds whole heads, so no cache is ever moved.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -18,11 +18,8 @@ from torch.nn import functional as F
 
 from ..cache.head_cache import HeadCache
 from ..cache.memory import MemoryEvent, MemoryHeads
-from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
-from ..cache.state import State
 from ..devices import upload
-from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV, forward_block
 from .division import Division, grouped
@@ -31,36 +28,16 @@ from .peers import Peers
 PATCH = 2  # latents per token, in both directions
 
 
-@dataclass(frozen=True)
-class PartShape(CacheShape):
-    """The part of a cache that one rank holds: `roles` are those of its own heads, whose number
-    differs by layer.
+def part_of(whole: CacheShape, heads: Sequence[Sequence[int]]) -> CacheShape:
+    """The part of a cache with these heads of every layer, whose number may differ by layer.
 
     Groups are those of the whole model, also where the rank has no head of them, so that all ranks
     agree on them.
     """
-
-    whole: CacheShape
-
-    @classmethod
-    def of(cls, whole: CacheShape, heads: Sequence[Sequence[int]]) -> PartShape:
-        """The part with these heads of every layer."""
-        return cls(
-            roles=[
-                [layer[head] for head in own] for layer, own in zip(whole.roles, heads, strict=True)
-            ],
-            policy=whole.policy,
-            rows=whole.rows,
-            columns=whole.columns,
-            head_dim=whole.head_dim,
-            frames_per_block=whole.frames_per_block,
-            total_frames=whole.total_frames,
-            whole=whole,
-        )
-
-    @property
-    def policies(self) -> list[RolePolicy]:
-        return self.whole.policies
+    roles = []
+    for layer, own in zip(whole.roles, heads, strict=True):
+        roles.append([layer[head] for head in own])
+    return replace(whole, roles=roles, agreed=tuple(whole.policies))
 
 
 @dataclass(frozen=True)
@@ -143,7 +120,7 @@ class ParallelCache(HeadCache):
         self._own = self.division.heads[peers.rank]
         all_heads = SpreadMemoryHeads(peers, whole, self.division)
         super().__init__(
-            PartShape.of(whole, self._own),
+            part_of(whole, self._own),
             dtype,
             device=device,
             attention=attention,
@@ -165,9 +142,6 @@ class ParallelCache(HeadCache):
 
     def state(self) -> None:
         """None: a rank holds its own heads only."""
-
-    def restore(self, state: State) -> None:
-        raise HeadForcingError("this cache does not store its state")
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         return super().commit(

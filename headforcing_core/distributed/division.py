@@ -4,9 +4,9 @@ every layer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import gcd
 
 from torch import Tensor
@@ -63,37 +63,31 @@ def strips(
     earliest.
     """
     parts = speed_ratio(speeds, ranks)
-    best: tuple[Strip, ...] = ()
-    least = (True, math.inf)  # whether a rank has no tokens, and the time of the slowest
-    for across in range(ranks, 0, -1):
-        if ranks % across == 0:
-            grid = _bands(rows, columns, parts, across)
-            times = [strip.tokens / part for strip, part in zip(grid, parts, strict=True)]
-            this = (min(times) == 0, max(times))
-            if not best or this < least:
-                best = grid
-                least = this
-    return best
+
+    def badness(grid: Sequence[Strip]) -> tuple[bool, float]:
+        """Whether a rank has no tokens, and the time of the slowest."""
+        times = [strip.tokens / part for strip, part in zip(grid, parts, strict=True)]
+        return min(times) == 0, max(times)
+
+    divisors = [across for across in range(ranks, 0, -1) if ranks % across == 0]
+    return min((_bands(rows, columns, parts, across) for across in divisors), key=badness)
 
 
 def _bands(rows: int, columns: int, parts: Sequence[int], across: int) -> tuple[Strip, ...]:
     """Bands of `across` rectangles each, of sizes in proportion to the parts."""
     bands = [parts[first : first + across] for first in range(0, len(parts), across)]
     grid = []
-    tops = _cuts(rows, [sum(band) for band in bands])
-    for number, band in enumerate(bands):
-        lefts = _cuts(columns, band)
-        for place in range(across):
-            top = tops[number]
-            left = lefts[place]
-            grid.append(Strip(top, left, tops[number + 1] - top, lefts[place + 1] - left))
+    heights = _cuts(rows, [sum(band) for band in bands])
+    for band, (top, bottom) in zip(bands, heights, strict=True):
+        for left, right in _cuts(columns, band):
+            grid.append(Strip(top, left, bottom - top, right - left))
     return tuple(grid)
 
 
-def _cuts(length: int, parts: Sequence[int]) -> list[int]:
-    """Places where the parts of a length begin, and where the last one ends."""
-    whole = sum(parts)
-    return [length * sum(parts[:number]) // whole for number in range(len(parts) + 1)]
+def _cuts(length: int, parts: Sequence[int]) -> list[tuple[int, int]]:
+    """Where each part of a length begins and ends."""
+    ends = [length * end // sum(parts) for end in accumulate(parts, initial=0)]
+    return list(pairwise(ends))
 
 
 def head_costs(shape: CacheShape) -> list[list[int]]:

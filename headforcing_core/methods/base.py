@@ -113,7 +113,10 @@ class MethodCache(Cache):
 
     policy: Any  # subclasses declare the type
     rotates_spatially: bool = True  # the keys and queries that `take` and `context` get
-    state_classes: tuple[type, ...] = ()  # dataclasses in `saved`
+    # of methods that resume from their state: contents of the cache between two blocks, which
+    # another cache of the same shape takes, and the dataclasses in them
+    saved: Any
+    state_classes: tuple[type, ...] = ()
 
     def __init_subclass__(cls, of: type[MethodPolicy] | None = None):
         """`of`: the settings of the method whose cache it is."""
@@ -163,16 +166,6 @@ class MethodCache(Cache):
 
     def switch_prompt(self, switch: Switch) -> None:
         """Apply a new prompt, before the last `recached_frames` are written again."""
-
-    @property
-    def saved(self) -> Any:
-        """Contents of the cache between two blocks, of methods that resume from their state;
-        another cache of the same shape takes them by the setter."""
-        raise NotImplementedError
-
-    @saved.setter
-    def saved(self, saved: Any) -> None:
-        raise NotImplementedError
 
     # --- cache.base.Cache
 

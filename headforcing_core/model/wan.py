@@ -263,13 +263,9 @@ def _self_attention(
     returns None.
     """
     q: Tensor | None = None
+    fused = cache.fused and write_block.usable(x.device, x.dtype)
     joined = attention.joined if isinstance(attention, Attention) else None
-    if (
-        joined is not None
-        and cache.fused
-        and write_block.usable(x.device, x.dtype)
-        and not keys_only
-    ):
+    if fused and joined is not None and not keys_only:
         q, k, v = F.linear(x[0], *joined).chunk(3, dim=-1)
     else:
         k = attention.k(x)[0]
@@ -278,7 +274,7 @@ def _self_attention(
             q = attention.q(x)[0]
     norm_q = attention.norm_q
     norm_k = attention.norm_k
-    if cache.fused and write_block.usable(k.device, k.dtype):
+    if fused:
         weights = None
         eps = 0.0
         if untouched(norm_q, k) and untouched(norm_k, k):
@@ -394,26 +390,12 @@ class WanModel(nn.Module):
         device: torch.device | str = "cpu",
     ) -> WanModel:
         """Build a model that uses the given tensors as its parameters, without initialisation and
-        without a copy.
+        without a copy; RuntimeError for tensors that do not fill it (`weights.layouts` checks
+        files).
         """
         with torch.device("meta"):
             model = cls(config)
-        try:
-            missing, unexpected = model.load_state_dict(state_dict, strict=False, assign=True)
-        # lists every shape that differs; the first is enough for the message
-        except RuntimeError as error:
-            first = str(error).splitlines()[1].strip()
-            raise HeadForcingError(
-                f"the weights do not have the dimensions given: {first}"
-            ) from error
-        if missing:
-            raise HeadForcingError(
-                f"the weights lack {len(missing)} tensors of a Wan model, first {missing[0]!r}"
-            )
-        if unexpected:
-            raise HeadForcingError(
-                f"the weights hold {len(unexpected)} unknown tensors, first {unexpected[0]!r}"
-            )
+        model.load_state_dict(state_dict, assign=True)
         model = model.requires_grad_(False).eval().to(device=device, dtype=dtype)
         model.patch_embedding.float()
         return model

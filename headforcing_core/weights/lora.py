@@ -60,11 +60,13 @@ class LoraPatch:
         alpha = self.tensors.get("alpha")
         if alpha is not None and (alpha.numel() != 1 or not torch.isfinite(alpha.float()).all()):
             raise HeadForcingError(f"{lora_name} is damaged: the alpha of {target} is not a number")
-        if not self._is_complete():
+        try:
+            fits = self._fits(shape)
+        except KeyError as error:
             raise HeadForcingError(
                 f"{lora_name} is incomplete: half of its tensors for {target} are missing"
-            )
-        if not self._fits(shape):
+            ) from error
+        if not fits:
             given = []
             for what, tensor in self.tensors.items():
                 if what not in ("alpha", "rank"):
@@ -74,22 +76,9 @@ class LoraPatch:
                 f"here, its tensors are {given}; use a LoRA for this model"
             )
 
-    def _is_complete(self) -> bool:
-        """Whether there is a change, and no tensor of a product is missing."""
-        has = self.tensors.keys()
-        if ("down" in has) != ("up" in has):
-            return False
-        if has & _HADA and not has >= _HADA:
-            return False
-        if has & _LOKR:
-            for factor in _FACTORS:
-                if factor not in has and not has >= {f"{factor}_a", f"{factor}_b"}:
-                    return False
-        return bool(has & {"up", "hada_w1_a", "lokr_w1", "lokr_w1_a", "diff", "set"})
-
     def _fits(self, shape: torch.Size) -> bool:
         """Whether the change has the size of the parameter; tried with tensors that hold no
-        numbers.
+        numbers. KeyError if tensors are missing.
         """
         size = (shape[0] if shape else 1, math.prod(shape[1:]))
         for what, tensor in self.tensors.items():
@@ -101,6 +90,8 @@ class LoraPatch:
             product = self._product("meta")
         except (RuntimeError, IndexError):  # they cannot be multiplied
             return False
+        if product is None and not self.tensors.keys() & {"diff", "set"}:
+            raise KeyError("a change")
         if product is not None and (product.shape != size or len(shape) < 2):
             return False
         magnitude = self.tensors.get("magnitude")
@@ -126,15 +117,15 @@ class LoraPatch:
         whole difference.
         """
         given = {what: tensor.to(device, torch.float32) for what, tensor in self.tensors.items()}
-        if "up" in given:
+        if given.keys() & {"up", "down"}:
             return given["up"].flatten(1) @ given["down"].flatten(1)
-        if "hada_w1_a" in given:
+        if given.keys() & _HADA:
             first = given["hada_w1_a"] @ given["hada_w1_b"]
             second = given["hada_w2_a"] @ given["hada_w2_b"]
             if first.shape != second.shape:
                 raise RuntimeError("the factors of a LoHa have two sizes")
             return first * second
-        if "lokr_w1" in given or "lokr_w1_a" in given:
+        if given.keys() & _LOKR:
             factors = []
             for part in _FACTORS:
                 if part in given:

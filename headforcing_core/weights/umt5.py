@@ -329,17 +329,15 @@ def load_embeddings(path: str | Path) -> PromptEmbeddings:
         ) from error
 
 
-def _checked_rows(rows: object, number: int) -> Tensor:
+def _checked_rows(rows: Any, number: int) -> Tensor:
     """A copy of a stored embedding; HeadForcingError unless it is `[tokens, text_dim]` of finite
     numbers.
     """
-    wanted = "[tokens, text_dim] in float32, float16 or bfloat16"
-    if not isinstance(rows, Tensor):
-        raise HeadForcingError(f"prompt_{number} must be {wanted}, got nothing")
-    if rows.ndim != 2 or rows.numel() == 0 or rows.dtype not in WRITABLE:
+    usable = isinstance(rows, Tensor) and rows.ndim == 2 and rows.numel() > 0
+    if not usable or rows.dtype not in WRITABLE or not all_finite(rows):
         raise HeadForcingError(
-            f"prompt_{number} must be {wanted}, got {list(rows.shape)} in {rows.dtype}"
+            f"prompt_{number} must be [tokens, text_dim] of finite numbers in float32, float16 or "
+            "bfloat16"
         )
-    if not all_finite(rows):
-        raise HeadForcingError(f"prompt_{number} holds NaN or infinity")
-    return rows.clone()
+    copy: Tensor = rows.clone()
+    return copy
