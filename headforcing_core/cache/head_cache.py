@@ -29,7 +29,7 @@ from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, Span, sdpa
 from ..model.attention_backends import attend_layer
 from ..model.rope import RotaryEmbedding, by_head
-from ..model.wan import PromptKV
+from ..model.wan import Norms, PromptKV
 from ..rollout.loop import MemoryEvent
 from ..timeline.switch import RESET, Switch
 from .base import Cache, WriteClean
@@ -64,7 +64,7 @@ class HeadCache(Cache):
     """
 
     meter: AttentionMeter | None = None  # set by `head_profiles.profiler`
-    fused = True  # the model calls `write_projections` and `attend_rotated`, if kernels work
+    fused = True
 
     def __init__(
         self,
@@ -143,23 +143,38 @@ class HeadCache(Cache):
         for group in self.groups:
             group.begin_block(self.frames_seen, self.shape.frames_per_block)
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
+    ) -> Tensor | None:
+        """As `KeyValueCache.write`; queries are `[heads, tokens, head_dim]`, rotated, in the order
+        of the layer's buffers.
+        """
+        if self.fused and write_block.usable(k.device, k.dtype):
+            last_index = max(group.indices[-1] for group in self.groups)
+            return write_block(
+                None if q is None else q.flatten(1),
+                k.flatten(1),
+                v.flatten(1),
+                None if norms is None else norms[:2],
+                0.0 if norms is None else norms[2],
+                self.k[layer].flatten(0, 1),
+                self.v[layer].flatten(0, 1),
+                *self._tables(layer, len(k)),
+                *self.rope.tables(last_index + 1),
+            )
         k = by_head(k, self.rope.frame_tokens)
         v = by_head(v, self.rope.frame_tokens)
         for group in self.groups:
             if group.sizes[layer]:
                 group.write(layer, k, v)
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
+        if q is None:
+            return None
         queries = by_head(q, self.rope.frame_tokens).index_select(0, self.order[layer])
         for group, part in parts(self.groups, layer, queries):
             group.rotate(part)
-        return self.attend_rotated(layer, queries.flatten(1, 2))
+        return queries.flatten(1, 2)
 
-    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
-        """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the
-        layer's buffers.
-        """
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
         attended: list[Tensor] = []  # one per head
         if self.meter is not None and self.meter.active:
             for group, part in parts(self.groups, layer, queries):
@@ -172,35 +187,19 @@ class HeadCache(Cache):
             attended.extend(attend_layer(self.attention, queries, k, v, spans=spans))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
-    def write_projections(
-        self,
-        layer: int,
-        q: Tensor | None,
-        k: Tensor,
-        v: Tensor,
-        weights: tuple[Tensor, Tensor] | None,
-        eps: float,
-    ) -> Tensor | None:
-        """Normalise and rotate projections, store the block's keys and values, and return the
-        rotated queries `[heads, tokens, head_dim]` in the order of the layer's buffers; None
-        without `q`.
-        """
+    def _tables(self, layer: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        """See `block_tables`, for a block of so many tokens."""
         starts = []
         for group in self.groups:
             if group.sizes[layer]:
                 first = group.current.start
                 starts.append((first * self.rope.frame_tokens, group.indices[first]))
-        tables = block_tables(
+        return block_tables(
             self.spans(layer),
             starts=tuple(starts),
             places=tuple(self.places[layer]),
-            tokens=len(k),
+            tokens=tokens,
             device=self.device,
-        )
-        last_index = max(group.indices[-1] for group in self.groups)
-        buffers = (self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1))
-        return write_block(
-            q, k, v, weights, eps, *buffers, *tables, *self.rope.tables(last_index + 1)
         )
 
     def spans(self, layer: int) -> tuple[Span, ...]:

@@ -21,7 +21,7 @@ from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.shape import CacheShape, Shape
 from ..devices import upload
 from ..model.attention import AttentionFunction, sdpa
-from ..model.wan import PromptKV, forward_block
+from ..model.wan import Norms, PromptKV, forward_block
 from .division import Division, grouped
 from .peers import Peers
 
@@ -148,54 +148,25 @@ class ParallelCache(HeadCache):
             PartPrompt(prompt.layers, prompt.valid_tokens, self._heads[self.peers.rank])
         )
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store `k, v [own tokens, all heads, head_dim]` where their heads are."""
-        both = self._to_heads(layer, torch.cat((k, v), dim=-1))  # one message
-        k, v = both.chunk(2, dim=-1)
-        super().write(layer, k, v)
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of `q [own tokens, all heads, head_dim]` in the contexts of all heads, in the
-        same shape.
-        """
-        q = self._to_heads(layer, q)
-        return super().attend(layer, q) if self._own[layer] else self._to_tokens(layer, q)
-
-    def write_projections(
-        self,
-        layer: int,
-        q: Tensor | None,
-        k: Tensor,
-        v: Tensor,
-        weights: tuple[Tensor, Tensor] | None,
-        eps: float,
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
     ) -> Tensor | None:
-        """Norms over all heads first, then one message for queries, keys and values, then the
-        kernel.
+        """Norms over all heads first, then one message with keys, values and queries to where their
+        heads are.
         """
-        if weights is not None:
-            k = F.rms_norm(k, k.shape[1:], weights[1], eps)
+        if norms is not None:
+            q_weight, k_weight, eps = norms
+            k = F.rms_norm(k, k.shape[1:], k_weight.view(k.shape[1:]), eps)
             if q is not None:
-                q = F.rms_norm(q, q.shape[1:], weights[0], eps)
+                q = F.rms_norm(q, q.shape[1:], q_weight.view(q.shape[1:]), eps)
         sent = [k, v] if q is None else [k, v, q]
-        by_head = torch.cat([x.view(len(x), self.whole.heads, -1) for x in sent], dim=-1)
-        got = self._to_heads(layer, by_head).chunk(len(sent), dim=-1)
+        got = self._to_heads(layer, torch.cat(sent, dim=-1)).chunk(len(sent), dim=-1)
         queries = None if q is None else got[2]
-        if not self._own[layer]:
-            return queries
-        return super().write_projections(
-            layer,
-            None if queries is None else queries.flatten(1),
-            got[0].flatten(1),
-            got[1].flatten(1),
-            weights=None,
-            eps=eps,
-        )
+        return super().write(layer, got[0], got[1], q=queries) if self._own[layer] else queries
 
-    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
-        """`attend` for what `write_projections` returned."""
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
         if self._own[layer]:
-            queries = super().attend_rotated(layer, queries)
+            queries = super().attend(layer, queries)
         return self._to_tokens(layer, queries)
 
     def _to_heads(self, layer: int, x: Tensor) -> Tensor:

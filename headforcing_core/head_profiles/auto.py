@@ -28,7 +28,7 @@ from ..cache.state import State
 from ..errors import HeadForcingError
 from ..methods.head_forcing import CachePolicy
 from ..model.attention import AttentionFunction, sdpa
-from ..model.wan import PromptKV
+from ..model.wan import Norms, PromptKV
 from ..rollout.loop import MemoryEvent
 from ..timeline.switch import Switch
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, load_profile
@@ -121,7 +121,7 @@ class AutoProfileCache(HeadCache):
     ) -> None:
         """Become empty caches of this shape."""
         super().__init__(shape, self.dtype, device, attention)
-        self.fused = False  # `write` counts the passes
+        self.fused = False
 
     def begin_block(self) -> None:
         super().begin_block()
@@ -130,7 +130,9 @@ class AutoProfileCache(HeadCache):
         )
         self._pass_open = False
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
+    ) -> Tensor | None:
         if layer == 0 and self.meter.active:
             # A pass is counted when the next one begins, which leaves out the last pass of a block:
             # the clean pass.
@@ -138,7 +140,7 @@ class AutoProfileCache(HeadCache):
                 self._sum += self.meter.shares
                 self._passes += 1
             self._pass_open = True
-        super().write(layer, k, v)
+        return super().write(layer, k, v, q=q, norms=norms)
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         event = super().commit(prompt)

@@ -22,7 +22,7 @@ from ..cache.state import State, check_fields, pack, unpack
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
-from ..model.wan import PromptKV
+from ..model.wan import Norms, PromptKV
 from ..rollout.loop import MemoryEvent, VideoModel
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
@@ -174,11 +174,14 @@ class MethodCache(Cache):
             self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False
         )
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
+    ) -> Tensor | None:
         self.take(layer, self._by_head(k), by_head(v, self.shape.frame_tokens))
+        return None if q is None else self._by_head(q)
 
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self.context(layer, self._by_head(q)).transpose(0, 1)
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        return self.context(layer, queries).transpose(0, 1)
 
     def _by_head(self, x: Tensor) -> Tensor:
         x = by_head(x, self.shape.frame_tokens)

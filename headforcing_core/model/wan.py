@@ -57,45 +57,36 @@ class WanConfig:
         return latent_format(self.in_dim)
 
 
+# weights of the RMS norms of queries and of keys, over all heads, and the norms' eps
+Norms = tuple[Tensor, Tensor, float]
+
+
 class KeyValueCache:
-    """The part of `cache.base.Cache` that a pass of the transformer uses. Tensors `k, v, q` are
-    `[tokens, heads, head_dim]`, before rotary embedding.
+    """The part of `cache.base.Cache` that a pass of the transformer uses.
 
     Attributes:
         reads_queries: whether the clean pass must compute the last layer's queries, too.
-        fused: whether `write_projections` and `attend_rotated` may be called in place of `write`
-            and `attend`.
+        fused: whether `write` takes norms, if kernels work.
     """
 
     reads_queries: bool = False
     fused: bool = False
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store the current block's keys and values, replacing those of the previous pass."""
-        raise NotImplementedError
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
+    ) -> Tensor | None:
+        """Store the current block's keys and values, replacing those of the previous pass; returns
+        the queries as `attend` takes them, None without `q`.
 
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of the current block's queries to each head's cached context and to the block
-        itself.
+        `k, v, q` are `[tokens, heads, head_dim]`, before rotary embedding, and with `norms` before
+        these.
         """
         raise NotImplementedError
 
-    def write_projections(
-        self,
-        layer: int,
-        q: Tensor | None,
-        k: Tensor,
-        v: Tensor,
-        weights: tuple[Tensor, Tensor] | None,
-        eps: float,
-    ) -> Tensor | None:
-        """RMS norm (`weights` of queries and keys; None: normalised already), rotary embedding and
-        `write` of projections `[tokens, heads * head_dim]` in one kernel; returns the rotated
-        queries for `attend_rotated`."""
-        raise NotImplementedError
-
-    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
-        """`attend` for the rotated queries that `write_projections` returned."""
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        """Attention `[tokens, heads, head_dim]` of the queries that `write` returned to each head's
+        cached context and to the block itself.
+        """
         raise NotImplementedError
 
 
@@ -274,21 +265,17 @@ def _self_attention(
             q = attention.q(x)[0]
     norm_q = attention.norm_q
     norm_k = attention.norm_k
-    if fused:
-        weights = None
-        eps = 0.0
-        if untouched(norm_q, k) and untouched(norm_k, k):
-            weights = (norm_q.weight.to(k.dtype), norm_k.weight.to(k.dtype))
-            eps = norm_k.eps
-        else:
-            q = None if q is None else norm_q(q)
-            k = norm_k(k)
-        queries = cache.write_projections(layer, q, k, v, weights, eps)
-        out = None if queries is None else cache.attend_rotated(layer, queries)
+    norms = None
+    if fused and untouched(norm_q, k) and untouched(norm_k, k):
+        norms = (norm_q.weight.to(k.dtype), norm_k.weight.to(k.dtype), norm_k.eps)
     else:
-        cache.write(layer, norm_k(k).unflatten(-1, (heads, -1)), v.unflatten(-1, (heads, -1)))
-        out = None if q is None else cache.attend(layer, norm_q(q).unflatten(-1, (heads, -1)))
-    return None if out is None else attention.o(out.flatten(1)[None])
+        q = None if q is None else norm_q(q)
+        k = norm_k(k)
+    if q is not None:
+        q = q.unflatten(-1, (heads, -1))
+    k = k.unflatten(-1, (heads, -1))
+    queries = cache.write(layer, k, v.unflatten(-1, (heads, -1)), q=q, norms=norms)
+    return None if queries is None else attention.o(cache.attend(layer, queries).flatten(1)[None])
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

@@ -80,9 +80,9 @@ class Recording(HeadCache):
         self.written.append({})
         super().begin_block()
 
-    def write(self, layer, k, v):
+    def write(self, layer, k, v, q=None, norms=None):
         self.written[-1][layer] = k.clone(), v.clone()
-        super().write(layer, k, v)
+        return super().write(layer, k, v, q, norms)
 
     def commit(self, prompt):
         self.given.append(prompt)
