@@ -6,7 +6,7 @@ BEYOND_THE_PAPER.md specifies it. The caches hold the tokens (`FrameStore`), thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -25,6 +25,9 @@ from .roles import FREE_ENTRIES
 from .state import KeptFrame, check_fields
 
 T = TypeVar("T")
+# by block, for the switches that bring a scene back: its number, from 1, and what else the block
+# depends on
+RecalledScenes = dict[int, tuple[int, ...]]
 MAX_SCENES = 8  # scenes that can come back: those that were visited last
 
 
@@ -264,7 +267,7 @@ def visit_starts(rows: Sequence[BlockRow]) -> list[int]:
     return starts
 
 
-def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
+def recalled_scenes(script: Script) -> RecalledScenes:
     """By block, the number of the scene, from 1, that its switch names, or the first of the most
     alike kept ones.
     """
@@ -272,7 +275,7 @@ def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
         block: row.switch for block, row in enumerate(script.rows) if row.switch is not None
     }
     features: list[Tensor] = []
-    numbers: dict[int, tuple[int, ...]] = {}
+    numbers: RecalledScenes = {}
     for ended, (block, switch) in enumerate(switches.items(), 1):
         if switch.recall == 0:
             features = features or scene_features(script)
@@ -284,7 +287,7 @@ def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
     return numbers
 
 
-def number_recalls(script: Script, recalled: Mapping[int, tuple[int, ...]]) -> Script:
+def number_recalls(script: Script, recalled: RecalledScenes) -> Script:
     """The script with the number of a scene in every switch that brings one back; `recalled` as
     `Method.recalled`.
 

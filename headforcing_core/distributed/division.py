@@ -17,6 +17,8 @@ from ..methods.head_forcing import CachePolicy
 
 Heads = tuple[tuple[tuple[int, ...], ...], ...]  # heads[rank][layer], ascending
 
+Speeds = Sequence[float] | None  # of all ranks, relative to each other; None if they are equal
+
 
 @dataclass(frozen=True)
 class Strip:
@@ -43,7 +45,7 @@ class Strip:
         return self.of_frames(x.movedim(-1, 2)).movedim(2, -1)
 
 
-def speed_ratio(speeds: Sequence[float] | None, ranks: int) -> list[int]:
+def speed_ratio(speeds: Speeds, ranks: int) -> list[int]:
     """The speeds of all ranks as small whole numbers in the same ratio; None stands for equal ones.
 
     With whole numbers rounding leaves no part of the frame to nobody.
@@ -53,9 +55,7 @@ def speed_ratio(speeds: Sequence[float] | None, ranks: int) -> list[int]:
     return [part // divisor for part in parts]
 
 
-def strips(
-    rows: int, columns: int, ranks: int, speeds: Sequence[float] | None = None
-) -> tuple[Strip, ...]:
+def strips(rows: int, columns: int, ranks: int, speeds: Speeds = None) -> tuple[Strip, ...]:
     """Cut a frame of tokens into bands of rows, and these into one rectangle per rank, so that all
     finish together.
 
@@ -100,9 +100,7 @@ def head_costs(shape: CacheShape) -> list[list[int]]:
     return costs
 
 
-def assign_heads(
-    costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[float] | None = None
-) -> Heads:
+def assign_heads(costs: Sequence[Sequence[float]], ranks: int, speeds: Speeds = None) -> Heads:
     """Give every head of every layer to a rank, so that all ranks finish a layer at about the same
     time.
 
@@ -142,10 +140,10 @@ class Division:
     heads: Heads
     strips: tuple[Strip, ...]
     costs: list[list[int]]
-    speeds: Sequence[float] | None = None
+    speeds: Speeds = None
 
     @classmethod
-    def of(cls, shape: Shape, ranks: int, speeds: Sequence[float] | None = None) -> Division:
+    def of(cls, shape: Shape, ranks: int, speeds: Speeds = None) -> Division:
         """The division of a cache of this shape; `speeds` as for `assign_heads`."""
         costs = head_costs(grouped(shape))
         heads = assign_heads(costs, ranks, speeds)
@@ -197,7 +195,7 @@ def grouped(shape: Shape) -> CacheShape:
     return shape
 
 
-def check_division(shape: Shape, ranks: int, speeds: Sequence[float] | None = None) -> None:
+def check_division(shape: Shape, ranks: int, speeds: Speeds = None) -> None:
     """Refuse a method whose cache is not divided, and ranks or speeds that leave one of the ranks
     without work.
     """

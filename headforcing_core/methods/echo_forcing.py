@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..cache.scenes import Recall
+from ..cache.scenes import Recall, RecalledScenes
 from ..cache.state import check_fields
 from ..devices import upload
 from ..rollout.loop import Block, VideoModel
@@ -24,7 +24,7 @@ from ..rollout.rows import Script
 from ..timeline.switch import Switch
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape, played
 from .echo_layers import History, Layer, TokenScores
-from .echo_scenes import Scene, plan_scenes
+from .echo_scenes import Scene, ScenePlan, plan_scenes
 from .method import RolloutInputs, VideoFacts
 from .options import NO_OPTION
 
@@ -91,9 +91,9 @@ class EchoForcing(MethodPolicy):
             ),
         }
 
-    def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
+    def recalled(self, script: Script) -> RecalledScenes:
         scenes = plan_scenes(script, self.compares_words)
-        recalled: dict[int, tuple[int, ...]] = {}
+        recalled: RecalledScenes = {}
         for block, row in enumerate(script.rows):
             if row.switch is not None and row.switch.recall is not None:
                 scene = scenes[block][1]
@@ -124,7 +124,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
     rotates_spatially = False
     state_classes = (Layer, History, Scene, Recall)
     reads_queries = True  # their statistics decide which tokens are chosen
-    scenes: Callable[[], dict[int, tuple[int, Scene]]]
+    scenes: Callable[[], ScenePlan]
 
     def begin_video(self) -> None:
         self.memory: dict[int, list[Tensor]] = {}

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..cache.base import Cache
 from ..cache.roles import Roles
+from ..cache.scenes import RecalledScenes
 from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
@@ -241,10 +242,8 @@ class Method:
         not know of the prompt. Raises HeadForcingError if it is not possible."""
         raise NotImplementedError
 
-    def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
-        """By block, for the switches that bring a scene back, its number, from 1, and what else
-        depends on it.
-        """
+    def recalled(self, script: Script) -> RecalledScenes:
+        """The scenes that the switches of a story bring back."""
         return {}
 
 

@@ -23,7 +23,15 @@ from ..files import check_kept
 from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
 from . import layouts
-from .containers import WRITABLE, file_bytes, first_not_finite, read_weights, write_safetensors
+from .containers import (
+    WRITABLE,
+    Metadata,
+    Weights,
+    file_bytes,
+    first_not_finite,
+    read_weights,
+    write_safetensors,
+)
 from .identity import file_identity, identity
 from .lora import LoraPatch, comfyui_names, read_patches
 from .lora_scale import StatedAlpha, stated_alpha
@@ -107,7 +115,7 @@ def load_state_dict(
     lora: str | Path | None = None,
     lora_strength: float = 1.0,
     dtype: torch.dtype | None = None,
-) -> tuple[dict[str, Tensor], CheckpointInfo]:
+) -> tuple[Weights, CheckpointInfo]:
     """Load weights under their original Wan names, memory-mapped where neither a LoRA nor `dtype`
     changes them.
 
@@ -211,7 +219,7 @@ def holds_lora(path: str | Path) -> bool:
     return any(map(layouts.is_lora, found)) and not any(map(layouts.looks_like_wan, found))
 
 
-def _adapters(lora: Path) -> tuple[Mapping[str, Tensor], StatedAlpha | None]:
+def _adapters(lora: Path) -> tuple[Weights, StatedAlpha | None]:
     """The tensors of a LoRA file, and the alpha that it states other than by them."""
     tree, metadata = read_weights(lora)
     found = {}
@@ -228,9 +236,7 @@ def _adapters(lora: Path) -> tuple[Mapping[str, Tensor], StatedAlpha | None]:
     return adapters, stated_alpha(lora, metadata, adapters)
 
 
-def _open(
-    path: Path, weights: str, num_heads: int | None
-) -> tuple[dict[str, Tensor], CheckpointInfo]:
+def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, CheckpointInfo]:
     """Memory-map a checkpoint and validate it; the tensors have Wan names and are exactly the
     model's.
     """
@@ -292,7 +298,7 @@ class _OpenedCheckpoint:
     """
 
     info: CheckpointInfo
-    tensors: Mapping[str, Tensor]
+    tensors: Weights
     patches: Mapping[str, LoraPatch]
     strength: float
 
@@ -355,7 +361,7 @@ def stated_family(path: str | Path) -> tuple[str | None, int | None, int | None]
     return family, _integer(history.get("frames_per_block")), channels
 
 
-def _read_json(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
+def _read_json(metadata: Metadata, key: str) -> dict[str, Any]:
     """A JSON object in the metadata; anything else, as other programs may write, counts as an empty
     object.
     """

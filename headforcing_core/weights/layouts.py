@@ -17,8 +17,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig, WanModel
-
-Weights = Mapping[str, Tensor]
+from .containers import Weights
 
 BARE = "bare"
 LORA_WRAPPER = "generator_lora"
@@ -130,14 +129,14 @@ def is_lora(names: Iterable[str]) -> bool:
     return any(map(_LORA_SUFFIX.search, names)) and not looks_like_wan(names)
 
 
-def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
+def find_layouts(tree: Mapping[object, object]) -> dict[str, Weights]:
     """Group the tensors of a file by the key, or the prefix of names, that they stand under,
     preferred groups first.
 
     Averaged weights (EMA) come first. Prefixes in front of a model's names are taken off, whatever
     they are called; teachers, critics and optimizer states are left out.
     """
-    layouts: dict[str, dict[str, Tensor]] = {}
+    layouts: dict[str, Weights] = {}
     for path, tensors in _mappings(tree, ()):
         by_prefix = _by_prefix(tensors)
         for prefix, group in by_prefix.items():
@@ -164,7 +163,7 @@ def _order(key: str) -> int:
 
 def _mappings(
     tree: Mapping[object, object], path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], dict[str, Tensor]]]:
+) -> Iterator[tuple[tuple[str, ...], Weights]]:
     """Every dict in a file that holds tensors, with the keys that lead to it."""
     tensors = {
         str(name): value.detach() for name, value in tree.items() if isinstance(value, Tensor)
@@ -177,7 +176,7 @@ def _mappings(
                 yield from _mappings(value, (*path, str(name)))
 
 
-def _by_prefix(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+def _by_prefix(tensors: Weights) -> dict[str, Weights]:
     """The tensors of a dict by what stands in front of each model's names in it; those of no model
     under "".
     """
@@ -190,7 +189,7 @@ def _by_prefix(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     # there
     unusual = [prefix for prefix in found if prefix.endswith(".") and strip_prefixes(prefix)]
     prefixes = sorted(unusual, key=len)
-    groups: dict[str, dict[str, Tensor]] = {}
+    groups: dict[str, Weights] = {}
     for name, plain in names.items():
         own = ""
         wrapper = plain.partition(".")[0]
@@ -225,9 +224,7 @@ def _without_infixes(name: str) -> str:
     return name
 
 
-def read_layout(
-    layouts: Mapping[str, Weights], weights: str, file: str
-) -> tuple[str, dict[str, Tensor]]:
+def read_layout(layouts: Mapping[str, Weights], weights: str, file: str) -> tuple[str, Weights]:
     """The wrapper key `weights`, or for "auto" the first one that holds a Wan model, and its
     tensors by Wan's names.
 
@@ -243,7 +240,7 @@ def read_layout(
         raise HeadForcingError(
             f"{file} has no weights called {weights!r}: choose 'auto' or one of {', '.join(models)}"
         )
-    renamed: dict[str, Tensor] = {}
+    renamed: Weights = {}
     for name, tensor in layouts[weights].items():
         wan = wan_name(name)
         if wan in renamed:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError, one_line
 from ..model.wan import WanConfig
+from .containers import Weights
 from .layouts import expected_shapes
 from .lora_names import OTHER_KINDS, Targets, is_of_images, split_key
 from .lora_scale import StatedAlpha
@@ -50,7 +51,7 @@ class LoraPatch:
     """
 
     module: str
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: Weights = field(default_factory=dict)
     stated: StatedAlpha | None = None  # where the file states alpha other than by tensors
 
     def check(self, target: str, shape: torch.Size, lora_name: str) -> None:
@@ -165,8 +166,8 @@ def _decomposed(merged: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def read_patches(
-    state_dict: Mapping[str, Tensor],
-    lora_state_dict: Mapping[str, Tensor],
+    state_dict: Weights,
+    lora_state_dict: Weights,
     lora_name: str,
     stated: StatedAlpha | None = None,
 ) -> dict[str, LoraPatch]:
@@ -180,8 +181,8 @@ def read_patches(
 
 
 def comfyui_names(
-    lora_state_dict: Mapping[str, Tensor], lora_name: str, stated: StatedAlpha | None = None
-) -> dict[str, Tensor]:
+    lora_state_dict: Weights, lora_name: str, stated: StatedAlpha | None = None
+) -> Weights:
     """The same LoRA under the names that ComfyUI's loaders read, with alpha as tensors.
 
     Raises HeadForcingError for tensors of no Wan model.
@@ -189,7 +190,7 @@ def comfyui_names(
     numbered = [found for found in map(_LAYER.search, lora_state_dict) if found is not None]
     layers = 1 + max((int(found[1]) for found in numbered), default=0)
     names = expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS)))
-    renamed: dict[str, Tensor] = {}
+    renamed: Weights = {}
     for target, patch in _match(lora_state_dict, names, lora_name, stated).items():
         module = target.removesuffix(".weight").removesuffix(".bias")
         tensors = dict(patch.tensors)
@@ -226,7 +227,7 @@ def _scale_biases(patches: Mapping[str, LoraPatch], lora_name: str) -> None:
 
 
 def _match(
-    lora: Mapping[str, Tensor], names: Collection[str], lora_name: str, stated: StatedAlpha | None
+    lora: Weights, names: Collection[str], lora_name: str, stated: StatedAlpha | None
 ) -> dict[str, LoraPatch]:
     """The patches of a LoRA by the parameter that they change; refuses tensors that belong to
     none.

@@ -11,7 +11,6 @@ import html
 import importlib
 import json
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +23,7 @@ from torch.nn import functional as F
 
 from ..errors import HeadForcingError, import_optional
 from ..files import replacing
-from .containers import WRITABLE, all_finite, read_tensors, read_weights
+from .containers import WRITABLE, Weights, all_finite, read_tensors, read_weights
 
 MAX_TOKENS = 512
 _END = 1  # id of the end-of-sequence token
@@ -205,7 +204,7 @@ def _stays(layer: str, stored: Tensor, dtype: torch.dtype) -> bool:
     return stored.dtype != dtype and stored.dtype.itemsize <= dtype.itemsize
 
 
-def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None]:
+def _read_umt5(path: Path) -> tuple[Weights, Weights, Tensor | None]:
     """The mapped weights of a umT5 encoder under transformers' names, scales of fp8 by layer,
     sentencepiece model.
 
@@ -219,8 +218,8 @@ def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor
             "or token_embedding.weight (Wan's file), found "
             f"{', '.join(sorted(tensors)[:3]) or 'no tensors'}."
         )
-    weights: dict[str, Tensor] = {}
-    scales: dict[str, Tensor] = {}
+    weights: Weights = {}
+    scales: Weights = {}
     for stored, tensor in tensors.items():
         name = _WAN_TOP.get(stored, stored)
         block = re.fullmatch(r"blocks\.(\d+)\.(.+)", stored)
@@ -234,7 +233,7 @@ def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor
     return weights, scales, tokenizer
 
 
-def sizes_of(weights: Mapping[str, Tensor], path: Path) -> dict[str, int]:
+def sizes_of(weights: Weights, path: Path) -> dict[str, int]:
     """Sizes in transformers' `UMT5Config`, inferred from the shapes of weights with its names."""
     first = "encoder.block.0.layer."
     layers = len([name for name in weights if name.endswith(".SelfAttention.q.weight")])
@@ -293,7 +292,7 @@ class PromptEmbeddings(dict[str, Tensor]):
         )
 
 
-def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
+def save_embeddings(path: str | Path, embeddings: Weights) -> None:
     """Write `{prompt: [tokens, text_dim]}` as tensors `prompt_0`, ..., with the prompts as JSON in
     the metadata.
     """
