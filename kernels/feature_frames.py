@@ -4,13 +4,11 @@ before, in one pass.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tiles, tl
 from .layout import check_layout
 from .rows import load_float
@@ -146,7 +144,7 @@ def _launch(
     return frames
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     x, past, residual = noise(3 + 2 + 3, 3, 5, 24).to(device, dtype).split((3, 2, 3))
     gamma, bias = (0.5 * noise(2, 24)).to(device, dtype)
     return dict(x=x, past=past, gamma=gamma, bias=bias, residual=residual)

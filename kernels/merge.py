@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tl
 from .rotation import load_rotation, rotate_pairs, rotated
 from .rows import load_float, tile_mask, tile_places
@@ -99,7 +97,7 @@ def _launch(k: Tensor, v: Tensor, merges: Tensor, kept: Tensor, rotations: Tenso
     )
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     s = 72
     k, v = noise(2, 7 * s, 128).to(device, dtype)
     kept = noise(2, 2 * s).topk(s).indices.sort().values.int()

@@ -4,13 +4,11 @@ tokens.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tl
 from .layout import check_layout
 from .rows import load_float
@@ -141,7 +139,7 @@ def _launch(
     return z, out
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     # a mean other than 0 tests the subtraction; small factors, because they magnify differences in
     # rounding
     x, y = (1 + noise(2, 30, 200)).to(device, dtype)

@@ -8,12 +8,11 @@ the table only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tiles, tl
 from .rotation import load_rotation, rotate_pairs, rotated
 from .rows import load_float, tile_mask, tile_places
@@ -119,7 +118,7 @@ def _launch(
         )
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     s = 40
     k, v = noise(2, 9 * s, 128).to(device, dtype)
     rotations = noise(5, 2, 22).to(device)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tl
 from .rotation import load_rotation, rotate_pairs, rotated
 from .rows import load_float, tile_mask, tile_places
@@ -77,7 +75,7 @@ def _launch(k: Tensor, frames: Tensor, rotations: Tensor, frame_tokens: int) -> 
     return out
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     s = 72
     k = noise(4 * s, 128).to(device, dtype)
     rotations = noise(3, 2, 22).to(device)

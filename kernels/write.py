@@ -4,13 +4,11 @@ the cache.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tiles, tl
 from .layout import check_layout
 from .rotation import rotate_pairs, rotated
@@ -283,7 +281,7 @@ def _launch(
     return queries
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     q, k, v = noise(72, 3, 384).to(device, dtype).unbind(1)
     q_weight, k_weight = noise(2, 384, seed=1).to(device, dtype)
     k_buffer, v_buffer = torch.zeros(2, 400, 128, dtype=dtype, device=device)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ from .memory import EpisodicMemory, MemoryEntry, MemoryHeads
 from .roles import RolePolicy
 from .scenes import KeptScene, Recall, Scenes
 from .shape import CacheShape
-from .state import State, check_fields, pack, unpack
+from .state import Saved, State, check_fields, pack, unpack
 
 RECENT_AFTER_FLUSH = 2  # frames
 
@@ -367,7 +367,7 @@ class HeadCache(Cache):
             raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> Saved:
         """The fields of a stored cache, see `cache.state`."""
         return {
             "own": {"block": self.block, "origin": self.origin, "oldest": self.oldest},
@@ -377,7 +377,7 @@ class HeadCache(Cache):
         }
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, ("own", "memory", "groups", "scenes"))
         own = saved["own"]
         check_fields(own, ("block", "origin", "oldest"))

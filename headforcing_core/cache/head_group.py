@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
 from .memory import MemoryEntry, MemoryHeads
 from .roles import RolePolicy
-from .state import KeptFrame, check_fields
+from .state import KeptFrame, Saved, check_fields
 
 _MOST_TABLES = 64  # of moves that are kept: the same few come again after every block
 
@@ -329,7 +328,7 @@ class HeadGroup:
     # --- stored between two blocks
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> Saved:
         """Its part of a stored cache, see `cache.state`; keys and values are views of the
         buffers.
         """
@@ -342,7 +341,7 @@ class HeadGroup:
         }
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, ("sources", "indices", "entries", "k", "v"))
         self.sources = saved["sources"]
         self.indices = saved["indices"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent as MemoryEvent  # part of what this module gives
 from .roles import EpisodicPolicy
-from .state import check_fields
+from .state import Saved, check_fields
 
 
 @dataclass
@@ -134,12 +134,12 @@ class EpisodicMemory:
         self.has_summary = False
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> Saved:
         """Its part of a stored cache, see `cache.state`."""
         return {"entries": self.entries, "has_summary": self.has_summary}
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, ("entries", "has_summary"))
         self.entries = saved["entries"]
         self.has_summary = saved["has_summary"]

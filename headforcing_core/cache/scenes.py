@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .roles import FREE_ENTRIES
-from .state import KeptFrame, check_fields
+from .state import KeptFrame, Saved, check_fields
 
 T = TypeVar("T")
 # by block, for the switches that bring a scene back: its number, from 1, and what else the block
@@ -106,7 +106,7 @@ class Scenes:
         return KeptScene(start, [[] for _ in self.sinks])
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> Saved:
         """Its part of a stored cache, see `cache.state`."""
         return {
             "starts": self.starts,
@@ -117,7 +117,7 @@ class Scenes:
         }
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, ("starts", "numbers", "home", "kept", "recalls"))
         self.starts = saved["starts"]
         self.numbers = saved["numbers"]

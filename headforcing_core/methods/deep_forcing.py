@@ -9,12 +9,11 @@ that recent queries attend to most.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cache.state import check_fields
+from ..cache.state import Saved, check_fields
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape
 
 WINDOW_FRAMES = 21
@@ -80,11 +79,11 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
         self._new: dict[int, Tensor] = {}
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> Saved:
         return {"layers": self.layers}
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, ("layers",))
         self.layers = saved["layers"]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache.scenes import Recall, RecalledScenes
-from ..cache.state import check_fields
+from ..cache.state import Saved, check_fields
 from ..devices import upload
 from ..rollout.loop import Block, VideoModel
 from ..rollout.rows import Script
@@ -168,7 +168,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         ]
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> Saved:
         return {
             "filled": self.filled,
             "memory": self.memory,
@@ -184,7 +184,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         }
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, self.saved)
         self.filled = saved["filled"]
         self.memory = saved["memory"]

@@ -42,9 +42,10 @@ class WanConfig:
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        if self.num_heads < 1 or self.dim % self.num_heads:
+        if self.num_heads < 1 or self.dim % self.num_heads or self.head_dim % 2:
             raise HeadForcingError(
-                f"num_heads must divide the model width {self.dim}, got {self.num_heads}"
+                f"num_heads must divide the model width {self.dim} into heads of even size, got "
+                f"{self.num_heads}"
             )
 
     @property

@@ -236,20 +236,14 @@ def _check_tensors(path: Path, tree: Tree) -> None:
     A pickle can describe a tensor of any size by repeating one number, and tensors can share their
     bytes.
     """
-    count = 0
-    longest = 0
-    for name, _ in _items(tree):
-        count += 1
-        if isinstance(name, str):
-            longest = max(longest, len(name))
-    if count > _MAX_TENSORS or longest > _MAX_NAME:
-        raise HeadForcingError(
-            f"{path.name} is no model file: it has {count:,} tensors and names of up to "
-            f"{longest:,} characters, where at most {_MAX_TENSORS:,} and {_MAX_NAME} are expected"
-        )
     total = 0
     most = _MAX_SHARING * path.stat().st_size
-    for name, tensor in _items(tree):
+    for count, (name, tensor) in enumerate(_items(tree)):
+        if count == _MAX_TENSORS or len(str(name)) > _MAX_NAME:
+            raise HeadForcingError(
+                f"{path.name} is no model file: it has more than {_MAX_TENSORS:,} tensors, or a "
+                f"name of more than {_MAX_NAME} characters"
+            )
         if not isinstance(tensor, Tensor):
             continue
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:

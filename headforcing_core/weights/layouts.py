@@ -362,16 +362,11 @@ def infer_config(
         raise HeadForcingError(
             f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads"
         )
-    heads = dim // 128 if num_heads is None else num_heads
-    if heads < 1 or dim % heads or (dim // heads) % 2:
-        raise HeadForcingError(
-            f"num_heads is {heads}, but must divide {file}'s width {dim} into heads of even size"
-        )
     config = WanConfig(
         dim=dim,
         ffn_dim=_shape(tensors, "blocks.0.ffn.0.weight", 2, file)[0],
         num_layers=1 + max(numbers),
-        num_heads=heads,
+        num_heads=dim // 128 if num_heads is None else num_heads,
         in_dim=patch[1],
         out_dim=_shape(tensors, "head.head.weight", 2, file)[0] // max(1, math.prod(patch[2:])),
         freq_dim=_shape(tensors, "time_embedding.0.weight", 2, file)[1],
