@@ -33,9 +33,9 @@ from ..model.wan import Norms, PromptKV
 from ..rollout.loop import MemoryEvent
 from ..timeline.switch import RESET, Switch
 from .base import Cache, WriteClean
-from .head_group import HeadGroup, block_tables, parts
+from .buffers import block_tables, parts, views
+from .head_group import HeadGroup
 from .memory import EpisodicMemory, MemoryEntry, MemoryHeads
-from .roles import RolePolicy
 from .scenes import KeptScene, Recall, Scenes
 from .shape import CacheShape
 from .state import Saved, State, check_fields, pack, unpack
@@ -90,8 +90,8 @@ class HeadCache(Cache):
         k = torch.zeros(rows, shape.head_dim, dtype=dtype, device=device)
         v = torch.zeros_like(k)
         self.flat = (k, v)
-        self.k, k_of_groups = _views(k, shape)
-        self.v, v_of_groups = _views(v, shape)
+        self.k, k_of_groups = views(k, shape)
+        self.v, v_of_groups = views(v, shape)
         self.groups: list[HeadGroup] = []
         for policy, heads in shape.groups.items():
             group = HeadGroup(
@@ -401,24 +401,3 @@ class HeadCache(Cache):
     @property
     def scene_starts(self) -> list[int] | None:
         return None if self.scenes is None else self.scenes.starts
-
-
-def _views(
-    buffer: Tensor, shape: CacheShape
-) -> tuple[list[Tensor], dict[RolePolicy, list[Tensor]]]:
-    """Views of a buffer: per layer `[slots, s, head_dim]` of all its heads, and by policy and layer
-    `[heads, slots, s, head_dim]`."""
-    slots = buffer.view(-1, shape.frame_tokens, shape.head_dim)
-    layers: list[Tensor] = []
-    groups: dict[RolePolicy, list[Tensor]] = {policy: [] for policy in shape.groups}
-    end = 0
-    for layer in range(shape.layers):
-        first = end
-        for policy, heads in shape.groups.items():
-            start = end
-            end += len(heads[layer]) * shape.slots[policy]
-            groups[policy].append(
-                slots[start:end].unflatten(0, (len(heads[layer]), shape.slots[policy]))
-            )
-        layers.append(slots[first:end])
-    return layers, groups

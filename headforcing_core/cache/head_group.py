@@ -15,8 +15,7 @@ from torch import Tensor
 from ...kernels.merge import merge_frames
 from ...kernels.move import in_sequence, move_frames
 from ...kernels.pool import pooled_keys
-from ..devices import download_together, kept_tables, upload
-from ..model.attention import Spans
+from ..devices import download_together, upload
 from ..model.rope import RotaryEmbedding
 from .memory import MemoryEntry, MemoryHeads
 from .roles import RolePolicy
@@ -350,18 +349,6 @@ class HeadGroup:
             buffer[:, : self.frames] = tensor.to(buffer)
 
 
-# -------------------------------------------------------------------------------------------------
-# the groups of a layer
-
-
-def parts(groups: Sequence[HeadGroup], layer: int, x: Tensor) -> list[tuple[HeadGroup, Tensor]]:
-    """Every group that has heads in a layer, with its part of `x [heads, ...]`, whose heads are in
-    the order of the buffers.
-    """
-    split = x.split([group.sizes[layer] for group in groups])
-    return [(group, part) for group, part in zip(groups, split, strict=True) if group.sizes[layer]]
-
-
 def _head_rows(buffers: Sequence[Tensor]) -> list[tuple[int, int]]:
     """The layer and the first row in the flat buffer of every head of buffers `[heads, slots, s,
     head_dim]`.
@@ -381,34 +368,3 @@ def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:
         torch.index_select(x, 0, heads, out=out)
     else:
         out.copy_(x.index_select(0, heads))
-
-
-@kept_tables
-def block_tables(
-    spans: Spans,
-    starts: tuple[tuple[int, int], ...],
-    places: tuple[int, ...],
-    tokens: int,
-    device: torch.device,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Index tables of `kernels.write.write_block` for a layer: `slot_row, q_row, first_rotation
-    [heads]`, int32.
-
-    Args:
-        starts: for each span, the row within a head at which the current block begins, and the
-            temporal index of the block's first frame.
-        places: per head of the model, its place in the order of the spans.
-        tokens: number of tokens of the block.
-    """
-    rows = []
-    for span, (row, index) in zip(spans, starts, strict=True):
-        for head in range(span.heads):
-            rows.append((span.first + head * span.room + row, index))
-    table = []
-    for place in places:
-        row, index = rows[place]
-        table.append((row, place * tokens, index))
-    slot_row, q_row, first_rotation = upload(
-        torch.tensor(table, dtype=torch.int32).T.contiguous(), device
-    ).unbind(0)
-    return slot_row, q_row, first_rotation

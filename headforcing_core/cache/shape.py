@@ -189,7 +189,6 @@ class CacheShape(Shape):
         """
         frames = 0
         for role in (self.policy.local, self.policy.anchor, self.policy.memory):
-            frames = max(
-                frames, self.total_frames if role.recent_frames is None else role.recent_frames
-            )
+            recent = role.recent_frames
+            frames = max(frames, self.total_frames if recent is None else recent)
         return math.ceil(frames / self.frames_per_block) + 1

@@ -86,9 +86,8 @@ def rollout(
     """
     first = 0 if part is None else part.start
     # of any switch, since rows may be replaced
-    latest: deque[Tensor] = deque(
-        maxlen=max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES)
-    )
+    most = max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES)
+    latest: deque[Tensor] = deque(maxlen=most)
     active = None
     block = first
     while block < (len(script) if part is None else part.stop):
@@ -101,16 +100,7 @@ def rollout(
                 model.use_prompt(script.embedding(block))
                 active = row.prompt
             write_clean = partial(_clean_pass, model, cache, begin=partial(on_step, block, 0, None))
-            if row.pictures:
-                pictures = [
-                    upload(script.pictures[name].latents, cache.device) for name in row.pictures
-                ]
-                cache.hold_pictures(pictures, write_clean)
-            if row.switch is not None:
-                needed = cache.switch_blocks(row.switch)
-                cache.apply_switch(
-                    row.switch, write_clean, list(latest)[max(0, len(latest) - needed) :]
-                )
+            _begin_prompt(cache, script, row=row, latest=list(latest), write_clean=write_clean)
             if latents is None:
                 latents, event = make_block(
                     model,
@@ -130,6 +120,22 @@ def rollout(
         latest.append(latents)
         yield Block(block, latents, event)
         block += 1
+
+
+def _begin_prompt(
+    cache: BlockCache,
+    script: Script,
+    row: BlockRow,
+    latest: Sequence[Tensor],
+    write_clean: WriteClean,
+) -> None:
+    """Bring the pictures and the switch of a row, if it has any, into the cache."""
+    if row.pictures:
+        pictures = [upload(script.pictures[name].latents, cache.device) for name in row.pictures]
+        cache.hold_pictures(pictures, write_clean)
+    if row.switch is not None:
+        unneeded = max(0, len(latest) - cache.switch_blocks(row.switch))
+        cache.apply_switch(row.switch, write_clean, latest[unneeded:])
 
 
 def _clean_pass(

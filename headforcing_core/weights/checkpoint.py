@@ -22,7 +22,7 @@ from ..errors import HeadForcingError, one_line
 from ..files import check_kept
 from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
-from . import layouts
+from . import layouts, wan_tensors
 from .containers import (
     WRITABLE,
     Metadata,
@@ -161,11 +161,7 @@ def convert(
         )
     opened = _open_patched(path, weights, num_heads, lora=lora, strength=lora_strength)
     info = opened.info
-    history = {
-        "converter_version": _CONVERTER_VERSION,
-        "source": path.name,
-        "source_layout": info.layout,
-        "lora": info.lora,
+    stated = {
         "lora_strength": lora_strength if lora else None,
         "frames_per_block": frames_per_block or info.frames_per_block,
         "model_family": model_family or stated_family(path)[0],
@@ -173,19 +169,7 @@ def convert(
             (name, opened.value(name, dtype)) for name in sorted(opened.tensors)
         ),
     }
-    transformer: dict[str, object] = {"num_heads": info.config.num_heads}
-    if info.config.latents is WAN21:
-        transformer["causal_ar"] = True
-    else:
-        # ComfyUI takes every model with this key above for one of Wan 2.1
-        history["causal_ar"] = True
-    if info.config.text_len != WanConfig.text_len:
-        transformer["text_len"] = info.config.text_len
-    stated = {key: value for key, value in history.items() if value is not None}
-    metadata = {
-        "config": json.dumps({"transformer": transformer}),
-        "head_forcing": json.dumps(stated),
-    }
+    metadata = _metadata(info, stated)
     write_safetensors(
         out,
         opened.tensors,
@@ -195,6 +179,30 @@ def convert(
         on_progress=on_progress,
     )
     return inspect_checkpoint(out)
+
+
+def _metadata(info: CheckpointInfo, stated: Mapping[str, object]) -> Metadata:
+    """The metadata of a converted file, with what is `stated` besides its source."""
+    history: dict[str, object] = {
+        "converter_version": _CONVERTER_VERSION,
+        "source": info.path.name,
+        "source_layout": info.layout,
+        "lora": info.lora,
+        **stated,
+    }
+    transformer: dict[str, object] = {"num_heads": info.config.num_heads}
+    if info.config.latents is WAN21:
+        transformer["causal_ar"] = True
+    else:
+        # ComfyUI takes every model with this key above for one of Wan 2.1
+        history["causal_ar"] = True
+    if info.config.text_len != WanConfig.text_len:
+        transformer["text_len"] = info.config.text_len
+    known = {key: value for key, value in history.items() if value is not None}
+    return {
+        "config": json.dumps({"transformer": transformer}),
+        "head_forcing": json.dumps(known),
+    }
 
 
 def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
@@ -243,6 +251,7 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
     tree, metadata = read_weights(path)
     by_layout = layouts.find_layouts(tree)
     layout, tensors = layouts.read_layout(by_layout, weights, path.name)
+    wan_tensors.reject_other_models(tensors, path.name)
     transformer = _read_json(metadata, "config").get("transformer")
     if not isinstance(transformer, dict):
         transformer = {}
@@ -250,11 +259,11 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
     if num_heads is None:
         # a tag in the recorded cases
         num_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))
-    config = layouts.infer_config(
+    config = wan_tensors.infer_config(
         tensors, num_heads, _integer(transformer.get("text_len")), path.name
     )
-    layouts.reject_experts(path, config)
-    extra = layouts.check_complete(tensors, config, path.name)
+    wan_tensors.reject_experts(path, config)
+    extra = wan_tensors.check_complete(tensors, config, path.name)
     if extra:
         first = one_line(min(extra), 100)
         log.warning(

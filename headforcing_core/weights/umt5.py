@@ -119,33 +119,31 @@ def load_text_encoder(
             raise HeadForcingError(
                 f"{path.name} is not a umT5 encoder: {name} is {state}, expected {list(shape)}."
             )
-        layer = name.removesuffix(".weight")
         # `pop` frees each tensor after its conversion, so that stored and converted weights never
         # exist together
-        stored = weights.pop(name)
-        if not _stays(layer, stored, dtype):
-            model.load_state_dict({name: stored.to(device, dtype)}, strict=False, assign=True)
-        elif layer == "shared":
-            # of a mapped file the system reads the pages of the rows that are used; a converted
-            # copy would be a second
-            model.load_state_dict({name: stored.to(device)}, strict=False, assign=True)
-            model.shared.register_forward_hook(lambda module, inputs, rows: rows.to(dtype))
-        else:
-            scale = scales.pop(layer, None)
-            if scale is not None and (
-                scale.numel() not in (1, len(stored)) or not all_finite(scale)
-            ):
-                raise HeadForcingError(
-                    f"{path.name} is damaged: the scale of {layer} does not belong to its weight."
-                )
-            parent, _, last = layer.rpartition(".")
-            setattr(model.get_submodule(parent), last, StoredLinear(stored.to(device), scale))
+        _put(model, name.removesuffix(".weight"), weights.pop(name).to(device), dtype, scales)
     model.set_input_embeddings(model.shared)
     if scales:
         raise HeadForcingError(
             f"{path.name} has a scale for {min(scales)}, which is not a matrix stored in fp8."
         )
     return UMT5Encoder(model.eval().requires_grad_(False), tokenizer)
+
+
+def _put(model: Any, layer: str, stored: Tensor, dtype: torch.dtype, scales: Weights) -> None:
+    """Put a layer's weight into the model, and its scale, which is taken out of `scales`."""
+    if not _stays(layer, stored, dtype):
+        stored = stored.to(dtype)
+    elif layer == "shared":
+        # of a mapped file the system reads the pages of the rows that are used; a converted copy
+        # would be a second
+        model.shared.register_forward_hook(lambda module, inputs, rows: rows.to(dtype))
+    else:
+        parent, _, last = layer.rpartition(".")
+        linear = StoredLinear(stored, scales.pop(layer, None))
+        setattr(model.get_submodule(parent), last, linear)
+        return
+    model.load_state_dict({f"{layer}.weight": stored}, strict=False, assign=True)
 
 
 class StoredLinear(nn.Module):
@@ -230,6 +228,12 @@ def _read_umt5(path: Path) -> tuple[Weights, Weights, Tensor | None]:
             scales[layer] = tensor.flatten()
         elif kind == "weight" and name.startswith(("shared.", "encoder.")):
             weights[name] = tensor
+    for layer, scale in scales.items():
+        rows = len(weights.get(f"{layer}.weight", ()))
+        if scale.numel() not in (1, rows) or not all_finite(scale):
+            raise HeadForcingError(
+                f"{path.name} is damaged: the scale of {layer} does not belong to its weight."
+            )
     return weights, scales, tokenizer
 
 
