@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.write import write_block
-from ..devices import settle
+from ..devices import Device, settle
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, Span, sdpa
 from ..model.attention_backends import attend_layer
@@ -70,7 +70,7 @@ class HeadCache(Cache):
         self,
         shape: CacheShape,
         dtype: torch.dtype,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
         attention: AttentionFunction = sdpa,
         *,
         all_heads: MemoryHeads | None = None,
@@ -116,7 +116,9 @@ class HeadCache(Cache):
         with_memory = [group for group in self.groups if group.policy.episodic_frames]
         self.memory_group = with_memory[0] if with_memory else None
         capacity = with_memory[0].policy.episodic_frames if with_memory else 0
-        self.memory = EpisodicMemory(capacity, shape.policy.episodic, all_heads=all_heads)
+        self.memory = EpisodicMemory(
+            capacity, shape.policy.episodic, self.memory_group, all_heads=all_heads
+        )
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         self.scenes: Scenes | None = None
         if shape.policy.kept_scenes:
@@ -235,7 +237,7 @@ class HeadCache(Cache):
             )
             # a frame that has no slot of its own is part of an entry already, or was dropped
             if frame is not None and [frame] in group.sources[group.entries :]:
-                event = self.memory.consider(self.block, frame, prompt, group.heads, group)
+                event = self.memory.consider(self.block, frame, prompt)
         self.close()
         return event
 
@@ -281,7 +283,7 @@ class HeadCache(Cache):
         too.
         """
         if self.memory_group is not None:
-            self.memory.forget(self.memory_group)
+            self.memory.forget()
         self.oldest = max(self.oldest, self.frames_seen - RECENT_AFTER_FLUSH)
         self._keep_history()
 
@@ -319,7 +321,7 @@ class HeadCache(Cache):
             if entries:
                 self.memory.replace(self.memory_group.put_entries(entries))
             elif self.memory.pictures:
-                self.memory.drop_pictures(self.memory_group)
+                self.memory.drop_pictures()
         # scenes with pictures for sinks may begin with the same number, below 0
         if self.origin != scene.start or scene.start < 0:
             self.origin = scene.start

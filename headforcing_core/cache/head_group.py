@@ -71,6 +71,11 @@ class HeadGroup:
         self._tables: dict[tuple[Move, ...], Tensor] = {}  # on the device, by their moves
 
     @property
+    def buffers(self) -> list[Tensor]:
+        """The slots of all layers, keys first."""
+        return [*self.k, *self.v]
+
+    @property
     def frames(self) -> int:
         """Slots in use, the current block included."""
         return len(self.sources)
@@ -161,7 +166,7 @@ class HeadGroup:
         elif moves:
             first = min(target for _, target in moves)
             slots = upload(torch.tensor(order[first:]), self.k[0].device)
-            for buffer in (*self.k, *self.v):
+            for buffer in self.buffers:
                 buffer[:, first : len(order)] = buffer.index_select(1, slots)
         self.sources = [self.sources[slot] for slot in order]
         self.indices = [self.indices[slot] for slot in order]
@@ -211,7 +216,7 @@ class HeadGroup:
     def _upload(self, rows: Sequence[object]) -> Tensor:
         return upload(torch.tensor(rows, dtype=torch.int32), self.k[0].device)
 
-    # --- memory.TokenStore
+    # --- entries of episodic memory
 
     def pooled_key(self, frame: int) -> Tensor:
         """The mean key of a frame that is no part of an entry, `[memory_heads, head_dim]`."""
@@ -266,9 +271,9 @@ class HeadGroup:
     # --- scenes and pictures
 
     def keep_frame(self, frame: int) -> KeptFrame:
-        """A copy of a frame of the current block, see `scenes.FrameStore`."""
+        """A copy of a frame of the current block."""
         slot = self.sources.index([frame], self.current.start)
-        copies = download_together([x[:, slot] for x in (*self.k, *self.v)])
+        copies = download_together([x[:, slot] for x in self.buffers])
         layers = len(self.k)
         return KeptFrame(frame, self.indices[slot], k=copies[:layers], v=copies[layers:])
 
@@ -293,7 +298,7 @@ class HeadGroup:
         """Put frames before all others."""
         first = self.frames
         for kept in frames:
-            for buffer, copy in zip((*self.k, *self.v), (*kept.k, *kept.v), strict=True):
+            for buffer, copy in zip(self.buffers, (*kept.k, *kept.v), strict=True):
                 buffer[:, self.frames] = upload(copy, buffer.device)
             self.sources.append([kept.frame])
             self.indices.append(kept.index)
@@ -304,9 +309,8 @@ class HeadGroup:
         """Hold nothing, and afterwards the same as before; the first `slots` may be written
         meanwhile.
         """
-        buffers = (*self.k, *self.v)
         count = min(slots, self.frames)
-        copies = [buffer[:, :count].to("cpu", copy=True) for buffer in buffers]
+        copies = [buffer[:, :count].to("cpu", copy=True) for buffer in self.buffers]
         sources = self.sources
         indices = self.indices
         entries = self.entries
@@ -321,7 +325,7 @@ class HeadGroup:
             self.indices = indices
             self.entries = entries
             self.current = current
-            for buffer, copy in zip(buffers, copies, strict=True):
+            for buffer, copy in zip(self.buffers, copies, strict=True):
                 buffer[:, :count] = copy.to(buffer.device)
 
     # --- stored between two blocks
@@ -345,7 +349,7 @@ class HeadGroup:
         self.sources = saved["sources"]
         self.indices = saved["indices"]
         self.entries = saved["entries"]
-        for buffer, tensor in zip((*self.k, *self.v), (*saved["k"], *saved["v"]), strict=True):
+        for buffer, tensor in zip(self.buffers, (*saved["k"], *saved["v"]), strict=True):
             buffer[:, : self.frames] = tensor.to(buffer)
 
 

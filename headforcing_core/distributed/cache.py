@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ..cache.head_cache import HeadCache
 from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.shape import CacheShape, Shape
-from ..devices import upload
+from ..devices import Device, upload
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import Norms, PromptKV, forward_block
 from .division import Division, grouped
@@ -109,7 +109,7 @@ class ParallelCache(HeadCache):
         peers: Peers,
         shape: Shape,
         dtype: torch.dtype,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
         attention: AttentionFunction = sdpa,
         division: Division | None = None,
     ):

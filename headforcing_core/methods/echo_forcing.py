@@ -196,9 +196,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.ready = saved["ready"]
         self.query_count = saved["query_count"]
         self.layers = saved["layers"]
-        self.recalled = [
-            replace(recall, frames=tuple(recall.frames)) for recall in saved["recalled"]
-        ]
+        self.recalled = saved["recalled"]
 
     # --- a call
 
@@ -339,9 +337,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         candidates = CANDIDATES[: len(self.layers[0].candidates)]
         self.memory_of[ended] = [self.scene_start + frame for frame in candidates]
         if switch.recall is not None:
-            self.recalled.append(
-                Recall(self.block, scene.source + 1, tuple(self.memory_of[scene.source]))
-            )
+            self.recalled.append(Recall(self.block, scene.source + 1, self.memory_of[scene.source]))
         stay = [
             state.kv[:, :, self.filled - scene.kept_frames : self.filled] for state in self.layers
         ]

@@ -53,7 +53,7 @@ class InfinityRopeCache(WindowCache, of=InfinityRope):
         queries = range(first, first + self.frames)
         if self.cut:
             keys[-self.frames :] = queries
-        k, v = self.slots[layer][:, :, : self.filled]
+        k, v = self.read(layer)
         return self.attention_over(
             self.rope.rotate_temporal(q, queries), self.rope.rotate_temporal(k, keys), v
         )

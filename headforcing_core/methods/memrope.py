@@ -69,7 +69,7 @@ class MemRoPECache(WindowCache, of=MemRoPE):
         return low + size / (size.max() + 1e-8) * (high - low)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        k, v = self.slots[layer][:, :, : self.filled]
+        k, v = self.read(layer)
         q = self.rope.rotate_temporal(
             self.rope.rotate_spatial(q), range(self.filled - self.frames, self.filled)
         )

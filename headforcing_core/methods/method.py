@@ -72,14 +72,11 @@ class Overlap:
     frames_per_block: int = 3
 
     def __post_init__(self) -> None:
-        if self.frames % self.frames_per_block:
+        block = self.frames_per_block
+        if self.frames % block or self.overlap % block or not 0 < self.overlap < self.frames:
             raise HeadForcingError(
-                f"frames must be whole blocks of {self.frames_per_block}, got {self.frames}"
-            )
-        if self.overlap % self.frames_per_block or not 0 < self.overlap < self.frames:
-            raise HeadForcingError(
-                f"overlap must be whole blocks of {self.frames_per_block} latent frames, at least "
-                f"one and less than the {self.frames} of a rollout, got {self.overlap}"
+                f"rollout_frames and overlap_frames must be whole blocks of {block} latent frames, "
+                f"and the overlap less than a rollout, got {self.frames} and {self.overlap}"
             )
 
     @property

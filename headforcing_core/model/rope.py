@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.rotation import rotate
-from ..devices import upload
+from ..devices import Device, upload
 from ..errors import HeadForcingError
 
 THETA = 10000.0
@@ -60,7 +60,7 @@ class RotaryEmbedding:
     indistinguishable in long videos.
     """
 
-    def __init__(self, head_dim: int, rows: int, columns: int, device: torch.device | str = "cpu"):
+    def __init__(self, head_dim: int, rows: int, columns: int, device: Device = "cpu"):
         self.temporal_dim, height_dim, width_dim = axis_dims(head_dim)
         self.device = torch.device(device)
         self.frame_tokens = rows * columns
@@ -116,7 +116,7 @@ class RotaryEmbedding:
             return rotate(x, cos, sin, out)
         # one complex multiplication: several times faster than `rotate`, because pairs are never
         # taken apart
-        out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+        out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
         pairs = x.float().view(torch.complex64)
         turns = rotations.view(torch.complex64)[..., 0]
         if out.dtype == torch.float32:

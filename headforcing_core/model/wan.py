@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...kernels.write import write_block
-from ..devices import upload
+from ..devices import Device, upload
 from ..errors import HeadForcingError
 from .latents import LatentFormat, latent_format
 from .norms import add_norm, untouched
@@ -119,7 +119,7 @@ def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
 
 
 def encode_prompt(
-    backbone: Any, embeds: Tensor, dtype: torch.dtype, device: torch.device | str | None = None
+    backbone: Any, embeds: Tensor, dtype: torch.dtype, device: Device | None = None
 ) -> PromptKV:
     """Project text-encoder output `[tokens, text_dim]` to every layer's cross-attention keys and
     values.
@@ -375,7 +375,7 @@ class WanModel(nn.Module):
         config: WanConfig,
         state_dict: dict[str, Tensor],
         dtype: torch.dtype,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
     ) -> WanModel:
         """Build a model that uses the given tensors as its parameters, without initialisation and
         without a copy; RuntimeError for tensors that do not fill it (`weights.layouts` checks

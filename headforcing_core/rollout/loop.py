@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..devices import upload
+from ..devices import Device, upload
 from ..errors import HeadForcingError
 from ..model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 from ..timeline.switch import SWITCHES, Switch
@@ -298,7 +298,7 @@ class WanVideoModel:
         self,
         backbone: Any,
         dtype: torch.dtype,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
         forward: Callable[..., Tensor | None] = forward_block,
     ):
         self.backbone = backbone

@@ -95,8 +95,8 @@ def load_text_encoder(
     `spiece.model` in the same folder, its subfolder `google/umt5-xxl/`, or diffusers' `tokenizer`.
     Raises HeadForcingError for missing packages or unusable files.
     """
-    transformers = import_optional("transformers", "text encoders", "text")
-    sentencepiece = import_optional("sentencepiece", "text encoders", "text")
+    transformers = import_optional("transformers")
+    sentencepiece = import_optional("sentencepiece")
     path = Path(path)
     weights, scales, tokenizer_model = _read_umt5(path)
     tokenizer = _load_tokenizer(path, tokenizer_model, sentencepiece)

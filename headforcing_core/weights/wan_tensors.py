@@ -8,6 +8,7 @@ import math
 import os
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -155,22 +156,23 @@ def infer_config(
 
     Raises HeadForcingError for missing tensors and impossible dimensions.
     """
-    patch = _shape(tensors, "patch_embedding.weight", 5, file)
+    shape = partial(_shape, tensors, file=file)
+    patch = shape("patch_embedding.weight", 5)
     numbers = [int(match[1]) for match in map(_BLOCK.match, tensors) if match is not None]
-    dim = _shape(tensors, "head.modulation", 3, file)[-1]
+    dim = shape("head.modulation", 3)[-1]
     if num_heads is None and (dim == 0 or dim % 128):
         raise HeadForcingError(
             f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads"
         )
     config = WanConfig(
         dim=dim,
-        ffn_dim=_shape(tensors, "blocks.0.ffn.0.weight", 2, file)[0],
+        ffn_dim=shape("blocks.0.ffn.0.weight", 2)[0],
         num_layers=1 + max(numbers),
         num_heads=dim // 128 if num_heads is None else num_heads,
         in_dim=patch[1],
-        out_dim=_shape(tensors, "head.head.weight", 2, file)[0] // max(1, math.prod(patch[2:])),
-        freq_dim=_shape(tensors, "time_embedding.0.weight", 2, file)[1],
-        text_dim=_shape(tensors, "text_embedding.0.weight", 2, file)[1],
+        out_dim=shape("head.head.weight", 2)[0] // max(1, math.prod(patch[2:])),
+        freq_dim=shape("time_embedding.0.weight", 2)[1],
+        text_dim=shape("text_embedding.0.weight", 2)[1],
         text_len=text_len or WanConfig.text_len,
         patch_size=(patch[2], patch[3], patch[4]),
     )

@@ -259,7 +259,7 @@ class ReferenceCache(Cache):
             spread = self._spread(scene)
             entries = [(number, self.made[number]) for number in spread]
             back = {*spread, *self._first_frames(start, self._most_sinks)}
-            self.told.append(Recall(self.block, scene, tuple(sorted(back))))
+            self.told.append(Recall(self.block, scene, sorted(back)))
         if pictures is not None:
             start = pictures.start
             entries = [*pictures.entries, *entries][: self.memory.capacity]
