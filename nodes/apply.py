@@ -19,6 +19,7 @@ from torch import Tensor
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.request import RenderJob
+from ..headforcing_core.render.measured_roles import with_measured_roles
 from ..headforcing_core.render.render import Listener, Place, make_video
 from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import KeptLatents
@@ -196,7 +197,8 @@ class RolloutSampler(comfy.samplers.Sampler):
         named = name_model(model)
         seed = extra_args.get("seed") or 0
         render = self.request.render(model, noise.shape, sigmas, seed=seed, named=named)
-        plan = render.request.job().with_found_roles().plan
+        first = render.request.job().with_found_roles()
+        plan = first.plan
         method = render.request.options.method
         if plan.restart_frames:
             raise HeadForcingError(
@@ -209,17 +211,22 @@ class RolloutSampler(comfy.samplers.Sampler):
         # there is no report to put it in, here and below
         for line in contents(model).lines(around=False):
             log.warning("Apply Head Forcing: %s", line)
-        progress = _Progress(callback, plan.steps * len(noise))
         videos: list[Tensor] = []
         with memory.explained(needs, kept=False):
+            hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
+            first, measured = with_measured_roles(
+                first, hosted, noise.device, _stop_where_asked, needs
+            )
+            if measured is not None:
+                log.info("Apply Head Forcing: %s", measured.line)
+            plan = first.plan
+            progress = _Progress(callback, plan.steps * len(noise))
             for video in range(len(noise)):
                 hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
                 kept = KeptLatents()
                 job = render.request.job(plan, video)
-                made = _make(job, hosted, noise.device, [progress, kept])
+                _make(job, hosted, noise.device, [progress, kept])
                 videos.append(torch.cat(kept.blocks).transpose(0, 1))  # in main memory
-                if made.found_profile is not None:
-                    plan = render.request.plan(made.found_profile)
         samples = torch.stack(videos).to(noise.device)  # where ComfyUI's sampler goes on with them
         progress.complete(samples)
         return samples
@@ -235,6 +242,10 @@ def _make(
         if line:
             log.info("Apply Head Forcing, video %d: %s", job.video + 1, line)
     return made
+
+
+def _stop_where_asked(block: int, step: int, latents: Tensor | None) -> None:
+    comfy.model_management.throw_exception_if_processing_interrupted()
 
 
 class _Progress(Listener):

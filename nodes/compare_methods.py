@@ -33,6 +33,7 @@ from .host.model.memory import check_disk_room
 from .host.model.model_contents import check_contents, contents
 from .host.model.native_model import size_for
 from .host.model.render import HostRender, model_pictures, request_of, sample
+from .host.model.roles import with_roles
 from .host.model.start import pictures_of
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
@@ -153,12 +154,11 @@ def _plan(entry: Entry, shared: HostRender, positive: list[Any]) -> _Video:
 
 
 def _compare(video: _Video, place: int, progress: RenderProgress) -> ComparisonRow:
-    """Render and measure one method's video; roles that were found are stored for the methods after
-    it.
-    """
+    """Render and measure one method's video."""
     entry = video.entry
     render = video.render
-    plan = render.request.job(video.plan).with_found_roles().plan
+    job, _ = with_roles(render)
+    plan = job.plan
     progress.next_video(place, plan, entry.label)
     made = sample(render, plan, 0, progress)
     if made.video is None:

@@ -35,7 +35,7 @@ class LoadHeadProfile(io.ComfyNode):
                         *bundled_profiles(),
                         *folder_paths.get_filename_list(folders.PROFILE_FOLDER),
                     ],
-                    default="self_forcing",
+                    default=AUTO,
                 ),
                 schema.advanced(
                     io.Float.Input("anchor_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)

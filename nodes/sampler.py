@@ -23,6 +23,7 @@ from .host.model.memory import check_disk_room
 from .host.model.model_contents import check_contents, contents
 from .host.model.native_model import size_for
 from .host.model.render import HostRender, request_of, sample
+from .host.model.roles import with_roles
 from .host.model.start import STARTS, pictures_of, start_of
 from .host.model.vae import draft_decoder
 from .sampler_inputs import sampler_inputs, sampler_options
@@ -136,17 +137,19 @@ def _make(
     """
     request = render.request
     model = render.model
-    planned = request.job().with_found_roles().plan
     count = batch_size if request.start is None else max(batch_size, len(request.start.latents))
-    needs = render.check_needs(planned, count)
+    needs = render.check_needs(request.plan(), count)
     check_disk_room([needs])
     notes += contents(model).lines()
+    first, measured = with_roles(render)
+    if measured is not None:
+        notes.insert(0, measured.line)
+    planned = first.plan
     progress = RenderProgress(model, [planned] * count, render.hidden, part=render.part)
     with live_story.running(story):
         videos, lines = _sample(render, planned, count, progress)
     progress.completed()
     job = videos[-1].job
-    # the first plan, before roles were found, with the prompts of the last video
     plan_text = describe(planned.with_layout_of(job.plan), request.dtype)
     method = describe_method(request.options.method, request.options.method_options)
     report = [*lines, *notes, *method, plan_text, *story.notes, "", needs.describe()]
@@ -164,8 +167,7 @@ def _sample(
 ) -> tuple[list[RenderResult], list[str]]:
     """All videos of a batch, and the lines of the report about them.
 
-    The story of a running render can be changed, and head roles are found in the first video: both
-    hold for the rest.
+    The story of a running render can be changed, which holds for the rest of the batch.
     """
     videos: list[RenderResult] = []
     lines: list[str] = []
@@ -180,8 +182,6 @@ def _sample(
         if count > 1:
             lines.append(f"video {video + 1} of {count}:")
         lines += [*made.lines(lambda path: f"output/{folders.shown(path).label}"), ""]
-        if made.found_profile is not None:  # roles found in this video hold for the next
-            plan = render.request.plan(made.found_profile)
     return videos, lines
 
 

@@ -23,7 +23,6 @@ from ..headforcing_core.commands.compare import (
     compared_source,
     render_compared,
 )
-from ..headforcing_core.commands.farms import check_roles
 from ..headforcing_core.commands.values import changed, read_text
 from ..headforcing_core.distributed.farm import Farm, Shared
 from ..headforcing_core.errors import HeadForcingError
@@ -286,12 +285,6 @@ class Scores:
         if not todo:
             return
         embeds = _encoded(self.unmade)
-        renders = {}
-        for each in self.unmade:
-            source = each.video.source
-            own = {text: embeds[text] for text in source.request.timeline.texts}
-            renders[each.name] = source.job(each.video.plan, own)
-        check_roles(renders, farm)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
         try:

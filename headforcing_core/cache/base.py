@@ -5,10 +5,9 @@ with its defaults.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..errors import HeadForcingError
-from ..rollout.loop import BlockCache, MemoryEvent
+from ..rollout.loop import BlockCache
 from ..rollout.loop import WriteClean as WriteClean  # part of what this module gives
 from .scenes import Recall
 from .state import State
@@ -19,15 +18,7 @@ class Cache(BlockCache):
 
     A method with a loop of its own may have other members for `begin_block`, `commit` and prompt
     switches.
-
-    Attributes:
-        profile: the head profile that was found while sampling, a
-            `head_profiles.profile.HeadProfile`; None for none.
-        earlier_events: decisions of episodic memory about blocks before `profile` was found.
     """
-
-    profile: Any = None
-    earlier_events: Sequence[MemoryEvent] = ()
 
     # --- stored between two blocks
 

@@ -265,7 +265,8 @@ class HeadCache(Cache):
             write_clean: one clean pass, which stores the keys and values of a block.
             latest: clean latents of as many last blocks as `switch_blocks` asks for.
         """
-        self.begin_scene(switch)
+        if self.scenes is not None:
+            self.scenes.begin(switch, self.frames_seen)
         if switch.re_anchor:
             self.re_anchor()
         if switch.kind == "flush":
@@ -301,11 +302,6 @@ class HeadCache(Cache):
         self._keep_history()
 
     # --- scenes and pictures
-
-    def begin_scene(self, switch: Switch) -> None:
-        """If frames of scenes are kept, the next block begins the scene of a new prompt."""
-        if self.scenes is not None:
-            self.scenes.begin(switch, self.frames_seen)
 
     def bring_back(self, switch: Switch) -> None:
         """Bring back the scene that `switch` recalls, if any: its frames replace the entries of

@@ -114,17 +114,6 @@ class HeadGroup:
         """
         self.rope.rotate(x, self.indices[self.current], out=x)
 
-    def take(self, layer: int, k: Tensor, v: Tensor, indices: Sequence[int]) -> None:
-        """Store the current block's `k, v [heads of this group, frames, s, head_dim]`, whose keys
-        another cache has rotated to the temporal indices `indices`.
-        """
-        slots = self.k[layer][:, self.current]
-        slots.copy_(k)
-        self.rope.rerotate(
-            slots, [new - old for new, old in zip(self.indices[self.current], indices, strict=True)]
-        )
-        self.v[layer][:, self.current] = v
-
     def context(self, layer: int) -> tuple[Tensor, Tensor]:
         """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of
         the buffers.

@@ -26,7 +26,7 @@ from ..plan.plan import RenderPlan
 from ..plan.resources import Needs, check_disk, in_turn
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
-from .farms import check_roles, farm_of, render_one, run_jobs
+from .farms import farm_of, render_one, run_jobs
 from .source import Source
 
 # of a worker of a farm: a network disk may keep a dead machine's lock for so long
@@ -110,15 +110,13 @@ def make_one(job: VideoJob) -> Note:
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        video, result = render_one(
-            source, job.embeds, args.out, args.latents, patience=job.patience
-        )
+        result = render_one(source, job.embeds, args.out, args.latents, patience=job.patience)
         if result.failure is not None:
             raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
             "identity": args.identity,
             "files": {path.name: file_hash(path) for path in outputs(args)},
-            "blocks": video.plan.new_blocks,
+            "blocks": result.plan.new_blocks,
             "reused_blocks": result.reused_blocks,
             "seconds": round(time.monotonic() - begun, 2),
             "problems": list(result.problems),
@@ -197,13 +195,6 @@ def _make(
     encoded = _encode(checked.values())
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
-    check_roles(
-        {
-            name: video.source.job(video.plan, encoded[video.encoder])
-            for name, video in checked.items()
-        },
-        farm,
-    )
     with farm:
         shared = {}
         for encoder, embeds in encoded.items():

@@ -31,7 +31,7 @@ from ..render.comparison import (
 )
 from ..video.sheets import side_by_side
 from .arguments import Result
-from .farms import check_roles, farm_of, render_one, run_jobs
+from .farms import farm_of, render_one, run_jobs
 from .source import Source
 from .values import changed, portable
 
@@ -230,7 +230,6 @@ def _render_all(
 ) -> list[ComparisonRow]:
     """Render and measure all videos; raises the error of the first that fails, with its name."""
     embeds = source.encode()
-    check_roles({video.path.stem: video.source.job(video.plan, embeds) for video in videos}, farm)
     encodes = any(video.plan.restart_frames for video in videos)
     rows = {}
     with farm:
@@ -246,7 +245,7 @@ def render_compared(job: ComparedJob) -> ComparisonRow:
     video = job.planned()
     # `generate --out` may name a file in a comparison's folder
     with claimed(video.path, patience=job.patience):
-        render, result = render_one(
+        result = render_one(
             video.source, job.embeds, video.path, encodes=job.encodes, patience=job.patience
         )
-    return measured(video.entry, render.plan, video.source.machine.dtype, result)
+    return measured(video.entry, result.plan, video.source.machine.dtype, result)

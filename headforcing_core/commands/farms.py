@@ -14,8 +14,6 @@ from tqdm import tqdm
 
 from ..distributed.farm import Farm, Job, Outcome, Shared, Value
 from ..distributed.ray_farm import farm_named
-from ..errors import HeadForcingError
-from ..plan.request import RenderJob
 from ..render.result import RenderResult
 from .source import Source
 from .values import LastValue
@@ -41,21 +39,6 @@ def run_jobs(
             bar.update()
 
 
-def check_roles(jobs: Mapping[str, RenderJob], farm: Farm) -> None:
-    """Refuse videos at the same time that would each find head roles: one after the other all use
-    the first's.
-    """
-    if not farm.parallel or len(jobs) == 1:
-        return
-    for name, job in jobs.items():
-        if job.with_found_roles().plan.auto is not None and not job.finished_blocks:
-            raise HeadForcingError(
-                f"{name}: the roles of this model's heads are not known yet, and videos made at "
-                "the same time would each find their own: make one video first, measure them with "
-                "`headforcing profile`, or give a profile"
-            )
-
-
 def render_one(
     source: Source,
     embeds: Mapping[str, Shared[Tensor]],
@@ -64,7 +47,7 @@ def render_one(
     *,
     encodes: bool = False,
     patience: float = 0.0,
-) -> tuple[RenderJob, RenderResult]:
+) -> RenderResult:
     """Render one of many videos with the model of the last one, if it is the same; another is let
     go first.
 
@@ -79,7 +62,7 @@ def render_one(
     encodes = encodes or bool(job.plan.restart_frames)
     devices = (str(machine.device), str(machine.vae_device))
     key = (source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes)
-    source.check_needs(job.plan, video, loaded=_models.has(key))
+    needs = source.check_needs(job.plan, video, loaded=_models.has(key))
     loaded = _models.get(key, lambda: source.load(decodes, encodes))
     loaded = replace(loaded, machine=machine, scale=source.scale)
-    return job, loaded.render(job, video, latents)
+    return loaded.render(job, needs, video, latents)

@@ -108,9 +108,7 @@ def _render(
 
         check_division(plan.shape, peers.world, peers.speeds)
     source.check_encoders(plan)
-    needs = None
-    if plan.auto is None:  # found roles may need less
-        needs = source.check_needs(plan, video)
+    needs = source.check_needs(plan, video)
     sys.stderr.write(note)
     source = source.with_start()
     job = source.job(plan, source.encode()).with_found_roles()
@@ -118,18 +116,16 @@ def _render(
         from ..distributed.ranks import check_ranks
 
         check_ranks(job, peers)
-    if needs is None:
-        needs = source.check_needs(job.plan, video)
     check_disk(needs, source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
     advice = ""
     if video is not None and source.files is not None and source.files.vae is not None:
         advice = _advice(source, source.files.vae, job.plan)
     if source.follow is None:
-        return needs, replace(loaded.render(job, video, latents), advice=advice)
+        return needs, replace(loaded.render(job, needs, video, latents), advice=advice)
     story = FollowedStory(source, source.follow)
     job = job.with_request(notes={**job.request.notes, **story.about()})
-    result = loaded.render(job, video, latents, story)
+    result = loaded.render(job, needs, video, latents, story)
     target = video or latents
     if target is not None:
         story.save(story_path(target))

@@ -41,19 +41,9 @@ def rank_place(
     return Place(device, attention, choice, new_cache=new_cache, share=peers.from_first)
 
 
-def check_roles_known(plan: RenderPlan) -> None:
-    """Refuse roles that are found while sampling."""
-    if plan.auto is not None:
-        raise HeadForcingError(
-            "head roles cannot be found on several GPUs: load or measure a head profile, or leave "
-            "out --gpus"
-        )
-
-
 def check_ranks(job: RenderJob, peers: Peers) -> None:
-    """Refuse roles that are found while sampling, and ranks that would not make the same video."""
+    """Refuse ranks that would not make the same video."""
     plan = job.plan
-    check_roles_known(plan)
     division = Division.of(plan.shape, peers.world, peers.speeds)
     peers.agree(
         versions=", ".join(f"{name} {version}" for name, version in versions().items()),

@@ -18,8 +18,6 @@ from ...kernels.dispatch import kernels_put_aside
 from ..cache.base import Cache
 from ..devices import upload
 from ..errors import HeadForcingError
-from ..head_profiles.auto import store_found_profile
-from ..head_profiles.profile import HeadProfile
 from ..methods.method import RolloutInputs
 from ..model.attention import AttentionFunction, sdpa
 from ..model.attention_backends import LayerAttention
@@ -30,6 +28,7 @@ from ..rollout.loop import Block, VideoModel
 from ..rollout.rows import SeededNoise
 from ..runs.folder import RunFolder
 from ..weights.containers import first_not_finite
+from .measured_roles import MeasuredRoles, with_measured_roles
 from .result import RenderResult
 from .run import WAITING_TASKS, Run, Task, carry_out
 
@@ -149,12 +148,12 @@ class Render:
         self.listeners = ()
         del self.run, self.model, self.script
 
-    def _new_cache(self, known: HeadProfile | None) -> Cache:
+    def _new_cache(self) -> Cache:
         job = self.job
         place = self.place
         if place.new_cache is not None:
             return place.new_cache(job)
-        return job.plan.make_cache(job.request.dtype, place.device, place.attention, known)
+        return job.plan.make_cache(job.request.dtype, place.device, place.attention)
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         """Pass a denoising step on; the test of its result runs on its device, and nothing waits
@@ -228,17 +227,19 @@ def make_video(
     meanwhile.
     """
     begun = time.perf_counter()
+    job, measured = with_measured_roles(job, model, place.device)
     with ExitStack() as stack:
         render = stack.enter_context(begin_render(job, model, place, listeners))
         for listener in listeners:
             stack.enter_context(listener)
         for _ in render.blocks():
             pass
-        return _result(render, time.perf_counter() - begun)
+        return _result(render, time.perf_counter() - begun, measured)
 
 
 def make_blocks(job: RenderJob, model: VideoModel, place: Place = HERE) -> Iterator[Block]:
     """Yield all blocks of the video, start blocks included, as they are finished."""
+    job, _ = with_measured_roles(job, model, place.device)
     with begin_render(job, model, place) as render:
         yield from render.blocks()
 
@@ -271,13 +272,9 @@ def begin_render(
             render.release()
 
 
-def _result(render: Render, seconds: float) -> RenderResult:
+def _result(render: Render, seconds: float, measured: MeasuredRoles | None) -> RenderResult:
     run = render.run
     job = render.job
-    kept = None
-    folder = job.request.found_profiles
-    if folder is not None and run.found_profile is not None and run.found_now:
-        kept = store_found_profile(folder, job.request.weights, run.found_profile)
     return RenderResult(
         events=run.events,
         run=run.meter.report(run.events),
@@ -285,9 +282,7 @@ def _result(render: Render, seconds: float) -> RenderResult:
         seconds=seconds,
         seconds_per_block=run.seconds_per_block,
         reused_blocks=len(run.stored),
-        found_profile=run.found_profile,
-        found_now=run.found_now,
-        kept_profile=kept,
+        measured_roles=measured,
         problems=run.problems,
         attention=job.about["attention"],
         job=job,

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..cache.scenes import Recall
-from ..head_profiles.profile import HeadProfile
-from ..head_profiles.rules import remark_on_rule
 from ..plan.plan import RenderPlan
 from ..report.latents import RunMeter, RunReport, describe_events
 from ..rollout.loop import MemoryEvent
+from .measured_roles import MeasuredRoles
 
 if TYPE_CHECKING:
     from ..plan.request import RenderJob
@@ -28,8 +27,8 @@ class RenderResult:
 
     Attributes:
         seconds: wall time, decoding included; `seconds_per_block` excludes it.
-        events, found_profile, found_now, problems, recalls: as for `Run`.
-        kept_profile: file in which the found roles were stored for later renders with the model.
+        events, problems, recalls: as for `Run`.
+        measured_roles: roles that were measured before the render; None if they were known.
         job: with the story that the render ended with.
         failure: why there is no video; None where there is one or none was asked for.
         latents: `[frames, 16, h, w]`, start frames included, where they were kept.
@@ -45,9 +44,7 @@ class RenderResult:
     seconds: float
     seconds_per_block: float | None
     reused_blocks: int
-    found_profile: HeadProfile | None
-    found_now: bool
-    kept_profile: Path | None
+    measured_roles: MeasuredRoles | None
     problems: Sequence[str]
     attention: str
     job: RenderJob
@@ -115,12 +112,8 @@ class RenderResult:
         lines += [f"damaged: {problem}" for problem in self.problems]
         lines += [f"inexact: {what}" for what in self.inexact]
         lines += [line for line in (self.kernels, self.advice) if line]
-        if self.found_profile is not None:
-            found = f"found {self.found_profile.counted} heads"
-            if self.kept_profile is not None:
-                found += f"; kept for the next render of this model in {self.kept_profile.name}"
-            lines.append(found)
-            lines += [f"note: {remark}" for remark in remark_on_rule(self.found_profile)]
+        if self.measured_roles is not None:
+            lines.append(self.measured_roles.line)
         if self.events:
             lines.append(describe_events(self.events))
         lines += [recall.describe() for recall in self.recalls]

@@ -28,6 +28,7 @@ from ..hashing import SHORT, file_hash
 FORMAT_VERSION = 3
 
 _HEX = f"[0-9a-f]{{{SHORT}}}"
+# a note "found" is of roles that earlier versions found while sampling
 _NOTE = rf"(run|(video|found|opening|seconds|label)-{_HEX})-{_HEX}\.json"
 _TENSORS = rf"(block|state|frame|start)-\d{{5,}}-{_HEX}-{_HEX}\.safetensors"
 # temporary files of a process that was killed while writing: of this module, of safetensors, of
@@ -38,7 +39,6 @@ _OWN_NAME = re.compile(f"{_NOTE}|{_TENSORS}|{_PICTURE}|{LEFTOVER}")
 _ENTRY = "head_forcing"  # key of the metadata entry
 
 # kinds of notes whose names other modules need
-FOUND = "found"  # head profile and memory events of the warm-up of an auto profile
 START_EVENTS = "opening"  # memory events of the start blocks
 # of a finished video: the seconds that a block took, and what else a report says
 FINISHED = "seconds"
@@ -48,7 +48,6 @@ THUMBNAIL = "thumbnail"  # small picture of a block
 _FIELDS = {  # of each kind of file
     "run": {"setup", "about"},
     "video": {"setup", "keys", "about", "take", "begun"},
-    FOUND: {"profile", "events"},
     START_EVENTS: {"events"},
     FINISHED: {"seconds", "events", "recalls", "occupied"},
     LABEL: {"title", "starred", "file"},

@@ -19,7 +19,7 @@ from ..cache.memory import MemoryEvent
 from ..errors import HeadForcingError
 from ..files import explained, reason
 from ..timeline.clock import VIDEO_FPS, video_frames_of
-from .files import FOUND, START_EVENTS, DamagedFile, files_of, read_note
+from .files import START_EVENTS, DamagedFile, files_of, read_note
 from .folder import RunReader, StoredBlock, Take, count_blocks
 
 log = logging.getLogger(__name__)
@@ -53,14 +53,8 @@ class StoredVideo:
         return torch.cat(list(self.blocks()))
 
     def first_events(self) -> list[MemoryEvent]:
-        """Decisions of episodic memory that belong to no block: of start frames, and before roles
-        were found.
-        """
-        return [
-            event
-            for kind in (START_EVENTS, FOUND)
-            for event in self.run.load_events(kind, self.keys)
-        ]
+        """Decisions of episodic memory that belong to no block: those of start frames."""
+        return self.run.load_events(START_EVENTS, self.keys)
 
     def read(self) -> Iterator[StoredBlock]:
         """The finished blocks with their decisions, start frames first; raises as `blocks` does."""

@@ -15,7 +15,6 @@ import torch
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.base import MethodPolicy
 from headforcing.headforcing_core.methods.longlive import LongLiveCache
 from headforcing.headforcing_core.methods.method import Overlap, RolloutInputs, VideoFacts
@@ -207,7 +206,6 @@ def test_what_a_method_cannot_do_is_refused_in_one_sentence():
         ),
         (lambda: causvid_plan(start_frames=3), "does not support start frames, got 3; remove them"),
         (lambda: plan("causvid", ONE, 3.0, **framewise), "same noise levels"),
-        (lambda: plan("forcing_kv", profile=AutoProfile()), "load or measure a head profile"),
         (
             lambda: plan("forcing_kv", family="causal_forcing_framewise"),
             "blocks of at least 3 latent frames",

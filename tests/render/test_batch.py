@@ -229,7 +229,6 @@ FARM = type("AtTheSameTime", (Farm,), {"parallel": True})()
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"profile": "auto", "seeds": [1, 2]}, "would each find their own"),
         ({"device": "cuda:1"}, "on a farm the device is auto, cuda or cpu"),
     ],
 )

@@ -13,7 +13,6 @@ import latent_preview
 from PIL import Image
 from torch import Tensor
 
-from ....headforcing_core.head_profiles.auto import warm_up_frames
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.render.render import Listener, Render
 from ....headforcing_core.rollout.loop import Block
@@ -70,9 +69,7 @@ class RenderProgress(Listener):
         self.begun = time.perf_counter()
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
-        """Begin this video of the batch; its plan has the roles that were found in the first
-        one.
-        """
+        """Begin this video of the batch."""
         self.video = video
         self._planned = plan
         self.name = name
@@ -176,12 +173,7 @@ class RenderProgress(Listener):
             return
         place = Sentence("stopped at %1 of %2", *self._times(self._finished_blocks()))
         parts = [joined([self.name, place], " ") if self.name else place]
-        frames_per_block = self.plan.schedule.frames_per_block
-        if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(
-            frames_per_block
-        ):
-            parts = [Sentence("stopped before the head roles were found; Run starts again")]
-        elif self.run is not None:
+        if self.run is not None:
             parts.append(self._ways_on())
         if self.growing is not None and self.growing.growing.path.is_file():
             parts.append(Sentence("the video so far is %1", f"output/{self.growing.growing.label}"))

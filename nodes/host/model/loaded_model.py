@@ -111,8 +111,8 @@ class ModelName:
             return []
         what = ", ".join(self.unread)
         return [
-            "stored blocks are neither read nor written: values on the model could not be read "
-            f"({what})"
+            "stored blocks and measured head roles are neither read nor written: values on the "
+            f"model could not be read ({what})"
         ]
 
 

@@ -19,6 +19,8 @@ from ....headforcing_core.demo import assets
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import is_disk_full
 from ....headforcing_core.hashing import digest
+from ....headforcing_core.head_profiles.profile import default_profile
+from ....headforcing_core.model.wan import WanConfig
 from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.plan.remedies import check_decoder
@@ -75,6 +77,8 @@ def request_of(
         soundtrack: their sound.
     """
     inner = model.model
+    if not named.is_known:
+        options = without_measuring(options, wan_config(model))
     if start is not None:
         start = replace(
             start, latents=torch.stack([_to_model(inner, video) for video in start.latents])
@@ -101,6 +105,19 @@ def request_of(
         latent_format=type(inner.latent_format).__name__,
         notes=about,
     )
+
+
+def without_measuring(options: RenderOptions, config: WanConfig) -> RenderOptions:
+    """The options with a bundled head profile in place of none, for a model whose measured roles
+    could not be kept: each render would measure them again. The same if none fits.
+    """
+    if options.profile is not None or options.cache_policy.heads_by != "roles":
+        return options
+    try:
+        bundled = default_profile(config.num_layers, config.num_heads, options.model_family)
+    except HeadForcingError:
+        return options
+    return replace(options, profile=bundled)
 
 
 def model_pictures(model: Any, pictures: Mapping[str, Picture]) -> dict[str, Picture]:

@@ -37,7 +37,7 @@ loaded_model = module(".nodes.host.model.loaded_model")
 render_video = module(".nodes.host.model.render")
 start_inputs = module(".nodes.host.model.start")
 vae_decoding = module(".nodes.host.model.vae")
-CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.auto head_profiles.profile
+CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.profile
 head_profiles.profiler head_profiles.shares model.attention model.wan plan.request render.render
 render.live_story plan.options plan.resources rollout.loop rollout.schedule timeline.timeline
 video.codec video.stream video.tiny_decoder video.writer weights.checkpoint""".split()
