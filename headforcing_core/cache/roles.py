@@ -58,12 +58,8 @@ class RolePolicy:
     episodic_frames: int = 0  # capacity of the episodic memory, its summary included
 
     def __post_init__(self) -> None:
-        counts = {"sink_frames": self.sink_frames, "episodic_frames": self.episodic_frames}
-        if self.recent_frames is not None:
-            counts["recent_frames"] = self.recent_frames
-        for name, count in counts.items():
-            if count < 0:
-                raise HeadForcingError(f"{name} must not be negative, got {count}")
+        if min(self.sink_frames, self.recent_frames or 0, self.episodic_frames) < 0:
+            raise HeadForcingError(f"numbers of frames must not be negative, got {self}")
         if self.episodic_frames == 1:
             raise HeadForcingError(
                 "episodic_frames must be 0 (off) or at least 2, because two entries merge into one"

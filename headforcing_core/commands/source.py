@@ -309,7 +309,7 @@ class Source:
         elif machine.shard_weights:
             from ..distributed.sharded import shard
 
-            backbone = shard(backbone, machine.device)
+            shard(backbone, machine.device)
         elif machine.device.type == "cuda":
             backbone.join_projections()
         return LoadedModel(machine, backbone, codec, self.scale)

@@ -20,7 +20,7 @@ from ..devices import upload
 from ..errors import HeadForcingError
 from ..methods.method import RolloutInputs
 from ..model.attention import AttentionFunction, sdpa
-from ..model.attention_backends import GroupedAttention, LayerAttention
+from ..model.attention_backends import LayerAttention
 from ..names import versions
 from ..plan.request import RenderJob
 from ..queue_thread import QueueThread
@@ -283,7 +283,7 @@ def attention_name(attention: AttentionFunction, chosen: str) -> str:
     """The name of a backend for reports: its own, else the user's choice, where `auto` is
     resolved.
     """
-    if isinstance(attention, (LayerAttention, GroupedAttention)) and attention.name:
+    if isinstance(attention, LayerAttention) and attention.name:
         return attention.name
     return (
         attention.__name__ if chosen == "auto" and isinstance(attention, FunctionType) else chosen

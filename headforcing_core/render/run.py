@@ -163,8 +163,7 @@ class Run:
             return None
         self.events = start_events
         recalls = [
-            Recall(saved["block"], saved["scene"], tuple(saved["frames"]))
-            for saved in note["recalls"]
+            Recall(saved["block"], saved["scene"], saved["frames"]) for saved in note["recalls"]
         ]
         return {**note, "recalls": recalls}
 
