@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 
 import torch
@@ -58,8 +58,9 @@ class RolePolicy:
     episodic_frames: int = 0  # capacity of the episodic memory, its summary included
 
     def __post_init__(self) -> None:
-        if min(self.sink_frames, self.recent_frames or 0, self.episodic_frames) < 0:
-            raise HeadForcingError(f"numbers of frames must not be negative, got {self}")
+        for name, count in asdict(self).items():
+            if count is not None and count < 0:
+                raise HeadForcingError(f"{name} must not be negative, got {count}")
         if self.episodic_frames == 1:
             raise HeadForcingError(
                 "episodic_frames must be 0 (off) or at least 2, because two entries merge into one"

@@ -42,8 +42,9 @@ class MethodShape(Shape):
     def __post_init__(self) -> None:
         for need, met in self.policy.needs(self).items():
             if not met:
-                own = ", ".join(option_texts(self.policy))
-                raise HeadForcingError(f"this method needs {need}; its options are {own}")
+                texts = option_texts(self.policy)
+                named = [text for text in texts if text.partition("=")[0] in need]
+                raise HeadForcingError(f"this method needs {need}, got {', '.join(named)}")
 
     @property
     def slots_of_heads(self) -> list[float]:

@@ -37,7 +37,7 @@ class WindowPolicy(MethodPolicy):
     def needs(self, shape: MethodShape) -> Conditions:
         block = shape.frames_per_block
         return {
-            f"window_frames for sink_frames and a block of {block} frames": (
+            f"window_frames of at least sink_frames and a block of {block} frames": (
                 self.window_frames >= self.sink_frames + block
             )
         }

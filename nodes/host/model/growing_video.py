@@ -6,7 +6,7 @@ import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import comfy.model_management
 from torch import Tensor
@@ -21,9 +21,7 @@ from ..browser.player import growing
 from ..graph import folders
 from ..graph.part import skipped_video_frames
 from . import vae
-
-if TYPE_CHECKING:
-    from .render import HostRender
+from .host_render import HostRender
 
 
 class GrowingVideo(VideoFile):
