@@ -19,12 +19,12 @@ from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema
 from .host.graph.conditioning import other_blocks, read_conditioning
 from .host.graph.part import Part
-from .host.model.host_render import HostRender, request_of
+from .host.model.host_render import HostRender
 from .host.model.loaded_model import name_model, options_for
 from .host.model.memory import check_disk_room
 from .host.model.model_contents import check_contents, contents
 from .host.model.native_model import size_for
-from .host.model.render import sample
+from .host.model.render import request_of, sample
 from .host.model.roles import with_roles
 from .host.model.start import STARTS, pictures_of, start_of
 from .host.model.vae import draft_decoder

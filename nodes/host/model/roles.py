@@ -18,7 +18,8 @@ from ....headforcing_core.render.measured_roles import (
 from ..browser.player import NodePlayer
 from ..browser.sentences import Sentence
 from . import bridge, memory
-from .host_render import HostRender, without_measuring
+from .host_render import HostRender
+from .render import without_measuring
 
 
 def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:

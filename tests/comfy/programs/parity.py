@@ -101,7 +101,7 @@ class Watcher(core.render.Listener):
 
 
 def host_render(model, options, timeline, story=None, **request):
-    request = host_module.request_of(model, options, timeline, embeds_of(timeline), **request)
+    request = render_video.request_of(model, options, timeline, embeds_of(timeline), **request)
     return host_module.HostRender(model, request, story=story)
 
 

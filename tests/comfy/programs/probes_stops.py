@@ -60,7 +60,7 @@ def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next(
     size = core.options.RenderOptions(width=64, height=64, seed=3)
     plan = size.plan(loaded_model.wan_config(model), timeline)
     embeds = {segment.text: core.word_hash.encode(segment.text) for segment in timeline.segments}
-    request = host_module.request_of(model, options, timeline, embeds, vae=vae)
+    request = render_video.request_of(model, options, timeline, embeds, vae=vae)
 
     @torch.inference_mode()
     def run(folder, background=False):
