@@ -20,7 +20,6 @@ from ..devices import upload
 from ..errors import HeadForcingError
 from ..methods.method import RolloutInputs
 from ..model.attention import AttentionFunction, sdpa
-from ..model.attention_backends import LayerAttention
 from ..names import versions
 from ..plan.request import RenderJob
 from ..queue_thread import QueueThread
@@ -215,7 +214,9 @@ def make_video(
     meanwhile.
     """
     begun = time.perf_counter()
-    job, measured = with_measured_roles(job, model, place.device)
+    measured = None
+    if job.plan.auto is not None:
+        job, measured = with_measured_roles(job, model, place.device)
     with ExitStack() as stack:
         render = stack.enter_context(begin_render(job, model, place, listeners))
         for listener in listeners:
@@ -227,7 +228,8 @@ def make_video(
 
 def make_blocks(job: RenderJob, model: VideoModel, place: Place = HERE) -> Iterator[Block]:
     """Yield all blocks of the video, start blocks included, as they are finished."""
-    job, _ = with_measured_roles(job, model, place.device)
+    if job.plan.auto is not None:
+        job, _ = with_measured_roles(job, model, place.device)
     with begin_render(job, model, place) as render:
         yield from render.blocks()
 
@@ -283,8 +285,7 @@ def attention_name(attention: AttentionFunction, chosen: str) -> str:
     """The name of a backend for reports: its own, else the user's choice, where `auto` is
     resolved.
     """
-    if isinstance(attention, LayerAttention) and attention.name:
-        return attention.name
-    return (
-        attention.__name__ if chosen == "auto" and isinstance(attention, FunctionType) else chosen
-    )
+    name: str = getattr(attention, "name", "")  # a host's attention has one, too
+    if name or chosen != "auto" or not isinstance(attention, FunctionType):
+        return name or chosen
+    return attention.__name__

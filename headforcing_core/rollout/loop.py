@@ -100,7 +100,8 @@ def rollout(
                 model.use_prompt(script.embedding(block))
                 active = row.prompt
             write_clean = partial(_clean_pass, model, cache, begin=partial(on_step, block, 0, None))
-            _begin_prompt(cache, script, row=row, latest=list(latest), write_clean=write_clean)
+            if row.pictures or row.switch is not None:
+                _begin_prompt(cache, script, row=row, latest=list(latest), write_clean=write_clean)
             if latents is None:
                 latents, event = make_block(
                     model,

@@ -8,9 +8,9 @@ import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 
 from ..errors import HeadForcingError
-from .braces import find_choice, split_outside
 from .characters import clean, fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
 from .foreign import without_fences, without_subtitles
@@ -41,6 +41,7 @@ MAX_SEGMENTS = 10_000
 _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
 _FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of these
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
+_ESCAPED = re.compile(r"\\([{}])")
 _NOTE = re.compile(r"#{1,6}\s|//|/\*")
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
@@ -250,8 +251,8 @@ def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
             if headed:  # those before the first heading are left out
                 headed[-1][1].append(line.text)
             continue
-        start = _seconds(heading.start, line.number)
-        end = _seconds(heading.end, line.number)
+        start = None if heading.start is None else _seconds(heading.start, line.number)
+        end = None if heading.end is None else _seconds(heading.end, line.number)
         again = time_inside(heading.words) if heading.bare else None
         if again is not None:
             raise TimelineError(
@@ -295,12 +296,8 @@ def _value(token: str) -> float:
     return functools.reduce(lambda total, part: total * 60 + float(part), digits.split(":"), 0.0)
 
 
-def _seconds(token: str | None, line: int) -> float | None:
-    """The value of a time, None for none; TimelineError for one that is written wrongly or too
-    late.
-    """
-    if token is None:
-        return None
+def _seconds(token: str, line: int) -> float:
+    """The value of a time; TimelineError for one that is written wrongly or too late."""
     if re.search(r":[6-9]\d", token):
         raise TimelineError(
             f"{token!r} is not a time; after a colon the numbers go from 00 to 59", line
@@ -311,3 +308,47 @@ def _seconds(token: str | None, line: int) -> float | None:
             f"{token!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", line
         )
     return cut_to_millisecond(value)
+
+
+# --- braces: ComfyUI's text box chooses words with `{red|blue}`; `\\{red|blue\\}` are braces
+# themselves
+
+
+def split_outside(text: str, most: int) -> list[str]:
+    """A text cut at its bars, full-width ones too, at most so often and not inside braces."""
+    inside = _inside(text)
+    bars = [bar.start() for bar in re.finditer("[|｜]", text) if bar.start() not in inside]
+    cuts = [-1, *bars[:most], len(text)]
+    return [text[begin + 1 : end] for begin, end in pairwise(cuts)]
+
+
+def find_choice(text: str) -> str | None:
+    """The first braces in a text that choose between words; None where there are none."""
+    hidden = _ESCAPED.sub("  ", text)
+    for begin, end in sorted(_pairs(hidden)):
+        if "|" in hidden[begin:end]:
+            return text[begin : end + 1]
+    return None
+
+
+def _pairs(text: str) -> list[tuple[int, int]]:
+    """The places of every pair of braces that is in no other pair."""
+    opened = []
+    pairs: list[tuple[int, int]] = []
+    for found in re.finditer(r"[{}]", text):
+        if found[0] == "{":
+            opened.append(found.start())
+        elif opened:
+            begin = opened.pop()
+            while pairs and pairs[-1][0] > begin:
+                pairs.pop()
+            pairs.append((begin, found.start()))
+    return pairs
+
+
+def _inside(text: str) -> set[int]:
+    """The places in a text that are in braces."""
+    places: set[int] = set()
+    for begin, end in _pairs(text):
+        places.update(range(begin, end))
+    return places

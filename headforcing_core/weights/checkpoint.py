@@ -22,7 +22,7 @@ from ..errors import HeadForcingError, one_line
 from ..files import check_kept
 from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
-from . import layouts, wan_tensors
+from . import layouts
 from .containers import (
     WRITABLE,
     Metadata,
@@ -251,7 +251,7 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
     tree, metadata = read_weights(path)
     by_layout = layouts.find_layouts(tree)
     layout, tensors = layouts.read_layout(by_layout, weights, path.name)
-    wan_tensors.reject_other_models(tensors, path.name)
+    layouts.reject_other_models(tensors, path.name)
     transformer = _read_json(metadata, "config").get("transformer")
     if not isinstance(transformer, dict):
         transformer = {}
@@ -259,11 +259,11 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
     if num_heads is None:
         # a tag in the recorded cases
         num_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))
-    config = wan_tensors.infer_config(
+    config = layouts.infer_config(
         tensors, num_heads, _integer(transformer.get("text_len")), path.name
     )
-    wan_tensors.reject_experts(path, config)
-    extra = wan_tensors.check_complete(tensors, config, path.name)
+    layouts.reject_experts(path, config)
+    extra = layouts.check_complete(tensors, config, path.name)
     if extra:
         first = one_line(min(extra), 100)
         log.warning(

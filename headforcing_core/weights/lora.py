@@ -18,9 +18,9 @@ from torch import Tensor
 from ..errors import HeadForcingError, one_line
 from ..model.wan import WanConfig
 from .containers import Weights
+from .layouts import expected_shapes
 from .lora_names import OTHER_KINDS, Targets, is_of_images, split_key
 from .lora_scale import StatedAlpha
-from .wan_tensors import expected_shapes
 
 log = logging.getLogger(__name__)
 

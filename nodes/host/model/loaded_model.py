@@ -19,7 +19,7 @@ from ....headforcing_core.model.wan import WanConfig
 from ....headforcing_core.plan.family import with_family
 from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.weights.identity import identity
-from ....headforcing_core.weights.wan_tensors import other_wan, reject_experts
+from ....headforcing_core.weights.layouts import other_wan, reject_experts
 from .model_contents import contents
 from .plain_values import Reader, UnreadableError
 
