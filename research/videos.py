@@ -23,7 +23,8 @@ from ..headforcing_core.commands.compare import (
     compared_source,
     render_compared,
 )
-from ..headforcing_core.commands.values import changed, read_text
+from ..headforcing_core.commands.texts import read_text
+from ..headforcing_core.commands.values import changed
 from ..headforcing_core.distributed.farm import Farm, Shared
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import replacing

@@ -21,7 +21,7 @@ from ..plan.request import RenderJob
 from ..plan.resources import Needs
 from ..render.render import Listener, Place, Render
 from .cache import ParallelCache
-from .division import Division
+from .division import Division, Speeds
 from .peers import Peers
 from .sharded import weight_bytes
 
@@ -61,7 +61,7 @@ def check_rank_memory(
     """
     rank = peers.rank
 
-    def part(speeds: Sequence[float] | None) -> Needs:
+    def part(speeds: Speeds) -> Needs:
         division = Division.of(plan.shape, peers.world, speeds)
         weights = 1.0
         if sharded:
@@ -103,7 +103,7 @@ class RanksReport:
     ranks: Sequence[dict[str, Any]]
     worst_over_mean: float  # see `Division`
     seconds: float  # of the whole render
-    speeds: Sequence[float] | None = None
+    speeds: Speeds = None
 
     @classmethod
     def collect(cls, cache: ParallelCache, model: Any, device: str, seconds: float) -> RanksReport:

@@ -24,7 +24,7 @@ class AutoProfile:
 
     anchor_fraction: float = ANCHOR_FRACTION
     local_fraction: float = LOCAL_FRACTION
-    rule: str = "quota"
+    rule: str = "auto"
 
     def expected(self, num_layers: int, num_heads: int) -> HeadProfile:
         """Roles in the right numbers but for arbitrary heads, the same in every layer where that is

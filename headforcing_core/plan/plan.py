@@ -153,7 +153,7 @@ class RenderPlan:
         """The same in blocks."""
         return self.layout.start_blocks
 
-    @property
+    @cached_property
     def video_frames(self) -> int:
         """Length of the video in video frames, start frames included."""
         return self.layout.video_frames
@@ -222,8 +222,7 @@ class RenderPlan:
         before = video_frames_of(self.start_frames)
         clock = self.timeline.clock
         return [
-            before + clock.start_video_frame(segment.start_block)
-            for segment in self.timeline.segments
+            before + clock.video_frames(segment.start_block) for segment in self.timeline.segments
         ]
 
     @property
@@ -247,7 +246,7 @@ class RenderPlan:
         """Number of latent frames, start frames included."""
         return self.blocks * self.schedule.frames_per_block
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Total number of denoising steps, for a progress bar."""
         return sum(len(row.sigmas) for row in self.rows)

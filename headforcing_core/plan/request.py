@@ -170,13 +170,11 @@ class RenderJob:
     Attributes:
         plan: of the request, perhaps with roles that were found.
         video: number of the video in a batch; each has noise of its own.
-        notes: on how the video is made, beside those of the request.
     """
 
     request: RenderRequest
     plan: RenderPlan
     video: int = 0
-    notes: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def start_latents(self) -> Tensor | None:
@@ -199,7 +197,7 @@ class RenderJob:
         start = self.request.start
         if start is not None and start.about:
             about["start"] = start.about
-        return {**about, **self.request.notes, **self.notes}
+        return {**about, **self.request.notes}
 
     @cached_property
     def setup(self) -> str:

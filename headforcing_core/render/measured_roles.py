@@ -4,6 +4,7 @@ later ones.
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from ..head_profiles.shares import HeadShares, ProfileSetup
 from ..plan.request import RenderJob
 from ..plan.resources import Needs, needs_of, pass_bytes
 from ..rollout.loop import StepCallback, VideoModel
+from ..rollout.schedule import Schedule
 from ..timeline.clock import BlockClock
 
 SECONDS = 30.0  # of the video that is measured
@@ -100,11 +102,6 @@ def setup_for(job: RenderJob, needs: Needs) -> ProfileSetup:
     plan = job.plan
     schedule = plan.schedule
     dtype = job.request.dtype
-    sigmas = schedule.sigmas
-    first_sigmas = schedule.first_block_sigmas
-    if len(sigmas) > MOST_STEPS and schedule.solver == "renoise":
-        sigmas = sigmas[:: -(-len(sigmas) // MOST_STEPS)]
-        first_sigmas = None
     step = schedule.latents.stride * plan.config.patch_size[2]
     setup = None
     for width in range(plan.width, 0, -step):
@@ -114,7 +111,7 @@ def setup_for(job: RenderJob, needs: Needs) -> ProfileSetup:
             plan.config,
             (plan.timeline.texts[0],),
             BlockClock(schedule.frames_per_block).blocks_for(SECONDS),
-            family=replace(schedule, sigmas=sigmas, first_block_sigmas=first_sigmas),
+            family=fewer_steps(schedule),
             size=(width, height),
             seed=SEED,
         )
@@ -125,6 +122,17 @@ def setup_for(job: RenderJob, needs: Needs) -> ProfileSetup:
             break
     assert setup is not None  # a plan has a size
     return setup
+
+
+def fewer_steps(schedule: Schedule) -> Schedule:
+    """A schedule with every second or third of its noise levels, so that at most `MOST_STEPS` are
+    left; the same where a solver needs all of them.
+    """
+    count = len(schedule.sigmas)
+    if count <= MOST_STEPS or schedule.solver != "renoise":
+        return schedule
+    every = math.ceil(count / MOST_STEPS)
+    return replace(schedule, sigmas=schedule.sigmas[::every], first_block_sigmas=None)
 
 
 def _measured(
@@ -168,7 +176,7 @@ def _measured(
 
 
 def _unfinished(partial: Path | None, setup: ProfileSetup) -> HeadShares:
-    """What a stopped measurement with the same setup has stored, else nothing measured."""
+    """The shares that a stopped measurement with the same setup has stored, else empty ones."""
     if partial is not None and partial.exists():
         try:
             shares = HeadShares.load(partial)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -20,7 +20,7 @@ from ..devices import upload
 from ..errors import HeadForcingError
 from ..methods.method import RolloutInputs
 from ..model.attention import AttentionFunction, sdpa
-from ..model.attention_backends import GroupedAttention, LayerAttention
+from ..model.attention_backends import LayerAttention
 from ..names import versions
 from ..plan.request import RenderJob
 from ..queue_thread import QueueThread
@@ -62,7 +62,7 @@ class Listener:
 
     def begin(self, render: Render) -> None:
         """The render begins; what an earlier one has finished is known. `render.job` has the
-        current story.
+        current story, which may be another one after any block.
         """
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
@@ -73,9 +73,6 @@ class Listener:
     def add(self, block: Block) -> None:
         """The next block is finished; start blocks and those of earlier renders included."""
 
-    def change(self, render: Render) -> None:
-        """The render continues with other prompts or another length, those of `render.job`."""
-
     def finish(self) -> None:
         """All blocks are there."""
 
@@ -85,7 +82,7 @@ class Render:
 
     Attributes:
         job: with the current story. It stands nowhere else: the run folder, the listeners and the
-            report read it here.
+            report read it here. `LiveEdits` puts another one here, and its rows into the script.
         run, model, script: until the render has ended, see `release`.
     """
 
@@ -132,15 +129,6 @@ class Render:
         self.run.finish(self.finished == self.job.plan.blocks)
         for listener in self.listeners:
             listener.finish()
-
-    def change(self, job: RenderJob) -> None:
-        """Continue with a job that differs only in notes and in rows that have not begun, else
-        raise HasBegunError.
-        """
-        self.script.replace(job.script)
-        self.job = job
-        for listener in self.listeners:
-            listener.change(self)
 
     def release(self) -> None:
         """Drop the model, the caches and the listeners. A listener that keeps the render keeps only
@@ -250,13 +238,13 @@ def begin_render(
 ) -> Iterator[Render]:
     """A render of this video, with its run folder open where there is one."""
     request = job.request
-    notes = {**job.notes, "attention": attention_name(place.attention, place.attention_choice)}
+    attention = attention_name(place.attention, place.attention_choice)
+    notes = {**request.notes, "attention": attention}
     if request.runs is not None:
         notes["versions"] = versions()
-    if request.pictures:
-        request = replace(request, pictures=place.share(dict(request.pictures)))
-    job = replace(job, request=request, notes=notes)
-    request.check_finite()
+    pictures = request.pictures and place.share(dict(request.pictures))
+    job = job.with_request(notes=notes, pictures=pictures)
+    job.request.check_finite()
     job.plan.check_encoder(request.codec is not None, "give `codec`")
     with ExitStack() as stack:
         folder = thread = None
@@ -295,7 +283,7 @@ def attention_name(attention: AttentionFunction, chosen: str) -> str:
     """The name of a backend for reports: its own, else the user's choice, where `auto` is
     resolved.
     """
-    if isinstance(attention, (LayerAttention, GroupedAttention)) and attention.name:
+    if isinstance(attention, LayerAttention) and attention.name:
         return attention.name
     return (
         attention.__name__ if chosen == "auto" and isinstance(attention, FunctionType) else chosen

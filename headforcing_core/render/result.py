@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..cache.scenes import Recall
+from ..files import Fields
 from ..plan.plan import RenderPlan
 from ..report.latents import RunMeter, RunReport, describe_events
 from ..rollout.loop import MemoryEvent
@@ -68,9 +69,9 @@ class RenderResult:
         inexact: Sequence[str] = self.job.about.get("inexact", ())
         return inexact
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         """The JSON form."""
-        fields: dict[str, Any] = {
+        fields: Fields = {
             "video": None if self.video is None else str(self.video.path),
             "latents": None if self.latents_file is None else str(self.latents_file),
             "video_frames": None if self.video is None else self.video.video_frames,
@@ -84,15 +85,9 @@ class RenderResult:
             "seconds": round(self.seconds, 2),
             "run": self.run.to_dict(),
         }
-        if self.kernels:
-            fields["kernels"] = self.kernels
-        if self.advice:
-            fields["advice"] = self.advice
-        if self.failure is not None:
-            fields["failure"] = self.failure
-        for key, report in self.reports.items():
-            fields[key] = report.to_dict()
-        return fields
+        told = {"kernels": self.kernels, "advice": self.advice, "failure": self.failure}
+        fields |= {name: text for name, text in told.items() if text}
+        return fields | {name: report.to_dict() for name, report in self.reports.items()}
 
     def lines(self, shown: Callable[[Path], str] = str) -> list[str]:
         """The lines of a report on the render; `shown` gives a file's name as its reader knows it.

@@ -17,6 +17,7 @@ from ..cache.base import Cache
 from ..cache.scenes import Recall, visit_starts
 from ..cache.state import State
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
 from ..queue_thread import QueueThread
@@ -81,7 +82,7 @@ class Run:
         self.stored: list[StoredBlock] = []
         self.cache: Cache
         self.events: list[MemoryEvent] = []
-        self.ended: dict[str, Any] | None = None
+        self.ended: Fields | None = None
         self._start_events: list[MemoryEvent] = []  # decisions when start blocks were closed
         self._block_seconds: list[float] = []
 
@@ -149,7 +150,7 @@ class Run:
             begun = self.first_made + len(self.stored) + self.plan.passes.blocks_per_pass - 1
             script.begun = min(len(script), begun)
 
-    def _read_end(self, folder: RunFolder) -> dict[str, Any] | None:
+    def _read_end(self, folder: RunFolder) -> Fields | None:
         """The note of the render that finished the video. None if it is missing or does not fit the
         stored blocks: the blocks are then written to a cache again, to report on it."""
         if not self.stored or len(self.stored) < self.plan.new_blocks:
@@ -162,8 +163,7 @@ class Run:
             return None
         self.events = start_events
         recalls = [
-            Recall(saved["block"], saved["scene"], tuple(saved["frames"]))
-            for saved in note["recalls"]
+            Recall(saved["block"], saved["scene"], saved["frames"]) for saved in note["recalls"]
         ]
         return {**note, "recalls": recalls}
 

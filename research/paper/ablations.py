@@ -205,8 +205,10 @@ class SeeingCache(HeadCache):
         super().__init__(shape, *options)
         policy = shape.policy
         assert isinstance(policy, NoveltyOf)
-        capacity = self.memory.capacity
-        self.memory = self.seen = SeenMemory(capacity, policy.episodic, policy.compared)
+        memory = self.memory
+        self.memory = self.seen = SeenMemory(
+            memory.capacity, policy.episodic, memory.store, policy.compared
+        )
 
     def see(self, latents: Tensor) -> None:
         """Note the current block's clean latents `[frames, channels, h, w]`."""
@@ -219,8 +221,8 @@ class SeenMemory(EpisodicMemory):
     candidate as the most similar of the frames that it was made of. Merges still go by keys.
     """
 
-    def __init__(self, capacity: int, policy: Any, compared: str):
-        super().__init__(capacity, policy)
+    def __init__(self, capacity: int, policy: Any, store: Any, compared: str):
+        super().__init__(capacity, policy, store)
         self.features: dict[int, Tensor] = {}
         self._autoencoder = None
         if compared == "pictures":
@@ -233,16 +235,14 @@ class SeenMemory(EpisodicMemory):
             seen = self._autoencoder.decode(latents[None]) - 0.5  # of 0 to 1
         self.features[frame] = functional.normalize(seen.float().flatten(), dim=0)
 
-    def consider(
-        self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: Any
-    ) -> MemoryEvent:
+    def consider(self, block: int, frame: int, prompt: PromptKV) -> MemoryEvent:
         seen = self.features[frame]
         likeness = [
             max(float(seen @ self.features[source]) for source in sources)
             for sources in self.sources
         ]
         self.all_heads = _Likeness(likeness)
-        return super().consider(block, frame, prompt, heads, store)
+        return super().consider(block, frame, prompt)
 
 
 class _Likeness(MemoryHeads):

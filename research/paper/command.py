@@ -47,8 +47,8 @@ def paper(args: argparse.Namespace) -> Result:
     text = page()
     with replacing(args.out / "README.md") as temporary:
         temporary.write_text(text, encoding="utf-8")
-    data: dict[str, Any] = {"tables": tables["json"], "figures": figures["json"]}
-    return {"text": text, "json": data}
+    data: dict[str, Any] = {"tables": tables.json, "figures": figures.json}
+    return Result([text], data)
 
 
 def page() -> str:

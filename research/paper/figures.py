@@ -119,9 +119,9 @@ def figure(args: argparse.Namespace) -> Result:
             found |= {"numbers": drawn.numbers, **by}
         lines.append(f"- The paper's own: {each.needs}")
         made = write_result(args.out, f"figure_{number}", text="\n".join(lines), found=found)
-        texts.append(made["text"])
+        texts.append(made.text)
         data[number] = found
-    return {"text": "\n\n".join(texts), "json": data}
+    return Result(["\n\n".join(texts)], data)
 
 
 def _finished(path: Path, by: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -77,9 +77,9 @@ def table(args: argparse.Namespace) -> Result:
             text, found = text_of(TABLES[number], known, real)
         found["weights"] = measured_by(CODE)
         made = write_result(args.out, f"table_{number}", text=text, found=found)
-        texts.append(made["text"])
+        texts.append(made.text)
         data[number] = found
-    return {"text": "\n\n".join(texts), "json": data}
+    return Result(["\n\n".join(texts)], data)
 
 
 def measured_rows(args: argparse.Namespace, tables: Sequence[Table]) -> Known:

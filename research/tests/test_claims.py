@@ -10,7 +10,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.commands.values import read_text
+from headforcing.headforcing_core.commands.texts import read_text
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.timeline.returns import with_returns

@@ -138,7 +138,7 @@ def test_a_scene_comes_back_with_frames_of_its_whole_visit_and_with_its_first_on
     cache, history, entries = held_in(
         model, {3: Switch(), 6: Switch(), 8: Switch(recall=2), 10: Switch()}
     )
-    assert cache.recalls == [scenes.Recall(block=8, scene=2, frames=(9, 10, 11, 12, 15))]
+    assert cache.recalls == [scenes.Recall(block=8, scene=2, frames=[9, 10, 11, 12, 15])]
     assert (
         cache.recalls[0].describe() == "before block 8: recalled scene 2: frames 9, 10, 11, 12, 15"
     )

@@ -173,7 +173,7 @@ def needs_and_setup(decoder: DecoderMemory, **options):
     return needs, setup_for(job, needs)
 
 
-WAN_VAE = DecoderMemory(weights=250_000_000, held=1_270_000_000, peak=2_950_000_000)
+WAN_VAE = DecoderMemory(weights=152_000_000, held=1_890_000_000, peak=3_040_000_000)
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_finished_blocks_wait_in_the_hosts_memory_and_a_restored_state_needs_no_
     with begin_render(
         render.job.with_request(options=options), render.model(), Place("meta")
     ) as again:
-        again.run.resume(lambda known: render.plan.make_cache(torch.float32, "meta"), again.script)
+        again.run.resume(lambda: render.plan.make_cache(torch.float32, "meta"), again.script)
         assert again.run.cache.device.type == "meta"
         assert [latents.device.type for latents in again.run.given()] == ["cpu"] * 2
     touched = []

@@ -197,7 +197,7 @@ def test_alpha_and_tau_local_set_how_many_heads_are_anchors_and_local(arguments)
     command = f"generate --weights w --prompts fox {arguments}"
     profile = render_options(_parser().parse_args(command.split())).profile
     if isinstance(profile, AutoProfile):
-        assert profile.rule == "quota"
+        assert profile.rule == "auto"
         roles = profile.expected(8, 6).roles
     else:
         assert profile.provenance["rule"] == "quota"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import comfy.model_management
 import comfy.utils
 import torch
@@ -16,16 +18,21 @@ from ....headforcing_core.render.measured_roles import (
 from ..browser.player import NodePlayer
 from ..browser.sentences import Sentence
 from . import bridge, memory
-from .render import HostRender
+from .host_render import HostRender, without_measuring
 
 
 def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
     """The job of a render with the roles of the MODEL's heads: those that an earlier render has
-    kept, or measured now, which the player and the progress bar show.
+    kept, or measured now, which the player and the progress bar show. A draft takes a bundled list
+    in place of measuring.
     """
-    job = render.request.job().with_found_roles()
+    request = render.request
+    job = request.job().with_found_roles()
     if job.plan.auto is None:
         return job, None
+    if render.part.draft:  # its size is too small for a measurement that is kept
+        options = without_measuring(request.options, request.config)
+        return replace(request, options=options).job(), None
     needs = render.needs(job.plan)
     setup = setup_for(job, needs)
     bar = comfy.utils.ProgressBar(setup.steps)

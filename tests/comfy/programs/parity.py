@@ -35,6 +35,7 @@ bridge = module(".nodes.host.model.bridge")
 toy = module(".nodes.host.model.native_model")
 loaded_model = module(".nodes.host.model.loaded_model")
 render_video = module(".nodes.host.model.render")
+host_module = module(".nodes.host.model.host_render")
 start_inputs = module(".nodes.host.model.start")
 vae_decoding = module(".nodes.host.model.vae")
 CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.profile
@@ -100,8 +101,8 @@ class Watcher(core.render.Listener):
 
 
 def host_render(model, options, timeline, story=None, **request):
-    request = render_video.request_of(model, options, timeline, embeds_of(timeline), **request)
-    return render_video.HostRender(model, request, story=story)
+    request = host_module.request_of(model, options, timeline, embeds_of(timeline), **request)
+    return host_module.HostRender(model, request, story=story)
 
 
 @torch.inference_mode()

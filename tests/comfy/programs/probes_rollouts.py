@@ -132,7 +132,7 @@ def measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches():
     model = native()
     sigmas = core.schedule.schedule("self_forcing").sigmas
     setup = core.shares.ProfileSetup(
-        loaded_model.fingerprint(model), 2, 2, ("one", "two"), 4, sigmas, 3, 80, 48, seed=7
+        loaded_model.name_model(model), 2, 2, ("one", "two"), 4, sigmas, 3, 80, 48, seed=7
     )
     by_host = core.shares.HeadShares(setup)
     by_core = core.shares.HeadShares(setup)

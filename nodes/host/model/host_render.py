@@ -1,0 +1,181 @@
+"""The request of a render with a MODEL of ComfyUI, and the MODEL that carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from ....headforcing_core.demo import assets
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.head_profiles.profile import default_profile
+from ....headforcing_core.model.wan import WanConfig
+from ....headforcing_core.plan.options import RenderOptions
+from ....headforcing_core.plan.plan import RenderPlan
+from ....headforcing_core.plan.remedies import check_decoder
+from ....headforcing_core.plan.request import RenderRequest, StartLatents
+from ....headforcing_core.plan.resources import COMFYUI, NO_DECODER, Needs, needs_of
+from ....headforcing_core.rollout.rows import Embeddings, Picture
+from ....headforcing_core.timeline.timeline import Timeline
+from ....headforcing_core.video.memory import DecoderMemory
+from ....headforcing_core.video.soundtrack import Soundtrack
+from ..browser.live_story import LiveStory
+from ..graph import folders, video_files
+from ..graph.part import WHOLE, Part
+from . import memory, vae
+from .loaded_model import NO_NAME, ModelName, compute_dtype, inexact, wan_config
+from .native_model import is_toy_model
+from .vae import ModelCodec, to_model
+
+FOUND_PROFILES = folders.user_folder("found_profiles")
+RUNS = folders.runs_folder()
+
+
+def request_of(
+    model: Any,
+    options: RenderOptions,
+    timeline: Timeline,
+    embeds: Embeddings,
+    *,
+    start: StartLatents | None = None,
+    pictures: Mapping[str, Picture] = MappingProxyType({}),
+    vae: Any = None,
+    named: ModelName = NO_NAME,
+    resume: bool = False,
+    part: Part = WHOLE,
+    notes: Mapping[str, Any] = MappingProxyType({}),
+    soundtrack: Soundtrack | None = None,
+) -> RenderRequest:
+    """The request of a render with a MODEL of ComfyUI.
+
+    Args:
+        start, pictures: with latents as a LATENT holds them.
+        named: the model's name, by which stored blocks and roles are known again.
+        resume: read and store finished blocks.
+        notes: more notes on the videos.
+        soundtrack: their sound.
+    """
+    inner = model.model
+    if not named.is_known:
+        options = without_measuring(options, wan_config(model))
+    if start is not None:
+        latents = [to_model(inner, video) for video in start.latents]
+        start = replace(start, latents=torch.stack(latents))
+    about = dict(notes)
+    if part.draft:
+        about["draft"] = True
+    if lines := inexact(model):
+        about["inexact"] = lines
+    return RenderRequest(
+        wan_config(model),
+        options,
+        timeline,
+        embeds,
+        start=start,
+        pictures=model_pictures(model, pictures),
+        dtype=compute_dtype(model),
+        weights=named.weights,
+        codec=None if vae is None else ModelCodec.of(inner, vae),
+        runs=RUNS if resume and named.is_known else None,
+        found_profiles=FOUND_PROFILES if named.is_known else None,
+        until_seconds=part.until_seconds,
+        soundtrack=soundtrack,
+        latent_format=type(inner.latent_format).__name__,
+        notes=about,
+    )
+
+
+def without_measuring(options: RenderOptions, config: WanConfig) -> RenderOptions:
+    """The options with a bundled head profile in place of none, for a model whose measured roles
+    could not be kept: each render would measure them again. The same if none fits.
+    """
+    if options.profile is not None or options.cache_policy.heads_by != "roles":
+        return options
+    try:
+        bundled = default_profile(config.num_layers, config.num_heads, options.model_family)
+    except HeadForcingError:
+        return options
+    return replace(options, profile=bundled)
+
+
+def model_pictures(model: Any, pictures: Mapping[str, Picture]) -> dict[str, Picture]:
+    """Pictures with latents as the MODEL sees them."""
+    return {
+        name: replace(picture, latents=to_model(model.model, picture.latents))
+        for name, picture in pictures.items()
+    }
+
+
+@dataclass(frozen=True)
+class HostRender:
+    """A request with the MODEL that carries it out, and where its videos go.
+
+    Attributes:
+        vae: decodes blocks as they are finished, to a file of that prefix; None decodes nothing.
+        hidden: the hidden inputs of the node, whose graph the file carries.
+        story: asked for other prompts during the render.
+        part: of each video that is made and decoded.
+    """
+
+    model: Any
+    request: RenderRequest
+    vae: Any = None
+    filename_prefix: str = ""
+    hidden: Any = None
+    decode_in_background: bool = False
+    story: LiveStory | None = None
+    part: Part = WHOLE
+
+    def video_tags(self, about: Mapping[str, Any]) -> dict[str, str]:
+        """The tags of the file, from what is noted `about` the video."""
+        tags: dict[str, str] = {}
+        if self.hidden is not None:
+            tags |= video_files.graph_tags(self.hidden)
+        if self.part == WHOLE:
+            tags |= video_files.video_tags(about)
+        return tags
+
+    def decoder(self, plan: RenderPlan) -> DecoderMemory:
+        """Bytes that decoding takes on the device that samples."""
+        if self.vae is None or self.vae.device != self.model.load_device:
+            return NO_DECODER
+        return vae.decoder_memory(self.vae, plan.block_shape[-2:])
+
+    def needs(self, plan: RenderPlan) -> Needs:
+        """Bytes that a video takes on the device that samples, besides all weights."""
+        return needs_of(plan, self.request.dtype, 0, decoder=self.decoder(plan))
+
+    def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
+        """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the
+        device.
+        """
+        model = self.model
+        if is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
+            wanted = "x".join(map(str, assets.SIZE))
+            raise HeadForcingError(
+                f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}"
+            )
+        if self.vae is not None:
+            vae.check_vae(self.vae, plan.config.latents)
+            if self.vae.device not in (model.load_device, torch.device("cpu")):
+                decoder = vae.decoder_memory(self.vae, plan.block_shape[-2:])
+                check_decoder(
+                    decoder, f"{plan.width}x{plan.height}", memory.room_on(self.vae.patcher)
+                )
+        return self.request.check_needs(
+            plan,
+            int(model.model_size()),
+            memory.room_on(model),
+            replace(COMFYUI, streams_weights=model.load_device.type != "cpu"),
+            encodes=self.vae is not None,
+            remedy="connect the Wan 2.1 VAE to the sampler",
+            decoder=self.decoder(plan),
+            writes_video=self.vae is not None,
+            videos=videos,
+            finished_blocks=sum(
+                self.request.job(plan, video).finished_blocks for video in range(videos)
+            ),
+        )
