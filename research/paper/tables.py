@@ -137,7 +137,8 @@ def text_of(table: Table, known: Known, real: Known | None = None) -> tuple[str,
         rows[row.label] = stored
     lines = [f"# {table.title}", "", markdown_table(["", *table.columns], papers)]
     if here:
-        lines += ["", f"The embedded model, {videos} stories:", ""]
+        told = "one story" if videos == 1 else f"{videos} stories"
+        lines += ["", f"The embedded model, {told}:", ""]
         lines.append(markdown_table(["", *table.here.values()], here))
     lines += ["", *_notes(table, bool(here), real is not None)]
     return "\n".join(lines), {"rows": rows, "stories": videos, "story": table.story}
@@ -168,7 +169,8 @@ def _notes(table: Table, is_measured: bool, is_checked: bool) -> list[str]:
 
 
 MEASURED = (
-    "Those of the embedded model are means with 95 % t intervals and the number of stories, in "
+    "Those of the embedded model are means with the number of stories, of several with 95 % t "
+    "intervals, in "
     "which a room is left for {blocks} blocks and comes back. They are other measures. *Room "
     "kept*: whether the pictures on the walls are those of the first visit; beside it those of the "
     "room just left, which a cache that changes nothing shows. *Return happened*: whether the "

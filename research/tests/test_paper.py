@@ -216,7 +216,7 @@ def test_novelty_is_the_cosine_of_what_frames_show(tiny):
     first, second = events[:2]
     assert first.admitted and first.delta == -1.0
     assert second.delta == pytest.approx(float(latents[first.frame] @ latents[second.frame]))
-    pictures = ablations.SeenMemory(2, policy.episodic, "pictures")
+    pictures = ablations.SeenMemory(2, policy.episodic, None, "pictures")
     for place in (first.frame, second.frame):
         pictures.note(place, made.latents[place])
     one, other = (pictures.features[place] for place in (first.frame, second.frame))
