@@ -148,7 +148,7 @@ class HeadCache(Cache):
     def write(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
     ) -> Tensor | None:
-        """As `KeyValueCache.write`; queries are `[heads, tokens, head_dim]`, rotated, in the order
+        """See `KeyValueCache.write`; queries are `[heads, tokens, head_dim]`, rotated, in the order
         of the layer's buffers.
         """
         if self.fused and write_block.usable(k.device, k.dtype):

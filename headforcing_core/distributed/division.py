@@ -85,7 +85,7 @@ def _bands(rows: int, columns: int, parts: Sequence[int], across: int) -> tuple[
 
 
 def _cuts(length: int, parts: Sequence[int]) -> list[tuple[int, int]]:
-    """Where each part of a length begins and ends."""
+    """Begin and end of each part of a length."""
     ends = [length * end // sum(parts) for end in accumulate(parts, initial=0)]
     return list(pairwise(ends))
 
