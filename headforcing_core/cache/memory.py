@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +21,6 @@ from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent as MemoryEvent  # part of what this module gives
 from .roles import EpisodicPolicy
 from .state import Saved, check_fields
-
-if TYPE_CHECKING:
-    from .head_group import HeadGroup
 
 
 @dataclass
@@ -105,20 +102,20 @@ class MemoryHeads:
 class EpisodicMemory:
     """The entries, summary first, then in order of admission, and the rules that change them.
 
-    `store` holds their keys and values, numbered in stored order; None without memory heads, where
-    no frame is ever considered.
+    `store`, a `HeadGroup`, whose module imports this one, holds their keys and values, numbered in
+    stored order; None without memory heads, where no frame is ever considered.
     """
 
     def __init__(
         self,
         capacity: int,
         policy: EpisodicPolicy,
-        store: HeadGroup | None,
+        store: Any,
         all_heads: MemoryHeads | None = None,
     ):
         self.capacity = capacity
         self.policy = policy
-        self.store: Any = store
+        self.store = store
         self.all_heads = all_heads or MemoryHeads()
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
