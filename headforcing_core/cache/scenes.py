@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,9 +23,6 @@ from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .roles import FREE_ENTRIES
 from .state import KeptFrame, Saved, check_fields
-
-if TYPE_CHECKING:
-    from .head_group import HeadGroup
 
 T = TypeVar("T")
 # by block, for the switches that bring a scene back: its number, from 1, and what else the block
@@ -66,7 +63,8 @@ class Scenes:
     """The scenes of one video so far.
 
     Args:
-        memory: the store of memory heads; None without any.
+        memory: the store of memory heads, a `HeadGroup`, whose module imports `memory`; None
+            without any.
         entries: how many frames of a scene come back into it; 0 without memory heads.
         anchors: stores of sinks; `sinks` has, for each, how many frames it has.
 
@@ -82,9 +80,9 @@ class Scenes:
 
     def __init__(
         self,
-        memory: HeadGroup | None,
+        memory: Any,
         entries: int,
-        anchors: Sequence[HeadGroup],
+        anchors: Sequence[Any],
         sinks: Sequence[int],
     ) -> None:
         self.memory = memory
