@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,7 +24,7 @@ from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.rules import with_rule
-from ..names import DEFAULT_START_SECONDS, DEMO_MODEL
+from ..names import DEFAULT_START_SECONDS
 from ..plan.options import DEFAULTS, RenderOptions, method_options
 from ..plan.resources import room_on
 from ..plan.settings import MEMORY_INPUTS
@@ -237,7 +237,7 @@ class EmbeddedModel(ModelFiles):
     embedded = True
     has_vae = True
 
-    weights: Path = DEMO_MODEL
+    weights: Path = field(default_factory=lambda: assets.model_path())
 
     def check_text(self) -> None:
         pass
