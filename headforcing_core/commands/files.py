@@ -282,7 +282,7 @@ def decode(args: argparse.Namespace) -> Result:
     restarts = tuple(about.get("restart_frames", ()))
     with claimed(args.out):
         device = pick_device(args.device)
-        files: ModelFiles = EmbeddedModel()
+        files: ModelFiles = EmbeddedModel(assets.model_path())
         if not args.demo:
             files = ModelFiles(args.latents, vae=args.vae, decoder=args.decoder)
         codec = files.codec(device, DTYPES[args.dtype], bool(restarts))

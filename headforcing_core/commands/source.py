@@ -84,7 +84,7 @@ class Source:
 
         `elsewhere`: another machine renders.
         """
-        files: ModelFiles = EmbeddedModel()
+        files: ModelFiles = EmbeddedModel(assets.model_path())
         size = assets.SIZE
         dtype = torch.float32
         family = known_family(args.model_family)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -236,8 +236,6 @@ class EmbeddedModel(ModelFiles):
 
     embedded = True
     has_vae = True
-
-    weights: Path = field(default_factory=lambda: assets.model_path())
 
     def check_text(self) -> None:
         pass

@@ -11,6 +11,7 @@ import av
 import pytest
 import torch
 from headforcing.headforcing_core.commands.values import EmbeddedModel
+from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy
 from headforcing.headforcing_core.plan.request import RenderJob, about_story, file_tags
@@ -49,7 +50,7 @@ def job(backbone, tmp_path):
             backbone, tmp_path / "runs", text, seconds, start=start, policy=policy, sigmas=steps
         )
         return made.job.with_request(
-            codec=EmbeddedModel().codec(torch.device("cpu"), torch.float32)
+            codec=EmbeddedModel(assets.model_path()).codec(torch.device("cpu"), torch.float32)
         )
 
     return make

@@ -22,7 +22,7 @@ from torch import Tensor
 @pytest.fixture(scope="module", params=["toy", "wan"])
 def codec(request: pytest.FixtureRequest, tiny: Path) -> FrameCodec:
     if request.param == "toy":
-        return EmbeddedModel().codec(torch.device("cpu"), torch.float32)
+        return EmbeddedModel(assets.model_path()).codec(torch.device("cpu"), torch.float32)
     return load_codec(tiny / "wan_2.1_vae.safetensors", "cpu", torch.float32)
 
 
