@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..demo import assets
 from ..errors import HeadForcingError
 from ..files import Fields, claimed, partial_path
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile

@@ -9,6 +9,7 @@ import pytest
 import torch
 from flat_colour import decoded
 from headforcing.headforcing_core.commands.values import EmbeddedModel
+from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.methods.method import Overlap
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.video.codec import load_codec
