@@ -14,7 +14,7 @@ let helps = 0; // elements with that text on the page
 
 /**
  * `actions`: select(index), open(), seek(seconds), edit(), remove(), duplicate(), locked(index), preview(segments,
- * selected), commit(segments, key, selected).
+ * selected), dropped(index) after a drag that changes nothing, commit(segments, key, selected).
  */
 export class Bars {
   ripples = false; // whether all later prompts move with one; Ctrl does it, too
@@ -284,9 +284,10 @@ export class Bars {
       this.#held = -1;
       if (!latest) return;
       const [changed, selected] = latest;
-      if (!keep || JSON.stringify(changed) === JSON.stringify(segments)) return show(segments, index);
-      this.#actions.commit(changed, null, selected);
-      this.focus(selected);
+      const isSame = !keep || JSON.stringify(changed) === JSON.stringify(segments);
+      if (isSame) this.#actions.dropped(index);
+      else this.#actions.commit(changed, null, selected);
+      this.focus(isSame ? index : selected);
     };
     const listeners = new AbortController();
     const { signal } = listeners;

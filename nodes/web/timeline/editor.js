@@ -54,6 +54,7 @@ export class TimelineEditor {
     const actions = {
       select: (index) => this.select(index),
       preview: (segments, selected) => this.#preview(segments, selected),
+      dropped: (index) => this.#show(this.view, index),
       commit: (segments, key, selected) => this.commit(segments, key, selected),
       locked: (index) => this.locked(index),
       open: () => this.#open(true),
@@ -222,12 +223,12 @@ export class TimelineEditor {
     this.#draw(true);
   }
 
-  #show(view) {
+  #show(view, selected = this.selected) {
     this.#hasBars = view.segments.length <= MOST_BARS;
     this.view = view;
     this.#shared = view.shared;
     this.segments = this.#hasBars ? view.segments : [];
-    this.selected = Math.max(0, Math.min(this.selected, this.segments.length - 1));
+    this.selected = Math.max(0, Math.min(selected, this.segments.length - 1));
     const long = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
     const about = this.#hasBars ? plainTime(view.seconds) : long;
     this.status.title = t("%1 blocks, %2", view.blocks, timeText(view.seconds));
