@@ -31,8 +31,8 @@ export class Menu {
     const seconds = editor.bars.secondsAt(event);
     const marked = at ?? seconds;
     const sets = [t("Set a marker at %1", plainTime(marked)), () => markers.add(marked)];
-    const entries = this.#entries(editor, sampler, index, seconds);
-    this.#show(event, [...entries, null, sets], t("Prompt %1", index + 1));
+    const [renders, edits, returns] = this.#entries(editor, sampler, index, seconds);
+    this.#show(event, [...renders, ...edits, sets, ...returns], t("Prompt %1", index + 1));
   }
 
   #show(event, entries, label) {
@@ -60,6 +60,7 @@ export class Menu {
     this.#element = null;
   }
 
+  /** What renders, what changes prompts, and what brings scenes back. */
   #entries(editor, sampler, index, seconds) {
     const { view, segments, edits } = editor;
     const { start_block, end_block } = segments[index];
@@ -85,14 +86,13 @@ export class Menu {
       const label = t("Bring back scene %1: %2", first + place + 1, text.slice(0, 24));
       return [label, () => edits.bringBack(index, first + place + 1)];
     });
-    return [
-      ...(sampler ? renders : []),
+    const changes = [
       [t("Cut here, at %1", plainTime(seconds)), () => edits.cut(index, seconds)],
       [t("Duplicate"), () => edits.duplicate(index)],
       [t("Edit the words"), () => edits.words(index)],
       [t("Delete"), () => edits.remove(index)],
-      ...(returns.length ? [null, ...returns] : []),
     ];
+    return [sampler ? renders : [], changes, returns.length ? [null, ...returns] : []];
   }
 
   #item(label, act) {
