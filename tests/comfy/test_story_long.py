@@ -1,7 +1,6 @@
 """The story panel with 200 prompts in an hour, and with a minute of video that grows."""
 
-import os
-from pathlib import Path
+import time
 
 import pytest
 from comfy_browser import Browser
@@ -148,17 +147,20 @@ _FIRST = f"""() => {{
 }}"""
 
 
-def processor_seconds(editor: Browser) -> float:
-    """The processor's time that the server has used so far."""
-    fields = Path(f"/proc/{editor.server.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def slowdown() -> float:
+    """How many times longer work takes now than with a processor of its own."""
+    begun = time.perf_counter()
+    worked = time.process_time()
+    while time.process_time() < worked + 0.2:
+        pass
+    return (time.perf_counter() - begun) / (time.process_time() - worked)
 
 
 def test_a_minute_that_grows_takes_no_memory_leaves_no_address_and_asks_once_a_second(
     browser: Browser,
 ):
-    """The first picture comes within two seconds; where other processes have the processor, within
-    two seconds of the server's time on it.
+    """The first picture comes within two seconds, on a busy machine within as many times that as
+    everything takes longer.
     """
     page = browser.page
     errors: list[str] = []
@@ -171,12 +173,12 @@ def test_a_minute_that_grows_takes_no_memory_leaves_no_address_and_asks_once_a_s
     browser.write("PromptTimeline", prompts=MINUTE, seconds=60.0)
     browser.write("Sampler", seed=401)
     page.wait_for_function(f"{ALL}.length === 3")
-    before = processor_seconds(browser)
+    busy = slowdown()
     page.evaluate(_FIRST)
     browser.queue()
     page.wait_for_function("window.__first")
-    worked = processor_seconds(browser) - before
-    assert min(page.evaluate("window.__first") / 1000, worked) < 2
+    first = page.evaluate("window.__first") / 1000
+    assert first < 2 * max(busy, slowdown()), first
     heaps = []
     for seconds in (15, 35, 55):
         page.wait_for_function(f"{VIDEO}.duration > {seconds}")

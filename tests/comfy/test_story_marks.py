@@ -174,6 +174,7 @@ _STYLE = """() => {
   const style = getComputedStyle(button);
   return [button.disabled, Number(style.opacity), style.cursor, style.borderTopStyle, style.backgroundColor];
 }"""
+_THEME = "(name) => app.extensionManager.setting.set('Comfy.ColorPalette', name)"
 _LIVE = """(running) => {
   const { id } = app.graph.nodes.find(({ type }) => type === "HeadForcingPromptTimeline");
   const detail = { running, prompt_id: "p", node_id: String(id), workflow: "", story: {} };
@@ -183,22 +184,22 @@ _LIVE = """(running) => {
 
 def test_the_button_that_changes_a_running_story_looks_disabled_until_one_runs(editor: Browser):
     page = editor.page
+    editor.load_api(growing_graph("marks/b", prompts=STORY))
+    page.wait_for_selector(".hf-live-story input")
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
+    grounds = []
     try:
         for theme in ("light", "dark"):
-            editor.server.post("/settings/Comfy.ColorPalette", theme)
-            page.reload(wait_until="domcontentloaded")
-            editor.wait_until_open()
-            editor.load_api(growing_graph("marks/b", prompts=STORY))
-            page.wait_for_selector(".hf-live-story input")
-            page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
-            off = page.evaluate(_STYLE)
+            page.evaluate(_THEME, theme)
+            page.wait_for_timeout(300)
+            # at once, since the server, which is asked now and then, knows of no render
+            on, off = page.evaluate(
+                f"() => [true, false].map((now) => {{ ({_LIVE})(now); return ({_STYLE})(); }})"
+            )
             assert off[0] and off[1] < 0.7 and off[2:4] == ["default", "dashed"], theme
             assert off[4] == "rgba(0, 0, 0, 0)", "no ground of a button"
-            page.evaluate(_LIVE, True)
-            page.wait_for_function("!document.querySelector('.hf-live-story input').disabled")
-            on = page.evaluate(_STYLE)
-            assert on[1] == 1 and on[2:4] == ["pointer", "solid"] and on[4] != off[4], theme
-            page.evaluate(_LIVE, False)
-            page.wait_for_function("document.querySelector('.hf-live-story input').disabled")
+            assert on[:4] == [False, 1, "pointer", "solid"] and on[4] != off[4], theme
+            grounds.append(on[4])
     finally:
-        editor.server.post("/settings/Comfy.ColorPalette", "dark")
+        page.evaluate(_THEME, "dark")
+    assert grounds[0] != grounds[1], "its colour is the theme's"

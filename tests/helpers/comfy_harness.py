@@ -135,12 +135,6 @@ class ComfyServer:
             self._process.wait()
 
     @property
-    def pid(self) -> int:
-        """The number of its process."""
-        assert self._process is not None
-        return self._process.pid
-
-    @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
