@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+Device = torch.device | str
 ROOT = Path("/")  # of the file systems in which Linux describes memory
 # of PyTorch, there and on Windows, of C++, and of Python where the system starts no thread
 _OUT_OF_MEMORY = (
@@ -27,7 +28,7 @@ PIECE_BYTES = 32 << 20  # of pinned memory: a power of two, as PyTorch's allocat
 kept_tables = lru_cache(maxsize=512)
 
 
-def upload(x: Tensor, device: torch.device | str) -> Tensor:
+def upload(x: Tensor, device: Device) -> Tensor:
     """Copy `x` to `device`; from the CPU to a GPU without blocking the host.
 
     The copy goes through pinned memory: one from pageable memory waits until the GPU has finished
@@ -94,13 +95,13 @@ def _in_main_memory(count: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(count, dtype=dtype)
 
 
-def settle(device: torch.device | str) -> None:
+def settle(device: Device) -> None:
     """Wait until all downloads from a device are there."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def free_memory(device: torch.device | str) -> int | None:
+def free_memory(device: Device) -> int | None:
     """Bytes that this process can still allocate on a device, what PyTorch keeps for later
     included.
 

@@ -34,18 +34,16 @@ def unknown_name(field: str, name: object, choices: Iterable[str]) -> HeadForcin
     return HeadForcingError(f"{field} must be one of {', '.join(names)}, got {given!r}")
 
 
-def import_optional(package: str, use: str, extra: str) -> ModuleType:
-    """Import a package of an `extra` of this one; where it is missing HeadForcingError names its
-    `use`.
-    """
+def import_optional(package: str) -> ModuleType:
+    """Import a package that text encoders need; HeadForcingError if it is missing."""
     try:
         return import_module(package)
     # RuntimeError: a torchvision that belongs to another torch
     except (ImportError, RuntimeError) as error:
         raise HeadForcingError(
-            f"{use} need the package {package.split('.')[0]}, which cannot be imported "
+            f"text encoders need the package {package}, which cannot be imported "
             f"({one_line(error, 200)}): run "
-            f'`pip install -e ".[{extra}]"` in the folder of the pack'
+            '`pip install -e ".[text]"` in the folder of the pack'
         ) from error
 
 

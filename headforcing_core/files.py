@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
@@ -33,6 +34,8 @@ _NAME_BYTES = 100
 
 Named = tuple[str, Path]
 """A file with the option that names it."""
+Fields = dict[str, Any]
+"""A JSON object, or values by name that become one."""
 
 
 class TargetInUse(HeadForcingError):

@@ -11,10 +11,13 @@ import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
+
+from .files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,6 +125,12 @@ def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
             top = bottom + _BELOW
         canvas.draw()
         return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+
+
+def save_plot(path: Path, picture: Image.Image) -> None:
+    """Write a plot."""
+    with replacing(path) as temporary:
+        picture.save(temporary)
 
 
 def styled(ax: Axes, look: Theme) -> Axes:

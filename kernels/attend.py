@@ -4,12 +4,10 @@ fully rotated.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import interpreting, kernel, power_of_2, tiles, tl
 from .layout import check_layout
 
@@ -169,12 +167,12 @@ def _launch(
     return out
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     s = 40
     q = 2 * noise(3, 2 * s, 128)
     k, v = noise(2, 10 * s, 128, seed=1).to(device, dtype)
 
-    def table(*rows: Any) -> Tensor:
+    def table(*rows: int) -> Tensor:
         return torch.tensor(rows, dtype=torch.int32, device=device)
 
     return dict(

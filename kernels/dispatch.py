@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 Place = tuple[torch.device, torch.dtype]
+Arguments = dict[str, Any]  # of an operation, by name
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 _choice = "auto"
@@ -80,7 +81,7 @@ class Operation(Generic[P, R]):
         self,
         reference: Callable[P, R],
         launch: Callable[P, R],
-        example: Callable[[torch.device, torch.dtype], dict[str, Any]],
+        example: Callable[[torch.device, torch.dtype], Arguments],
     ):
         self.reference = reference
         self.launch = launch
@@ -165,13 +166,11 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 
 def _place(*args: Any, **kwargs: Any) -> Place:
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            return value.device, value.dtype
-    raise TypeError("an operation needs a tensor")
+    first = next(value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+    return first.device, first.dtype
 
 
-def _outcome(implementation: Callable[..., Any], arguments: dict[str, Any]) -> list[Tensor]:
+def _outcome(implementation: Callable[..., Any], arguments: Arguments) -> list[Tensor]:
     result = implementation(**arguments)
     results = result if isinstance(result, tuple) else (result,)
     return [value for value in (*results, *arguments.values()) if isinstance(value, Tensor)]

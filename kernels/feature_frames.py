@@ -4,15 +4,14 @@ before, in one pass.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tiles, tl
 from .layout import check_layout
+from .rows import load_float
 
 PAST_FRAMES = 2  # that a causal convolution over three frames reads besides the current one
 TILE = 2048  # numbers that a program has in registers at a time
@@ -79,7 +78,7 @@ def _frames_kernel(
     inside = (pixel < pixels) & (channel < dim)
     first = pixel.to(tl.int64) * dim + channel
     second = (pixel + pixels).to(tl.int64) * dim + channel
-    weight = tl.load(gamma + channel, mask=channel < dim, other=0.0).to(tl.float32)
+    weight = load_float(gamma + channel, channel < dim)
     # both are read before either is replaced, and no other program reads these pixels
     older = tl.load(past + first, mask=inside)
     newer = tl.load(past + second, mask=inside)
@@ -87,11 +86,11 @@ def _frames_kernel(
     tl.store(out + second, newer, mask=inside)
     for i in range(FRAMES):
         place = (pixel + i * pixels).to(tl.int64) * dim + channel
-        row = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+        row = load_float(x + place, inside)
         if BIAS:
-            row += tl.load(bias + channel, mask=channel < dim, other=0.0).to(tl.float32)
+            row += load_float(bias + channel, channel < dim)
         if RESIDUAL:
-            row += tl.load(residual + place, mask=inside, other=0.0).to(tl.float32)
+            row += load_float(residual + place, inside)
         if BIAS or RESIDUAL:
             rounded = row.to(x.dtype.element_ty)
             tl.store(x + place, rounded, mask=inside)
@@ -145,7 +144,7 @@ def _launch(
     return frames
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     x, past, residual = noise(3 + 2 + 3, 3, 5, 24).to(device, dtype).split((3, 2, 3))
     gamma, bias = (0.5 * noise(2, 24)).to(device, dtype)
     return dict(x=x, past=past, gamma=gamma, bias=bias, residual=residual)

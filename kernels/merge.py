@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tl
 from .rotation import load_rotation, rotate_pairs, rotated
+from .rows import load_float, tile_mask, tile_places
 
 ROWS = 32  # tokens of a tile
 
@@ -65,15 +64,13 @@ def _merge_kernel(
         token = start + tl.arange(0, ROWS)
         chosen = tl.load(chosen_tokens + token, mask=token < tokens, other=0)
         of_a = chosen < tokens
-        source = (
-            tl.where(of_a, a + chosen, b + chosen - tokens)[:, None] * HEAD_DIM + channel[None, :]
-        )
-        place = (target + token)[:, None] * HEAD_DIM + channel[None, :]
+        source = tile_places(tl.where(of_a, a + chosen, b + chosen - tokens), channel, HEAD_DIM)
+        place = tile_places(target + token, channel, HEAD_DIM)
         cos, sin = load_rotation(
             rotations, tl.where(of_a, rotation_a, rotation_b)[:, None], pair[None, :], PAIRS
         )
-        inside = (token < tokens)[:, None] & (channel < HEAD_DIM)[None, :]
-        keys = rotate_pairs(tl.load(k + source, mask=inside, other=0.0).to(tl.float32), cos, sin)
+        inside = tile_mask(token, tokens, channel, HEAD_DIM)
+        keys = rotate_pairs(load_float(k + source, inside), cos, sin)
         values = tl.load(v + source, mask=inside, other=0.0)
         tl.debug_barrier()
         tl.store(k + place, keys, mask=inside)
@@ -100,7 +97,7 @@ def _launch(k: Tensor, v: Tensor, merges: Tensor, kept: Tensor, rotations: Tenso
     )
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     s = 72
     k, v = noise(2, 7 * s, 128).to(device, dtype)
     kept = noise(2, 2 * s).topk(s).indices.sort().values.int()

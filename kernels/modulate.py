@@ -4,15 +4,14 @@ tokens.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tl
 from .layout import check_layout
+from .rows import load_float
 
 
 def norm_modulate_reference(
@@ -77,22 +76,20 @@ def _norm_kernel(
     frame = tl.program_id(0) // frame_tokens
     channel = tl.arange(0, DIM)
     inside = channel < dim
-    row = tl.load(x + token * dim + channel, mask=inside, other=0.0).to(tl.float32)
+    row = load_float(x + token * dim + channel, inside)
     if RESIDUAL:
-        added = tl.load(y + token * dim + channel, mask=inside, other=0.0).to(tl.float32)
+        added = load_float(y + token * dim + channel, inside)
         if GATED:
             place = gate + (tl.program_id(0) // gate_tokens) * gate_stride + channel
-            added *= tl.load(place, mask=inside, other=0.0).to(tl.float32)
+            added *= load_float(place, inside)
         rounded = (row + added).to(z.dtype.element_ty)
         tl.store(z + token * dim + channel, rounded, mask=inside)
         row = rounded.to(tl.float32)
     mean = tl.sum(row, axis=0) / dim
     centred = tl.where(inside, row - mean, 0.0)
     normed = centred / tl.sqrt(tl.sum(centred * centred, axis=0) / dim + eps)
-    factor = base + tl.load(scale + frame * scale_stride + channel, mask=inside, other=0.0).to(
-        tl.float32
-    )
-    offset = tl.load(shift + frame * shift_stride + channel, mask=inside, other=0.0).to(tl.float32)
+    factor = base + load_float(scale + frame * scale_stride + channel, inside)
+    offset = load_float(shift + frame * shift_stride + channel, inside)
     tl.store(out + token * dim + channel, normed * factor + offset, mask=inside)
 
 
@@ -142,7 +139,7 @@ def _launch(
     return z, out
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     # a mean other than 0 tests the subtraction; small factors, because they magnify differences in
     # rounding
     x, y = (1 + noise(2, 30, 200)).to(device, dtype)

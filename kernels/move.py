@@ -8,14 +8,14 @@ the table only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tiles, tl
 from .rotation import load_rotation, rotate_pairs, rotated
+from .rows import load_float, tile_mask, tile_places
 
 ROWS = 32  # tokens of a tile
 
@@ -64,16 +64,16 @@ def _move_kernel(
 ):
     token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, DIM)
-    inside = (token < frame_tokens)[:, None] & (channel < HEAD_DIM)[None, :]
+    inside = tile_mask(token, frame_tokens, channel, HEAD_DIM)
     move = moves + tl.program_id(1) * length * 3
     for _ in range(length):
         first = tl.load(move)
         if first >= 0:
             to = tl.load(move + 1)
-            source = (first + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
-            target = (to + token).to(tl.int64)[:, None] * HEAD_DIM + channel[None, :]
+            source = tile_places(first + token, channel, HEAD_DIM)
+            target = tile_places(to + token, channel, HEAD_DIM)
             cos, sin = load_rotation(rotations, tl.load(move + 2), tl.arange(0, DIM // 2), PAIRS)
-            keys = tl.load(k_from + source, mask=inside, other=0.0).to(tl.float32)
+            keys = load_float(k_from + source, inside)
             moved = inside
             if IN_PLACE:  # values of keys that only turn stay where they are
                 moved = inside & (first != to)
@@ -118,7 +118,7 @@ def _launch(
         )
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     s = 40
     k, v = noise(2, 9 * s, 128).to(device, dtype)
     rotations = noise(5, 2, 22).to(device)

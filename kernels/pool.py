@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tl
 from .rotation import load_rotation, rotate_pairs, rotated
+from .rows import load_float, tile_mask, tile_places
 
 ROWS = 64  # tokens of a tile
 
@@ -51,11 +50,9 @@ def _pool_kernel(
     total = tl.zeros((1, DIM), tl.float32)
     for start in range(0, frame_tokens, ROWS):
         token = start + tl.arange(0, ROWS)
-        inside = (token < frame_tokens)[:, None] & (channel < HEAD_DIM)[None, :]
-        keys = tl.load(
-            k + (first + token)[:, None] * HEAD_DIM + channel[None, :], mask=inside, other=0.0
-        )
-        total += tl.sum(keys.to(tl.float32), axis=0)[None, :]
+        inside = tile_mask(token, frame_tokens, channel, HEAD_DIM)
+        keys = load_float(k + tile_places(first + token, channel, HEAD_DIM), inside)
+        total += tl.sum(keys, axis=0)[None, :]
     mean = rotate_pairs(total / frame_tokens, cos[None, :], sin[None, :])
     tl.store(out + frame * HEAD_DIM + channel[None, :], mean, mask=(channel < HEAD_DIM)[None, :])
 
@@ -78,7 +75,7 @@ def _launch(k: Tensor, frames: Tensor, rotations: Tensor, frame_tokens: int) -> 
     return out
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     s = 72
     k = noise(4 * s, 128).to(device, dtype)
     rotations = noise(3, 2, 22).to(device)

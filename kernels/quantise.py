@@ -7,15 +7,15 @@ one launch.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import interpreting, kernel, tl
 from .layout import check_layout
+from .rows import load_float
 
 DTYPE = torch.float8_e4m3fn
 LARGEST = torch.finfo(DTYPE).max
@@ -45,7 +45,7 @@ def quantise_gelu_reference(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @kernel
 def _load_values(x, place, inside, GELU: tl.constexpr):
-    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    value = load_float(x + place, inside)
     if GELU:  # (1 + tanh u) / 2 is the logistic function of 2 u
         value = value / (
             1 + tl.exp(-1.5957691216057308 * (value + 0.044715 * value * value * value))
@@ -98,7 +98,7 @@ def _launch(x: Tensor, gelu: bool = False) -> tuple[Tensor, Tensor]:
     return rounded.to(DTYPE), scale
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     x = noise(7, 2 * COLUMNS + 40)
     x *= torch.tensor([1e-3, 1, 30, 1, 1, 0, 1])[:, None]
     x[0, -1] = 1
@@ -108,7 +108,7 @@ def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return dict(x=x.to(device, dtype))
 
 
-def _example_gelu(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example_gelu(device: torch.device, dtype: torch.dtype) -> Arguments:
     # few values, none near the middle between two numbers of 8 bits: an exponential is not the same
     # everywhere
     x = (

@@ -46,7 +46,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None = None) -> Te
 
     Computed in float32 and rounded once. `out`, if given, gets the result and may be `x` itself.
     """
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+    out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
     even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
     even_out, odd_out = out.unflatten(-1, (-1, 2)).unbind(-1)
     # all of them first, because `out` may be `x`

@@ -4,16 +4,15 @@ the cache.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Operation, noise
+from .dispatch import Arguments, Operation, noise
 from .language import kernel, power_of_2, tiles, tl
 from .layout import check_layout
 from .rotation import rotate_pairs, rotated
+from .rows import load_float, tile_mask, tile_places
 
 ROWS = 8  # tokens of a tile
 
@@ -92,9 +91,9 @@ def _load_angles(
     SPACE_PAIRS: tl.constexpr = PAIRS - TIME_PAIRS
     time = temporal + row[:, None] * 2 * TIME_PAIRS + pair[None, :]
     space = spatial + place[:, None] * 2 * SPACE_PAIRS + (pair - TIME_PAIRS)[None, :]
-    cos = tl.load(time, mask=in_time, other=0.0) + tl.load(space, mask=in_space, other=0.0)
-    sin = tl.load(time + TIME_PAIRS, mask=in_time, other=0.0)
-    return cos, sin + tl.load(space + SPACE_PAIRS, mask=in_space, other=0.0)
+    cos = load_float(time, in_time) + load_float(space, in_space)
+    sin = load_float(time + TIME_PAIRS, in_time)
+    return cos, sin + load_float(space + SPACE_PAIRS, in_space)
 
 
 @kernel
@@ -120,20 +119,18 @@ def _norm_and_rotate(
     token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, DIM)
     pair = tl.arange(0, DIM // 2)
-    inside = (token < tokens)[:, None] & (channel < HEAD_DIM)[None, :]
-    x += token.to(tl.int64)[:, None] * stride + channel[None, :]
+    inside = tile_mask(token, tokens, channel, HEAD_DIM)
+    x += tile_places(token, channel, stride)
     squares = tl.zeros((ROWS, DIM), tl.float32)
     if NORM:
         for head in range(HEADS):
-            part = tl.load(x + head * HEAD_DIM, mask=inside, other=0.0).to(tl.float32)
+            part = load_float(x + head * HEAD_DIM, inside)
             squares += part * part
     scale = 1 / tl.sqrt(tl.sum(squares, axis=1) / (HEADS * HEAD_DIM) + eps)
     for head in range(HEADS):
-        part = tl.load(x + head * HEAD_DIM, mask=inside, other=0.0).to(tl.float32)
+        part = load_float(x + head * HEAD_DIM, inside)
         if NORM:
-            factor = tl.load(
-                weight + head * HEAD_DIM + channel, mask=channel < HEAD_DIM, other=0.0
-            ).to(tl.float32)
+            factor = load_float(weight + head * HEAD_DIM + channel, channel < HEAD_DIM)
             part = part * scale[:, None] * factor[None, :]
         row = tl.load(first_rotation + head) + token // frame_tokens
         known = tl.where(token < tokens, row, 0)
@@ -141,9 +138,7 @@ def _norm_and_rotate(
             temporal, spatial, known, token % frame_tokens, pair, TIME_PAIRS, HEAD_DIM // 2
         )
         part = rotate_pairs(part, cos, sin)
-        place = (tl.load(first_row + head) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[
-            None, :
-        ]
+        place = tile_places(tl.load(first_row + head) + token, channel, HEAD_DIM)
         tl.store(out + place, part, mask=inside)
 
 
@@ -198,12 +193,10 @@ def _write_kernel(
     elif tl.program_id(1) == 1:
         token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
         channel = tl.arange(0, DIM)
-        inside = (token < tokens)[:, None] & (channel < HEAD_DIM)[None, :]
-        source = v + token.to(tl.int64)[:, None] * v_stride + channel[None, :]
+        inside = tile_mask(token, tokens, channel, HEAD_DIM)
+        source = v + tile_places(token, channel, v_stride)
         for head in range(HEADS):
-            place = (tl.load(slot_row + head) + token).to(tl.int64)[:, None] * HEAD_DIM + channel[
-                None, :
-            ]
+            place = tile_places(tl.load(slot_row + head) + token, channel, HEAD_DIM)
             values = tl.load(source + head * HEAD_DIM, mask=inside, other=0.0)
             tl.store(v_buffer + place, values, mask=inside)
     else:
@@ -288,7 +281,7 @@ def _launch(
     return queries
 
 
-def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     q, k, v = noise(72, 3, 384).to(device, dtype).unbind(1)
     q_weight, k_weight = noise(2, 384, seed=1).to(device, dtype)
     k_buffer, v_buffer = torch.zeros(2, 400, 128, dtype=dtype, device=device)

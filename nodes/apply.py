@@ -19,19 +19,20 @@ from torch import Tensor
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.request import RenderJob
+from ..headforcing_core.render.measured_roles import with_measured_roles
 from ..headforcing_core.render.render import Listener, Place, make_video
 from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import KeptLatents
 from ..headforcing_core.rollout.rows import Embeddings
-from ..headforcing_core.timeline.clock import video_frames_of
 from ..headforcing_core.timeline.timeline import Timeline
 from .host.graph import schema
 from .host.graph.conditioning import TIMELINE, check_parts, read_conditioning
 from .host.graph.schema import HeadProfileType
 from .host.model import bridge, memory
+from .host.model.host_render import HostRender
 from .host.model.loaded_model import NO_NAME, ModelName, check_text_width, name_model, options_for
 from .host.model.model_contents import check_contents, contents, used_options
-from .host.model.render import HostRender, request_of
+from .host.model.render import request_of
 from .sampler_inputs import HeadForcingOptions, sampler_options
 
 log = logging.getLogger(__name__)
@@ -116,20 +117,23 @@ class NativeRequest:
         """The render of latents `[videos, 16, frames, h, w]` with these noise levels; None: those
         of `sigmas`.
         """
-        own = self.options.schedule
+        clock = self.options.schedule.clock
         _, _, frames, height, width = shape
-        blocks, rest = divmod(frames, own.frames_per_block)
+        blocks, rest = divmod(frames, clock.frames_per_block)
         if rest:
-            near = [video_frames_of(n * own.frames_per_block) for n in (blocks, blocks + 1) if n]
+            near = [str(clock.video_frames(n)) for n in (blocks, blocks + 1) if n]
             raise HeadForcingError(
                 f"latent_image: its {frames} latent frames are no whole number of blocks of "
-                f"{own.frames_per_block}; set the empty latent's length to "
-                f"{' or '.join(map(str, near))}"
+                f"{clock.frames_per_block}; set the empty latent's length to {' or '.join(near)}"
             )
-        clock = own.clock
-        stride = own.latents.stride
-        options = replace(self.options, width=width * stride, height=height * stride, seed=seed)
-        options = replace(options, seconds=clock.video_frames(blocks) / clock.fps)
+        stride = self.options.schedule.latents.stride
+        options = replace(
+            self.options,
+            width=width * stride,
+            height=height * stride,
+            seed=seed,
+            seconds=clock.start_seconds(blocks),
+        )
         if sigmas is not None and not torch.equal(sigmas.cpu().float(), self.sigmas()):
             options = replace(options, sigmas=", ".join(map(repr, sigmas.tolist())))
         return HostRender(
@@ -196,7 +200,8 @@ class RolloutSampler(comfy.samplers.Sampler):
         named = name_model(model)
         seed = extra_args.get("seed") or 0
         render = self.request.render(model, noise.shape, sigmas, seed=seed, named=named)
-        plan = render.request.job().with_found_roles().plan
+        first = render.request.job().with_found_roles()
+        plan = first.plan
         method = render.request.options.method
         if plan.restart_frames:
             raise HeadForcingError(
@@ -209,17 +214,22 @@ class RolloutSampler(comfy.samplers.Sampler):
         # there is no report to put it in, here and below
         for line in contents(model).lines(around=False):
             log.warning("Apply Head Forcing: %s", line)
-        progress = _Progress(callback, plan.steps * len(noise))
-        videos: list[Tensor] = []
+        videos = []
         with memory.explained(needs, kept=False):
+            hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
+            first, measured = with_measured_roles(
+                first, hosted, noise.device, _stop_where_asked, needs
+            )
+            if measured is not None:
+                log.info("Apply Head Forcing: %s", measured.line)
+            plan = first.plan
+            progress = _Progress(callback, plan.steps * len(noise))
             for video in range(len(noise)):
                 hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
                 kept = KeptLatents()
                 job = render.request.job(plan, video)
-                made = _make(job, hosted, noise.device, [progress, kept])
+                _make(job, hosted, noise.device, [progress, kept])
                 videos.append(torch.cat(kept.blocks).transpose(0, 1))  # in main memory
-                if made.found_profile is not None:
-                    plan = render.request.plan(made.found_profile)
         samples = torch.stack(videos).to(noise.device)  # where ComfyUI's sampler goes on with them
         progress.complete(samples)
         return samples
@@ -237,15 +247,19 @@ def _make(
     return made
 
 
+def _stop_where_asked(block: int, step: int, latents: Tensor | None) -> None:
+    comfy.model_management.throw_exception_if_processing_interrupted()
+
+
+@dataclass
 class _Progress(Listener):
     """Progress and previews through the callback of a native sampler; stops within one model call
     on cancel.
     """
 
-    def __init__(self, callback: Callable[[int, Tensor, Tensor, int], None] | None, steps: int):
-        self.callback = callback
-        self.steps = steps
-        self.done = 0
+    callback: Callable[[int, Tensor, Tensor, int], None] | None
+    steps: int
+    done: int = 0
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()
@@ -294,11 +308,11 @@ def _check_guider(guider: Any, extra_args: dict[str, Any], request: NativeReques
     conds = getattr(guider, "conds", {})
     if patcher is None or not bridge.is_hosting(patcher):
         raise HeadForcingError("guider: connect the model of Apply Head Forcing to it")
-    guided = not math.isclose(getattr(guider, "cfg", 1.0), 1.0) or set(conds) - {
-        "positive",
-        "negative",
-    }
-    if guided or extra_args["model_options"].get("disable_cfg1_optimization", False):
+    if (
+        not math.isclose(getattr(guider, "cfg", 1.0), 1.0)
+        or not conds.keys() <= {"positive", "negative"}
+        or extra_args["model_options"].get("disable_cfg1_optimization")
+    ):
         raise HeadForcingError(
             "guider: Head Forcing runs without guidance and negative prompt; use BasicGuider, or "
             "CFGGuider at cfg 1"

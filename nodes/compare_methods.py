@@ -28,11 +28,13 @@ from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema, video_files
 from .host.graph.conditioning import read_conditioning
 from .host.graph.schema import HeadProfileType
+from .host.model.host_render import HostRender
 from .host.model.loaded_model import name_model, options_for
 from .host.model.memory import check_disk_room
 from .host.model.model_contents import check_contents, contents
 from .host.model.native_model import size_for
-from .host.model.render import HostRender, model_pictures, request_of, sample
+from .host.model.render import model_pictures, request_of, sample
+from .host.model.roles import with_roles
 from .host.model.start import pictures_of
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
@@ -66,6 +68,7 @@ class CompareMethods(io.ComfyNode):
                 schema.family_input(),
                 io.Boolean.Input("resume", default=True, optional=True),
             ],
+            advanced="model_family",
             outputs=[io.Video.Output(display_name="video"), io.String.Output(display_name="table")],
             makes_video=True,
         )
@@ -116,13 +119,12 @@ class CompareMethods(io.ComfyNode):
         progress = RenderProgress(model, [video.plan for video in todo], cls.hidden, previews=False)
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
-        with folders.output_file(filename_prefix, ".mp4", width, height) as file:
-            tags = video_files.graph_tags(cls.hidden)
+        with folders.output_file(filename_prefix, width, height) as file:
             grid(
                 file.path,
                 rows,
                 fps=todo[0].plan.timeline.clock.fps,
-                metadata=tags,
+                metadata=video_files.graph_tags(cls.hidden),
                 on_progress=_stop_where_asked,
             )
         video = InputImpl.VideoFromFile(str(file.path))
@@ -153,20 +155,17 @@ def _plan(entry: Entry, shared: HostRender, positive: list[Any]) -> _Video:
 
 
 def _compare(video: _Video, place: int, progress: RenderProgress) -> ComparisonRow:
-    """Render and measure one method's video; roles that were found are stored for the methods after
-    it.
-    """
+    """Render and measure one method's video."""
     entry = video.entry
     render = video.render
-    plan = render.request.job(video.plan).with_found_roles().plan
+    job, _ = with_roles(render)
+    plan = job.plan
     progress.next_video(place, plan, entry.label)
     made = sample(render, plan, 0, progress)
     if made.video is None:
-        kept = (
-            "; its finished blocks are kept, Run goes on from there"
-            if render.request.runs is not None
-            else ""
-        )
+        kept = ""
+        if render.request.runs is not None:
+            kept = "; its finished blocks are kept, Run goes on from there"
         raise HeadForcingError(
             f"{entry.label}: the video could not be written ({made.failure}){kept}"
         )

@@ -44,12 +44,11 @@ class DecodeLatentsToVideo(schema.FileNode):
                 io.String.Input("filename_prefix", default="video/HeadForcing"),
                 io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0),
                 schema.crf_input(),
-                schema.advanced(io.Int.Input("upscale", default=1, min=1, max=16)),
-                schema.advanced(
-                    io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED)
-                ),
+                io.Int.Input("upscale", default=1, min=1, max=16),
+                io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED),
                 io.Audio.Input("audio", optional=True),
             ],
+            advanced="crf upscale run",
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
             makes_video=True,
         )
@@ -90,9 +89,7 @@ class DecodeLatentsToVideo(schema.FileNode):
                 comfy.model_management.throw_exception_if_processing_interrupted()
                 progress.update_absolute(before + done)
 
-            with folders.output_file(
-                filename_prefix, ".mp4", width * stride, height * stride
-            ) as file:
+            with folders.output_file(filename_prefix, width * stride, height * stride) as file:
                 tags = video_files.graph_tags(cls.hidden) | video_files.video_tags(about, rate)
                 write_video(
                     VideoSettings(file.path, rate, tags, crf, scale=upscale),
@@ -107,9 +104,7 @@ class DecodeLatentsToVideo(schema.FileNode):
             if stored is not None:
                 runs.link_file(stored.folder, stored.keys[-1], file.path, made_by="")
         shown = player.NodePlayer(cls.hidden)
-        shown.show(
-            "done", Sentence("wrote %1", ", ".join(f"output/{file.label}" for file in files))
-        )
+        shown.show("done", Sentence("wrote %1", ", ".join(file.place for file in files)))
         return io.NodeOutput(
             [InputImpl.VideoFromFile(str(file.path)) for file in files], ui=shown.output(files)
         )
@@ -125,7 +120,7 @@ class _Latents:
     """
 
     chunks: Iterable[Tensor]
-    size: tuple[int, int]
+    size: tuple[int, ...]
     video_frames: int | None
     total: int
     restart_frames: Sequence[int]
@@ -149,20 +144,22 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
             "samples: expected Wan video latents [videos, 16 or 48, frames, h, w], got "
             f"{list(latents.shape)}"
         )
-    trim = samples.get("head_forcing", {})
+    known = samples.get("head_forcing", {})
     # latents that were cut or joined still have this metadata, which is then wrong: their number of
     # frames differs
-    trim = trim if trim.get("frames") == latents.shape[2] else {}
-    wanted = trim.get("video_frames")
-    size = (latents.shape[3], latents.shape[4])
-    more = (
-        wanted or video_frames_of(latents.shape[2]),
-        trim.get("restart_frames", ()),
-        trim.get("about", {}),
-        trim.get("soundtrack"),
-    )
+    if known.get("frames") != latents.shape[2]:
+        known = {}
+    length = known.get("video_frames")
     return [
-        _Latents(video.split(CHUNK_FRAMES), size, wanted, *more)
+        _Latents(
+            video.split(CHUNK_FRAMES),
+            latents.shape[3:],
+            length,
+            total=length or video_frames_of(latents.shape[2]),
+            restart_frames=known.get("restart_frames", ()),
+            about=known.get("about", {}),
+            soundtrack=known.get("soundtrack"),
+        )
         for video in latents.transpose(1, 2)
     ]
 
@@ -170,12 +167,11 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
 def _of_run(video: StoredVideo) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
     about = video.about
-    height, width = next(video.blocks()).shape[-2:]
     chunks = (runs.to_latent(video, block).split(CHUNK_FRAMES) for block in video.blocks())
     length = about["video_frames"]
     return _Latents(
         chain.from_iterable(chunks),
-        (height, width),
+        next(video.blocks()).shape[-2:],
         video_frames=length,
         total=length,
         restart_frames=about.get("restart_frames", ()),

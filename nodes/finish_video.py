@@ -54,6 +54,7 @@ class FinishVideo(schema.FileNode):
                 io.Audio.Input("audio", optional=True),
                 schema.crf_input(),
             ],
+            advanced="crf",
             outputs=[io.Video.Output(display_name="video")],
             makes_video=True,
         )
@@ -76,14 +77,12 @@ class FinishVideo(schema.FileNode):
                 "is; connect Load Upscale Model, Load Frame Interpolation Model, or both"
             )
         footage, key = _footage(video)
-        models = _Models(upscale_model, interp_model, multiplier if interp_model is not None else 1)
+        models = _Models(upscale_model, interp_model, 1 if interp_model is None else multiplier)
         width, height = models.size_of(footage)
         fps = footage.fps * models.multiplier
         key = digest(key, models.key, crf, av.__version__)[:8]
-        sound = footage.sound
         soundtrack = soundtrack_of(audio)
-        if soundtrack is not None:
-            sound = soundtrack.from_second(0.0)
+        sound = footage.sound if soundtrack is None else soundtrack.from_second(0.0)
         with (
             folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing,
             ExitStack() as stack,
@@ -93,23 +92,24 @@ class FinishVideo(schema.FileNode):
             writer = VideoWriter(settings, width, height, goes_on=True, sound=sound)
             stack.enter_context(writer)
             total = (footage.video_frames - 1) * models.multiplier + 1
-            progress = _Progress(cls.hidden, growing, writer.video_frames, total)
-            progress.has_sound = sound is not None
+            progress = _Progress(
+                cls.hidden, growing, writer.video_frames, total, has_sound=sound is not None
+            )
             try:
                 for video_frames in models.finish(footage, writer.video_frames):
                     writer.write(video_frames)
                     progress.add(video_frames)
                 # numbered now, not at the beginning: others may have come since
-                with folders.output_file(filename_prefix, ".mp4", width, height) as file:
+                with folders.output_file(filename_prefix, width, height) as file:
                     writer.settings = replace(settings, path=file.path)
                     stack.close()
             except BaseException:
                 where = Sentence("stopped at frame %1 of %2", progress.done + 1, total)
-                kept = Sentence("the video so far is %1", f"output/{growing.label}")
+                kept = Sentence("the video so far is %1", growing.place)
                 ways = Sentence("Run goes on from there")
                 progress.show("stopped", joined([where, joined([kept, ways], ", ")], "; "))
                 raise
-        wrote = Sentence("wrote %1", f"output/{file.label}")
+        wrote = Sentence("wrote %1", file.place)
         size = Sentence("%1 frames, %2 at %3 fps", total, f"{width}x{height}", f"{fps:g}")
         progress.show("done", joined([wrote, size], " - "))
         return io.NodeOutput(
@@ -227,17 +227,20 @@ def _run(node: Any, *inputs: Any) -> Tensor:
         comfy.utils.set_progress_bar_global_hook(hook)
 
 
+@dataclass
 class _Progress:
-    """Progress bar, player and status line of the node."""
+    """Progress bar, player and status line of the node; counts the frames of the finished video."""
 
-    def __init__(self, hidden: Any, growing: folders.OutputFile, first: int, total: int):
-        self.growing = growing
-        self.first = first
-        self.done = first
-        self.total = total
-        self.player = player.NodePlayer(hidden)
-        self.bar = comfy.utils.ProgressBar(total)
-        self.has_sound = False
+    hidden: Any
+    growing: folders.OutputFile
+    first: int
+    total: int
+    has_sound: bool
+
+    def __post_init__(self) -> None:
+        self.done = self.first
+        self.player = player.NodePlayer(self.hidden)
+        self.bar = comfy.utils.ProgressBar(self.total)
         self.id = uuid.uuid4().hex
         self.begun = time.perf_counter()
 

@@ -41,7 +41,8 @@ class InspectHeadProfile(io.ComfyNode):
     ) -> io.NodeOutput:
         if isinstance(head_profile, AutoProfile) or isinstance(compare_with, AutoProfile):
             raise HeadForcingError(
-                "head_profile: auto has no roles before the sampler has found them; load a profile"
+                "head_profile: auto has no roles before the sampler has measured them; load a "
+                "profile"
             )
         if compare_with is None:
             picture = pictures.profile_picture(head_profile, theme=theme)

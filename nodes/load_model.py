@@ -32,15 +32,12 @@ class LoadSelfForcing(io.ComfyNode):
                 io.Combo.Input(
                     "checkpoint", options=folder_paths.get_filename_list("diffusion_models")
                 ),
-                schema.advanced(
-                    io.Combo.Input(
-                        "weights", options=["auto", "generator_ema", "generator"], default="auto"
-                    )
+                io.Combo.Input(
+                    "weights", options=["auto", "generator_ema", "generator"], default="auto"
                 ),
-                schema.advanced(
-                    io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default")
-                ),
+                io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default"),
             ],
+            advanced="weights weight_dtype",
             outputs=[io.Model.Output(display_name="model")],
         )
 

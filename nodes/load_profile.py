@@ -35,16 +35,13 @@ class LoadHeadProfile(io.ComfyNode):
                         *bundled_profiles(),
                         *folder_paths.get_filename_list(folders.PROFILE_FOLDER),
                     ],
-                    default="self_forcing",
+                    default=AUTO,
                 ),
-                schema.advanced(
-                    io.Float.Input("anchor_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)
-                ),
-                schema.advanced(
-                    io.Float.Input("local_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)
-                ),
-                schema.advanced(io.Combo.Input("rule", options=[IN_FILE, *RULES], default=IN_FILE)),
+                io.Float.Input("anchor_percent", default=-1.0, min=-1.0, max=60.0, step=1.0),
+                io.Float.Input("local_percent", default=-1.0, min=-1.0, max=60.0, step=1.0),
+                io.Combo.Input("rule", options=[IN_FILE, *RULES], default=IN_FILE),
             ],
+            advanced="anchor_percent local_percent rule",
             outputs=[
                 HeadProfileType.Output(display_name="head_profile"),
                 io.Image.Output(display_name="picture"),

@@ -51,12 +51,11 @@ class ProfileHeads(io.ComfyNode):
                 schema.seed_input(),
                 io.String.Input("save_name", default="my_model"),
                 io.String.Input("prompts", default="", multiline=True, optional=True),
-                schema.advanced(
-                    io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute")
-                ),
+                io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute"),
                 schema.family_input(),
-                schema.advanced(io.Combo.Input("rule", options=list(RULES), default="quota")),
+                io.Combo.Input("rule", options=list(RULES), default="auto"),
             ],
+            advanced="rope model_family rule",
             outputs=[
                 HeadProfileType.Output(display_name="head_profile"),
                 io.Image.Output(display_name="picture"),
@@ -79,7 +78,7 @@ class ProfileHeads(io.ComfyNode):
         prompts: str = "",
         rope: str = "absolute",
         model_family: str = DEFAULTS.model_family,
-        rule: str = "quota",
+        rule: str = "auto",
     ) -> io.NodeOutput:
         path = folders.profile_path(save_name) if save_name.strip() else None
         width, height = size_for(model, width, height)

@@ -36,33 +36,28 @@ class PromptTimeline(io.ComfyNode):
                 io.Clip.Input("clip"),
                 io.String.Input("prompts", multiline=True, default=EXAMPLE),
                 schema.seconds_input(default=60.0),
-                schema.advanced(io.String.Input("shared_prompt", default="")),
-                schema.advanced(
-                    io.Combo.Input("switch", options=list(SWITCHES), default=DEFAULTS.switch.kind)
+                io.String.Input("shared_prompt", default=""),
+                io.Combo.Input("switch", options=list(SWITCHES), default=DEFAULTS.switch.kind),
+                io.Int.Input(
+                    "blend_blocks",
+                    default=DEFAULTS.switch.blend_blocks,
+                    min=0,
+                    max=MAX_BLEND_BLOCKS,
                 ),
-                schema.advanced(
-                    io.Int.Input(
-                        "blend_blocks",
-                        default=DEFAULTS.switch.blend_blocks,
-                        min=0,
-                        max=MAX_BLEND_BLOCKS,
-                    )
-                ),
-                schema.advanced(io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor)),
+                io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor),
                 References.Input("references", optional=True),
                 schema.family_input(),
                 io.Audio.Input("audio", optional=True),
-                schema.advanced(
-                    io.Float.Input(
-                        "audio_offset", default=0.0, min=-MAX_SECONDS, max=MAX_SECONDS, step=0.05
-                    )
+                io.Float.Input(
+                    "audio_offset", default=0.0, min=-MAX_SECONDS, max=MAX_SECONDS, step=0.05
                 ),
-                schema.advanced(
-                    io.Float.Input(
-                        "audio_gain", default=0.0, min=-MAX_GAIN_DB, max=MAX_GAIN_DB, step=1.0
-                    )
+                io.Float.Input(
+                    "audio_gain", default=0.0, min=-MAX_GAIN_DB, max=MAX_GAIN_DB, step=1.0
                 ),
             ],
+            advanced=(
+                "shared_prompt switch blend_blocks re_anchor model_family audio_offset audio_gain"
+            ),
             outputs=[
                 io.Conditioning.Output(display_name="positive"),
                 io.String.Output(display_name="table"),

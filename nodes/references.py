@@ -5,7 +5,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.timeline.references import MAX_REFERENCES, check_names
+from ..headforcing_core.timeline.references import check_names
 from .host.graph import schema
 from .host.model.start import one_image
 
@@ -16,34 +16,32 @@ _NAMES = ("hero", "place", "prop", "other")
 class SceneReferences(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
+        inputs: list[Any] = []
+        for number, name in enumerate(_NAMES, 1):
+            inputs.append(io.Image.Input(f"image_{number}", optional=True))
+            inputs.append(io.String.Input(f"name_{number}", default=name, optional=True))
         return schema.node_schema(
             "HeadForcingReferences",
             "Scene References",
             "prompts",
             aliases="reference image, character, identity, consistency, ip adapter",
-            inputs=[
-                part
-                for number, name in enumerate(_NAMES, 1)
-                for part in (
-                    io.Image.Input(f"image_{number}", optional=True),
-                    io.String.Input(f"name_{number}", default=name, optional=True),
-                )
-            ],
+            inputs=inputs,
             outputs=[References.Output(display_name="references")],
         )
 
     @classmethod
     @schema.shows_errors
     def execute(cls, **given: Any) -> io.NodeOutput:
-        numbers = [n for n in range(1, MAX_REFERENCES + 1) if given.get(f"image_{n}") is not None]
-        if not numbers:
+        names = []
+        images = []
+        for number, usual in enumerate(_NAMES, 1):
+            image = f"image_{number}"
+            if given.get(image) is not None:
+                names.append(given.get(f"name_{number}", usual).strip().removeprefix("@"))
+                images.append(one_image(given[image], image))
+        if not names:
             raise HeadForcingError(
                 "image_1: connect a picture, or disconnect Scene References from Prompt Timeline"
             )
-        names = [given.get(f"name_{n}", _NAMES[n - 1]).strip().removeprefix("@") for n in numbers]
         check_names(names)
-        pictures = {
-            name: one_image(given[f"image_{n}"], f"image_{n}")
-            for n, name in zip(numbers, names, strict=True)
-        }
-        return io.NodeOutput(pictures)
+        return io.NodeOutput(dict(zip(names, images, strict=True)))

@@ -10,6 +10,7 @@ from comfy_execution.graph_utils import ExecutionBlocker
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.plan.describe import describe
+from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.request import RenderJob
 from ..headforcing_core.render.result import RenderResult
@@ -18,11 +19,13 @@ from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema
 from .host.graph.conditioning import other_blocks, read_conditioning
 from .host.graph.part import Part
+from .host.model.host_render import HostRender
 from .host.model.loaded_model import name_model, options_for
 from .host.model.memory import check_disk_room
 from .host.model.model_contents import check_contents, contents
 from .host.model.native_model import size_for
-from .host.model.render import HostRender, request_of, sample
+from .host.model.render import request_of, sample
+from .host.model.roles import with_roles
 from .host.model.start import STARTS, pictures_of, start_of
 from .host.model.vae import draft_decoder
 from .sampler_inputs import sampler_inputs, sampler_options
@@ -37,6 +40,10 @@ class HeadForcingSampler(schema.FileNode):
             "sampling",
             aliases="long video, infinite, extend, continue, resume, autoregressive, self forcing",
             inputs=sampler_inputs(),
+            advanced=(
+                "method model_family sigmas episodic_frames recent_frames novelty_threshold "
+                "memory_every_blocks roles batch_size checkpoint_seconds decode_in_background"
+            ),
             outputs=[
                 io.Latent.Output(display_name="latents"),
                 io.String.Output(display_name="report"),
@@ -57,8 +64,8 @@ class HeadForcingSampler(schema.FileNode):
     def execute(
         cls, model: Any, positive: list[Any], batch_size: int = 1, **inputs: Any
     ) -> io.NodeOutput:
-        render, story, notes = _render(cls.hidden, model, positive, **inputs)
-        return _make(render, story, batch_size, notes)
+        render, notes = _render(cls.hidden, model, positive, **inputs)
+        return _make(render, batch_size, notes)
 
 
 def _render(
@@ -71,23 +78,14 @@ def _render(
     decode_in_background: bool = False,
     options: Any = None,
     **settings: Any,
-) -> tuple[HostRender, live_story.LiveStory, list[str]]:
-    """The render that the inputs describe, its story, and lines for the report."""
+) -> tuple[HostRender, list[str]]:
+    """The render that the inputs describe, and lines for the report."""
     begins_with = {name: settings.pop(name, None) for name in STARTS}
     part = Part.of(hidden)
-    if part.draft and begins_with["start_frames"] is not None:
-        raise HeadForcingError(
-            "a draft is smaller than start_frames and cannot begin with them; connect the video "
-            "itself to start_video"
-        )
-    asked = settings["width"], settings["height"]
-    settings["width"], settings["height"] = made_for = size_for(model, *asked)
-    options, notes = options_for(model, sampler_options(settings, options))
-    width, height = part.size(options.width, options.height, options.schedule.latents)
-    options = replace(options, width=width, height=height)
+    options, notes = _options(
+        model, part, settings, options=options, start_frames=begins_with["start_frames"]
+    )
     notes += other_blocks(positive, options)
-    if begins_with["start_frames"] is None and made_for != asked:
-        notes.append(f"width and height: {made_for[0]}x{made_for[1]}, what the model was made for")
     positive, timeline, embeds = read_conditioning(model, positive, options)
     start, lines = start_of(options, begins_with, vae)
     notes += lines
@@ -99,16 +97,19 @@ def _render(
     named = name_model(model)
     if resume:
         notes += named.notes
+    pictures = pictures_of(options, positive, vae)
+    if part.draft:
+        vae = draft_decoder(options.schedule.latents, vae)
+        filename_prefix += "_draft"
     story = live_story.LiveStory(positive, hidden, model, options.seconds)
-    decoder = draft_decoder(options.schedule.latents, vae) if part.draft else vae
     request = request_of(
         model,
         options,
         timeline,
         embeds,
         start=start,
-        pictures=pictures_of(options, positive, vae),
-        vae=decoder,
+        pictures=pictures,
+        vae=vae,
         named=named,
         resume=resume,
         part=part,
@@ -118,38 +119,58 @@ def _render(
     render = HostRender(
         model,
         request,
-        vae=decoder,
-        filename_prefix=f"{filename_prefix}_draft" if part.draft else filename_prefix,
+        vae=vae,
+        filename_prefix=filename_prefix,
         hidden=hidden,
         decode_in_background=decode_in_background,
         story=story,
         part=part,
     )
-    return render, story, notes
+    return render, notes
 
 
-def _make(
-    render: HostRender, story: live_story.LiveStory, batch_size: int, notes: list[str]
-) -> io.NodeOutput:
+def _options(
+    model: Any, part: Part, settings: dict[str, Any], *, options: Any, start_frames: Any
+) -> tuple[RenderOptions, list[str]]:
+    """The options that the inputs set, in the size of the part, and lines for the report."""
+    if part.draft and start_frames is not None:
+        raise HeadForcingError(
+            "a draft is smaller than start_frames and cannot begin with them; connect the video "
+            "itself to start_video"
+        )
+    width, height = size_for(model, settings["width"], settings["height"])
+    notes = []
+    if start_frames is None and 0 in (settings["width"], settings["height"]):
+        notes.append(f"width and height: {width}x{height}, what the model was made for")
+    settings |= {"width": width, "height": height}
+    chosen, lines = options_for(model, sampler_options(settings, options))
+    width, height = part.size(chosen.width, chosen.height, chosen.schedule.latents)
+    return replace(chosen, width=width, height=height), [*notes, *lines]
+
+
+def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutput:
     """Make the videos of a batch, while their story can be changed, and report on them; `notes` are
     part of that.
     """
     request = render.request
     model = render.model
-    planned = request.job().with_found_roles().plan
     count = batch_size if request.start is None else max(batch_size, len(request.start.latents))
-    needs = render.check_needs(planned, count)
+    needs = render.check_needs(request.plan(), count)
     check_disk_room([needs])
     notes += contents(model).lines()
+    first, measured = with_roles(render)
+    if measured is not None:
+        notes.insert(0, measured.line)
+    planned = first.plan
     progress = RenderProgress(model, [planned] * count, render.hidden, part=render.part)
-    with live_story.running(story):
+    assert render.story is not None
+    with live_story.running(render.story):
         videos, lines = _sample(render, planned, count, progress)
     progress.completed()
     job = videos[-1].job
-    # the first plan, before roles were found, with the prompts of the last video
     plan_text = describe(planned.with_layout_of(job.plan), request.dtype)
     method = describe_method(request.options.method, request.options.method_options)
-    report = [*lines, *notes, *method, plan_text, *story.notes, "", needs.describe()]
+    report = [*lines, *notes, *method, plan_text, *render.story.notes, "", needs.describe()]
     files = [folders.shown(made.video.path) for made in videos if made.video is not None]
     return io.NodeOutput(
         _latents(videos, job),
@@ -164,11 +185,10 @@ def _sample(
 ) -> tuple[list[RenderResult], list[str]]:
     """All videos of a batch, and the lines of the report about them.
 
-    The story of a running render can be changed, and head roles are found in the first video: both
-    hold for the rest.
+    The story of a running render can be changed, which holds for the rest of the batch.
     """
-    videos: list[RenderResult] = []
-    lines: list[str] = []
+    videos = []
+    lines = []
     for video in range(count):
         progress.next_video(video, plan)
         made = sample(render, plan, video, progress)
@@ -179,9 +199,7 @@ def _sample(
             render.story.video_frames = plan.video_frames
         if count > 1:
             lines.append(f"video {video + 1} of {count}:")
-        lines += [*made.lines(lambda path: f"output/{folders.shown(path).label}"), ""]
-        if made.found_profile is not None:  # roles found in this video hold for the next
-            plan = render.request.plan(made.found_profile)
+        lines += [*made.lines(lambda path: folders.shown(path).place), ""]
     return videos, lines
 
 

@@ -39,27 +39,7 @@ def sampler_options(
 
 
 def sampler_inputs() -> list[Any]:
-    return [
-        *_video(),
-        *_method(),
-        *_memory(),
-        *_files(),
-        HeadForcingOptions.Input("options", optional=True),
-        io.Image.Input("start_image", optional=True),
-        io.Video.Input("start_video", optional=True),
-    ]
-
-
-def method_inputs() -> list[Any]:
-    """Inputs of *Head Forcing Options*, shown without folding."""
-    inputs = [*_method(), *_memory()]
-    for widget in inputs:
-        widget.extra_dict.pop("advanced")
-    method_options = io.String.Input("method_options", default="", optional=True)
-    return [*inputs, method_options]
-
-
-def _video() -> list[Any]:
+    """Inputs of *Head Forcing Sampler*."""
     return [
         io.Model.Input("model"),
         io.Conditioning.Input("positive"),
@@ -68,45 +48,41 @@ def _video() -> list[Any]:
         schema.seed_input(),
         HeadProfileType.Input("head_profile", optional=True),
         io.Latent.Input("start_frames", optional=True),
+        *_method(),
+        io.Int.Input("batch_size", default=1, min=1, max=64),
+        io.Boolean.Input("resume", default=True, optional=True),
+        io.Float.Input(
+            "checkpoint_seconds",
+            default=DEFAULTS.state_seconds,
+            min=0.0,
+            max=36000.0,
+            step=10.0,
+        ),
+        io.Vae.Input("vae", optional=True),
+        io.String.Input("filename_prefix", default="video/HeadForcing", optional=True),
+        io.Boolean.Input("decode_in_background", default=False),
+        HeadForcingOptions.Input("options", optional=True),
+        io.Image.Input("start_image", optional=True),
+        io.Video.Input("start_video", optional=True),
     ]
+
+
+def method_inputs() -> list[Any]:
+    """Inputs of *Head Forcing Options*, all optional."""
+    inputs = [*_method(), io.String.Input("method_options", default="")]
+    for widget in inputs:
+        widget.optional = True
+    return inputs
 
 
 def _method() -> list[Any]:
     return [
-        schema.advanced(io.Combo.Input("method", options=method_names(), default=DEFAULTS.method)),
+        io.Combo.Input("method", options=method_names(), default=DEFAULTS.method),
         schema.family_input(auto=True),
-        schema.advanced(io.String.Input("sigmas", default=DEFAULTS.sigmas)),
-    ]
-
-
-def _memory() -> list[Any]:
-    return [
-        schema.advanced(io.Int.Input("episodic_frames", default=5, min=0, max=21)),
-        schema.advanced(io.Int.Input("recent_frames", default=3, min=0, max=63)),
-        schema.advanced(
-            io.Float.Input("novelty_threshold", default=0.95, min=0.0, max=1.0, step=0.005)
-        ),
-        schema.advanced(io.Int.Input("memory_every_blocks", default=3, min=1, max=100)),
-        schema.advanced(
-            io.Combo.Input("roles", options=list(ROLE_ARRANGEMENTS), default=DEFAULTS.roles)
-        ),
-    ]
-
-
-def _files() -> list[Any]:
-    return [
-        schema.advanced(io.Int.Input("batch_size", default=1, min=1, max=64)),
-        io.Boolean.Input("resume", default=True, optional=True),
-        schema.advanced(
-            io.Float.Input(
-                "checkpoint_seconds",
-                default=DEFAULTS.state_seconds,
-                min=0.0,
-                max=36000.0,
-                step=10.0,
-            )
-        ),
-        io.Vae.Input("vae", optional=True),
-        io.String.Input("filename_prefix", default="video/HeadForcing", optional=True),
-        schema.advanced(io.Boolean.Input("decode_in_background", default=False)),
+        io.String.Input("sigmas", default=DEFAULTS.sigmas),
+        io.Int.Input("episodic_frames", default=5, min=0, max=21),
+        io.Int.Input("recent_frames", default=3, min=0, max=63),
+        io.Float.Input("novelty_threshold", default=0.95, min=0.0, max=1.0, step=0.005),
+        io.Int.Input("memory_every_blocks", default=3, min=1, max=100),
+        io.Combo.Input("roles", options=list(ROLE_ARRANGEMENTS), default=DEFAULTS.roles),
     ]

@@ -9,8 +9,10 @@ from ..headforcing_core.commands.cli import run_command
 from ..headforcing_core.commands.parser import Parser, subcommands
 from ..headforcing_core.errors import HeadForcingError
 from . import profiling
-from .claims import check_claim, tables
+from .claims import check_claim
 from .metrics import scores
+from .paper import command as paper
+from .paper import figures, tables
 from .recordings import command as recordings
 from .rooms import accuracy, measure, memory_alone, references, returning
 from .training import gate, train
@@ -26,6 +28,8 @@ COMMANDS = (
     profiling,
     check_claim,
     tables,
+    figures,
+    paper,
     scores,
     recordings,
 )

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import Tensor
-
 from ..headforcing_core.cache.head_cache import HeadCache
 from ..headforcing_core.cache.memory import EpisodicMemory
 from ..headforcing_core.cache.roles import EpisodicPolicy, HeadRole, RolePolicy, Roles
@@ -140,7 +138,7 @@ class EvenMemoryCache(HeadCache):
     def __init__(self, shape: CacheShape, *options: Any):
         super().__init__(shape, *options)
         self.others = [
-            (group, EpisodicMemory(group.policy.episodic_frames, shape.policy.episodic))
+            (group, EpisodicMemory(group.policy.episodic_frames, shape.policy.episodic, group))
             for group in self.groups
             if group.policy.episodic_frames and group is not self.memory_group
         ]
@@ -152,7 +150,7 @@ class EvenMemoryCache(HeadCache):
                 self.block, self.shape.frames_per_block, fast
             )
             if frame is not None and not memory.holds(frame):
-                memory.consider(self.block, frame, prompt, group.heads, group)
+                memory.consider(self.block, frame, prompt)
         return super().commit(prompt)
 
 
@@ -168,18 +166,17 @@ class RandomAdmission(CachePolicy):
 
     def make_cache(self, *args: Any) -> HeadCache:
         cache = HeadCache(*args)
-        cache.memory = _RandomMemory(cache.memory.capacity, self.episodic, seed=self.seed)
+        own = cache.memory
+        cache.memory = _RandomMemory(own.capacity, self.episodic, own.store, seed=self.seed)
         return cache
 
 
 class _RandomMemory(EpisodicMemory):
-    def __init__(self, capacity: int, policy: EpisodicPolicy, *, seed: int):
-        super().__init__(capacity, policy)
+    def __init__(self, capacity: int, policy: EpisodicPolicy, store: Any, *, seed: int):
+        super().__init__(capacity, policy, store)
         self._draw = random.Random(seed)
 
-    def consider(
-        self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: Any
-    ) -> MemoryEvent:
+    def consider(self, block: int, frame: int, prompt: PromptKV) -> MemoryEvent:
         if self._draw.random() < 0.5:
             return MemoryEvent(block, frame, delta=-1.0, admitted=False, merged=None, dropped=None)
-        return super().consider(block, frame, prompt, heads, store)
+        return super().consider(block, frame, prompt)

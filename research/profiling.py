@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
@@ -17,7 +18,7 @@ from tqdm import tqdm
 from ..headforcing_core import page
 from ..headforcing_core.commands.arguments import Result
 from ..headforcing_core.commands.parser import count, folder_written
-from ..headforcing_core.commands.values import ModelFiles, save_plot
+from ..headforcing_core.commands.values import ModelFiles
 from ..headforcing_core.demo import assets, word_hash
 from ..headforcing_core.files import replacing
 from ..headforcing_core.head_profiles.profile import classify
@@ -25,6 +26,7 @@ from ..headforcing_core.head_profiles.profiler import profile_heads
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from ..headforcing_core.model.wan import WanModel
 from ..headforcing_core.plan.describe import markdown_table
+from ..headforcing_core.render.measured_roles import fewer_steps
 from ..headforcing_core.rollout.loop import WanVideoModel
 from ..headforcing_core.rollout.schedule import SCHEDULES
 from ..headforcing_core.timeline.clock import BlockClock
@@ -37,13 +39,15 @@ SECONDS = (3.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0)  # of every video
 SEED = 5  # the bundled profile was measured with 0
 WAYS: dict[str, dict[str, Any]] = {
     "as bundled": {},
+    "two steps": {"few_steps": True},
+    "two steps, 3/4 of the area": {"few_steps": True, "size": (64, 48)},
+    "two steps, 1/4 of the area": {"few_steps": True, "size": (32, 32)},
     "window of 8 frames": {"window_frames": 8},
-    "half the size": {"size": tuple(side // 2 for side in assets.SIZE)},
 }
-"""Changes of the bundled profile's setup, by name. The window and the size are those that take no
-more memory than the head-wise caches of a render.
+"""Changes of the bundled profile's setup, by name. Before a render one video of two steps is
+measured, at the size that memory allows.
 """
-LOOKS = ("-", "--", ":")
+LOOKS = ("-", "--", "-.", ":", (0, (1, 3)))
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -60,7 +64,9 @@ def profiling(args: argparse.Namespace) -> Result:
     args.out.mkdir(parents=True, exist_ok=True)
     found = {}
     for way, changes in WAYS.items():
-        shares = measured(args.out / f"{way.replace(' ', '_')}.safetensors", args.videos, changes)
+        shares = measured(
+            args.out / f"{re.sub(r'[ ,/]+', '_', way)}.safetensors", args.videos, changes
+        )
         found[way] = agreement(shares)
     heads = len(list(chain(*embedded_profile().roles)))
     data = {"heads": heads, "seed": SEED, "seconds": SECONDS, "same": found}
@@ -69,17 +75,23 @@ def profiling(args: argparse.Namespace) -> Result:
         temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     with replacing(args.out / "profiling.md") as temporary:
         temporary.write_text(text + "\n", encoding="utf-8")
-    save_plot(args.out / "profiling.png", picture(found, heads))
-    return {"text": text, "json": data}
+    page.save_plot(args.out / "profiling.png", picture(found, heads))
+    return Result([text], data)
 
 
-def measured(path: Path, videos: int, changes: Mapping[str, Any]) -> HeadShares:
-    """The shares of one way to measure, from its file or measured now."""
+def measured(
+    path: Path, videos: int, changes: Mapping[str, Any], blocks: int | None = None
+) -> HeadShares:
+    """The shares of one way to measure, from its file or measured now; `blocks` of every video, by
+    default those of the longest of `SECONDS`.
+    """
     info = assets.inspect_toy(assets.model_path())
     family = SCHEDULES["self_forcing"]
     prompts = word_hash.sample_prompts(videos)
-    blocks = BlockClock(family.frames_per_block).blocks_for(max(SECONDS))
+    blocks = blocks or BlockClock(family.frames_per_block).blocks_for(max(SECONDS))
     options = {"size": assets.SIZE, "seed": SEED, **changes}
+    if options.pop("few_steps", False):
+        family = fewer_steps(family)
     setup = ProfileSetup.of(
         info.fingerprint, info.config, prompts, blocks, family=family, **options
     )
@@ -140,7 +152,15 @@ def picture(found: Mapping[str, Mapping[str, list[int]]], heads: int) -> Any:
         for (way, by_videos), style in zip(found.items(), LOOKS, strict=False):
             for (videos, same), colour in zip(by_videos.items(), colours, strict=False):
                 label = f"{way}, {videos} video{'s' if videos != '1' else ''}"
-                ax.plot(SECONDS, same, style, color=colour, marker="o", label=label, linewidth=2)
+                ax.plot(
+                    SECONDS,
+                    same,
+                    linestyle=style,
+                    color=colour,
+                    marker="o",
+                    label=label,
+                    linewidth=2,
+                )
         ax.set(xlabel="seconds of every video", ylim=(heads / 2, heads), xticks=SECONDS)
         ax.grid()
         ax.legend(fontsize=page.SMALL, loc="upper left", frameon=False, labelcolor=look.ink)

@@ -23,8 +23,8 @@ from ..headforcing_core.commands.compare import (
     compared_source,
     render_compared,
 )
-from ..headforcing_core.commands.farms import check_roles
-from ..headforcing_core.commands.values import changed, read_text
+from ..headforcing_core.commands.texts import read_text
+from ..headforcing_core.commands.values import changed
 from ..headforcing_core.distributed.farm import Farm, Shared
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import replacing
@@ -286,12 +286,6 @@ class Scores:
         if not todo:
             return
         embeds = _encoded(self.unmade)
-        renders = {}
-        for each in self.unmade:
-            source = each.video.source
-            own = {text: embeds[text] for text in source.request.timeline.texts}
-            renders[each.name] = source.job(each.video.plan, own)
-        check_roles(renders, farm)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
         try:
@@ -327,8 +321,8 @@ class Scores:
         return ScoreJob(compared, each.made_from, self.metrics, runs and runs.absolute())
 
     def add_vbench(self, story: str) -> str:
-        """Take up what VBench has measured of a story's videos, and return the line that measures
-        them.
+        """Take up what VBench and VBench-Long have measured of a story's videos, and return the
+        lines that measure them.
         """
         mine = [each for each in self.videos if each.story == story]
         folder = mine[0].video.path.parent
@@ -336,7 +330,10 @@ class Scores:
         for each in mine:
             self.known[each.name] = self.known[each.name] | results.get(each.video.path.name, {})
         line = vbench.command(folder, {each.video.path.name: each.prompt for each in mine})
-        return f"for VBench, then repeat this command:\n{line}"
+        return (
+            f"for VBench-Long, which the paper has, then repeat this command:\n"
+            f"{vbench.long_command(folder)}\nthe same for VBench, of whole videos:\n{line}"
+        )
 
     def by_entry(self, story: str) -> dict[str, list[ScoredVideo]]:
         """The videos of a story by the key of their entry, in the order of their numbers, each

@@ -18,26 +18,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ...kernels.write import write_block
-from ..devices import settle
+from ..devices import Device, settle
 from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction, LayerAttention, Span, sdpa
+from ..model.attention import AttentionFunction, Span, sdpa
+from ..model.attention_backends import attend_layer
 from ..model.rope import RotaryEmbedding, by_head
-from ..model.wan import PromptKV
+from ..model.wan import Norms, PromptKV
 from ..rollout.loop import MemoryEvent
 from ..timeline.switch import RESET, Switch
 from .base import Cache, WriteClean
-from .head_group import HeadGroup, block_tables, parts
+from .buffers import block_tables, parts, views
+from .head_group import HeadGroup
 from .memory import EpisodicMemory, MemoryEntry, MemoryHeads
-from .roles import RolePolicy
 from .scenes import KeptScene, Recall, Scenes
 from .shape import CacheShape
-from .state import State, check_fields, pack, unpack
+from .state import Saved, State, check_fields, pack, unpack
 
 RECENT_AFTER_FLUSH = 2  # frames
 
@@ -63,13 +64,13 @@ class HeadCache(Cache):
     """
 
     meter: AttentionMeter | None = None  # set by `head_profiles.profiler`
-    fused = True  # the model calls `write_projections` and `attend_rotated`, if kernels work
+    fused = True
 
     def __init__(
         self,
         shape: CacheShape,
         dtype: torch.dtype,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
         attention: AttentionFunction = sdpa,
         *,
         all_heads: MemoryHeads | None = None,
@@ -89,8 +90,8 @@ class HeadCache(Cache):
         k = torch.zeros(rows, shape.head_dim, dtype=dtype, device=device)
         v = torch.zeros_like(k)
         self.flat = (k, v)
-        self.k, k_of_groups = _views(k, shape)
-        self.v, v_of_groups = _views(v, shape)
+        self.k, k_of_groups = views(k, shape)
+        self.v, v_of_groups = views(v, shape)
         self.groups: list[HeadGroup] = []
         for policy, heads in shape.groups.items():
             group = HeadGroup(
@@ -115,7 +116,9 @@ class HeadCache(Cache):
         with_memory = [group for group in self.groups if group.policy.episodic_frames]
         self.memory_group = with_memory[0] if with_memory else None
         capacity = with_memory[0].policy.episodic_frames if with_memory else 0
-        self.memory = EpisodicMemory(capacity, shape.policy.episodic, all_heads=all_heads)
+        self.memory = EpisodicMemory(
+            capacity, shape.policy.episodic, self.memory_group, all_heads=all_heads
+        )
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         self.scenes: Scenes | None = None
         if shape.policy.kept_scenes:
@@ -142,66 +145,63 @@ class HeadCache(Cache):
         for group in self.groups:
             group.begin_block(self.frames_seen, self.shape.frames_per_block)
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
+    ) -> Tensor | None:
+        """Write as `KeyValueCache.write` says; queries are `[heads, tokens, head_dim]`, rotated, in
+        the order of the layer's buffers.
+        """
+        if self.fused and write_block.usable(k.device, k.dtype):
+            last_index = max(group.indices[-1] for group in self.groups)
+            return write_block(
+                None if q is None else q.flatten(1),
+                k.flatten(1),
+                v.flatten(1),
+                None if norms is None else norms[:2],
+                0.0 if norms is None else norms[2],
+                self.k[layer].flatten(0, 1),
+                self.v[layer].flatten(0, 1),
+                *self._tables(layer, len(k)),
+                *self.rope.tables(last_index + 1),
+            )
         k = by_head(k, self.rope.frame_tokens)
         v = by_head(v, self.rope.frame_tokens)
         for group in self.groups:
             if group.sizes[layer]:
                 group.write(layer, k, v)
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
+        if q is None:
+            return None
         queries = by_head(q, self.rope.frame_tokens).index_select(0, self.order[layer])
         for group, part in parts(self.groups, layer, queries):
             group.rotate(part)
-        return self.attend_rotated(layer, queries.flatten(1, 2))
+        return queries.flatten(1, 2)
 
-    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
-        """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the
-        layer's buffers.
-        """
-        meter = self.meter if self.meter is not None and self.meter.active else None
-        if meter is None and isinstance(self.attention, LayerAttention):
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        attended: list[Tensor] = []  # one per head
+        if self.meter is not None and self.meter.active:
+            for group, part in parts(self.groups, layer, queries):
+                attention = self.meter.around(layer, group, self.attention)
+                attended.extend(attention(part, *group.context(layer)))
+        else:
             k = self.k[layer].flatten(0, 1)
             v = self.v[layer].flatten(0, 1)
-            attended = list(self.attention.layer(queries, k, v, self.spans(layer)))
-        else:
-            attended = []
-            for group, part in parts(self.groups, layer, queries):
-                attention = (
-                    self.attention if meter is None else meter.around(layer, group, self.attention)
-                )
-                attended.extend(attention(part, *group.context(layer)))  # one tensor per head
+            spans = self.spans(layer)
+            attended.extend(attend_layer(self.attention, queries, k, v, spans=spans))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
-    def write_projections(
-        self,
-        layer: int,
-        q: Tensor | None,
-        k: Tensor,
-        v: Tensor,
-        weights: tuple[Tensor, Tensor] | None,
-        eps: float,
-    ) -> Tensor | None:
-        """Normalise and rotate projections, store the block's keys and values, and return the
-        rotated queries `[heads, tokens, head_dim]` in the order of the layer's buffers; None
-        without `q`.
-        """
+    def _tables(self, layer: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        """See `block_tables`, for a block of so many tokens."""
         starts = []
         for group in self.groups:
             if group.sizes[layer]:
                 first = group.current.start
                 starts.append((first * self.rope.frame_tokens, group.indices[first]))
-        tables = block_tables(
+        return block_tables(
             self.spans(layer),
             starts=tuple(starts),
             places=tuple(self.places[layer]),
-            tokens=len(k),
+            tokens=tokens,
             device=self.device,
-        )
-        last_index = max(group.indices[-1] for group in self.groups)
-        buffers = (self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1))
-        return write_block(
-            q, k, v, weights, eps, *buffers, *tables, *self.rope.tables(last_index + 1)
         )
 
     def spans(self, layer: int) -> tuple[Span, ...]:
@@ -237,7 +237,7 @@ class HeadCache(Cache):
             )
             # a frame that has no slot of its own is part of an entry already, or was dropped
             if frame is not None and [frame] in group.sources[group.entries :]:
-                event = self.memory.consider(self.block, frame, prompt, group.heads, group)
+                event = self.memory.consider(self.block, frame, prompt)
         self.close()
         return event
 
@@ -265,7 +265,8 @@ class HeadCache(Cache):
             write_clean: one clean pass, which stores the keys and values of a block.
             latest: clean latents of as many last blocks as `switch_blocks` asks for.
         """
-        self.begin_scene(switch)
+        if self.scenes is not None:
+            self.scenes.begin(switch, self.frames_seen)
         if switch.re_anchor:
             self.re_anchor()
         if switch.kind == "flush":
@@ -283,7 +284,7 @@ class HeadCache(Cache):
         too.
         """
         if self.memory_group is not None:
-            self.memory.forget(self.memory_group)
+            self.memory.forget()
         self.oldest = max(self.oldest, self.frames_seen - RECENT_AFTER_FLUSH)
         self._keep_history()
 
@@ -302,11 +303,6 @@ class HeadCache(Cache):
 
     # --- scenes and pictures
 
-    def begin_scene(self, switch: Switch) -> None:
-        """If frames of scenes are kept, the next block begins the scene of a new prompt."""
-        if self.scenes is not None:
-            self.scenes.begin(switch, self.frames_seen)
-
     def bring_back(self, switch: Switch) -> None:
         """Bring back the scene that `switch` recalls, if any: its frames replace the entries of
         episodic memory and the sinks.
@@ -321,7 +317,7 @@ class HeadCache(Cache):
             if entries:
                 self.memory.replace(self.memory_group.put_entries(entries))
             elif self.memory.pictures:
-                self.memory.drop_pictures(self.memory_group)
+                self.memory.drop_pictures()
         # scenes with pictures for sinks may begin with the same number, below 0
         if self.origin != scene.start or scene.start < 0:
             self.origin = scene.start
@@ -369,7 +365,7 @@ class HeadCache(Cache):
             raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> Saved:
         """The fields of a stored cache, see `cache.state`."""
         return {
             "own": {"block": self.block, "origin": self.origin, "oldest": self.oldest},
@@ -379,7 +375,7 @@ class HeadCache(Cache):
         }
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, ("own", "memory", "groups", "scenes"))
         own = saved["own"]
         check_fields(own, ("block", "origin", "oldest"))
@@ -403,24 +399,3 @@ class HeadCache(Cache):
     @property
     def scene_starts(self) -> list[int] | None:
         return None if self.scenes is None else self.scenes.starts
-
-
-def _views(
-    buffer: Tensor, shape: CacheShape
-) -> tuple[list[Tensor], dict[RolePolicy, list[Tensor]]]:
-    """Views of a buffer: per layer `[slots, s, head_dim]` of all its heads, and by policy and layer
-    `[heads, slots, s, head_dim]`."""
-    slots = buffer.view(-1, shape.frame_tokens, shape.head_dim)
-    layers: list[Tensor] = []
-    groups: dict[RolePolicy, list[Tensor]] = {policy: [] for policy in shape.groups}
-    end = 0
-    for layer in range(shape.layers):
-        first = end
-        for policy, heads in shape.groups.items():
-            start = end
-            end += len(heads[layer]) * shape.slots[policy]
-            groups[policy].append(
-                slots[start:end].unflatten(0, (len(heads[layer]), shape.slots[policy]))
-            )
-        layers.append(slots[first:end])
-    return layers, groups

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +15,11 @@ from torch import Tensor
 from ...kernels.merge import merge_frames
 from ...kernels.move import in_sequence, move_frames
 from ...kernels.pool import pooled_keys
-from ..devices import download_together, kept_tables, upload
-from ..model.attention import Spans
+from ..devices import download_together, upload
 from ..model.rope import RotaryEmbedding
 from .memory import MemoryEntry, MemoryHeads
 from .roles import RolePolicy
-from .state import KeptFrame, check_fields
+from .state import KeptFrame, Saved, check_fields
 
 _MOST_TABLES = 64  # of moves that are kept: the same few come again after every block
 
@@ -73,6 +71,11 @@ class HeadGroup:
         self._tables: dict[tuple[Move, ...], Tensor] = {}  # on the device, by their moves
 
     @property
+    def buffers(self) -> list[Tensor]:
+        """The slots of all layers, keys first."""
+        return [*self.k, *self.v]
+
+    @property
     def frames(self) -> int:
         """Slots in use, the current block included."""
         return len(self.sources)
@@ -110,17 +113,6 @@ class HeadGroup:
         its indices.
         """
         self.rope.rotate(x, self.indices[self.current], out=x)
-
-    def take(self, layer: int, k: Tensor, v: Tensor, indices: Sequence[int]) -> None:
-        """Store the current block's `k, v [heads of this group, frames, s, head_dim]`, whose keys
-        another cache has rotated to the temporal indices `indices`.
-        """
-        slots = self.k[layer][:, self.current]
-        slots.copy_(k)
-        self.rope.rerotate(
-            slots, [new - old for new, old in zip(self.indices[self.current], indices, strict=True)]
-        )
-        self.v[layer][:, self.current] = v
 
     def context(self, layer: int) -> tuple[Tensor, Tensor]:
         """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of
@@ -163,7 +155,7 @@ class HeadGroup:
         elif moves:
             first = min(target for _, target in moves)
             slots = upload(torch.tensor(order[first:]), self.k[0].device)
-            for buffer in (*self.k, *self.v):
+            for buffer in self.buffers:
                 buffer[:, first : len(order)] = buffer.index_select(1, slots)
         self.sources = [self.sources[slot] for slot in order]
         self.indices = [self.indices[slot] for slot in order]
@@ -213,7 +205,7 @@ class HeadGroup:
     def _upload(self, rows: Sequence[object]) -> Tensor:
         return upload(torch.tensor(rows, dtype=torch.int32), self.k[0].device)
 
-    # --- memory.TokenStore
+    # --- entries of episodic memory
 
     def pooled_key(self, frame: int) -> Tensor:
         """The mean key of a frame that is no part of an entry, `[memory_heads, head_dim]`."""
@@ -268,9 +260,9 @@ class HeadGroup:
     # --- scenes and pictures
 
     def keep_frame(self, frame: int) -> KeptFrame:
-        """A copy of a frame of the current block, see `scenes.FrameStore`."""
+        """A copy of a frame of the current block."""
         slot = self.sources.index([frame], self.current.start)
-        copies = download_together([x[:, slot] for x in (*self.k, *self.v)])
+        copies = download_together([x[:, slot] for x in self.buffers])
         layers = len(self.k)
         return KeptFrame(frame, self.indices[slot], k=copies[:layers], v=copies[layers:])
 
@@ -295,7 +287,7 @@ class HeadGroup:
         """Put frames before all others."""
         first = self.frames
         for kept in frames:
-            for buffer, copy in zip((*self.k, *self.v), (*kept.k, *kept.v), strict=True):
+            for buffer, copy in zip(self.buffers, (*kept.k, *kept.v), strict=True):
                 buffer[:, self.frames] = upload(copy, buffer.device)
             self.sources.append([kept.frame])
             self.indices.append(kept.index)
@@ -306,9 +298,8 @@ class HeadGroup:
         """Hold nothing, and afterwards the same as before; the first `slots` may be written
         meanwhile.
         """
-        buffers = (*self.k, *self.v)
         count = min(slots, self.frames)
-        copies = [buffer[:, :count].to("cpu", copy=True) for buffer in buffers]
+        copies = [buffer[:, :count].to("cpu", copy=True) for buffer in self.buffers]
         sources = self.sources
         indices = self.indices
         entries = self.entries
@@ -323,13 +314,13 @@ class HeadGroup:
             self.indices = indices
             self.entries = entries
             self.current = current
-            for buffer, copy in zip(buffers, copies, strict=True):
+            for buffer, copy in zip(self.buffers, copies, strict=True):
                 buffer[:, :count] = copy.to(buffer.device)
 
     # --- stored between two blocks
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> Saved:
         """Its part of a stored cache, see `cache.state`; keys and values are views of the
         buffers.
         """
@@ -342,25 +333,13 @@ class HeadGroup:
         }
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, ("sources", "indices", "entries", "k", "v"))
         self.sources = saved["sources"]
         self.indices = saved["indices"]
         self.entries = saved["entries"]
-        for buffer, tensor in zip((*self.k, *self.v), (*saved["k"], *saved["v"]), strict=True):
+        for buffer, tensor in zip(self.buffers, (*saved["k"], *saved["v"]), strict=True):
             buffer[:, : self.frames] = tensor.to(buffer)
-
-
-# -------------------------------------------------------------------------------------------------
-# the groups of a layer
-
-
-def parts(groups: Sequence[HeadGroup], layer: int, x: Tensor) -> list[tuple[HeadGroup, Tensor]]:
-    """Every group that has heads in a layer, with its part of `x [heads, ...]`, whose heads are in
-    the order of the buffers.
-    """
-    split = x.split([group.sizes[layer] for group in groups])
-    return [(group, part) for group, part in zip(groups, split, strict=True) if group.sizes[layer]]
 
 
 def _head_rows(buffers: Sequence[Tensor]) -> list[tuple[int, int]]:
@@ -382,34 +361,3 @@ def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:
         torch.index_select(x, 0, heads, out=out)
     else:
         out.copy_(x.index_select(0, heads))
-
-
-@kept_tables
-def block_tables(
-    spans: Spans,
-    starts: tuple[tuple[int, int], ...],
-    places: tuple[int, ...],
-    tokens: int,
-    device: torch.device,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Index tables of `kernels.write.write_block` for a layer: `slot_row, q_row, first_rotation
-    [heads]`, int32.
-
-    Args:
-        starts: for each span, the row within a head at which the current block begins, and the
-            temporal index of the block's first frame.
-        places: per head of the model, its place in the order of the spans.
-        tokens: number of tokens of the block.
-    """
-    rows = []
-    for span, (row, index) in zip(spans, starts, strict=True):
-        for head in range(span.heads):
-            rows.append((span.first + head * span.room + row, index))
-    table = []
-    for place in places:
-        row, index = rows[place]
-        table.append((row, place * tokens, index))
-    slot_row, q_row, first_rotation = upload(
-        torch.tensor(table, dtype=torch.int32).T.contiguous(), device
-    ).unbind(0)
-    return slot_row, q_row, first_rotation

@@ -1,16 +1,17 @@
 """Episodic memory: which latent frames are admitted, merged and dropped (paper, "Hierarchical
 Memory System").
 
-The caches hold the tokens (`TokenStore`). Frames are compared by their pooled keys `[memory_heads,
-head_dim]` float32: for each memory head of every layer, the mean key over a frame's tokens.
+The caches hold the tokens (`head_group.py`). Frames are compared by their pooled keys
+`[memory_heads, head_dim]` float32: for each memory head of every layer, the mean key over a frame's
+tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from torch.nn import functional as F
 from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent as MemoryEvent  # part of what this module gives
 from .roles import EpisodicPolicy
-from .state import check_fields
+from .state import Saved, check_fields
 
 
 @dataclass
@@ -98,48 +99,34 @@ class MemoryHeads:
         return similarity
 
 
-class TokenStore(Protocol):
-    """Holds the keys and values of the entries. Entries are numbered in stored order."""
-
-    def pooled_key(self, frame: int) -> Tensor:
-        """The pooled key of a frame that is about to leave fast memory, `[memory_heads, head_dim]`
-        float32.
-        """
-
-    def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Replace entry `i` by the tokens of `i` and `j` that `select(layer, keys [heads, 2s,
-        head_dim])` keeps in each layer; returns its pooled key."""
-
-    def arrange_entries(self, order: list[int]) -> None:
-        """Keep only these entries, in this order."""
-
-    def admit(self, frame: int) -> None:
-        """Append a frame that is about to leave fast memory as the last entry."""
-
-
 class EpisodicMemory:
-    """The entries, summary first, then in order of admission, and the rules that change them."""
+    """The entries, summary first, then in order of admission, and the rules that change them.
+
+    `store`, a `HeadGroup`, holds their keys and values, numbered in stored order; None without
+    memory heads, where no frame is ever considered.
+    """
 
     def __init__(
         self,
         capacity: int,
         policy: EpisodicPolicy,
-        *,
+        store: Any,
         all_heads: MemoryHeads | None = None,
     ):
         self.capacity = capacity
         self.policy = policy
+        self.store = store
         self.all_heads = all_heads or MemoryHeads()
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> Saved:
         """Its part of a stored cache, see `cache.state`."""
         return {"entries": self.entries, "has_summary": self.has_summary}
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, ("entries", "has_summary"))
         self.entries = saved["entries"]
         self.has_summary = saved["has_summary"]
@@ -153,13 +140,9 @@ class EpisodicMemory:
         """Whether a frame is an entry or part of one."""
         return any(frame in sources for sources in self.sources)
 
-    def consider(
-        self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
-    ) -> MemoryEvent:
-        """Decide about a candidate after `block`, and change `store`; `heads` are the memory heads
-        of each layer.
-        """
-        pooled = store.pooled_key(frame)
+    def consider(self, block: int, frame: int, prompt: PromptKV) -> MemoryEvent:
+        """Decide about a candidate after `block`, and change the store."""
+        pooled = self.store.pooled_key(frame)
         pooled_keys = [entry.pooled for entry in self.entries] + [pooled]
         plain = similarities(pooled_keys)
         centered = similarities(pooled_keys, self.policy.center_keys)
@@ -176,12 +159,10 @@ class EpisodicMemory:
         dropped = None
         if admitted:
             if len(self.entries) == self.capacity and self.policy.eviction == "fifo":
-                dropped = self._drop_oldest(store)
+                dropped = self._drop_oldest()
             elif len(self.entries) == self.capacity:
-                merged = self._merge(
-                    similarity[:-1, :-1], block=block, prompt=prompt, heads=heads, store=store
-                )
-            store.admit(frame)
+                merged = self._merge(similarity[:-1, :-1], block, prompt)
+            self.store.admit(frame)
             self.entries.append(MemoryEntry([frame], pooled))
         return MemoryEvent(
             block, frame, delta=delta, admitted=admitted, merged=merged, dropped=dropped
@@ -196,18 +177,18 @@ class EpisodicMemory:
         """
         return sum(entry.sources[0] < 0 for entry in self.entries)
 
-    def drop_pictures(self, store: TokenStore) -> None:
+    def drop_pictures(self) -> None:
         """Drop the pictures of a scene that ends."""
-        self._arrange(list(range(self.pictures, len(self.entries))), store)
+        self._arrange(list(range(self.pictures, len(self.entries))))
 
     def replace(self, entries: list[MemoryEntry]) -> None:
         """Take the store's new entries, none of which is a summary."""
         self.entries = entries
         self.has_summary = False
 
-    def forget(self, store: TokenStore) -> None:
+    def forget(self) -> None:
         """Drop every entry, the summary too, but for pictures."""
-        self._arrange(list(range(self.pictures)), store)
+        self._arrange(list(range(self.pictures)))
         self.has_summary = False
 
     # --- changes
@@ -219,22 +200,14 @@ class EpisodicMemory:
         """
         return self.pictures or int(self.policy.pin_first and self.capacity > 2)
 
-    def _drop_oldest(self, store: TokenStore) -> list[int]:
+    def _drop_oldest(self) -> list[int]:
         """Drop the first entry that may be dropped; returns its source frames."""
         first = self._first_free
         sources = self.entries[first].sources
-        self._arrange([k for k in range(self.capacity) if k != first], store)
+        self._arrange([k for k in range(self.capacity) if k != first])
         return sources
 
-    def _merge(
-        self,
-        similarity: Tensor,
-        *,
-        block: int,
-        prompt: PromptKV,
-        heads: Sequence[Tensor],
-        store: TokenStore,
-    ) -> list[list[int]]:
+    def _merge(self, similarity: Tensor, block: int, prompt: PromptKV) -> list[list[int]]:
         """Merge two entries to make room for another; returns their source frames."""
         first = self._first_free
         if self.has_summary:
@@ -248,17 +221,18 @@ class EpisodicMemory:
             if self.policy.token_selection == "random":
                 tokens = self.policy.random_tokens(2 * count, block, layer)
                 return tokens.to(keys.device)
-            scores = token_scores(keys, prompt.mean_key(layer)[heads[layer]])
+            scores = token_scores(keys, prompt.mean_key(layer)[self.store.heads[layer]])
             return best_tokens(self.all_heads.scores(layer, scores).mean(dim=0), count)
 
         sources = [list(self.entries[i].sources), list(self.entries[j].sources)]
-        self.entries[i] = MemoryEntry(sources[0] + sources[1], store.merge_entries(i, j, select))
+        pooled = self.store.merge_entries(i, j, select)
+        self.entries[i] = MemoryEntry(sources[0] + sources[1], pooled)
         order = [k for k in range(len(self.entries)) if k not in (i, j)]
         order.insert(first, i)
-        self._arrange(order, store)
+        self._arrange(order)
         self.has_summary = True
         return sources
 
-    def _arrange(self, order: list[int], store: TokenStore) -> None:
+    def _arrange(self, order: list[int]) -> None:
         self.entries = [self.entries[k] for k in order]
-        store.arrange_entries(order)
+        self.store.arrange_entries(order)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 
 import torch
@@ -58,11 +58,8 @@ class RolePolicy:
     episodic_frames: int = 0  # capacity of the episodic memory, its summary included
 
     def __post_init__(self) -> None:
-        counts = {"sink_frames": self.sink_frames, "episodic_frames": self.episodic_frames}
-        if self.recent_frames is not None:
-            counts["recent_frames"] = self.recent_frames
-        for name, count in counts.items():
-            if count < 0:
+        for name, count in asdict(self).items():
+            if count is not None and count < 0:
                 raise HeadForcingError(f"{name} must not be negative, got {count}")
         if self.episodic_frames == 1:
             raise HeadForcingError(

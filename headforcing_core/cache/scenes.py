@@ -1,16 +1,16 @@
 """Scenes that come back: the latent frames that are kept of every scene, and which scene a prompt
 recalls.
 
-BEYOND_THE_PAPER.md specifies it. The caches hold the tokens (`FrameStore`), this module decides.
+BEYOND_THE_PAPER.md specifies it. The caches hold the tokens (`head_group.py`), this module decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,9 +22,15 @@ from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .roles import FREE_ENTRIES
-from .state import KeptFrame, check_fields
+from .state import KeptFrame, Saved, check_fields
+
+if TYPE_CHECKING:
+    from .head_group import HeadGroup
 
 T = TypeVar("T")
+# by block, for the switches that bring a scene back: its number, from 1, and what else the block
+# depends on
+RecalledScenes = dict[int, tuple[int, ...]]
 MAX_SCENES = 8  # scenes that can come back: those that were visited last
 
 
@@ -48,19 +54,12 @@ class Recall:
 
     block: int
     scene: int
-    frames: tuple[int, ...]
+    frames: list[int]
 
     def describe(self) -> str:
         """One line for a report."""
         held = ", ".join(map(str, self.frames)) or "none were kept"
         return f"before block {self.block}: recalled scene {self.scene}: frames {held}"
-
-
-class FrameStore(Protocol):
-    """Holds the keys and values of the heads of one policy."""
-
-    def keep_frame(self, frame: int) -> KeptFrame:
-        """A copy of a frame of the current block."""
 
 
 class Scenes:
@@ -83,9 +82,9 @@ class Scenes:
 
     def __init__(
         self,
-        memory: FrameStore | None,
+        memory: HeadGroup | None,
         entries: int,
-        anchors: Sequence[FrameStore],
+        anchors: Sequence[HeadGroup],
         sinks: Sequence[int],
     ) -> None:
         self.memory = memory
@@ -103,7 +102,12 @@ class Scenes:
         return KeptScene(start, [[] for _ in self.sinks])
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def current(self) -> KeptScene:
+        """The scene of the last prompt."""
+        return self.kept[self.numbers[-1]]
+
+    @property
+    def saved(self) -> Saved:
         """Its part of a stored cache, see `cache.state`."""
         return {
             "starts": self.starts,
@@ -114,13 +118,13 @@ class Scenes:
         }
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, ("starts", "numbers", "home", "kept", "recalls"))
         self.starts = saved["starts"]
         self.numbers = saved["numbers"]
         self.home = saved["home"]
         self.kept = saved["kept"]
-        self.recalls = [replace(recall, frames=tuple(recall.frames)) for recall in saved["recalls"]]
+        self.recalls = saved["recalls"]
 
     def keep(self, first: int, frames: int) -> None:
         """Keep the frames of a finished block that a recall may bring back; `first` is the block's
@@ -132,7 +136,7 @@ class Scenes:
                     max(first, scene.start), min(first + frames, scene.start + sinks)
                 ):
                     held.append(store.keep_frame(frame))
-        scene = self.kept[self.numbers[-1]]
+        scene = self.current
         # of a later visit nothing is kept
         if self.memory is None or self.starts[-1] != scene.start:
             return
@@ -146,7 +150,7 @@ class Scenes:
         """Begin the scene of a new prompt after so many latent frames."""
         number = scene_of(switch, self.numbers)
         if not switch.continues:
-            ended = self.kept[self.numbers[-1]]
+            ended = self.current
             ended.spread = spread_over(ended.spread, self.entries)
             latest = {*latest_scenes(self.numbers, MAX_SCENES), self.home}
             self.kept = {scene: kept for scene, kept in self.kept.items() if scene in latest}
@@ -196,10 +200,10 @@ class Scenes:
         scene = self.kept[self.home]
         entries: list[KeptFrame] = []
         if switch.recall is not None:
-            scene = self.kept[self.numbers[-1]]
+            scene = self.current
             entries = scene.spread
             back = {kept.frame for kept in chain(scene.spread, *scene.first)}
-            self.recalls.append(Recall(block, self.numbers[-1], tuple(sorted(back))))
+            self.recalls.append(Recall(block, self.numbers[-1], sorted(back)))
         if pictures is not None:
             scene = pictures
             entries = [*pictures.spread, *entries][: self.entries]
@@ -264,7 +268,7 @@ def visit_starts(rows: Sequence[BlockRow]) -> list[int]:
     return starts
 
 
-def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
+def recalled_scenes(script: Script) -> RecalledScenes:
     """By block, the number of the scene, from 1, that its switch names, or the first of the most
     alike kept ones.
     """
@@ -272,7 +276,7 @@ def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
         block: row.switch for block, row in enumerate(script.rows) if row.switch is not None
     }
     features: list[Tensor] = []
-    numbers: dict[int, tuple[int, ...]] = {}
+    numbers: RecalledScenes = {}
     for ended, (block, switch) in enumerate(switches.items(), 1):
         if switch.recall == 0:
             features = features or scene_features(script)
@@ -284,7 +288,7 @@ def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
     return numbers
 
 
-def number_recalls(script: Script, recalled: Mapping[int, tuple[int, ...]]) -> Script:
+def number_recalls(script: Script, recalled: RecalledScenes) -> Script:
     """The script with the number of a scene in every switch that brings one back; `recalled` as
     `Method.recalled`.
 

@@ -102,7 +102,11 @@ class Shape:
 class CacheShape(Shape):
     """The shape of a `HeadCache`, whose heads keep frames by role; its policy is a
     `CachePolicy`.
+
+    `agreed`: the policies of all heads of the model, if `roles` are of some of them.
     """
+
+    agreed: tuple[RolePolicy, ...] = ()
 
     def __post_init__(self) -> None:
         memory = self.policy.memory
@@ -121,6 +125,8 @@ class CacheShape(Shape):
             frames = policy.sink_frames + (policy.recent_frames or 0) + policy.episodic_frames
             return policy.recent_frames is None, frames, policy.sink_frames, policy.episodic_frames
 
+        if self.agreed:
+            return list(self.agreed)
         roles = {role for layer in self.roles for role in layer}
         return sorted({self.policy.of(role) for role in roles}, key=order, reverse=True)
 
@@ -183,7 +189,6 @@ class CacheShape(Shape):
         """
         frames = 0
         for role in (self.policy.local, self.policy.anchor, self.policy.memory):
-            frames = max(
-                frames, self.total_frames if role.recent_frames is None else role.recent_frames
-            )
+            recent = role.recent_frames
+            frames = max(frames, self.total_frames if recent is None else recent)
         return math.ceil(frames / self.frames_per_block) + 1

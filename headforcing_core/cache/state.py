@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+Saved = dict[str, Any]  # fields of a part of a stored cache, by name
+
 
 @dataclass
 class KeptFrame:

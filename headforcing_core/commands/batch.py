@@ -7,31 +7,25 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
 from tqdm import tqdm
 
-from ..distributed.farm import Farm, Outcome, Shared
+from ..distributed.farm import Farm
 from ..errors import HeadForcingError, first_sentence, one_line
-from ..files import check_writable, claimed, replacing
+from ..files import Fields, check_writable, claimed, replacing
 from ..hashing import file_hash
 from ..head_profiles.profiler import pick_part
 from ..plan.describe import markdown_table
-from ..plan.plan import RenderPlan
 from ..plan.resources import Needs, check_disk, in_turn
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
-from .farms import check_roles, farm_of, render_one, run_jobs
+from .farms import Embeds, PlannedVideo, farm_of, make_all, render_one
 from .source import Source
 
 # of a worker of a farm: a network disk may keep a dead machine's lock for so long
 PATIENCE_SECONDS = 120.0
-Note = dict[str, Any]
+Note = Fields
 """What is known of a finished video, as `finished.json` beside its blocks states it."""
 
 
@@ -43,23 +37,15 @@ class VideoJob:
     """
 
     args: argparse.Namespace
-    embeds: Mapping[str, Shared[Tensor]]
+    embeds: Embeds
     patience: float
 
 
 @dataclass(frozen=True)
-class CheckedVideo:
+class CheckedVideo(PlannedVideo):
     """A video that is not finished, checked before the first is begun."""
 
-    source: Source
-    plan: RenderPlan
     needs: Needs
-
-    @property
-    def encoder(self) -> tuple[Path | None, Path | None] | None:
-        """The files of the text encoder or its embeddings; None for the embedded model's."""
-        files = self.source.files
-        return None if files is None else (files.text_encoder, files.embeddings)
 
 
 def batch(args: argparse.Namespace) -> Result:
@@ -78,14 +64,16 @@ def batch(args: argparse.Namespace) -> Result:
     checked = {name: _check(name, video, farm) for name, video in todo.items()}
     if checked:
         check_disk(in_turn([video.needs for video in checked.values()]), out, out)
-    rows = {name: _row(name, note) for name, note in notes.items() if note is not None}
+    rows = {name: {"name": name, **note} for name, note in notes.items() if note is not None}
+    patience = PATIENCE_SECONDS if farm.parallel else 0.0
+
+    def job_of(name: str, embeds: Embeds) -> VideoJob:
+        return VideoJob(todo[name], embeds, patience)
+
     try:
-        for outcome in _make(todo, checked, farm, quiet=args.json):
-            if outcome.error is None:
-                row = _row(outcome.name, outcome.get())
-            else:
-                row = _failure(outcome.name, outcome.error)
-            rows[outcome.name] = row
+        for outcome in make_all(farm, make_one, checked, job_of, quiet=args.json):
+            note = outcome.get() if outcome.error is None else _failure(outcome.error)
+            rows[outcome.name] = row = {"name": outcome.name, **note}
             if not args.json:
                 tqdm.write(_line(row), file=sys.stderr)
     except KeyboardInterrupt as stop:
@@ -110,21 +98,20 @@ def make_one(job: VideoJob) -> Note:
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        video, result = render_one(
-            source, job.embeds, args.out, args.latents, patience=job.patience
-        )
+        result = render_one(source, job.embeds, args.out, args.latents, patience=job.patience)
         if result.failure is not None:
             raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
-            "identity": args.identity,
-            "files": {path.name: file_hash(path) for path in outputs(args)},
-            "blocks": video.plan.new_blocks,
+            "state": "done",
+            "blocks": result.plan.new_blocks,
             "reused_blocks": result.reused_blocks,
             "seconds": round(time.monotonic() - begun, 2),
+            "files": {path.name: file_hash(path) for path in outputs(args)},
             "problems": list(result.problems),
         }
         with replacing(args.runs / "finished.json") as temporary:
-            temporary.write_text(json.dumps(note, indent=1), encoding="utf-8")
+            text = json.dumps({"identity": args.identity, **note}, indent=1)
+            temporary.write_text(text, encoding="utf-8")
     return note
 
 
@@ -137,13 +124,14 @@ def finished(args: argparse.Namespace) -> Note | None:
         files = {path.name: file_hash(path) for path in outputs(args)}
         if note["identity"] != args.identity or note["files"] != files:
             return None
+        blocks = int(note["blocks"])
         return {
+            "state": "finished before",
+            "blocks": blocks,
+            "reused_blocks": blocks,
+            "seconds": 0.0,
             "files": files,
             "problems": list(note["problems"]),
-            "blocks": int(note["blocks"]),
-            "reused_blocks": int(note["blocks"]),
-            "seconds": 0.0,
-            "kept": True,
         }
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -169,69 +157,12 @@ def _check(name: str, args: argparse.Namespace, farm: Farm) -> CheckedVideo:
     return CheckedVideo(replace(source, start=None, references={}), plan, needs)
 
 
-def _encode(videos: Iterable[CheckedVideo]) -> dict[Any, dict[str, Tensor]]:
-    """The embeddings of all texts, by text encoder and text; each text encoder is loaded once."""
-    by_encoder: dict[Any, list[Source]] = {}
-    for video in videos:
-        by_encoder.setdefault(video.encoder, []).append(video.source)
-    encoded = {}
-    for encoder, sources in by_encoder.items():
-        texts: list[str] = []
-        for source in sources:
-            texts += source.request.timeline.texts
-        embeds = sources[0].encode(list(dict.fromkeys(texts)))
-        encoded[encoder] = {text: embed.cpu() for text, embed in embeds.items()}
-    return encoded
-
-
-def _make(
-    todo: Mapping[str, argparse.Namespace],
-    checked: Mapping[str, CheckedVideo],
-    farm: Farm,
-    *,
-    quiet: bool,
-) -> Iterator[Outcome[Note]]:
-    """Make all videos, and yield their outcomes as they come."""
-    if not todo:
-        return
-    encoded = _encode(checked.values())
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
-    check_roles(
-        {
-            name: video.source.job(video.plan, encoded[video.encoder])
-            for name, video in checked.items()
-        },
-        farm,
-    )
-    with farm:
-        shared = {}
-        for encoder, embeds in encoded.items():
-            shared[encoder] = {text: farm.share(embed) for text, embed in embeds.items()}
-        del encoded
-        jobs = {}
-        for name, video in checked.items():
-            embeds_of_video = {
-                text: shared[video.encoder][text] for text in video.source.request.timeline.texts
-            }
-            jobs[name] = VideoJob(
-                todo[name], embeds_of_video, PATIENCE_SECONDS if farm.parallel else 0.0
-            )
-        yield from run_jobs(farm, make_one, jobs, unit="video", quiet=quiet)
-
-
-def _row(name: str, note: Note) -> Note:
-    """Row of a finished video in the table."""
-    fields = {key: note[key] for key in ("blocks", "reused_blocks", "seconds", "files", "problems")}
-    return {"name": name, "state": "finished before" if note.get("kept") else "done", **fields}
-
-
-def _failure(name: str, error: Exception) -> Note:
-    """Row of a video that has failed."""
+def _failure(error: Exception) -> Note:
+    """The note of a video that has failed."""
     why = str(error)
     if not isinstance(error, HeadForcingError):
         why = f"{type(error).__name__}: {first_sentence(error)}"
-    return {"name": name, "state": "failed", "why": one_line(why)}
+    return {"state": "failed", "why": one_line(why)}
 
 
 def _line(row: Note) -> str:
@@ -248,11 +179,10 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
     count = Counter(row["state"] for row in rows)
     cells = []
     for row in rows:
-        if row["state"] == "failed":
-            cells.append([row["name"], "failed", "", "", row["why"].replace("|", "/")])
-        else:
-            numbers = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"]
-            cells.append([row["name"], row["state"], *numbers, ", ".join(row["files"])])
+        told = ["", "", row.get("why", "").replace("|", "/")]
+        if row["state"] != "failed":
+            told = [str(row["reused_blocks"]), f"{row['seconds']:.1f}", ", ".join(row["files"])]
+        cells.append([row["name"], row["state"], *told])
     of_videos = sum(row.get("seconds", 0.0) for row in rows)
     lines = [
         markdown_table(["video", "state", "blocks reused", "seconds", "files, or why"], cells),
@@ -266,4 +196,4 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
         "seconds": {"all": seconds, "videos": of_videos},
         "farm": farm.describe(),
     }
-    return {"text": "\n".join(lines), "json": found, "code": 1 if count["failed"] else 0}
+    return Result(lines, found, min(count["failed"], 1))

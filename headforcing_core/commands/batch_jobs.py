@@ -9,15 +9,17 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..errors import HeadForcingError, unknown_name
-from ..files import Named, check_kept
+from ..files import Fields, Named, check_kept
 from ..hashing import digest
 from ..timeline.grammar import split_lines
 from .arguments import COMMANDS
+from .options import add_rows
 from .parser import VIDEO, Parser, named_file, named_files
-from .values import portable, read_file
+from .texts import read_file
+from .values import portable
 
 OTHERS = {"name", "demo", "seeds", "latents"}  # fields of a line that are no options of a command
 # options of one video on several GPUs
@@ -35,7 +37,7 @@ class _LineParser(Parser):
 def _parser(command: str) -> Parser:
     """The parser of a line's options: those of `generate` or `demo`."""
     parser = _LineParser(prog=command, allow_abbrev=False, add_help=False)
-    COMMANDS[command][1](parser)
+    add_rows(parser, COMMANDS[command][1])
     return parser
 
 
@@ -46,8 +48,8 @@ def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
     Each has also `demo`, `reads`, the files that it reads, and `identity`, a hash of everything
     that its files depend on. Raises HeadForcingError with the line of a mistake.
     """
-    jobs: dict[str, argparse.Namespace] = {}
-    names: set[str] = set()
+    jobs = {}
+    names = set()
     for number, line in enumerate(split_lines(read_file(file)), 1):
         if not line.strip():
             continue
@@ -93,7 +95,7 @@ def check_files(file: Path, jobs: Mapping[str, argparse.Namespace]) -> None:
     check_kept([(option, path) for path, option in reads.items()], writes)
 
 
-def _videos(line: str, number: int) -> list[tuple[str, dict[str, Any]]]:
+def _videos(line: str, number: int) -> list[tuple[str, Fields]]:
     """The videos of a line: their names, and their fields."""
     try:
         found = json.loads(line)
@@ -120,7 +122,7 @@ def _videos(line: str, number: int) -> list[tuple[str, dict[str, Any]]]:
     return [(f"{name}-seed{seed}", {**fields, "seed": seed}) for seed in seeds]
 
 
-def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespace:
+def _arguments(fields: Fields, name: str, out: Path) -> argparse.Namespace:
     """The arguments of one video, whose files are named after it."""
     own = COMMANDS_OWN.intersection(fields)
     if own:
@@ -164,9 +166,9 @@ def _identity(args: argparse.Namespace, options: Iterable[str], demo: bool, late
     return digest({**words, "demo": str(demo)}, latents, stamps)
 
 
-def _words(fields: dict[str, Any]) -> list[str]:
+def _words(fields: Fields) -> list[str]:
     """The fields as words of a command line."""
-    words: list[str] = []
+    words = []
     for field, value in fields.items():
         option = f"--{field.replace('_', '-')}"
         if field in OTHERS or value is False or value is None:

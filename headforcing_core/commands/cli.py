@@ -9,7 +9,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
 from typing import Any, TextIO, cast
@@ -18,17 +18,8 @@ from ..errors import HeadForcingError
 from ..files import reason
 from ..methods.registry import method_names, unknown_method
 from .arguments import COMMANDS
+from .options import add_rows
 from .parser import Parser, subcommands
-
-MOVED = {
-    "rooms": "rooms",
-    "replay": "replay",
-    "check-claim": "check-claim",
-    "evaluate": "check-claim",
-    "read-vbench": "check-claim",
-    "tables": "check-claim",
-}
-"""The command of `research` that does what a former command did."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,12 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else argv
     with usable_streams():
-        if words and words[0] in MOVED:
-            return _answer(
-                2,
-                "error: this is done in a checkout: python -m headforcing.research "
-                f"{MOVED[words[0]]}",
-            )
         try:
             args = _parser(words).parse_args(words)
             if "method" in args and args.method not in method_names():
@@ -88,19 +73,30 @@ def _run(args: argparse.Namespace) -> tuple[int, str]:
         return 2, "error: out of memory: close other programs, or choose a smaller size"
     except KeyboardInterrupt as stop:
         return 130, "; ".join(["interrupted", *map(str, stop.args)])
-    return int(result.get("code", 0)), json.dumps(result["json"]) if args.json else result["text"]
+    return result.code, json.dumps(result.json) if args.json else result.text
 
 
 def _parser(words: Sequence[str] = ()) -> Parser:
     """The parser of all commands; where `words` name one, the others have no arguments."""
     parser = Parser(prog="headforcing", description="Minute-long videos from five-second models.")
-    add_command = subcommands(parser)
     named = [name for name in COMMANDS if name in words] or COMMANDS
-    for name, (run, add_arguments, text) in COMMANDS.items():
-        sub = add_command(name, run, text)
-        if name in named:
-            add_arguments(sub)
+    _add_commands(parser, COMMANDS, named)
     return parser
+
+
+def _add_commands(
+    parser: argparse.ArgumentParser,
+    commands: Mapping[str, tuple[str, Any, str]],
+    named: Iterable[str],
+) -> None:
+    """Add commands as of `COMMANDS`, those `named` with their arguments."""
+    add_command = subcommands(parser)
+    for name, (run, rows, text) in commands.items():
+        sub = add_command(name, run, text)
+        if name in named and run:
+            add_rows(sub, rows)
+        elif name in named:
+            _add_commands(sub, rows, rows)
 
 
 def _function(run: Any) -> Any:
@@ -112,15 +108,15 @@ def _function(run: Any) -> Any:
     if not isinstance(run, str):
         return run
     module, name = run.split(".")
-    if "torch" in sys.modules or not gc.isenabled():
-        return getattr(import_module(f".{module}", __package__), name)
-    gc.disable()
+    is_first = "torch" not in sys.modules and gc.isenabled()
+    if is_first:
+        gc.disable()
     try:
-        found = import_module(f".{module}", __package__)
-        gc.freeze()
+        return getattr(import_module(f".{module}", __package__), name)
     finally:
-        gc.enable()
-    return getattr(found, name)
+        if is_first:
+            gc.freeze()
+            gc.enable()
 
 
 # ----------------------------------------------------------------------------------------- what is

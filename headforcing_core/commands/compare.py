@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
 
 from ..demo import assets
-from ..distributed.farm import Farm, Shared
+from ..distributed.farm import Farm
 from ..errors import HeadForcingError
-from ..files import claimed, claimed_folder, replacing
+from ..files import Fields, claimed, claimed_folder, replacing
 from ..names import COMPARED_METHODS, versions
 from ..plan.plan import RenderPlan
 from ..plan.resources import Needs, check_disk, in_turn
@@ -31,7 +28,7 @@ from ..render.comparison import (
 )
 from ..video.sheets import side_by_side
 from .arguments import Result
-from .farms import check_roles, farm_of, render_one, run_jobs
+from .farms import Embeds, PlannedVideo, farm_of, make_all, render_one
 from .source import Source
 from .values import changed, portable
 
@@ -55,7 +52,7 @@ def compare(args: argparse.Namespace) -> Result:
         videos, left_out = _plan_videos(
             source, entries, args, skip=names_all(names), elsewhere=farm.remote
         )
-        rows = _render_all(source, videos, args, farm)
+        rows = _render_all(videos, args, farm)
         about = _about(args, source, videos[0].plan)
         shown = [row.entry.label for row in rows]
         tags = {"methods": shown, "seed": args.seed, **about}
@@ -88,7 +85,7 @@ def compare(args: argparse.Namespace) -> Result:
         )
 
 
-def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[str, Any]:
+def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> Fields:
     """Metadata that all videos of a comparison share; `plan` is the plan of one of them."""
     clock = plan.timeline.clock
     return {
@@ -116,7 +113,7 @@ def write_result(
     name: str,
     *,
     text: str,
-    found: dict[str, Any],
+    found: Fields,
     files: Sequence[str] = (),
     indent: int | None = 1,
 ) -> Result:
@@ -127,7 +124,7 @@ def write_result(
         with replacing(path) as temporary:
             temporary.write_text(content, encoding="utf-8")
         lines.append(f"table    {path}")
-    return {"text": "\n".join(lines), "json": found}
+    return Result(lines, found)
 
 
 def compared_source(args: argparse.Namespace) -> Source:
@@ -142,29 +139,23 @@ def compared_source(args: argparse.Namespace) -> Source:
 
 
 @dataclass(frozen=True)
-class ComparedVideo:
+class ComparedVideo(PlannedVideo):
     """A planned video of a comparison; `source` has the options of its entry."""
 
     entry: Entry
-    source: Source
-    plan: RenderPlan
     path: Path
 
     @classmethod
     def of(cls, common: Source, entry: Entry, seed: int, folder: Path) -> ComparedVideo:
         """Plan an entry's video."""
         source = common.with_request(options=entry.options(common.request.options, seed))
-        return cls(
-            entry,
-            source,
-            entry.planned(source.request.plan),
-            folder / f"{entry.key}-seed{seed}.mp4",
-        )
+        plan = entry.planned(source.request.plan)
+        return cls(source, plan, entry, folder / f"{entry.key}-seed{seed}.mp4")
 
     def job(
         self,
         args: argparse.Namespace,
-        embeds: Mapping[str, Shared[Tensor]],
+        embeds: Embeds,
         farm: Farm,
         encodes: bool = False,
     ) -> ComparedJob:
@@ -195,7 +186,7 @@ class ComparedJob:
     args: argparse.Namespace
     entry: Entry
     seed: int
-    embeds: Mapping[str, Shared[Tensor]]
+    embeds: Embeds
     encodes: bool
     patience: float
 
@@ -226,19 +217,19 @@ def _plan_videos(
 
 
 def _render_all(
-    source: Source, videos: Sequence[ComparedVideo], args: argparse.Namespace, farm: Farm
+    videos: Sequence[ComparedVideo], args: argparse.Namespace, farm: Farm
 ) -> list[ComparisonRow]:
     """Render and measure all videos; raises the error of the first that fails, with its name."""
-    embeds = source.encode()
-    check_roles({video.path.stem: video.source.job(video.plan, embeds) for video in videos}, farm)
     encodes = any(video.plan.restart_frames for video in videos)
+    planned = {video.path.stem: video for video in videos}
+
+    def job_of(name: str, embeds: Embeds) -> ComparedJob:
+        return planned[name].job(args, embeds, farm, encodes)
+
     rows = {}
-    with farm:
-        shared = {text: farm.share(embed) for text, embed in embeds.items()}
-        jobs = {video.path.stem: video.job(args, shared, farm, encodes) for video in videos}
-        for outcome in run_jobs(farm, render_compared, jobs, unit="video", quiet=args.json):
-            rows[outcome.name] = outcome.get()
-    return [rows[name] for name in jobs]
+    for outcome in make_all(farm, render_compared, planned, job_of, quiet=args.json):
+        rows[outcome.name] = outcome.get()
+    return [rows[name] for name in planned]
 
 
 def render_compared(job: ComparedJob) -> ComparisonRow:
@@ -246,7 +237,7 @@ def render_compared(job: ComparedJob) -> ComparisonRow:
     video = job.planned()
     # `generate --out` may name a file in a comparison's folder
     with claimed(video.path, patience=job.patience):
-        render, result = render_one(
+        result = render_one(
             video.source, job.embeds, video.path, encodes=job.encodes, patience=job.patience
         )
-    return measured(video.entry, render.plan, video.source.machine.dtype, result)
+    return measured(video.entry, result.plan, video.source.machine.dtype, result)

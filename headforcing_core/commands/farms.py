@@ -5,22 +5,67 @@ to the next.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from ..distributed.farm import Farm, Job, Outcome, Shared, Value
 from ..distributed.ray_farm import farm_named
-from ..errors import HeadForcingError
-from ..plan.request import RenderJob
+from ..plan.plan import RenderPlan
 from ..render.result import RenderResult
 from .source import Source
-from .values import LastValue
+
+
+class LastValue:
+    """The last value that was made, under the key of what it was made from."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._value: Any = None
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The value of this key; makes it, after the last one is let go, if it is another."""
+        if not self.has(key):
+            self._value = make()
+            self._key = key
+        return self._value
+
+    def has(self, key: Any) -> bool:
+        """Whether the value is of this key; another one is let go, since two models may not fit
+        into memory.
+        """
+        if key != self._key:
+            self.drop()
+        return self._key is not None
+
+    def drop(self) -> None:
+        """Let the value go."""
+        self._key = None
+        self._value = None
+
 
 _models = LastValue()
+Embeds = Mapping[str, Shared[Tensor]]
+"""Text embeddings by text, as workers get them."""
+
+
+@dataclass(frozen=True)
+class PlannedVideo:
+    """A video of several, planned before the first is begun."""
+
+    source: Source
+    plan: RenderPlan
+
+    @property
+    def encoder(self) -> Any:
+        """The files of the text encoder or its embeddings; None of both for the embedded
+        model's."""
+        return self.source.files.text_encoder, self.source.files.embeddings
 
 
 def farm_of(args: argparse.Namespace) -> Farm:
@@ -41,30 +86,56 @@ def run_jobs(
             bar.update()
 
 
-def check_roles(jobs: Mapping[str, RenderJob], farm: Farm) -> None:
-    """Refuse videos at the same time that would each find head roles: one after the other all use
-    the first's.
-    """
-    if not farm.parallel or len(jobs) == 1:
+def make_all(
+    farm: Farm,
+    function: Callable[[Job], Value],
+    videos: Mapping[str, PlannedVideo],
+    job_of: Callable[[str, Embeds], Job],
+    *,
+    quiet: bool,
+) -> Iterator[Outcome[Value]]:
+    """Make all videos, and yield their outcomes as they come; `job_of` makes the job of a name and
+    the embeddings of its texts."""
+    if not videos:
         return
-    for name, job in jobs.items():
-        if job.with_found_roles().plan.auto is not None and not job.finished_blocks:
-            raise HeadForcingError(
-                f"{name}: the roles of this model's heads are not known yet, and videos made at "
-                "the same time would each find their own: make one video first, measure them with "
-                "`headforcing profile`, or give a profile"
-            )
+    encoded = _encode(videos.values())
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
+    with farm:
+        shared = {}
+        for encoder, embeds in encoded.items():
+            shared[encoder] = {text: farm.share(embed) for text, embed in embeds.items()}
+        del encoded
+        jobs = {}
+        for name, video in videos.items():
+            known = shared[video.encoder]
+            texts = video.source.request.timeline.texts
+            jobs[name] = job_of(name, {text: known[text] for text in texts})
+        yield from run_jobs(farm, function, jobs, unit="video", quiet=quiet)
+
+
+def _encode(videos: Iterable[PlannedVideo]) -> dict[Any, dict[str, Tensor]]:
+    """The embeddings of all texts, by text encoder and text; each text encoder is loaded once."""
+    sources: dict[Any, dict[str, Source]] = {}
+    for video in videos:
+        known = sources.setdefault(video.encoder, {})
+        known.update(dict.fromkeys(video.source.request.timeline.texts, video.source))
+    encoded = {}
+    for encoder, by_text in sources.items():
+        embeds = next(iter(by_text.values())).encode(list(by_text))
+        encoded[encoder] = {text: embed.cpu() for text, embed in embeds.items()}
+    return encoded
 
 
 def render_one(
     source: Source,
-    embeds: Mapping[str, Shared[Tensor]],
+    embeds: Embeds,
     video: Path | None,
     latents: Path | None = None,
     *,
     encodes: bool = False,
     patience: float = 0.0,
-) -> tuple[RenderJob, RenderResult]:
+) -> RenderResult:
     """Render one of many videos with the model of the last one, if it is the same; another is let
     go first.
 
@@ -79,7 +150,7 @@ def render_one(
     encodes = encodes or bool(job.plan.restart_frames)
     devices = (str(machine.device), str(machine.vae_device))
     key = (source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes)
-    source.check_needs(job.plan, video, loaded=_models.has(key))
+    needs = source.check_needs(job.plan, video, loaded=_models.has(key))
     loaded = _models.get(key, lambda: source.load(decodes, encodes))
     loaded = replace(loaded, machine=machine, scale=source.scale)
-    return job, loaded.render(job, video, latents)
+    return loaded.render(job, needs, video, latents)

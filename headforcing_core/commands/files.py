@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ..errors import HeadForcingError
-from ..files import claimed, partial_path
+from ..files import Fields, claimed, partial_path
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..methods.head_forcing import PRESETS
 from ..methods.options import options_of
@@ -30,18 +28,26 @@ from ..plan.request import file_tags
 from ..plan.resources import Needs
 from ..render.sinks import load_latents
 from ..rollout.schedule import AUTO_FAMILY
-from ..runs.stored import StoredVideo, find_stored
+from ..runs.stored import find_stored
 from ..timeline.clock import VIDEO_FPS, video_frames_of
 from ..timeline.timeline import parse_timeline
-from ..video.codec import load_codec
 from ..video.stream import write_video
 from ..video.writer import VideoSettings
 from ..weights.checkpoint import convert as convert_checkpoint
 from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
 from ..weights.containers import read_weights
 from .arguments import Result
-from .source import toy_codec
-from .values import DTYPES, chosen_sound, encode_texts, parse_size, pick_device, read_text
+from .texts import read_text
+from .values import (
+    DTYPES,
+    EmbeddedModel,
+    ModelFiles,
+    chosen_sound,
+    encode_texts,
+    parse_size,
+    pick_device,
+    progress_bar,
+)
 
 MAX_CARD_GIB = 100_000
 CHUNK_FRAMES = 3  # of latents that are decoded at a time
@@ -64,17 +70,17 @@ def inspect(args: argparse.Namespace) -> Result:
     except HeadForcingError as error:
         lines.append(str(error))
     found["fingerprint"] = info.fingerprint
-    return {"text": "\n".join(lines), "json": found}
+    return Result(lines, found)
 
 
 def _inspect_profile(profile: HeadProfile) -> Result:
     counts = profile.counts()
     roles = ", ".join(f"{count} {role}" for role, count in counts.items())
     size = f"{profile.num_layers} layers x {profile.num_heads} heads"
-    text = (
-        f"head profile {profile.name!r}: {size}, "
-        f"{roles}\n{json.dumps(profile.provenance, indent=1)}"
-    )
+    lines = [
+        f"head profile {profile.name!r}: {size}, {roles}",
+        json.dumps(profile.provenance, indent=1),
+    ]
     found = {
         "name": profile.name,
         "num_layers": profile.num_layers,
@@ -82,7 +88,7 @@ def _inspect_profile(profile: HeadProfile) -> Result:
         "provenance": profile.provenance,
         "counts": counts,
     }
-    return {"text": text, "json": found}
+    return Result(lines, found)
 
 
 def methods(args: argparse.Namespace) -> Result:
@@ -96,7 +102,7 @@ def methods(args: argparse.Namespace) -> Result:
     aliases = {
         name: {"method": method, "options": text} for name, (method, text) in ALIASES.items()
     }
-    return {"text": "\n".join(list_methods()), "json": {"options": options, "aliases": aliases}}
+    return Result(list_methods(), {"options": options, "aliases": aliases})
 
 
 def budget(args: argparse.Namespace) -> Result:
@@ -108,7 +114,7 @@ def budget(args: argparse.Namespace) -> Result:
     of_paper = [(f"Head Forcing, {paper.name}", "head_forcing", paper)]
     if args.model_family == "self_forcing":
         heads = load_profile(bundled_profiles()["self_forcing"])
-        of_paper.insert(0, ("Head Forcing, bundled two-way profile", "head_forcing", heads))
+        of_paper.insert(0, ("Head Forcing, imported two-way list", "head_forcing", heads))
     caches = [
         ("every frame in every head", "self_forcing", heads),
         ("window of 21 frames", "self_forcing_window_21", heads),
@@ -138,10 +144,7 @@ def budget(args: argparse.Namespace) -> Result:
                 {"seconds": seconds, "cache": name, "frame_slots": shape.frame_slots, "bytes": size}
             )
             cells.append([f"{seconds:g}", name, f"{shape.frame_slots:,}", format_bytes(size)])
-    return {
-        "text": markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells),
-        "json": found,
-    }
+    return Result([markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells)], found)
 
 
 def memory(args: argparse.Namespace) -> Result:
@@ -162,8 +165,10 @@ def memory(args: argparse.Namespace) -> Result:
         )
         table = f"{_parts_table(needs)}\n\n{_cards_table(cards)}"
         tables.setdefault(table, []).append(size)
-    text = "\n\n".join(f"{' and '.join(sizes)}:\n\n{table}" for table, sizes in tables.items())
-    return {"text": text, "json": found}
+    lines = []
+    for table, sizes in tables.items():
+        lines += [f"{' and '.join(sizes)}:", "", table, ""]
+    return Result(lines[:-1], found)
 
 
 def _parts_table(needs: Needs) -> str:
@@ -205,7 +210,7 @@ def convert(args: argparse.Namespace) -> Result:
     """Write a copy of a checkpoint; a LoRA is only renamed, since its strength is set where it is
     used.
     """
-    found: dict[str, Any] = {"out": str(args.out)}
+    found: Fields = {"out": str(args.out)}
     dtype = DTYPES[args.dtype]
     if holds_lora(args.file):
         if args.lora is not None:
@@ -218,13 +223,8 @@ def convert(args: argparse.Namespace) -> Result:
     else:
         with (
             claimed(args.out),
-            tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json, delay=1e-3) as bar,
+            progress_bar("convert", args.json, unit="B", unit_scale=True) as on_progress,
         ):
-
-            def on_progress(written: int, total: int) -> None:
-                bar.total = total
-                bar.update(written - bar.n)
-
             info = convert_checkpoint(
                 args.file,
                 args.out,
@@ -240,7 +240,7 @@ def convert(args: argparse.Namespace) -> Result:
         summary = info.summary()
         found["fingerprint"] = info.fingerprint
     found["bytes"] = args.out.stat().st_size
-    return {"text": f"{summary}\nwrote {args.out}, {format_bytes(found['bytes'])}", "json": found}
+    return Result([summary, f"wrote {args.out}, {format_bytes(found['bytes'])}"], found)
 
 
 # ------------------------------------------------------------------------------------- parts of a
@@ -262,37 +262,39 @@ def encode(args: argparse.Namespace) -> Result:
         embeds = encode_texts(args.text_encoder, texts, pick_device(args.device))
         save_embeddings(args.out, dict(zip(texts, embeds, strict=True)))
     found = {"out": str(args.out), "prompts": texts, "tokens": [len(embed) for embed in embeds]}
-    return {"text": f"{len(texts)} prompts in {args.out}", "json": found}
+    return Result([f"{len(texts)} prompts in {args.out}"], found)
 
 
 def decode(args: argparse.Namespace) -> Result:
     """Decode latents block by block, with the VAE alone in memory."""
+    tags = {}
     problems: Sequence[str] = []  # of a stored video; more come while its blocks are read
     if args.latents.is_file():
-        video = _of_file(args.latents)
+        about, latents = _of_file(args.latents)
+        blocks: Iterable[Tensor] = [latents]
     else:
-        stored = find_stored(args.latents)
-        video = _of_run(stored)
-        problems = stored.run.problems
+        video = find_stored(args.latents)
+        about = video.about
+        tags = file_tags(about)
+        blocks = video.blocks()  # are read one at a time
+        problems = video.run.problems
     soundtrack = chosen_sound(args)
+    restarts = tuple(about.get("restart_frames", ()))
     with claimed(args.out):
         device = pick_device(args.device)
-        if args.demo:
-            codec = toy_codec(device)
-        else:
-            encodes = bool(video.restarts)
-            codec = load_codec(
-                args.vae, device, DTYPES[args.dtype], encodes=encodes, decoder=args.decoder
-            )
-        settings = VideoSettings(
-            args.out, video.fps, video.tags, scale=args.scale, partial=partial_path(args.out)
-        )
+        files: ModelFiles = EmbeddedModel()
+        if not args.demo:
+            files = ModelFiles(args.latents, vae=args.vae, decoder=args.decoder)
+        codec = files.codec(device, DTYPES[args.dtype], bool(restarts))
+        assert codec is not None
+        fps = about.get("fps", VIDEO_FPS)
+        lead = next(iter(about.get("starts_seconds", ())), 0.0)
         info = write_video(
-            settings,
-            video.blocks,
-            codec.decoder(video.restarts),
-            video.video_frames,
-            sound=None if soundtrack is None else soundtrack.from_second(-video.lead),
+            VideoSettings(args.out, fps, tags, scale=args.scale, partial=partial_path(args.out)),
+            (chunk for block in blocks for chunk in torch.split(block, CHUNK_FRAMES)),
+            codec.decoder(restarts),
+            about["video_frames"],
+            sound=None if soundtrack is None else soundtrack.from_second(-lead),
         )
     made = f"{info.video_frames} frames, {info.seconds:.2f} s, in {args.out}"
     found = {
@@ -301,33 +303,11 @@ def decode(args: argparse.Namespace) -> Result:
         "seconds": info.seconds,
         "problems": problems,
     }
-    return {
-        "text": "\n".join([made, *(f"damaged  {problem}" for problem in problems)]),
-        "json": found,
-    }
+    return Result([made, *(f"damaged  {problem}" for problem in problems)], found)
 
 
-@dataclass(frozen=True)
-class LatentVideo:
-    """The latents of a video, and what is noted beside them.
-
-    Attributes:
-        blocks: `[frames, channels, h, w]`, a few frames at a time.
-        restarts: the first latent frames of its rollouts, see `RestartingDecoder`.
-        tags: metadata for the video file.
-        lead: seconds of the video before the story.
-    """
-
-    blocks: Iterable[Tensor]
-    video_frames: int
-    fps: float
-    restarts: tuple[int, ...]
-    tags: Mapping[str, str] = field(default_factory=dict)
-    lead: float = 0.0
-
-
-def _of_file(path: Path) -> LatentVideo:
-    """The latents of `generate --latents`."""
+def _of_file(path: Path) -> tuple[Fields, Tensor]:
+    """Notes on a video as a run folder has them, and its latents, of `generate --latents`."""
     latents = load_latents(path)
     most = video_frames_of(len(latents))
     try:
@@ -342,18 +322,5 @@ def _of_file(path: Path) -> LatentVideo:
         raise HeadForcingError(
             f"{path} does not say what its latents are of; write them again"
         ) from error
-    blocks = torch.split(latents, CHUNK_FRAMES)
-    return LatentVideo(blocks, video_frames, latent_format(latents.shape[1]).fps, restarts)
-
-
-def _of_run(video: StoredVideo) -> LatentVideo:
-    """The finished blocks of a stored video, which are read one at a time."""
-    about = video.about
-    return LatentVideo(
-        (chunk for block in video.blocks() for chunk in torch.split(block, CHUNK_FRAMES)),
-        about["video_frames"],
-        about.get("fps", VIDEO_FPS),
-        restarts=tuple(about.get("restart_frames", ())),
-        tags=file_tags(about),
-        lead=next(iter(about.get("starts_seconds", ())), 0.0),
-    )
+    found = {"video_frames": video_frames, "restart_frames": restarts}
+    return {**found, "fps": latent_format(latents.shape[1]).fps}, latents

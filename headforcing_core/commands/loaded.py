@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tqdm import tqdm
 
 from ..devices import is_out_of_memory
 from ..errors import HeadForcingError
@@ -21,6 +22,8 @@ from ..model.compiled import compiled_forward
 from ..plan.describe import going_on
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
+from ..plan.resources import Needs
+from ..render.measured_roles import MeasuredRoles, setup_for, with_measured_roles
 from ..render.render import Listener, Place, make_video
 from ..render.result import RenderResult
 from ..render.sinks import LatentsFile, ProgressBar, VideoFile
@@ -132,12 +135,14 @@ class LoadedModel:
     def render(
         self,
         job: RenderJob,
+        needs: Needs,
         video: Path | None,
         latents: Path | None = None,
         story: Story | None = None,
     ) -> RenderResult:
         """Render one video to files and, if there is one, a run folder; on interruption the error
-        says what is kept.
+        says what is kept. Before it the roles of heads are measured if they are not known; this
+        takes no more memory than the `needs` of the render.
 
         Where latents are written, too, a video that cannot be written is the result's `failure`,
         else an error.
@@ -161,12 +166,8 @@ class LoadedModel:
             ranks = MeasuredRanks(str(machine.device))
             listeners.append(ranks)
         try:
-            result = make_video(
-                job.with_request(codec=self.codec),
-                self._video_model(),
-                machine.place(job.plan),
-                listeners,
-            )
+            job, measured = self._with_roles(job.with_request(codec=self.codec), needs)
+            result = make_video(job, self._video_model(), machine.place(job.plan), listeners)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -182,7 +183,33 @@ class LoadedModel:
             result = replace(result, reports={"ranks": ranks.report})
         if mp4 is not None:
             result = replace(result, video=mp4.info, failure=mp4.failure)
-        return replace(result, latents_file=latents)
+        return replace(result, latents_file=latents, measured_roles=measured)
+
+    def _with_roles(self, job: RenderJob, needs: Needs) -> tuple[RenderJob, MeasuredRoles | None]:
+        """The job with the roles of the model's heads; several ranks take those of the first."""
+        if job.plan.auto is None:
+            return job, None
+        machine = self.machine
+        model = WanVideoModel(self.backbone, machine.dtype, machine.device)
+        folder = job.request.found_profiles
+        if machine.peers is not None:
+            # all ranks measure together, so none waits for a file or goes on after stored blocks
+            job = job.with_request(found_profiles=None)
+        steps = setup_for(job, needs).steps
+        with tqdm(total=steps, unit="step", desc="measuring heads", disable=machine.quiet) as bar:
+            job, measured = with_measured_roles(
+                job,
+                model,
+                machine.device,
+                lambda block, step, latents: bar.update(latents is not None),
+                needs,
+            )
+        if machine.peers is not None and measured is not None:
+            measured = machine.peers.from_first(measured)
+            if machine.leads and folder is not None:
+                measured = measured.keep(folder, job.request.weights)
+            job = job.with_roles(measured.profile)
+        return job, measured
 
     def _video_model(self) -> WanVideoModel:
         """The transformer as the loop calls it: compiled, or with heads on several ranks, if the

@@ -1,10 +1,13 @@
-"""The options that mean the same in every command that has them, with their types, defaults and
-help.
+"""The rows that describe arguments, and the options that mean the same in every command that has
+them.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from .. import names
@@ -27,7 +30,60 @@ from .parser import (
 
 THEMES = ("dark", "light")
 
-# Kind (see `arguments.add`), default, help, and what else argparse is given.
+REQUIRED = {"required": True}
+SEVERAL = {"nargs": "+"}
+Rows = tuple[Any, ...]
+"""Arguments: names of `OPTIONS` without their dashes in a text, tuples of the arguments of `add`,
+or `OneOf`."""
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Arguments of which one can be given, or must be."""
+
+    rows: Rows
+    required: bool = True
+
+
+def add_rows(to: argparse._ActionsContainer, rows: Rows) -> None:
+    """Add arguments to a parser, or to a group of its arguments."""
+    for row in rows:
+        if isinstance(row, OneOf):
+            add_rows(to.add_mutually_exclusive_group(required=row.required), row.rows)
+        elif isinstance(row, str):
+            for name in row.split():
+                add(to, f"--{name}", *OPTIONS[f"--{name}"])
+        else:
+            add(to, *row)
+
+
+def add(
+    to: argparse._ActionsContainer,
+    name: str,
+    kind: Any,
+    default: Any,
+    text: str | None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Add an argument: `kind` is its type, its choices, or `bool` for one that is given or not;
+    `more` is what else argparse is given."""
+    if kind is bool:
+        form: dict[str, Any] = {"action": "store_true"}
+    else:
+        form = {"type" if callable(kind) else "choices": kind, "default": default}
+    to.add_argument(name, help=text, **{**form, **more})
+
+
+# what goes with `--weights`: LoRA, text encoder, VAE, size and dtype
+FILE_OPTIONS = "lora size text-encoder embeddings vae decoder park-features num-heads dtype"
+# prompt switches, head profile, noise levels, episodic memory, run folder and device
+RENDER_OPTIONS = (
+    "seed switch blend-blocks re-anchor profile rule alpha tau-local found-profiles model-family "
+    "sigmas episodic-frames recent-frames novelty-threshold update-interval runs state-seconds "
+    "device vae-device attention compile fp8-linears"
+)
+FARM_OPTIONS = "farm farm-gpus farm-workers"
+# Kind, default, help, and what else argparse is given, see `add`.
 OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "--weights": (READ, None, "checkpoint, .safetensors or .pt"),
     "--lora": (READ, None, "LoRA to merge, such as LongLive's"),

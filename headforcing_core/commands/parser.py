@@ -88,6 +88,7 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if self._subparsers is None:  # a command's own
             kinds = {action.dest: action.type for action in self._actions}
+            found.peers = None  # set in a rank
             found.paths = [name for name, kind in kinds.items() if isinstance(kind, PathType)]
             if not unknown:  # which is an error
                 self.check_files(found)

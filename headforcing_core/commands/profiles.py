@@ -22,21 +22,21 @@ from ..head_profiles.rules import describe_returns, remark_on_rule, retrieving_h
 from ..head_profiles.shares import HeadShares, ProfileSetup, ReturnStory
 from ..model.wan import WanConfig, WanModel
 from ..names import BUDGETS
+from ..page import save_plot
 from ..rollout.loop import WanVideoModel
 from ..rollout.schedule import SCHEDULES
 from ..timeline.clock import BlockClock
 from ..timeline.grammar import split_prompts
 from .arguments import Result
-from .farms import farm_of, run_jobs
+from .farms import LastValue, farm_of, run_jobs
+from .texts import read_text
 from .values import (
     DTYPES,
-    LastValue,
+    EmbeddedModel,
     ModelFiles,
     find_profile,
     parse_size,
     pick_device,
-    read_text,
-    save_plot,
 )
 
 
@@ -52,7 +52,8 @@ def profile(args: argparse.Namespace) -> Result:
     count, seconds = BUDGETS[args.preset]
     if args.demo:
         weights = args.demo_weights or assets.model_path()
-        files = ModelFiles(weights, assets.inspect_toy(weights).config.num_heads)
+        heads = assets.inspect_toy(weights).config.num_heads
+        files: ModelFiles = EmbeddedModel(weights, heads)
         size = assets.SIZE
         prompts = word_hash.sample_prompts(count)
         dtype = torch.float32
@@ -73,7 +74,7 @@ def profile(args: argparse.Namespace) -> Result:
         MeasuredModel(files, setup, dtype, args.device),
         "toy_world" if args.demo else args.model_family,
         farm_of(args),
-        rule=args.rule,
+        rule=args.rule or "auto",
         part=args.shard,
         quiet=args.json,
         returns=args.returns,
@@ -156,10 +157,7 @@ def measure(
                 f"{path} was measured with other settings; choose another name or remove it"
             )
         prompts = pick_part(len(setup.prompts), part)
-        if made_for == "toy_world":
-            embeds = [word_hash.encode(prompt) for prompt in setup.prompts]
-        else:
-            embeds = model.files.encode(list(setup.prompts), pick_device(model.device))
+        embeds = model.files.encode(list(setup.prompts), pick_device(model.device))
         missing = shares.missing_prompts()
         todo = {prompt: embeds[prompt] for prompt in prompts if prompt in missing}
         try:
@@ -280,10 +278,7 @@ def compare(args: argparse.Namespace) -> Result:
     first, second = map(find_profile, args.profiles)
     found = compare_profiles(first, second)
     remarks = sanity_checks(first)
-    return {
-        "text": "\n".join([found.text(), *remarks]),
-        "json": {**found.to_dict(), "remarks": remarks},
-    }
+    return Result([found.text(), *remarks], {**found.to_dict(), "remarks": remarks})
 
 
 def show(args: argparse.Namespace) -> Result:
@@ -295,7 +290,7 @@ def show(args: argparse.Namespace) -> Result:
     found = {"name": profile.name, "counts": profile.counts(), "provenance": profile.provenance}
     disputed = [list(place) for place in sorted(profile.disputed)]
     lines = [profile.name, *describe_profile(profile), *remarks]
-    return {"text": "\n".join(lines), "json": {**found, "disputed": disputed, "remarks": remarks}}
+    return Result(lines, {**found, "disputed": disputed, "remarks": remarks})
 
 
 def plot(args: argparse.Namespace) -> Result:
@@ -312,7 +307,7 @@ def plot(args: argparse.Namespace) -> Result:
     if shares is not None:
         profile.check_model(shares.setup.num_layers, shares.setup.num_heads)
     save_plot(args.out, profile_picture(profile, shares, theme=args.theme))
-    return {"text": f"plot     {args.out}", "json": {"picture": str(args.out)}}
+    return Result([f"plot     {args.out}"], {"picture": str(args.out)})
 
 
 def _check_profile_name(out: Path) -> None:
@@ -345,4 +340,4 @@ def _finish(
     }
     if made.returns is not None:
         found["retrieving"] = retrieving_heads(made)
-    return {"text": "\n".join(lines), "json": found}
+    return Result(lines, found)

@@ -9,14 +9,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from ..errors import HeadForcingError
-from ..files import check_writable, claimed, replacing
+from ..files import Fields, check_writable, claimed, replacing
 from ..methods.registry import describe_method
 from ..plan.describe import describe
 from ..plan.plan import RenderPlan
@@ -26,10 +25,11 @@ from ..render.result import RenderResult
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
 from ..video.sheets import contact_sheet
+from ..video.soundtrack import Soundtrack
 from .arguments import Result
 from .parser import story_path
 from .source import Source
-from .values import FollowedFile, describe_sound
+from .texts import FollowedFile
 
 
 def demo(args: argparse.Namespace) -> Result:
@@ -42,7 +42,7 @@ def demo(args: argparse.Namespace) -> Result:
     with claimed(video, sheet, args.latents, args.follow and story_path(video)):
         needs, result = _render(source, video, args.latents)
         found = _result(source, needs, result)
-        found["json"]["contact_sheet"] = None
+        found.json["contact_sheet"] = None
         if result.failure is None:
             timeline = result.plan.timeline
             starts = [
@@ -53,8 +53,8 @@ def demo(args: argparse.Namespace) -> Result:
             contact_sheet(
                 video, sheet, labels=[(start, text) for start, text in starts if start < seconds]
             )
-            found["text"] += f"\nsheet    {sheet}"
-            found["json"]["contact_sheet"] = str(sheet)
+            found = replace(found, lines=[*found.lines, f"sheet    {sheet}"])
+            found.json["contact_sheet"] = str(sheet)
     return found
 
 
@@ -67,9 +67,8 @@ def generate(args: argparse.Namespace) -> Result:
         note = f"note: PyTorch {torch.__version__} finds no GPU, so the video is made on the CPU.\n"
     with claimed(args.out, args.latents, args.follow and story_path(args.out or args.latents)):
         needs, result = _render(source, args.out, args.latents, note)
-        found = _result(source, needs, result)
-    found["text"] = f"{source.info.summary()}\n{found['text']}"
-    return found
+    found = _result(source, needs, result)
+    return replace(found, lines=[source.info.summary(), *found.lines])
 
 
 def check_outputs(args: argparse.Namespace) -> None:
@@ -92,7 +91,7 @@ def check_outputs(args: argparse.Namespace) -> None:
 def follow(args: argparse.Namespace) -> Result:
     """`demo` or `generate` as a rank that writes no files: everything they do up to the latents."""
     _render(Source.of(args), None)
-    return {"text": "", "json": {}}
+    return Result([], {})
 
 
 def _render(
@@ -108,9 +107,7 @@ def _render(
 
         check_division(plan.shape, peers.world, peers.speeds)
     source.check_encoders(plan)
-    needs = None
-    if plan.auto is None:  # found roles may need less
-        needs = source.check_needs(plan, video)
+    needs = source.check_needs(plan, video)
     sys.stderr.write(note)
     source = source.with_start()
     job = source.job(plan, source.encode()).with_found_roles()
@@ -118,18 +115,16 @@ def _render(
         from ..distributed.ranks import check_ranks
 
         check_ranks(job, peers)
-    if needs is None:
-        needs = source.check_needs(job.plan, video)
     check_disk(needs, source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
     advice = ""
-    if video is not None and source.files is not None and source.files.vae is not None:
+    if video is not None and source.files.vae is not None:
         advice = _advice(source, source.files.vae, job.plan)
     if source.follow is None:
-        return needs, replace(loaded.render(job, video, latents), advice=advice)
+        return needs, replace(loaded.render(job, needs, video, latents), advice=advice)
     story = FollowedStory(source, source.follow)
     job = job.with_request(notes={**job.request.notes, **story.about()})
-    result = loaded.render(job, video, latents, story)
+    result = loaded.render(job, needs, video, latents, story)
     target = video or latents
     if target is not None:
         story.save(story_path(target))
@@ -174,7 +169,16 @@ def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
     if source.follow is not None:
         found["story"] = source.follow.text
     lines += ["", needs.describe(), "", *result.lines()]
-    return {"text": "\n".join(lines), "json": found, "code": 0 if result.failure is None else 1}
+    return Result(lines, found, int(result.failure is not None))
+
+
+def describe_sound(sound: Soundtrack) -> str:
+    """A line of a report."""
+    length = format_time(sound.seconds)
+    words = f"sound    {sound.name}, {length}, from {sound.offset_seconds:g} s of the story on"
+    if sound.gain_db:
+        words += f", {sound.gain_db:+g} dB"
+    return words
 
 
 class FollowedStory(Story):
@@ -219,7 +223,7 @@ class FollowedStory(Story):
     def refused(self, error: HeadForcingError) -> None:
         tqdm.write(f"{self._file.path} is not taken: {error}", file=sys.stderr)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Fields:
         return {"story": self._asked}
 
     def save(self, path: Path) -> None:

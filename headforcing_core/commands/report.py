@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
-from typing import Any
-
-from tqdm import tqdm
 
 from ..errors import HeadForcingError
+from ..files import Fields, check_writable
+from ..page import save_plot
 from ..plan.describe import format_bytes
 from ..render.result import report_stored
 from ..report.drift import report_video
@@ -17,7 +16,8 @@ from ..runs.stored import survey
 from ..runs.takes import disk_bytes, prune
 from ..timeline.timeline import parse_timeline
 from .arguments import Result
-from .values import check_plot, read_text, save_plot
+from .texts import read_text
+from .values import progress_bar
 
 
 def report(args: argparse.Namespace) -> Result:
@@ -30,23 +30,24 @@ def report(args: argparse.Namespace) -> Result:
         for (start, _), segment in zip(timeline.requested, timeline.segments, strict=True):
             # rounded to a block with the file's own frame rate and block length
             prompts.append((start, segment.text))
-    # the delay keeps the bar from being printed before an error
-    with tqdm(unit="frame", desc="measuring", disable=args.json, delay=1e-3) as bar:
-
-        def on_progress(done: int, expected: int) -> None:
-            bar.total = expected or None
-            bar.update(done - bar.n)
-
+    with progress_bar("measuring", args.json, unit="frame") as on_progress:
         found = report_video(args.video, prompts, args.frames_per_block, on_progress)
     result = found.to_dict()
-    text = found.text()
+    lines = [found.text()]
     if args.plot is not None:
         from ..report.drift_plot import drift_picture
 
         save_plot(args.plot, drift_picture(found, args.theme))
         result["picture"] = str(args.plot)
-        text += f"\nplot     {args.plot}"
-    return {"text": text, "json": result}
+        lines.append(f"plot     {args.plot}")
+    return Result(lines, result)
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse a value of `--plot` that is no PNG, or cannot be written."""
+    if path is not None and path.suffix != ".png":
+        raise HeadForcingError(f"the name of the plot must end in .png, got {path.name!r}")
+    check_writable(path)
 
 
 def list_runs(args: argparse.Namespace) -> Result:
@@ -57,13 +58,10 @@ def list_runs(args: argparse.Namespace) -> Result:
     for video in videos:
         size = disk_bytes(video.folder)
         blocks = len(video.keys)
-        prompts = video.about.get("prompts") or [""]
-        found.append(
-            {"name": video.name, "finished": video.finished, "blocks": blocks, "bytes": size}
-        )
-        lines.append(
-            f"{video.name}  {video.finished}/{blocks} blocks  {format_bytes(size)}  {prompts[0]}"
-        )
+        done = video.finished
+        first = next(iter(video.about.get("prompts", ())), "")
+        found.append({"name": video.name, "finished": done, "blocks": blocks, "bytes": size})
+        lines.append(f"{video.name}  {done}/{blocks} blocks  {format_bytes(size)}  {first}")
     return _stored_result(args.folder, lines, "runs", found, problems=problems)
 
 
@@ -122,7 +120,7 @@ def show_run(args: argparse.Namespace) -> Result:
         save_plot(args.plot, run_picture(report, args.theme, video.about.get("novelty_threshold")))
         lines.append(f"plot     {args.plot}")
         result["picture"] = str(args.plot)
-    return {"text": "\n".join(lines), "json": result}
+    return Result(lines, result)
 
 
 def prune_runs(args: argparse.Namespace) -> Result:
@@ -137,21 +135,15 @@ def prune_runs(args: argparse.Namespace) -> Result:
     if removed:
         line += f": {', '.join(removed)}"
     lines = [line, *(f"stayed   {name}: {why}" for name, why in done.stayed.items())]
-    return {
-        "text": "\n".join(lines),
-        "json": {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed},
-    }
+    return Result(lines, {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed})
 
 
 def _stored_result(
-    folder: Path, lines: list[str], name: str, found: list[dict[str, Any]], *, problems: list[str]
+    folder: Path, lines: list[str], name: str, found: list[Fields], *, problems: list[str]
 ) -> Result:
     """The result of a command that lists stored videos."""
     lines = lines or [f"no runs in {folder}"]
-    return {
-        "text": "\n".join([*lines, *_damage_lines(problems)]),
-        "json": {name: found, "problems": problems},
-    }
+    return Result([*lines, *_damage_lines(problems)], {name: found, "problems": problems})
 
 
 def _damage_lines(problems: list[str]) -> list[str]:

@@ -18,7 +18,6 @@ import torch.distributed as dist
 from ..distributed.division import check_division
 from ..distributed.peers import PeersLost
 from ..distributed.rank_outcome import Outcome, say, started_here
-from ..distributed.ranks import check_roles_known
 from ..distributed.start_ranks import ANSWER_SECONDS, joined_ranks, restarts, start
 from ..errors import HeadForcingError
 from . import render
@@ -186,6 +185,4 @@ def _check_render(args: argparse.Namespace) -> None:
     plan = source.request.plan()
     check_division(plan.shape, args.gpus, args.gpu_speeds)
     source.check_encoders(plan)
-    job = source.job(plan, {}).with_request(runs=None)  # keys of blocks would need embeddings
-    check_roles_known(job.with_found_roles().plan)
     source.check_needs(plan, args.out, elsewhere=True)

@@ -8,7 +8,6 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,15 @@ import torch
 from torch import Tensor
 
 from ..demo import assets, word_hash
-from ..demo.rooms_autoencoder import RoomsStreamingDecoder
 from ..errors import HeadForcingError, one_line
-from ..files import cache_folder, check_writable
+from ..files import Fields, cache_folder, check_writable
 from ..hashing import digest
 from ..model import fp8
 from ..model.latents import WAN21
 from ..model.wan import WanModel
 from ..plan.describe import format_bytes
 from ..plan.family import family_for
+from ..plan.options import RenderOptions
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob, RenderRequest, StartLatents
 from ..plan.resources import COMMAND_LINE, NO_DECODER, Needs, room_on
@@ -37,15 +36,16 @@ from ..video.memory import DecoderMemory
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
 from .loaded import LoadedModel, Machine
+from .texts import FollowedFile, read_text
 from .values import (
     DTYPES,
-    FollowedFile,
+    EmbeddedModel,
     ModelFiles,
     changed,
     chosen_sound,
     chosen_start,
+    parse_size,
     read_references,
-    read_text,
     reference_files,
     render_options,
     text_encoder_bytes,
@@ -60,7 +60,7 @@ class Source:
     Attributes:
         request: without embeddings at first, and with stand-ins for video frames that are not
             encoded yet.
-        files: of the model; None is the embedded one.
+        files: of the model.
         scale: every pixel of the video becomes a square of this side.
         start, references: video frames to continue from, and pictures by name; see `with_start`.
         follow: the file of the story, if it is read again during the render.
@@ -70,7 +70,7 @@ class Source:
     request: RenderRequest
     machine: Machine
     info: CheckpointInfo
-    files: ModelFiles | None = None
+    files: ModelFiles
     scale: int = 1
     start: Start | None = None
     follow: FollowedFile | None = None
@@ -84,62 +84,54 @@ class Source:
 
         `elsewhere`: another machine renders.
         """
-        files = None
-        size: tuple[int, int] | None = assets.SIZE
+        files: ModelFiles = EmbeddedModel()
+        size = assets.SIZE
+        dtype = torch.float32
         family = known_family(args.model_family)
         family_line = ""
         if "weights" in args and args.weights is not None:
             files = ModelFiles.of(args)
-            size = None
+            size = parse_size(args.size)
+            dtype = DTYPES[args.dtype]
             family, family_line = family_for(args.model_family, files.weights)
         soundtrack = chosen_sound(args)
         if soundtrack is not None and not args.seconds:
             args = changed(args, seconds=soundtrack.story_length())
         options = render_options(args, size, family)
         pictures = reference_files(args)
-        follow = FollowedFile(args.follow) if "follow" in args and args.follow is not None else None
-        if follow is None and files is None and not args.prompts:
+        follow = None
+        if "follow" in args and args.follow is not None:
+            follow = FollowedFile(args.follow)
+        if follow is None and files.embedded and not args.prompts:
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
         else:
             text = read_text(args.prompts, tuple(pictures)) if follow is None else follow.text
             timeline = options.parse(text, references=tuple(pictures))
-        info = (files or ModelFiles(assets.model_path())).inspect()
-        if args.fp8_linears:
-            identify = info.identify
-            info = replace(info, identify=lambda: digest(identify(), fp8.IDENTITY)[:16])
-        dtype = torch.float32 if files is None else DTYPES[args.dtype]
+        info = _info(files, args.fp8_linears)
         machine = Machine.of(args, dtype, info.config.head_dim, elsewhere)
         # after the prompts: a large picture takes seconds
         references = read_references(pictures, options)
         start = chosen_start(args, options)
-        start_latents = None
-        if start is not None:
-            stand_in = torch.empty((1, start.frames, 0, 0, 0))
-            start_latents = StartLatents(stand_in, about=start.about)
-        elif "start_latents" in args and args.start_latents is not None:
-            start_latents = StartLatents(
-                load_latents(args.start_latents, (options.width, options.height))[None]
-            )
         cache = cache_folder()
         request = RenderRequest(
             info.config,
             options,
             timeline,
-            start=start_latents,
+            start=_start_latents(args, options, start),
             pictures={name: Picture(torch.empty(0), name) for name in references},
             dtype=dtype,
             runs=args.runs if machine.leads else None,  # rank 0 alone has a run folder
             found_profiles=args.found_profiles or (cache and cache / "profiles"),
             soundtrack=soundtrack,
-            latent_format=None if files is None else info.config.latents.name,
+            latent_format=None if files.embedded else info.config.latents.name,
             notes=_notes(info, machine, references),
         )
         return cls(
             request,
             machine,
             info,
-            files=files,
-            scale=args.scale if files is None else 1,
+            files,
+            scale=args.scale if files.embedded else 1,
             start=start,
             follow=follow,
             family=family_line,
@@ -158,7 +150,7 @@ class Source:
         """Write to stderr one sentence on the first prompt that is unlike those the embedded model
         was trained on.
         """
-        if self.files is not None:
+        if not self.files.embedded:
             return
         for segment in timeline.segments:
             advice = word_hash.advice(timeline.spoken(segment))
@@ -171,17 +163,10 @@ class Source:
         """Name of the VAE that belongs to the model."""
         return "Wan 2.1 VAE" if self.info.config.latents is WAN21 else "Wan 2.2 VAE"
 
-    @property
-    def has_vae(self) -> bool:
-        """Whether video frames can be encoded and decoded; the embedded model has its own VAE."""
-        return self.files is None or self.files.vae is not None
-
     def encode(self, texts: Sequence[str] | None = None) -> dict[str, Tensor]:
         """The embeddings of all prompts, or of these texts, by text; call it before `load`, as text
         encoder and weights may not fit together."""
         texts = list(self.request.timeline.texts if texts is None else texts)
-        if self.files is None:
-            return {text: word_hash.encode(text) for text in texts}
         embeds = self.files.encode(texts, self.machine.device)
         width = embeds[0].shape[-1]
         if width != self.info.config.text_dim:
@@ -194,10 +179,9 @@ class Source:
         """Refuse prompts that nothing encodes, and a plan that encodes video frames if there is no
         VAE.
         """
-        if self.files is not None:
-            self.files.check_text()
-        plan.check_encoder(self.has_vae, f"give --vae, the {self.vae_name}")
-        if not self.has_vae and (self.start is not None or self.references):
+        self.files.check_text()
+        plan.check_encoder(self.files.has_vae, f"give --vae, the {self.vae_name}")
+        if not self.files.has_vae and (self.start is not None or self.references):
             options = (
                 "--start-image and --start-video need"
                 if self.start is not None
@@ -243,7 +227,7 @@ class Source:
             check_writable(self.request.runs / "probe")
         decoder = self._decoder_memory(plan, decodes=video is not None, loaded=loaded)
         text_encoder = 0
-        if self.files is not None and self.files.text_encoder is not None:
+        if self.files.text_encoder is not None:
             text_encoder = text_encoder_bytes(self.files.text_encoder, machine.device)
         weights = self.info.parameters * machine.dtype.itemsize
         if machine.fp8_linears:
@@ -259,7 +243,7 @@ class Source:
             weights,
             room if machine.peers is None else None,
             host,
-            encodes=self.has_vae,
+            encodes=self.files.has_vae,
             remedy=f"give --vae, the {self.vae_name}",
             decoder=decoder,
             text_encoder=text_encoder,
@@ -282,7 +266,7 @@ class Source:
         """
         files = self.files
         encodes = bool(plan.restart_frames)
-        if files is None or files.vae is None or not (decodes or encodes):
+        if files.vae is None or not (decodes or encodes):
             return NO_DECODER
         from ..video.codec import decoder_memory
 
@@ -315,7 +299,7 @@ class Source:
         """
         machine = self.machine
         codec = self._codec(encodes) if decodes or encodes else None
-        state_dict = (self.files or ModelFiles(assets.model_path())).load()
+        state_dict = self.files.load()
         # rounded or divided on the host, so that the device never holds more than it needs
         host = "cpu" if machine.fp8_linears or machine.shard_weights else machine.device
         backbone: Any = WanModel.from_state_dict(self.info.config, state_dict, machine.dtype, host)
@@ -325,44 +309,42 @@ class Source:
         elif machine.shard_weights:
             from ..distributed.sharded import shard
 
-            backbone = shard(backbone, machine.device)
+            shard(backbone, machine.device)
         elif machine.device.type == "cuda":
             backbone.join_projections()
         return LoadedModel(machine, backbone, codec, self.scale)
 
     def _codec(self, encodes: bool) -> FrameCodec | None:
         """The VAE, None if none is given."""
-        device = self.machine.vae_device or self.machine.device
-        files = self.files
-        if files is None:
-            return toy_codec(device)
-        if files.vae is None:
-            return None
-        from ..video.codec import load_codec
-
-        return load_codec(
-            files.vae,
-            device,
-            self.machine.dtype,
-            encodes=encodes,
-            decoder=files.decoder,
-            park=files.park_features,
-        )
+        machine = self.machine
+        return self.files.codec(machine.vae_device or machine.device, machine.dtype, encodes)
 
 
-def _notes(
-    info: CheckpointInfo, machine: Machine, references: Mapping[str, Start]
-) -> dict[str, Any]:
+def _info(files: ModelFiles, fp8_linears: bool) -> CheckpointInfo:
+    """The description of a model, whose fingerprint tells 8-bit linear layers."""
+    info = files.inspect()
+    if not fp8_linears:
+        return info
+    return replace(info, identify=lambda: digest(info.fingerprint, fp8.IDENTITY)[:16])
+
+
+def _start_latents(
+    args: argparse.Namespace, options: RenderOptions, start: Start | None
+) -> StartLatents | None:
+    """A stand-in for video frames that are not encoded yet, or the latents of `--start-latents`."""
+    if start is not None:
+        return StartLatents(torch.empty((1, start.frames, 0, 0, 0)), about=start.about)
+    if "start_latents" not in args or args.start_latents is None:
+        return None
+    size = (options.width, options.height)
+    return StartLatents(load_latents(args.start_latents, size)[None])
+
+
+def _notes(info: CheckpointInfo, machine: Machine, references: Mapping[str, Start]) -> Fields:
     """The fields of a run's note that no plan has."""
-    notes: dict[str, Any] = {"weights": info.path.name}
+    notes: Fields = {"weights": info.path.name}
     if machine.inexact:
         notes["inexact"] = machine.inexact
     if references:
         notes["references"] = {name: shown.about for name, shown in references.items()}
     return notes
-
-
-def toy_codec(device: torch.device) -> FrameCodec:
-    """The embedded model's VAE."""
-    network = assets.load_autoencoder(device)
-    return FrameCodec(partial(RoomsStreamingDecoder, network), network, network.encode)

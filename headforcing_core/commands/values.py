@@ -1,126 +1,47 @@
-"""Values of common arguments: texts, head profiles, options of a render, files of a model,
-devices.
-"""
+"""Values of common arguments: head profiles, options of a render, files of a model, devices."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from tqdm import tqdm
 
+from ..demo import assets, word_hash
+from ..demo.rooms_autoencoder import RoomsStreamingDecoder
 from ..errors import HeadForcingError, first_sentence
-from ..files import check_regular, check_writable, replacing
+from ..files import Fields
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.rules import with_rule
-from ..names import DEFAULT_START_SECONDS
+from ..names import DEFAULT_START_SECONDS, DEMO_MODEL
 from ..plan.options import DEFAULTS, RenderOptions, method_options
 from ..plan.resources import room_on
 from ..plan.settings import MEMORY_INPUTS
 from ..plan.start import Start, image_frames
-from ..timeline.clock import format_time
 from ..timeline.references import check_names
 from ..timeline.switch import Switch
-from ..timeline.timeline import MAX_TEXT_BYTES
+from ..video.restarts import FrameCodec
 from ..video.section import read_section
 from ..video.soundtrack import Soundtrack
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 from .parser import named_file
+from .texts import read_text
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
+    pass
 
-RESTED_SECONDS = 0.3  # of a followed file: an editor may write it in several pieces
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-
-def read_text(value: str, pictures: Sequence[str] = ()) -> str:
-    """The argument itself, or the contents of @FILE, a regular file of at most 1 MB.
-
-    Words that begin with the name of one of the `pictures` are a prompt, unless there is a file of
-    that name.
-    """
-    if not value.startswith("@"):
-        return value
-    path = Path(value[1:])
-    name = re.match(r"@(\w+)(?![\w./\\:-])", value)
-    if name is not None and name[1].lower() in map(str.lower, pictures) and not is_path(path):
-        return value
-    try:
-        return read_file(path, "the prompts file ", MAX_TEXT_BYTES)
-    except HeadForcingError as error:
-        if " " in value and not is_path(path):
-            raise HeadForcingError(
-                f"{error}; a prompt that begins with @ is written 0:00 {value[:40]}"
-            ) from None
-        raise
-
-
-def is_path(path: Path) -> bool:
-    """Whether there is something of this name; no where the name is too long or no name at all."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
-def read_file(path: Path, kind: str = "", most: int = 64 << 20) -> str:
-    """The text of a regular file of at most so many bytes; errors begin with its kind and name."""
-    check_regular(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(most + 1)
-        if len(data) > most:
-            raise HeadForcingError(
-                f"{kind}{path} is larger than {most >> 20} MB; split it into several"
-            )
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise HeadForcingError(
-            f"{kind}{path} is not UTF-8 text ({error.reason}); save it as UTF-8"
-        ) from error
-    except OSError as error:
-        raise HeadForcingError(f"{kind}{path} cannot be read: {error.strerror}") from error
-
-
-class FollowedFile:
-    """A text file that is read again when it has changed; `text` is the one in use, which its
-    reader sets.
-    """
-
-    def __init__(self, path: Path):
-        self.path = path
-        self._seen = self._state()
-        self.text = read_text(f"@{path}")
-
-    def changed(self) -> str | None:
-        """The new text, None if it is the same or was written just now; raises as `read_text`, once
-        for each change.
-        """
-        state = self._state()
-        if state == self._seen or (
-            state is not None and 0 <= time.time() - state[0] / 1e9 < RESTED_SECONDS
-        ):
-            return None
-        self._seen = state
-        text = read_text(f"@{self.path}")
-        return None if text == self.text else text
-
-    def _state(self) -> tuple[int, int, int] | None:
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -158,7 +79,7 @@ def render_options(
     return RenderOptions(**named)
 
 
-def _chosen_profile(name: str | None, given: dict[str, Any]) -> HeadProfile | AutoProfile | None:
+def _chosen_profile(name: str | None, given: Fields) -> HeadProfile | AutoProfile | None:
     """The head profile of `--profile`, its roles by the `given` arguments of `with_rule`; None for
     the bundled one that fits the model.
     """
@@ -238,6 +159,8 @@ def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | No
 class ModelFiles:
     """The files of a model given by `--weights` and the arguments that go with it."""
 
+    embedded: ClassVar[bool] = False
+
     weights: Path
     num_heads: int | None = None
     lora: Path | None = None
@@ -282,6 +205,49 @@ class ModelFiles:
     def load(self) -> dict[str, torch.Tensor]:
         """The weights under Wan names, LoRA merged."""
         return load_state_dict(self.weights, num_heads=self.num_heads, lora=self.lora)[0]
+
+    @property
+    def has_vae(self) -> bool:
+        """Whether video frames can be encoded and decoded."""
+        return self.vae is not None
+
+    def codec(
+        self, device: torch.device, dtype: torch.dtype, encodes: bool = False
+    ) -> FrameCodec | None:
+        """The VAE, None if none is given."""
+        from ..video.codec import load_codec
+
+        if self.vae is None:
+            return None
+        return load_codec(
+            self.vae,
+            device,
+            dtype,
+            encodes=encodes,
+            decoder=self.decoder,
+            park=self.park_features,
+        )
+
+
+@dataclass(frozen=True)
+class EmbeddedModel(ModelFiles):
+    """The embedded model, or another one of its world, which needs no files for texts and video
+    frames."""
+
+    embedded = True
+    has_vae = True
+
+    weights: Path = DEMO_MODEL
+
+    def check_text(self) -> None:
+        pass
+
+    def encode(self, texts: list[str], device: torch.device) -> list[torch.Tensor]:
+        return [word_hash.encode(text) for text in texts]
+
+    def codec(self, device: torch.device, dtype: torch.dtype, encodes: bool = False) -> FrameCodec:
+        network = assets.load_autoencoder(device)
+        return FrameCodec(partial(RoomsStreamingDecoder, network), network, network.encode)
 
 
 def encode_texts(text_encoder: Path, texts: list[str], device: torch.device) -> list[torch.Tensor]:
@@ -337,17 +303,17 @@ def pick_device(name: str, option: str = "--device") -> torch.device:
         raise HeadForcingError(f"{option} {name!r} cannot be used here: {why}") from error
 
 
-def check_plot(path: Path | None) -> None:
-    """Refuse a value of `--plot` that is no PNG, or cannot be written."""
-    if path is not None and path.suffix != ".png":
-        raise HeadForcingError(f"the name of the plot must end in .png, got {path.name!r}")
-    check_writable(path)
+@contextmanager
+def progress_bar(doing: str, quiet: bool, **options: Any) -> Iterator[Callable[[int, int], None]]:
+    """A bar in the terminal, which is told how much is done, and of how much, 0 if unknown."""
+    # the delay keeps the bar from being printed before an error
+    with tqdm(desc=doing, disable=quiet, delay=1e-3, **options) as bar:
 
+        def show(done: int, total: int) -> None:
+            bar.total = total or None
+            bar.update(done - bar.n)
 
-def save_plot(path: Path, picture: Image) -> None:
-    """Write a plot."""
-    with replacing(path) as temporary:
-        picture.save(temporary)
+        yield show
 
 
 def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
@@ -362,7 +328,7 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
     """A copy that means the same in another process: absolute paths, and the text of a file of
     prompts.
     """
-    values: dict[str, Any] = {}
+    values: Fields = {}
     for name in args.paths:
         path = getattr(args, name)
         if isinstance(path, Path):
@@ -380,34 +346,6 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
     return changed(args, **values)
 
 
-class LastValue:
-    """The last value that was made, under the key of what it was made from."""
-
-    def __init__(self) -> None:
-        self._key: Any = None
-        self._value: Any = None
-
-    def get(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The value of this key; makes it, after the last one is let go, if it is another."""
-        if not self.has(key):
-            self._value = make()
-            self._key = key
-        return self._value
-
-    def has(self, key: Any) -> bool:
-        """Whether the value is of this key; another one is let go, since two models may not fit
-        into memory.
-        """
-        if key != self._key:
-            self.drop()
-        return self._key is not None
-
-    def drop(self) -> None:
-        """Let the value go."""
-        self._key = None
-        self._value = None
-
-
 def chosen_sound(args: argparse.Namespace) -> Soundtrack | None:
     """The sound of `--audio` in its place; None where the command has none, or none is given."""
     if "audio" not in args:
@@ -419,12 +357,3 @@ def chosen_sound(args: argparse.Namespace) -> Soundtrack | None:
                 raise HeadForcingError(f"{option} places the sound of --audio; give --audio FILE")
         return None
     return Soundtrack.of_file(args.audio).placed(args.audio_offset, args.audio_gain)
-
-
-def describe_sound(sound: Soundtrack) -> str:
-    """A line of a report."""
-    length = format_time(sound.seconds)
-    words = f"sound    {sound.name}, {length}, from {sound.offset_seconds:g} s of the story on"
-    if sound.gain_db:
-        words += f", {sound.gain_db:+g} dB"
-    return words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """By what they say. Looks are drawn by their order, so it must not change."""
 
 TEMPLATE = "a {colour} {shape} {motion} in the {background} {pattern} room {camera}"
+
+_PROMPT = re.compile(
+    r"a (?P<colour>\S+) (?P<shape>\S+) (?P<motion>\S+) in the (?P<background>\S+) (?P<pattern>\S+) "
+    r"room ?(?P<camera>.*)"
+)
 
 HELP = f"The toy world understands prompts of the form '{TEMPLATE}', with " + "; ".join(
     f"{kind}: {'' if all(words) else 'nothing or '}{', '.join(filter(None, words))}"
@@ -55,16 +61,10 @@ class Look:
         """Parse a prompt; raises ValueError for text that is not in the grammar of the world of
         rooms.
         """
-        words = prompt.lower().split()
-        fixed = len(words) in (9, 11) and (words[0], *words[4:6], words[8]) == (
-            "a",
-            "in",
-            "the",
-            "room",
-        )
-        if not fixed:
+        found = _PROMPT.fullmatch(" ".join(prompt.lower().split()))
+        if found is None:
             raise ValueError(f"not a prompt of the world of rooms: {prompt!r}")
-        named = dict(zip(CHOICES, (*words[1:4], *words[6:8], " ".join(words[9:])), strict=True))
+        named = found.groupdict("")
         for name, word in named.items():
             if word not in CHOICES[name]:
                 raise ValueError(f"the world of rooms has no {name} {word!r}")

@@ -8,7 +8,7 @@ rank holds whole heads, so no cache is ever moved.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -18,49 +18,26 @@ from torch.nn import functional as F
 
 from ..cache.head_cache import HeadCache
 from ..cache.memory import MemoryEvent, MemoryHeads
-from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
-from ..cache.state import State
-from ..devices import upload
-from ..errors import HeadForcingError
+from ..devices import Device, upload
 from ..model.attention import AttentionFunction, sdpa
-from ..model.wan import PromptKV, forward_block
+from ..model.wan import Norms, PromptKV, forward_block
 from .division import Division, grouped
 from .peers import Peers
 
 PATCH = 2  # latents per token, in both directions
 
 
-@dataclass(frozen=True)
-class PartShape(CacheShape):
-    """The part of a cache that one rank holds: `roles` are those of its own heads, whose number
-    differs by layer.
+def part_of(whole: CacheShape, heads: Sequence[Sequence[int]]) -> CacheShape:
+    """The part of a cache with these heads of every layer, whose number may differ by layer.
 
     Groups are those of the whole model, also where the rank has no head of them, so that all ranks
     agree on them.
     """
-
-    whole: CacheShape
-
-    @classmethod
-    def of(cls, whole: CacheShape, heads: Sequence[Sequence[int]]) -> PartShape:
-        """The part with these heads of every layer."""
-        return cls(
-            roles=[
-                [layer[head] for head in own] for layer, own in zip(whole.roles, heads, strict=True)
-            ],
-            policy=whole.policy,
-            rows=whole.rows,
-            columns=whole.columns,
-            head_dim=whole.head_dim,
-            frames_per_block=whole.frames_per_block,
-            total_frames=whole.total_frames,
-            whole=whole,
-        )
-
-    @property
-    def policies(self) -> list[RolePolicy]:
-        return self.whole.policies
+    roles = []
+    for layer, own in zip(whole.roles, heads, strict=True):
+        roles.append([layer[head] for head in own])
+    return replace(whole, roles=roles, agreed=tuple(whole.policies))
 
 
 @dataclass(frozen=True)
@@ -132,7 +109,7 @@ class ParallelCache(HeadCache):
         peers: Peers,
         shape: Shape,
         dtype: torch.dtype,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
         attention: AttentionFunction = sdpa,
         division: Division | None = None,
     ):
@@ -143,7 +120,7 @@ class ParallelCache(HeadCache):
         self._own = self.division.heads[peers.rank]
         all_heads = SpreadMemoryHeads(peers, whole, self.division)
         super().__init__(
-            PartShape.of(whole, self._own),
+            part_of(whole, self._own),
             dtype,
             device=device,
             attention=attention,
@@ -166,62 +143,30 @@ class ParallelCache(HeadCache):
     def state(self) -> None:
         """None: a rank holds its own heads only."""
 
-    def restore(self, state: State) -> None:
-        raise HeadForcingError("this cache does not store its state")
-
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         return super().commit(
             PartPrompt(prompt.layers, prompt.valid_tokens, self._heads[self.peers.rank])
         )
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store `k, v [own tokens, all heads, head_dim]` where their heads are."""
-        both = self._to_heads(layer, torch.cat((k, v), dim=-1))  # one message
-        k, v = both.chunk(2, dim=-1)
-        super().write(layer, k, v)
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of `q [own tokens, all heads, head_dim]` in the contexts of all heads, in the
-        same shape.
-        """
-        q = self._to_heads(layer, q)
-        return super().attend(layer, q) if self._own[layer] else self._to_tokens(layer, q)
-
-    def write_projections(
-        self,
-        layer: int,
-        q: Tensor | None,
-        k: Tensor,
-        v: Tensor,
-        weights: tuple[Tensor, Tensor] | None,
-        eps: float,
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
     ) -> Tensor | None:
-        """Norms over all heads first, then one message for queries, keys and values, then the
-        kernel.
+        """Norms over all heads first, then one message with keys, values and queries to where their
+        heads are.
         """
-        if weights is not None:
-            k = F.rms_norm(k, k.shape[1:], weights[1], eps)
+        if norms is not None:
+            q_weight, k_weight, eps = norms
+            k = F.rms_norm(k, k.shape[1:], k_weight.view(k.shape[1:]), eps)
             if q is not None:
-                q = F.rms_norm(q, q.shape[1:], weights[0], eps)
+                q = F.rms_norm(q, q.shape[1:], q_weight.view(q.shape[1:]), eps)
         sent = [k, v] if q is None else [k, v, q]
-        by_head = torch.cat([x.view(len(x), self.whole.heads, -1) for x in sent], dim=-1)
-        got = self._to_heads(layer, by_head).chunk(len(sent), dim=-1)
+        got = self._to_heads(layer, torch.cat(sent, dim=-1)).chunk(len(sent), dim=-1)
         queries = None if q is None else got[2]
-        if not self._own[layer]:
-            return queries
-        return super().write_projections(
-            layer,
-            None if queries is None else queries.flatten(1),
-            got[0].flatten(1),
-            got[1].flatten(1),
-            weights=None,
-            eps=eps,
-        )
+        return super().write(layer, got[0], got[1], q=queries) if self._own[layer] else queries
 
-    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
-        """`attend` for what `write_projections` returned."""
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
         if self._own[layer]:
-            queries = super().attend_rotated(layer, queries)
+            queries = super().attend(layer, queries)
         return self._to_tokens(layer, queries)
 
     def _to_heads(self, layer: int, x: Tensor) -> Tensor:

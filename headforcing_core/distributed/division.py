@@ -4,9 +4,9 @@ every layer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import gcd
 
 from torch import Tensor
@@ -16,6 +16,8 @@ from ..errors import HeadForcingError
 from ..methods.head_forcing import CachePolicy
 
 Heads = tuple[tuple[tuple[int, ...], ...], ...]  # heads[rank][layer], ascending
+
+Speeds = Sequence[float] | None  # of all ranks, relative to each other; None if they are equal
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Strip:
         return self.of_frames(x.movedim(-1, 2)).movedim(2, -1)
 
 
-def speed_ratio(speeds: Sequence[float] | None, ranks: int) -> list[int]:
+def speed_ratio(speeds: Speeds, ranks: int) -> list[int]:
     """The speeds of all ranks as small whole numbers in the same ratio; None stands for equal ones.
 
     With whole numbers rounding leaves no part of the frame to nobody.
@@ -53,9 +55,7 @@ def speed_ratio(speeds: Sequence[float] | None, ranks: int) -> list[int]:
     return [part // divisor for part in parts]
 
 
-def strips(
-    rows: int, columns: int, ranks: int, speeds: Sequence[float] | None = None
-) -> tuple[Strip, ...]:
+def strips(rows: int, columns: int, ranks: int, speeds: Speeds = None) -> tuple[Strip, ...]:
     """Cut a frame of tokens into bands of rows, and these into one rectangle per rank, so that all
     finish together.
 
@@ -63,37 +63,31 @@ def strips(
     earliest.
     """
     parts = speed_ratio(speeds, ranks)
-    best: tuple[Strip, ...] = ()
-    least = (True, math.inf)  # whether a rank has no tokens, and the time of the slowest
-    for across in range(ranks, 0, -1):
-        if ranks % across == 0:
-            grid = _bands(rows, columns, parts, across)
-            times = [strip.tokens / part for strip, part in zip(grid, parts, strict=True)]
-            this = (min(times) == 0, max(times))
-            if not best or this < least:
-                best = grid
-                least = this
-    return best
+
+    def badness(grid: Sequence[Strip]) -> tuple[bool, float]:
+        """Whether a rank has no tokens, and the time of the slowest."""
+        times = [strip.tokens / part for strip, part in zip(grid, parts, strict=True)]
+        return min(times) == 0, max(times)
+
+    divisors = [across for across in range(ranks, 0, -1) if ranks % across == 0]
+    return min((_bands(rows, columns, parts, across) for across in divisors), key=badness)
 
 
 def _bands(rows: int, columns: int, parts: Sequence[int], across: int) -> tuple[Strip, ...]:
     """Bands of `across` rectangles each, of sizes in proportion to the parts."""
     bands = [parts[first : first + across] for first in range(0, len(parts), across)]
     grid = []
-    tops = _cuts(rows, [sum(band) for band in bands])
-    for number, band in enumerate(bands):
-        lefts = _cuts(columns, band)
-        for place in range(across):
-            top = tops[number]
-            left = lefts[place]
-            grid.append(Strip(top, left, tops[number + 1] - top, lefts[place + 1] - left))
+    heights = _cuts(rows, [sum(band) for band in bands])
+    for band, (top, bottom) in zip(bands, heights, strict=True):
+        for left, right in _cuts(columns, band):
+            grid.append(Strip(top, left, bottom - top, right - left))
     return tuple(grid)
 
 
-def _cuts(length: int, parts: Sequence[int]) -> list[int]:
-    """Places where the parts of a length begin, and where the last one ends."""
-    whole = sum(parts)
-    return [length * sum(parts[:number]) // whole for number in range(len(parts) + 1)]
+def _cuts(length: int, parts: Sequence[int]) -> list[tuple[int, int]]:
+    """The places at which each part of a length begins and ends."""
+    ends = [length * end // sum(parts) for end in accumulate(parts, initial=0)]
+    return list(pairwise(ends))
 
 
 def head_costs(shape: CacheShape) -> list[list[int]]:
@@ -106,9 +100,7 @@ def head_costs(shape: CacheShape) -> list[list[int]]:
     return costs
 
 
-def assign_heads(
-    costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[float] | None = None
-) -> Heads:
+def assign_heads(costs: Sequence[Sequence[float]], ranks: int, speeds: Speeds = None) -> Heads:
     """Give every head of every layer to a rank, so that all ranks finish a layer at about the same
     time.
 
@@ -148,10 +140,10 @@ class Division:
     heads: Heads
     strips: tuple[Strip, ...]
     costs: list[list[int]]
-    speeds: Sequence[float] | None = None
+    speeds: Speeds = None
 
     @classmethod
-    def of(cls, shape: Shape, ranks: int, speeds: Sequence[float] | None = None) -> Division:
+    def of(cls, shape: Shape, ranks: int, speeds: Speeds = None) -> Division:
         """The division of a cache of this shape; `speeds` as for `assign_heads`."""
         costs = head_costs(grouped(shape))
         heads = assign_heads(costs, ranks, speeds)
@@ -203,7 +195,7 @@ def grouped(shape: Shape) -> CacheShape:
     return shape
 
 
-def check_division(shape: Shape, ranks: int, speeds: Sequence[float] | None = None) -> None:
+def check_division(shape: Shape, ranks: int, speeds: Speeds = None) -> None:
     """Refuse a method whose cache is not divided, and ranks or speeds that leave one of the ranks
     without work.
     """

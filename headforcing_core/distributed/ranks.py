@@ -21,7 +21,7 @@ from ..plan.request import RenderJob
 from ..plan.resources import Needs
 from ..render.render import Listener, Place, Render
 from .cache import ParallelCache
-from .division import Division
+from .division import Division, Speeds
 from .peers import Peers
 from .sharded import weight_bytes
 
@@ -41,19 +41,9 @@ def rank_place(
     return Place(device, attention, choice, new_cache=new_cache, share=peers.from_first)
 
 
-def check_roles_known(plan: RenderPlan) -> None:
-    """Refuse roles that are found while sampling."""
-    if plan.auto is not None:
-        raise HeadForcingError(
-            "head roles cannot be found on several GPUs: load or measure a head profile, or leave "
-            "out --gpus"
-        )
-
-
 def check_ranks(job: RenderJob, peers: Peers) -> None:
-    """Refuse roles that are found while sampling, and ranks that would not make the same video."""
+    """Refuse ranks that would not make the same video."""
     plan = job.plan
-    check_roles_known(plan)
     division = Division.of(plan.shape, peers.world, peers.speeds)
     peers.agree(
         versions=", ".join(f"{name} {version}" for name, version in versions().items()),
@@ -71,7 +61,7 @@ def check_rank_memory(
     """
     rank = peers.rank
 
-    def part(speeds: Sequence[float] | None) -> Needs:
+    def part(speeds: Speeds) -> Needs:
         division = Division.of(plan.shape, peers.world, speeds)
         weights = 1.0
         if sharded:
@@ -113,7 +103,7 @@ class RanksReport:
     ranks: Sequence[dict[str, Any]]
     worst_over_mean: float  # see `Division`
     seconds: float  # of the whole render
-    speeds: Sequence[float] | None = None
+    speeds: Speeds = None
 
     @classmethod
     def collect(cls, cache: ParallelCache, model: Any, device: str, seconds: float) -> RanksReport:

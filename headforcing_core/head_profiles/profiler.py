@@ -103,8 +103,8 @@ def profile_heads(
     """Measure prompts, `embeds` by their index in the setup, but for complete ones: a video of
     each, into `shares`.
 
-    `options` are dtype, device and on_step of `_measure`; measurements so far are kept if on_step
-    raises.
+    `options` are dtype, device and on_step of `_measure`. If on_step raises, measurements and
+    finished blocks so far are kept, and another call goes on after them.
     """
     setup = shares.setup
     missing = shares.missing_prompts()
@@ -114,7 +114,8 @@ def profile_heads(
         def add(block: int, step: int, prompt: int = prompt, meter: ShareMeter = meter) -> None:
             shares.add(prompt, block, step, meter.shares)
 
-        shares.forget(prompt)
+        made = shares.made.setdefault(prompt, [])
+        shares.forget(prompt, len(made))
         rows = lay_out_rows([setup.prompts[prompt]] * setup.blocks, setup.schedule, setup.seed)
         script = Script(rows, {setup.prompts[prompt]: embeds[prompt]})
         _measure(
@@ -124,10 +125,12 @@ def profile_heads(
             script=script,
             video=prompt,
             meter=meter,
-            blocks=range(setup.first_block, setup.blocks),
+            blocks=range(max(setup.first_block, len(made)), setup.blocks),
             add=add,
+            made=made,
             **options,
         )
+        del shares.made[prompt]
         on_prompt(prompt)
 
 
@@ -184,6 +187,7 @@ def _measure(
     meter: AttentionMeter,
     blocks: Container[int],
     add: Callable[[int, int], None],
+    made: list[Tensor] | None = None,
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
@@ -192,8 +196,10 @@ def _measure(
     """Make a video of a script from noise number `video`; `add(block, step)` follows each denoising
     step of `blocks`.
 
-    `dtype` is that of the KV cache; `on_step` may raise to stop.
+    `made` are its first blocks, of an earlier call; new ones are added. `dtype` is that of the KV
+    cache; `on_step` may raise to stop.
     """
+    made = [] if made is None else made
     cache = HeadCache(replace(setup, blocks=len(script.rows)).shape(config), dtype, device)
     cache.meter = meter
 
@@ -207,8 +213,9 @@ def _measure(
     noise = SeededNoise(
         (setup.frames_per_block, config.in_dim, *setup.latent_size(config)), video=video
     )
-    for _ in rollout(model, cache, script, noise, on_step=watch):
-        pass
+    for block in rollout(model, cache, script, noise, given=tuple(made), on_step=watch):
+        if block.index >= len(made):
+            made.append(block.in_main_memory)
 
 
 def pick_part(count: int, text: str) -> list[int]:

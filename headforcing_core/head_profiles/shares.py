@@ -27,6 +27,7 @@ from ..rollout.schedule import Schedule
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability
 
 FORMAT_VERSION = 1
+MADE = "made_"  # and the number of a prompt: the name of its finished blocks in a file
 # 0-based, the third: stability over blocks and prompts is compared in it, as in the paper
 FIXED_STEP = 2
 CONDITIONS = 4  # runs compared per condition (paper, "Core stability ratio")
@@ -82,6 +83,11 @@ class ProfileSetup:
         model = (fingerprint, config.num_layers, config.num_heads)
         more = {"first_block_sigmas": family.first_block_sigmas, "solver": family.solver, **options}
         return cls(*model, prompts, blocks, family.sigmas, family.frames_per_block, *size, **more)
+
+    @property
+    def steps(self) -> int:
+        """Denoising steps of one prompt."""
+        return self.blocks * len(self.sigmas)
 
     @property
     def schedule(self) -> Schedule:
@@ -155,7 +161,8 @@ class HeadShares:
     """Sums of attention shares per (prompt, block, denoising step, layer, head), float64, which are
     merged by addition.
 
-    `returns` are the mean shares of every return story, zero where it is not measured.
+    `returns` are the mean shares of every return story, zero where it is not measured; `made` the
+    finished blocks `[frames, channels, h, w]` of prompts whose measurement was stopped.
     """
 
     def __init__(self, setup: ProfileSetup):
@@ -166,10 +173,11 @@ class HeadShares:
         self.returns = torch.zeros(
             len(setup.prompts), setup.num_layers, setup.num_heads, dtype=torch.float64
         )
+        self.made: dict[int, list[Tensor]] = {}
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the file, by name."""
+        """The tensors of every file, by name."""
         return {"sums": self.sums, "counts": self.counts, "returns": self.returns}
 
     def add(self, prompt: int, block: int, step: int, shares: Tensor) -> None:
@@ -202,10 +210,11 @@ class HeadShares:
         """Indices of prompts that are not measured completely."""
         return [p for p in range(len(self.setup.prompts)) if not self.counts[p].all()]
 
-    def forget(self, prompt: int) -> None:
-        """Reset the sums of one prompt, before it is measured again."""
-        self.sums[prompt] = 0
-        self.counts[prompt] = 0
+    def forget(self, prompt: int, first: int = 0) -> None:
+        """Reset the sums of one prompt from block `first` on, before they are measured again."""
+        measured = max(0, first - self.setup.first_block)
+        self.sums[prompt, measured:] = 0
+        self.counts[prompt, measured:] = 0
 
     def mean(
         self,
@@ -306,10 +315,11 @@ class HeadShares:
         return lines
 
     def save(self, path: str | Path) -> None:
-        """Write sums, counts and setup as a safetensors file."""
+        """Write sums, counts, blocks of stopped prompts and setup as a safetensors file."""
         tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
+        made = {f"{MADE}{prompt}": torch.stack(blocks) for prompt, blocks in self.made.items()}
         with replacing(path) as temporary:
-            temporary.write_bytes(save(self.tensors, tags))
+            temporary.write_bytes(save({**self.tensors, **made}, tags))
 
     @classmethod
     def load(cls, path: str | Path) -> HeadShares:
@@ -329,6 +339,9 @@ class HeadShares:
                 if tensors[name].shape != own.shape:
                     raise ValueError(f"its {name} do not fit its setup")
                 own.copy_(tensors[name])
+            for name, blocks in tensors.items():
+                if name.startswith(MADE):
+                    shares.made[int(name.removeprefix(MADE))] = list(blocks)
         except Exception as error:  # of JSON, of safetensors, or of a setup that is none
             raise HeadForcingError(
                 f"{path} is not a file of measured head shares: {error}"

@@ -22,11 +22,15 @@ from ..cache.state import State, check_fields, pack, unpack
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
-from ..model.wan import PromptKV
+from ..model.wan import Norms, PromptKV
 from ..rollout.loop import MemoryEvent, VideoModel
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from .method import Method, Passes, VideoFacts, refuse_recall
+from .options import option_texts
+
+# by what a method needs of its options and sizes: whether they have it
+Conditions = dict[str, bool]
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,11 @@ class MethodShape(Shape):
     policy: MethodPolicy
 
     def __post_init__(self) -> None:
-        self.policy.check(self)
+        for need, met in self.policy.needs(self).items():
+            if not met:
+                texts = option_texts(self.policy)
+                named = [text for text in texts if text.partition("=")[0] in need]
+                raise HeadForcingError(f"this method needs {need}, got {', '.join(named)}")
 
     @property
     def slots_of_heads(self) -> list[float]:
@@ -70,8 +78,9 @@ class MethodPolicy(Method):
         """Frame-slots of one head, the current block included."""
         raise NotImplementedError
 
-    def check(self, shape: MethodShape) -> None:
-        """Raise HeadForcingError for sizes that the method does not support."""
+    def needs(self, shape: MethodShape) -> Conditions:
+        """Conditions that a cache of this shape can be made under."""
+        return {}
 
     @property
     def recached_frames(self) -> int:
@@ -105,7 +114,10 @@ class MethodCache(Cache):
 
     policy: Any  # subclasses declare the type
     rotates_spatially: bool = True  # the keys and queries that `take` and `context` get
-    state_classes: tuple[type, ...] = ()  # dataclasses in `saved`
+    # of methods that resume from their state: contents of the cache between two blocks, which
+    # another cache of the same shape takes, and the dataclasses in them
+    saved: Any
+    state_classes: tuple[type, ...] = ()
 
     def __init_subclass__(cls, of: type[MethodPolicy] | None = None):
         """`of`: the settings of the method whose cache it is."""
@@ -156,16 +168,6 @@ class MethodCache(Cache):
     def switch_prompt(self, switch: Switch) -> None:
         """Apply a new prompt, before the last `recached_frames` are written again."""
 
-    @property
-    def saved(self) -> Any:
-        """Contents of the cache between two blocks, of methods that resume from their state;
-        another cache of the same shape takes them by the setter."""
-        raise NotImplementedError
-
-    @saved.setter
-    def saved(self, saved: Any) -> None:
-        raise NotImplementedError
-
     # --- cache.base.Cache
 
     def begin_block(self) -> None:
@@ -173,11 +175,14 @@ class MethodCache(Cache):
             self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False
         )
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
+    ) -> Tensor | None:
         self.take(layer, self._by_head(k), by_head(v, self.shape.frame_tokens))
+        return None if q is None else self._by_head(q)
 
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self.context(layer, self._by_head(q)).transpose(0, 1)
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        return self.context(layer, queries).transpose(0, 1)
 
     def _by_head(self, x: Tensor) -> Tensor:
         x = by_head(x, self.shape.frame_tokens)

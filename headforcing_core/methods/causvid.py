@@ -19,7 +19,7 @@ from torch import Tensor
 from ..cache.head_cache import HeadCache
 from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
-from ..devices import upload
+from ..devices import Device, upload
 from ..model.attention import AttentionFunction
 from ..rollout.loop import Block, VideoModel, rollout
 from ..rollout.schedule import Schedule
@@ -75,7 +75,7 @@ class CausVid(MethodPolicy):
         self,
         shape: Shape,
         dtype: torch.dtype,
-        device: torch.device | str,
+        device: Device,
         attention: AttentionFunction,
     ) -> HeadCache:
         sizes = (

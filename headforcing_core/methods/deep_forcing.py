@@ -9,14 +9,12 @@ that recent queries attend to most.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cache.state import check_fields
-from ..errors import HeadForcingError
-from .base import MethodCache, MethodPolicy, MethodShape
+from ..cache.state import Saved, check_fields
+from .base import Conditions, MethodCache, MethodPolicy, MethodShape
 
 WINDOW_FRAMES = 21
 
@@ -42,19 +40,17 @@ class DeepForcing(MethodPolicy):
         queries = 0 if self.budget_frames is None else self.recent_frames / 2
         return WINDOW_FRAMES + queries
 
-    def check(self, shape: MethodShape) -> None:
+    def needs(self, shape: MethodShape) -> Conditions:
         budget = self.budget_frames or WINDOW_FRAMES
         block = shape.frames_per_block
-        if not 0 <= self.sink_frames <= budget - self.recent_frames or not budget <= WINDOW_FRAMES:
-            raise HeadForcingError(
-                f"budget_frames must hold sink_frames and recent_frames and be at most "
-                f"{WINDOW_FRAMES}, got {budget} for {self.sink_frames} and {self.recent_frames}"
-            )
-        if self.budget_frames is not None and self.recent_frames < block:
-            raise HeadForcingError(
-                f"Deep Forcing's recent frames must hold a block of {block}, got "
-                f"{self.recent_frames}"
-            )
+        return {
+            f"budget_frames from sink_frames and recent_frames together to {WINDOW_FRAMES}": (
+                self.sink_frames + self.recent_frames <= budget <= WINDOW_FRAMES
+            ),
+            f"recent_frames for a block of {block}": (
+                self.budget_frames is None or self.recent_frames >= block
+            ),
+        }
 
 
 @dataclass
@@ -83,11 +79,11 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
         self._new: dict[int, Tensor] = {}
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> Saved:
         return {"layers": self.layers}
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, ("layers",))
         self.layers = saved["layers"]
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..errors import HeadForcingError
 from ..model.attention import with_shares
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodPolicy, MethodShape, last_frames
+from .base import Conditions, MethodCache, MethodPolicy, MethodShape, last_frames
 from .method import VideoFacts
 from .options import NO_OPTION
 
@@ -46,55 +45,62 @@ class DummyForcing(MethodPolicy):
         # before the split all heads keep the first frame and what mid heads keep
         return 1 + (self.mid_blocks + 1) * shape.frames_per_block
 
-    def check(self, shape: MethodShape) -> None:
-        if (
-            min(self.split_block, self.mid_blocks, self.window_frames) < 1
-            or not 0 <= self.last_share <= 1
-        ):
-            raise HeadForcingError(
-                "split_block, mid_blocks and window_frames must be at least 1 and last_share "
-                f"from 0 to 1, got {self.split_block}, {self.mid_blocks}, {self.window_frames} and "
-                f"{self.last_share:g}"
-            )
+    def needs(self, shape: MethodShape) -> Conditions:
+        return {
+            "split_block, mid_blocks and window_frames of at least 1": (
+                min(self.split_block, self.mid_blocks, self.window_frames) >= 1
+            ),
+            "last_share from 0 to 1": 0 <= self.last_share <= 1,
+        }
+
+
+@dataclass
+class Kept:
+    """Past frames `[2, heads, frames, s, head_dim]` that some heads of a layer keep; the first
+    `fixed` of these heads keep the video's first frame.
+    """
+
+    heads: Tensor
+    past: Tensor
+    fixed: int = 0
 
 
 class DummyForcingCache(MethodCache, of=DummyForcing):
-    """Per layer `sink`, the first frame, and `local`, the last blocks.
-
-    Before the split both are of all heads. After it `local` is of mid heads only, and `short` is
-    the one frame that first and last heads keep.
+    """Per layer the kinds of heads and what they keep: before the split all heads the first frame
+    and the last blocks, afterwards first and last heads one frame, and mid heads the last blocks.
     """
 
     policy: DummyForcing
     reads_queries = True  # the clean pass classifies heads with them
 
     def begin_video(self) -> None:
-        self.sink = self.zeros(0)
-        self.local = self.zeros(0)
         self.own = self.zeros(0)
-        self.short: list[Tensor] = []
         self.groups: Groups | None = None
-        # per layer, `groups` on the device, and `short`, the first and last
-        self.heads: list[dict[str, Tensor]] = []
         self.sampled: dict[int, Tensor] = {}
+        self._join()
+
+    def _join(self) -> None:
+        """Let all heads of a layer keep the same, and nothing yet."""
         self.split = False
+        every = torch.arange(self.shape.heads, device=self.device)
+        self.kinds = [[Kept(every, past)] for past in self.zeros(0)]
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.own[layer] = torch.stack((self.at_own_index(k), v))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         q = self.at_own_index(q)
-        own = self.own[layer]
-        if not self.split:
-            if self._classifies:
-                self.sampled[layer] = q.flatten(1, 2)[:, self._rows(layer)]
-            return self.attention_over(q, *self._everything(layer))
+        if self._classifies:
+            self.sampled[layer] = q.flatten(1, 2)[:, self._rows(layer)]
         out = self.empty_attention(q)
-        kinds = self.heads[layer]
-        for heads, past in ((kinds["short"], self.short[layer]), (kinds["mid"], self.local[layer])):
-            if len(heads):
-                out[heads] = self.attention_over(q[heads], *torch.cat((past, own[:, heads]), dim=2))
+        for kind in self.kinds[layer]:
+            if len(kind.heads):
+                out[kind.heads] = self.attention_over(q[kind.heads], *self._seen(layer, kind))
         return out
+
+    def _seen(self, layer: int, kind: Kept) -> Tensor:
+        """Keys and values that heads of a kind attend to."""
+        return torch.cat((kind.past, self.own[layer][:, kind.heads]), dim=2)
 
     def finish(self) -> None:
         if self._classifies:
@@ -102,36 +108,29 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
                 torch.stack([self._shares(layer) for layer in range(self.shape.layers)])
             )
             self.sampled.clear()
-        kept = self.policy.mid_blocks * self.shape.frames_per_block
+        block = self.shape.frames_per_block
+        kept = self.policy.mid_blocks * block
         for layer, own in enumerate(self.own):
             if self.split:
-                heads = self.heads[layer]
-                self.short[layer][:, len(heads["first"]) :] = own[:, heads["last"], -1:]
-                self.local[layer] = last_frames(
-                    torch.cat((self.local[layer], own[:, heads["mid"]]), dim=2), kept
-                )
+                short, mid = self.kinds[layer]
+                short.past[:, short.fixed :] = own[:, short.heads[short.fixed :], -1:]
+                mid.past = last_frames(self._seen(layer, mid), kept)
             else:
-                everything = self._everything(layer)
-                self.sink[layer] = everything[:, :, :1].clone()
-                full = self.start // self.shape.frames_per_block > self.policy.mid_blocks - 1
-                self.local[layer] = last_frames(
-                    everything, kept if full else everything.shape[2] - 1
-                )
+                (every,) = self.kinds[layer]
+                every.past = self._seen(layer, every)
+                if self.start // block >= self.policy.mid_blocks:
+                    latest = last_frames(every.past, kept)
+                    every.past = torch.cat((every.past[:, :, :1], latest), dim=2)
         # after a recache, too: the heads are not classified again
         if self.groups is not None and not self.split:
             self._split(self.groups)
 
     def switch_prompt(self, switch: Switch) -> None:
-        self.split = False
-        self.sink = self.zeros(0)
-        self.local = self.zeros(0)
+        self._join()
 
     @property
     def _classifies(self) -> bool:
         return self.groups is None and not self.recaching and self.block == self.policy.split_block
-
-    def _everything(self, layer: int) -> Tensor:
-        return torch.cat((self.sink[layer], self.local[layer], self.own[layer]), dim=2)
 
     def _rows(self, layer: int) -> Tensor:
         """Indices of the queries whose attention is measured, `[n]`, drawn with replacement by a
@@ -152,7 +151,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         # code
         first = 1 if self.policy.split_block == 1 else self.shape.frames_per_block
         s = self.rope.frame_tokens
-        k, v = self._everything(layer).flatten(2, 3)
+        k, v = self._seen(layer, self.kinds[layer][0]).flatten(2, 3)
         return with_shares(
             self.attention,
             self.sampled[layer],
@@ -184,18 +183,14 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
 
     def _split(self, groups: Groups) -> None:
         self.split = True
-        self.heads = [
-            {
-                kind: torch.tensor(heads, dtype=torch.long, device=self.device)
-                for kind, heads in (*kinds.items(), ("short", kinds["first"] + kinds["last"]))
-            }
-            for kinds in groups
-        ]
-        self.short = [
-            torch.cat((sink[:, heads["first"]], local[:, heads["last"], -1:]), dim=1)
-            for sink, local, heads in zip(self.sink, self.local, self.heads, strict=True)
-        ]
-        self.local = [
-            local[:, heads["mid"]] for local, heads in zip(self.local, self.heads, strict=True)
-        ]
-        self.sink = self.zeros(0)
+        for layer, found in enumerate(groups):
+            past = self.kinds[layer][0].past
+            first = self._indices(found["first"])
+            mid = self._indices(found["mid"])
+            last = self._indices(found["last"])
+            one = torch.cat((past[:, first, :1], past[:, last, -1:]), dim=1)
+            short = Kept(torch.cat((first, last)), one, fixed=len(first))
+            self.kinds[layer] = [short, Kept(mid, past[:, mid, 1:])]
+
+    def _indices(self, heads: list[int]) -> Tensor:
+        return torch.tensor(heads, dtype=torch.long, device=self.device)

@@ -16,16 +16,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..cache.scenes import Recall
-from ..cache.state import check_fields
+from ..cache.scenes import Recall, RecalledScenes
+from ..cache.state import Saved, check_fields
 from ..devices import upload
-from ..errors import HeadForcingError
 from ..rollout.loop import Block, VideoModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodPolicy, MethodShape, played
+from .base import Conditions, MethodCache, MethodPolicy, MethodShape, played
 from .echo_layers import History, Layer, TokenScores
-from .echo_scenes import Scene, plan_scenes
+from .echo_scenes import Scene, ScenePlan, plan_scenes
 from .method import RolloutInputs, VideoFacts
 from .options import NO_OPTION
 
@@ -79,25 +78,22 @@ class EchoForcing(MethodPolicy):
         queries = 1  # their sums, in float32, are much less than a frame
         return 2 * self.window_frames + first + len(CANDIDATES) + queries + self.scenes - 1
 
-    def check(self, shape: MethodShape) -> None:
+    def needs(self, shape: MethodShape) -> Conditions:
         block = shape.frames_per_block
-        if (
-            self.sink_frames + self.compressed_frames + 2 * block != self.window_frames
-            or self.sink_frames % block
-        ):
-            raise HeadForcingError(
-                f"Echo-Forcing's window of {self.window_frames} frames must hold "
-                f"{self.sink_frames} sinks in whole blocks, {self.compressed_frames} compressed "
-                f"frames and two blocks of {block}; choose a chunkwise model family"
-            )
-        if not 0 < self.played_frames(block) <= self.window_frames:
-            raise HeadForcingError(
-                f"Echo-Forcing plays 1 to {self.window_frames // block} blocks in its sinks"
-            )
+        return {
+            f"window_frames of sink_frames in whole blocks of {block}, compressed_frames and two "
+            "blocks (choose a chunkwise model family)": (
+                self.sink_frames + self.compressed_frames + 2 * block == self.window_frames
+                and self.sink_frames % block == 0
+            ),
+            f"cycle_blocks from 1 to {self.window_frames // block}": (
+                0 < self.played_frames(block) <= self.window_frames
+            ),
+        }
 
-    def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
+    def recalled(self, script: Script) -> RecalledScenes:
         scenes = plan_scenes(script, self.compares_words)
-        recalled: dict[int, tuple[int, ...]] = {}
+        recalled: RecalledScenes = {}
         for block, row in enumerate(script.rows):
             if row.switch is not None and row.switch.recall is not None:
                 scene = scenes[block][1]
@@ -128,7 +124,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
     rotates_spatially = False
     state_classes = (Layer, History, Scene, Recall)
     reads_queries = True  # their statistics decide which tokens are chosen
-    scenes: Callable[[], dict[int, tuple[int, Scene]]]
+    scenes: Callable[[], ScenePlan]
 
     def begin_video(self) -> None:
         self.memory: dict[int, list[Tensor]] = {}
@@ -172,7 +168,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         ]
 
     @property
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> Saved:
         return {
             "filled": self.filled,
             "memory": self.memory,
@@ -188,7 +184,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         }
 
     @saved.setter
-    def saved(self, saved: dict[str, Any]) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, self.saved)
         self.filled = saved["filled"]
         self.memory = saved["memory"]
@@ -200,9 +196,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.ready = saved["ready"]
         self.query_count = saved["query_count"]
         self.layers = saved["layers"]
-        self.recalled = [
-            replace(recall, frames=tuple(recall.frames)) for recall in saved["recalled"]
-        ]
+        self.recalled = saved["recalled"]
 
     # --- a call
 
@@ -343,9 +337,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         candidates = CANDIDATES[: len(self.layers[0].candidates)]
         self.memory_of[ended] = [self.scene_start + frame for frame in candidates]
         if switch.recall is not None:
-            self.recalled.append(
-                Recall(self.block, scene.source + 1, tuple(self.memory_of[scene.source]))
-            )
+            self.recalled.append(Recall(self.block, scene.source + 1, self.memory_of[scene.source]))
         stay = [
             state.kv[:, :, self.filled - scene.kept_frames : self.filled] for state in self.layers
         ]

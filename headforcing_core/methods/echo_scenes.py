@@ -29,13 +29,16 @@ class Scene:
     kept_blocks: int = 5  # after this many blocks they are dropped
 
 
-def plan_scenes(script: Script, by_words: bool = False) -> dict[int, tuple[int, Scene]]:
-    """For every prompt switch, by its block, the number of the scene that ends there and the
-    beginning of the next.
+# by block of a prompt switch: the number of the scene that ends, and the beginning of the next one
+ScenePlan = dict[int, tuple[int, Scene]]
+
+
+def plan_scenes(script: Script, by_words: bool = False) -> ScenePlan:
+    """The scenes of a video.
 
     `by_words` as for `scene_features`, which tell how alike two scenes are.
     """
-    scenes: dict[int, tuple[int, Scene]] = {}
+    scenes: ScenePlan = {}
     features = scene_features(script, by_words)
     first = 0  # scene since the last cut or recall
     for number, block in enumerate(scene_starts(script.rows)):

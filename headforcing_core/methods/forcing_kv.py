@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodPolicy, MethodShape, last_frames
+from .base import Conditions, MethodCache, MethodPolicy, MethodShape, last_frames
 
 CANDIDATE_FRAMES = 3  # frames whose chunks of tokens are candidates of dynamic heads
 
@@ -60,127 +59,123 @@ class ForcingKV(MethodPolicy):
             last = self.dynamic_frames + self.moving_frames
         return self.sink_frames + last + shape.frames_per_block
 
-    def check(self, shape: MethodShape) -> None:
+    def needs(self, shape: MethodShape) -> Conditions:
         block = shape.frames_per_block
-        if self.chunks_per_frame < 1 or not 0 <= self.kept_share <= 1:
-            raise HeadForcingError(
-                "chunks_per_frame must be at least 1 and kept_share from 0 to 1, got "
-                f"{self.chunks_per_frame} and {self.kept_share:g}"
-            )
-        if not 0 < self.static_frames <= block or not 0 < self.dynamic_frames <= block:
-            raise HeadForcingError(
-                f"static_frames and dynamic_frames must be from 1 to {block}, got "
-                f"{self.static_frames} and {self.dynamic_frames}"
-            )
-        if self.kept_chunks and (
-            block < CANDIDATE_FRAMES or shape.frame_tokens < self.chunks_per_frame
-        ):
-            raise HeadForcingError(
-                f"Forcing-KV needs blocks of at least {CANDIDATE_FRAMES} latent frames with at "
-                f"least {self.chunks_per_frame} tokens each, got {block} and {shape.frame_tokens}; "
-                "choose another model family or size"
-            )
-        if self.kept_chunks and shape.layers > 1 and "memory" not in shape.roles[1]:
-            raise HeadForcingError(
-                "Forcing-KV needs a memory head in the second layer, which selects the moving "
-                "chunks; choose another head profile"
-            )
+        chunks = self.chunks_per_frame
+        return {
+            "chunks_per_frame of at least 1 and kept_share from 0 to 1": (
+                chunks >= 1 and 0 <= self.kept_share <= 1
+            ),
+            f"static_frames and dynamic_frames from 1 to {block}": (
+                0 < self.static_frames <= block and 0 < self.dynamic_frames <= block
+            ),
+            f"blocks of at least {CANDIDATE_FRAMES} latent frames of at least {chunks} tokens each "
+            "(choose another model family or size)": (
+                not self.kept_chunks or (block >= CANDIDATE_FRAMES and shape.frame_tokens >= chunks)
+            ),
+            "a memory head in the second layer, which selects the moving chunks (choose another "
+            "head profile)": (
+                not self.kept_chunks or shape.layers == 1 or "memory" in shape.roles[1]
+            ),
+        }
+
+
+@dataclass
+class Kept:
+    """Keys and values that some heads of a layer keep of the past."""
+
+    heads: Tensor  # their numbers
+    count: int  # of the last frames
+    last: Tensor  # those frames, `[2, heads, frames, s, head_dim]`
+    moving: Tensor  # the chosen tokens, `[2, heads, tokens, head_dim]`
+    dynamic: bool = False
 
 
 class ForcingKVCache(MethodCache, of=ForcingKV):
-    """Per layer `sink` and `local` of all heads; after the split each kind of head has its own in
-    place of `local`.
+    """Per layer the `sink` of all heads, and what its kinds of heads keep: one kind before the
+    split and in the first layer, then static and dynamic heads.
     """
 
     policy: ForcingKV
 
     def begin_video(self) -> None:
-        self.sink, self.local = self.zeros(0), self.zeros(0)
+        self.sink = self.zeros(0)
         self.own = self.zeros(0)  # of the current call's latest pass
-        kinds = [
-            torch.tensor([role == "memory" for role in layer], device=self.device)
-            for layer in self.shape.roles
-        ]
-        self.dynamic = [dynamic.nonzero()[:, 0] for dynamic in kinds]
-        self.static = [(~dynamic).nonzero()[:, 0] for dynamic in kinds]
         # chunks of consecutive tokens, numbered over the candidate frames; of equal size if the
         # number divides
         tokens = self.rope.frame_tokens
         chunks = self.policy.chunks_per_frame
         places = torch.arange(CANDIDATE_FRAMES * tokens, device=self.device)
         self.chunk_of_token = places // tokens * chunks + places % tokens * chunks // tokens
+        self._join()
+
+    def _join(self) -> None:
+        """Let all heads of a layer keep the same, and nothing yet."""
         self.split = False
-        self.static_last: dict[int, Tensor] = {}
-        self.dynamic_last: dict[int, Tensor] = {}
-        self.moving: dict[int, Tensor] = {}  # the chosen tokens, `[2, heads, tokens, head_dim]`
+        every = torch.arange(self.shape.heads, device=self.device)
+        self.kinds = [
+            [Kept(every, self.policy.local_frames, last=none, moving=none.flatten(2, 3))]
+            for none in self.zeros(0)
+        ]
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.own[layer] = torch.stack((self.at_own_index(k), v))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         q = self.at_own_index(q)
-        own = self.own[layer]
-        sink = self.sink[layer]
-        if layer == 0 or not self.split:
-            return self.attention_over(q, *torch.cat((sink, self.local[layer], own), dim=2))
         out = self.empty_attention(q)
-        static = self.static[layer]
-        dynamic = self.dynamic[layer]
-        if len(static):
-            seen = torch.cat((sink[:, static], self.static_last[layer], own[:, static]), dim=2)
-            out[static] = self.attention_over(q[static], *seen)
-        if len(dynamic):
-            frames = torch.cat((sink[:, dynamic], self.dynamic_last[layer], own[:, dynamic]), dim=2)
-            k, v = torch.cat((frames.flatten(2, 3), self.moving[layer]), dim=2)
-            out[dynamic] = self.attention(q[dynamic].flatten(1, 2), k, v)
+        past = self.sink[layer]
+        own = self.own[layer]
+        for kind in self.kinds[layer]:
+            heads = kind.heads
+            if len(heads):
+                frames = torch.cat((past[:, heads], kind.last, own[:, heads]), dim=2)
+                k, v = torch.cat((frames.flatten(2, 3), kind.moving), dim=2)
+                out[heads] = self.attention(q[heads].flatten(1, 2), k, v)
         return out
 
     def finish(self) -> None:
-        kept = self._choose_chunks() if self.split and self.policy.kept_chunks else None
-        sinks = self.policy.sink_frames
+        chosen = self._choose_chunks()
         for layer, own in enumerate(self.own):
-            if layer == 0 or not self.split:
-                everything = torch.cat((self.sink[layer], self.local[layer], own), dim=2)
+            for kind in self.kinds[layer]:
+                frames = torch.cat((kind.last, own[:, kind.heads]), dim=2)
+                if kind.dynamic and chosen is not None:
+                    tokens = frames[:, :, :CANDIDATE_FRAMES].flatten(2, 3)
+                    kind.moving = tokens[:, :, torch.isin(self.chunk_of_token, chosen)]
                 if not self.split:
-                    self.sink[layer] = everything[:, :, :sinks].clone()
-                self.local[layer] = last_frames(everything[:, :, sinks:], self.policy.local_frames)
-            else:
-                dynamic = own[:, self.dynamic[layer]]
-                if kept is not None:
-                    chain = torch.cat((self.dynamic_last[layer], dynamic), dim=2)[
-                        :, :, :CANDIDATE_FRAMES
-                    ]
-                    self.moving[layer] = chain.flatten(2, 3)[
-                        :, :, torch.isin(self.chunk_of_token, kept)
-                    ]
-                self.static_last[layer] = last_frames(
-                    own[:, self.static[layer]], self.policy.static_frames
-                )
-                self.dynamic_last[layer] = last_frames(dynamic, self.policy.dynamic_frames)
+                    sink = self.sink[layer]
+                    missing = self.policy.sink_frames - sink.shape[2]
+                    self.sink[layer] = torch.cat((sink, frames[:, :, :missing]), dim=2)
+                    frames = frames[:, :, missing:]
+                kind.last = last_frames(frames, kind.count)
         if not self.split and self.block >= self.policy.split_block + self.recaching:
             self._split()
 
     def _split(self) -> None:
         self.split = True
+        policy = self.policy
         for layer in range(1, self.shape.layers):
-            local = self.local[layer]
-            self.static_last[layer] = last_frames(
-                local[:, self.static[layer]], self.policy.static_frames
-            )
-            self.dynamic_last[layer] = last_frames(
-                local[:, self.dynamic[layer]], self.policy.dynamic_frames
-            )
-            self.moving[layer] = self.dynamic_last[layer][:, :, :0].flatten(2, 3).clone()
-            self.local[layer] = local[:, :, :0].clone()
+            (whole,) = self.kinds[layer]
+            self.kinds[layer] = []
+            for dynamic, count in ((False, policy.static_frames), (True, policy.dynamic_frames)):
+                of_kind = [(role == "memory") is dynamic for role in self.shape.roles[layer]]
+                heads = torch.tensor(of_kind, device=self.device).nonzero()[:, 0]
+                last = last_frames(whole.last[:, heads], count)
+                self.kinds[layer].append(
+                    Kept(heads, count, last=last, moving=whole.moving[:, heads], dynamic=dynamic)
+                )
 
     def _choose_chunks(self) -> Tensor | None:
-        """The moving chunks, chosen in the second layer for all layers; None if there are too few
-        frames to compare.
+        """The moving chunks, chosen in the second layer for all layers; None before the split, and
+        if there are too few frames to compare.
         """
-        if self.shape.layers < 2 or not self.dynamic_last[1].shape[2]:
+        if not self.split or not self.policy.kept_chunks or self.shape.layers < 2:
             return None
-        chain = self.dynamic_last[1][0], self.own[1][0][self.dynamic[1]]
-        return self.choose(torch.cat(chain, dim=1)[:, : CANDIDATE_FRAMES + 1])
+        dynamic = self.kinds[1][1]
+        if not dynamic.last.shape[2]:
+            return None
+        chain = torch.cat((dynamic.last[0], self.own[1][0][dynamic.heads]), dim=1)
+        return self.choose(chain[:, : CANDIDATE_FRAMES + 1])
 
     def choose(self, chain: Tensor) -> Tensor:
         """Indices of the chunks of `[heads, 4, s, d]` whose keys differ most from the next frame's;
@@ -189,14 +184,11 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
         keys = chain.float().permute(1, 2, 0, 3).flatten(2)  # all heads of a token together
         similarity = F.cosine_similarity(keys[:-1], keys[1:], dim=-1).flatten()
         chunk = self.chunk_of_token
-        chunks = (
-            torch.zeros(int(chunk[-1]) + 1, device=self.device).index_add(0, chunk, similarity)
-            / chunk.bincount()
-        )
-        return chunks.topk(self.policy.kept_chunks, largest=False).indices.sort().values
+        sums = torch.zeros(int(chunk[-1]) + 1, device=self.device).index_add(0, chunk, similarity)
+        means = sums / chunk.bincount()
+        return means.topk(self.policy.kept_chunks, largest=False).indices.sort().values
 
     def switch_prompt(self, switch: Switch) -> None:
-        self.split = False
-        self.local = self.zeros(0)
+        self._join()
         if not self.policy.keeps_sinks:
             self.sink = self.zeros(0)

@@ -15,7 +15,7 @@ from ..cache.roles import (
     RolePolicy,
     check_choice,
 )
-from ..cache.scenes import MAX_SCENES, check_recalls, recalled_scenes
+from ..cache.scenes import MAX_SCENES, RecalledScenes, check_recalls, recalled_scenes
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
 from ..rollout.rows import Script
@@ -160,7 +160,7 @@ class CachePolicy(Method):
             )
         return switch if switch.changes_cache or self.kept_scenes else None
 
-    def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
+    def recalled(self, script: Script) -> RecalledScenes:
         return recalled_scenes(script)
 
     @property

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from ..cache.base import WriteClean
-from ..errors import HeadForcingError
 from ..rollout.loop import Block, VideoModel
-from .base import MethodCache, MethodPolicy, MethodShape, WrappedModel
+from .base import Conditions, MethodCache, MethodPolicy, MethodShape, WrappedModel
 from .method import RolloutInputs
 
 
@@ -48,19 +47,16 @@ class IdForcing(MethodPolicy):
         native = min(self.native_window, self.native_blocks * block) + 2 * block
         return max(native if self.native_blocks else 0, late * block)
 
-    def check(self, shape: MethodShape) -> None:
+    def needs(self, shape: MethodShape) -> Conditions:
         native = self.native_blocks
         window = self.window_blocks
-        if native < 0 or native == 1 or window < 3 or (native and window != 4):
-            raise HeadForcingError(
-                "native_blocks must be at least 2 with window_blocks 4, or 0 with window_blocks of "
-                f"at least 3, got {native} and {window}"
-            )
-        if self.native_window < self.native_sinks + shape.frames_per_block or self.native_sinks < 0:
-            raise HeadForcingError(
-                f"native_window must hold {self.native_sinks} sinks and a block of "
-                f"{shape.frames_per_block} frames, got {self.native_window}"
-            )
+        return {
+            "native_blocks of at least 2 with window_blocks 4, or 0 with window_blocks of at least "
+            "3": window == 4 if native > 1 else native == 0 and window >= 3,
+            f"native_window for native_sinks and a block of {shape.frames_per_block} frames": (
+                self.native_window >= self.native_sinks + shape.frames_per_block
+            ),
+        }
 
     def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
         return super().rollout(MakesEntries(model), cache, video)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import MethodShape
+from .base import Conditions, MethodShape
 from .longlive import WindowCache, WindowPolicy
 
 # temporal index of a new scene's first frame during its first block (the paper's RoPE cut)
@@ -29,13 +28,12 @@ class InfinityRope(WindowPolicy):
     window_frames: int = 6
     sink_frames: int = 1
 
-    def check(self, shape: MethodShape) -> None:
-        super().check(shape)
-        if self.sink_frames < 1 or self.window_frames < 5:
-            raise HeadForcingError(
-                "sink_frames must be at least 1 and window_frames at least 5, got "
-                f"{self.sink_frames} and {self.window_frames}"
+    def needs(self, shape: MethodShape) -> Conditions:
+        return super().needs(shape) | {
+            "sink_frames of at least 1 and window_frames of at least 5": (
+                self.sink_frames >= 1 and self.window_frames >= 5
             )
+        }
 
 
 class InfinityRopeCache(WindowCache, of=InfinityRope):
@@ -55,7 +53,7 @@ class InfinityRopeCache(WindowCache, of=InfinityRope):
         queries = range(first, first + self.frames)
         if self.cut:
             keys[-self.frames :] = queries
-        k, v = self.slots[layer][:, :, : self.filled]
+        k, v = self.read(layer)
         return self.attention_over(
             self.rope.rotate_temporal(q, queries), self.rope.rotate_temporal(k, keys), v
         )

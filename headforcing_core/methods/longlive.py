@@ -12,7 +12,7 @@ from torch import Tensor
 from ..cache.roles import check_choice
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodPolicy, MethodShape
+from .base import Conditions, MethodCache, MethodPolicy, MethodShape
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,13 @@ class WindowPolicy(MethodPolicy):
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         return self.cached_frames
 
-    def check(self, shape: MethodShape) -> None:
-        if self.sink_frames < 0 or self.window_frames < self.sink_frames + shape.frames_per_block:
-            raise HeadForcingError(
-                f"a window of {self.window_frames} frames must hold {self.sink_frames} sinks and a "
-                f"block of {shape.frames_per_block}; enlarge window_frames"
+    def needs(self, shape: MethodShape) -> Conditions:
+        block = shape.frames_per_block
+        return {
+            f"window_frames of at least sink_frames and a block of {block} frames": (
+                self.window_frames >= self.sink_frames + block
             )
+        }
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import MethodShape
+from .base import Conditions, MethodShape
 from .longlive import WindowCache, WindowPolicy
 
 
@@ -42,15 +41,14 @@ class LongLive2(WindowPolicy):
     def rope(self) -> str:
         return "contiguous" if self.infinite else "absolute"
 
-    def check(self, shape: MethodShape) -> None:
-        super().check(shape)
+    def needs(self, shape: MethodShape) -> Conditions:
         block = shape.frames_per_block
-        if self.shot_sinks and self.window_frames < self.sink_frames + 2 * block:
-            raise HeadForcingError(
-                "LongLive 2.0's window holds the sinks, a shot's first block and the current one, "
-                f"both of {block} frames, got {self.window_frames} frames with {self.sink_frames} "
-                "sinks; enlarge window_frames, or set shot_sinks=false"
+        return super().needs(shape) | {
+            f"window_frames for sink_frames and two blocks of {block} frames, the first one of a "
+            "shot and the current one, or shot_sinks=false": (
+                not self.shot_sinks or self.window_frames >= self.sink_frames + 2 * block
             )
+        }
 
 
 class LongLive2Cache(WindowCache, of=LongLive2):

@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from ..cache.memory import MemoryEvent
-from ..errors import HeadForcingError
 from ..model.wan import PromptKV
 from ..timeline.switch import Switch
-from .base import MethodShape
+from .base import Conditions, MethodShape
 from .longlive import WindowCache, WindowPolicy
 from .method import VideoFacts
 from .options import NO_OPTION
@@ -65,13 +64,12 @@ class MemFlow(WindowPolicy):
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         return self.window_frames + self.bank_frames + 1  # and the frame that waits for its slot
 
-    def check(self, shape: MethodShape) -> None:
-        super().check(shape)
-        if self.bank_frames < 2 or self.interval < 1:
-            raise HeadForcingError(
-                "bank_frames must be at least 2 and interval at least 1 block, got "
-                f"{self.bank_frames} and {self.interval}"
+    def needs(self, shape: MethodShape) -> Conditions:
+        return super().needs(shape) | {
+            "bank_frames of at least 2 and interval of at least 1 block": (
+                self.bank_frames >= 2 and self.interval >= 1
             )
+        }
 
 
 class MemFlowCache(WindowCache, of=MemFlow):

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..errors import HeadForcingError
-from .base import MethodShape
+from .base import Conditions, MethodShape
 from .longlive import WindowCache, WindowPolicy
 
 
@@ -24,13 +23,13 @@ class MemRoPE(WindowPolicy):
     # change of its keys; otherwise, as in the authors' settings, one average over all places
     adaptive: bool = False
 
-    def check(self, shape: MethodShape) -> None:
-        super().check(shape)
-        if self.window_frames < self.sink_frames + 2 + shape.frames_per_block:
-            raise HeadForcingError(
-                f"MemRoPE's window holds {self.sink_frames} sinks, 2 memory frames and a block of "
-                f"{shape.frames_per_block}, got {self.window_frames} frames"
+    def needs(self, shape: MethodShape) -> Conditions:
+        block = shape.frames_per_block
+        return super().needs(shape) | {
+            f"window_frames for sink_frames, 2 memory frames and a block of {block}": (
+                self.window_frames >= self.sink_frames + 2 + block
             )
+        }
 
 
 class MemRoPECache(WindowCache, of=MemRoPE):
@@ -70,7 +69,7 @@ class MemRoPECache(WindowCache, of=MemRoPE):
         return low + size / (size.max() + 1e-8) * (high - low)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        k, v = self.slots[layer][:, :, : self.filled]
+        k, v = self.read(layer)
         q = self.rope.rotate_temporal(
             self.rope.rotate_spatial(q), range(self.filled - self.frames, self.filled)
         )

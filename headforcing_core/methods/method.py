@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..cache.base import Cache
 from ..cache.roles import Roles
+from ..cache.scenes import RecalledScenes
 from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
@@ -71,14 +72,11 @@ class Overlap:
     frames_per_block: int = 3
 
     def __post_init__(self) -> None:
-        if self.frames % self.frames_per_block:
+        block = self.frames_per_block
+        if self.frames % block or self.overlap % block or not 0 < self.overlap < self.frames:
             raise HeadForcingError(
-                f"frames must be whole blocks of {self.frames_per_block}, got {self.frames}"
-            )
-        if self.overlap % self.frames_per_block or not 0 < self.overlap < self.frames:
-            raise HeadForcingError(
-                f"overlap must be whole blocks of {self.frames_per_block} latent frames, at least "
-                f"one and less than the {self.frames} of a rollout, got {self.overlap}"
+                f"rollout_frames and overlap_frames must be whole blocks of {block} latent frames, "
+                f"and the overlap less than a rollout, got {self.frames} and {self.overlap}"
             )
 
     @property
@@ -241,10 +239,8 @@ class Method:
         not know of the prompt. Raises HeadForcingError if it is not possible."""
         raise NotImplementedError
 
-    def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
-        """By block, for the switches that bring a scene back, its number, from 1, and what else
-        depends on it.
-        """
+    def recalled(self, script: Script) -> RecalledScenes:
+        """The scenes that the switches of a story bring back."""
         return {}
 
 

@@ -56,6 +56,11 @@ def option_text(value: Any) -> str:
     return repr(value).lower()
 
 
+def option_texts(settings: Any) -> list[str]:
+    """All options as they are written: `window_frames=12`."""
+    return [f"{name}={option_text(option.value)}" for name, option in options_of(settings).items()]
+
+
 def read_pairs(text: str) -> list[tuple[str, str]]:
     """The pairs of a text, `window_frames=12, sink_frames=3`; raises HeadForcingError for another
     one.

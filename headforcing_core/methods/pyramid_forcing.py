@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ..cache.roles import HeadLabel
-from ..errors import HeadForcingError
-from .base import MethodCache, MethodPolicy, MethodShape
+from .base import Conditions, MethodCache, MethodPolicy, MethodShape
 
 WAVE = HeadLabel.WAVE
 ANCHOR = HeadLabel.ANCHOR
@@ -77,32 +76,22 @@ class PyramidForcing(MethodPolicy):
         }
         return self.sinks(label) + self.recent_frames + middle[label]
 
-    def check(self, shape: MethodShape) -> None:
-        at_least_1 = {
-            "period": self.period,
-            "phase_frames": self.phase_frames,
-            "stride": self.stride,
-            "stride_frames": self.stride_frames,
-            "patch": self.patch,
-            "merged_blocks": self.merged_blocks,
+    def needs(self, shape: MethodShape) -> Conditions:
+        block = shape.frames_per_block
+        smallest = min(
+            self.period,
+            self.phase_frames,
+            self.stride,
+            self.stride_frames,
+            self.patch,
+            self.merged_blocks,
+        )
+        return {
+            "period, phase_frames, stride, stride_frames, patch and merged_blocks of at least 1": (
+                smallest >= 1
+            ),
+            f"recent_frames for a block of {block}": self.recent_frames >= block,
         }
-        for name, value in at_least_1.items():
-            if value < 1:
-                raise HeadForcingError(f"{name} must be at least 1, got {value}")
-        at_least_0 = {
-            "wave_sinks": self.wave_sinks,
-            "anchor_sinks": self.anchor_sinks,
-            "veil_sinks": self.veil_sinks,
-            "nearest": self.nearest,
-        }
-        for name, value in at_least_0.items():
-            if value < 0:
-                raise HeadForcingError(f"{name} must not be negative, got {value}")
-        if self.recent_frames < shape.frames_per_block:
-            raise HeadForcingError(
-                f"Pyramid Forcing's recent frames must hold a block of {shape.frames_per_block}, "
-                f"got {self.recent_frames}"
-            )
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..errors import HeadForcingError
-from .base import MethodShape
+from .base import Conditions, MethodShape
 from .longlive import WindowCache, WindowPolicy
 
 
@@ -23,13 +22,12 @@ class RewardForcing(WindowPolicy):
     window_frames: int = 9
     kept_share: float = 0.999
 
-    def check(self, shape: MethodShape) -> None:
-        super().check(shape)
-        if self.sink_frames < 1 or not 0 <= self.kept_share <= 1:
-            raise HeadForcingError(
-                "sink_frames must be at least 1 and kept_share from 0 to 1, got "
-                f"{self.sink_frames} and {self.kept_share:g}"
+    def needs(self, shape: MethodShape) -> Conditions:
+        return super().needs(shape) | {
+            "sink_frames of at least 1 and kept_share from 0 to 1": (
+                self.sink_frames >= 1 and 0 <= self.kept_share <= 1
             )
+        }
 
 
 class RewardForcingCache(WindowCache, of=RewardForcing):

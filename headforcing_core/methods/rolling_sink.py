@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ..devices import upload
-from ..errors import HeadForcingError
-from .base import MethodShape, played
+from .base import Conditions, MethodShape, played
 from .longlive import WindowCache, WindowPolicy
 
 
@@ -22,12 +21,10 @@ class RollingSink(WindowPolicy):
     window_frames: int = 21
     sink_frames: int = 0
 
-    def check(self, shape: MethodShape) -> None:
-        super().check(shape)
-        if self.window_frames % (block := shape.frames_per_block):
-            raise HeadForcingError(
-                f"the window must be whole blocks of {block} frames, got {self.window_frames}"
-            )
+    def needs(self, shape: MethodShape) -> Conditions:
+        block = shape.frames_per_block
+        whole = self.window_frames % block == 0
+        return super().needs(shape) | {f"window_frames in whole blocks of {block}": whole}
 
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         # the window, and the frames that are played

@@ -18,10 +18,10 @@ from .attention_backends import (
     BACKENDS,
     PLANNED,
     AttentionFunction,
-    GroupedAttention,
     LayerAttention,
     Span,
     Spans,
+    by_span,
     explicit,
     load_attention,
     planned,
@@ -112,7 +112,7 @@ def fastest_backend(
     log.info("Head Forcing: attention on %s in %s is %s", device, dtype, name)
     if isinstance(attention, LayerAttention):
         return replace(attention, name=name)
-    return GroupedAttention(attention, name)
+    return LayerAttention(functools.partial(by_span, attention), name)
 
 
 @functools.cache

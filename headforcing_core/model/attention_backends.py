@@ -61,17 +61,6 @@ class LayerAttention:
         return self.layer(q, k.flatten(0, 1), v.flatten(0, 1), (span,))
 
 
-@dataclass(frozen=True)
-class GroupedAttention:
-    """A backend that is called once for each group of heads, with a name for reports."""
-
-    function: AttentionFunction
-    name: str
-
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return self.function(q, k, v)
-
-
 # ------------------------------------------------------------------------------------ heads with
 # equally many keys
 

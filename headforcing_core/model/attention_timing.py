@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -193,27 +192,14 @@ def _key(
     parts = [f"torch {torch.__version__}", f"{dtype}".removeprefix("torch."), " ".join(names)]
     if device.type == "cuda":
         parts.append(torch.cuda.get_device_name(device))
-        parts.append(f"driver {_driver()}")
+        driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
+        parts.append(f"driver {driver}")
         parts.append(f"cuDNN {torch.backends.cudnn.version()}")
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             parts.append(f"{package} {metadata.version(package)}")
     groups = " ".join(f"{heads}x{keys}" for heads, keys in sizes.groups)
     return "; ".join([*parts, f"{sizes.queries} queries, keys {groups}, {head_dim} channels"])
-
-
-def _driver() -> str:
-    """The version of NVIDIA's driver, or "unknown"."""
-    on_linux = Path("/proc/driver/nvidia/version")
-    if on_linux.exists():
-        return on_linux.read_text(encoding="utf-8").splitlines()[0]
-    # comes with the driver
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    with suppress(OSError, subprocess.SubprocessError, IndexError):
-        return subprocess.run(
-            query, capture_output=True, text=True, timeout=10, check=True
-        ).stdout.splitlines()[0]
-    return "unknown"
 
 
 def _stored(file: Path | None) -> dict[str, Any]:

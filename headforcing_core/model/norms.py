@@ -43,18 +43,16 @@ def add_norm(
         return x[None], y[None]
     if added is not None:
         y, gate = added
-        if gate is None:
-            x = x + y
-        else:
-            x = torch.addcmul(_by_frame(x, gate), _by_frame(y, gate), gate[:, None]).flatten(0, 1)[
-                None
-            ]
+        x = x + y if gate is None else _add_product(_by_frame(x, gate), y, gate)
     y = norm(x)
     if scale is not None and shift is not None:
-        y = torch.addcmul(shift[:, None], _by_frame(y, scale), 1 + scale[:, None]).flatten(0, 1)[
-            None
-        ]
+        y = _add_product(shift[:, None], y, 1 + scale)
     return x, y
+
+
+def _add_product(base: Tensor, y: Tensor, rows: Tensor) -> Tensor:
+    """`base + y * rows`, `[1, tokens, dim]`, with one of the rows for every frame."""
+    return torch.addcmul(base, _by_frame(y, rows), rows[:, None]).flatten(0, 1)[None]
 
 
 def _by_frame(x: Tensor, rows: Tensor) -> Tensor:
@@ -77,7 +75,7 @@ def untouched(norm: nn.Module, x: Tensor) -> bool:
         return True
     if getattr(norm, "weight_function", None) or getattr(norm, "bias_function", None):
         return False
-    bias = getattr(norm, "bias", None)  # an RMS norm has none
+    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
     if norm.weight.device != x.device or (bias is not None and bias.device != x.device):
         return False
     return not (getattr(norm, "comfy_cast_weights", False) and hasattr(norm, "_v"))

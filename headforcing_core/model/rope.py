@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.rotation import rotate
-from ..devices import upload
+from ..devices import Device, upload
 from ..errors import HeadForcingError
 
 THETA = 10000.0
@@ -34,13 +34,10 @@ def axis_dims(head_dim: int) -> tuple[int, int, int]:
     return head_dim - 2 * spatial, spatial, spatial
 
 
-def angles(positions: Tensor, dim: int, base: float | Tensor = THETA) -> Tensor:
-    """Rotation angles in radians, float64: `positions [n]` -> `[n, dim/2]`; `[.., n, dim/2]` for
-    `base [.., 1, 1]`.
-    """
-    frequencies = base ** (
-        -torch.arange(0, dim, 2, dtype=torch.float64, device=positions.device) / dim
-    )
+def angles(positions: Tensor, dim: int) -> Tensor:
+    """Rotation angles in radians, float64: `positions [n]` -> `[n, dim/2]`."""
+    exponents = -torch.arange(0, dim, 2, dtype=torch.float64, device=positions.device) / dim
+    frequencies = THETA**exponents
     return positions.to(torch.float64)[:, None] * frequencies
 
 
@@ -63,7 +60,7 @@ class RotaryEmbedding:
     indistinguishable in long videos.
     """
 
-    def __init__(self, head_dim: int, rows: int, columns: int, device: torch.device | str = "cpu"):
+    def __init__(self, head_dim: int, rows: int, columns: int, device: Device = "cpu"):
         self.temporal_dim, height_dim, width_dim = axis_dims(head_dim)
         self.device = torch.device(device)
         self.frame_tokens = rows * columns
@@ -75,9 +72,7 @@ class RotaryEmbedding:
         # every layer and pass of a block asks for the same few sets of indices
         self._temporal = lru_cache(maxsize=64)(self._temporal_rotations)
         self._all = lru_cache(maxsize=8)(self._all_rotations)
-        # apart, so that the one never drops a table of the other
-        self._indices = lru_cache(maxsize=1)(self._kernel_table)
-        self._differences = lru_cache(maxsize=2)(self._kernel_table)
+        self._table = lru_cache(maxsize=4)(self._kernel_table)
 
     def _rotations(self, angle: Tensor) -> Tensor:
         """`[..., pairs, 2]`, cosines and sines."""
@@ -99,13 +94,13 @@ class RotaryEmbedding:
 
         Both in the kernels' layout `[rotations, 2, pairs]`: cosines, then sines.
         """
-        return self._indices(0, _rounded_up(indices)), self._spatial_table
+        return self._table(0, _rounded_up(indices)), self._spatial_table
 
     def differences(self, most: int) -> tuple[Tensor, int]:
         """Temporal rotations by differences of indices up to at least `most`, as `tables`, and the
         row that rotates by 0."""
         most = _rounded_up(max(most, 1))
-        return self._differences(-most, most + 1), most
+        return self._table(-most, most + 1), most
 
     def _kernel_table(self, first: int, end: int) -> Tensor:
         rotations = self._rotations(angles(torch.arange(first, end), self.temporal_dim))
@@ -121,7 +116,7 @@ class RotaryEmbedding:
             return rotate(x, cos, sin, out)
         # one complex multiplication: several times faster than `rotate`, because pairs are never
         # taken apart
-        out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+        out = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
         pairs = x.float().view(torch.complex64)
         turns = rotations.view(torch.complex64)[..., 0]
         if out.dtype == torch.float32:

@@ -12,14 +12,14 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...kernels.write import write_block
-from ..devices import upload
+from ..devices import Device, upload
 from ..errors import HeadForcingError
 from .latents import LatentFormat, latent_format
 from .norms import add_norm, untouched
@@ -42,9 +42,10 @@ class WanConfig:
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        if self.num_heads < 1 or self.dim % self.num_heads:
+        if self.num_heads < 1 or self.dim % self.num_heads or self.head_dim % 2:
             raise HeadForcingError(
-                f"num_heads must divide the model width {self.dim}, got {self.num_heads}"
+                f"num_heads must divide the model width {self.dim} into heads of even size, got "
+                f"{self.num_heads}"
             )
 
     @property
@@ -57,27 +58,37 @@ class WanConfig:
         return latent_format(self.in_dim)
 
 
-class KeyValueCache(Protocol):
-    """The part of `cache.base.Cache` that a pass of the transformer uses."""
+# weights of the RMS norms of queries and of keys, over all heads, and the norms' eps
+Norms = tuple[Tensor, Tensor, float]
 
-    fused: bool
-    reads_queries: bool
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None: ...
+class KeyValueCache:
+    """The part of `cache.base.Cache` that a pass of the transformer uses.
 
-    def attend(self, layer: int, q: Tensor) -> Tensor: ...
+    Attributes:
+        reads_queries: whether the clean pass must compute the last layer's queries, too.
+        fused: whether `write` takes norms, if kernels work.
+    """
 
-    def write_projections(
-        self,
-        layer: int,
-        q: Tensor | None,
-        k: Tensor,
-        v: Tensor,
-        weights: tuple[Tensor, Tensor] | None,
-        eps: float,
-    ) -> Tensor | None: ...
+    reads_queries: bool = False
+    fused: bool = False
 
-    def attend_rotated(self, layer: int, queries: Tensor) -> Tensor: ...
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
+    ) -> Tensor | None:
+        """Store the current block's keys and values, replacing those of the previous pass; returns
+        the queries as `attend` takes them, None without `q`.
+
+        `k, v, q` are `[tokens, heads, head_dim]`, before rotary embedding, and with `norms` before
+        these.
+        """
+        raise NotImplementedError
+
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        """Attention `[tokens, heads, head_dim]` of the queries that `write` returned to each head's
+        cached context and to the block itself.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -108,7 +119,7 @@ def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
 
 
 def encode_prompt(
-    backbone: Any, embeds: Tensor, dtype: torch.dtype, device: torch.device | str | None = None
+    backbone: Any, embeds: Tensor, dtype: torch.dtype, device: Device | None = None
 ) -> PromptKV:
     """Project text-encoder output `[tokens, text_dim]` to every layer's cross-attention keys and
     values.
@@ -244,13 +255,9 @@ def _self_attention(
     returns None.
     """
     q: Tensor | None = None
+    fused = cache.fused and write_block.usable(x.device, x.dtype)
     joined = attention.joined if isinstance(attention, Attention) else None
-    if (
-        joined is not None
-        and cache.fused
-        and write_block.usable(x.device, x.dtype)
-        and not keys_only
-    ):
+    if fused and joined is not None and not keys_only:
         q, k, v = F.linear(x[0], *joined).chunk(3, dim=-1)
     else:
         k = attention.k(x)[0]
@@ -259,21 +266,17 @@ def _self_attention(
             q = attention.q(x)[0]
     norm_q = attention.norm_q
     norm_k = attention.norm_k
-    if cache.fused and write_block.usable(k.device, k.dtype):
-        weights = None
-        eps = 0.0
-        if untouched(norm_q, k) and untouched(norm_k, k):
-            weights = (norm_q.weight.to(k.dtype), norm_k.weight.to(k.dtype))
-            eps = norm_k.eps
-        else:
-            q = None if q is None else norm_q(q)
-            k = norm_k(k)
-        queries = cache.write_projections(layer, q, k, v, weights, eps)
-        out = None if queries is None else cache.attend_rotated(layer, queries)
+    norms = None
+    if fused and untouched(norm_q, k) and untouched(norm_k, k):
+        norms = (norm_q.weight.to(k.dtype), norm_k.weight.to(k.dtype), norm_k.eps)
     else:
-        cache.write(layer, norm_k(k).unflatten(-1, (heads, -1)), v.unflatten(-1, (heads, -1)))
-        out = None if q is None else cache.attend(layer, norm_q(q).unflatten(-1, (heads, -1)))
-    return None if out is None else attention.o(out.flatten(1)[None])
+        q = None if q is None else norm_q(q)
+        k = norm_k(k)
+    if q is not None:
+        q = q.unflatten(-1, (heads, -1))
+    k = k.unflatten(-1, (heads, -1))
+    queries = cache.write(layer, k, v.unflatten(-1, (heads, -1)), q=q, norms=norms)
+    return None if queries is None else attention.o(cache.attend(layer, queries).flatten(1)[None])
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
@@ -372,29 +375,15 @@ class WanModel(nn.Module):
         config: WanConfig,
         state_dict: dict[str, Tensor],
         dtype: torch.dtype,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
     ) -> WanModel:
         """Build a model that uses the given tensors as its parameters, without initialisation and
-        without a copy.
+        without a copy; RuntimeError for tensors that do not fill it (`weights.layouts` checks
+        files).
         """
         with torch.device("meta"):
             model = cls(config)
-        try:
-            missing, unexpected = model.load_state_dict(state_dict, strict=False, assign=True)
-        # lists every shape that differs; the first is enough for the message
-        except RuntimeError as error:
-            first = str(error).splitlines()[1].strip()
-            raise HeadForcingError(
-                f"the weights do not have the dimensions given: {first}"
-            ) from error
-        if missing:
-            raise HeadForcingError(
-                f"the weights lack {len(missing)} tensors of a Wan model, first {missing[0]!r}"
-            )
-        if unexpected:
-            raise HeadForcingError(
-                f"the weights hold {len(unexpected)} unknown tensors, first {unexpected[0]!r}"
-            )
+        model.load_state_dict(state_dict, assign=True)
         model = model.requires_grad_(False).eval().to(device=device, dtype=dtype)
         model.patch_embedding.float()
         return model

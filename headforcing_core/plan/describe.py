@@ -110,11 +110,6 @@ def _notes_on_cache(plan: RenderPlan, dtype: torch.dtype) -> Iterator[str]:
             "frames; each after the first begins with a video frame of the one before, decoded "
             "and encoded again"
         )
-    if plan.auto is not None:
-        yield (
-            f"while the roles are being found, up to {format_bytes(plan.cache_bytes(dtype))}: "
-            "until then every head keeps all latent frames"
-        )
 
 
 def _notes_on_start(plan: RenderPlan) -> Iterator[str]:

@@ -178,7 +178,7 @@ class HeadRoles(NamedTuple):
 
     name: str  # of the profile, in reports
     roles: Roles
-    auto: AutoProfile | None = None  # how they are found while sampling; None if they are known
+    auto: AutoProfile | None = None  # how they are measured; None if they are known
     judged: HeadProfile | None = None  # measured, with roles used as they are: for remarks
 
 
@@ -195,51 +195,46 @@ def head_roles(
     source = "profile"
     if profile is None and policy.heads_by:
         source = "bundled profile"
-        family = known_family(settings.model_family)
-        try:
-            profile = default_profile(
-                config.num_layers, config.num_heads, family, policy.heads_by == "labels"
-            )
-        except HeadForcingError:
-            profile = AutoProfile()
-    if not isinstance(policy, CachePolicy):  # whose roles may be found while sampling
-        _check_roles(policy, arrangement, measured=not isinstance(profile, AutoProfile))
+        profile = profile_without_choice(config, policy, known_family(settings.model_family))
+    if arrangement != "profile" and policy.heads_by != "roles":
+        raise HeadForcingError(
+            f"roles = {arrangement!r} rearranges head roles, but this method uses "
+            f"{policy.heads_by or 'none'}; choose roles = 'profile'"
+        )
     if profile is None or not policy.heads_by:
         every_head = [[HeadRole.MEMORY] * config.num_heads] * config.num_layers
         return HeadRoles("one cache for every head", every_head)
+    auto = None
     if isinstance(profile, AutoProfile):
-        if arrangement != "profile":
-            raise HeadForcingError(
-                f"roles = {arrangement!r} rearranges a head profile; load one instead of auto"
-            )
-        expected = profile.expected_roles(config.num_layers, config.num_heads)
-        return HeadRoles("to be found in the first seconds", expected, auto=profile)
-    profile.check_model(config.num_layers, config.num_heads)
-    name = f"{source} {profile.name!r}"
+        auto = profile
+        profile = auto.expected(config.num_layers, config.num_heads)
+        name = "to be measured before the render"
+    else:
+        profile.check_model(config.num_layers, config.num_heads)
+        name = f"{source} {profile.name!r}"
     if policy.heads_by == "labels":
         if not profile.labels:
             name += ", labels from its roles"
-        return HeadRoles(name, profile.heads_for(labelled=True))
+        return HeadRoles(name, profile.heads_for(labelled=True), auto)
     if arrangement == "profile":
-        return HeadRoles(name, profile.roles, judged=profile)
+        return HeadRoles(name, profile.roles, auto, judged=None if auto else profile)
     name += f", roles {arrangement}"
     if arrangement == "shuffled":
         name += f" ({settings.shuffle})"
-    return HeadRoles(name, arrange_roles(profile.roles, arrangement, settings.shuffle))
+    return HeadRoles(name, arrange_roles(profile.roles, arrangement, settings.shuffle), auto)
 
 
-def _check_roles(policy: Method, arrangement: str, measured: bool) -> None:
-    """Refuse an arrangement of roles, or roles that are not `measured` yet, for a method that
-    cannot use them.
+def profile_without_choice(
+    config: WanConfig, policy: Method, family: str | None = None
+) -> HeadProfile | AutoProfile:
+    """The bundled profile that fits; for Head Forcing only one with measured shares, since imported
+    lists do not have its three roles.
     """
-    if arrangement != "profile" and policy.heads_by != "roles":
-        uses = policy.heads_by or "none"
-        raise HeadForcingError(
-            f"roles = {arrangement!r} rearranges head roles, but this method uses {uses}; "
-            "choose roles = 'profile'"
-        )
-    if policy.heads_by and not measured:
-        raise HeadForcingError(
-            "this method needs the head roles from the first block on; load or measure a head "
-            "profile"
-        )
+    labelled = policy.heads_by == "labels"
+    try:
+        bundled = default_profile(config.num_layers, config.num_heads, family, labelled)
+    except HeadForcingError:
+        return AutoProfile()
+    if isinstance(policy, CachePolicy) and bundled.shares is None:
+        return AutoProfile()
+    return bundled

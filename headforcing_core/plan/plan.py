@@ -6,22 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import cast
 
 import torch
 
 from ..cache.base import Cache
 from ..cache.scenes import number_recalls
-from ..cache.shape import CacheShape, Shape
+from ..cache.shape import Shape
 from ..errors import HeadForcingError
-from ..head_profiles.auto import AutoProfile, AutoProfileCache, warm_up_frames, warm_up_shape
+from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
 from ..methods.method import Method, Passes
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.rows import BlockRow, Embeddings, Picture, Script
 from ..rollout.schedule import SCHEDULES, Schedule, known_family
-from ..timeline.clock import format_time, video_frames_of
+from ..timeline.clock import video_frames_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .layout import Layout, check_size, head_roles, lay_out
@@ -39,7 +38,7 @@ class RenderPlan:
         seed: of the noise, where the timeline sets no other.
         held_frames: of the first block that is made, the first frames that are given, see
             `Schedule.holds_image`.
-        auto: how head roles are found while sampling; None if they are known.
+        auto: how head roles are measured before the render; None if they are known.
         judged: as for `HeadRoles`.
     """
 
@@ -72,9 +71,9 @@ class RenderPlan:
         Args:
             settings: size, length, seed, model family and arrangement of head roles; `policy` and
                 `schedule` are in place of all others.
-            profile: `AutoProfile` finds the roles while sampling. None takes the bundled profile
-                that fits the model (and the family, if there are several), or an `AutoProfile` if
-                none fits.
+            profile: `AutoProfile` leaves the roles to be measured before the render. None is an
+                `AutoProfile` for Head Forcing, unless a bundled profile was measured on a model of
+                these dimensions; for other methods the bundled profile that fits.
         """
         stride = schedule.latents.stride
         _check_family(config, schedule, known_family(settings.model_family))
@@ -97,13 +96,6 @@ class RenderPlan:
             frames_per_block=frames_per_block,
             total_frames=len(rows) * frames_per_block,
         )
-        if heads.auto is not None:
-            most = warm_up_frames(frames_per_block) - frames_per_block
-            if start_frames > most:
-                raise HeadForcingError(
-                    f"head roles can be found after at most {most} start frames, got "
-                    f"{start_frames}; load or measure a head profile"
-                )
         return cls(
             config=config,
             layout=layout,
@@ -135,9 +127,7 @@ class RenderPlan:
                 "this method caches a video with one prompt differently from one with several; "
                 "render the new story from the beginning"
             )
-        changed = replace(self, layout=layout, shape=shape, rows=rows)
-        changed.check_warm_up()
-        return changed
+        return replace(self, layout=layout, shape=shape, rows=rows)
 
     def with_layout_of(self, other: RenderPlan) -> RenderPlan:
         """The plan with the prompts and the length of another one, for a description."""
@@ -163,7 +153,7 @@ class RenderPlan:
         """The same in blocks."""
         return self.layout.start_blocks
 
-    @property
+    @cached_property
     def video_frames(self) -> int:
         """Length of the video in video frames, start frames included."""
         return self.layout.video_frames
@@ -188,28 +178,6 @@ class RenderPlan:
             f"{(self.video_frames - given) / fps:g} s, the new story "
             f"{(video_frames - given) / fps:g} s; make the new story as long as the video"
         )
-
-    def check_warm_up(self) -> None:
-        """Refuse prompt switches that change the cache while head roles are found; not part of
-        `make`, because an earlier render may have found them."""
-        if self.auto is None:
-            return
-        warm_up = warm_up_frames(self.schedule.frames_per_block) // self.schedule.frames_per_block
-        early = min(
-            (block for block, switch in self.switches.items() if switch.changes_cache),
-            default=warm_up,
-        )
-        shown = min((block for block, row in enumerate(self.rows) if row.pictures), default=warm_up)
-        if min(early, shown) < warm_up:
-            what = f"a picture in block {shown}"
-            if early <= shown:
-                what = f"{self.switches[early]!s} in block {early}"
-            time = self.timeline.clock.start_seconds(warm_up - self.start_blocks)
-            raise HeadForcingError(
-                f"head roles are found in the first {warm_up} blocks, in which no prompt switch or "
-                f"picture may change the cache, got {what}; load or measure a head profile, or "
-                f"move this prompt to {format_time(time)} or later"
-            )
 
     def script(
         self, embeds: Embeddings, pictures: Mapping[str, Picture] = MappingProxyType({})
@@ -254,8 +222,7 @@ class RenderPlan:
         before = video_frames_of(self.start_frames)
         clock = self.timeline.clock
         return [
-            before + clock.start_video_frame(segment.start_block)
-            for segment in self.timeline.segments
+            before + clock.video_frames(segment.start_block) for segment in self.timeline.segments
         ]
 
     @property
@@ -279,7 +246,7 @@ class RenderPlan:
         """Number of latent frames, start frames included."""
         return self.blocks * self.schedule.frames_per_block
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """Total number of denoising steps, for a progress bar."""
         return sum(len(row.sigmas) for row in self.rows)
@@ -300,26 +267,13 @@ class RenderPlan:
         dtype: torch.dtype,
         device: torch.device | str,
         attention: AttentionFunction = sdpa,
-        known: HeadProfile | None = None,
     ) -> Cache:
-        """An empty cache for this render; `known` are roles that an earlier render found."""
-        if self.auto is None:
-            return self.policy.make_cache(self.shape, dtype, device, attention)
-        return AutoProfileCache(
-            cast(CacheShape, self.shape),
-            self.auto,
-            dtype=dtype,
-            device=device,
-            attention=attention,
-            known=known,
-        )
+        """An empty cache for this render."""
+        return self.policy.make_cache(self.shape, dtype, device, attention)
 
     def cache_bytes(self, dtype: torch.dtype) -> int:
         """Peak size of the cache in bytes."""
-        warm_up = (
-            0 if self.auto is None else warm_up_shape(cast(CacheShape, self.shape)).bytes(dtype)
-        )
-        return self.shape.peak_bytes(dtype, bool(self.switches)) + warm_up
+        return self.shape.peak_bytes(dtype, bool(self.switches))
 
     @property
     def frames_per_pass(self) -> int:

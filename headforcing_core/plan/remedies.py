@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from ..errors import HeadForcingError
-from ..head_profiles.profile import default_profile
+from ..head_profiles.auto import AutoProfile
 from ..methods.head_forcing import CachePolicy
 from ..methods.method import VideoFacts
 from ..methods.registry import method_policy
 from ..model.fp8 import saved_bytes
 from ..video.memory import DecoderMemory
 from .describe import format_bytes
+from .layout import profile_without_choice
 from .plan import RenderPlan
 from .resources import COMFYUI, Host, Needs, activation_bytes
 
@@ -136,13 +137,6 @@ def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator
         yield lambda remedy: remedy.save(host.decode_afterwards, vae=0, held=0, decode=0)
     if host.park:
         yield lambda remedy: remedy.save(host.park, held=0)
-    if plan.auto is not None:
-        text = "load a head profile instead of finding the roles"
-        yield (
-            lambda remedy: (
-                remedy if remedy.plan.auto is None else remedy.take(text, dtype, auto=None)
-            )
-        )
 
 
 def _with_fp8_linears(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Change:
@@ -204,7 +198,10 @@ def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
         with suppress(HeadForcingError):
             roles: Any = [["memory"] * config.num_heads] * config.num_layers
             if policy.heads_by:
-                roles = default_profile(config.num_layers, config.num_heads).roles
+                found = profile_without_choice(config, policy)
+                if isinstance(found, AutoProfile):
+                    found = found.expected(config.num_layers, config.num_heads)
+                roles = found.roles
             shape = policy.shape(config, roles, *sizes)
             if policy.key != plan.policy.key:
                 yield partial(

@@ -18,7 +18,7 @@ from ..devices import free_memory
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..hashing import SHORT, digest
-from ..head_profiles.auto import AutoProfile, load_found_profile
+from ..head_profiles.auto import AutoProfile, found_profile_path, load_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..methods.head_forcing import CachePolicy
 from ..model.wan import WanConfig
@@ -67,8 +67,7 @@ class RenderRequest:
         dtype: of the computation.
         weights: the fingerprint of the model's weights; empty if nothing is stored under it.
         codec: encodes a video frame between rollouts; needed if the plan has `restart_frames`.
-        runs, found_profiles: folders for finished blocks and for roles that were found; None stores
-            none.
+        runs, found_profiles: folders for finished blocks and for measured roles; None stores none.
         patience: seconds to wait for another process that writes to `runs`.
         until_seconds: time of the story at which the render ends; 0: at its end. A later render
             continues.
@@ -132,8 +131,6 @@ class RenderRequest:
             encodes, remedy: as for `RenderPlan.check_encoder`.
             sizes: the other arguments of `needs_of`.
         """
-        plan.check_warm_up()
-        # written when the video is finished
         if plan.auto is not None and self.found_profiles is not None:
             check_writable(self.found_profiles / "probe")
         plan.check_encoder(encodes, remedy)
@@ -173,13 +170,11 @@ class RenderJob:
     Attributes:
         plan: of the request, perhaps with roles that were found.
         video: number of the video in a batch; each has noise of its own.
-        notes: on how the video is made, beside those of the request.
     """
 
     request: RenderRequest
     plan: RenderPlan
     video: int = 0
-    notes: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def start_latents(self) -> Tensor | None:
@@ -202,7 +197,7 @@ class RenderJob:
         start = self.request.start
         if start is not None and start.about:
             about["start"] = start.about
-        return {**about, **self.request.notes, **self.notes}
+        return {**about, **self.request.notes}
 
     @cached_property
     def setup(self) -> str:
@@ -213,8 +208,8 @@ class RenderJob:
             _KEYS_VERSION,
             request.weights,
             str(request.dtype),
-            "auto" if plan.auto is not None else [list(layer) for layer in plan.shape.roles],
-            None if plan.auto is None else plan.auto.key,
+            [list(layer) for layer in plan.shape.roles],
+            None,  # was: how roles were found while sampling
             plan.policy.key,
             plan.schedule.key,
             [plan.width, plan.height],
@@ -260,15 +255,19 @@ class RenderJob:
         return replace(self, request=replace(self.request, **changes))
 
     def with_found_roles(self) -> RenderJob:
-        """The job with the head roles that an earlier render has found for this model, if it would
-        find them.
+        """The job with the head roles that were measured before an earlier render of this model, if
+        its plan lacks them.
         """
-        plan = self.plan
         request = self.request
-        if plan.auto is None or request.found_profiles is None or self.finished_blocks:
-            return self  # a video that began by finding its roles continues so
-        found = load_found_profile(request.found_profiles, request.weights, plan.auto)
-        return self if found is None else replace(self, plan=request.plan(found))
+        if self.plan.auto is None or request.found_profiles is None:
+            return self
+        path = found_profile_path(request.found_profiles, request.weights)
+        found = load_found_profile(path, self.plan.auto)
+        return self if found is None else self.with_roles(found)
+
+    def with_roles(self, profile: HeadProfile) -> RenderJob:
+        """The job with the head roles of this profile."""
+        return replace(self, plan=self.request.plan(profile))
 
 
 # ------------------------------------------------------------------------------------------- notes

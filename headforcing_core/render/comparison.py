@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..methods.registry import METHODS, describe_method, method_names, unknown_method
 from ..names import ALL
 from ..plan.describe import format_bytes, markdown_table
@@ -73,7 +74,7 @@ def entries_of(text: str) -> list[Entry]:
     """One entry per method named in a text, separated by commas or newlines; `all` stands for
     `all_methods`.
     """
-    names: list[str] = []
+    names = []
     for part in re.split(r"[,\n]", text):
         name = part.strip()
         if name == ALL:
@@ -100,8 +101,8 @@ def plan_entries(
     Returns them and, with `skip`, why others cannot be rendered, by their labels. Raises
     HeadForcingError if none can.
     """
-    planned = list[Planned]()
-    left_out = dict[str, str]()
+    planned = []
+    left_out = {}
     for entry in entries:
         try:
             planned.append(plan_one(entry))
@@ -134,7 +135,7 @@ class ComparisonRow:
     drift: Numbers  # the metrics of `report.metrics.GROUPS` for the whole video
 
     @property
-    def numbers(self) -> dict[str, Any]:
+    def numbers(self) -> Fields:
         """The numbers of its line of the table, by name."""
         return {
             "frame_slots": self.frame_slots,
@@ -144,7 +145,7 @@ class ComparisonRow:
             **self.drift,
         }
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         """Plain numbers."""
         return {**asdict(self), "video": str(self.video)}
 
@@ -210,7 +211,7 @@ def report_text(rows: Sequence[ComparisonRow], left_out: Mapping[str, str]) -> s
 
 def method_notes(rows: Sequence[ComparisonRow]) -> list[str]:
     """Per published method in a table: its paper, the weights it is meant for, and notes."""
-    lines: list[str] = []
+    lines = []
     for name in dict.fromkeys(row.entry.method for row in rows):
         lines += describe_method(name)
     return lines

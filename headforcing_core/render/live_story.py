@@ -7,11 +7,11 @@ Blocks have the keys, and so the latents, of a render that had the new story fro
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
 from ..plan.resources import needs_of
@@ -51,7 +51,7 @@ class Story:
     def refused(self, error: HeadForcingError) -> None:
         """The render goes on with the story that it had, for this reason."""
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Fields:
         """Notes on the story, besides its prompts and times, for the run folder and files."""
         return {}
 
@@ -115,7 +115,8 @@ class LiveEdits(Listener):
             render.run.known = folder.save_video(
                 job.keys, job.about, () if render.run.known else before.keys
             )
-        render.change(job)
+        render.script.replace(job.script)
+        render.job = job
         return block
 
     def _with(self, plan: RenderPlan, timeline: Timeline, new: list[str]) -> RenderJob:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -18,11 +18,9 @@ from ...kernels.dispatch import kernels_put_aside
 from ..cache.base import Cache
 from ..devices import upload
 from ..errors import HeadForcingError
-from ..head_profiles.auto import store_found_profile
-from ..head_profiles.profile import HeadProfile
 from ..methods.method import RolloutInputs
 from ..model.attention import AttentionFunction, sdpa
-from ..model.attention_backends import GroupedAttention, LayerAttention
+from ..model.attention_backends import LayerAttention
 from ..names import versions
 from ..plan.request import RenderJob
 from ..queue_thread import QueueThread
@@ -30,6 +28,7 @@ from ..rollout.loop import Block, VideoModel
 from ..rollout.rows import SeededNoise
 from ..runs.folder import RunFolder
 from ..weights.containers import first_not_finite
+from .measured_roles import MeasuredRoles, with_measured_roles
 from .result import RenderResult
 from .run import WAITING_TASKS, Run, Task, carry_out
 
@@ -63,7 +62,7 @@ class Listener:
 
     def begin(self, render: Render) -> None:
         """The render begins; what an earlier one has finished is known. `render.job` has the
-        current story.
+        current story, which may be another one after any block.
         """
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
@@ -74,9 +73,6 @@ class Listener:
     def add(self, block: Block) -> None:
         """The next block is finished; start blocks and those of earlier renders included."""
 
-    def change(self, render: Render) -> None:
-        """The render continues with other prompts or another length, those of `render.job`."""
-
     def finish(self) -> None:
         """All blocks are there."""
 
@@ -86,7 +82,7 @@ class Render:
 
     Attributes:
         job: with the current story. It stands nowhere else: the run folder, the listeners and the
-            report read it here.
+            report read it here. `LiveEdits` puts another one here, and its rows into the script.
         run, model, script: until the render has ended, see `release`.
     """
 
@@ -134,27 +130,18 @@ class Render:
         for listener in self.listeners:
             listener.finish()
 
-    def change(self, job: RenderJob) -> None:
-        """Continue with a job that differs only in notes and in rows that have not begun, else
-        raise HasBegunError.
-        """
-        self.script.replace(job.script)
-        self.job = job
-        for listener in self.listeners:
-            listener.change(self)
-
     def release(self) -> None:
         """Drop the model, the caches and the listeners. A listener that keeps the render keeps only
         its job: in a circle of references the caches would stay until Python looks for circles."""
         self.listeners = ()
         del self.run, self.model, self.script
 
-    def _new_cache(self, known: HeadProfile | None) -> Cache:
+    def _new_cache(self) -> Cache:
         job = self.job
         place = self.place
         if place.new_cache is not None:
             return place.new_cache(job)
-        return job.plan.make_cache(job.request.dtype, place.device, place.attention, known)
+        return job.plan.make_cache(job.request.dtype, place.device, place.attention)
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         """Pass a denoising step on; the test of its result runs on its device, and nothing waits
@@ -228,17 +215,19 @@ def make_video(
     meanwhile.
     """
     begun = time.perf_counter()
+    job, measured = with_measured_roles(job, model, place.device)
     with ExitStack() as stack:
         render = stack.enter_context(begin_render(job, model, place, listeners))
         for listener in listeners:
             stack.enter_context(listener)
         for _ in render.blocks():
             pass
-        return _result(render, time.perf_counter() - begun)
+        return _result(render, time.perf_counter() - begun, measured)
 
 
 def make_blocks(job: RenderJob, model: VideoModel, place: Place = HERE) -> Iterator[Block]:
     """Yield all blocks of the video, start blocks included, as they are finished."""
+    job, _ = with_measured_roles(job, model, place.device)
     with begin_render(job, model, place) as render:
         yield from render.blocks()
 
@@ -249,13 +238,13 @@ def begin_render(
 ) -> Iterator[Render]:
     """A render of this video, with its run folder open where there is one."""
     request = job.request
-    notes = {**job.notes, "attention": attention_name(place.attention, place.attention_choice)}
+    attention = attention_name(place.attention, place.attention_choice)
+    notes = {**request.notes, "attention": attention}
     if request.runs is not None:
         notes["versions"] = versions()
-    if request.pictures:
-        request = replace(request, pictures=place.share(dict(request.pictures)))
-    job = replace(job, request=request, notes=notes)
-    request.check_finite()
+    pictures = request.pictures and place.share(dict(request.pictures))
+    job = job.with_request(notes=notes, pictures=pictures)
+    job.request.check_finite()
     job.plan.check_encoder(request.codec is not None, "give `codec`")
     with ExitStack() as stack:
         folder = thread = None
@@ -271,13 +260,9 @@ def begin_render(
             render.release()
 
 
-def _result(render: Render, seconds: float) -> RenderResult:
+def _result(render: Render, seconds: float, measured: MeasuredRoles | None) -> RenderResult:
     run = render.run
     job = render.job
-    kept = None
-    folder = job.request.found_profiles
-    if folder is not None and run.found_profile is not None and run.found_now:
-        kept = store_found_profile(folder, job.request.weights, run.found_profile)
     return RenderResult(
         events=run.events,
         run=run.meter.report(run.events),
@@ -285,9 +270,7 @@ def _result(render: Render, seconds: float) -> RenderResult:
         seconds=seconds,
         seconds_per_block=run.seconds_per_block,
         reused_blocks=len(run.stored),
-        found_profile=run.found_profile,
-        found_now=run.found_now,
-        kept_profile=kept,
+        measured_roles=measured,
         problems=run.problems,
         attention=job.about["attention"],
         job=job,
@@ -300,7 +283,7 @@ def attention_name(attention: AttentionFunction, chosen: str) -> str:
     """The name of a backend for reports: its own, else the user's choice, where `auto` is
     resolved.
     """
-    if isinstance(attention, (LayerAttention, GroupedAttention)) and attention.name:
+    if isinstance(attention, LayerAttention) and attention.name:
         return attention.name
     return (
         attention.__name__ if chosen == "auto" and isinstance(attention, FunctionType) else chosen

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..cache.scenes import Recall
-from ..head_profiles.profile import HeadProfile
-from ..head_profiles.rules import remark_on_rule
+from ..files import Fields
 from ..plan.plan import RenderPlan
 from ..report.latents import RunMeter, RunReport, describe_events
 from ..rollout.loop import MemoryEvent
+from .measured_roles import MeasuredRoles
 
 if TYPE_CHECKING:
     from ..plan.request import RenderJob
@@ -28,8 +28,8 @@ class RenderResult:
 
     Attributes:
         seconds: wall time, decoding included; `seconds_per_block` excludes it.
-        events, found_profile, found_now, problems, recalls: as for `Run`.
-        kept_profile: file in which the found roles were stored for later renders with the model.
+        events, problems, recalls: as for `Run`.
+        measured_roles: roles that were measured before the render; None if they were known.
         job: with the story that the render ended with.
         failure: why there is no video; None where there is one or none was asked for.
         latents: `[frames, 16, h, w]`, start frames included, where they were kept.
@@ -45,9 +45,7 @@ class RenderResult:
     seconds: float
     seconds_per_block: float | None
     reused_blocks: int
-    found_profile: HeadProfile | None
-    found_now: bool
-    kept_profile: Path | None
+    measured_roles: MeasuredRoles | None
     problems: Sequence[str]
     attention: str
     job: RenderJob
@@ -71,9 +69,9 @@ class RenderResult:
         inexact: Sequence[str] = self.job.about.get("inexact", ())
         return inexact
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         """The JSON form."""
-        fields: dict[str, Any] = {
+        fields: Fields = {
             "video": None if self.video is None else str(self.video.path),
             "latents": None if self.latents_file is None else str(self.latents_file),
             "video_frames": None if self.video is None else self.video.video_frames,
@@ -87,15 +85,9 @@ class RenderResult:
             "seconds": round(self.seconds, 2),
             "run": self.run.to_dict(),
         }
-        if self.kernels:
-            fields["kernels"] = self.kernels
-        if self.advice:
-            fields["advice"] = self.advice
-        if self.failure is not None:
-            fields["failure"] = self.failure
-        for key, report in self.reports.items():
-            fields[key] = report.to_dict()
-        return fields
+        told = {"kernels": self.kernels, "advice": self.advice, "failure": self.failure}
+        fields |= {name: text for name, text in told.items() if text}
+        return fields | {name: report.to_dict() for name, report in self.reports.items()}
 
     def lines(self, shown: Callable[[Path], str] = str) -> list[str]:
         """The lines of a report on the render; `shown` gives a file's name as its reader knows it.
@@ -115,12 +107,8 @@ class RenderResult:
         lines += [f"damaged: {problem}" for problem in self.problems]
         lines += [f"inexact: {what}" for what in self.inexact]
         lines += [line for line in (self.kernels, self.advice) if line]
-        if self.found_profile is not None:
-            found = f"found {self.found_profile.counted} heads"
-            if self.kept_profile is not None:
-                found += f"; kept for the next render of this model in {self.kept_profile.name}"
-            lines.append(found)
-            lines += [f"note: {remark}" for remark in remark_on_rule(self.found_profile)]
+        if self.measured_roles is not None:
+            lines.append(self.measured_roles.line)
         if self.events:
             lines.append(describe_events(self.events))
         lines += [recall.describe() for recall in self.recalls]

@@ -17,14 +17,14 @@ from ..cache.base import Cache
 from ..cache.scenes import Recall, visit_starts
 from ..cache.state import State
 from ..errors import HeadForcingError
-from ..head_profiles.profile import HeadProfile
+from ..files import Fields
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
 from ..queue_thread import QueueThread
 from ..report.latents import RunMeter
 from ..rollout.loop import Block, MemoryEvent, split_start_latents
 from ..rollout.rows import Script
-from ..runs.files import FINISHED, FOUND, START_EVENTS
+from ..runs.files import FINISHED, START_EVENTS
 from ..runs.folder import RunFolder, StoredBlock
 
 log = logging.getLogger(__name__)
@@ -59,8 +59,6 @@ class Run:
         cache: there from `resume` on.
         events: decisions of episodic memory, in order: those of start blocks, and of every block
             that was added.
-        found_profile: the roles that were found while sampling.
-        found_now: whether this render found them, and not an earlier one.
         ended: the note of an earlier render that finished the video, see `finish`.
     """
 
@@ -80,13 +78,11 @@ class Run:
         self.state_seconds = job.request.options.state_seconds
         self._state_stored = time.monotonic()
         self.known = False
-        self.found_now = False
         self.start: Tensor | None = None
         self.stored: list[StoredBlock] = []
         self.cache: Cache
         self.events: list[MemoryEvent] = []
-        self.found_profile: HeadProfile | None = None
-        self.ended: dict[str, Any] | None = None
+        self.ended: Fields | None = None
         self._start_events: list[MemoryEvent] = []  # decisions when start blocks were closed
         self._block_seconds: list[float] = []
 
@@ -113,14 +109,14 @@ class Run:
     # ---------------------------------------------------------------------------------------------
     # resuming
 
-    def resume(self, make_cache: Callable[[HeadProfile | None], Cache], script: Script) -> None:
+    def resume(self, make_cache: Callable[[], Cache], script: Script) -> None:
         """Read what earlier renders have finished, and make the cache.
 
         Start latents of an earlier render, which another device may have encoded, are taken in
         place of the job's.
 
         Args:
-            make_cache: an empty cache with the roles that an earlier render found, None for none.
+            make_cache: gives an empty cache.
         """
         start = self.job.start_latents
         folder = self.folder
@@ -136,10 +132,8 @@ class Run:
         self.stored = self._share(
             [] if folder is None else folder.load_blocks(self.job.keys[: self._asked_for])
         )
-        if folder is not None and self.stored:
-            self._read_roles(folder)
         self.ended = self._share(None if folder is None else self._read_end(folder))
-        self.cache = make_cache(self.found_profile)
+        self.cache = make_cache()
         if not self.is_stored:
             try:
                 if folder is not None and self.stored and self.state_seconds:
@@ -148,7 +142,7 @@ class Run:
                 log.warning(
                     "Head Forcing: the cache is rebuilt from the finished blocks, %s", error
                 )
-                self.cache = make_cache(self.found_profile)
+                self.cache = make_cache()
             self._drop_what_cannot_go_on()
         if self.stored:
             # a rolling window denoises several blocks at once: those after the last finished one
@@ -156,33 +150,20 @@ class Run:
             begun = self.first_made + len(self.stored) + self.plan.passes.blocks_per_pass - 1
             script.begun = min(len(script), begun)
 
-    def _read_roles(self, folder: RunFolder) -> None:
-        """Load the roles that an earlier render found. Without them its blocks are not reused:
-        finding roles needs the attention of every pass."""
-        if self.plan.auto is None:
-            return
-        found = folder.load_note(FOUND, self.job.keys[: len(self.stored)])
-        if found is None:
-            self.stored = []
-            return
-        self.found_profile = HeadProfile.from_json(found["profile"])
-        self.events = [MemoryEvent(**event) for event in found["events"]]
-
-    def _read_end(self, folder: RunFolder) -> dict[str, Any] | None:
+    def _read_end(self, folder: RunFolder) -> Fields | None:
         """The note of the render that finished the video. None if it is missing or does not fit the
         stored blocks: the blocks are then written to a cache again, to report on it."""
         if not self.stored or len(self.stored) < self.plan.new_blocks:
             return None
         # decisions that no stored block holds; `add` takes those of blocks
-        start_events = self.events or folder.load_events(START_EVENTS, self.job.keys[:1])
+        start_events = folder.load_events(START_EVENTS, self.job.keys[:1])
         events = len(start_events) + sum(block.event is not None for block in self.stored)
         note = folder.load_note(FINISHED, self.job.keys[-1:])
         if note is None or note["events"] != events or len(note["occupied"]) != len(self.stored):
             return None
         self.events = start_events
         recalls = [
-            Recall(saved["block"], saved["scene"], tuple(saved["frames"]))
-            for saved in note["recalls"]
+            Recall(saved["block"], saved["scene"], saved["frames"]) for saved in note["recalls"]
         ]
         return {**note, "recalls": recalls}
 
@@ -201,11 +182,9 @@ class Run:
                 f"the saved state is of a story whose scenes begin with latent frames "
                 f"{saved_starts}, those of this one with {starts}"
             )
-        # a restored cache does not decide again about start blocks; where roles were found, their
-        # note has these decisions
-        if not self.events:
-            self._start_events = folder.load_events(START_EVENTS, self.job.keys[:1])
-            self.events += self._start_events
+        # a restored cache does not decide again about start blocks
+        self._start_events = folder.load_events(START_EVENTS, self.job.keys[:1])
+        self.events += self._start_events
 
     def _drop_what_cannot_go_on(self) -> None:
         """Leave out stored blocks of an unfinished video that the restored cache has not seen, if
@@ -301,19 +280,7 @@ class Run:
             self._thread.put(partial(self.folder.save_note, kind, self.job.keys[place], fields))
 
     def _store(self, place: int, block: Block) -> None:
-        """Store a new block, before it the roles that were found in it, after it a copy of the
-        cache if it is time.
-        """
-        if (
-            self.plan.auto is not None
-            and self.cache.profile is not None
-            and self.found_profile is None
-        ):
-            self.found_profile = self.cache.profile
-            self.found_now = True
-            self.events += self.cache.earlier_events  # of blocks before the roles were known
-            events = [event.to_dict() for event in self.events]
-            self._store_note(FOUND, place, profile=self.found_profile.to_json(), events=events)
+        """Store a new block, after it a copy of the cache if it is time."""
         if self.folder is None or self._thread is None:
             return
         keys = self.job.keys

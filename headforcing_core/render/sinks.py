@@ -86,6 +86,7 @@ class VideoFile(Listener):
         self._stack = ExitStack()
 
     def begin(self, render: Render) -> None:
+        self._render = render
         plan = render.job.plan
         with ExitStack() as stack:
             path, partial = self.claim(stack, plan)
@@ -124,6 +125,8 @@ class VideoFile(Listener):
         self._attempt(self.video.check)
 
     def add(self, block: Block) -> None:
+        # the story, which may have another length now, begins to differ after this block
+        self.video.end_after(self.length(self._render.job.plan))
         self._attempt(lambda: self.video.add(self.to_decoder(block.latents)))
 
     def to_decoder(self, latents: Tensor) -> Tensor:
@@ -153,18 +156,12 @@ class VideoFile(Listener):
         """The tags of the file."""
         return file_tags(job.about)
 
-    def change(self, render: Render) -> None:
-        def change() -> None:
-            self.video.settings = replace(self.video.settings, tags=self.tags(render.job))
-            self.video.end_after(self.length(render.job.plan))
-
-        self._attempt(change)
-
     def finish(self) -> None:
         self._attempt(self.complete)
 
     def complete(self) -> None:
-        """Write the end of the file."""
+        """Write the end of the file, with the tags of the story that the render ended with."""
+        self.video.settings = replace(self.video.settings, tags=self.tags(self._render.job))
         info = self.video.finish()
         self._stack.close()
         self.info = info
@@ -209,8 +206,9 @@ class ProgressBar(Listener):
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         self._bar.update(latents is not None)
 
-    def change(self, render: Render) -> None:
-        self._bar.total = render.job.plan.steps
+    def add(self, block: Block) -> None:
+        assert self.render is not None
+        self._bar.total = self.render.job.plan.steps  # of the current story
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:

@@ -8,19 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import HeadForcingError
-from ..files import check_regular
+from ..files import Fields, check_regular
 from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
 from ..video.reader import VideoSource, open_video
 from .meter import LEVELS, DriftMeter
 from .metrics import GROUPS, OF_LUMA, Numbers, numbers_of, ratio
-from .thumbnails import SwitchResponse, self_similarity, similarity_by_lag
+from .thumbnails import Array, Matrix, Pixels, SwitchResponse, self_similarity, similarity_by_lag
 from .video_tags import VideoTags, read_tags
 
 FIRST_SECONDS = 5  # the length that the models were trained on
@@ -61,7 +59,7 @@ class DriftReport:
     prompts: list[tuple[float, str]]
     switches: list[SwitchResponse]
     series: dict[str, list[float]]
-    similarity: NDArray[np.float32] = field(repr=False)
+    similarity: Matrix = field(repr=False)
     similarity_spacing: float = 1.0
     tags: VideoTags = field(default_factory=VideoTags)
 
@@ -101,7 +99,7 @@ class DriftReport:
             lines.append(PROMPTS_NOTE)
         return "\n".join(lines)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         """The report for JSON; of the similarity matrix only the mean for each lag."""
         by_lag = similarity_by_lag(self.similarity)
         return {
@@ -196,7 +194,7 @@ def report_video(
 
 
 def report_frames(
-    chunks: Iterable[NDArray[np.uint8]],
+    chunks: Iterable[Pixels],
     fps: float = VIDEO_FPS,
     prompts: Prompts | None = None,
     frames_per_block: int | None = None,
@@ -250,7 +248,7 @@ def report_frames(
     )
 
 
-def _series(sums: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
+def _series(sums: Mapping[str, Array]) -> dict[str, list[float]]:
     """Curves for plots, one value per second: levels and standard deviations 0-255, saturation
     0-1.
     """
@@ -270,9 +268,9 @@ def _snap_prompts(
     """(start in seconds, text) in order; starts are moved to block starts and counted from the
     first measured frame.
     """
-    texts: dict[int, str] = {}  # by video frame
+    texts = {}  # by video frame
     for start, text in sorted(prompts):
-        video_frame = clock.start_video_frame(clock.block_at(start)) - first_video_frame
+        video_frame = clock.video_frames(clock.block_at(start)) - first_video_frame
         # the last prompt before the measured part is the one at its beginning
         texts[max(0, video_frame)] = text
     return [(video_frame / clock.fps, text) for video_frame, text in texts.items()]
@@ -280,7 +278,7 @@ def _snap_prompts(
 
 def read_frames(
     container: av.container.InputContainer, name: str, first: int = 0, last: int | None = None
-) -> Iterator[NDArray[np.uint8]]:
+) -> Iterator[Pixels]:
     """Video frames `first` to `last` (exclusive), one at a time, `[1, H, W, 3]`; an error names the
     video `name`.
     """

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..files import Fields
 from ..rollout.loop import MemoryEvent
 
 
@@ -83,7 +84,7 @@ class RunReport:
         by_channel = self.mean_drift.abs().amax(dim=0)
         return float(by_channel.max()), int(by_channel.argmax())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         """The report for JSON; tensors are lists, rounded to 6 digits."""
         furthest, channel = self._furthest
         return {
@@ -158,7 +159,7 @@ def _describe_admission(event: MemoryEvent) -> str:
     return line
 
 
-def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
+def novelty_trace(events: Sequence[MemoryEvent]) -> Fields:
     """The candidates of episodic memory and its decisions, as lists with one value per candidate.
 
     `similarity` is the candidate's highest similarity to the stored entries (paper, Eq. 4; None for

@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..timeline.clock import BlockClock
-from .thumbnails import THUMBNAIL, SwitchWatch, Thumbnails
-
-Array = NDArray[np.float64]
-Pixels = NDArray[np.uint8]
+from .thumbnails import THUMBNAIL, Array, Pixels, SwitchWatch, Thumbnails
 
 # mean change below which a frame counts as frozen; as in FFmpeg's freezedetect
 FROZEN_CHANGE = 0.001 * 255
@@ -72,8 +69,11 @@ class DriftMeter:
         of_luma: Mapping[str, Callable[[Pixels], float]],
     ):
         self.clock = BlockClock(frames_per_block, fps)
-        self._frame = BlockClock(1, fps)
-        self._period = BlockClock(PERIOD_FRAMES, fps)
+        self._clocks = {
+            "edge": self.clock,
+            "frame": BlockClock(1, fps),
+            "period": BlockClock(PERIOD_FRAMES, fps),
+        }
         self.fps = self.clock.fps
         self.video_frames = 0
         self.thumbnails = Thumbnails()
@@ -149,16 +149,10 @@ class DriftMeter:
             # alone: a new prompt may change everything and must not count as a block edge
             return ["switch"]
         number = self.video_frames + self._first
-        kinds = []
-        if _begins(self.clock, number):
-            kinds.append("edge")
-        else:
-            kinds.append("inside")
-            if _begins(self._frame, number):
-                kinds.append("frame")
-        if _begins(self._period, number):
-            kinds.append("period")
-        return kinds
+        kinds = [kind for kind, clock in self._clocks.items() if _begins(clock, number)]
+        if "edge" not in kinds:
+            return ["inside", *kinds]
+        return [kind for kind in kinds if kind != "frame"]
 
     def _row(self) -> dict[str, float]:
         """The row of the current second, appended if it has just begun."""

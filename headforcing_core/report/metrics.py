@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .meter import REFERENCE_SECONDS, DriftMeter, Pixels, color_drift
-from .thumbnails import repetition, self_similarity
+from .meter import REFERENCE_SECONDS, DriftMeter, color_drift
+from .thumbnails import Array, Pixels, repetition, self_similarity
 
 Format = Callable[[float], str]
-Array = NDArray[np.float64]
 Numbers = dict[str, float | None]
 """Metrics of a video by their keys; None where one cannot be measured."""
 
@@ -29,7 +27,7 @@ class Measurements:
 
     sums: Mapping[str, Array]
     fps: float
-    thumbnails: NDArray[np.uint8]
+    thumbnails: Pixels
     spacing_seconds: float
     switches: Sequence[float] = ()
 

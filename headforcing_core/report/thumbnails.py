@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Matrix = NDArray[np.float32]
+Pixels = NDArray[np.uint8]
 
 THUMBNAIL = (32, 18)  # width and height in pixels
 MOST_THUMBNAILS = 600
@@ -31,10 +33,10 @@ class Thumbnails:
 
     def __init__(self) -> None:
         self.spacing = 1
-        self._kept: list[NDArray[np.uint8]] = []
+        self._kept: list[Pixels] = []
         self._seen = 0
 
-    def add(self, small: NDArray[np.uint8]) -> None:
+    def add(self, small: Pixels) -> None:
         """Add the next video frame's thumbnail; only every `spacing`-th is stored."""
         if self._seen % self.spacing == 0:
             if len(self._kept) == MOST_THUMBNAILS:
@@ -44,13 +46,13 @@ class Thumbnails:
                 self._kept.append(small)
         self._seen += 1
 
-    def stack(self, video_frames: int | None = None) -> NDArray[np.uint8]:
+    def stack(self, video_frames: int | None = None) -> Pixels:
         """The stored thumbnails `[n, 18, 32, 3]`, of all frames or of the first `video_frames`."""
         count = len(self._kept) if video_frames is None else -(-video_frames // self.spacing)
         return np.stack(self._kept[:count])
 
 
-def self_similarity(thumbnails: NDArray[np.uint8]) -> NDArray[np.float32]:
+def self_similarity(thumbnails: Pixels) -> Matrix:
     """Cosine similarity of `n` thumbnails after subtraction of their mean, `[n, n]`, -1 to 1.
 
     Without the mean, static parts of the video do not contribute: 1 means that the changing parts
@@ -59,20 +61,18 @@ def self_similarity(thumbnails: NDArray[np.uint8]) -> NDArray[np.float32]:
     x = thumbnails.reshape(len(thumbnails), -1).astype(np.float32)
     x = x - x.mean(axis=0)
     x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), _NOISE * x.shape[1] ** 0.5)
-    similarity: NDArray[np.float32] = x @ x.T
+    similarity: Matrix = x @ x.T
     return similarity
 
 
-def similarity_by_lag(similarity: NDArray[np.float32]) -> Array:
+def similarity_by_lag(similarity: Matrix) -> Array:
     """Mean similarity of all pairs of thumbnails with lag 0, 1, 2 ..., up to 3/4 of the length."""
     return np.array(
         [similarity.diagonal(lag).mean() for lag in range(int(len(similarity) * _LONGEST_LAG) + 1)]
     )
 
 
-def repetition(
-    similarity: NDArray[np.float32], spacing_seconds: float
-) -> tuple[float, float | None]:
+def repetition(similarity: Matrix, spacing_seconds: float) -> tuple[float, float | None]:
     """The similarity (0..1) at which a video repeats itself, and after how many seconds; 0 and None
     if it does not.
 
@@ -113,12 +113,12 @@ class SwitchWatch:
         self._block = block_frames
         self._before: deque[Array] = deque(maxlen=max(1, round(BEFORE_SECONDS * fps)))
         self._reference: Array | None = None
-        self._after: list[NDArray[np.uint8]] = []
+        self._after: list[Pixels] = []
         self._limit = max(2 * block_frames, round(RESPONSE_SECONDS * fps))
         self._done: list[SwitchResponse] = []
         self._seen = 0
 
-    def add(self, small: NDArray[np.uint8]) -> None:
+    def add(self, small: Pixels) -> None:
         """Add the next video frame's thumbnail."""
         if self._seen in self.switches and self._before:
             self._done = self.responses()

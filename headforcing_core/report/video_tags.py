@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import HeadForcingError, one_line
+from ..files import Fields
 from ..rollout.schedule import SCHEDULES
 from ..timeline.clock import is_finite
 from ..timeline.timeline import MAX_TEXT_BYTES, parse_timeline
@@ -41,7 +42,7 @@ def read_tags(metadata: Mapping[str, str], fps: float) -> VideoTags:
     return VideoTags()
 
 
-def _own_tags(tags: dict[str, Any]) -> VideoTags:
+def _own_tags(tags: Fields) -> VideoTags:
     """Read this pack's tag: `prompts` are texts, `starts_seconds` (optional) their starts."""
     method = _text(tags.get("method"))
     seed = _whole(tags.get("seed"))
@@ -51,11 +52,13 @@ def _own_tags(tags: dict[str, Any]) -> VideoTags:
         return plain
     texts = [one_line(text, MAX_TEXT_BYTES) for text in prompts]
     starts = [0.0] if len(texts) == 1 else tags.get("starts_seconds")
-    if not isinstance(starts, list) or len(starts) != len(texts):
-        return replace(plain, texts=tuple(texts))
-    if not all(is_finite(start) and start >= 0 for start in starts):
-        return replace(plain, texts=tuple(texts))
-    return _with_prompts(plain, map(float, starts), texts)
+    if (
+        isinstance(starts, list)
+        and len(starts) == len(texts)
+        and all(is_finite(start) and start >= 0 for start in starts)
+    ):
+        return _with_prompts(plain, map(float, starts), texts)
+    return replace(plain, texts=tuple(texts))
 
 
 def _with_prompts(tags: VideoTags, starts: Iterable[float], texts: Sequence[str]) -> VideoTags:
@@ -70,7 +73,7 @@ _STARTS = {
 }  # inputs after which times are not those of the timeline
 
 
-def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
+def _graph_tags(graph: Fields, fps: float) -> VideoTags:
     """Read a graph in API format with one sampler and at most one timeline; linked inputs are not
     resolved.
     """
@@ -97,14 +100,12 @@ def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
         parsed = parse_timeline(text, length or None, family.clock, shared)
     except HeadForcingError:
         return plain
-    starts = [
-        parsed.clock.start_video_frame(segment.start_block) / fps for segment in parsed.segments
-    ]
+    starts = [parsed.clock.video_frames(segment.start_block) / fps for segment in parsed.segments]
     texts = [one_line(segment.text, MAX_TEXT_BYTES) for segment in parsed.segments]
     return _with_prompts(plain, starts, texts)
 
 
-def _only(graph: dict[str, Any], kind: str) -> dict[str, Any] | None:
+def _only(graph: Fields, kind: str) -> Fields | None:
     """The inputs of the only node of that class; None if there are none or several."""
     nodes = [
         node for node in graph.values() if isinstance(node, dict) and node.get("class_type") == kind

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..devices import upload
+from ..devices import Device, upload
 from ..errors import HeadForcingError
 from ..model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 from ..timeline.switch import SWITCHES, Switch
@@ -86,9 +86,8 @@ def rollout(
     """
     first = 0 if part is None else part.start
     # of any switch, since rows may be replaced
-    latest: deque[Tensor] = deque(
-        maxlen=max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES)
-    )
+    most = max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES)
+    latest: deque[Tensor] = deque(maxlen=most)
     active = None
     block = first
     while block < (len(script) if part is None else part.stop):
@@ -101,16 +100,7 @@ def rollout(
                 model.use_prompt(script.embedding(block))
                 active = row.prompt
             write_clean = partial(_clean_pass, model, cache, begin=partial(on_step, block, 0, None))
-            if row.pictures:
-                pictures = [
-                    upload(script.pictures[name].latents, cache.device) for name in row.pictures
-                ]
-                cache.hold_pictures(pictures, write_clean)
-            if row.switch is not None:
-                needed = cache.switch_blocks(row.switch)
-                cache.apply_switch(
-                    row.switch, write_clean, list(latest)[max(0, len(latest) - needed) :]
-                )
+            _begin_prompt(cache, script, row=row, latest=list(latest), write_clean=write_clean)
             if latents is None:
                 latents, event = make_block(
                     model,
@@ -130,6 +120,22 @@ def rollout(
         latest.append(latents)
         yield Block(block, latents, event)
         block += 1
+
+
+def _begin_prompt(
+    cache: BlockCache,
+    script: Script,
+    row: BlockRow,
+    latest: Sequence[Tensor],
+    write_clean: WriteClean,
+) -> None:
+    """Bring the pictures and the switch of a row, if it has any, into the cache."""
+    if row.pictures:
+        pictures = [upload(script.pictures[name].latents, cache.device) for name in row.pictures]
+        cache.hold_pictures(pictures, write_clean)
+    if row.switch is not None:
+        unneeded = max(0, len(latest) - cache.switch_blocks(row.switch))
+        cache.apply_switch(row.switch, write_clean, latest[unneeded:])
 
 
 def _clean_pass(
@@ -162,6 +168,7 @@ def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequen
 
 
 StepCallback = Callable[[int, int, Tensor | None], None]
+WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
 
 
 @dataclass(frozen=True)
@@ -206,23 +213,50 @@ class Block:
         return self.latents.cpu()
 
 
-class BlockCache(KeyValueCache, Protocol):
-    """The part of `cache.base.Cache` that the block loop uses."""
+class BlockCache(KeyValueCache):
+    """The part of `cache.base.Cache` that the block loop uses.
+
+    Per block: `begin_block()`, passes that write and attend layer by layer, each in place of the
+    one before, then, after the clean pass, `commit(prompt)`.
+
+    Attributes:
+        block: number of blocks that were committed.
+        clean: set before a clean pass, over finished latents; caches that ask clear it when a block
+            begins.
+    """
 
     device: torch.device
-    clean: bool
+    block: int
+    clean: bool = False
 
-    @property
-    def block(self) -> int: ...
-    def begin_block(self) -> None: ...
-    def commit(self, prompt: PromptKV) -> MemoryEvent | None: ...
-    def hold_pictures(
-        self, pictures: Sequence[Tensor], write_clean: Callable[[Tensor], None]
-    ) -> None: ...
-    def switch_blocks(self, switch: Switch) -> int: ...
+    def begin_block(self) -> None:
+        """Begin the next block."""
+        raise NotImplementedError
+
+    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
+        """Take the keys and values of the clean pass into the history; returns the decision of
+        episodic memory.
+        """
+        raise NotImplementedError
+
+    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
+        """Write the pictures of the prompt that begins, `[frames, channels, h, w]` each, before its
+        `apply_switch` or the first block."""
+        raise NotImplementedError
+
+    def switch_blocks(self, switch: Switch) -> int:
+        """Number of last blocks that `apply_switch` writes again."""
+        return 0
+
     def apply_switch(
-        self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]
-    ) -> None: ...
+        self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]
+    ) -> None:
+        """Change the cached history between two blocks; the model's new prompt is already active.
+
+        `latest` holds the clean latents of the last blocks, oldest first; `write_clean(latents)` is
+        one clean pass.
+        """
+        raise NotImplementedError
 
 
 class VideoModel(Protocol):
@@ -264,7 +298,7 @@ class WanVideoModel:
         self,
         backbone: Any,
         dtype: torch.dtype,
-        device: torch.device | str = "cpu",
+        device: Device = "cpu",
         forward: Callable[..., Tensor | None] = forward_block,
     ):
         self.backbone = backbone

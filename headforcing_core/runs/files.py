@@ -22,12 +22,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import explained, reason, sync_folder
+from ..files import Fields, explained, reason, sync_folder
 from ..hashing import SHORT, file_hash
 
 FORMAT_VERSION = 3
 
 _HEX = f"[0-9a-f]{{{SHORT}}}"
+# a note "found" is of roles that earlier versions found while sampling
 _NOTE = rf"(run|(video|found|opening|seconds|label)-{_HEX})-{_HEX}\.json"
 _TENSORS = rf"(block|state|frame|start)-\d{{5,}}-{_HEX}-{_HEX}\.safetensors"
 # temporary files of a process that was killed while writing: of this module, of safetensors, of
@@ -38,7 +39,6 @@ _OWN_NAME = re.compile(f"{_NOTE}|{_TENSORS}|{_PICTURE}|{LEFTOVER}")
 _ENTRY = "head_forcing"  # key of the metadata entry
 
 # kinds of notes whose names other modules need
-FOUND = "found"  # head profile and memory events of the warm-up of an auto profile
 START_EVENTS = "opening"  # memory events of the start blocks
 # of a finished video: the seconds that a block took, and what else a report says
 FINISHED = "seconds"
@@ -48,7 +48,6 @@ THUMBNAIL = "thumbnail"  # small picture of a block
 _FIELDS = {  # of each kind of file
     "run": {"setup", "about"},
     "video": {"setup", "keys", "about", "take", "begun"},
-    FOUND: {"profile", "events"},
     START_EVENTS: {"events"},
     FINISHED: {"seconds", "events", "recalls", "occupied"},
     LABEL: {"title", "starred", "file"},
@@ -101,7 +100,7 @@ def _written(path: Path) -> tuple[int, str]:
     return 0, path.name
 
 
-def read_note(path: Path) -> dict[str, Any]:
+def read_note(path: Path) -> Fields:
     """The fields of a JSON note.
 
     Raises DamagedFile if the content has changed or is of another file, HeadForcingError for
@@ -110,7 +109,7 @@ def read_note(path: Path) -> dict[str, Any]:
     return _fields(path, read_bytes(path))
 
 
-def read_block_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_block_tensors(path: Path) -> tuple[dict[str, Tensor], Fields]:
     """Tensors by name, and the JSON fields stored with them; raises as `read_note`."""
     _check_hash(path)
     fields = read_fields(path)
@@ -118,7 +117,7 @@ def read_block_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {name: file.get_tensor(name) for name in file.keys()}, fields
 
 
-def read_fields(path: Path) -> dict[str, Any]:
+def read_fields(path: Path) -> Fields:
     """The JSON fields that are stored with tensors; raises as `read_note`, but does not see what
     has changed in the tensors.
     """
@@ -140,7 +139,7 @@ def write_bytes(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
     return _write(folder, stem, suffix, lambda path: path.write_bytes(data))
 
 
-def write_note(folder: Path, stem: str, fields: dict[str, Any]) -> Path:
+def write_note(folder: Path, stem: str, fields: Fields) -> Path:
     """Store JSON fields in a new file `STEM-HASH.json`; returns its path."""
     text = json.dumps(
         {"format_version": FORMAT_VERSION, **fields}, sort_keys=True, indent=1, default=str
@@ -148,9 +147,7 @@ def write_note(folder: Path, stem: str, fields: dict[str, Any]) -> Path:
     return _write(folder, stem, ".json", lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def write_tensors(
-    folder: Path, stem: str, tensors: dict[str, Tensor], fields: dict[str, Any]
-) -> Path:
+def write_tensors(folder: Path, stem: str, tensors: dict[str, Tensor], fields: Fields) -> Path:
     """Store tensors and JSON fields in a new file `STEM-HASH.safetensors`; returns its path."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     entry = {_ENTRY: json.dumps({"format_version": FORMAT_VERSION, **fields}, sort_keys=True)}
@@ -198,7 +195,7 @@ def _check_hash(path: Path) -> None:
         raise DamagedFile(f"{path.name} is damaged")
 
 
-def _fields(path: Path, text: str | bytes) -> dict[str, Any]:
+def _fields(path: Path, text: str | bytes) -> Fields:
     try:
         fields = json.loads(text)
         version = fields["format_version"]

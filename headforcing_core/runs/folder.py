@@ -30,7 +30,7 @@ from torch import Tensor
 from ..cache.memory import MemoryEvent
 from ..cache.state import State
 from ..errors import HeadForcingError
-from ..files import check_writable, lock, reason, remove_matching, unlock
+from ..files import Fields, check_writable, lock, reason, remove_matching, unlock
 from ..hashing import SHORT
 from .files import (
     LABEL,
@@ -178,7 +178,7 @@ class RunReader:
             return None
         return content[0]["latents"]
 
-    def load_note(self, kind: str, keys: Sequence[str]) -> dict[str, Any] | None:
+    def load_note(self, kind: str, keys: Sequence[str]) -> Fields | None:
         """The first note of a kind that belongs to one of these blocks, None without one."""
         files = files_of(self.folder, kind)
         notes = (self._read(files.get(key[:SHORT]), read_note) for key in keys)
@@ -223,7 +223,7 @@ class RunFolder(RunReader):
     written.
     """
 
-    def __init__(self, parent: Path, setup: str, about: dict[str, Any], patience: float = 0.0):
+    def __init__(self, parent: Path, setup: str, about: Fields, patience: float = 0.0):
         super().__init__(parent / setup[:SHORT], setup)
         self.about = about
         self.patience = patience
@@ -306,7 +306,7 @@ class RunFolder(RunReader):
         return stored
 
     def save_video(
-        self, keys: Sequence[str], about: dict[str, Any], in_place_of: Sequence[str] = ()
+        self, keys: Sequence[str], about: Fields, in_place_of: Sequence[str] = ()
     ) -> bool:
         """Store which blocks make up a video, in order, and its description; returns whether it was
         known already.
@@ -326,7 +326,7 @@ class RunFolder(RunReader):
             self._remove(f"video-{before}-*.json")
         return known
 
-    def save_note(self, kind: str, key: str, fields: dict[str, Any]) -> None:
+    def save_note(self, kind: str, key: str, fields: Fields) -> None:
         """Store JSON fields that belong to a block, or to the whole setup if `key` is empty."""
         stem = f"{kind}-{key[:SHORT]}" if key else kind
         # read first: reports damage, and raises before a newer format version is overwritten

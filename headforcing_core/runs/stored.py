@@ -10,16 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..cache.memory import MemoryEvent
 from ..errors import HeadForcingError
-from ..files import explained, reason
-from ..timeline.clock import VIDEO_FPS, video_frames_of
-from .files import FOUND, START_EVENTS, DamagedFile, files_of, read_note
+from ..files import Fields, explained, reason
+from ..timeline.clock import VIDEO_FPS, plain_time, video_frames_of
+from .files import START_EVENTS, DamagedFile, files_of, read_note
 from .folder import RunReader, StoredBlock, Take, count_blocks
 
 log = logging.getLogger(__name__)
@@ -33,7 +32,7 @@ class StoredVideo:
     run: RunReader  # reads its files; `run.problems` describes damaged ones
     keys: list[str]  # of its blocks, in order
     # stored at the start of the render: prompts, number of video frames, fps, seed ...
-    about: dict[str, Any]
+    about: Fields
     take: Take  # its number among the videos of its story
 
     @property
@@ -53,14 +52,8 @@ class StoredVideo:
         return torch.cat(list(self.blocks()))
 
     def first_events(self) -> list[MemoryEvent]:
-        """Decisions of episodic memory that belong to no block: of start frames, and before roles
-        were found.
-        """
-        return [
-            event
-            for kind in (START_EVENTS, FOUND)
-            for event in self.run.load_events(kind, self.keys)
-        ]
+        """Decisions of episodic memory that belong to no block: those of start frames."""
+        return self.run.load_events(START_EVENTS, self.keys)
 
     def read(self) -> Iterator[StoredBlock]:
         """The finished blocks with their decisions, start frames first; raises as `blocks` does."""
@@ -70,14 +63,11 @@ class StoredVideo:
                 f"the start frames of this video in {self.folder} are missing or damaged"
             )
         held = self.about.get("held_frames")  # part of the first block
-        given = []
-        if start is not None and not held:
-            given = [StoredBlock(start, None)]
-        empty = True
+        given = [] if start is None or held else [StoredBlock(start, None)]
+        block = None
         for block in chain(given, self.run.read_blocks(self.keys)):
-            empty = False
             yield block
-        if empty:
+        if block is None:
             damaged = "".join(f"; {problem}" for problem in self.run.problems)
             raise HeadForcingError(f"{self.folder} holds no finished block of this video{damaged}")
 
@@ -110,36 +100,24 @@ class StoredVideo:
     @property
     def length(self) -> str:
         """`m:ss`, of an unfinished one with how much of it there is."""
-        whole = _minutes(self.seconds)
+        whole = plain_time(self.seconds)
         if self.finished == len(self.keys):
             return whole
-        return f"{_minutes(self.finished_seconds)} of {whole}"
+        return f"{plain_time(self.finished_seconds)} of {whole}"
 
     @property
     def story(self) -> str:
         """The first prompt, and the last one that was re-rolled with its seed."""
-        prompts = self.about["prompts"]
-        seeds = self.about.get("seeds", [])
-        texts = [
-            text if seed is None else f"[seed {seed}] {text}"
-            for text, seed in zip(prompts, seeds, strict=False)
-        ]
-        rolled = [
-            number
-            for number, seed in enumerate(seeds[: len(prompts)])
-            if seed is not None and number
-        ]
-        shown = [(texts or prompts or [""])[0], *(texts[number] for number in rolled[-1:])]
+        shown = self.about["prompts"][:1] or [""]
+        for number, seed in enumerate(self.about.get("seeds", ())):
+            if seed is not None:
+                rolled = f"[seed {seed}] {self.about['prompts'][number]}"
+                shown = [*shown[: min(number, 1)], rolled]
         return " / ".join(_cut(text, 64 // len(shown)) for text in shown)
 
     @property
     def size(self) -> str:
         return self.about.get("size", "")
-
-
-def _minutes(seconds: float) -> str:
-    whole = int(seconds + 1e-6)
-    return f"{whole // 60}:{whole % 60:02}"
 
 
 def _cut(text: str, most: int) -> str:
@@ -166,7 +144,7 @@ def survey(parent: Path) -> tuple[list[StoredVideo], list[str]]:
     """All videos in a folder of runs, the last begun first, and the problems of unreadable ones,
     one sentence each.
     """
-    videos: list[StoredVideo] = []
+    videos = []
     problems: list[str] = []
     for folder in run_folders(parent):
         try:
@@ -183,13 +161,9 @@ def _last_begun(video: StoredVideo) -> tuple[float, int]:
 def find_video(parent: Path, name: str) -> StoredVideo | None:
     """The video of that name in a folder of runs; only its own run folder is read."""
     with suppress(HeadForcingError, OSError):  # as if it were not there; `survey` says why
-        folders = [
-            folder for folder in run_folders(parent) if name.rpartition("/")[0] == folder.name
-        ]
-        return next(
-            (video for folder in folders for video in videos_of(folder, []) if video.name == name),
-            None,
-        )
+        for folder in run_folders(parent):
+            if name.startswith(f"{folder.name}/"):
+                return next((video for video in videos_of(folder, []) if video.name == name), None)
     return None
 
 

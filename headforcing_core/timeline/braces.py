@@ -5,6 +5,7 @@ braces themselves.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 _ESCAPED = re.compile(r"\\([{}])")
 
@@ -12,13 +13,9 @@ _ESCAPED = re.compile(r"\\([{}])")
 def split_outside(text: str, most: int) -> list[str]:
     """A text cut at its bars, full-width ones too, at most so often and not inside braces."""
     inside = _inside(text)
-    pieces: list[str] = []
-    begin = 0
-    for place, character in enumerate(text):
-        if character in "|｜" and place not in inside and len(pieces) < most:
-            pieces.append(text[begin:place])
-            begin = place + 1
-    return [*pieces, text[begin:]]
+    bars = [bar.start() for bar in re.finditer("[|｜]", text) if bar.start() not in inside]
+    cuts = [-1, *bars[:most], len(text)]
+    return [text[begin + 1 : end] for begin, end in pairwise(cuts)]
 
 
 def find_choice(text: str) -> str | None:
@@ -37,7 +34,7 @@ def unescape(text: str) -> str:
 
 def _pairs(text: str) -> list[tuple[int, int]]:
     """The places of every pair of braces that is in no other pair."""
-    opened: list[int] = []
+    opened = []
     pairs: list[tuple[int, int]] = []
     for found in re.finditer(r"[{}]", text):
         if found[0] == "{":

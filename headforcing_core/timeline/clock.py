@@ -45,9 +45,9 @@ class BlockClock:
         return TEMPORAL_STRIDE * self.frames_per_block / self.fps
 
     def video_frames(self, blocks: int) -> int:
-        """Number of video frames that the first `blocks` blocks decode to."""
-        if blocks < 0:
-            raise HeadForcingError(f"a number of blocks cannot be negative, got {blocks}")
+        """Number of video frames that the first `blocks` blocks decode to: the index of the first
+        one of the block after them.
+        """
         if blocks == 0:
             return 0
         return TEMPORAL_STRIDE * blocks * self.frames_per_block - self._missing
@@ -56,10 +56,6 @@ class BlockClock:
     def _missing(self) -> int:
         """Number of video frames by which the first latent frame is shorter than the others."""
         return 0 if self.continues else TEMPORAL_STRIDE - 1
-
-    def start_video_frame(self, block: int) -> int:
-        """Index of the first video frame of a 0-based block."""
-        return self.video_frames(block)
 
     def start_seconds(self, block: int) -> float:
         """Time of the first video frame of a 0-based block."""
@@ -99,6 +95,11 @@ def format_time(seconds: float) -> str:
     """Seconds as `m:ss.mmm`, truncated to the millisecond."""
     minutes, milliseconds = divmod(math.floor(seconds * 1000 + 1e-6), 60_000)
     return f"{minutes}:{milliseconds // 1000:02}.{milliseconds % 1000:03}"
+
+
+def short_time(seconds: float) -> str:
+    """Seconds as `m:ss.mmm` without zeros at the end."""
+    return format_time(seconds).rstrip("0").removesuffix(".")
 
 
 def plain_time(seconds: float) -> str:

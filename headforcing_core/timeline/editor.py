@@ -4,15 +4,17 @@ text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from ..errors import HeadForcingError
 from ..hashing import digest
 from .characters import fold
-from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
+from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, short_time
 from .grammar import check_words, read_prompts, split_shared
 from .headings import Kind, read_heading, time_inside
 from .prompt import Prompt, TimelineError
@@ -26,6 +28,7 @@ _KINDS: dict[type, str] = {
     list: "a list",
     dict: "an object",
 }
+_OF_SWITCH = {"blend_blocks": int, "re_anchor": bool, "recall": int, "new_scene": bool}
 
 
 def answer(
@@ -57,11 +60,9 @@ def answer(
         default = plain
     try:
         if "segments" in request:
-            end = None
-            if not seconds:
-                end = _number(request, "length") or None
             placed = _place(_get(request, "segments", list))
             own = _get(request, "shared", str, "")
+            end = None if seconds else _number(request, "length") or None
             text = write_timeline(placed, clock, end=end, default=default, shared=own)
         else:
             text = _get(request, "text", str)
@@ -91,17 +92,12 @@ def _parse(
     """The timeline of a text, and why it does not fit into `seconds`; then it has the length that
     the text asks for.
     """
+    parse = partial(parse_timeline, text, clock=clock, shared_prompt=shared, switch=default)
     try:
-        return parse_timeline(
-            text, seconds or None, clock, shared_prompt=shared, switch=default
-        ), ""
+        return parse(seconds or None), ""
     except TimelineError as error:
-        if not seconds:
-            raise
         with suppress(TimelineError):
-            return parse_timeline(text, None, clock, shared_prompt=shared, switch=default), str(
-                error
-            )
+            return parse(None), str(error)
         raise
 
 
@@ -125,9 +121,8 @@ def words_key(words: str) -> str:
 
 def _describe(prompts: list[Prompt], timeline: Timeline) -> list[dict[str, Any]]:
     clock = timeline.clock
-    described = []
-    for prompt, segment in zip(prompts, timeline.segments, strict=True):
-        fields = {
+    return [
+        {
             "text": prompt.text,
             "start_block": segment.start_block,
             "end_block": segment.end_block,
@@ -139,13 +134,15 @@ def _describe(prompts: list[Prompt], timeline: Timeline) -> list[dict[str, Any]]
             "asked": prompt.start,
             "words": words_key(segment.text),
         }
-        described.append(fields)
-    return described
+        for prompt, segment in zip(prompts, timeline.segments, strict=True)
+    ]
 
 
 def _fields(switch: Switch) -> dict[str, Any]:
     """The fields of a switch that a tag can set."""
-    return {name: value for name, value in asdict(switch).items() if name != "continues"}
+    fields = asdict(switch)
+    del fields["continues"]
+    return fields
 
 
 def _place(segments: list[Any]) -> list[PlacedPrompt]:
@@ -167,25 +164,18 @@ def _place(segments: list[Any]) -> list[PlacedPrompt]:
 def _seed(value: object) -> int | None:
     if value is None:
         return None
-    if (
-        isinstance(value, str)
-        and value.isascii()
-        and value.isdigit()
-        and len(value) <= 20
-        and int(value) <= MAX_SEED
-    ):
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,20}", value) and int(value) <= MAX_SEED:
         return int(value)
     raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {value!r:.40}")
 
 
 def _switch(fields: Mapping[str, Any], kind: str) -> Switch:
-    return Switch(
-        kind=_get(fields, kind, str, RESET.kind),
-        blend_blocks=_get(fields, "blend_blocks", int, RESET.blend_blocks),
-        re_anchor=_get(fields, "re_anchor", bool, RESET.re_anchor),
-        recall=None if fields.get("recall") is None else _get(fields, "recall", int),
-        new_scene=_get(fields, "new_scene", bool, RESET.new_scene),
-    )
+    values = {
+        name: _get(fields, name, of)
+        for name, of in _OF_SWITCH.items()
+        if fields.get(name) is not None
+    }
+    return Switch(_get(fields, kind, str, "reset"), **values)
 
 
 def _get(fields: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
@@ -197,7 +187,7 @@ def _get(fields: Mapping[str, Any], name: str, kind: type, default: Any = None) 
 
 def _number(fields: Mapping[str, Any], name: str) -> float:
     value = fields.get(name, 0)
-    if type(value) not in (int, float) or not is_finite(value) or not 0 <= value <= MAX_SECONDS:
+    if type(value) not in (int, float) or not 0 <= value <= MAX_SECONDS:
         raise HeadForcingError(
             f"{name} must be a number of seconds in 0-{MAX_SECONDS:.0f}, got {value!r:.40}"
         )
@@ -287,11 +277,11 @@ def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
     """The time of a prompt: as it was asked for, `0:10`, where it has not been moved; else
     `0:10.312`.
     """
-    if prompt.asked is not None and 0 <= prompt.asked <= MAX_SECONDS:
+    if prompt.asked is not None:
         asked = cut_to_millisecond(prompt.asked)
         stays = clock.block_at(asked) == prompt.start_block if prompt.start_block else asked == 0
         if stays:
-            return format_time(asked).rstrip("0").removesuffix(".")
+            return short_time(asked)
     return format_time(clock.start_seconds(prompt.start_block))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ..errors import HeadForcingError
@@ -28,7 +28,6 @@ from .headings import (
     is_frame,
     open_brackets,
     plain,
-    read_heading,
     read_lines,
     time_inside,
 )
@@ -71,12 +70,9 @@ def split_shared(text: str) -> tuple[str, str]:
     lines = text.split("\n")
     first = next(place for place, line in enumerate(lines) if line.strip())
     after = first + 1  # without times the prompts begin on the next line
-    for number, line in enumerate(map(str.strip, lines[after:]), after):
-        heading = read_heading(line)
-        if (heading is not None and heading.kind is not Kind.DECADE) or almost_time(
-            line, bare=False
-        ):
-            after = number
+    for line in read_lines("\n".join(lines[after:])):
+        if line.kind not in (None, Kind.DECADE) or almost_time(line.text, bare=False):
+            after += line.number - 1
             break
     words = " ".join([lines[first].strip()[tag.end() :], *lines[first + 1 : after]])
     return fold(words), "\n".join([""] * after + lines[after:])
@@ -149,7 +145,7 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
             # "80s" at the start of a line is a decade unless the timeline's first time is in plain
             # seconds
             kinds = {Kind.TIME, Kind.DURATION, Kind.DECADE}
-        pieces: list[Line] = []
+        pieces = []
         for line in lines:
             pieces += cut_line(line, line.kind in kinds)
         return _read_headed(pieces, kinds)
@@ -169,10 +165,8 @@ def _is_prose(first: Line, time: Heading, lines: list[Line]) -> bool:
     start = str(time.start)
     if re.match(r"0+\D", start) or (time.end and not time.bare):
         return False  # no ratio, and no time that is said as words
-    alone = (
-        len([line for line in lines if line.time]) < 2
-        and len(IN_BRACKETS.findall(_joined(lines))) < 2
-    )
+    times = sum(line.time is not None for line in lines)
+    alone = times < 2 and len(IN_BRACKETS.findall(_joined(lines))) < 2
     if time.bare and alone:
         return True
     if _value(start) >= LATE_SECONDS and (time.bare or alone):
@@ -209,12 +203,12 @@ def _schedule_in(lines: list[Line]) -> str | None:
     """An example of the times, scenes or frames that several lines of a text begin with; None for a
     single prompt.
     """
-    times = [line.time for line in lines if line.time is not None]
-    if len(times) > 1 or any(_value(str(time.start)) == 0 for time in times):
+    times = [_value(str(line.time.start)) for line in lines if line.time is not None]
+    if len(times) > 1 or 0 in times:
         return EXAMPLE
-    if len([line for line in lines if line.kind is Kind.SCENE]) > 1:
+    if [line.kind for line in lines].count(Kind.SCENE) > 1:
         return "Scene 1: a cat walks"
-    if len([line for line in lines if is_frame(line.text)]) > 1:
+    if sum(is_frame(line.text) for line in lines) > 1:
         return '"0": "a cat walks"'
     return "[0s: a cat walks] [5s: it jumps]" if brackets_with_words(_joined(lines)) > 1 else None
 
@@ -248,18 +242,16 @@ def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
     """Prompts whose first lines have a heading of these kinds; lines without one continue the
     prompt above.
     """
-    headed: list[Prompt] = []
-    # per prompt the words of each line; those before the first heading are left out
-    words: list[list[str]] = []
+    headed: list[tuple[Prompt, list[str]]] = []  # with the words of each line
     for line in lines:
         heading = line.heading
         if heading is None or heading.kind not in kinds:
             _refuse_almost(line, timed=Kind.TIME in kinds)
-            if words:
-                words[-1].append(line.text)
+            if headed:  # those before the first heading are left out
+                headed[-1][1].append(line.text)
             continue
-        start = None if heading.start is None else _seconds(heading.start, line.number)
-        end = None if heading.end is None else _seconds(heading.end, line.number)
+        start = _seconds(heading.start, line.number)
+        end = _seconds(heading.end, line.number)
         again = time_inside(heading.words) if heading.bare else None
         if again is not None:
             raise TimelineError(
@@ -268,12 +260,9 @@ def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
                 f"time, as in [{heading.start}]",
                 line.number,
             )
-        headed.append(Prompt("", line.number, start, end, token=heading.token))
-        words.append([heading.words])
-    return [
-        replace(prompt, text=fold(" ".join(parts)))
-        for prompt, parts in zip(headed, words, strict=True)
-    ]
+        prompt = Prompt("", line.number, start, end, token=heading.token)
+        headed.append((prompt, [heading.words]))
+    return [replace(prompt, text=fold(" ".join(words))) for prompt, words in headed]
 
 
 def _refuse_almost(line: Line, timed: bool) -> None:
@@ -291,13 +280,11 @@ def _refuse_almost(line: Line, timed: bool) -> None:
         )
 
 
-def _read_pipes(text: str) -> list[Prompt]:
-    prompts = []
+def _read_pipes(text: str) -> Iterator[Prompt]:
     line = 1
     for piece in split_outside(text, MAX_SEGMENTS):
-        prompts.append(Prompt(fold(piece), line))
+        yield Prompt(fold(piece), line)
         line += piece.count("\n")
-    return prompts
 
 
 def _value(token: str) -> float:
@@ -308,8 +295,12 @@ def _value(token: str) -> float:
     return functools.reduce(lambda total, part: total * 60 + float(part), digits.split(":"), 0.0)
 
 
-def _seconds(token: str, line: int) -> float:
-    """The value of a time; TimelineError for one that is written wrongly or too late."""
+def _seconds(token: str | None, line: int) -> float | None:
+    """The value of a time, None for none; TimelineError for one that is written wrongly or too
+    late.
+    """
+    if token is None:
+        return None
     if re.search(r":[6-9]\d", token):
         raise TimelineError(
             f"{token!r} is not a time; after a colon the numbers go from 00 to 59", line

@@ -125,10 +125,7 @@ _SCENES = (
     _SCENE + _RANGE,
     rf"scene\s{{0,8}}\d{{1,9}}\s{{0,8}}(?=[{SEPARATORS}])(?P<start>(?!))?(?P<end>(?!))?",
 )
-_TIMED = [
-    (name in ("a time", "parentheses"), re.compile(_BEFORE + pattern, _FLAGS))
-    for name, pattern, _ in FORMS
-]
+_TIMED = {name: re.compile(_BEFORE + pattern, _FLAGS) for name, pattern, _ in FORMS}
 _SCENED = [re.compile(_BEFORE + pattern, _FLAGS) for pattern in _SCENES]
 EXAMPLE = FORMS[1][2]
 
@@ -185,7 +182,7 @@ def read_heading(line: str) -> Heading | None:
     """The time or the scene at the start of a line; None for words."""
     unmarked = without_marks(line)
     same = plain(unmarked)
-    for bare, pattern in _TIMED:
+    for form, pattern in _TIMED.items():
         found = pattern.match(same)
         if found is not None:
             kind = Kind.TIME
@@ -193,7 +190,7 @@ def read_heading(line: str) -> Heading | None:
                 kind = Kind.DECADE
             elif _PROSE.match(same):
                 kind = Kind.DURATION
-            return _heading(kind, unmarked, found, bare)
+            return _heading(kind, unmarked, found, bare=form in ("a time", "parentheses"))
     same = plain(line)
     for pattern in _SCENED:
         found = pattern.match(same)
@@ -229,9 +226,9 @@ def cut_line(line: Line, headed: bool) -> list[Line]:
     starts = [found.start() for found in IN_BRACKETS.finditer(plain(text), begin) if found.start()]
     if not starts:
         return [line]
-    pieces = [text[first:end].strip().rstrip(",; ") for first, end in pairwise([0, *starts])]
-    pieces.append(text[starts[-1] :].strip())
-    return [read_line(line.number, piece) for piece in pieces]
+    pieces = [text[first:end].rstrip(",; ") for first, end in pairwise([0, *starts])]
+    pieces.append(text[starts[-1] :])
+    return [read_line(line.number, piece.strip()) for piece in pieces]
 
 
 def almost_time(line: str, bare: bool) -> str | None:
@@ -242,16 +239,14 @@ def almost_time(line: str, bare: bool) -> str | None:
     found = _ALMOST_IN_BRACKETS.match(same)
     if found is None and bare:
         found = _ALMOST_BARE.match(same)
-    return None if found is None else line[: found.end()]
+    return found and line[: found.end()]
 
 
 def time_inside(words: str) -> str | None:
     """The time of another prompt in the words behind a time without brackets."""
     same = plain(words)
     found = _AFTER_COMMA.search(same) or _AFTER_WORDS.search(same)
-    if found is None:
-        return None
-    return words[found.start() + 1 : found.end()].strip()
+    return found and words[found.start() + 1 : found.end()].strip()
 
 
 def open_brackets(text: str) -> str:

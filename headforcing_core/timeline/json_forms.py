@@ -39,11 +39,7 @@ def read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
     """Prompts in LongLive's JSON form; a switch at a latent frame takes effect at the next block
     start.
     """
-    if (
-        isinstance(data, dict)
-        and data
-        and all(isinstance(key, str) and key.isdecimal() for key in data)
-    ):
+    if isinstance(data, dict) and data and all(key.isdecimal() for key in data):
         yield from read_frame_prompts(data, clock)
         return
     fields = data if isinstance(data, dict) else {"prompts": data}

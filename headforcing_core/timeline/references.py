@@ -28,9 +28,9 @@ def check_names(names: Sequence[str]) -> None:
                 "name it hero, for @hero in prompts"
             )
     lower = [name.lower() for name in names]
-    if len(set(lower)) < len(lower):
-        twice = next(name for name in lower if lower.count(name) > 1)
-        raise HeadForcingError(f"two pictures are named {twice}; give each a name of its own")
+    twice = [name for name in lower if lower.count(name) > 1]
+    if twice:
+        raise HeadForcingError(f"two pictures are named {twice[0]}; give each a name of its own")
     if len(names) > MAX_REFERENCES:
         raise HeadForcingError(f"a video takes up to {MAX_REFERENCES} pictures, got {len(names)}")
 

@@ -100,13 +100,9 @@ def _scene_of(prompts: Sequence[str], scenes: Sequence[int], most: int) -> int |
 
 def _named_places(prompt: str) -> list[list[str]]:
     """The words of every place to which a prompt says that it returns."""
-    places = []
-    for phrase in (_BACK, _RETURNS, _AGAIN):
-        for place in phrase.findall(prompt.lower()):
-            words = _words(place)
-            if words:
-                places.append(words)
-    return places
+    lower = prompt.lower()
+    names = [*_BACK.findall(lower), *_RETURNS.findall(lower), *_AGAIN.findall(lower)]
+    return [words for words in map(_words, names) if words]
 
 
 def alike(one: str, other: str) -> bool:

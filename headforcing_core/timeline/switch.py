@@ -124,9 +124,8 @@ def read_tag(text: str, block_seconds: float) -> tuple[Switch | None, int | None
         switch = _parse_tag(beside[1], block_seconds)[0]
         end = beside.end()
     elif switch not in (None, RESET) and seed is None and _SEED_ALONE.fullmatch(beside[1]):
-        seed = _parse_tag(beside[1], block_seconds)[
-            1
-        ]  # not after [reset], where all is text: see `editor`
+        # not after [reset], where all is text: see `editor`
+        _, seed = _parse_tag(beside[1], block_seconds)
         end = beside.end()
     return switch, seed, text[end:]
 
@@ -140,12 +139,13 @@ def has_seed(text: str) -> bool:
 def _parse_tag(tag: str, block_seconds: float) -> tuple[Switch | None, int | None]:
     """Switch and seed of the words in a tag's brackets."""
     words = re.findall(_WORD, tag.lower())
-    kinds = ["reset" if word == "keep going" else word for word in words]
-    kinds = [word for word in kinds if word in SWITCHES]
+    kinds = [word for word in words if word in SWITCHES] + ["reset"] * words.count("keep going")
     recalls = _numbers(words, "recall")
     blends = _numbers(words, "blend")
-    dissolves = [word for word in words if word.startswith("dissolve")]
-    blends += [_blocks_of(dissolve, block_seconds) for dissolve in dissolves]
+    for word in words:
+        if word.startswith("dissolve"):
+            seconds = float(word.removeprefix("dissolve").removesuffix("s"))
+            blends.append(max(1, round(seconds / block_seconds)))
     seeds = _numbers(words, "seed")
     new_scene = "new scene" in words
     if max(len(kinds), len(recalls), len(blends), len(seeds)) > 1 or (recalls and new_scene):
@@ -166,12 +166,6 @@ def _parse_tag(tag: str, block_seconds: float) -> tuple[Switch | None, int | Non
         new_scene=new_scene,
     )
     return switch, seed
-
-
-def _blocks_of(dissolve: str, block_seconds: float) -> int:
-    """The blocks that `dissolve 1.5s` takes, at least one."""
-    seconds = float(dissolve.removeprefix("dissolve").removesuffix("s"))
-    return max(1, round(seconds / block_seconds))
 
 
 def _numbers(words: list[str], name: str) -> list[int]:

@@ -38,7 +38,14 @@ from itertools import pairwise
 from ..errors import HeadForcingError
 from .braces import unescape
 from .characters import fold
-from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
+from .clock import (
+    MAX_SECONDS,
+    BlockClock,
+    cut_to_millisecond,
+    format_time,
+    is_finite,
+    short_time,
+)
 from .grammar import check_words, read_prompts, split_shared
 from .likeness import telling_texts
 from .prompt import Prompt, TimelineError
@@ -118,18 +125,14 @@ class Timeline:
     def first_text(self, segment: Segment) -> str:
         """The text of a segment's first block."""
         text = self.spoken(segment)
-        if self._cuts(segment):
+        if segment.switch.re_anchor and not segment.blended_blocks:
             text = self.shot_prefix + text
         return text
 
-    def _cuts(self, segment: Segment) -> bool:
-        return bool(self.shot_prefix) and segment.switch.re_anchor and not segment.blended_blocks
-
     def prompt_index(self, block: int) -> int:
         """Index of the segment of a 0-based block."""
-        return (
-            bisect.bisect_right(self.segments, block, key=lambda segment: segment.start_block) - 1
-        )
+        starts = [segment.start_block for segment in self.segments]
+        return bisect.bisect_right(starts, block) - 1
 
     def on(self, clock: BlockClock) -> Timeline:
         """The same prompts at the nearest blocks of another clock; raises TimelineError where two
@@ -137,45 +140,38 @@ class Timeline:
         """
         if clock == self.clock:
             return self
-        prompts = [Prompt("", start=start, token=_short(start)) for start, _ in self.requested]
+        prompts = [Prompt("", start=start, token=short_time(start)) for start, _ in self.requested]
         blocks = _snap(prompts, self.requested, clock)
         ends = [*blocks[1:], clock.blocks_for(self.seconds)]
-        segments = []
-        for segment, block, end in zip(self.segments, blocks, ends, strict=True):
-            segments.append(replace(segment, start_block=block, end_block=end))
-        return replace(self, segments=tuple(segments), clock=clock)
+        segments = tuple(
+            replace(segment, start_block=block, end_block=end)
+            for segment, block, end in zip(self.segments, blocks, ends, strict=True)
+        )
+        return replace(self, segments=segments, clock=clock)
 
     def table(self, video_frames_before: int = 0) -> str:
         """Table of the requested and the actual start of each prompt; frames count from the video
         that is continued.
         """
         clock = self.clock
-        switched = any(segment.switch != RESET for segment in self.segments)
-        seeded = any(segment.seed is not None for segment in self.segments)
-        heading = ["no.", "asked", "starts", "frame", "block"]
-        if switched:
-            heading.append("switch")
-        if seeded:
-            heading.append("seed")
-        rows = [[*heading, "prompt"]]
-        notes: list[str] = []
+        rows = [("no.", "asked", "starts", "frame", "block", "switch", "seed", "prompt")]
+        notes = []
         for number, segment in enumerate(self.segments, 1):
             block = segment.start_block
-            row = [
+            row = (
                 str(number),
                 format_time(self.requested[number - 1][0]),
                 format_time(clock.start_seconds(block)),
-                str(video_frames_before + clock.start_video_frame(block)),
+                str(video_frames_before + clock.video_frames(block)),
                 str(block),
-            ]
-            if switched:
-                row.append("-" if number == 1 else str(segment.switch))
-            if seeded:
-                row.append("" if segment.seed is None else str(segment.seed))
-            rows.append([*row, segment.text])
+                "-" if number == 1 else str(segment.switch),
+                "" if segment.seed is None else str(segment.seed),
+                segment.text,
+            )
+            rows.append(row)
             blended = segment.blended_blocks
             if blended:
-                alone = video_frames_before + clock.start_video_frame(block + blended)
+                alone = video_frames_before + clock.video_frames(block + blended)
                 notes.append(
                     f"Prompt {number} is blended in over {blended} blocks and used alone from "
                     f"frame {alone} on."
@@ -187,18 +183,28 @@ class Timeline:
         )
         first = self.requested[0][0]
         if first > 0:
-            notes.append(f"The first prompt was asked for at {_short(first)} and starts at 0:00.")
-        return "\n".join([*_columns(rows), *notes])
+            notes.append(
+                f"The first prompt was asked for at {short_time(first)} and starts at 0:00."
+            )
+        left_out = []
+        if all(segment.switch == RESET for segment in self.segments):
+            left_out.append("switch")
+        if all(segment.seed is None for segment in self.segments):
+            left_out.append("seed")
+        return "\n".join([*_lines(rows, left_out), *notes])
 
 
-def _columns(rows: list[list[str]]) -> list[str]:
-    """A line per row, with all columns but the last as wide as their longest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
-        lines.append("  ".join([*cells, row[-1]]))
-    return lines
+def _lines(rows: Sequence[tuple[str, ...]], left_out: Sequence[str]) -> list[str]:
+    """A line per row, with all columns but the last as wide as their longest cell, and without
+    columns of these headings.
+    """
+    *columns, texts = zip(*rows, strict=True)
+    cells = []
+    for column in columns:
+        if column[0] not in left_out:
+            width = max(map(len, column))
+            cells.append([cell.rjust(width) for cell in column])
+    return list(map("  ".join, zip(*cells, texts, strict=True)))
 
 
 def parse_timeline(
@@ -236,25 +242,20 @@ def parse_timeline(
         spans = _equal_shares(len(prompts), seconds)
     else:
         spans = _asked_times(prompts, seconds)
-    joined = [_join(shared, prompt.text) for prompt in prompts]
-    texts = [unescape(text) if "\\" in text else text for text in joined]
+    texts = [unescape(_join(shared, prompt.text)) for prompt in prompts]
     if references:
         _check_pictures(prompts, texts, references)
     starts = _snap(prompts, spans, clock)
     ends = [*starts[1:], clock.blocks_for(spans[-1][1])]
-    segments = [
-        Segment(text, start, end_block=end, switch=own_switch, seed=prompt.seed)
-        for text, start, end, own_switch, prompt in zip(
-            texts, starts, ends, _switches(prompts, switch), prompts, strict=True
-        )
-    ]
+    seeds = [prompt.seed for prompt in prompts]
+    segments = map(Segment, texts, starts, ends, _switches(prompts, switch), seeds)
     timeline = Timeline(
         tuple(segments), clock, spans[-1][1], tuple(spans), references=tuple(references)
     )
     if not timeline.recalls:
         return timeline
     # of the whole story: a render that ends before tells scenes apart by the same words
-    prompts_read = [timeline.spoken(segment) for segment in segments]
+    prompts_read = [timeline.spoken(segment) for segment in timeline.segments]
     return replace(
         timeline, alike=dict(zip(prompts_read, telling_texts(prompts_read), strict=True))
     )
@@ -327,9 +328,7 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
     """
     starts: list[float] = []
     for index, prompt in enumerate(prompts):
-        start = prompt.start
-        if start is None and index == 0:
-            start = 0.0
+        start = 0.0 if prompt.start is None and index == 0 else prompt.start
         if start is None:
             raise TimelineError(
                 "this scene has no time but others do; give every scene a time, or none",
@@ -337,16 +336,17 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
             )
         if prompt.end is not None and prompt.end <= start:
             raise TimelineError(f"{prompt.token!r} ends before it starts", prompt.line)
-        if starts and (start <= starts[-1] or start < (prompts[index - 1].end or 0.0)):
-            above = _short(prompts[index - 1].end or starts[-1])
+        end_above = prompts[index - 1].end or 0.0
+        if starts and (start <= starts[-1] or start < end_above):
+            above = short_time(end_above or starts[-1])
             raise TimelineError(
-                f"{_short(start)} does not come after {above} of the prompt above", prompt.line
+                f"{short_time(start)} does not come after {above} of the prompt above", prompt.line
             )
         late = prompt.end or start
         if seconds is not None and (late > seconds or start == seconds):
             place = "after the end" if late > seconds else "the end"
             raise TimelineError(
-                f"{_short(late)} is {place} of the video ({seconds} s)", prompt.line
+                f"{short_time(late)} is {place} of the video ({seconds} s)", prompt.line
             )
         starts.append(start)
     total = seconds or _checked_length(
@@ -379,10 +379,6 @@ def _snap(
         line = prompt.line if prompt.start else None
         raise TimelineError(f"{reason}; blocks last {clock.block_seconds:g} s", line)
     return starts
-
-
-def _short(seconds: float) -> str:
-    return format_time(seconds).rstrip("0").removesuffix(".")
 
 
 def _checked_length(seconds: float) -> float:

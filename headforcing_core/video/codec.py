@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import HeadForcingError
 from ..model.latents import WAN21, WAN22, LatentFormat
-from ..weights.containers import read_tensors
+from ..weights.containers import all_finite, read_tensors
 from . import wan_vae
 from .memory import DecoderMemory
 from .restarts import FrameCodec
@@ -52,7 +53,7 @@ def load_codec(
         parts["encoder"] = encoder
         encode = partial(wan_vae.encode, encoder)
     for part in parts.values():
-        wan_vae.fill(part, tensors, path=path, device=device, dtype=dtype, what=what, wanted=wanted)
+        _fill(part, tensors, path.name, what, wanted=wanted, device=device, dtype=dtype)
     network.prepare()
     make: Callable[[], StreamingDecoder]
     if isinstance(network, TinyDecoder):
@@ -60,6 +61,34 @@ def load_codec(
     else:
         make = partial(wan_vae.WanVideoDecoder, network, park=park)
     return FrameCodec(make, parts, encode)
+
+
+def _fill(
+    module: nn.Module, weights: Mapping[str, Tensor], file: str, what: str, wanted: str, **to: Any
+) -> None:
+    """Load tensors of a file into a module on the meta device; refuse missing, other and not finite
+    ones.
+    """
+    ready = {}
+    for name, empty in module.state_dict().items():
+        tensor = weights.get(name)
+        if tensor is None or tensor.shape != empty.shape:
+            state = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
+            raise HeadForcingError(
+                f"{file} is not {what}: {name} is {state}, expected {list(empty.shape)}; use "
+                f"{wanted}."
+            )
+        if not tensor.is_floating_point():
+            raise HeadForcingError(
+                f"{file} holds {name} in {tensor.dtype}, not in floating point: use {wanted}."
+            )
+        ready[name] = tensor.to(**to)
+        if not all_finite(ready[name]):
+            raise HeadForcingError(
+                f"{file} holds NaN or infinity in {name}, read as {to['dtype']}: use {wanted}."
+            )
+    module.load_state_dict(ready, assign=True)
+    module.requires_grad_(False)
 
 
 def is_tiny(path: Path) -> bool:

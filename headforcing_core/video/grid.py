@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -44,7 +45,7 @@ def write_grid(
     path: Path,
     tiles: Sequence[tuple[str, Path]],
     fps: float = VIDEO_FPS,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Mapping[str, str] = MappingProxyType({}),
     on_progress: Callable[[int], None] = lambda video_frames: None,
 ) -> VideoInfo:
     """Write `tiles` (name, video file of `fps`; at least one) side by side, as long as the shortest
@@ -65,9 +66,7 @@ def write_grid(
         for (name, _), (left, top) in zip(tiles, corners, strict=True):
             sheet.write(left + 6, top + 4, name, size=16, width=wide - 12)
         size = sheet.image.size
-        writer = stack.enter_context(
-            VideoWriter(VideoSettings(Path(path), fps, metadata or {}), *size)
-        )
+        writer = stack.enter_context(VideoWriter(VideoSettings(path, fps, metadata), *size))
         for frames in zip(*(video.decode(video=0) for video in videos), strict=False):
             for frame, (left, top) in zip(frames, corners, strict=True):
                 sheet.image.paste(scale_frame(frame, wide, high), (left, top + STRIP))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 
 import av
@@ -65,8 +67,8 @@ def listen(path: Path) -> Heard:
 def heard(pieces: Iterable[np.ndarray]) -> Heard:
     """The same of samples `[n]` in -1..1, `RATE` a second, in pieces of any length."""
     every = RATE // PEAKS_A_SECOND
-    peaks: list[np.ndarray] = []
-    flux: list[np.ndarray] = []
+    peaks = []
+    flux = []
     before = _Spectra()
     rest = np.zeros(0, np.float32)
     samples = 0
@@ -79,15 +81,14 @@ def heard(pieces: Iterable[np.ndarray]) -> Heard:
         rest = rest[whole:]
     if len(rest):
         peaks.append(rest.max(keepdims=True))
-    found = _joined(peaks)
-    larger = max(1, -(-len(found) // MOST_PEAKS))
-    padded = np.pad(found, (0, -len(found) % larger))
-    shown = padded.reshape(-1, larger).max(1)
+    waveform = _joined(peaks)
+    larger = max(1, -(-len(waveform) // MOST_PEAKS))
+    waveform = np.maximum.reduceat(waveform, range(0, len(waveform), larger))
     novelty = _novelty(_joined(flux))
     tempo, first_beat = _tempo(novelty)
     return Heard(
         seconds=samples / RATE,
-        peaks=np.clip(shown * 255, 0, 255).round().astype(np.uint8),
+        peaks=np.clip(waveform * 255, 0, 255).round().astype(np.uint8),
         peaks_a_second=RATE / every / larger,
         onsets=[_seconds(place) for place in _onsets(novelty)],
         tempo=tempo,
@@ -97,12 +98,11 @@ def heard(pieces: Iterable[np.ndarray]) -> Heard:
 
 def _mono(frames: Iterable[av.AudioFrame]) -> Iterator[np.ndarray]:
     resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
-    for frame in frames:
-        frame.pts = None
+    for frame in chain(frames, [None]):  # None: what it holds back
+        if frame is not None:
+            frame.pts = None
         for part in resampler.resample(frame):
             yield part.to_ndarray()[0]
-    for part in resampler.resample(None):
-        yield part.to_ndarray()[0]
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
@@ -154,32 +154,20 @@ def _onsets(novelty: np.ndarray) -> list[float]:
     """The places of onsets, between two spectra where both are loud."""
     around = int(RATE / HOP * _LOUDEST_SECONDS / 2)
     apart = RATE / HOP * _APART_SECONDS
-    found: list[int] = []
-    for place in _local_maxima(novelty):
+    before = np.pad(novelty, (1, 0))[:-1]
+    after = np.pad(novelty, (0, 1))[1:]
+    maxima: list[int] = []
+    for place in np.flatnonzero((novelty > before) & (novelty >= after)).tolist():
         near = novelty[max(0, place - around) : place + around].max()
         if novelty[place] < max(_LEAST_FLUX, _LEAST_SHARE * near):
             continue
-        if found and place - found[-1] < apart:
-            if novelty[place] > novelty[found[-1]]:
-                found[-1] = place
-            continue
-        found.append(place)
-    return [place + _between(novelty, place) for place in found]
-
-
-def _local_maxima(novelty: np.ndarray) -> list[int]:
-    padded = np.pad(novelty, 1)
-    rises = padded[1:-1] > padded[:-2]
-    falls = padded[1:-1] >= padded[2:]
-    return [int(place) for place in np.flatnonzero(rises & falls)]
-
-
-def _between(novelty: np.ndarray, place: int) -> float:
-    """By how much the middle of a maximum is beside it, by the values next to it."""
-    if not 0 < place < len(novelty) - 1:
-        return 0.0
-    around = novelty[place - 1 : place + 2]
-    return float((around[2] - around[0]) / around.sum())
+        if not maxima or place - maxima[-1] >= apart:
+            maxima.append(place)
+        elif novelty[place] > novelty[maxima[-1]]:
+            maxima[-1] = place
+    # the middle of a maximum is beside it, by the values next to it
+    beside = (after - before) / np.maximum(before + novelty + after, 1e-9)
+    return [float(place + beside[place]) for place in maxima]
 
 
 def _tempo(novelty: np.ndarray) -> tuple[float | None, float | None]:
@@ -196,14 +184,13 @@ def _tempo(novelty: np.ndarray) -> tuple[float | None, float | None]:
     repeats = np.array([float(part[:-lag] @ part[lag:]) / (len(part) - lag) for lag in lags])
     likely = np.exp(-0.5 * np.log2(60 * rate / lags / 120) ** 2)
     lag = lags[int(np.argmax(repeats * likely))]
-    best = (0.0, 0.0, 0)
+    grids = []
     for period in np.arange(lag - 1, lag + 1, 0.01):
         beats = np.arange(0, len(part) - lag - 1, period)
         for offset in range(int(period)):
             share = float(part[np.rint(beats + offset).astype(int)].mean())
-            if share > best[0]:
-                best = (share, float(period), offset)
-    share, period, offset = best
+            grids.append((share, float(period), offset))
+    share, period, offset = max(grids, key=itemgetter(0))
     if share < _CLEAR * part.mean() or share < _LEAST_FLUX:
         return None, None
     return round(60 * rate / period, 2), _seconds(offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ _QUALITY = 80
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class PictureSheets:
     """Writes the pictures of one video to JPEG files, `NAME-0.jpg` with those of the first minute,
     and so on.
@@ -33,20 +35,19 @@ class PictureSheets:
         count: number of pictures that can be read.
     """
 
-    def __init__(self, folder: Path, name: str, fps: float):
-        self.count = 0
-        self._folder = folder
-        self._name = name
-        self._fps = fps
-        self._sheet: Image.Image | None = None
-        self._failed = False
+    folder: Path
+    name: str
+    fps: float
+    count: int = 0
+    _sheet: Image.Image | None = None
+    _failed: bool = False
 
     def add(self, first: int, video_frames: Tensor) -> None:
         """Take what is needed of the next video frames `[n, height, width, 3]`, uint8, of which the
         first has this number.
         """
         while not self._failed:
-            place = round((self.count + MIDDLE) * self._fps) - first
+            place = round((self.count + MIDDLE) * self.fps) - first
             if place >= len(video_frames):
                 return
             self._put(video_frames[max(0, place)].numpy())
@@ -61,7 +62,7 @@ class PictureSheets:
             self._sheet = Image.new("RGB", (COLUMNS * width, ROWS * height))
         self._sheet.paste(picture, (number % COLUMNS * width, number // COLUMNS * height))
         try:
-            with replacing(sheet_path(self._folder, self._name, self.count // A_SHEET)) as file:
+            with replacing(sheet_path(self.folder, self.name, self.count // A_SHEET)) as file:
                 self._sheet.save(file, "JPEG", quality=_QUALITY)
         except HeadForcingError as error:
             self._failed = True

@@ -21,7 +21,6 @@ from ..files import check_regular, reason
 
 MAX_PIXELS = 8192 * 4320  # of a frame: decoders hold several, whatever a damaged file claims
 MAX_IMAGE_PIXELS = 80_000_000  # 1 GB as numbers; Pillow warns of files that claim more
-_ROWS = 256  # of an image that are converted at a time
 # others may run programs: EPS runs Ghostscript
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 # FFmpeg's names of file formats that hold a video. Formats that name other files or addresses
@@ -80,10 +79,9 @@ def open_video(source: VideoSource, name: str | None = None) -> av.container.Inp
         container.close()
         raise HeadForcingError(f"{name} has no video track: give a video file")
     context = container.streams.video[0].codec_context
-    # None where no decoder knows the format
     what = "in an unknown format"
     pixels = 0
-    if context is not None:
+    if context is not None:  # a decoder knows the format
         what = f"of {context.width}x{context.height} pixels"
         pixels = context.width * context.height
     if not 0 < pixels <= MAX_PIXELS:
@@ -122,11 +120,8 @@ def read_image(path: Path) -> Tensor:
                 if not np.isfinite(grey).all():
                     raise HeadForcingError(f"{path.name} holds NaN or infinity: give another image")
                 return torch.from_numpy(grey.clip(0, 1))[..., None].repeat(1, 1, 3)
-            pixels = np.empty((image.height, image.width, 3), np.float32)
-            # a large image takes 1 GB as numbers, which is enough
-            for top in range(0, image.height, _ROWS):
-                rows = image.crop((0, top, image.width, min(top + _ROWS, image.height)))
-                pixels[top : top + _ROWS] = np.asarray(rows.convert("RGB"))
+            # bytes are small; a large image takes 1 GB as numbers, which is enough
+            pixels = np.asarray(image.convert("RGB")).astype(np.float32)
             pixels /= 255
             return torch.from_numpy(pixels)
     except HeadForcingError:
@@ -148,11 +143,8 @@ def fit(video_frames: Tensor, width: int, height: int, pixel_aspect: float = 1.0
     rows, columns = video_frames.shape[1:3]
     old = columns / rows * pixel_aspect
     new = width / height
-    x = y = 0
-    if old > new:
-        x = round((columns - columns * (new / old)) / 2)
-    elif old < new:
-        y = round((rows - rows * (old / new)) / 2)
+    x = max(0, round((columns - columns * (new / old)) / 2))
+    y = max(0, round((rows - rows * (old / new)) / 2))
     # a line of pixels stays a line
     x = min(x, (columns - 1) // 2)
     y = min(y, (rows - 1) // 2)

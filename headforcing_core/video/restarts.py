@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -27,20 +28,17 @@ class FrameCodec:
     network: nn.Module
     # see `encode_video`; None if only the decoder was loaded
     encode: Callable[[Tensor], Tensor] | None = None
-    dtype: torch.dtype | None = (
-        None  # of the weights in the fingerprint, where some are cast only when they are used
-    )
+    # of the weights in the fingerprint, where some are cast only when they are used
+    dtype: torch.dtype | None = None
 
     def decoder(self, restart_frames: Sequence[int] = ()) -> StreamingDecoder:
         """A decoder for one video; `restart_frames` are the first latent frames of its further
         rollouts.
         """
         decoder = self.new_decoder()
-        return (
-            RestartingDecoder(decoder, self.encode_video, restart_frames)
-            if restart_frames
-            else decoder
-        )
+        if restart_frames:
+            return RestartingDecoder(decoder, self.encode_video, restart_frames)
+        return decoder
 
     def reencode(self, latents: Tensor) -> Tensor:
         """Decode a video `[frames, 16, h, w]` and encode its last video frame as one latent frame
@@ -49,7 +47,7 @@ class FrameCodec:
         decoder = self.new_decoder()
         chunks = Chunks()
         pieces = latents.split(3)  # so that few video frames are in memory at a time
-        for chunk in (*(chunk for piece in pieces for chunk in chunks.add(piece)), *chunks.rest()):
+        for chunk in chain(*map(chunks.add, pieces), chunks.rest()):
             video_frames = decoder.decode(chunk)
         return self.encode_video(video_frames[-1:])
 
@@ -64,12 +62,8 @@ class FrameCodec:
 
     def fingerprint(self) -> str:
         """A hash of the first four values of each weight, which identifies the VAE."""
-        weights = (
-            weight.detach().flatten()[:4]
-            for weight in self.network.parameters()
-            if not weight.is_meta
-        )
-        return digest(*(weight.to(dtype=self.dtype) for weight in weights))
+        weights = [weight for weight in self.network.parameters() if not weight.is_meta]
+        return digest(*(weight.detach().flatten()[:4].to(dtype=self.dtype) for weight in weights))
 
 
 class RestartingDecoder:

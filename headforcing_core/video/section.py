@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
+from statistics import median_high
 
 import av
 import numpy as np
@@ -42,7 +43,7 @@ class Clock:
         with open_video(source, name_of(source)) as container:
             stream = container.streams.video[0]
             rate = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
-            shown: list[tuple[int | None, int | None]] = []
+            shown = []
             try:
                 for packet in container.demux(stream):
                     if packet.size and not packet.is_discard:
@@ -56,8 +57,8 @@ class Clock:
             times = [place / rate for place in range(len(shown))]
             return cls(times, times[-1] + 1 / rate, rate, timed=False)
         times = sorted((pts or 0) * unit for pts, _ in shown)
-        gaps = sorted(later - time for time, later in pairwise(times))
-        usual = gaps[len(gaps) // 2] if gaps else 1 / rate
+        gaps = [later - time for time, later in pairwise(times)]
+        usual = median_high(gaps or [1 / rate])
         _, duration = max((pts or 0, duration or 0) for pts, duration in shown)
         end = times[-1] + max(duration * unit, usual)  # some files state too short a duration
         count = len(times)
@@ -188,7 +189,7 @@ class Footage:
         The first chunk has one frame more; later ones begin with the last frame of the one before,
         for models that take pairs of frames.
         """
-        held: list[Tensor] = []
+        held = []
         begun = False
         for frame in self.read(first):
             held.append(frame if frame.is_floating_point() else frame.float() / 255)
@@ -196,7 +197,7 @@ class Footage:
                 yield torch.stack(held)
                 begun = True
                 held = held[-1:]
-        if held and not (begun and len(held) == 1):
+        if len(held) > begun:
             yield torch.stack(held)
 
 
@@ -211,10 +212,10 @@ def read_frames(
     """
     # from the last key frame before them, if the file's index leads there
     seeks = clock.timed and times[0] > 1
-    frames = _decoded(source, clock, times, seeks)
+    frames = frames_shown(source, clock, times, seeks)
     first = next(frames, None)
     if first is None and seeks:
-        frames = _decoded(source, clock, times, seeks=False)
+        frames = frames_shown(source, clock, times, seeks=False)
         first = next(frames, None)
     if first is None:
         raise HeadForcingError(
@@ -232,14 +233,14 @@ def read_frames(
         yield from [pixels] * count
 
 
-def _decoded(
-    source: VideoSource, clock: Clock, times: list[float], seeks: bool
+def frames_shown(
+    source: VideoSource, clock: Clock, times: Sequence[float], seeks: bool
 ) -> Iterator[tuple[av.VideoFrame, float, int]]:
-    """The frames shown at some of these times, with their pixels' aspect and how many; none if it
-    began too late.
+    """The frames shown at these times, ascending, each with its pixels' aspect and at how many of
+    the times it is shown; none if a seek went too far.
     """
-    found = 0  # times at which a frame is known
-    shown: av.VideoFrame | None = None
+    known = 0  # times at which the frame is known
+    before: av.VideoFrame | None = None
     with open_video(source, name_of(source)) as container:
         stream = container.streams.video[0]
         aspect = float(stream.sample_aspect_ratio or 1)
@@ -253,20 +254,20 @@ def _decoded(
                 time = frame.time if clock.timed else place / clock.fps
                 if time is None:
                     continue
-                if shown is not None:
-                    until = bisect_left(times, time - clock.rounding)
-                    if until > found:  # most frames of a file with more of them are never shown
-                        yield shown, aspect, until - found
-                    found = max(found, until)
-                elif seeks and time > times[0] + clock.rounding:
+                until = bisect_left(times, time - clock.rounding)
+                if before is None and seeks and until:
                     return
-                shown = frame
-                if found == len(times):
+                if before is not None and until > known:
+                    # most frames of a file with more of them are never shown
+                    yield before, aspect, until - known
+                    known = until
+                before = frame
+                if known == len(times):
                     return
         except av.error.FFmpegError as error:
             raise _damage_error(source, error) from error
-        if shown is not None:
-            yield shown, aspect, len(times) - found
+        if before is not None:
+            yield before, aspect, len(times) - known
 
 
 def _damage_error(source: VideoSource, error: Exception) -> HeadForcingError:

@@ -4,20 +4,23 @@ one story.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
 import av
 from PIL import Image, ImageDraw, ImageFont
 
 from ..errors import HeadForcingError
 from ..files import replacing
-from ..timeline.clock import VIDEO_FPS, format_time
+from ..timeline.clock import format_time, plain_time
 from .reader import open_video
+from .section import Clock, frames_shown
 
 # of a contact sheet, at most
 COLUMNS = 12
@@ -38,7 +41,9 @@ _COLOURS = (
 # pixels; a strip of prompts
 _MARGIN = 16
 _STRIP = 28
-_ROUNDING = 0.004  # seconds by which containers round timestamps at worst
+_GAP = 6  # between tiles
+_LINE_HEIGHT = 17
+_LINES = 4  # of a text, at most
 
 Label = tuple[float, str]
 
@@ -56,6 +61,11 @@ class Sheet:
         """Write one line, cut to `width` pixels."""
         self._draw.text((x, y), fit_text(text, size, width), ink, font(size))
 
+    def write_lines(self, x: int, y: int, lines: Sequence[str], **style: Any) -> None:
+        """Write the first lines of a text below each other, see `write`."""
+        for number, words in enumerate(lines[:_LINES]):
+            self.write(x, y + number * _LINE_HEIGHT, words, **style)
+
     def stamp(self, x: int, y: int, text: str) -> None:
         """Write a short text on a ground of its own."""
         self._draw.rectangle((x, y, x + font(12).getlength(text) + 6, y + 15), BACKGROUND)
@@ -67,68 +77,60 @@ class Sheet:
             (left, top, right - 1, top + height - 1), _COLOURS[prompt % len(_COLOURS)]
         )
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: Path) -> Path:
         with replacing(path) as temporary:
             self.image.save(temporary, format="PNG")
-        return Path(path)
+        return path
 
 
-def contact_sheet(
-    video_path: str | Path, out_png: str | Path, labels: Sequence[Label] = ()
-) -> Path:
+def contact_sheet(path: Path, out_png: Path, labels: Sequence[Label] = ()) -> Path:
     """Write evenly spaced video frames with their times as a PNG, with the text and a bar in a
     colour for each prompt.
 
     `labels` are (start in seconds, prompt). Raises HeadForcingError for an unreadable video.
     """
-    with open_video(video_path) as container:
+    with open_video(path) as container:
         stream = container.streams.video[0]
-        rate = float(stream.average_rate or VIDEO_FPS)
-        # estimated from the duration where the container does not store it
-        frames = max(
-            stream.frames or int((stream.duration or 0) * (stream.time_base or 0) * rate), 1
-        )
         size = f"{stream.width} x {stream.height} pixels"
+    clock = Clock.of(path)
+    frames = len(clock.times)
     count = min(COLUMNS * ROWS, frames)
-    times = [round(i * (frames - 1) / max(count - 1, 1)) / rate for i in range(count)]
-    tiles = list(zip(times, _frames_at(Path(video_path), times, 128), strict=True))
-    lines = [tiles[i : i + COLUMNS] for i in range(0, len(tiles), COLUMNS)]
+    times = [clock.times[round(i * (frames - 1) / max(count - 1, 1))] for i in range(count)]
+    tiles = _frames_at(path, times, 128)
     prompts = sorted(labels)
-    starts = [start for start, _ in prompts]
-    strip = _STRIP if labels else 0
     gap = 4
     head = _MARGIN + 34
-    step = tiles[0][1].width + gap
-    line_height = strip + tiles[0][1].height + gap
-    width = 2 * _MARGIN + len(lines[0]) * step - gap
-    sheet = Sheet(width, head + len(lines) * line_height - gap + _MARGIN)
-    length = f"{frames / rate:.1f} s \u00b7 {frames} frames at {rate:g} fps"
-    title = f"{Path(video_path).name} \u00b7 {length} \u00b7 {size}"
+    strip = _STRIP if labels else 0
+    step = tiles[0].width + gap
+    row_height = strip + tiles[0].height + gap
+    width = 2 * _MARGIN + min(count, COLUMNS) * step - gap
+    sheet = Sheet(width, head + math.ceil(count / COLUMNS) * row_height - gap + _MARGIN)
+    length = f"{clock.end - times[0]:.1f} s \u00b7 {frames} frames at {clock.fps:g} fps"
+    title = f"{path.name} \u00b7 {length} \u00b7 {size}"
     sheet.write(_MARGIN, _MARGIN, title, size=17, width=width - 2 * _MARGIN)
     # whole seconds would repeat on adjacent tiles of a short video
-    tenths = tiles[-1][0] < len(tiles) - 1
-    begun: set[int] = set()
-    for number, line in enumerate(lines):
-        top = head + number * line_height
-        left = _MARGIN
-        of_tiles = [bisect_right(starts, seconds) - 1 for seconds, _ in line]
-        for prompt, members in groupby(of_tiles):
-            right = left + len(list(members)) * step
-            if prompt >= 0:
-                start, text = prompts[prompt]
-                bar_top = top + _STRIP - 7
-                sheet.mark(left, bar_top, right - gap, height=4, prompt=prompt)
-                ink = _DIM
-                if prompt not in begun:
-                    text = f"{_stamp(start)}  {text}"
-                    ink = BRIGHT
-                sheet.write(left, top + 1, text, size=14, width=right - gap - left, ink=ink)
-                begun.add(prompt)
-            left = right
-        for column, (seconds, tile) in enumerate(line):
-            corner = _MARGIN + column * step, top + strip
-            sheet.image.paste(tile, corner)
-            sheet.stamp(*corner, _stamp(seconds, tenths))
+    tenths = times[-1] < count - 1
+    for place, (seconds, tile) in enumerate(zip(times, tiles, strict=True)):
+        row, column = divmod(place, COLUMNS)
+        corner = (_MARGIN + column * step, head + row * row_height + strip)
+        sheet.image.paste(tile, corner)
+        sheet.stamp(*corner, format_time(seconds)[:-2] if tenths else plain_time(seconds))
+    starts = [start for start, _ in prompts]
+    prompt_of = [bisect_right(starts, seconds) - 1 for seconds in times]  # the prompt of each tile
+    for (row, prompt), places in groupby(range(count), lambda i: (i // COLUMNS, prompt_of[i])):
+        if prompt < 0:
+            continue
+        first, *others = places
+        left = _MARGIN + first % COLUMNS * step
+        width = (1 + len(others)) * step - gap
+        top = head + row * row_height
+        sheet.mark(left, top + _STRIP - 7, left + width, height=4, prompt=prompt)
+        start, text = prompts[prompt]
+        ink = _DIM
+        if prompt_of.index(prompt) == first:
+            text = f"{plain_time(start)}  {text}"
+            ink = BRIGHT
+        sheet.write(left, top + 1, text, size=14, width=width, ink=ink)
     return sheet.save(out_png)
 
 
@@ -148,45 +150,39 @@ def side_by_side(
         start + min(AFTER_SECONDS, (starts[i + 1] - start) / 2)
         for i, start in enumerate(starts[: len(texts)])
     ]
-    # pixels; lines of a text at most
     tile = 160
-    gap = 6
     name_width = 210
-    line = 17
-    lines = 4
     rows = [_frames_at(path, times, tile) for _, path in videos]
     top = _MARGIN + 54
-    head = top + (lines + 1) * line + 2 * gap
+    bars_top = top + (_LINES + 1) * _LINE_HEIGHT + 2
+    head = bars_top - 2 + 2 * _GAP
     left = _MARGIN + name_width
-    row_height = rows[0][0].height + gap
-    width = left + len(texts) * (tile + gap) - gap + _MARGIN
-    sheet = Sheet(width, head + len(videos) * row_height - gap + _MARGIN)
-    again = [texts.index(text) < column for column, text in enumerate(texts)]
+    row_height = rows[0][0].height + _GAP
+    width = left + len(texts) * (tile + _GAP) - _GAP + _MARGIN
+    sheet = Sheet(width, head + len(videos) * row_height - _GAP + _MARGIN)
     story = "One story"
     if len(videos) > 1:
         story = f"One story, the same noise, {len(videos)} caches"
     advice = "A column for each prompt, a row for each video."
-    if any(again):
+    if len(set(texts)) < len(texts):
         advice = "Equal colours, equal prompts. Does what comes back look as it did before?"
     text_width = width - 2 * _MARGIN
     sheet.write(_MARGIN, _MARGIN, story, size=17, width=text_width)
     sheet.write(_MARGIN, _MARGIN + 22, advice, size=14, width=text_width, ink=_DIM)
     for column, (start, text) in enumerate(zip(starts, texts, strict=False)):
-        x = left + column * (tile + gap)
-        time = format_time(round(start)).split(".")[0]
-        if again[column]:
+        x = left + column * (tile + _GAP)
+        time = plain_time(round(start))
+        prompt = texts.index(text)
+        if prompt < column:
             time += ", again"
         sheet.write(x, top, time, size=14, width=tile)
-        for i, words in enumerate(wrap(text, 24)[:lines], 1):
-            sheet.write(x, top + i * line, words, size=13, width=tile, ink=_DIM)
-        bar_top = top + (lines + 1) * line + 2
-        sheet.mark(x, bar_top, x + tile, height=5, prompt=texts.index(text))
+        sheet.write_lines(x, top + _LINE_HEIGHT, wrap(text, 24), size=13, width=tile, ink=_DIM)
+        sheet.mark(x, bars_top, x + tile, height=5, prompt=prompt)
     for row, ((name, _), tiles) in enumerate(zip(videos, rows, strict=True)):
         y = head + row * row_height
-        for i, words in enumerate(wrap(name, 26)[:lines]):
-            sheet.write(_MARGIN, y + i * line, words, size=14, width=name_width - gap)
+        sheet.write_lines(_MARGIN, y, wrap(name, 26), size=14, width=name_width - _GAP)
         for column, image in enumerate(tiles):
-            sheet.image.paste(image, (left + column * (tile + gap), y))
+            sheet.image.paste(image, (left + column * (tile + _GAP), y))
     return sheet.save(out_png)
 
 
@@ -200,25 +196,12 @@ def scale_frame(frame: av.VideoFrame, width: int, height: int | None = None) -> 
 
 def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Image]:
     """The video frames that are shown at these times, ascending, or the last one."""
-    shown: list[Image.Image] = []
-    frame = None
-    with open_video(path) as container:
-        for frame in container.decode(video=0):
-            while (
-                len(shown) < len(times) and float(frame.time or 0) >= times[len(shown)] - _ROUNDING
-            ):
-                shown.append(scale_frame(frame, width))
-            if len(shown) == len(times):
-                return shown
-    if frame is None:
+    images = []
+    for frame, _, count in frames_shown(path, Clock.of(path), times, seeks=False):
+        images += [scale_frame(frame, width)] * count
+    if not images:
         raise HeadForcingError(f"{path} has no frames that can be decoded.")
-    return shown + [scale_frame(frame, width)] * (len(times) - len(shown))
-
-
-def _stamp(seconds: float, tenths: bool = False) -> str:
-    """`1:05`, or with tenths `1:05.3`; truncated, not rounded, as video players do."""
-    whole = int(seconds)
-    return f"{whole // 60}:{whole % 60:02d}" + (f".{int(seconds * 10) % 10}" if tenths else "")
+    return images
 
 
 def fit_text(text: str, size: int, width: int) -> str:

@@ -144,14 +144,8 @@ class SoundStream:
 def _stream(container: av.container.InputContainer) -> av.AudioStream | None:
     """The last stream of sound that can be decoded, as ComfyUI takes it."""
     # a stream without a decoder has no codec context, and its packets crash FFmpeg
-    return next(
-        (
-            stream
-            for stream in reversed(container.streams.audio)
-            if stream.codec_context is not None
-        ),
-        None,
-    )
+    found = [stream for stream in container.streams.audio if stream.codec_context is not None]
+    return found[-1] if found else None
 
 
 def _layout(stream: av.AudioStream) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -50,12 +49,12 @@ class Soundtrack:
     gain_db: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.offset_seconds) and abs(self.offset_seconds) <= MAX_SECONDS):
+        if not abs(self.offset_seconds) <= MAX_SECONDS:  # NaN is not, either
             raise HeadForcingError(
                 f"the offset of the sound must be from -{MAX_SECONDS:.0f} to {MAX_SECONDS:.0f} "
                 f"seconds, got {self.offset_seconds:g}"
             )
-        if not (math.isfinite(self.gain_db) and abs(self.gain_db) <= MAX_GAIN_DB):
+        if not abs(self.gain_db) <= MAX_GAIN_DB:
             raise HeadForcingError(
                 f"the gain of the sound must be from -{MAX_GAIN_DB:g} to {MAX_GAIN_DB:g} dB, got "
                 f"{self.gain_db:g}"
@@ -82,13 +81,13 @@ class Soundtrack:
         )
 
     @classmethod
-    def of_samples(cls, name: str, samples: Tensor, rate: int) -> Soundtrack:
-        """Samples in memory, `[channels, n]` in -1..1, of which two channels are heard."""
+    def of_samples(cls, samples: Tensor, rate: int) -> Soundtrack:
+        """Samples of an AUDIO, `[channels, n]` in -1..1, of which two channels are heard."""
         heard = samples[:2]
         if heard.numel() == 0:
-            raise HeadForcingError(f"{name}: the sound is empty; {_GIVE}")
+            raise HeadForcingError(f"audio: the sound is empty; {_GIVE}")
         return cls(
-            name=name,
+            name="audio",
             pieces=lambda: (part.float().cpu().numpy() for part in heard.split(PIECE, dim=1)),
             rate=rate,
             channels=len(heard),
@@ -191,11 +190,8 @@ def _samples(path: Path) -> Iterator[np.ndarray]:
 def _length(path: Path) -> float:
     """Seconds of a file's sound, by its packets."""
     seconds = 0.0
-    with _open(path) as container:
-        stream = _stream(container, path)
-        try:
-            for packet in container.demux(stream):
-                seconds += float((packet.duration or 0) * (packet.time_base or 0))
-        except av.error.FFmpegError:
-            pass  # a damaged end: what is before it is heard
+    # a damaged end: what is before it is heard
+    with _open(path) as container, suppress(av.error.FFmpegError):
+        for packet in container.demux(_stream(container, path)):
+            seconds += float((packet.duration or 0) * (packet.time_base or 0))
     return seconds

@@ -7,8 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -75,6 +74,7 @@ class Chunks:
             yield held
 
 
+@dataclass
 class VideoStream:
     """A video file that is written while latents arrive. Use as a context manager; `finish`
     completes the file.
@@ -83,7 +83,7 @@ class VideoStream:
     call.
 
     Args:
-        video_frames: length of the video; chunks beyond it are not decoded. None for all.
+        limit: video frames of the video; chunks beyond it are not decoded.
         on_progress: gets the number of encoded video frames.
         background: the device of the decoder. Decoding then has a thread of its own, on a GPU with
             a CUDA stream of its own, and `add` waits for nothing. None: `add` decodes.
@@ -96,39 +96,31 @@ class VideoStream:
             growing has the tags that were there at its beginning.
     """
 
-    def __init__(
-        self,
-        settings: VideoSettings,
-        decoder: StreamingDecoder,
-        video_frames: int | None = None,
-        *,
-        on_progress: Callable[[int], None] = lambda video_frames: None,
-        background: torch.device | None = None,
-        while_waiting: Callable[[], None] = lambda: None,
-        sound: Sound | None = None,
-        pictures: PictureSheets | None = None,
-    ):
-        if video_frames is not None and video_frames < 1:
-            raise HeadForcingError(f"A video needs at least 1 frame, got {video_frames}.")
+    settings: VideoSettings
+    decoder: StreamingDecoder
+    limit: int = sys.maxsize
+    on_progress: Callable[[int], None] = lambda video_frames: None
+    background: torch.device | None = None
+    while_waiting: Callable[[], None] = lambda: None
+    sound: Sound | None = None
+    pictures: PictureSheets | None = None
+    _writer: VideoWriter | None = None
+    _encoder: QueueThread[HostCopy] | None = None
+    _decoder_thread: QueueThread[HostCopy] | None = None
+    _decoded: int = 0  # video frames so far
+
+    def __post_init__(self) -> None:
         # both raise before sampling starts, not after the first block
         find_encoder()
-        check_writable(settings.path)
-        if settings.scale > 1:  # flat squares take less than half the time, and 25 % more bytes
-            settings = replace(settings, preset="ultrafast")
-        self.settings = settings
-        self.decoder = decoder
-        self._limit = sys.maxsize if video_frames is None else video_frames
-        self._on_progress = on_progress
-        self._sound = sound
-        self._pictures = pictures
-        self._writer: VideoWriter | None = None
-        self._encoder: QueueThread[HostCopy] | None = None
-        self._background = background
-        self._decoder_thread: QueueThread[HostCopy] | None = None
-        if background is not None:
-            self._decoder_thread = QueueThread("video", self._decode, WAITING_BLOCKS, while_waiting)
+        check_writable(self.settings.path)
+        if self.settings.scale > 1:
+            # flat squares take less than half the time, and 25 % more bytes
+            self.settings = replace(self.settings, preset="ultrafast")
         self._chunks = Chunks()
-        self._decoded = 0  # video frames so far
+        if self.background is not None:
+            self._decoder_thread = QueueThread(
+                "video", self._decode, WAITING_BLOCKS, self.while_waiting
+            )
 
     @property
     def video_frames(self) -> int:
@@ -139,10 +131,10 @@ class VideoStream:
         self.decoder.reset()
         self._stack = ExitStack()
         self._stack.callback(self.decoder.reset)
-        if self._decoder_thread is not None and self._background is not None:
+        if self.background is not None and self.background.type == "cuda":
             # this thread's stream may still be loading the decoder's weights
-            if self._background.type == "cuda":
-                self._loaded_by = torch.cuda.current_stream(self._background)
+            self._loaded_by = torch.cuda.current_stream(self.background)
+        if self._decoder_thread is not None:
             self._decoder_thread.__enter__()
         return self
 
@@ -155,7 +147,7 @@ class VideoStream:
         """Change the length of the video. Call it before frames beyond the old length are added:
         they are dropped at once.
         """
-        self._limit = video_frames
+        self.limit = video_frames
 
     def add(self, latents: Tensor) -> None:
         """Decode and write the next latent frames `[frames, 16, h, w]`, or queue them."""
@@ -178,7 +170,7 @@ class VideoStream:
         else:
             self._decoder_thread.finish()
         assert self._writer is not None
-        self._on_progress(self.video_frames)
+        self.on_progress(self.video_frames)
         self._writer.settings = self.settings
         return self._writer.info
 
@@ -186,8 +178,8 @@ class VideoStream:
         # inference mode and the CUDA stream are per thread; without its own stream decoding would
         # run between the sampler's kernels instead of beside them
         gpu_stream: Any = nullcontext()
-        if self._background is not None and self._background.type == "cuda":
-            own = torch.cuda.Stream(self._background)
+        if self.background is not None and self.background.type == "cuda":
+            own = torch.cuda.Stream(self.background)
             own.wait_stream(self._loaded_by)
             gpu_stream = torch.cuda.stream(own)
         with torch.inference_mode(), gpu_stream:
@@ -210,34 +202,31 @@ class VideoStream:
         self._encoder.finish()
 
     def _write(self, chunk: Tensor) -> None:
-        left = self._limit - self._decoded
+        left = self.limit - self._decoded
         if left <= 0:
             return
         video_frames = self.decoder.decode(chunk)[:left]
         if self._encoder is None:
             scale = self.settings.scale
-            height, width = video_frames.shape[1:3]
-            self._writer = self._stack.enter_context(
-                VideoWriter(self.settings, width * scale, height * scale, sound=self._sound)
-            )
-            encode = partial(_encode, self._writer, scale, self._pictures)
-            encoder = QueueThread("encoder", encode, WAITING_CHUNKS)
+            _, height, width, _ = video_frames.shape
+            writer = VideoWriter(self.settings, width * scale, height * scale, sound=self.sound)
+            self._writer = self._stack.enter_context(writer)
+            encoder = QueueThread("encoder", self._encode, WAITING_CHUNKS)
             self._encoder = self._stack.enter_context(encoder)
         self._decoded += len(video_frames)
         self._encoder.put(to_host(to_uint8(video_frames)))
-        self._on_progress(self.video_frames)
+        self.on_progress(self.video_frames)
 
-
-def _encode(
-    writer: VideoWriter, scale: int, pictures: PictureSheets | None, copies: Iterator[HostCopy]
-) -> None:
-    """Write video frames `[n, H, W, 3]`, every pixel as a square of side `scale`."""
-    for chunk in arrived(copies):
-        if pictures is not None:
-            pictures.add(writer.video_frames, chunk)
-        writer.write(
-            chunk if scale == 1 else chunk.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
-        )
+    def _encode(self, copies: Iterator[HostCopy]) -> None:
+        """Write video frames `[n, H, W, 3]`, every pixel as a square of side `scale`."""
+        assert self._writer is not None
+        for chunk in arrived(copies):
+            if self.pictures is not None:
+                self.pictures.add(self._writer.video_frames, chunk)
+            if self.settings.scale > 1:
+                for axis in (1, 2):
+                    chunk = chunk.repeat_interleave(self.settings.scale, axis)
+            self._writer.write(chunk)
 
 
 def write_video(
@@ -252,9 +241,8 @@ def write_video(
 
     Blocks beyond `video_frames` are still consumed, because a rollout must run to its end.
     """
-    with VideoStream(
-        settings, decoder, video_frames, on_progress=on_progress, sound=sound
-    ) as stream:
+    limit = video_frames or sys.maxsize
+    with VideoStream(settings, decoder, limit, on_progress=on_progress, sound=sound) as stream:
         for block in blocks:
             stream.add(block)
         return stream.finish()

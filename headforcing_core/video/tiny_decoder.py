@@ -8,7 +8,6 @@ before, so a video is decoded latent frame by latent frame, exactly.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,18 +32,20 @@ class MemoryBlock(nn.Module):
 
     def __init__(self, dim: int):
         super().__init__()
-        convs = {
-            str(2 * i): nn.Conv2d(2 * dim if i == 0 else dim, dim, 3, padding=1) for i in range(3)
-        }
-        self.conv = nn.ModuleDict(convs)
+        self.conv = nn.Sequential(
+            nn.Conv2d(2 * dim, dim, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(dim, dim, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(dim, dim, 3, padding=1),
+        )
 
     def forward(self, x: Tensor, past: dict[nn.Module, Tensor]) -> Tensor:
         """`[t, C, H, W]`; the last frame is left in `past`."""
         before = past.get(self, torch.zeros_like(x[:1]))
         past[self] = x[-1:].clone()
-        first, second, third = self.conv.values()
-        hidden = F.relu_(first(torch.cat([x, torch.cat([before, x[:-1]])], dim=1)))
-        return F.relu_(third(F.relu_(second(hidden))).add_(x))
+        hidden = self.conv(torch.cat([x, torch.cat([before, x[:-1]])], dim=1))
+        return F.relu_(hidden.add_(x))
 
 
 class Grow(nn.Module):
@@ -69,9 +70,12 @@ class TinyDecoder(nn.Module):
         self.cell = latents.stride // WAN21.stride
         layers: dict[str, nn.Module] = {"1": nn.Conv2d(latents.channels, widths[0], 3, padding=1)}
         for start, frames, width, after in zip(_LAYERS, _FRAMES, widths, widths[1:], strict=False):
-            layers |= {str(start + i): MemoryBlock(width) for i in range(3)}
-            layers |= {str(start + 4): Grow(width, frames)}
-            layers |= {str(start + 5): DoublingConv(width, after, bias=False)}
+            for place in range(start, start + 3):
+                layers[str(place)] = MemoryBlock(width)
+            # frames are made before the image is enlarged, which gives the same and is a quarter of
+            # the work
+            layers[str(start + 4)] = Grow(width, frames)
+            layers[str(start + 5)] = DoublingConv(width, after, bias=False)
         layers["22"] = nn.Conv2d(widths[-1], 3 * self.cell**2, 3, padding=1)
         self.decoder = nn.ModuleDict(layers)
 
@@ -90,15 +94,11 @@ class TinyDecoder(nn.Module):
         """Decode a latent frame `[1, channels, h, w]` to `[4, 3, H, W]` in about 0..1; `past`
         belongs to the video.
         """
-        layers: Any = self.decoder
-        x = F.relu_(layers["1"](torch.tanh(z / _LIMIT) * _LIMIT))
-        for start in _LAYERS:
-            for i in range(3):
-                x = layers[str(start + i)](x, past)
-            # frames are made before the image is enlarged, which gives the same and is a quarter of
-            # the work
-            x = layers[str(start + 5)](layers[str(start + 4)](x))
-        x = layers["22"](F.relu_(x))
+        first, *layers, last = self.decoder.values()
+        x = F.relu_(first(torch.tanh(z / _LIMIT) * _LIMIT))
+        for layer in layers:
+            x = layer(x, past) if isinstance(layer, MemoryBlock) else layer(x)
+        x = last(F.relu_(x))
         return x if self.cell == 1 else F.pixel_shuffle(x, self.cell)
 
     def memory(self, latent_size: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
@@ -106,16 +106,13 @@ class TinyDecoder(nn.Module):
         these included.
         """
         pixels = latent_size[0] * latent_size[1]
-        widths = self.widths
-        held = (
-            pixels
-            * sum(3 * width * 4**level for level, width in enumerate(widths[:3]))
-            * dtype.itemsize
-        )
+        number = pixels * dtype.itemsize
+        first, second, third, last = self.widths
+        held = number * 3 * (first + 4 * second + 16 * third)
         # the peak is in the last level: the frames made, and enlarged, or their input with the
         # frame before
-        last = pixels * 4 * (16 * widths[2] + 64 * widths[3]) * dtype.itemsize
-        return held, held + last + pixels * made_bytes(self.latents)
+        peak = number * 4 * (16 * third + 64 * last)
+        return held, held + peak + pixels * made_bytes(self.latents)
 
 
 class TinyVideoDecoder(WanVideoDecoder):
@@ -148,4 +145,6 @@ def tiny_sizes(weights: Mapping[str, Tensor]) -> tuple[tuple[int, ...], LatentFo
     if len(convs) < len(names) or not all(map(len, convs)):
         return None
     latents = latent_format(convs[0].shape[1])
-    return (tuple(map(len, convs)), latents) if convs[0].shape[1] == latents.channels else None
+    if convs[0].shape[1] != latents.channels:
+        return None
+    return tuple(map(len, convs)), latents

@@ -8,8 +8,6 @@ the names of Wan's own file.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from ..model.latents import WAN22
@@ -22,6 +20,7 @@ from .wan_decoder import (
     Upsample,
     WanDecoder,
     residual_blocks,
+    through,
 )
 from .wan_encoder import HALVES_FRAMES, Downsample, WanEncoder
 
@@ -33,18 +32,17 @@ class UpStage(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, doubles_frames: bool | None):
         super().__init__()
-        layers = residual_blocks(inputs, outputs, BLOCKS)
+        self.upsamples = nn.ModuleList(residual_blocks(inputs, outputs, BLOCKS))
+        self.frames = 0  # that one frame becomes
         if doubles_frames is not None:
-            layers.append(Upsample(outputs, doubles_frames, outputs))
-        self.upsamples = nn.ModuleList(layers)
-        # that one frame becomes
-        self.frames = None if doubles_frames is None else 1 + doubles_frames
+            self.upsamples.append(Upsample(outputs, doubles_frames, outputs))
+            self.frames = 1 + doubles_frames
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
-        if self.frames is None:
-            return _through(self.upsamples, x, features, first)
+        if not self.frames:
+            return through(self.upsamples, x, features, first)
         before = x.total()
-        made = _through(self.upsamples, x, features, first).total()
+        made = through(self.upsamples, x, features, first).total()
         _add_repeated(made, before, self.frames)
         return Activations(made)
 
@@ -56,24 +54,17 @@ class DownStage(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, halves_frames: bool | None):
         super().__init__()
-        layers = residual_blocks(inputs, outputs, wan_encoder.BLOCKS)
+        self.downsamples = nn.ModuleList(residual_blocks(inputs, outputs, wan_encoder.BLOCKS))
+        self.cell = (1, 1)  # frames, and pixels of a side
         if halves_frames is not None:
-            layers.append(Downsample(outputs, halves_frames))
-        self.downsamples = nn.ModuleList(layers)
-        # frames, and pixels of a side
-        self.cell = (1, 1) if halves_frames is None else (1 + halves_frames, 2)
+            self.downsamples.append(Downsample(outputs, halves_frames))
+            self.cell = (1 + halves_frames, 2)
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
         before = x.total()
-        made = _through(self.downsamples, x, features, first).total()
+        made = through(self.downsamples, x, features, first).total()
         made += _averaged(before, *self.cell, made.shape[-1])
         return Activations(made)
-
-
-def _through(layers: Any, x: Activations, features: Features, first: bool) -> Activations:
-    for layer in layers:
-        x = layer(x, features, first)
-    return x
 
 
 def _add_repeated(made: Tensor, x: Tensor, frames: int) -> None:

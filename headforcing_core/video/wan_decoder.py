@@ -9,7 +9,7 @@ frame as it is, so it gives 1 video frame, others 4.
 
 from __future__ import annotations
 
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -78,30 +78,30 @@ class Features:
             }
 
 
+@dataclass
 class Activations:
     """The output `[t, H, W, C]` of a layer, with a bias and a residual that the next norm adds in
     its own pass.
     """
 
-    def __init__(self, x: Tensor, bias: Tensor | None = None, residual: Tensor | None = None):
-        self._x = x
-        self._bias = bias
-        self._residual = residual
+    x: Tensor
+    bias: Tensor | None = None
+    residual: Tensor | None = None
 
     def normed(self, norm: Norm, conv: CausalConv, features: Features) -> Tensor:
         """The input `[2 + t, H, W, C]` of `conv`: the frames before, then `silu(norm(sum))`."""
-        past = features.past(conv, self._x)
-        frames = feature_frames(self._x, past, norm.gamma.flatten(), self._bias, self._residual)
-        self._bias = self._residual = None
+        past = features.past(conv, self.x)
+        frames = feature_frames(self.x, past, norm.gamma.flatten(), self.bias, self.residual)
+        self.bias = self.residual = None
         return frames
 
     def total(self) -> Tensor:
         """The sum itself."""
-        for term in (self._bias, self._residual):
+        for term in (self.bias, self.residual):
             if term is not None:
-                self._x += term
-        self._bias = self._residual = None
-        return self._x
+                self.x += term
+        self.bias = self.residual = None
+        return self.x
 
 
 class Norm(nn.Module):
@@ -129,34 +129,35 @@ class CausalConv(nn.Conv3d):
         Elsewhere outputs of zeros are added up to a multiple of 8, because tensor cores compute
         them in eights.
         """
+        order = (2, 0, 3, 4, 1)
         if self.weight.device.type != "cpu":
             self.weight.data = F.pad(self.weight.data, (0,) * 9 + (-len(self.weight) % 8,))
-        order = (2, 0, 3, 4, 1) if self.weight.device.type == "cpu" else (0, 2, 3, 4, 1)
+            order = (0, 2, 3, 4, 1)
         back = [order.index(axis) for axis in range(5)]
         self.weight.data = self.weight.data.permute(order).contiguous().permute(back)
 
     def forward(self, frames: Tensor) -> Tensor:
         """`[2 + t, H, W, C]` -> `[t, H, W, outputs]`."""
-        # else sums would be rounded twice
-        in_planes = frames.device.type == "cpu" and frames.dtype == torch.float32
-        return self._in_planes(frames) if in_planes else self._in_volumes(frames)
+        # in other dtypes sums of planes would be rounded twice
+        if frames.device.type == "cpu" and frames.dtype == torch.float32:
+            return self._in_planes(frames)
+        return self._in_volumes(frames)
 
     def _in_volumes(self, frames: Tensor) -> Tensor:
         # batched first: only so do the strides say channels last, and cuDNN reads the memory as it
         # is
         x = frames[None].permute(0, 4, 1, 2, 3)
-        padding = (0, *self.padding[1:])
-        ones = (1, 1, 1)
         if has_cudnn(x):
             # called directly: PyTorch 2.9 takes another, slow convolution for three dimensions in
             # half precision
             cudnn = torch.backends.cudnn
-            sizes = padding, ones, ones, 1
+            padding: Any = self.padding
+            sizes = padding, self.stride, self.dilation, 1
             y = torch.cudnn_convolution(
                 x, self.weight, *sizes, cudnn.benchmark, False, cudnn.allow_tf32
             )
         else:
-            y = F.conv3d(x, self.weight, None, padding=padding)
+            y = F.conv3d(x, self.weight, None, padding=self.padding)
         return y[0, : self.out_channels].permute(1, 2, 3, 0).contiguous()
 
     def _in_planes(self, frames: Tensor) -> Tensor:
@@ -178,18 +179,22 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int):
         super().__init__()
-        first = {"0": Norm(inputs), "2": CausalConv(inputs, outputs)}
-        second = {"3": Norm(outputs), "6": CausalConv(outputs, outputs)}
-        self.residual: Any = nn.ModuleDict({**first, **second})
+        self.residual: Any = nn.ModuleDict(
+            {
+                "0": Norm(inputs),
+                "2": CausalConv(inputs, outputs),
+                "3": Norm(outputs),
+                "6": CausalConv(outputs, outputs),
+            }
+        )
         self.shortcut = nn.Conv3d(inputs, outputs, 1) if inputs != outputs else None
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
-        conv_1 = self.residual["2"]
-        conv_2 = self.residual["6"]
+        norm_1, conv_1, norm_2, conv_2 = self.residual.values()
         # nested, so that nothing is in memory for longer than it is read
         hidden = conv_2(
-            Activations(conv_1(x.normed(self.residual["0"], conv_1, features)), conv_1.bias).normed(
-                self.residual["3"], conv_2, features
+            Activations(conv_1(x.normed(norm_1, conv_1, features)), conv_1.bias).normed(
+                norm_2, conv_2, features
             )
         )
         residual = x.total()
@@ -291,17 +296,18 @@ class WanDecoder(nn.Module):
         widths = [base * multiple for multiple in LEVELS]
         channels = self.latents.channels
         self.conv2 = nn.Conv3d(channels, channels, 1)
-        parts: dict[str, nn.Module] = {
-            "conv1": CausalConv(channels, widths[0]),
-            "middle": middle(widths[0]),
-        }
-        parts["upsamples"] = nn.ModuleList(self.levels(widths))
-        parts["head"] = nn.ModuleDict({"0": Norm(base), "2": CausalConv(base, self.colours)})
-        self.decoder = nn.ModuleDict(parts)
+        self.decoder = nn.ModuleDict(
+            {
+                "conv1": CausalConv(channels, widths[0]),
+                "middle": middle(widths[0]),
+                "upsamples": nn.ModuleList(self.levels(widths)),
+                "head": nn.ModuleDict({"0": Norm(base), "2": CausalConv(base, self.colours)}),
+            }
+        )
 
     def levels(self, widths: list[int]) -> list[nn.Module]:
         """The layers from the widest level to the narrowest."""
-        layers: list[nn.Module] = []
+        layers = []
         for level, width in enumerate(widths):
             layers += residual_blocks(widths[level - 1] // 2 if level else width, width, BLOCKS)
             if level < len(DOUBLES_FRAMES):
@@ -337,7 +343,7 @@ class WanDecoder(nn.Module):
                 features += layer.in_channels * scale
             elif isinstance(layer, DoublingConv):
                 inputs = layer.out_channels
-                scale = 4 * scale
+                scale *= 4
         pixels = latent_size[0] * latent_size[1]
         held = PAST_FRAMES * features * pixels * dtype.itemsize
         activations = scale * (4 * self.base + (4 + 4 + PAST_FRAMES) * inputs) * dtype.itemsize
@@ -367,9 +373,16 @@ def run_parts(parts: Any, x: Tensor, features: Features, first: bool) -> Tensor:
     conv, *layers, head = parts.values()
     norm, last = head.values()
     hidden = Activations(conv(features.before(conv, x)), conv.bias)
-    for layer in chain(*layers):
-        hidden = layer(hidden, features, first)
+    for part in layers:
+        hidden = through(part, hidden, features, first)
     return last(hidden.normed(norm, last, features)) + last.bias
+
+
+def through(layers: Any, x: Activations, features: Features, first: bool) -> Activations:
+    """Run layers one after another."""
+    for layer in layers:
+        x = layer(x, features, first)
+    return x
 
 
 def pointwise(conv: nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:

@@ -34,16 +34,13 @@ class Downsample(nn.Module):
 
     def __init__(self, dim: int, halves_frames: bool):
         super().__init__()
-        self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, dim, 3)})
+        self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, dim, 3, stride=2)})
         self.time_conv = CausalConv(dim, dim, side=1) if halves_frames else None
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
-        conv = self.resample["1"]
+        padded = F.pad(x.total().permute(0, 3, 1, 2), (0, 1, 0, 1))
+        frames = self.resample["1"](padded).permute(0, 2, 3, 1).contiguous()
         time_conv = self.time_conv
-        halved = F.conv2d(
-            F.pad(x.total().permute(0, 3, 1, 2), (0, 1, 0, 1)), conv.weight, conv.bias, stride=2
-        )
-        frames = halved.permute(0, 2, 3, 1).contiguous()
         if time_conv is not None:
             # this convolution reads one frame of the past, not two
             before = features.before(time_conv, frames)[1:]
@@ -68,15 +65,18 @@ class WanEncoder(nn.Module):
         moments = 2 * self.latents.channels
         wide = widths[-1]
         self.conv1 = nn.Conv3d(moments, moments, 1)
-        parts: dict[str, nn.Module] = {"conv1": CausalConv(self.colours, base)}
-        parts["downsamples"] = nn.ModuleList(self.levels(widths))
-        parts["middle"] = middle(wide)
-        parts["head"] = nn.ModuleDict({"0": Norm(wide), "2": CausalConv(wide, moments)})
-        self.encoder = nn.ModuleDict(parts)
+        self.encoder = nn.ModuleDict(
+            {
+                "conv1": CausalConv(self.colours, base),
+                "downsamples": nn.ModuleList(self.levels(widths)),
+                "middle": middle(wide),
+                "head": nn.ModuleDict({"0": Norm(wide), "2": CausalConv(wide, moments)}),
+            }
+        )
 
     def levels(self, widths: list[int]) -> list[nn.Module]:
         """The layers from the narrowest level to the widest."""
-        layers: list[nn.Module] = []
+        layers = []
         for level, width in enumerate(widths):
             layers += residual_blocks(widths[max(0, level - 1)], width, BLOCKS)
             if level < len(HALVES_FRAMES):
@@ -92,14 +92,11 @@ class WanEncoder(nn.Module):
         """
         # zeros: nothing comes before the video
         features = Features()
-        latents = []
-        for start in (0, *range(1, len(video_frames), TEMPORAL_STRIDE)):
-            clip = (
-                video_frames[start : start + TEMPORAL_STRIDE if start else 1]
-                .to(self.conv1.weight)
-                .contiguous()
-            )
-            latents.append(self._next(clip * 2 - 1, features, not start))
+        latents: list[Tensor] = []
+        starts = tuple(range(1, len(video_frames), TEMPORAL_STRIDE))
+        for frames in video_frames.tensor_split(starts):
+            clip = frames.to(self.conv1.weight).contiguous()
+            latents.append(self._next(clip * 2 - 1, features, not latents))
         return torch.cat(latents)
 
     def _next(self, clip: Tensor, features: Features, first: bool) -> Tensor:

@@ -89,7 +89,7 @@ class VideoWriter:
     succeeds.
 
     Args:
-        width, height: of the frames that `write` gets, in pixels.
+        width, height: of the frames that `write` gets, in pixels, even for H.264.
         goes_on: first copy what an earlier attempt with the same arguments left at
             `settings.partial`, up to its last key frame. The caller goes on with the frame of
             number `video_frames`.
@@ -99,7 +99,7 @@ class VideoWriter:
         settings: another path and other tags may be set until the end of the `with` block.
         video_frames: number of frames written so far.
 
-    Raises HeadForcingError for an odd width or height and where the disk or the encoder fails.
+    Raises HeadForcingError where the disk or the encoder fails.
     """
 
     def __init__(
@@ -111,11 +111,6 @@ class VideoWriter:
         goes_on: bool = False,
         sound: Sound | None = None,
     ):
-        if min(width, height) < 2 or width % 2 or height % 2:
-            raise HeadForcingError(
-                f"A video of {width}x{height} pixels cannot be written: H.264 needs an even width "
-                f"and height; choose {max(2, width - width % 2)}x{max(2, height - height % 2)}."
-            )
         partial = settings.partial
         self.settings = settings
         self.width = width
@@ -123,26 +118,28 @@ class VideoWriter:
         self.video_frames = 0
         self._keep = partial is not None
         self._partial = partial or temporary_path(settings.path)
-        self._earlier = (
-            self._partial.with_name(f"{self._partial.stem}.earlier.mp4")
-            if goes_on and partial
-            else None
-        )
+        self._earlier: Path | None = None  # what an earlier attempt left
+        if goes_on:
+            self._earlier = self._partial.with_name(f"{self._partial.stem}.earlier.mp4")
         self._sound = sound
         self._encoder = find_encoder()
         # mbtree off: with AVX-512, x264 reads beyond its macroblock tree if a row is no multiple of
         # eight blocks, so that the same frames give a different file each time
-        options = {"crf": str(settings.crf), "preset": settings.preset, "x264-params": "mbtree=0"}
-        self._options = options if self._encoder == "libx264" else {}
+        self._options: dict[str, str] = {}
+        if self._encoder == "libx264":
+            self._options = {
+                "crf": str(settings.crf),
+                "preset": settings.preset,
+                "x264-params": "mbtree=0",
+            }
 
     @property
     def info(self) -> VideoInfo:
         """The file if nothing more is written."""
-        seconds = self.video_frames / self.settings.fps
         return VideoInfo(
             self.settings.path,
             self.video_frames,
-            seconds=seconds,
+            seconds=self.video_frames / self.settings.fps,
             width=self.width,
             height=self.height,
         )
@@ -172,11 +169,6 @@ class VideoWriter:
                 with suppress(OSError, av.error.FFmpegError):
                     self._finish()
                 return
-            if self.video_frames == 0:
-                raise HeadForcingError(
-                    f"{self.settings.path.name} would be an empty video: no frame was written to "
-                    "it."
-                )
             with self._explain_errors():
                 self._finish()
                 self._remux()
@@ -188,11 +180,6 @@ class VideoWriter:
 
     def write(self, video_frames: Tensor) -> None:
         """Append video frames `[n, height, width, 3]`, uint8 or float in 0..1."""
-        if video_frames.ndim != 4 or tuple(video_frames.shape[1:]) != (self.height, self.width, 3):
-            raise HeadForcingError(
-                f"{self.settings.path.name} takes frames of shape [n, {self.height}, {self.width}, "
-                f"3], got {list(video_frames.shape)}."
-            )
         for video_frame in to_uint8(video_frames).cpu().numpy():
             rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
             with self._explain_errors():
@@ -223,13 +210,10 @@ class VideoWriter:
             remove_leftovers(self._partial)
             self._remove_partial()  # it may be a link to another file, which opening would empty
         options = _GROWING if self._sound is None else _GROWING_WITH_SOUND
-        try:
+        with suppress(OSError):  # on Windows, the file of an earlier attempt that a player has open
             return av.open(address(self._partial), "w", format="mp4", options=options)
-        except OSError:  # on Windows, the file of an earlier attempt that a player has open
-            self._partial = self._partial.with_name(
-                f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4"
-            )
-            return av.open(address(self._partial), "w", format="mp4", options=options)
+        self._partial = self._partial.with_name(f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
+        return av.open(address(self._partial), "w", format="mp4", options=options)
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
@@ -305,21 +289,17 @@ def _keep_larger(partial: Path, earlier: Path) -> None:
     """Name what an attempt has written `earlier`, unless that is there from before and holds
     more.
     """
-    sizes = [
-        path.stat().st_size if path.is_file() and not path.is_symlink() else -1
-        for path in (partial, earlier)
-    ]
-    if sizes[0] > sizes[1]:
+    if not partial.is_file() or partial.is_symlink():
+        return
+    if not earlier.is_file() or partial.stat().st_size > earlier.stat().st_size:
         os.replace(partial, earlier)
 
 
 def find_encoder() -> str:
     """Name of the first available H.264 encoder; raises HeadForcingError if PyAV has none."""
     for name in _ENCODERS:
-        try:
+        with suppress(av.codec.codec.UnknownCodecError):
             return av.Codec(name, "w").name
-        except av.codec.codec.UnknownCodecError:
-            continue
     raise HeadForcingError(
         f"The installed PyAV {av.__version__} has no H.264 encoder (looked for "
         f"{', '.join(_ENCODERS)}); install the official wheel with `pip install --force-reinstall "

@@ -22,8 +22,16 @@ from ..errors import HeadForcingError, one_line
 from ..files import check_kept
 from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
-from . import layouts
-from .containers import WRITABLE, file_bytes, first_not_finite, read_weights, write_safetensors
+from . import layouts, wan_tensors
+from .containers import (
+    WRITABLE,
+    Metadata,
+    Weights,
+    file_bytes,
+    first_not_finite,
+    read_weights,
+    write_safetensors,
+)
 from .identity import file_identity, identity
 from .lora import LoraPatch, comfyui_names, read_patches
 from .lora_scale import StatedAlpha, stated_alpha
@@ -107,7 +115,7 @@ def load_state_dict(
     lora: str | Path | None = None,
     lora_strength: float = 1.0,
     dtype: torch.dtype | None = None,
-) -> tuple[dict[str, Tensor], CheckpointInfo]:
+) -> tuple[Weights, CheckpointInfo]:
     """Load weights under their original Wan names, memory-mapped where neither a LoRA nor `dtype`
     changes them.
 
@@ -153,11 +161,7 @@ def convert(
         )
     opened = _open_patched(path, weights, num_heads, lora=lora, strength=lora_strength)
     info = opened.info
-    history = {
-        "converter_version": _CONVERTER_VERSION,
-        "source": path.name,
-        "source_layout": info.layout,
-        "lora": info.lora,
+    stated = {
         "lora_strength": lora_strength if lora else None,
         "frames_per_block": frames_per_block or info.frames_per_block,
         "model_family": model_family or stated_family(path)[0],
@@ -165,19 +169,7 @@ def convert(
             (name, opened.value(name, dtype)) for name in sorted(opened.tensors)
         ),
     }
-    transformer: dict[str, object] = {"num_heads": info.config.num_heads}
-    if info.config.latents is WAN21:
-        transformer["causal_ar"] = True
-    else:
-        # ComfyUI takes every model with this key above for one of Wan 2.1
-        history["causal_ar"] = True
-    if info.config.text_len != WanConfig.text_len:
-        transformer["text_len"] = info.config.text_len
-    stated = {key: value for key, value in history.items() if value is not None}
-    metadata = {
-        "config": json.dumps({"transformer": transformer}),
-        "head_forcing": json.dumps(stated),
-    }
+    metadata = _metadata(info, stated)
     write_safetensors(
         out,
         opened.tensors,
@@ -187,6 +179,30 @@ def convert(
         on_progress=on_progress,
     )
     return inspect_checkpoint(out)
+
+
+def _metadata(info: CheckpointInfo, stated: Mapping[str, object]) -> Metadata:
+    """The metadata of a converted file, with what is `stated` besides its source."""
+    history: dict[str, object] = {
+        "converter_version": _CONVERTER_VERSION,
+        "source": info.path.name,
+        "source_layout": info.layout,
+        "lora": info.lora,
+        **stated,
+    }
+    transformer: dict[str, object] = {"num_heads": info.config.num_heads}
+    if info.config.latents is WAN21:
+        transformer["causal_ar"] = True
+    else:
+        # ComfyUI takes every model with this key above for one of Wan 2.1
+        history["causal_ar"] = True
+    if info.config.text_len != WanConfig.text_len:
+        transformer["text_len"] = info.config.text_len
+    known = {key: value for key, value in history.items() if value is not None}
+    return {
+        "config": json.dumps({"transformer": transformer}),
+        "head_forcing": json.dumps(known),
+    }
 
 
 def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
@@ -211,7 +227,7 @@ def holds_lora(path: str | Path) -> bool:
     return any(map(layouts.is_lora, found)) and not any(map(layouts.looks_like_wan, found))
 
 
-def _adapters(lora: Path) -> tuple[Mapping[str, Tensor], StatedAlpha | None]:
+def _adapters(lora: Path) -> tuple[Weights, StatedAlpha | None]:
     """The tensors of a LoRA file, and the alpha that it states other than by them."""
     tree, metadata = read_weights(lora)
     found = {}
@@ -228,15 +244,14 @@ def _adapters(lora: Path) -> tuple[Mapping[str, Tensor], StatedAlpha | None]:
     return adapters, stated_alpha(lora, metadata, adapters)
 
 
-def _open(
-    path: Path, weights: str, num_heads: int | None
-) -> tuple[dict[str, Tensor], CheckpointInfo]:
+def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, CheckpointInfo]:
     """Memory-map a checkpoint and validate it; the tensors have Wan names and are exactly the
     model's.
     """
     tree, metadata = read_weights(path)
     by_layout = layouts.find_layouts(tree)
     layout, tensors = layouts.read_layout(by_layout, weights, path.name)
+    wan_tensors.reject_other_models(tensors, path.name)
     transformer = _read_json(metadata, "config").get("transformer")
     if not isinstance(transformer, dict):
         transformer = {}
@@ -244,11 +259,11 @@ def _open(
     if num_heads is None:
         # a tag in the recorded cases
         num_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))
-    config = layouts.infer_config(
+    config = wan_tensors.infer_config(
         tensors, num_heads, _integer(transformer.get("text_len")), path.name
     )
-    layouts.reject_experts(path, config)
-    extra = layouts.check_complete(tensors, config, path.name)
+    wan_tensors.reject_experts(path, config)
+    extra = wan_tensors.check_complete(tensors, config, path.name)
     if extra:
         first = one_line(min(extra), 100)
         log.warning(
@@ -292,7 +307,7 @@ class _OpenedCheckpoint:
     """
 
     info: CheckpointInfo
-    tensors: Mapping[str, Tensor]
+    tensors: Weights
     patches: Mapping[str, LoraPatch]
     strength: float
 
@@ -355,7 +370,7 @@ def stated_family(path: str | Path) -> tuple[str | None, int | None, int | None]
     return family, _integer(history.get("frames_per_block")), channels
 
 
-def _read_json(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
+def _read_json(metadata: Metadata, key: str) -> dict[str, Any]:
     """A JSON object in the metadata; anything else, as other programs may write, counts as an empty
     object.
     """

@@ -30,6 +30,8 @@ from .shards import NAMES, shard_files
 
 Tree = Mapping[object, object]
 """Names of a file with their tensors, or with dicts of tensors."""
+Weights = dict[str, Tensor]  # by name
+Metadata = Mapping[str, str]  # of a file
 _MAX_HEADER_BYTES = 8 << 20  # a 14B model's header is 0.15 MB
 # three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
 _MAX_PICKLE_BYTES = 2 << 20
@@ -63,7 +65,7 @@ _INSTEAD_OF_GGUF = {
 WRITABLE = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
-def read_weights(path: Path, kind: str = "model") -> tuple[Tree, dict[str, str]]:
+def read_weights(path: Path, kind: str = "model") -> tuple[Tree, Metadata]:
     """Memory-map a model file, or all files of a model in several, see `shards`; `kind` is one of
     `_INSTEAD_OF_GGUF`.
 
@@ -74,7 +76,7 @@ def read_weights(path: Path, kind: str = "model") -> tuple[Tree, dict[str, str]]
     if len(parts) == 1:
         return _read_file(parts[0], kind)
     joined: dict[object, object] = {}
-    metadata: dict[str, str] = {}
+    metadata: Metadata = {}
     for part in parts:
         tree, stated = _read_file(part, kind)
         again = [name for name in tree if name in joined]
@@ -98,10 +100,10 @@ def _parts(path: Path) -> list[Path]:
     return several or [path]
 
 
-def _read_file(path: Path, kind: str) -> tuple[Tree, dict[str, str]]:
+def _read_file(path: Path, kind: str) -> tuple[Tree, Metadata]:
     check_regular(path)
     tree: Tree
-    metadata: dict[str, str] = {}
+    metadata: Metadata = {}
     try:
         with open(path, "rb") as file:
             start = file.read(16)
@@ -122,7 +124,7 @@ def _read_file(path: Path, kind: str) -> tuple[Tree, dict[str, str]]:
     return tree, metadata
 
 
-def read_tensors(path: Path, kind: str = "model") -> dict[str, Tensor]:
+def read_tensors(path: Path, kind: str = "model") -> Weights:
     """Memory-map the tensors of a file that has them by name, maybe in one dict such as
     `state_dict`.
 
@@ -136,7 +138,7 @@ def read_tensors(path: Path, kind: str = "model") -> dict[str, Tensor]:
     return tensors
 
 
-def _tensors_of(tree: Tree) -> dict[str, Tensor]:
+def _tensors_of(tree: Tree) -> Weights:
     return {str(name): tensor for name, tensor in tree.items() if isinstance(tensor, Tensor)}
 
 
@@ -152,7 +154,7 @@ def _other_format(path: Path, start: bytes, kind: str) -> HeadForcingError:
     return HeadForcingError(f"{path.name} {what}")
 
 
-def _read_safetensors(path: Path) -> tuple[Tree, dict[str, str]]:
+def _read_safetensors(path: Path) -> tuple[Tree, Metadata]:
     """Map the tensors. The library's own reserve the file's size, so it maps no file larger than
     the memory.
     """
@@ -234,20 +236,14 @@ def _check_tensors(path: Path, tree: Tree) -> None:
     A pickle can describe a tensor of any size by repeating one number, and tensors can share their
     bytes.
     """
-    count = 0
-    longest = 0
-    for name, _ in _items(tree):
-        count += 1
-        if isinstance(name, str):
-            longest = max(longest, len(name))
-    if count > _MAX_TENSORS or longest > _MAX_NAME:
-        raise HeadForcingError(
-            f"{path.name} is no model file: it has {count:,} tensors and names of up to "
-            f"{longest:,} characters, where at most {_MAX_TENSORS:,} and {_MAX_NAME} are expected"
-        )
     total = 0
     most = _MAX_SHARING * path.stat().st_size
-    for name, tensor in _items(tree):
+    for count, (name, tensor) in enumerate(_items(tree)):
+        if count == _MAX_TENSORS or len(str(name)) > _MAX_NAME:
+            raise HeadForcingError(
+                f"{path.name} is no model file: it has more than {_MAX_TENSORS:,} tensors, or a "
+                f"name of more than {_MAX_NAME} characters"
+            )
         if not isinstance(tensor, Tensor):
             continue
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
@@ -265,9 +261,9 @@ def _check_tensors(path: Path, tree: Tree) -> None:
 
 def write_safetensors(
     out: Path,
-    tensors: Mapping[str, Tensor],
+    tensors: Weights,
     dtype: torch.dtype,
-    metadata: dict[str, str],
+    metadata: Metadata,
     *,
     value: Callable[[str], Tensor],
     on_progress: Callable[[int, int], None] = lambda written, total: None,

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from ..errors import HeadForcingError, one_line
 from ..model.wan import WanConfig
-from .layouts import expected_shapes
+from .containers import Weights
 from .lora_names import OTHER_KINDS, Targets, is_of_images, split_key
 from .lora_scale import StatedAlpha
+from .wan_tensors import expected_shapes
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class LoraPatch:
     """
 
     module: str
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: Weights = field(default_factory=dict)
     stated: StatedAlpha | None = None  # where the file states alpha other than by tensors
 
     def check(self, target: str, shape: torch.Size, lora_name: str) -> None:
@@ -60,11 +61,13 @@ class LoraPatch:
         alpha = self.tensors.get("alpha")
         if alpha is not None and (alpha.numel() != 1 or not torch.isfinite(alpha.float()).all()):
             raise HeadForcingError(f"{lora_name} is damaged: the alpha of {target} is not a number")
-        if not self._is_complete():
+        try:
+            fits = self._fits(shape)
+        except KeyError as error:
             raise HeadForcingError(
                 f"{lora_name} is incomplete: half of its tensors for {target} are missing"
-            )
-        if not self._fits(shape):
+            ) from error
+        if not fits:
             given = []
             for what, tensor in self.tensors.items():
                 if what not in ("alpha", "rank"):
@@ -74,22 +77,9 @@ class LoraPatch:
                 f"here, its tensors are {given}; use a LoRA for this model"
             )
 
-    def _is_complete(self) -> bool:
-        """Whether there is a change, and no tensor of a product is missing."""
-        has = self.tensors.keys()
-        if ("down" in has) != ("up" in has):
-            return False
-        if has & _HADA and not has >= _HADA:
-            return False
-        if has & _LOKR:
-            for factor in _FACTORS:
-                if factor not in has and not has >= {f"{factor}_a", f"{factor}_b"}:
-                    return False
-        return bool(has & {"up", "hada_w1_a", "lokr_w1", "lokr_w1_a", "diff", "set"})
-
     def _fits(self, shape: torch.Size) -> bool:
         """Whether the change has the size of the parameter; tried with tensors that hold no
-        numbers.
+        numbers. KeyError if tensors are missing.
         """
         size = (shape[0] if shape else 1, math.prod(shape[1:]))
         for what, tensor in self.tensors.items():
@@ -101,6 +91,8 @@ class LoraPatch:
             product = self._product("meta")
         except (RuntimeError, IndexError):  # they cannot be multiplied
             return False
+        if product is None and not self.tensors.keys() & {"diff", "set"}:
+            raise KeyError("a change")
         if product is not None and (product.shape != size or len(shape) < 2):
             return False
         magnitude = self.tensors.get("magnitude")
@@ -126,15 +118,15 @@ class LoraPatch:
         whole difference.
         """
         given = {what: tensor.to(device, torch.float32) for what, tensor in self.tensors.items()}
-        if "up" in given:
+        if given.keys() & {"up", "down"}:
             return given["up"].flatten(1) @ given["down"].flatten(1)
-        if "hada_w1_a" in given:
+        if given.keys() & _HADA:
             first = given["hada_w1_a"] @ given["hada_w1_b"]
             second = given["hada_w2_a"] @ given["hada_w2_b"]
             if first.shape != second.shape:
                 raise RuntimeError("the factors of a LoHa have two sizes")
             return first * second
-        if "lokr_w1" in given or "lokr_w1_a" in given:
+        if given.keys() & _LOKR:
             factors = []
             for part in _FACTORS:
                 if part in given:
@@ -174,8 +166,8 @@ def _decomposed(merged: Tensor, magnitude: Tensor) -> Tensor:
 
 
 def read_patches(
-    state_dict: Mapping[str, Tensor],
-    lora_state_dict: Mapping[str, Tensor],
+    state_dict: Weights,
+    lora_state_dict: Weights,
     lora_name: str,
     stated: StatedAlpha | None = None,
 ) -> dict[str, LoraPatch]:
@@ -189,8 +181,8 @@ def read_patches(
 
 
 def comfyui_names(
-    lora_state_dict: Mapping[str, Tensor], lora_name: str, stated: StatedAlpha | None = None
-) -> dict[str, Tensor]:
+    lora_state_dict: Weights, lora_name: str, stated: StatedAlpha | None = None
+) -> Weights:
     """The same LoRA under the names that ComfyUI's loaders read, with alpha as tensors.
 
     Raises HeadForcingError for tensors of no Wan model.
@@ -198,7 +190,7 @@ def comfyui_names(
     numbered = [found for found in map(_LAYER.search, lora_state_dict) if found is not None]
     layers = 1 + max((int(found[1]) for found in numbered), default=0)
     names = expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS)))
-    renamed: dict[str, Tensor] = {}
+    renamed: Weights = {}
     for target, patch in _match(lora_state_dict, names, lora_name, stated).items():
         module = target.removesuffix(".weight").removesuffix(".bias")
         tensors = dict(patch.tensors)
@@ -235,7 +227,7 @@ def _scale_biases(patches: Mapping[str, LoraPatch], lora_name: str) -> None:
 
 
 def _match(
-    lora: Mapping[str, Tensor], names: Collection[str], lora_name: str, stated: StatedAlpha | None
+    lora: Weights, names: Collection[str], lora_name: str, stated: StatedAlpha | None
 ) -> dict[str, LoraPatch]:
     """The patches of a LoRA by the parameter that they change; refuses tensors that belong to
     none.

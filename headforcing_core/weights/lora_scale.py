@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import HeadForcingError
+from .containers import Metadata
 
 _CONFIG = "adapter_config.json"  # beside `adapter_model.safetensors`
 _HEADER = "lora_adapter_metadata"
@@ -41,9 +42,7 @@ class StatedAlpha:
         return alpha / math.sqrt(rank) if self.by_root else alpha / rank
 
 
-def stated_alpha(
-    path: Path, metadata: Mapping[str, str], names: Iterable[str]
-) -> StatedAlpha | None:
+def stated_alpha(path: Path, metadata: Metadata, names: Iterable[str]) -> StatedAlpha | None:
     """The alpha of a LoRA file by its header or by PEFT's config beside it; None if neither states
     one.
 
@@ -71,7 +70,7 @@ def stated_alpha(
     return next(iter(found.values()), None)
 
 
-def _from_header(path: Path, metadata: Mapping[str, str], kohya_names: bool) -> StatedAlpha | None:
+def _from_header(path: Path, metadata: Metadata, kohya_names: bool) -> StatedAlpha | None:
     text = metadata.get(_HEADER)
     if text is not None:
         fields = _read(text.encode(), f"the header of {path.name}")

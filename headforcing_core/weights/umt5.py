@@ -11,7 +11,6 @@ import html
 import importlib
 import json
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +23,7 @@ from torch.nn import functional as F
 
 from ..errors import HeadForcingError, import_optional
 from ..files import replacing
-from .containers import WRITABLE, all_finite, read_tensors, read_weights
+from .containers import WRITABLE, Weights, all_finite, read_tensors, read_weights
 
 MAX_TOKENS = 512
 _END = 1  # id of the end-of-sequence token
@@ -96,8 +95,8 @@ def load_text_encoder(
     `spiece.model` in the same folder, its subfolder `google/umt5-xxl/`, or diffusers' `tokenizer`.
     Raises HeadForcingError for missing packages or unusable files.
     """
-    transformers = import_optional("transformers", "text encoders", "text")
-    sentencepiece = import_optional("sentencepiece", "text encoders", "text")
+    transformers = import_optional("transformers")
+    sentencepiece = import_optional("sentencepiece")
     path = Path(path)
     weights, scales, tokenizer_model = _read_umt5(path)
     tokenizer = _load_tokenizer(path, tokenizer_model, sentencepiece)
@@ -120,33 +119,31 @@ def load_text_encoder(
             raise HeadForcingError(
                 f"{path.name} is not a umT5 encoder: {name} is {state}, expected {list(shape)}."
             )
-        layer = name.removesuffix(".weight")
         # `pop` frees each tensor after its conversion, so that stored and converted weights never
         # exist together
-        stored = weights.pop(name)
-        if not _stays(layer, stored, dtype):
-            model.load_state_dict({name: stored.to(device, dtype)}, strict=False, assign=True)
-        elif layer == "shared":
-            # of a mapped file the system reads the pages of the rows that are used; a converted
-            # copy would be a second
-            model.load_state_dict({name: stored.to(device)}, strict=False, assign=True)
-            model.shared.register_forward_hook(lambda module, inputs, rows: rows.to(dtype))
-        else:
-            scale = scales.pop(layer, None)
-            if scale is not None and (
-                scale.numel() not in (1, len(stored)) or not all_finite(scale)
-            ):
-                raise HeadForcingError(
-                    f"{path.name} is damaged: the scale of {layer} does not belong to its weight."
-                )
-            parent, _, last = layer.rpartition(".")
-            setattr(model.get_submodule(parent), last, StoredLinear(stored.to(device), scale))
+        _put(model, name.removesuffix(".weight"), weights.pop(name).to(device), dtype, scales)
     model.set_input_embeddings(model.shared)
     if scales:
         raise HeadForcingError(
             f"{path.name} has a scale for {min(scales)}, which is not a matrix stored in fp8."
         )
     return UMT5Encoder(model.eval().requires_grad_(False), tokenizer)
+
+
+def _put(model: Any, layer: str, stored: Tensor, dtype: torch.dtype, scales: Weights) -> None:
+    """Put a layer's weight into the model, and its scale, which is taken out of `scales`."""
+    if not _stays(layer, stored, dtype):
+        stored = stored.to(dtype)
+    elif layer == "shared":
+        # of a mapped file the system reads the pages of the rows that are used; a converted copy
+        # would be a second
+        model.shared.register_forward_hook(lambda module, inputs, rows: rows.to(dtype))
+    else:
+        parent, _, last = layer.rpartition(".")
+        linear = StoredLinear(stored, scales.pop(layer, None))
+        setattr(model.get_submodule(parent), last, linear)
+        return
+    model.load_state_dict({f"{layer}.weight": stored}, strict=False, assign=True)
 
 
 class StoredLinear(nn.Module):
@@ -205,7 +202,7 @@ def _stays(layer: str, stored: Tensor, dtype: torch.dtype) -> bool:
     return stored.dtype != dtype and stored.dtype.itemsize <= dtype.itemsize
 
 
-def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None]:
+def _read_umt5(path: Path) -> tuple[Weights, Weights, Tensor | None]:
     """The mapped weights of a umT5 encoder under transformers' names, scales of fp8 by layer,
     sentencepiece model.
 
@@ -219,8 +216,8 @@ def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor
             "or token_embedding.weight (Wan's file), found "
             f"{', '.join(sorted(tensors)[:3]) or 'no tensors'}."
         )
-    weights: dict[str, Tensor] = {}
-    scales: dict[str, Tensor] = {}
+    weights: Weights = {}
+    scales: Weights = {}
     for stored, tensor in tensors.items():
         name = _WAN_TOP.get(stored, stored)
         block = re.fullmatch(r"blocks\.(\d+)\.(.+)", stored)
@@ -231,10 +228,16 @@ def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor
             scales[layer] = tensor.flatten()
         elif kind == "weight" and name.startswith(("shared.", "encoder.")):
             weights[name] = tensor
+    for layer, scale in scales.items():
+        rows = len(weights.get(f"{layer}.weight", ()))
+        if scale.numel() not in (1, rows) or not all_finite(scale):
+            raise HeadForcingError(
+                f"{path.name} is damaged: the scale of {layer} does not belong to its weight."
+            )
     return weights, scales, tokenizer
 
 
-def sizes_of(weights: Mapping[str, Tensor], path: Path) -> dict[str, int]:
+def sizes_of(weights: Weights, path: Path) -> dict[str, int]:
     """Sizes in transformers' `UMT5Config`, inferred from the shapes of weights with its names."""
     first = "encoder.block.0.layer."
     layers = len([name for name in weights if name.endswith(".SelfAttention.q.weight")])
@@ -293,7 +296,7 @@ class PromptEmbeddings(dict[str, Tensor]):
         )
 
 
-def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
+def save_embeddings(path: str | Path, embeddings: Weights) -> None:
     """Write `{prompt: [tokens, text_dim]}` as tensors `prompt_0`, ..., with the prompts as JSON in
     the metadata.
     """
@@ -329,17 +332,15 @@ def load_embeddings(path: str | Path) -> PromptEmbeddings:
         ) from error
 
 
-def _checked_rows(rows: object, number: int) -> Tensor:
+def _checked_rows(rows: Any, number: int) -> Tensor:
     """A copy of a stored embedding; HeadForcingError unless it is `[tokens, text_dim]` of finite
     numbers.
     """
-    wanted = "[tokens, text_dim] in float32, float16 or bfloat16"
-    if not isinstance(rows, Tensor):
-        raise HeadForcingError(f"prompt_{number} must be {wanted}, got nothing")
-    if rows.ndim != 2 or rows.numel() == 0 or rows.dtype not in WRITABLE:
+    usable = isinstance(rows, Tensor) and rows.ndim == 2 and rows.numel() > 0
+    if not usable or rows.dtype not in WRITABLE or not all_finite(rows):
         raise HeadForcingError(
-            f"prompt_{number} must be {wanted}, got {list(rows.shape)} in {rows.dtype}"
+            f"prompt_{number} must be [tokens, text_dim] of finite numbers in float32, float16 or "
+            "bfloat16"
         )
-    if not all_finite(rows):
-        raise HeadForcingError(f"prompt_{number} holds NaN or infinity")
-    return rows.clone()
+    copy: Tensor = rows.clone()
+    return copy

@@ -11,10 +11,15 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ...headforcing_core.commands import arguments
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.farms import farm_of
+from ...headforcing_core.commands.options import (
+    FARM_OPTIONS,
+    FILE_OPTIONS,
+    RENDER_OPTIONS,
+    add_rows,
+)
 from ...headforcing_core.commands.parser import READ, TEXT, folder_written
 from ...headforcing_core.commands.profiles import MeasuredModel, measure, setup_of
 from ...headforcing_core.commands.values import (
@@ -88,9 +93,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     told = "print the line that measures the videos with VBench, and take up its results"
     sub.add_argument("--vbench", action="store_true", help=told)
     add_metric_arguments(sub)
-    arguments.add_file_arguments(sub)
-    arguments.add_render_arguments(sub)
-    arguments.add_farm_arguments(sub)
+    add_rows(sub, (FILE_OPTIONS, RENDER_OPTIONS, FARM_OPTIONS))
     sub.set_defaults(demo=False)
 
 
@@ -161,7 +164,7 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
     )
     sys.stderr.write("\n".join([*told, *([] if needs is None else [needs.describe()]), ""]))
     if args.estimate:
-        return {"text": "stopped after the estimate (--estimate)", "json": {"estimate": work}}
+        return Result(["stopped after the estimate (--estimate)"], {"estimate": work})
     if not measured:
         args.profile = str(measure_profile(args))
         (args.out / "stand_in.json").unlink(missing_ok=True)

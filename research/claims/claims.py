@@ -11,6 +11,7 @@ from typing import Any
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.methods.registry import method_names
 from .. import statistics
+from ..paper.ablations import EqualMemory
 from ..rows import Entry, Shuffles
 from ..statistics import ENOUGH, ENOUGH_SHUFFLES, LEVEL, Measured, Numbers, Paired, Values
 from ..videos import Scores
@@ -30,6 +31,16 @@ PAPERS_ROWS = {
     "anchor+memory": Entry("Anchor + Memory", "head_forcing", roles="local_to_memory"),
 }
 """The rows of the paper's Tables 4 and 5, where Head Forcing is there once."""
+EQUAL_ROWS = {
+    "uniform=": Entry("Uniform Memory, same budget", "equal_uniform", given=EqualMemory()),
+    "local+memory=": Entry(
+        "Local + Memory, same budget", "equal_local", given=EqualMemory(kept="local")
+    ),
+    "anchor+memory=": Entry(
+        "Anchor + Memory, same budget", "equal_anchor", given=EqualMemory(kept="anchor")
+    ),
+}
+"""Rows of Table 5 with as many frame-slots as Head Forcing, which the paper says of all of them."""
 ADDED_ROWS = {
     "scenes": Entry("head_forcing_scenes (of this pack)", "head_forcing_scenes"),
     "echo": Entry("Echo-Forcing, with a recall", "echo_forcing"),
@@ -56,21 +67,29 @@ RULE = (
     f"verdict. With several shuffles all of them, or from {ENOUGH_SHUFFLES} on all but one, must "
     "lie on the side of the verdict, too."
 )
+PLAIN_VBENCH = (
+    "measured by plain VBench on whole videos; the paper's is VBench-Long's, in clips of 2 s"
+)
 RETURN_RULE = (
     "A story that returns shows an opening, then A, B and A again, for a quarter of the video "
     "each. The return's similarity is the mean cosine of DINO's features of 16 video frames of the "
     "second visit to A and of 16 of the first; chance is the same with the first visits of the "
     "row's other videos. One prompt alone makes two visits alike: *same prompt* is the similarity "
     "to the visit in which another video of the row, with other noise, has the prompt of A. The "
-    "window of 21 (A) is the floor: from 24 s on it has lost the first visit when A returns."
+    "window of 21 (A) is the floor: from 24 s on it has lost the first visit when A returns. The "
+    "return *happened* where CLIP finds the scene between more like its own prompt and the second "
+    "visit more like that of A. *Departure and return frame*, as RememBench pairs them: DINO's "
+    "cosine of the last frame of the first visit and the middle one of the second. RememBench has "
+    "CLIP and LPIPS of frames that people mark, so that the numbers are not its own."
 )
 LIMITS = (
     "What this page cannot say: whether people see a difference; anything about other weights, "
     "prompts, lengths or sizes; and, where a column is undecided, that there is no difference. "
-    "Metrics are those of research/metrics/METRICS.md, not VBench's programs; consistencies, the "
-    "CLIP score and a dynamic degree of whole videos are compared by their sign only. A still "
+    "Metrics are those of research/metrics/METRICS.md where no program of VBench has measured; "
+    "consistencies that are not VBench-Long's, the CLIP score and a dynamic degree of whole videos "
+    "are compared by their sign only. A still "
     "video flickers least. In the paper all rows of Table 5 have the same cache budget; here "
-    "merged heads get the cache of a memory head."
+    "merged heads get the cache of a memory head, but for the rows of the same budget."
 )
 
 
@@ -81,14 +100,14 @@ def named_rows(text: str, shuffles: int) -> dict[str, Entry | Shuffles]:
     Head Forcing is always there. Raises HeadForcingError for an unknown name, and if no row remains
     to compare with.
     """
-    known: dict[str, Entry | Shuffles] = {**PAPERS_ROWS, **ADDED_ROWS}
+    known: dict[str, Entry | Shuffles] = {**PAPERS_ROWS, **EQUAL_ROWS, **ADDED_ROWS}
     known["random"] = Shuffles(PAPERS_ROWS["random"], shuffles)
     known |= {name: Entry(name, name) for name in method_names()}
     by_word = {name.lower(): name for name in known}
     given = [part.strip().lower() for part in text.split(",") if part.strip()]
     for part in given:
         if part not in by_word:
-            rows = ", ".join([*PAPERS_ROWS, *ADDED_ROWS])
+            rows = ", ".join([*PAPERS_ROWS, *EQUAL_ROWS, *ADDED_ROWS])
             raise HeadForcingError(
                 f"--rows are names such as A,D,random, of {rows}, or of methods; got {part[:40]!r}"
             )
@@ -164,6 +183,8 @@ class Line:
         figure.
         """
         told = [self.why, self.reported.note]
+        if self.key is not None and self.column.program(self.key) == "VBench":
+            told.insert(0, PLAIN_VBENCH)
         better = self.better
         if better is not None and better.interval.count < ENOUGH:
             told.insert(0, f"{better.interval.count} videos are fewer than {ENOUGH}")
@@ -200,7 +221,11 @@ def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Li
     Tests are corrected over those of `PRIMARY`. `reasons` say by column why it has no numbers.
     """
     asked = [*REPORTED, *(RETURNS if any(RETURN in stories for stories in rows.values()) else ())]
-    others = [row for row in rows if row not in PAPERS_ROWS and row not in ADDED_ROWS]
+    for reported in REPORTED:
+        if f"{reported.row}=" in EQUAL_ROWS:
+            asked.append(replace(reported, row=f"{reported.row}="))
+    told = {**PAPERS_ROWS, **EQUAL_ROWS, **ADDED_ROWS}
+    others = [row for row in rows if row not in told]
     asked += [
         Reported(row, key)
         for row in others

@@ -12,12 +12,21 @@ from .claims import LIMITS, NOT_MEASURED, RETURN_RULE, RULE, UNDECIDED, VERDICTS
 from .paper_numbers import RETURN, SIX_PROMPTS
 
 _RETURNED = {
-    "similarity": "return to the first visit",
-    "chance": "by chance",
-    "prompt": "same prompt",
-    "above": "above chance (95 % t interval)",
-    "above_prompt": "above the same prompt",
+    "return_similarity": "return to the first visit",
+    "return_chance": "by chance",
+    "return_prompt": "same prompt",
+    "return_above": "above chance (95 % t interval)",
+    "return_above_prompt": "above the same prompt",
+    "return_happened": "return happened",
+    "return_above_happened": "above chance where it happened",
+    "return_pair": "departure and return frame",
+    "return_pair_left": "frame just left and return frame",
+    "dynamic_degree_within": "dynamic degree, in clips of 2 s",
+    "mean_change": "change between frames, 0-255",
 }
+"""Columns of stories that return by their numbers; memory can freeze a video, so the last two are
+of motion.
+"""
 _HEADS = [
     "column of the paper",
     "in the paper",
@@ -103,7 +112,7 @@ def _returns(rows: Mapping[str, Stories], labels: Mapping[str, str]) -> list[str
     cells = []
     for name, stories in rows.items():
         row = stories.get(RETURN, Measured())
-        means = [mean_interval(row.values(f"return_{key}")) for key in _RETURNED]
+        means = [mean_interval(row.values(key)) for key in _RETURNED]
         if means[0] is not None:
             cells.append([labels[name], *("–" if mean is None else mean.text() for mean in means)])
     if not cells:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 ONE_PROMPT = "one_prompt"
 SIX_PROMPTS = "six_prompts"
 RETURN = "scenes_that_return"
-_VBENCH = "it is left to VBench's own program: give --vbench, and repeat the command after it"
+_VBENCH = "it is left to VBench's own programs: give --vbench, and repeat the command after them"
+LONG = "vbench_long_"
+PLAIN = "vbench_"
 _SUM = "it is a weighted sum of VBench-Long that no command here computes"
 
 
@@ -38,24 +40,51 @@ class PaperColumn:
     by_sign: tuple[str, ...] = ()
     otherwise: str = ""
 
+    def program(self, key: str) -> str:
+        """The program that measures a metric: `VBench-Long`, as in the paper, plain `VBench`, or
+        our `own`.
+        """
+        if key.startswith(LONG):
+            return "VBench-Long"
+        return "VBench" if key.startswith(PLAIN) else "own"
 
-_DYNAMIC = ("dynamic_degree_within", "dynamic_degree", "vbench_dynamic_degree")
-_SUBJECT = ("subject_consistency_within", "subject_consistency")
-_BACKGROUND = ("background_consistency_within", "background_consistency")
-_AESTHETIC = ("aesthetic_quality", "vbench_aesthetic_quality")
+
+_DYNAMIC = (
+    f"{LONG}dynamic_degree",
+    "dynamic_degree_within",
+    "dynamic_degree",
+    "vbench_dynamic_degree",
+)
+_SUBJECT = (
+    f"{LONG}subject_consistency",
+    "subject_consistency_within",
+    "subject_consistency",
+)
+_BACKGROUND = (
+    f"{LONG}background_consistency",
+    "background_consistency_within",
+    "background_consistency",
+)
+_AESTHETIC = (f"{LONG}aesthetic_quality", "aesthetic_quality", "vbench_aesthetic_quality")
 _ABOVE = ("return_above",)
 COLUMNS: dict[str, PaperColumn] = {
     # the paper's dynamic degree is of clips of 2 s, the last two of whole videos
-    "dynamic": PaperColumn("Dynamic Degree", ONE_PROMPT, _DYNAMIC, "flow", by_sign=_DYNAMIC[1:]),
+    "dynamic": PaperColumn("Dynamic Degree", ONE_PROMPT, _DYNAMIC, "flow", by_sign=_DYNAMIC[2:]),
     "smoothness": PaperColumn(
-        "Motion Smoothness", ONE_PROMPT, ("vbench_motion_smoothness",), otherwise=_VBENCH
+        "Motion Smoothness",
+        ONE_PROMPT,
+        (f"{LONG}motion_smoothness", "vbench_motion_smoothness"),
+        otherwise=_VBENCH,
     ),
     # VBench-Long adds another score to it, after a scaling
     "subject": PaperColumn(
-        "Subject Consistency", ONE_PROMPT, _SUBJECT, "subject", by_sign=_SUBJECT
+        "Subject Consistency", ONE_PROMPT, _SUBJECT, "subject", by_sign=_SUBJECT[1:]
     ),
     "imaging": PaperColumn(
-        "Imaging Quality", ONE_PROMPT, ("vbench_imaging_quality",), otherwise=_VBENCH
+        "Imaging Quality",
+        ONE_PROMPT,
+        (f"{LONG}imaging_quality", "vbench_imaging_quality"),
+        otherwise=_VBENCH,
     ),
     "quality": PaperColumn("Quality Score", SIX_PROMPTS, otherwise=_SUM),
     "consistency": PaperColumn("Consistency Score", SIX_PROMPTS, otherwise=_SUM),
@@ -71,7 +100,7 @@ COLUMNS: dict[str, PaperColumn] = {
     "flicker": PaperColumn("Temporal Flickering", ONE_PROMPT, ("flicker",)),
     "aesthetic": PaperColumn("Aesthetic Quality", ONE_PROMPT, _AESTHETIC, "aesthetic"),
     "background": PaperColumn(
-        "Background Consistency", ONE_PROMPT, _BACKGROUND, "background", by_sign=_BACKGROUND
+        "Background Consistency", ONE_PROMPT, _BACKGROUND, "background", by_sign=_BACKGROUND[1:]
     ),
     "return": PaperColumn(
         "Return to a scene, above chance", RETURN, _ABOVE, "subject", by_sign=_ABOVE

@@ -124,7 +124,7 @@ def score_videos(args: argparse.Namespace) -> Result:
     lines += ["of the whole video (of its first 5 s); these are not VBench scores"]
     lines += [f"not measured: {sentence}" for sentence in panel.left_out]
     videos = {name: each.to_dict() for name, each in scores.items()}
-    return {"text": "\n".join(lines), "json": {"videos": videos, "left_out": list(panel.left_out)}}
+    return Result(lines, {"videos": videos, "left_out": list(panel.left_out)})
 
 
 def _table(scores: Mapping[str, VideoScores], panel: Panel) -> Sequence[str]:

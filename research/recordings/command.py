@@ -50,4 +50,4 @@ def replay_case(args: argparse.Namespace) -> Result:
         "frames": len(done.latents),
         "memory_events": done.memory_events,
     }
-    return {"text": f"{len(done.latents)} latent frames in {args.out}", "json": summary}
+    return Result([f"{len(done.latents)} latent frames in {args.out}"], summary)

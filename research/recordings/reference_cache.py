@@ -86,15 +86,18 @@ class ReferenceCache(Cache):
     def begin_block(self) -> None:
         self.current = []
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: object = None
+    ) -> Tensor | None:
         k = self.rope.rotate_spatial(self._by_frame(k))
         for place, keys_and_values in enumerate(zip(k, self._by_frame(v), strict=True)):
             if place == len(self.current):
                 self.current.append({})
             self.current[place][layer] = keys_and_values
+        return q
 
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        q = self.rope.rotate_spatial(self._by_frame(q))
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        q = self.rope.rotate_spatial(self._by_frame(queries))
         heads = [self.context(layer, head, q[:, head]) for head in range(q.shape[1])]
         out = [
             explicit(q.flatten(0, 1)[None], k.flatten(0, 1)[None], v.flatten(0, 1)[None])[0]
@@ -256,7 +259,7 @@ class ReferenceCache(Cache):
             spread = self._spread(scene)
             entries = [(number, self.made[number]) for number in spread]
             back = {*spread, *self._first_frames(start, self._most_sinks)}
-            self.told.append(Recall(self.block, scene, tuple(sorted(back))))
+            self.told.append(Recall(self.block, scene, sorted(back)))
         if pictures is not None:
             start = pictures.start
             entries = [*pictures.entries, *entries][: self.memory.capacity]

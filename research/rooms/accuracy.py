@@ -144,4 +144,4 @@ def show_accuracy(args: argparse.Namespace) -> Result:
     if args.out:
         with replacing(args.out) as partial:
             partial.write_text(json.dumps(columns) + "\n", encoding="utf-8")
-    return {"text": table(columns), "json": columns}
+    return Result([table(columns)], columns)

@@ -84,11 +84,9 @@ def rooms(args: argparse.Namespace) -> Result:
     by = measured_by()
     for name in asked:
         found[name] = {**answers[name].to_dict(), "weights": by}
-        texts.append(
-            write_result(args.out, name, text=answers[name].text(), found=found[name], indent=None)[
-                "text"
-            ]
-        )
+        text = answers[name].text()
+        made = write_result(args.out, name, text=text, found=found[name], indent=None)
+        texts.append(made.text)
     verdicts = [gate(student["memory"], base["memory"]), *verdicts_of(answers)]
     beside = secondary(answers, student["effects"]["0"])
     told = {
@@ -97,8 +95,8 @@ def rooms(args: argparse.Namespace) -> Result:
     }
     found["verdicts"] = told | {"weights": by, "files": measured_files()}
     text = "\n".join([verdict_table(verdicts), *costs_table(verdicts), "", SECONDARY, "", *beside])
-    texts.append(write_result(args.out, "verdicts", text=text, found=found["verdicts"])["text"])
-    return {"text": "\n\n".join(texts), "json": found}
+    texts.append(write_result(args.out, "verdicts", text=text, found=found["verdicts"]).text)
+    return Result(["\n\n".join(texts)], found)
 
 
 def stored_gate(name: str) -> dict[str, Any]:

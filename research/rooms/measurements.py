@@ -5,8 +5,9 @@ journal.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 import torch
@@ -76,11 +77,13 @@ def measured_files() -> dict[str, str]:
     return {**files, "profile": digest(embedded_profile().roles)}
 
 
-def measured_by() -> str:
-    """A hash of the files that are measured and of the code that measures."""
+def measured_by(more: Sequence[ModuleType] = ()) -> str:
+    """A hash of the files that are measured and of the code that measures, `MEASURED_BY` and
+    `more`.
+    """
     return digest(
         measured_files(),
-        [file_hash(Path(str(module.__file__))) for module in MEASURED_BY],
+        [file_hash(Path(str(module.__file__))) for module in (*MEASURED_BY, *more)],
     )
 
 
@@ -89,11 +92,12 @@ def complete(
     jobs: Mapping[str, Job],
     measured: Callable[[Job], Numbers],
     quiet: bool,
+    more: Sequence[ModuleType] = (),
 ) -> Known:
     """Measure the jobs, by the keys of videos, that the journal does not know, append each to it,
     and return all that is known. Raises HeadForcingError for a journal of another model or by other
-    code."""
-    by = measured_by()
+    code, that of `more` modules too."""
+    by = measured_by(more)
     with claimed(journal):
         known = _read(journal, by)
         torch.set_num_threads(1)  # several are slower for a model this small

@@ -98,7 +98,7 @@ def measure(judge: RoomsJudge, number: int, shown: str, rule: str) -> Numbers:
 def _picture(judge: RoomsJudge, looks: Sequence[Look], number: int, wrong: bool) -> Picture:
     """The first video frame of the second scene, repeated to a block and encoded."""
     versions = [int(wrong)] * len(looks)
-    still = render(looks, number, versions).video_frames[CLOCK.start_video_frame(BEFORE)]
+    still = render(looks, number, versions).video_frames[CLOCK.video_frames(BEFORE)]
     frames = STRIDE * (CLOCK.frames_per_block - 1) + 1
     return Picture(
         judge.autoencoder.encode(still.expand(frames, -1, -1, -1)),

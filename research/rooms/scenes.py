@@ -226,7 +226,7 @@ def poses(looks: Sequence[Look], seed: int) -> Pose:
     actor = _Actor(rng)
     per_frame = looks_of_frames(looks)
     path = np.array([actor.step(look.motion) for look in per_frame])
-    later = np.maximum(0, np.arange(len(per_frame)) - CLOCK.start_video_frame(1) + 1)
+    later = np.maximum(0, np.arange(len(per_frame)) - CLOCK.video_frames(1) + 1)
     turn = later * rng.choice((-1, 1)) * 2 * math.pi / rng.uniform(28, 48)
     blur = np.where(later > 0, 2.6, 1.0)
     return Pose(
@@ -241,7 +241,7 @@ def poses(looks: Sequence[Look], seed: int) -> Pose:
 
 def _blocks_of_frames(blocks: int) -> list[int]:
     """The block of every video frame."""
-    starts = [CLOCK.start_video_frame(block) for block in range(blocks + 1)]
+    starts = [CLOCK.video_frames(block) for block in range(blocks + 1)]
     return [block for block in range(blocks) for _ in range(starts[block], starts[block + 1])]
 
 

@@ -233,7 +233,15 @@ def test_scenes_that_return_are_asked_of_the_paper_the_preset_a_window_and_echo_
         assert run(options, "--metrics", "subject") == 0
     assert verdict_of(out)["lines"] == found["lines"] and stamps(made) == made
     next((out / "videos" / RETURN).glob("*.visits.json")).write_text("[]", encoding="utf-8")
-    assert run(options, "--metrics", "subject") == 0
+    assert "return_happened" not in ours[0], "CLIP says it"
+    assert "| frame just left and return frame |" in page
+    assert run(options, "--metrics", "subject", "text") == 0
+    ours = verdict_of(out)["rows"]["D"][RETURN]
+    assert {video["return_happened"] for video in ours} <= {0.0, 1.0}
+    for video in ours:
+        happened = video["return_happened"] == 1.0
+        assert (video.get("return_above_happened") == video["return_above"]) == happened
+        assert -1 <= video["return_pair"] <= 1 and video["mean_change"] > 0
 
 
 def failing(*job):
@@ -301,6 +309,16 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, tmp_path, caps
         "Head Forcing does not fit, and all rows are compared with it: not enough memory"
         in capsys.readouterr().err
     )
+
+
+def test_a_row_of_the_same_budget_is_made_with_its_own_cache(files, three_way, tmp_path):
+    out = tmp_path / "check"
+    rows = {"--rows": "local+memory=", "--profile": three_way, "--seconds": 0.5}
+    assert run({**files, "--out": out, **rows}) == 0
+    made = sorted((out / "videos" / "one_prompt").glob("equal_local-*.json"))
+    about = [json.loads(path.read_text("utf-8"))["made_from"] for path in made]
+    assert len(about) == 2 and all("EqualMemory(" in each["row"] for each in about)
+    assert {line["table"] for line in verdict_of(out)["lines"]} == {"Table 5"}
 
 
 REFUSED = {

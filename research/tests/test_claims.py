@@ -10,7 +10,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.commands.values import read_text
+from headforcing.headforcing_core.commands.texts import read_text
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.timeline.returns import with_returns
@@ -29,7 +29,12 @@ from headforcing.research.claims.paper_numbers import (
     REPORTED,
     RETURN,
 )
-from headforcing.research.claims.returns import similarities, spread
+from headforcing.research.claims.returns import (
+    Visits,
+    return_happened,
+    similarities,
+    spread,
+)
 from headforcing.research.claims.stories import (
     RESERVED_PROMPTS,
     return_stories,
@@ -39,7 +44,7 @@ from headforcing.research.claims.stories import (
 from headforcing.research.metrics.registry import METRICS
 from headforcing.research.rows import Shuffles
 from headforcing.research.statistics import Measured, holm, sign_flip_p
-from headforcing.research.vbench import DIMENSIONS
+from headforcing.research.vbench import DIMENSIONS, PROGRAMS
 from headforcing.research.videos import Scores
 
 
@@ -156,7 +161,15 @@ def test_the_page_says_the_rule_and_why_something_is_missing():
 def test_a_return_is_compared_with_the_first_visits_of_the_other_videos():
     rng = np.random.default_rng(5)
     visits = torch.tensor(rng.normal(size=(3, 3, 4)))
-    found, (first, between, again) = similarities(visits), visits.unbind(1)
+    pairs = torch.tensor(rng.normal(size=(3, 3, 4)))
+    happened = (True, False, None)
+    videos = [Visits(*each) for each in zip(visits, pairs, happened, strict=True)]
+    found, (first, between, again) = similarities(videos), visits.unbind(1)
+    assert found[2]["return_pair"] == pytest.approx(float(pairs[2, 0] @ pairs[2, 2]))
+    assert found[2]["return_pair_left"] == pytest.approx(float(pairs[2, 1] @ pairs[2, 2]))
+    assert [video.get("return_happened") for video in found] == [1.0, 0.0, None]
+    above = [video.get("return_above_happened") for video in found]
+    assert above == [found[0]["return_above"], None, None], "only where the return happened"
     assert found[1]["return_similarity"] == pytest.approx(float(again[1] @ first[1]))
     assert found[1]["return_chance"] == pytest.approx(
         float(again[1] @ first[0] + again[1] @ first[2]) / 2
@@ -167,6 +180,9 @@ def test_a_return_is_compared_with_the_first_visits_of_the_other_videos():
     assert found[0]["return_prompt"] == pytest.approx(float(again[0] @ between[2])), (
         "of the video before, in a circle"
     )
+    a, b = torch.eye(2)
+    assert return_happened(b, a, torch.eye(2)) and not return_happened(a, a, torch.eye(2))
+    assert not return_happened(b, b, torch.eye(2)), "the second visit shows what was between"
     assert spread(10, 42) == list(range(11, 42, 2)) and spread(3, 6) == [3, 4, 5]
 
 
@@ -204,7 +220,8 @@ def test_the_papers_figures_are_about_known_rows_and_columns_and_always_in_its_f
     assert {row for row, _ in PRIMARY} <= {*PAPERS_ROWS, *ADDED_ROWS}
     assert {column for _, column in PRIMARY} <= set(COLUMNS)
     assert all(reported.difference > 0 for reported in REPORTED)
-    known = {"flicker", "return_above", *(f"vbench_{name}" for name in DIMENSIONS)}
+    programs = [f"{prefix}{name}" for prefix in PROGRAMS.values() for name in DIMENSIONS]
+    known = {"flicker", "return_above", *programs}
     for metric in METRICS.values():
         known |= {column.key for column in metric.columns}
     assert {key for column in COLUMNS.values() for key in column.keys} <= known
@@ -214,6 +231,29 @@ def test_the_papers_figures_are_about_known_rows_and_columns_and_always_in_its_f
             "return_above",
             *(each.key for each in METRICS[column.needs].columns),
         }
+
+
+def test_a_number_of_plain_vbench_never_stands_beside_vbench_longs_without_saying_so():
+    plain = rows({"vbench_imaging_quality": 1.2, "vbench_motion_smoothness": 0.3})
+    lines = {line.reported.column: line for line in measured_lines(plain)}
+    for column in ("imaging", "smoothness"):
+        assert "by plain VBench on whole videos; the paper's is VBench-Long's" in (
+            lines[column].remark
+        )
+    both = rows({"vbench_imaging_quality": -5.0, "vbench_long_imaging_quality": 1.2})
+    lines = {line.reported.column: line for line in measured_lines(both)}
+    assert lines["imaging"].key == "vbench_long_imaging_quality"
+    assert lines["imaging"].verdict == "agrees" and "plain" not in lines["imaging"].remark
+
+
+def test_rows_of_the_same_budget_are_compared_with_the_papers_figures_of_table_5():
+    found = named_rows("local+memory=, uniform", 1)
+    assert list(found) == ["D", "uniform", "local+memory="]
+    made = rows({"dynamic_degree_within": 10.0})
+    lines = lines_of({"local+memory=": made["A"], "D": made["D"]}, {})
+    told = {line.reported.column: line for line in lines}
+    assert told["dynamic"].reported.value == 34.28 and told["dynamic"].verdict == "agrees"
+    assert {line.reported.table for line in lines} == {"Table 5"}
 
 
 def test_rows_are_chosen_by_name_and_better_or_worse_where_the_paper_has_no_figure():

@@ -16,7 +16,7 @@ from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.names import DEMO_AUTOENCODER
-from headforcing.research.rooms import accuracy, references, returning
+from headforcing.research.rooms import accuracy, memory_alone, references, returning
 from headforcing.research.rooms.answers import Answer
 from headforcing.research.rooms.judge import STORIES, RoomsJudge
 from headforcing.research.rooms.measure import jobs
@@ -113,6 +113,24 @@ def test_rooms_that_come_back_are_those_of_the_second_pre_registration():
     assert {len(videos) for videos in made.values()} == {returning.VIDEOS}
     assert text(ROOMS / "returns.md").strip() == returning.table(made).strip()
     assert verdict_table(returning.verdicts_of(made)) in text(PAGE)
+
+
+def test_memory_without_scenes_is_that_of_the_third_pre_registration():
+    page = text(EVIDENCE / "PREREGISTRATION_3.md")
+    numbers = re.search(r"Videos ([\d,]+) to\s+([\d,]+)", page).groups()
+    first = memory_alone.FIRST
+    assert [int(n.replace(",", "")) for n in numbers] == [first, first + memory_alone.VIDEOS - 1]
+    assert all(f"| {row} |" in page for row in memory_alone.ROWS)
+    made = {row: stored("memory")["rows"][row] for row in memory_alone.ROWS}
+    assert {len(videos) for videos in made.values()} == {memory_alone.VIDEOS}
+    assert text(ROOMS / "memory.md").strip() == memory_alone.table(made).strip()
+    verdicts = memory_alone.verdicts_of(made)
+    assert verdict_table(verdicts) in text(PAGE)
+    assert [verdict.outcome for verdict in verdicts] == ["supports", "undecided", "supports"]
+    means = {row: mean_interval(values_of(videos, "layout")) for row, videos in made.items()}
+    told = {"roles by function": "0.70", "roles by quota": "0.04", "all frames": "0.89"}
+    for row, number in {**told, "shuffled": "0.46", "longlive": "0.70"}.items():
+        assert f"{means[row].mean:.2f}" == number and number in text(PAGE)
 
 
 def test_rooms_shown_as_a_picture_are_those_of_the_page_and_can_be_made_again(

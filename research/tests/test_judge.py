@@ -123,7 +123,7 @@ def test_identity_is_the_colour_of_the_marking_of_the_first_block():
     turned away.
     """
     looks = STORIES["twelve_blocks"](82_000)
-    cut = CLOCK.start_video_frame(1)
+    cut = CLOCK.video_frames(1)
     far = rooms_judge.OTHER_VIDEO
     draw = rooms_judge.Marking.draw
     number = next(

@@ -45,7 +45,7 @@ def clip():
 
 
 def frames_of(block):
-    return slice(CLOCK.start_video_frame(block), CLOCK.start_video_frame(block + 1))
+    return slice(CLOCK.video_frames(block), CLOCK.video_frames(block + 1))
 
 
 def wall_of(clip, block):
@@ -88,7 +88,7 @@ def test_a_version_changes_the_past_alone_and_the_emblem_is_mostly_hidden_after_
     assert not same[frames_of(0)].any() and same[frames_of(1)].all() and same[frames_of(2)].all()
     long = render([TEAL] * 24, seed=5)
     assert (long.facing[frames_of(0)] == 1).all()
-    assert 0.2 < (long.facing[CLOCK.start_video_frame(1) :] > 0).double().mean() < 0.4
+    assert 0.2 < (long.facing[CLOCK.video_frames(1) :] > 0).double().mean() < 0.4
 
 
 def test_the_camera_begins_anew_in_every_room_and_is_seen_in_both_directions():

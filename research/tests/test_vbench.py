@@ -1,5 +1,6 @@
 """Videos for VBench's own program: the folder that its mode custom_input reads, and its results."""
 
+import json
 import os
 import subprocess
 import sys
@@ -67,6 +68,67 @@ def test_the_printed_line_measures_the_videos_of_a_folder_and_numbers_of_earlier
     assert list(vbench.read_results(folder)) == [
         "method-seed0.mp4",
         "method-seed2.mp4",
+    ]
+
+
+# What VBench-Long writes: clips, then the mean over those of a video; of a consistency videos alone
+LONG_PROGRAM = """
+import json, sys
+from pathlib import Path
+arguments = sys.argv[1:]
+assert arguments.pop(0) == "vbench_long/VBench/vbench2_beta_long/eval_long.py"
+given = dict(zip(arguments, arguments[1:]))
+assert given["--mode"] == "long_custom_input" and "--dev_flag" in arguments
+videos = sorted(Path(given["--videos_path"]).glob("*.mp4"))
+(dimension,) = arguments[arguments.index("--dimension") + 1:]
+means = [{"video_path": f"{path}", "video_results": 10.0 + i} for i, path in enumerate(videos)]
+clips = [{"video_path": f"{path.parent}/split_clip/{path.stem}/{path.stem}_000.mp4",
+          "video_results": True} for path in videos]
+found = {"imaging_quality": [0.1, clips, means], "subject_consistency": [0.1, means]}
+out = Path(given["--output_path"]) / f"results_{dimension}_eval_results.json"
+out.write_text(json.dumps({name: each for name, each in found.items() if name == dimension}))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the line is for a POSIX shell")
+def test_vbench_long_cuts_links_of_the_videos_by_itself_and_its_numbers_stand_beside_vbenchs(
+    tmp_path: Path,
+):
+    folder = tmp_path / "to measure"
+    stand_in = tmp_path / "bin"
+    for made in (folder, stand_in):
+        made.mkdir()
+    for seed in range(2):
+        (folder / f"method-seed{seed}.mp4").write_bytes(b"video")
+    (tmp_path / "long.py").write_text(LONG_PROGRAM, encoding="utf-8")
+    for name, script in {
+        "uvx": f'while [ "$1" != python ]; do shift; done; exec {sys.executable} '
+        f'{tmp_path}/long.py "$@"',
+        "git": 'for folder in "$@"; do :; done; mkdir -p "$folder"',
+    }.items():
+        path = stand_in / name
+        made = script.replace('long.py "$@"', 'long.py "${@:2}"')
+        path.write_text(f"#!/bin/bash\n{made}\n", encoding="utf-8")
+        path.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{stand_in}{os.pathsep}{os.environ['PATH']}"}
+    line = vbench.long_command(folder)
+    for _ in range(2):  # links of a first run are in the way of nothing
+        subprocess.run(["sh", "-c", f"set -e; {line}"], check=True, env=environment)
+    found = vbench.read_results(folder)
+    assert found["method-seed1.mp4"] == {
+        "vbench_long_imaging_quality": pytest.approx(0.11),
+        "vbench_long_subject_consistency": 11.0,
+    }
+    (folder / "vbench").mkdir()
+    plain = {"imaging_quality": [0.5, [{"video_path": "method-seed1.mp4", "video_results": 70.0}]]}
+    (folder / "vbench" / "a_eval_results.json").write_text(json.dumps(plain), encoding="utf-8")
+    both = vbench.read_results(folder)["method-seed1.mp4"]
+    assert both["vbench_imaging_quality"] == 0.7 and both["vbench_long_imaging_quality"] == 0.11
+    assert sorted(path.name for path in folder.glob("*")) == [
+        "method-seed0.mp4",
+        "method-seed1.mp4",
+        "vbench",
+        "vbench_long",
     ]
 
 

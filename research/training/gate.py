@@ -181,7 +181,4 @@ def show_gate(args: argparse.Namespace) -> Result:
     effects = measure(model, load_rooms_autoencoder(args.autoencoder), args.stories)
     if args.out:
         write(args.out, effects, measured_on(args.weights, args.autoencoder))
-    return {
-        "text": "\n".join(describe(effects)),
-        "json": {"memory": memory(effects), "effects": effects},
-    }
+    return Result(describe(effects), {"memory": memory(effects), "effects": effects})

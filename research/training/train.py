@@ -114,17 +114,11 @@ def train_all(args: argparse.Namespace) -> Result:
     run = Run(Recipe(args.out, args.seed), Workers())
     if run.workers.rank:
         train(run)
-        return {"text": "", "json": {}}
+        return Result([], {})
     with claimed_folder(args.out):  # two trainings in one folder would take each other's states
         train(run)
     clips = (run.autoencoder.encode(training_clip(i).video_frames) for i in range(PREVIEW_CLIPS))
     factors = [x.numpy() for x in fit_preview_factors(run.autoencoder, clips)]
     lines = [np.array2string(x, precision=4, separator=", ", floatmode="fixed") for x in factors]
-    text = "\n".join(
-        [
-            f"trained  {args.out}",
-            "PREVIEW_FACTORS and PREVIEW_BIAS of rooms_autoencoder.py:",
-            *lines,
-        ]
-    )
-    return {"text": text, "json": {"trained": str(args.out)}}
+    told = [f"trained  {args.out}", "PREVIEW_FACTORS and PREVIEW_BIAS of rooms_autoencoder.py:"]
+    return Result([*told, *lines], {"trained": str(args.out)})

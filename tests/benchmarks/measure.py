@@ -172,12 +172,9 @@ def _calls(cache: Any, case: Case) -> tuple[Callable[[int], Any], Callable[[int,
         case.device, case.dtype
     )
     if isinstance(cache, HeadCache) and write_block.usable(q.device, q.dtype):
-        rows = [x.flatten(1) for x in (q, k, v)]
         weight = q.new_ones(q[0].numel())
-        return lambda layer: cache.write_projections(
-            layer, *rows, (weight, weight), 1e-6
-        ), cache.attend_rotated
-    return lambda layer: (cache.write(layer, k, v), q)[1], cache.attend
+        return lambda layer: cache.write(layer, k, v, q, (weight, weight, 1e-6)), cache.attend
+    return lambda layer: cache.write(layer, k, v, q), cache.attend
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from headforcing.headforcing_core.devices import upload
 from headforcing.headforcing_core.model.attention import AttentionFunction, Span, sdpa
 from headforcing.headforcing_core.model.attention_backends import attend_layer
 from headforcing.headforcing_core.model.rope import RotaryEmbedding, by_head
-from headforcing.headforcing_core.model.wan import PromptKV
+from headforcing.headforcing_core.model.wan import Norms, PromptKV
 from headforcing.kernels import dispatch
 from headforcing.kernels.move import move_frames
 from headforcing.kernels.rotation import rotate
@@ -111,14 +111,19 @@ class NaiveLoop(HeadCache):
             (group for group in self.groups if group.policy.episodic_frames), None
         )
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
+    ) -> Tensor | None:
         k = self.rope.rotate_spatial(by_head(k, self.s))
         v = by_head(v, self.s)
         for (group, k_slots, v_slots), own_k, own_v in zip(self.own[layer], k, v, strict=True):
             k_slots[group.current], v_slots[group.current] = own_k, own_v
+        return q
 
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        heads = [self.attention(*(x[None] for x in head)) for head in self._contexts(layer, q)]
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        heads = [
+            self.attention(*(x[None] for x in head)) for head in self._contexts(layer, queries)
+        ]
         return torch.cat(heads).transpose(0, 1)
 
     def _contexts(self, layer: int, q: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
@@ -149,8 +154,8 @@ class PackedHeads(NaiveLoop):
                 tuple(Span(1, sum(rows[:head]), n, n) for head, n in enumerate(rows))
             )
 
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        packed = [torch.cat(parts) for parts in zip(*self._contexts(layer, q), strict=True)]
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
+        packed = [torch.cat(parts) for parts in zip(*self._contexts(layer, queries), strict=True)]
         return self._attend_packed(layer, *packed)
 
     def _attend_packed(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -173,8 +178,11 @@ class CacheKernels(PackedHeads):
         super().__init__(*arguments, **options)
         self.kernels = kernels
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def write(
+        self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
+    ) -> Tensor | None:
         HeadCache.write(self, layer, k, v)
+        return q
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         with dispatch.using(self.kernels):
@@ -222,13 +230,13 @@ class FusedAssembly(CacheKernels):
         moves = [[(row, number * self.s, place)] for number, (row, place) in enumerate(places)]
         return upload(torch.tensor(moves, dtype=torch.int32), self.device)
 
-    def attend(self, layer: int, q: Tensor) -> Tensor:
+    def attend(self, layer: int, queries: Tensor) -> Tensor:
         k, v = (
             buffer[: sum(span.rows for span in self.packed_spans[layer])] for buffer in self.packed
         )
         with dispatch.using(self.kernels):
             move_frames(*self.flat, k, v, self.moves[layer], self.rotations, self.s)
-        q = self.rope.rotate_spatial(by_head(q, self.s))
+        q = self.rope.rotate_spatial(by_head(queries, self.s))
         t = self.rope.temporal_dim
         cos, sin = self.query_rotations[layer][:, :, None].unbind(-2)
         q = torch.cat((rotate(q[..., :t], cos, sin), q[..., t:]), dim=-1)

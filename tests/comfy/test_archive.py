@@ -42,10 +42,10 @@ def test_the_archive_runs_its_demo_whose_first_picture_comes_within_two_seconds(
     zipfile.ZipFile(archive).extractall(base / "custom_nodes" / NAME)
     with ComfyServer(installed(NEWEST, LATEST_FRONTEND), base, pack_dir=None) as server:
         assert "IMPORT FAILED" not in server.log()
-        assert "demo" in server.get_json("/workflow_templates")[NAME]
+        assert "01 Demo without downloads" in server.get_json("/workflow_templates")[NAME]
         with Browser(server, any_source=True) as editor:
             load = "async (path) => app.loadGraphData(await (await app.api.fetchApi(path)).json())"
-            editor.page.evaluate(load, f"/workflow_templates/{NAME}/demo.json")
+            editor.page.evaluate(load, f"/workflow_templates/{NAME}/01 Demo without downloads.json")
             editor.page.wait_for_timeout(500)
             editor.fit_view()
             assert editor.missing_nodes() == []

@@ -53,7 +53,7 @@ def test_the_editor_speaks_the_language_of_the_settings(browser: Browser):
             browser.server.post("/settings/Comfy.Locale", language)
             page.reload(wait_until="domcontentloaded")
             browser.wait_until_open()
-            browser.load_workflow(FOLDER.parent / "workflows" / "demo.json")
+            browser.load_workflow(FOLDER.parent / "workflows" / "01 Demo without downloads.json")
             page.wait_for_function(
                 "(text) => document.querySelector('.hf-status').textContent === text", arg=length
             )

@@ -233,25 +233,19 @@ def test_a_profile_that_is_still_to_be_found_has_nothing_to_show(comfy: ComfySer
 # auto
 
 
-def test_auto_finds_the_roles_in_a_video_that_is_long_enough_and_the_next_run_starts_with_them(
+def test_auto_measures_the_roles_before_the_first_render_and_the_next_runs_start_with_them(
     fresh: ComfyServer,
 ):
-    report = text_of(queued(fresh, auto_graph(seconds=2.0)))
-    assert "32 frames" in report and "kept for the next render" not in report
-    assert kept_by_the_pack(fresh, "found_profiles") == []
-
-    first = text_of(queued(fresh, auto_graph(seed=1, novelty_threshold=1.0, memory_every_blocks=1)))
-    assert "after block 1: admitted frame 0" in first and len(re.findall("after block", first)) >= 4
-    assert (
-        "to be found in the first seconds" in first
-        and "while the roles are being found, up to" in first
-    )
-    assert f"found {DEMO_COUNTS} heads; kept for the next render" in first
+    result = queued(fresh, auto_graph(seconds=0.75))
+    report = text_of(result)
+    measured = rf"measured which head is what in \d+ s, on 30 s of video at .*{DEMO_COUNTS}"
+    assert re.search(measured, report)
+    assert "measuring the model's attention heads, once: 41 of 41" in result.said["sampler"]
     (kept,) = kept_by_the_pack(fresh, "found_profiles")
-    assert kept.name in first
-    second = text_of(queued(fresh, auto_graph(seed=2)))
-    assert (
-        DEMO_COUNTS in second
-        and "to be found" not in second
-        and "kept for the next render" not in second
-    )
+    assert f"kept for all renders of this model in {kept.name}" in report
+    assert load_profile(kept).measured["size"] in report
+
+    again = queued(fresh, auto_graph(seconds=0.75, seed=2))
+    assert f"head roles: {DEMO_COUNTS} (profile 'measured on 20" in text_of(again)
+    assert "measured which head" not in text_of(again)
+    assert not any("measuring" in text for text in again.said["sampler"])

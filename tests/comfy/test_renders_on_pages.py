@@ -173,7 +173,7 @@ def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropp
     """
     page = browser.page
     server = browser.server
-    template = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
+    template = json.loads((FOLDER / "01 Demo without downloads.json").read_text(encoding="utf-8"))
     load(page, template)
     browser.fit_view()
     browser.write("PromptTimeline", seconds=2, prompts=f"0:00 {BALL}\n0:01.3 {CROSS}")
@@ -247,7 +247,7 @@ def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(
     """Inside a subgraph the widgets of inputs that are shown outside keep old values."""
     page = browser.page
     page.evaluate(RENDERS)
-    browser.load_workflow(FOLDER / "demo.json")
+    browser.load_workflow(FOLDER / "01 Demo without downloads.json")
     page.evaluate(
         f"() => {{ {TEXT}.value = '0:00 a red ball'; window.__renders(String({TIMELINE}.id)); }}"
     )

@@ -104,10 +104,12 @@ def test_a_story_is_edited_on_the_timeline(browser):
     """Every way of changing a story, one after the other, in one editor."""
     saved = {
         node["type"]: node
-        for node in json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))["nodes"]
+        for node in json.loads(
+            (FOLDER / "01 Demo without downloads.json").read_text(encoding="utf-8")
+        )["nodes"]
     }
     before = saved["HeadForcingPromptTimeline"]
-    browser.load_workflow(FOLDER / "demo.json")
+    browser.load_workflow(FOLDER / "01 Demo without downloads.json")
     browser.look_at(NODE, scale=1.1)
     editor = Editor(browser)
     page = browser.page
@@ -262,7 +264,7 @@ def test_a_story_is_edited_on_the_timeline(browser):
 @pytest.mark.slow
 def test_scenes_are_segments(browser):
     """Whole prompts are dragged, copied and moved on, in the text and back with undo."""
-    browser.load_workflow(FOLDER / "demo.json")
+    browser.load_workflow(FOLDER / "01 Demo without downloads.json")
     browser.look_at(NODE, scale=1.1)
     editor = Editor(browser)
     page = browser.page

@@ -17,7 +17,7 @@ from workflow_blueprint import NAME as BLUEPRINT
 from workflow_graphs import WORKFLOWS
 
 FOLDER = Path(__file__).resolve().parents[2]
-DEMO = FOLDER / "workflows" / "demo.json"
+DEMO = FOLDER / "workflows" / "01 Demo without downloads.json"
 NODE = of_node("PromptTimeline")
 TEXT = of_widget("PromptTimeline", "prompts")
 BARS = "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.value).join()"
@@ -171,8 +171,8 @@ def test_a_prefix_is_filled_in_as_that_of_comfyuis_save_nodes_and_its_text_stays
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
 def test_the_app_has_its_controls_and_the_timeline_in_place_of_the_text(browser: Browser):
     page = browser.page
-    app = WORKFLOWS["minute_video_app"]
-    file = FOLDER / "workflows" / "minute_video_app.json"
+    app = WORKFLOWS["10 Minute video as an app"]
+    file = FOLDER / "workflows" / "10 Minute video as an app.json"
     numbers = numbers_of(app)
     assert json.loads(file.read_text(encoding="utf-8"))["extra"]["linearData"] == {
         "inputs": [[numbers[node], widget] for node, widget in app.controls],

@@ -19,7 +19,7 @@ from workflow_sources import CORE, MODELS, PACK, models_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
-APP = "minute_video_app"
+APP = "10 Minute video as an app"
 
 # combos that list what this machine has and take other values, too
 ANY_VALUE = {"SelectVAEDevice": ("device",)}
@@ -274,7 +274,7 @@ def test_a_new_sampler_fits_a_screen_and_keeps_its_seed_and_an_old_file_keeps_it
         "a changed value stays in sight, and no other"
     )
 
-    graph = graph_of("re_roll_one_scene")
+    graph = graph_of("02 Demo - re-roll one scene")
     changed = {"method", "sigmas", "roles", "batch_size"}
     (sampler,) = (node for node in graph["nodes"] if node["type"] == "HeadForcingSampler")
     for values, shown in ((sampler["widgets_values"], set()), (OLD_VALUES, changed)):

@@ -45,6 +45,8 @@ RESEARCH = [
     "returns",
     "references",
     "profiling",
+    "figure",
+    "paper",
     "table",
     "check-claim",
     "metrics",

@@ -12,7 +12,6 @@ from headforcing.headforcing_core.cache.shape import CacheShape
 from headforcing.headforcing_core.methods.head_forcing import preset
 from headforcing.headforcing_core.model import attention, attention_timing
 from headforcing.headforcing_core.model.attention import (
-    GroupedAttention,
     LayerAttention,
     LayerSizes,
     sdpa,
@@ -258,7 +257,7 @@ def test_auto_takes_what_was_fastest_and_gives_way_where_it_no_longer_works(monk
     forget()
     del works["flash_attn"]
     found = choose()
-    assert isinstance(found, GroupedAttention) and found.name.startswith("sdpa (timed"), (
+    assert isinstance(found, LayerAttention) and found.name.startswith("sdpa (timed"), (
         "a dense one, group by group"
     )
     assert self_test(found, CPU, torch.float32, 32) < 1e-4

@@ -24,8 +24,9 @@ class KeptKeysAndValues(Cache):
     def __init__(self):
         self.written = {}
 
-    def write(self, layer, k, v):
+    def write(self, layer, k, v, q=None, norms=None):
         self.written[layer] = (k, v)
+        return q
 
     def attend(self, layer, q):
         k, v = (x.transpose(0, 1) for x in self.written[layer])
@@ -83,15 +84,15 @@ def test_padding_takes_part_in_cross_attention(model):
 def test_weights_that_do_not_fill_the_model_are_named_and_heads_divide_its_width(model):
     state = dict(model.state_dict())
     bias = state.pop("blocks.1.ffn.2.bias")
-    with pytest.raises(
-        HeadForcingError, match=r"lack 1 tensors of a Wan model, first 'blocks\.1\.ffn\.2\.bias'"
-    ):
+    with pytest.raises(RuntimeError, match=r"Missing key.*blocks\.1\.ffn\.2\.bias"):
         WanModel.from_state_dict(model.config, state, torch.float32)
-    with pytest.raises(HeadForcingError, match="1 unknown tensors, first 'extra'"):
+    with pytest.raises(RuntimeError, match='Unexpected key.*"extra"'):
         WanModel.from_state_dict(
             model.config, {**state, "blocks.1.ffn.2.bias": bias, "extra": bias}, torch.float32
         )
-    with pytest.raises(HeadForcingError, match="num_heads must divide the model width 110, got 7"):
+    with pytest.raises(
+        HeadForcingError, match="num_heads must divide the model width 110 .* got 7"
+    ):
         WanConfig(dim=110, num_heads=7)
 
 

@@ -15,7 +15,6 @@ import torch
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.base import MethodPolicy
 from headforcing.headforcing_core.methods.longlive import LongLiveCache
 from headforcing.headforcing_core.methods.method import Overlap, RolloutInputs, VideoFacts
@@ -207,7 +206,6 @@ def test_what_a_method_cannot_do_is_refused_in_one_sentence():
         ),
         (lambda: causvid_plan(start_frames=3), "does not support start frames, got 3; remove them"),
         (lambda: plan("causvid", ONE, 3.0, **framewise), "same noise levels"),
-        (lambda: plan("forcing_kv", profile=AutoProfile()), "load or measure a head profile"),
         (
             lambda: plan("forcing_kv", family="causal_forcing_framewise"),
             "blocks of at least 3 latent frames",
@@ -462,7 +460,7 @@ def test_overlapping_rollouts_are_counted_and_an_overlap_of_no_whole_blocks_is_r
     for layout, rollouts in product((Overlap(), Overlap(overlap=6), Overlap(8, 2, 1)), (1, 2, 5)):
         blocks = layout.blocks + (rollouts - 1) * layout.stride
         assert (layout.rollouts(blocks), layout.rollouts(blocks + 1)) == (rollouts, rollouts + 1)
-    with pytest.raises(HeadForcingError, match="overlap must be whole blocks of 3 latent frames"):
+    with pytest.raises(HeadForcingError, match="must be whole blocks of 3 latent frames"):
         Overlap(21, 4)
 
 

@@ -342,7 +342,8 @@ def test_sharded_weights_make_the_video_of_whole_ones():
     """
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        sharded = shard(wan(), torch.device("cpu"))
+        sharded = wan()
+        shard(sharded, torch.device("cpu"))
         whole = wan()
         sharded.config = whole.config  # which tells the film's prompts their width
         shape = shape_of(whole, every_head(whole, "memory"))

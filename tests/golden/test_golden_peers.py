@@ -261,11 +261,11 @@ def test_forcing_kv_keeps_the_recorded_chunks(monkeypatch, which, name, run):
     replayed(case, run)
     recorded = case.tensors.get(f"kept_chunks/{run}", torch.zeros(0, 1)).tolist()
     assert [c.tolist() for c in chosen] == [row for row in recorded if row[0] >= 0]
-    for kind, last in (("spatial", caches[0].static_last), ("temporal", caches[0].dynamic_last)):
+    for kind, kept in zip(("spatial", "temporal"), caches[0].kinds[3], strict=True):
         stored = by_head(
             case.tensors[f"group_{kind}_k_last_layer/{run}"], caches[0].rope.frame_tokens
         )
-        assert (last[3][0] - stored).abs().max() < TOLERANCE
+        assert (kept.last[0] - stored).abs().max() < TOLERANCE
 
 
 @full_runs_of("dummy_forcing")

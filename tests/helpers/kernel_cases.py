@@ -216,17 +216,14 @@ def roll_out(roles: list[list[str]], episodic_frames: int, rope: str) -> None:
             plain.begin_block()
         fused.begin_block()
         for layer in range(layers):
-            q, k, v = noise(3, frames * rows * columns, heads * head_dim)
-            found = fused.attend_rotated(
-                layer, fused.write_projections(layer, q, k, v, weights[layer].unbind(), 1e-6)
-            )
+            q, k, v = noise(3, frames * rows * columns, heads, head_dim)
+            found = fused.attend(layer, fused.write(layer, k, v, q, (*weights[layer], 1e-6)))
             q, k = (
-                F.rms_norm(x, x.shape[1:], w, 1e-6)
+                F.rms_norm(x, x.shape[1:], w.view(x.shape[1:]), 1e-6)
                 for x, w in zip((q, k), weights[layer], strict=True)
             )
             with using("reference"):
-                plain.write(layer, k.unflatten(1, (heads, -1)), v.unflatten(1, (heads, -1)))
-                expected = plain.attend(layer, q.unflatten(1, (heads, -1)))
+                expected = plain.attend(layer, plain.write(layer, k, v, q))
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
         event = fused.commit(prompt)
         with using("reference"):

@@ -137,34 +137,36 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
         made(story("compare"), [1, 7, 12, 19], 20, "--method", method) for method in methods
     ]
     return {
-        "demo": sheet(halves(made(DEMO_STORY.strip()))),
-        "single_prompt_60s": sheet(halves(made(one_prompt, [1, 20, 40, 59]), 2)),
-        "six_prompts_60s": sheet(halves(made(sea))),
-        "five_minutes_streaming": sheet(
+        "01 Demo without downloads": sheet(halves(made(DEMO_STORY.strip()))),
+        "03 One minute with one prompt": sheet(halves(made(one_prompt, [1, 20, 40, 59]), 2)),
+        "04 One minute with six prompts": sheet(halves(made(sea))),
+        "06 Five minutes with a report": sheet(
             halves(made(story("eight"), [9, 50, 90, 130, 160, 200, 240, 280], 300), 4)
         ),
-        "re_roll_one_scene": sheet(
+        "02 Demo - re-roll one scene": sheet(
             [made(plain)[1:5], made(takes)[1:5]], ("take 1", "take 2: scene 4 re-rolled")
         ),
-        "live_story": sheet(
+        "05 Change the story while it renders": sheet(
             [made(night)[2:], made(changed)[2:]], ("as planned", "with scene 5 changed")
         ),
-        "two_gpus": sheet(halves(made(sea, SCENES, 60, "--seed", "3"))),
-        "native_sampling": sheet(halves(made(DEMO_STORY.strip(), SCENES, 60, "--seed", "2"))),
-        "minute_video_app": sheet(halves(made(night, SCENES, 60, "--seed", "5"))),
-        "extend_a_video": sheet(
+        "13 VAE on a second GPU": sheet(halves(made(sea, SCENES, 60, "--seed", "3"))),
+        "14 Native sampling nodes": sheet(
+            halves(made(DEMO_STORY.strip(), SCENES, 60, "--seed", "2"))
+        ),
+        "10 Minute video as an app": sheet(halves(made(night, SCENES, 60, "--seed", "5"))),
+        "07 Continue a video": sheet(
             halves(made(one_prompt.replace("red", "orange"), [1, 4, 9, 14], 15), 2)
         ),
-        "image_to_video": sheet(
+        "08 Start from an image": sheet(
             halves(made(one_prompt.replace("red", "purple"), [0, 2, 5, 9], 10), 2)
         ),
-        "longlive2_shots_720p": sheet(halves(made(sea, SCENES, 60, "--seed", "6"))),
-        "longlive2_image_start": sheet(
+        "11 LongLive 2.0 - shots at 720p": sheet(halves(made(sea, SCENES, 60, "--seed", "6"))),
+        "12 LongLive 2.0 - start from an image": sheet(
             halves(made(one_prompt.replace("red", "yellow"), [0, 2, 5, 9], 10), 2)
         ),
-        "compare_methods": sheet(compared, methods),
-        "profile_heads": profile_sheet(),
-        "finish_a_video": finished(made(DEMO_STORY.strip(), [4.5, 14.5, 24.5])),
+        "15 Compare methods": sheet(compared, methods),
+        "16 Measure head roles": profile_sheet(),
+        "09 Finish - larger and smoother": finished(made(DEMO_STORY.strip(), [4.5, 14.5, 24.5])),
     }
 
 
@@ -194,7 +196,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name, picture in pictures(Path(folder)).items():
             picture.save(FOLDER / f"{name}.jpg", quality=82, optimize=True)
-    shutil.copyfile(FOLDER / "compare_methods.jpg", HELP / "compare.jpg")
+    shutil.copyfile(FOLDER / "15 Compare methods.jpg", HELP / "compare.jpg")
     return 0
 
 

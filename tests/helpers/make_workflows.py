@@ -31,7 +31,8 @@ PICTURE = REPO / "docs" / "images" / "graph.jpg"  # for the README
 TIMELINE_PICTURE = REPO / "nodes" / "web" / "docs" / "images" / "timeline.jpg"  # for its help page
 PICTURE_SECOND = 33.5  # of the demo's video: a second that shows something
 SHOWN_VIDEO = "[...document.querySelectorAll('video')].find((video) => video.readyState >= 2)"
-BLUEPRINT_OF = "minute_video_app"  # the workflow that the blueprint holds
+DEMO = "01 Demo without downloads"
+BLUEPRINT_OF = "10 Minute video as an app"  # the workflow that the blueprint holds
 
 _SHRINK = """(widths) => {
   for (const node of app.graph.nodes) {
@@ -175,7 +176,7 @@ _BOX = """(type) => {
 def photograph_timeline(server: ComfyServer, shot: Path) -> None:
     """The Prompt Timeline of the demo."""
     with Browser(server, size=(1920, 1080)) as editor:
-        editor.load_workflow(FOLDER / "demo.json")
+        editor.load_workflow(FOLDER / f"{DEMO}.json")
         editor.fit_view()
         editor.page.wait_for_timeout(1500)
         editor.page.screenshot(
@@ -190,7 +191,7 @@ def photograph_timeline(server: ComfyServer, shot: Path) -> None:
 def photograph(server: ComfyServer, shot: Path) -> None:
     """The demo graph after Run, its video stopped where there is something to see."""
     with Browser(server, size=(1920, 1080)) as editor:
-        editor.load_workflow(FOLDER / "demo.json")
+        editor.load_workflow(FOLDER / f"{DEMO}.json")
         editor.queue()
         outcome = editor.wait_done(240)
         if outcome != "success" or editor.page_errors:

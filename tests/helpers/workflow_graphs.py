@@ -13,9 +13,15 @@ AMBER = "#b58b2a"
 GREEN = "#8A8"
 VIOLET = "#88A"
 
-RUNNABLE = ("demo", "profile_heads", "compare_methods", "re_roll_one_scene")  # without downloads
+# without downloads
+RUNNABLE = (
+    "01 Demo without downloads",
+    "16 Measure head roles",
+    "15 Compare methods",
+    "02 Demo - re-roll one scene",
+)
 # have a node of ComfyUI that the oldest supported version lacks
-NEWER_CORE = ("two_gpus", "finish_a_video")
+NEWER_CORE = ("13 VAE on a second GPU", "09 Finish - larger and smoother")
 
 
 def _models(
@@ -37,7 +43,7 @@ SELF_FORCING = _models("self_forcing_dmd.pt")
 FRAMEWISE = _models("causal_forcing-framewise.safetensors")
 LONGLIVE2 = _models("model_bf16.pt", "wan2.2_vae.safetensors", "Wan 2.2 VAE")
 DEMO = {"model": Node("HeadForcingLoadDemo")}
-PROFILE = {"profile": Node("HeadForcingLoadProfile", {"profile": "self_forcing"})}
+PROFILE = {"profile": Node("HeadForcingLoadProfile", {"profile": "auto"})}
 IMAGE = {"load": Node("LoadImage", {"image": "my_image.png"}, "Your image", 330)}
 VIDEO = {"load": Node("LoadVideo", {"file": "my_video.mp4"}, "Your video", 330)}
 SMALL = {"width": 64, "height": 64}  # of the demo model
@@ -123,14 +129,14 @@ _FIVE = _render(
 )
 
 WORKFLOWS: dict[str, Workflow] = {
-    "demo": _render(
+    "01 Demo without downloads": _render(
         DEMO | _timeline(DEMO_STORY.strip(), 60.0, "model"),
         400,
         _story(),
         "demo",
         method="head_forcing_scenes",
     ),
-    "single_prompt_60s": _render(
+    "03 One minute with one prompt": _render(
         SELF_FORCING
         | {
             "prompt": Node(
@@ -143,8 +149,10 @@ WORKFLOWS: dict[str, Workflow] = {
         "red_fox",
         seconds=60.0,
     ),
-    "six_prompts_60s": _render(SELF_FORCING | _LIGHTHOUSE | PROFILE, 270, _PROMPT, "lighthouse"),
-    "five_minutes_streaming": Workflow(
+    "04 One minute with six prompts": _render(
+        SELF_FORCING | _LIGHTHOUSE | PROFILE, 270, _PROMPT, "lighthouse"
+    ),
+    "06 Five minutes with a report": Workflow(
         _FIVE.nodes
         | {
             "drift": Node(
@@ -160,7 +168,7 @@ WORKFLOWS: dict[str, Workflow] = {
             _column(5, "Drift", 480, "picture"),
         ),
     ),
-    "two_gpus": _render(
+    "13 VAE on a second GPU": _render(
         SELF_FORCING
         | {"second": Node("SelectVAEDevice", {"vae": ["vae", 0], "device": "gpu:1"})}
         | _LIGHTHOUSE,
@@ -169,16 +177,16 @@ WORKFLOWS: dict[str, Workflow] = {
         "two_gpus",
         decode_in_background=True,
     ),
-    "live_story": _render(
+    "05 Change the story while it renders": _render(
         SELF_FORCING | _timeline(story("lighthouse"), 60.0, height=520),
         300,
         _column(2, "Story, edit it while it renders", 560, "prompt"),
         "live_story",
     ),
-    "re_roll_one_scene": _render(
+    "02 Demo - re-roll one scene": _render(
         DEMO | _timeline(story("takes"), 60.0, "model"), 270, _story(), "takes"
     ),
-    "profile_heads": Workflow(
+    "16 Measure head roles": Workflow(
         DEMO
         | {
             "known": Node(
@@ -225,7 +233,7 @@ WORKFLOWS: dict[str, Workflow] = {
             _column(6, "Agreement", 420, "agreement"),
         ),
     ),
-    "compare_methods": Workflow(
+    "15 Compare methods": Workflow(
         DEMO
         | _timeline(story("compare"), 20.0, "model", 340)
         | {
@@ -249,7 +257,7 @@ WORKFLOWS: dict[str, Workflow] = {
             _column(4, "Table", 560, "table"),
         ),
     ),
-    "extend_a_video": _render(
+    "07 Continue a video": _render(
         SELF_FORCING
         | VIDEO
         | _timeline(story("lighthouse").replace("0:00 ", "").split("\n")[0], 15.0, height=360),
@@ -258,7 +266,7 @@ WORKFLOWS: dict[str, Workflow] = {
         "extended",
         start_video=["load", 0],
     ),
-    "image_to_video": _render(
+    "08 Start from an image": _render(
         FRAMEWISE | IMAGE | _timeline(story("fox"), 10.0, height=360),
         310,
         _story("First frame", "load"),
@@ -266,7 +274,7 @@ WORKFLOWS: dict[str, Workflow] = {
         model_family="causal_forcing_framewise",
         start_image=["load", 0],
     ),
-    "finish_a_video": Workflow(
+    "09 Finish - larger and smoother": Workflow(
         VIDEO
         | {
             "upscaler": Node("UpscaleModelLoader", {"model_name": "RealESRGAN_x4plus.safetensors"}),
@@ -291,14 +299,14 @@ WORKFLOWS: dict[str, Workflow] = {
             _column(3, "The finished video grows here", 520, "finish"),
         ),
     ),
-    "longlive2_shots_720p": _render(
+    "11 LongLive 2.0 - shots at 720p": _render(
         LONGLIVE2 | _timeline(story("violin"), 30.0, height=480, model_family="longlive2"),
         400,
         _column(2, "Story, a shot for each prompt", 480, "prompt"),
         "shots",
         **SHOTS,
     ),
-    "longlive2_image_start": _render(
+    "12 LongLive 2.0 - start from an image": _render(
         LONGLIVE2 | IMAGE | _timeline(story("fox"), 10.0, height=400, model_family="longlive2"),
         400,
         _story("First frame", "load"),
@@ -306,7 +314,7 @@ WORKFLOWS: dict[str, Workflow] = {
         **SHOTS,
         start_image=["load", 0],
     ),
-    "native_sampling": Workflow(
+    "14 Native sampling nodes": Workflow(
         SELF_FORCING
         | _LIGHTHOUSE
         | {
@@ -334,7 +342,7 @@ WORKFLOWS: dict[str, Workflow] = {
             _column(6, "Result", 520, "decode"),
         ),
     ),
-    "minute_video_app": replace(
+    "10 Minute video as an app": replace(
         _render(SELF_FORCING | _LIGHTHOUSE, 220, _story(), "story"),
         controls=(
             ("prompt", "timeline"),

@@ -9,7 +9,7 @@ import pytest
 from headforcing.headforcing_core.commands import batch as batch_command
 from headforcing.headforcing_core.commands.batch_jobs import read_jobs
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.commands.values import read_text
+from headforcing.headforcing_core.commands.texts import read_text
 from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.distributed.ray_farm import farm_named
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -229,7 +229,6 @@ FARM = type("AtTheSameTime", (Farm,), {"parallel": True})()
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"profile": "auto", "seeds": [1, 2]}, "would each find their own"),
         ({"device": "cuda:1"}, "on a farm the device is auto, cuda or cpu"),
     ],
 )

@@ -14,8 +14,9 @@ from pathlib import Path
 import av
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import MOVED, _parser, main
-from headforcing.headforcing_core.commands.values import FollowedFile, find_profile, render_options
+from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.commands.texts import FollowedFile
+from headforcing.headforcing_core.commands.values import find_profile, render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles
 from headforcing.headforcing_core.head_profiles.rules import with_rule
@@ -159,7 +160,7 @@ def test_inspect_says_what_a_checkpoint_and_a_head_profile_are(weights, capsys):
     text = capsys.readouterr().out
     assert all(
         p in text
-        for p in ("4 layers x 4 heads", "bfloat16", "to be found in the first seconds", "KV cache")
+        for p in ("4 layers x 4 heads", "bfloat16", "to be measured before the render", "KV cache")
     )
     assert main(["inspect", str(weights), "--num-heads", "4", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
@@ -249,15 +250,6 @@ def test_a_wrong_method_is_refused_before_torch_is_imported(tmp_path):
         and "method must be one of" in done.stderr
         and not list(tmp_path.iterdir())
     )
-
-
-@pytest.mark.parametrize("name", MOVED)
-def test_a_command_that_moved_to_research_says_where_it_is(name, repo_root, capsys):
-    assert main([name, "--help"]) == 2
-    assert capsys.readouterr().err.endswith(
-        f"in a checkout: python -m headforcing.research {MOVED[name]}\n"
-    )
-    assert f"`{MOVED[name]}`" in (repo_root / "research" / "README.md").read_text(encoding="utf-8")
 
 
 linux = pytest.mark.skipif(

@@ -14,6 +14,7 @@ from fault_injection import ERRORS, POINTS
 from headforcing.headforcing_core.commands import profiles
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.render import measured_roles
 from toy_renders import save_toy
 
 ONE = ("--prompts", "a red ball bouncing in the teal plain room")
@@ -127,6 +128,7 @@ def test_a_fault_of_the_file_system_ends_in_one_sentence_and_the_next_run_comple
     before, command = COMMANDS[name]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(profiles.BUDGETS, "quick", (1, 3.0))
+    monkeypatch.setattr(measured_roles, "SECONDS", 2.0)
     model = save_toy(tmp_path, 2)
     monkeypatch.setattr(assets, "model_path", lambda: model)
     start = tmp_path / "start"

@@ -10,7 +10,7 @@ from dataclasses import replace
 import av
 import pytest
 import torch
-from headforcing.headforcing_core.commands.source import toy_codec
+from headforcing.headforcing_core.commands.values import EmbeddedModel
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy
 from headforcing.headforcing_core.plan.request import RenderJob, about_story, file_tags
@@ -48,7 +48,9 @@ def job(backbone, tmp_path):
         made = Render(
             backbone, tmp_path / "runs", text, seconds, start=start, policy=policy, sigmas=steps
         )
-        return made.job.with_request(codec=toy_codec(torch.device("cpu")))
+        return made.job.with_request(
+            codec=EmbeddedModel().codec(torch.device("cpu"), torch.float32)
+        )
 
     return make
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from flat_colour import decoded
-from headforcing.headforcing_core.commands.source import toy_codec
+from headforcing.headforcing_core.commands.values import EmbeddedModel
 from headforcing.headforcing_core.methods.method import Overlap
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.video.codec import load_codec
@@ -22,7 +22,7 @@ from torch import Tensor
 @pytest.fixture(scope="module", params=["toy", "wan"])
 def codec(request: pytest.FixtureRequest, tiny: Path) -> FrameCodec:
     if request.param == "toy":
-        return toy_codec(torch.device("cpu"))
+        return EmbeddedModel().codec(torch.device("cpu"), torch.float32)
     return load_codec(tiny / "wan_2.1_vae.safetensors", "cpu", torch.float32)
 
 

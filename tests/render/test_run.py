@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.head_forcing import CachePolicy
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.render.render import Place, begin_render
@@ -23,9 +22,7 @@ RED = STORY.split("\n")[0]
 START = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
 AUTO = replace(CachePolicy(), scenes="auto")
 FRAMEWISE = {"family": "causal_forcing_framewise"}
-# a found role needs the first 7 blocks
 STORED = {"state_seconds": 1e-9}
-FOUND = {"profile": AutoProfile()}
 BACK = "0:00 a red ball\n0:02.3 a yellow cross\n0:05.3 {} a red ball"  # blocks 0, 3 and 7 of 10
 # blocks 0, 3 and 6 of 9
 SHOWN = "0:00 {} a red ball\n0:02.3 @hall a yellow cross\n0:04.5 a red ball again"
@@ -39,7 +36,6 @@ def tagged(tag: str, **options) -> dict:
 RESUMED = {  # after how many blocks a render is stopped, and how it is made
     "rebuilt from the blocks": ((1, 9), {}),
     "restored from the cache's state": ((9,), STORED),
-    "roles found while sampling": ((1, 9), FOUND),
     "one frame a block": ((1, 9), FRAMEWISE | {"seconds": 3.0}),
     "absolute positions": ((9,), STORED | {"method": "no_rope_reencoding"}),
     "start frames, state restored, and a switch": (
@@ -51,7 +47,6 @@ RESUMED = {  # after how many blocks a render is stopped, and how it is made
             "text": f"{RED}\n0:00.75 [recache, re-anchor] a yellow cross",
         },
     ),
-    "start frames, roles found": ((6,), {"start": START, "seconds": 6.0, **FOUND}),
     "start frames behind a picture": (
         (2,),
         {"start": START, "seconds": 3.0, "text": "the @hall", "pictures": PICTURES},
@@ -65,7 +60,6 @@ RESUMED = {  # after how many blocks a render is stopped, and how it is made
         for name, options in {
             "rebuilt": {},
             "restored": STORED,
-            "roles found": FOUND | STORED,
         }.items()
     },
     **{
@@ -80,7 +74,6 @@ RESUMED = {  # after how many blocks a render is stopped, and how it is made
         for tag, name, options in (
             ("recache, re-anchor, blend 2", "rebuilt", {}),
             ("recache, re-anchor, blend 2", "restored", STORED),
-            ("recache", "roles found, state restored", FOUND | STORED),
         )
     },
 }
@@ -96,8 +89,7 @@ def test_a_stopped_render_goes_on_to_the_same_bytes(backbone, tmp_path, case):
         shutil.rmtree(render.folder, ignore_errors=True)
         assert torch.equal(render.go(stop_after=stop_after), expected[: stop_after * frames])
         assert torch.equal(render.go(), expected)
-        found = render.plan.auto is None or render.plan.start_blocks + stop_after >= 7
-        assert render.reused == (stop_after if found else 0)
+        assert render.reused == stop_after
         assert render.events == render.straight_events
     calls = []
     assert torch.equal(
@@ -246,7 +238,7 @@ def test_finished_blocks_wait_in_the_hosts_memory_and_a_restored_state_needs_no_
     with begin_render(
         render.job.with_request(options=options), render.model(), Place("meta")
     ) as again:
-        again.run.resume(lambda known: render.plan.make_cache(torch.float32, "meta"), again.script)
+        again.run.resume(lambda: render.plan.make_cache(torch.float32, "meta"), again.script)
         assert again.run.cache.device.type == "meta"
         assert [latents.device.type for latents in again.run.given()] == ["cpu"] * 2
     touched = []

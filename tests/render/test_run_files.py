@@ -15,7 +15,6 @@ from headforcing.headforcing_core.cache.state import State
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.hashing import digest, file_hash
-from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.render.render import Listener, make_video
 from headforcing.headforcing_core.render.sinks import KeptLatents
@@ -27,10 +26,10 @@ from headforcing.headforcing_core.runs.takes import prune, thumbnail
 from toy_renders import Render, files
 
 KINDS = {  # of files, and the render that leaves all of them
-    "found": {"run", "video", "block", "state", "found", "seconds"},
+    "plain": {"run", "video", "block", "state", "seconds"},
     "start": {"run", "video", "block", "state", "start", "opening", "seconds"},
 }
-DAMAGED = [("found", "found"), *(("start", kind) for kind in sorted(KINDS["start"]))]
+DAMAGED = [("start", kind) for kind in sorted(KINDS["start"])]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def finished(backbone, tmp_path_factory):
     start = Render(backbone, tmp_path_factory.mktemp("runs")).straight()[:6]
     made = {}
     for name, options in {
-        "found": {"profile": AutoProfile()},
+        "plain": {},
         "start": {"start": start, "seconds": 3.0},
     }.items():
         render = Render(backbone, tmp_path_factory.mktemp("runs"), state_seconds=1e-9, **options)
@@ -85,7 +84,7 @@ def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, 
 def test_looking_at_a_run_names_what_is_damaged_and_changes_nothing(
     finished, tmp_path, kind, capsys
 ):
-    render, latents = copied(finished, "found", tmp_path)
+    render, latents = copied(finished, "plain", tmp_path)
     path = of_kind(render, kind)[-1]
     damage(path, cut=True)
     before = {path.name: path.read_bytes() for path in files(render)}
@@ -103,7 +102,7 @@ def test_looking_at_a_run_names_what_is_damaged_and_changes_nothing(
 
 
 def test_another_format_is_refused_politely(finished, tmp_path, capsys):
-    render, _ = copied(finished, "found", tmp_path)
+    render, _ = copied(finished, "plain", tmp_path)
     (path,) = of_kind(render, "run")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 99}))
     path.rename(path.with_name(f"run-{file_hash(path)}.json"))

@@ -247,7 +247,6 @@ WRONG = {  # options of a demo, and what is said of them
     "--gpus 2 --shard-weights --compile": "--compile with --shard-weights",
     "--gpus 7": "7 GPUs leave one without a head",
     "--gpus 2 --method rolling_forcing": "has a cache of its own",
-    "--gpus 2 --profile auto --found-profiles {tmp}": "head roles cannot be found on several GPUs",
     "--gpus 2 --prompts @missing.txt": "missing.txt",
 }
 

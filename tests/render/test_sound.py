@@ -136,7 +136,7 @@ def test_clicks_and_flashes_are_in_step_at_the_beginning_the_middle_and_the_end_
 def test_a_stopped_video_goes_on_with_its_sound_in_step(tmp_path):
     seconds = 40
     settings = VideoSettings(tmp_path / "v.mp4", crf=20, partial=tmp_path / "v.part.mp4")
-    soundtrack = Soundtrack.of_samples("clicks", torch.from_numpy(clicks(seconds))[None], RATE)
+    soundtrack = Soundtrack.of_samples(torch.from_numpy(clicks(seconds))[None], RATE)
     with (
         pytest.raises(KeyboardInterrupt),
         VideoWriter(settings, 48, 32, goes_on=True, sound=soundtrack.from_second(0)) as writer,
@@ -179,7 +179,7 @@ def test_a_part_of_the_story_has_its_part_of_the_sound(tmp_path, ending):
 
 def test_sound_begins_later_is_louder_and_ends_in_silence_with_the_pictures(tmp_path):
     tone = 0.1 * torch.sin(torch.arange(2 * RATE) * 2 * np.pi * 440 / RATE)[None]
-    soundtrack = Soundtrack.of_samples("tone", tone.expand(2, -1), RATE).placed(1.0, 12.0)
+    soundtrack = Soundtrack.of_samples(tone.expand(2, -1), RATE).placed(1.0, 12.0)
     settings = VideoSettings(tmp_path / "v.mp4", crf=20)
     with VideoWriter(settings, 48, 32, sound=soundtrack.from_second(-0.5)) as writer:
         writer.write(flashes(0, 6 * FPS))
@@ -253,8 +253,8 @@ def test_sentences_say_what_is_wrong_with_a_sound(tmp_path):
         writer.write(flashes(0, 16))
     with pytest.raises(HeadForcingError, match=r"mute\.mp4 has no sound"):
         Soundtrack.of_file(tmp_path / "mute.mp4")
-    with pytest.raises(HeadForcingError, match="silence: the sound is empty"):
-        Soundtrack.of_samples("silence", torch.zeros(2, 0), RATE)
+    with pytest.raises(HeadForcingError, match="audio: the sound is empty"):
+        Soundtrack.of_samples(torch.zeros(2, 0), RATE)
     soundtrack = Soundtrack.of_file(sound_file(tmp_path / "clicks.wav", 5))
     with pytest.raises(HeadForcingError, match="offset of the sound must be from -36000 to 36000"):
         soundtrack.placed(float("nan"), 0)

@@ -150,8 +150,8 @@ def test_the_file_may_state_its_heads_an_argument_overrules_it_and_foreign_metad
             inspect_checkpoint(path, num_heads=heads).config.num_heads for heads in (None, 2)
         ] == [4, 2]
     for dim, heads, said in (
-        (128, 3, "is 3"),
-        (128, 0, "is 0"),
+        (128, 3, "got 3"),
+        (128, 0, "got 0"),
         (128, 128, "even size"),
         (72, None, "give num_heads"),
     ):

@@ -73,8 +73,7 @@ def rising(jumps, count: int, by: float) -> Callable[[int], np.ndarray]:
 
 
 STARTS = {
-    blocks: {BlockClock(blocks).start_video_frame(block) for block in range(1, 60)}
-    for blocks in (1, 3)
+    blocks: {BlockClock(blocks).video_frames(block) for block in range(1, 60)} for blocks in (1, 3)
 }
 VIDEOS = {  # a video, how many frames, options, and its numbers
     "still": (

@@ -82,6 +82,8 @@ def test_tokens_nearest_to_the_prompt_on_average_over_heads_stay_in_their_order(
 class OneKeyPerFrame:
     """A token store whose frames are given directions; a merge takes the direction it is told."""
 
+    heads = (torch.tensor([0]),)  # per layer
+
     def __init__(self, degrees: dict[int, float], merged_key: torch.Tensor):
         self.degrees = degrees
         self.merged_key = merged_key
@@ -104,15 +106,12 @@ class OneKeyPerFrame:
 
 
 PROMPT = PromptKV([(torch.ones(1, 1, 3, 2),) * 2], 1)
-HEADS = [torch.tensor([0])]
 
 
 def remember(degrees: list[float], policy: EpisodicPolicy, capacity=3, merged: float = 0.0):
     store = OneKeyPerFrame({3 * i: d for i, d in enumerate(degrees)}, unit(merged))
-    memory = EpisodicMemory(capacity, policy)
-    events = [
-        memory.consider(block, 3 * block, PROMPT, HEADS, store) for block in range(len(degrees))
-    ]
+    memory = EpisodicMemory(capacity, policy, store)
+    events = [memory.consider(block, 3 * block, PROMPT) for block in range(len(degrees))]
     return memory, events, store
 
 
@@ -143,7 +142,7 @@ def test_overflow_first_merges_the_closest_pair_and_then_feeds_the_summary():
     # summary at 180, entries at 0 and 90: the last is nearer to its only neighbour than the middle
     # one to both
     assert store.calls[6:] == [("merge", 0, 2), ("arrange", [0, 1]), ("admit", 12)]
-    memory.forget(store)
+    memory.forget()
     assert memory.sources == [] and not memory.has_summary
 
 
@@ -192,5 +191,6 @@ def test_after_a_recall_no_entry_is_a_summary_and_the_closest_pair_is_merged():
     memory.replace(
         [MemoryEntry([frame], unit(degrees)) for frame, degrees in ((30, 0), (33, 80), (36, 85))]
     )
-    event = memory.consider(13, 39, PROMPT, HEADS, OneKeyPerFrame({39: 170}, unit(180)))
+    memory.store = OneKeyPerFrame({39: 170}, unit(180))
+    event = memory.consider(13, 39, PROMPT)
     assert event.merged == [[33], [36]]

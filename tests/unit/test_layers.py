@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "rollout": "files model timeline",
     "cache": "files kernels model timeline rollout",
     "methods": "files model timeline cache rollout",
-    "head_profiles": "files model timeline cache rollout methods",
+    "head_profiles": "files model cache rollout methods",
     "video": "files kernels model timeline weights",
     "report": "files timeline rollout video",
     "runs": "files timeline cache",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoint_files import WEIGHTS, save, wan_weights
-from headforcing.headforcing_core.commands import cli, values
+from headforcing.headforcing_core.commands import cli, texts, values
 from headforcing.headforcing_core.commands.parser import seed_number, whole_number
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
@@ -317,7 +317,7 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
     if kind == "folder":
         path.mkdir()
     uses = (inspect_checkpoint, load_embeddings, load_latents, HeadShares.load, values.find_profile)
-    for use in (*uses, lambda path: values.read_text(f"@{path}")):
+    for use in (*uses, lambda path: texts.read_text(f"@{path}")):
         assert path.name in refusal(lambda use=use: use(str(path)))
     generate = ["generate", "--prompts", "a", "--latents", str(tmp_path / "out"), "--weights"]
     assert [run(*words, str(path))[0] for words in (["report"], ["inspect"], generate)] == [2, 2, 2]
@@ -327,7 +327,7 @@ def test_a_prompt_file_of_more_than_1_mb_or_of_no_text_is_refused(tmp_path: Path
     path = tmp_path / "prompts.txt"
     for data, said in ((b"a" * (MAX_TEXT_BYTES + 1), "1 MB"), (b"\xff\xfe\x00", "UTF-8")):
         path.write_bytes(data)
-        assert said in refusal(lambda: values.read_text(f"@{path}"))
+        assert said in refusal(lambda: texts.read_text(f"@{path}"))
 
 
 def video(path: Path, **tags: str) -> bytes:

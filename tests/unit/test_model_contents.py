@@ -168,7 +168,9 @@ def test_what_a_rollout_runs_counts_with_its_values(carried):
 def test_what_the_table_does_not_know_keeps_no_blocks(carried):
     named = loaded_model.name_model(model(**carried))
     assert named.unread and not named.is_known
-    assert named.notes[0].startswith("stored blocks are neither read nor written")
+    assert named.notes[0].startswith(
+        "stored blocks and measured head roles are neither read nor written"
+    )
 
 
 def test_what_is_not_run_has_the_name_of_a_model_without_it():

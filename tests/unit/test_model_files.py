@@ -17,8 +17,8 @@ from headforcing.headforcing_core.weights.checkpoint import (
     load_state_dict,
 )
 from headforcing.headforcing_core.weights.containers import read_tensors
-from headforcing.headforcing_core.weights.layouts import reject_experts
 from headforcing.headforcing_core.weights.lora import read_patches
+from headforcing.headforcing_core.weights.wan_tensors import reject_experts
 from safetensors.torch import load_file, save_file
 
 Q = "blocks.0.self_attn.q"

@@ -197,8 +197,8 @@ def test_alpha_and_tau_local_set_how_many_heads_are_anchors_and_local(arguments)
     command = f"generate --weights w --prompts fox {arguments}"
     profile = render_options(_parser().parse_args(command.split())).profile
     if isinstance(profile, AutoProfile):
-        assert profile.rule == "quota"
-        roles = profile.expected_roles(8, 6)
+        assert profile.rule == "auto"
+        roles = profile.expected(8, 6).roles
     else:
         assert profile.provenance["rule"] == "quota"
         roles = profile.roles
@@ -258,7 +258,6 @@ PINNED = [
         "f3ee9fe0e43190e9",
     ),
     ("head_forcing", "0:00 a red ball\n0:06 [blend 2] a yellow ring", {}, "73019c1fe6bfbcd2"),
-    ("head_forcing", ONE, {"profile": AutoProfile()}, "86bc4e7042a39bf5"),
     ("head_forcing", TWO, {"start_frames": 6}, "91985e68b2f37276"),
     ("no_episodic_memory", ONE, {"roles": "shuffled"}, "60d2f50f4b52b136"),
     ("self_forcing_window_21", TWO, {}, "7cb6c51c0599073c"),

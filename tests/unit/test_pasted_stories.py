@@ -5,7 +5,7 @@ braces, comments.
 import re
 
 import pytest
-from headforcing.headforcing_core.commands.values import read_text
+from headforcing.headforcing_core.commands.texts import read_text
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
 from headforcing.headforcing_core.timeline.characters import fold

@@ -20,6 +20,7 @@ from headforcing.headforcing_core.cache.roles import (
     RolePolicy,
     arrange_roles,
 )
+from headforcing.headforcing_core.demo.assets import TOY_CONFIG
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import (
     HeadProfile,
@@ -124,12 +125,19 @@ def profile(roles, name="mine") -> HeadProfile:
     return HeadProfile(name, len(roles), len(roles[0]), tuple(map(tuple, roles)))
 
 
-def test_without_a_profile_the_bundled_one_that_fits_is_taken_or_the_roles_are_found():
-    assert plan().profile_name == "bundled profile 'self_forcing'" and plan().auto is None
-    assert plan(family="longlive").profile_name == "bundled profile 'longlive'"
-    found = plan(config=TINY)
-    assert found.auto is not None and found.profile_name == "to be found in the first seconds"
-    assert found.cache_bytes(torch.float32) > found.shape.bytes(torch.float32)
+def test_without_a_profile_head_forcing_measures_its_three_roles_and_other_methods_take_a_list():
+    for family in ("self_forcing", "longlive"):
+        measured = plan(family=family)
+        assert measured.auto is not None
+        assert measured.profile_name == "to be measured before the render"
+        counts = Counter(role for layer in measured.shape.roles for role in layer)
+        assert counts == {"local": 72, "anchor": 90, "memory": 198}
+        assert measured.shape.frame_slots == 3096
+    listed = plan(method="forcing_kv", family="longlive")
+    assert listed.profile_name == "bundled profile 'longlive'" and listed.auto is None
+    demo = plan(config=TOY_CONFIG)
+    assert demo.profile_name == "bundled profile 'toy_world'" and demo.auto is None
+    assert plan(config=TINY).auto is not None
     one = plan(config=TINY, method="self_forcing_window_21", seconds=60)
     assert (one.profile_name, one.shape.frame_slots) == ("one cache for every head", 12 * 21)
     with pytest.raises(HeadForcingError, match="'mine' is for 1x2 heads, the model has 30x12"):
@@ -207,7 +215,8 @@ def test_history_is_sinks_from_the_origin_then_recent_frames_that_are_not_too_ol
 
 def test_a_report_says_how_many_heads_have_which_role_and_what_named_them():
     listed = "134 anchor, 226 memory heads, named by: a published list"
-    assert listed in describe(plan(), torch.bfloat16)
+    published = load_profile(bundled_profiles()["self_forcing"])
+    assert listed in describe(plan(profile=published), torch.bfloat16)
     small = WanConfig(num_layers=8, num_heads=6, dim=96)
     for rule in ("quota", "function"):
         profile = with_rule(load_profile(bundled_profiles()["toy_world"]), rule)
@@ -468,11 +477,6 @@ def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decode
     assert takes[0].cache == takes[1].cache == 360 * 21 * 1560 * 128 * 2 * 2
     assert "decode afterwards" in refused(takes[0], takes[0].working, short)
     assert "decode afterwards" not in refused(takes[1], takes[1].working, long)
-    finding = minute(TINY)
-    needs = needs_of(finding, torch.bfloat16, 0)
-    assert "load a head profile instead of finding the roles" in refused(
-        needs, needs.memory - 1, finding
-    )
 
 
 def test_a_model_that_is_too_large_for_a_card_is_offered_8_bit_linears_before_small_sizes():

@@ -236,9 +236,9 @@ def test_a_video_is_turned_upright(tmp_path, matrix, bright):
 def test_the_end_of_a_long_file_is_decoded_from_a_key_frame_on(tmp_path, monkeypatch):
     path = video(tmp_path / "a.mp4", [n / 16 for n in range(70)], unit=Fraction(1, 16), gop_size=16)
     seeks = []
-    decoded = section_module._decoded
+    shown = section_module.frames_shown
     monkeypatch.setattr(
-        section_module, "_decoded", lambda *args: seeks.append(args[3]) or decoded(*args)
+        section_module, "frames_shown", lambda *args: seeks.append(args[3]) or shown(*args)
     )
     assert numbers(section(path, seconds=1.0)) == list(range(61, 70)) and seeks == [True]
 

@@ -53,7 +53,7 @@ def check_written(text: str, timeline: Timeline) -> None:
 def test_the_first_block_gives_9_pictures_and_each_later_one_12():
     clock = BlockClock()
     assert [clock.video_frames(blocks) for blocks in range(5)] == [0, 9, 21, 33, 45]
-    assert [clock.start_video_frame(block) for block in range(4)] == [0, 9, 21, 33]
+    assert [clock.video_frames(block) for block in range(4)] == [0, 9, 21, 33]
     assert (
         clock.start_seconds(1) == 0.5625
         and clock.block_seconds == 0.75

@@ -59,19 +59,14 @@ class Edits:
         self.latest: TakenEdit | None = None
         self.count = 0
 
-    def has_taken(self, edit: TakenEdit) -> None:
-        """Note an edit that a render has taken."""
-        with self.lock:
-            self.latest = edit
-            self.count += 1
-
 
 @dataclass(frozen=True)
 class TakenEdit:
-    """The values of a *Prompt Timeline* node of a run after an edit."""
+    """The values of a *Prompt Timeline* node after an edit, and where it is: the ids of the run and
+    of the node.
+    """
 
-    prompt_id: str
-    node_id: str
+    place: tuple[str, str | None]
     node: TimelineNode
 
 
@@ -111,11 +106,11 @@ class LiveStory(Story):
         self.client_id = pages.client()
         self.node_id: str | None = None
         if self.node is not None:
-            self.node_id = queued_graph.find_source(hidden, "positive", _NODE, self.node.widgets)
+            self.node_id = queued_graph.find_source(hidden, _NODE, self.node.widgets)
         asked = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
-        self.seconds = (
-            0.0 if queued_graph.is_link(asked) and asked[:1] == [self.node_id] else seconds
-        )
+        self.seconds = seconds
+        if queued_graph.is_link(asked) and asked[:1] == [self.node_id]:
+            self.seconds = 0.0  # the story has its own length
         self.workflow = queued_graph.workflow_id(hidden)
         self.prompt_id = queued_graph.prompt_id()
         self.changed_by = ""
@@ -127,11 +122,7 @@ class LiveStory(Story):
         self._waiting: _Request | None = None
         self._asked: _Request | None = None
         latest = EDITS.latest
-        if (
-            latest is not None
-            and latest.prompt_id == self.prompt_id
-            and latest.node_id == self.node_id
-        ):
+        if latest is not None and latest.place == (self.prompt_id, self.node_id):
             self._waiting = _Request(latest.node)
 
     # ------------------------------------------------------------------ in the thread of a request
@@ -228,8 +219,9 @@ class LiveStory(Story):
             queued_graph.rewrite(
                 self._hidden, self.node_id, self.node.widgets, request.node.widgets
             )
-        EDITS.has_taken(TakenEdit(self.prompt_id, self.node_id, request.node))
         with EDITS.lock:
+            EDITS.latest = TakenEdit((self.prompt_id, self.node_id), request.node)
+            EDITS.count += 1
             self.node = request.node
             self.changed_by = request.client
         self.announce(running=True)  # now, for the other pages
@@ -262,10 +254,11 @@ class LiveStory(Story):
         """The workflow, and the story as it is written in *Prompt Timeline*, for who restores a
         take.
         """
+        about: dict[str, Any] = {"workflow": self.workflow}
         node = self.node if self._asked is None else self._asked.node
-        if node is None:
-            return {"workflow": self.workflow}
-        return {"workflow": self.workflow, "written": node.widgets}
+        if node is not None:
+            about["written"] = node.widgets
+        return about
 
     def announce(self, running: bool) -> None:
         """Tell the pages that show the workflow whether the story can be changed, what it is, and
@@ -285,12 +278,13 @@ class LiveStory(Story):
     def end(self) -> None:
         """Answer the request that still waits."""
         with EDITS.lock:
-            waiting = [request for request in (self._waiting, self._asked) if request is not None]
+            requests = (self._waiting, self._asked)
             self._waiting = self._asked = None
-        for request in waiting:
-            request.refuse(
-                "the render ended before the next block; queue the new story as a render"
-            )
+        for request in requests:
+            if request is not None:
+                request.refuse(
+                    "the render ended before the next block; queue the new story as a render"
+                )
         self.announce(running=False)
 
 

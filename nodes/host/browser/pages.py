@@ -158,11 +158,12 @@ def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: A
     """
     owner = about["workflow"] or client
     about = {**about, "time": time.time()}
+    place = (event, owner, node)
     with _lock:
-        _events.pop(place := (event, owner, node), None)
+        _events.pop(place, None)
         _events[place] = about  # the newest comes last
-        while len(_events) > KEPT_EVENTS:
-            del _events[next(iter(_events))]
+        for oldest in list(_events)[:-KEPT_EVENTS]:
+            del _events[oldest]
     for page in {client, *showing(client, about["workflow"])}:
         PromptServer.instance.send_sync(event, {**about, **once}, page)
 

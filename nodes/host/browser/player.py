@@ -37,7 +37,7 @@ def say(text: str, node_id: str) -> None:
     server.send_progress_text(html.escape(text, quote=False), node_id, server.client_id)
 
 
-def growing(file: OutputFile, id: str, has_sound: bool = False) -> dict[str, Any]:
+def growing(file: OutputFile, id: str, has_sound: bool) -> dict[str, Any]:
     """A file that grows for the player in the editor: what it is, whether it has sound, and how
     many bytes can be read by now.
     """
@@ -78,12 +78,11 @@ class NodePlayer:
         self.node_id = hidden.unique_id
         self._client = pages.client()
         workflow = queued_graph.workflow_id(hidden)
-        self._about = {
+        self._about: dict[str, Any] = {
             "node": self.node_id,
             "workflow": workflow,
             "prompt_id": queued_graph.prompt_id(),
         }
-        self._raised = False  # whether the node raised an error, which ComfyUI shows itself
         self._last: dict[str, Any] = {
             **self._about,
             "state": "running",
@@ -126,8 +125,6 @@ class NodePlayer:
             "video": video,
             "place": place,
         }
-        if self._raised:
-            message["raised"] = True
         if preview is not None or message != self._last:
             self._tell(message, preview)
 
@@ -153,7 +150,7 @@ class NodePlayer:
         if last.get("state") == "stopped":
             text = Sentence("%1 (%2)", text, last["text"])
         if self:
-            self._raised = True
+            self._about["raised"] = True  # ComfyUI shows the error itself
             self.show("failed", text, last.get("video"), place=last.get("place"))
 
     def _tell(self, message: dict[str, Any], preview: Any = None) -> None:

@@ -13,7 +13,6 @@ import latent_preview
 from PIL import Image
 from torch import Tensor
 
-from ....headforcing_core.head_profiles.auto import warm_up_frames
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.render.render import Listener, Render
 from ....headforcing_core.rollout.loop import Block
@@ -70,9 +69,7 @@ class RenderProgress(Listener):
         self.begun = time.perf_counter()
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
-        """Begin this video of the batch; its plan has the roles that were found in the first
-        one.
-        """
+        """Begin this video of the batch."""
         self.video = video
         self._planned = plan
         self.name = name
@@ -99,6 +96,7 @@ class RenderProgress(Listener):
         comfy.model_management.throw_exception_if_processing_interrupted()
         if latents is None:
             self.block = block
+            self._count()
             self._say()
             return
         self.done += 1
@@ -118,17 +116,15 @@ class RenderProgress(Listener):
         image = None if self.preview is None else self.preview.next(latents)
         if self.player and self.growing is not None and self.growing.failure is None:
             self.bar.update_absolute(self.done)
-            self._tell("running", None if image is None else image[1])
+            self._tell("running", image and image[1])
         else:
             self.bar.update_absolute(self.done, preview=image)
 
-    def change(self, render: Render) -> None:
-        """Show the prompts and the length of the current story, in later videos too."""
-        before = self._counted
-        now = self.plan
+    def _count(self) -> None:
+        """Count the steps of the current story, in later videos too."""
         videos = self.videos - self.video  # this one and those after it
-        self.bar.total += (self._steps(now) - self._steps(before)) * videos
-        self._counted = now
+        self.bar.total += (self._steps(self.plan) - self._steps(self._counted)) * videos
+        self._counted = self.plan
 
     def completed(self) -> None:
         """Show a summary of the render."""
@@ -137,27 +133,21 @@ class RenderProgress(Listener):
         parts = [Sentence("%1 of video in %2", plain_time(seconds), plain_time(took))]
         if self.made:
             parts.append(self._speed(took))
-        video = None if self.growing is None else self.growing.info
-        if self.growing is None or video is not None:
-            if video is not None:
-                parts.insert(0, Sentence("wrote %1", f"output/{shown(video.path).label}"))
-            elif self.earlier is not None:
-                parts.insert(
-                    0,
-                    Sentence(
-                        "%1 is this video already", f"output/{shown(self.earlier.path).label}"
-                    ),
-                )
-            self._show("done", joined(parts, " - "))
-        else:
+        state = "done"
+        if self.earlier is not None:
+            place = shown(self.earlier.path).place
+            parts.insert(0, Sentence("%1 is this video already", place))
+        elif self.growing is not None and self.growing.info is not None:
+            parts.insert(0, Sentence("wrote %1", shown(self.growing.info.path).place))
+        elif self.growing is not None:
+            state = "failed"
             no_video = Sentence("failed: no video, %1", self.growing.failure)
             kept = Sentence(
                 "the latents are complete: fix this and run Decode Latents to Video to get the "
                 "video"
             )
-            self._show(
-                "failed", joined([joined([no_video, kept], "; "), joined(parts, " - ")], " - ")
-            )
+            parts.insert(0, joined([no_video, kept], "; "))
+        self._show(state, joined(parts, " - "))
 
     def _steps(self, plan: RenderPlan) -> int:
         """Number of denoising steps of a video."""
@@ -174,35 +164,25 @@ class RenderProgress(Listener):
         """
         if self.block is None:
             return
-        place = Sentence("stopped at %1 of %2", *self._times(self._finished_blocks()))
+        # start blocks and those of an earlier render are finished, too
+        finished = max(self.block, self.plan.start_blocks + self.stored)
+        place = Sentence("stopped at %1 of %2", *self._times(finished))
         parts = [joined([self.name, place], " ") if self.name else place]
-        frames_per_block = self.plan.schedule.frames_per_block
-        if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(
-            frames_per_block
-        ):
-            parts = [Sentence("stopped before the head roles were found; Run starts again")]
+        if self.run is not None and self.plan.rebuilds_cache:
+            parts.append(Sentence("Run goes on from there"))
         elif self.run is not None:
-            parts.append(self._ways_on())
+            parts.append(
+                Sentence(
+                    "Run goes on from the last stored state of the cache, or begins again if there "
+                    "is none"
+                )
+            )
         if self.growing is not None and self.growing.growing.path.is_file():
-            parts.append(Sentence("the video so far is %1", f"output/{self.growing.growing.label}"))
+            parts.append(Sentence("the video so far is %1", self.growing.growing.place))
         text = joined(parts, "; ")
         kept = "" if self.run is None else f"; finished blocks are kept in {self.run.folder}"
         log.info("Head Forcing: %s%s", text, kept)
         self._show("stopped", text)
-
-    def _ways_on(self) -> Sentence:
-        """A sentence on resuming an unfinished video."""
-        if self.plan.rebuilds_cache:
-            return Sentence("Run goes on from there")
-        return Sentence(
-            "Run goes on from the last stored state of the cache, or begins again if there is none"
-        )
-
-    def _finished_blocks(self) -> int:
-        """Number of blocks that are finished, start blocks and those of an earlier render
-        included."""
-        stored = self.plan.start_blocks + self.stored
-        return max(self.block or 0, stored)
 
     def _seconds(self, block: int) -> float:
         """Seconds of the story before this block."""
@@ -239,45 +219,48 @@ class RenderProgress(Listener):
         start = self.plan.start_blocks
         skipped = skipped_video_frames(self.plan, self.part.first(self.plan)) / clock.fps
         lead = clock.start_seconds(start) - skipped
-        scenes = []
-        for segment in self.plan.timeline.segments:
-            words = words_key(segment.text)
-            scenes.append(
-                {"start_block": segment.start_block, "end_block": segment.end_block, "words": words}
-            )
+        scenes = [
+            {
+                "start_block": segment.start_block,
+                "end_block": segment.end_block,
+                "words": words_key(segment.text),
+            }
+            for segment in self.plan.timeline.segments
+        ]
         done = max(0, finished - start)
         return {"done": done, "lead": lead, "fps": clock.fps, "scenes": scenes}
 
     def _say(self) -> None:
         assert self.block is not None
-        parts = [Sentence("%1 of %2", *self._times(self.block))]
+        parts = []
+        # first, since ComfyUI cuts the text after two lines
+        if self.growing is not None and self.growing.failure is not None:
+            parts.append(Sentence("no video: %1", self.growing.failure))
+        elif self.growing is not None and not self.player:
+            parts.append(Sentence("watch %1", self.growing.growing.place))
         if self.videos > 1:
             video = Sentence("video %1 of %2", self.video + 1, self.videos)
-            parts.insert(0, joined([video, self.name], ": ") if self.name else video)
+            parts.append(joined([video, self.name], ": ") if self.name else video)
+        parts.append(Sentence("%1 of %2", *self._times(self.block)))
         if len(self.plan.timeline.segments) > 1:
             prompt = self.plan.segment_index(self.block)
-            words = shortened(self.plan.timeline.segments[prompt].text, 32)
+            words = shortened(self.plan.timeline.segments[prompt].text)
             parts.append(Sentence("prompt %1: %2", prompt + 1, words))
         if self.done > self.reused:
             took = time.perf_counter() - self.begun
             left = (self.bar.total - self.done) * took / (self.done - self.reused)
             remaining = Sentence("%1 left", plain_time(left))
             parts.append(joined([self._speed(took), remaining], ", "))
-        if self.growing is not None and self.growing.failure is not None:
-            parts.insert(0, Sentence("no video: %1", self.growing.failure))
-        # first, since ComfyUI cuts the text after two lines
-        elif self.growing is not None and not self.player:
-            parts.insert(0, Sentence("watch %1", f"output/{self.growing.growing.label}"))
         self._show("running", joined(parts, " - "))
 
 
-def shortened(text: str, length: int) -> str:
-    """The beginning of a text, cut after a word where there is a space to cut at."""
+def shortened(text: str) -> str:
+    """The first 32 characters of a text, cut after a word where there is a space to cut at."""
     text = " ".join(text.split())
-    if len(text) <= length:
+    if len(text) <= 32:
         return text
-    words = text[:length].rpartition(" ")[0]
-    return (words or text[: length - 1]).rstrip(" ,.;:") + "…"
+    words = text[:32].rpartition(" ")[0]
+    return (words or text[:31]).rstrip(" ,.;:") + "…"
 
 
 class MovingPreview:
@@ -320,9 +303,9 @@ def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
     ComfyUI's chosen preview method where one is set, else the latent format's linear colours: a
     long render should never be blind, and they cost next to nothing.
     """
-    chosen = latent_preview.get_previewer(model.load_device, model.model.latent_format)
+    latent_format = model.model.latent_format
+    chosen = latent_preview.get_previewer(model.load_device, latent_format)
     if chosen is None:
-        latent_format = model.model.latent_format
         chosen = latent_preview.Latent2RGBPreviewer(
             latent_format.latent_rgb_factors, latent_format.latent_rgb_factors_bias
         )

@@ -105,12 +105,10 @@ def _picture(query: Mapping[str, str]) -> web.Response:
     into paths.
     """
     number = query.get("number", "")
-    take = None
     picture = None
     with suppress(HeadForcingError):
-        if number in ("0", "1", "2", "3", "4"):
-            take = find_video(folders.runs_folder(), query.get("run", ""))
-        if take is not None:
+        take = find_video(folders.runs_folder(), query.get("run", ""))
+        if take is not None and number in ("0", "1", "2", "3", "4"):
             picture = thumbnail(take, int(number), partial(_draw, _format(take)))
     if picture is None:
         raise RefusedError("there is no such picture", 404)
@@ -127,9 +125,8 @@ def _draw(colours: comfy.latent_formats.LatentFormat, latents: torch.Tensor) -> 
     picture = drawer.decode_latent_to_preview(latents[None, :, None])
     data = io.BytesIO()
     larger = max(1, THUMBNAIL_PIXELS // max(picture.size))
-    picture.resize((picture.width * larger, picture.height * larger)).convert("RGB").save(
-        data, "JPEG", quality=80
-    )
+    picture = picture.resize((picture.width * larger, picture.height * larger))
+    picture.convert("RGB").save(data, "JPEG", quality=80)
     return data.getvalue()
 
 
@@ -139,10 +136,9 @@ def name_take(body: Any) -> dict[str, Any]:
     """
     video = _asked(body)
     title = body.get("title")
-    starred = body.get("starred")
     changed: dict[str, Any] = {}
-    if isinstance(starred, bool):
-        changed["starred"] = starred
+    if isinstance(body.get("starred"), bool):
+        changed["starred"] = body["starred"]
     if isinstance(title, str):
         changed["title"] = " ".join(title.encode("utf-8", "ignore").decode().split())[:MOST_TITLE]
     write_label(video.folder, video.keys[-1], **changed)
@@ -210,12 +206,9 @@ def _file(label: str) -> dict[str, Any] | None:
     """The video file of that name below the output folder as a page asks for it; None where it is
     not there.
     """
-    path = folders.output_folder() / label
-    if (
-        not label
-        or not path.is_file()
-        or not path.resolve().is_relative_to(folders.output_folder().resolve())
-    ):
+    output = folders.output_folder()
+    path = output / label
+    if not path.is_file() or not path.resolve().is_relative_to(output.resolve()):
         return None
     return {**video_files.saved(folders.shown(path))}
 

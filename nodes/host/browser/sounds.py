@@ -5,16 +5,21 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ....headforcing_core.video.onsets import Heard, listen
 from ..graph import folders
 from .pages import RefusedError, route
 
-KEPT_SOUNDS = 8
-
 _lock = threading.Lock()  # one sound is read at a time
-_known: dict[tuple[str, int, int], Heard] = {}  # by path, size and time of the file
+
+
+@lru_cache(8)
+def _heard(path: Path, size: int, time: int) -> Heard:
+    """The sound of a file of this size and time."""
+    return listen(path)
 
 
 def _sound(query: Mapping[str, str]) -> dict[str, Any]:
@@ -26,12 +31,8 @@ def _sound(query: Mapping[str, str]) -> dict[str, Any]:
     if path is None:
         raise RefusedError("there is no such sound in ComfyUI's input folder", 404)
     found = path.stat()
-    key = (str(path), found.st_size, found.st_mtime_ns)
     with _lock:
-        heard = _known.pop(key, None) or listen(path)
-        _known[key] = heard
-        while len(_known) > KEPT_SOUNDS:
-            del _known[next(iter(_known))]
+        heard = _heard(path, found.st_size, found.st_mtime_ns)
     return {
         "seconds": heard.seconds,
         "peaks": base64.b64encode(heard.peaks.tobytes()).decode(),

@@ -69,8 +69,7 @@ class TimelineNode:
         """The node with another text and other values of the widgets named; raises as
         `editor.read_widgets`.
         """
-        values = {name: widgets.get(name, value) for name, value in self.widgets.items()}
-        seconds, shared_prompt, switch = read_widgets(values)
+        seconds, shared_prompt, switch = read_widgets({**self.widgets, **widgets})
         return replace(self, text=text, seconds=seconds, shared_prompt=shared_prompt, switch=switch)
 
     def timeline(self) -> Timeline:
@@ -130,17 +129,12 @@ def _fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
         return positive
     tensor, entry = positive[0]
     node = replace(node, options=options)
-    carried = entry[TIMELINE]
     timeline = node.timeline()
-    known = dict(carried["embeds"])
-    missing = [text for text in timeline.texts if text not in known]
+    embeds = dict(entry[TIMELINE]["embeds"])
+    missing = [text for text in timeline.texts if text not in embeds]
     if missing:
-        known.update({text: encoded for text, (encoded, _) in node.encode(missing).items()})
-    again = {
-        "timeline": timeline,
-        "embeds": {text: known[text] for text in timeline.texts},
-        "node": node,
-    }
+        embeds.update({text: encoded for text, (encoded, _) in node.encode(missing).items()})
+    again = {"timeline": timeline, "embeds": embeds, "node": node}
     return [[tensor, {**entry, TIMELINE: again}]]
 
 
@@ -180,13 +174,13 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
     carried = options.get(TIMELINE)
     if carried is not None:
         timeline: Timeline = carried["timeline"]
-        embeds = carried["embeds"]
-        if not torch.equal(tensor, embeds[timeline.texts[0]]):
+        embeds = {text: carried["embeds"][text][0] for text in timeline.texts}
+        if not torch.equal(tensor[0], embeds[timeline.texts[0]]):
             raise HeadForcingError(
                 "positive was changed after Prompt Timeline by a node that knows only one prompt; "
                 "connect it directly"
             )
-        return timeline, {text: tensor[0] for text, tensor in embeds.items()}
+        return timeline, embeds
     timeline = parse_timeline("the connected prompt", seconds or None)
     return timeline, {timeline.texts[0]: tensor[0]}
 

@@ -26,13 +26,10 @@ _SHEET = r"[0-9a-f]{32}-\d{1,4}\.jpg"
 _FILLED_IN = re.compile("%(year|month|day|hour|minute|second|width|height)%")  # by ComfyUI's server
 
 
-def _add_model_folder(name: str, endings: set[str]) -> None:
-    """Make ComfyUI look for files of these endings in a folder of its models."""
-    place = str(Path(folder_paths.models_dir) / name)
-    folder_paths.folder_names_and_paths.setdefault(name, ([place], endings))
-
-
-_add_model_folder(PROFILE_FOLDER, {".json"})
+# ComfyUI looks for profiles in a folder of its models
+folder_paths.folder_names_and_paths.setdefault(
+    PROFILE_FOLDER, ([os.path.join(folder_paths.models_dir, PROFILE_FOLDER)], {".json"})
+)
 
 
 class OutputFile(NamedTuple):
@@ -47,6 +44,11 @@ class OutputFile(NamedTuple):
         """The name below the output folder."""
         return f"{self.subfolder}/{self.name}" if self.subfolder else self.name
 
+    @property
+    def place(self) -> str:
+        """The name for people."""
+        return f"output/{self.label}"
+
 
 def check_prefix(filename_prefix: str) -> None:
     """Refuse a prefix that leaves the output folder."""
@@ -54,15 +56,14 @@ def check_prefix(filename_prefix: str) -> None:
 
 
 @contextmanager
-def output_file(filename_prefix: str, suffix: str, width: int, height: int) -> Iterator[OutputFile]:
-    """Claim a new file, numbered after those that are there. Refuses to leave the output folder.
+def output_file(filename_prefix: str, width: int, height: int) -> Iterator[OutputFile]:
+    """Claim a new video file, numbered after those that are there. Refuses to leave the output
+    folder.
 
     Two servers that share the folder get two numbers.
     """
     folder, name, counter, subfolder = _output_place(filename_prefix, width, height)
-    with claimed_first(
-        folder / f"{name}_{number:05}_{suffix}" for number in count(counter)
-    ) as path:
+    with claimed_first(folder / f"{name}_{number:05}_.mp4" for number in count(counter)) as path:
         yield OutputFile(path, path.name, subfolder)
 
 
@@ -94,10 +95,8 @@ def growing_file(
 def has_prefix(path: Path, filename_prefix: str, width: int, height: int) -> bool:
     """Whether a file in the output folder could be one that `output_file` gives for this prefix."""
     folder, name, _, _ = _output_place(filename_prefix, width, height)
-    return (
-        path.parent == folder
-        and re.fullmatch(rf"{re.escape(name)}_\d{{5,}}_", path.stem) is not None
-    )
+    numbered = rf"{re.escape(name)}_\d{{5,}}_"
+    return path.parent == folder and re.fullmatch(numbered, path.stem) is not None
 
 
 def shown(path: Path) -> OutputFile:
@@ -172,8 +171,11 @@ def uploaded_file(name: str) -> Path | None:
     """
     if not name or "\0" in name:
         return None
-    folders = [folder_paths.get_input_directory(), folder_paths.get_output_directory()]
-    folders.append(folder_paths.get_temp_directory())
+    folders = (
+        folder_paths.get_input_directory(),
+        folder_paths.get_output_directory(),
+        folder_paths.get_temp_directory(),
+    )
     with suppress(OSError, ValueError):
         path = Path(folder_paths.get_annotated_filepath(name)).resolve()
         if path.is_file() and any(path.is_relative_to(Path(each).resolve()) for each in folders):
@@ -234,11 +236,7 @@ def profile_path(name: str) -> Path:
     """Path of a head profile that is saved under a name typed into a widget."""
     # devices of Windows
     reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)\s*(\..*)?", name, re.IGNORECASE)
-    if (
-        reserved
-        or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}", name)
-        or name.endswith((".", " "))
-    ):
+    if reserved or not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,78}[A-Za-z0-9_-])?", name):
         raise HeadForcingError(
             "save_name: use up to 80 letters, digits, spaces, dots, dashes and underscores, got "
             f"{name[:80]!r}"

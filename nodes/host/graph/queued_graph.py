@@ -4,7 +4,6 @@ and its run.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
@@ -19,14 +18,14 @@ def is_link(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def find_source(hidden: Any, name: str, class_type: str, values: Mapping[str, Any]) -> str | None:
-    """The id of the node of a class that an input of the running node comes from, straight or
+def find_source(hidden: Any, class_type: str, values: Mapping[str, Any]) -> str | None:
+    """The id of the node of a class that `positive` of the running node comes from, straight or
     through other nodes.
 
     Of several the nearest one whose inputs are `values`. None where none is in the graph, as when
     nodes were made while the graph ran.
     """
-    sources = _sources(hidden, inputs_of(hidden, hidden.unique_id).get(name))
+    sources = _sources(hidden, inputs_of(hidden, hidden.unique_id).get("positive"))
     found = [source for source in sources if hidden.prompt[source].get("class_type") == class_type]
     if len(found) > 1:
         found = [source for source in found if _may_have(inputs_of(hidden, source), values)]
@@ -37,26 +36,21 @@ def _may_have(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     """Whether no input has another value; those that are left out or come over links have none to
     compare.
     """
-    for name, value in values.items():
-        given = inputs.get(name, value)
-        if given != value and not is_link(given):
-            return False
-    return True
+    return all(
+        inputs.get(name, value) == value or is_link(inputs[name]) for name, value in values.items()
+    )
 
 
 def _sources(hidden: Any, link: Any) -> Iterator[str]:
     """All nodes that a link's value comes from, the nearest first."""
     seen = set()
-    waiting = deque([link])
-    while waiting:
-        link = waiting.popleft()
-        if not is_link(link) or not link:
-            continue
-        source = link[0]
-        if source not in seen and source in (hidden.prompt or {}):
+    links = [link]
+    for link in links:  # which grows
+        if is_link(link) and link and link[0] not in seen and link[0] in (hidden.prompt or {}):
+            source = link[0]
             seen.add(source)
             yield source
-            waiting.extend(inputs_of(hidden, source).values())
+            links += inputs_of(hidden, source).values()
 
 
 def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -86,7 +80,7 @@ def _workflow_node(workflow: Mapping[str, Any], node_id: str) -> dict[str, Any]:
     definitions = workflow.get("definitions") or {}
     subgraphs = {graph["id"]: graph for graph in definitions.get("subgraphs") or []}
     graph = workflow
-    found: dict[str, Any] = {}
+    found = {}
     for part in node_id.split(":"):
         nodes = {str(node["id"]): node for node in graph.get("nodes") or []}
         found = nodes.get(part, {})

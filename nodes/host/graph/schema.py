@@ -68,15 +68,22 @@ def node_schema(
     aliases: str,
     inputs: list[Any],
     outputs: list[Any],
+    advanced: str = "",
     makes_video: bool = False,
     hidden: Sequence[Any] = (),
 ) -> io.Schema:
     """The schema of a node in a folder of the menu; `aliases` for the search are separated by
     commas.
 
-    Description and tooltips are those of `locales/en`, but for a tooltip that is given. A node that
-    `makes_video` runs without another node after it, and gets the graph, which its files hold.
+    Widgets named in `advanced`, separated by spaces, are optional, and shown under "advanced" if
+    the frontend supports it. Description and tooltips are those of `locales/en`, but for a tooltip
+    that is given. A node that `makes_video` runs without another node after it, and gets the graph,
+    which its files hold.
     """
+    for widget in inputs:
+        if widget.id in advanced.split():
+            widget.optional = True
+            widget.extra_dict["advanced"] = True  # older versions refuse `advanced=`
     texts = _texts().get(node_id, {})
     for part, slots in (
         ("inputs", {each.id: each for each in inputs}),
@@ -110,15 +117,6 @@ class FileNode(io.ComfyNode):
         return refusal(check_prefix, filename_prefix)
 
 
-def advanced(widget: Any) -> Any:
-    """An optional widget, shown under "advanced" if the frontend supports it (older versions refuse
-    `advanced=`).
-    """
-    widget.optional = True
-    widget.extra_dict["advanced"] = True
-    return widget
-
-
 def size_inputs() -> list[Any]:
     """Width and height, 0 for what the model was made for, see `native_model.size_for`."""
     return [io.Int.Input(name, default=0, min=0, max=4096, step=16) for name in ("width", "height")]
@@ -142,11 +140,9 @@ def seconds_input(default: float = DEFAULTS.seconds) -> Any:
 
 
 def family_input(auto: bool = False) -> Any:
-    """The model family, an advanced widget; with `auto` the weights file can decide, see
-    `options_for`.
-    """
+    """The model family; with `auto` the weights file can decide, see `options_for`."""
     options = [*SCHEDULES, AUTO_FAMILY] if auto else list(SCHEDULES)
-    return advanced(io.Combo.Input("model_family", options=options, default=DEFAULTS.model_family))
+    return io.Combo.Input("model_family", options=options, default=DEFAULTS.model_family)
 
 
 def theme_input() -> Any:
@@ -156,4 +152,4 @@ def theme_input() -> Any:
 
 def crf_input() -> Any:
     """H.264 quality; a node that writes a video file has it."""
-    return advanced(io.Int.Input("crf", default=18, min=0, max=51))
+    return io.Int.Input("crf", default=18, min=0, max=51)

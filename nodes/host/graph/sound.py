@@ -22,4 +22,4 @@ def soundtrack_of(audio: dict[str, Any] | None) -> Soundtrack | None:
             "audio: expected a waveform [tracks, channels, samples] with its sample rate; connect "
             "Load Audio"
         )
-    return Soundtrack.of_samples("audio", samples[0], int(rate))
+    return Soundtrack.of_samples(samples[0], int(rate))

@@ -8,6 +8,7 @@ sampler runs, and does nothing otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,13 +31,13 @@ from .model_contents import KEY, guiding, used_options, used_wrappers
 _ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "flash")
 
 
+@dataclass(eq=False)
 class HostAttention:
     """ComfyUI's attention: the kernel that the user chose, or an override among the `options` of
     the current pass.
     """
 
-    def __init__(self, options: dict[str, Any]):
-        self.options = options
+    options: dict[str, Any]
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`q [heads, queries, d], k, v [heads, keys, d]` -> `[heads, queries, d]`."""
@@ -78,27 +79,26 @@ def _kernel() -> Callable[..., Tensor]:
     return kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
 
 
+@dataclass(eq=False)
 class HostedModel:
     """A `VideoModel` that calls ComfyUI's denoiser. Kept in a class instance because ComfyUI copies
     nested dicts.
     """
 
-    def __init__(
-        self, denoiser: Callable[..., Tensor], extra_args: dict[str, Any], device: torch.device
-    ):
-        self._denoiser = denoiser
-        self._extra_args = extra_args
-        self._device = device
-        self._embedding: Tensor | None = None  # of the active prompt, until it is encoded
+    denoiser: Callable[..., Tensor]
+    extra_args: dict[str, Any]
+    device: torch.device
+    backbone: Any = None  # known from the first forward pass on
+    # puts the weights back when another model has run in between, with so many bytes free
+    reload: Callable[..., Any] = lambda memory: None
+    _embedding: Tensor | None = None  # of the active prompt, until it is encoded
+
+    def __post_init__(self) -> None:
         # a separate object, because caches refer to it and must not refer to the model, which
         # refers to them
-        self.attention = HostAttention(
-            self._extra_args["model_options"].get("transformer_options", {})
-        )
+        options = self.extra_args["model_options"].get("transformer_options", {})
+        self.attention = HostAttention(options)
         self.prompt: PromptKV
-        self.backbone: Any = None  # known from the first forward pass on
-        # puts the weights back when another model has run in between, with so many bytes free
-        self.reload: Callable[..., Any] = lambda memory: None
 
     def use_prompt(self, embedding: Tensor) -> None:
         # encoded in the next forward pass, when ComfyUI has loaded the weights
@@ -119,13 +119,13 @@ class HostedModel:
         self._sigmas = sigma
         self._write_only = write_only
         self._ran = False
-        options = used_options(self._extra_args["model_options"])
+        options = used_options(self.extra_args["model_options"])
         # set for each call: a lasting reference cycle would keep gigabytes of cache until Python's
         # next gc
         options["transformer_options"][KEY] = self
-        x = latents.transpose(0, 1)[None].to(self._device)
-        arguments = {**self._extra_args, "model_options": options}
-        return self._denoiser(x, x.new_full((1,), float(sigma.max())), **arguments)[0].transpose(
+        x = latents.transpose(0, 1)[None].to(self.device)
+        arguments = {**self.extra_args, "model_options": options}
+        return self.denoiser(x, x.new_full((1,), float(sigma.max())), **arguments)[0].transpose(
             0, 1
         )
 
@@ -135,10 +135,8 @@ class HostedModel:
         """
         self.attention.options = {name: value for name, value in options.items() if name != KEY}
         if len(x) != 1 or self._ran:  # with guidance, both prompts are in one pass or in two
-            nodes = guiding(self._extra_args["model_options"])
-            remedy = ""
-            if nodes:
-                remedy = f"; remove {' and '.join(nodes)} from the model"
+            nodes = guiding(self.extra_args["model_options"])
+            remedy = f"; remove {' and '.join(nodes)} from the model" if nodes else ""
             raise HeadForcingError(
                 "Head Forcing runs without guidance: cfg must be 1 and there is no negative "
                 f"prompt{remedy}"
@@ -168,13 +166,10 @@ class HostedModel:
 def _diffusion_model_wrapper(
     executor: Any, x: Tensor, timestep: Tensor, context: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    options = kwargs.get("transformer_options") or next(
-        (a for a in args if isinstance(a, dict) and KEY in a), {}
-    )
-    hosted = options.get(KEY)
-    if hosted is None:
-        return executor(x, timestep, context, *args, **kwargs)
-    return hosted.forward(executor.class_obj, x, options)
+    for options in (kwargs.get("transformer_options"), *args):
+        if isinstance(options, dict) and KEY in options:
+            return options[KEY].forward(executor.class_obj, x, options)
+    return executor(x, timestep, context, *args, **kwargs)
 
 
 def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
@@ -182,10 +177,11 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
     `prepare_sampling`.
     """
     patched = model.clone()
-    for kind, wrapper in (
-        (WrappersMP.DIFFUSION_MODEL, _diffusion_model_wrapper),
-        (WrappersMP.PREPARE_SAMPLING, prepare),
-    ):
+    wrappers = {
+        WrappersMP.DIFFUSION_MODEL: _diffusion_model_wrapper,
+        WrappersMP.PREPARE_SAMPLING: prepare,
+    }
+    for kind, wrapper in wrappers.items():
         patched.remove_wrappers_with_key(kind, KEY)
         patched.add_wrapper_with_key(kind, KEY, wrapper)
     # of MultiGPU CFG Split: without guidance there is nothing to split, and ComfyUI would load

@@ -19,7 +19,7 @@ from ....headforcing_core.model.wan import WanConfig
 from ....headforcing_core.plan.family import with_family
 from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.weights.identity import identity
-from ....headforcing_core.weights.layouts import other_wan, reject_experts
+from ....headforcing_core.weights.wan_tensors import other_wan, reject_experts
 from .model_contents import contents
 from .plain_values import Reader, UnreadableError
 
@@ -109,10 +109,9 @@ class ModelName:
         """A line for the report where nothing is kept."""
         if self.is_known:
             return []
-        what = ", ".join(self.unread)
         return [
-            "stored blocks are neither read nor written: values on the model could not be read "
-            f"({what})"
+            "stored blocks and measured head roles are neither read nor written: values on the "
+            f"model could not be read ({', '.join(self.unread)})"
         ]
 
 
@@ -144,11 +143,6 @@ def name_model(model: Any) -> ModelName:
     return ModelName(identity(chain(_tensors(model), read)), tuple(unread))
 
 
-def fingerprint(model: Any) -> str:
-    """The digits of `name_model`."""
-    return name_model(model).weights
-
-
 def computed_dtype(module: Any, name: str, weight: Tensor) -> torch.dtype:
     """The dtype in which ComfyUI gives `weight`, a module's parameter or buffer of that name, to
     the device.
@@ -172,41 +166,37 @@ def multiplies_fp8(model: Any) -> bool:
 
 
 def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
-    net = model.model.diffusion_model
-    modules = dict(net.named_modules())
-    for name, held in _weights(net):
-        original = model.backup.get(f"diffusion_model.{name}")
+    for place, module, name, held in _weights(model.model.diffusion_model):
+        full = f"{place}.{name}".removeprefix(".")
+        original = model.backup.get(f"diffusion_model.{full}")
         weight = held if original is None else getattr(original, "weight", original)
         if isinstance(weight, Tensor) and not weight.is_meta:
-            place, _, own_name = name.rpartition(".")
-            dtype = computed_dtype(modules[place], own_name, weight)
+            dtype = computed_dtype(module, name, weight)
             if weight.dtype != dtype:
                 weight = weight.to(dtype)
-            yield f"{name} {_packing(weight)}", weight
+            yield f"{full} {_packing(weight)}", weight
     if multiplies_fp8(model):  # the same weights with another arithmetic
         yield "products in 8-bit floating point", torch.empty(0)
 
 
-def _weights(net: Any) -> Iterator[tuple[str, Any]]:
-    """All weights, those included that a loader of quantised files keeps as plain attributes.
+def _weights(net: Any) -> Iterator[tuple[str, Any, str, Any]]:
+    """All weights, each with the name of its module, the module, and its own name in it; those
+    included that a loader of quantised files keeps as plain attributes.
 
     In the order of the modules, `weight` and `bias` first: with dynamic VRAM layers hold them in
     the order of the file.
     """
-    seen = set()
     modules = dict(net.named_modules())
-    for kind in ("parameters", "buffers"):
+    for kind in ("_parameters", "_buffers"):
         for place, module in modules.items():
-            own = dict(getattr(module, f"named_{kind}")(recurse=False))
+            own = getattr(module, kind)
             for name in sorted(own, key=lambda name: (name != "weight", name != "bias", name)):
-                seen.add(full := f"{place}.{name}".removeprefix("."))
-                yield full, own[name]
+                if own[name] is not None:
+                    yield place, module, name, own[name]
     for place, module in modules.items():
         for name in ("weight", "bias"):
-            full = f"{place}.{name}"
-            weight = getattr(module, name, None)
-            if full not in seen and isinstance(weight, Tensor):
-                yield full, weight
+            if name not in module._parameters and name not in module._buffers:
+                yield place, module, name, getattr(module, name, None)
 
 
 def _packing(weight: Tensor) -> str:
@@ -248,6 +238,5 @@ def file_of(model: Any) -> str | None:
     LoRA loader.
     """
     _, arguments, *_ = getattr(model, "cached_patcher_init", None) or (None, ())
-    if arguments and isinstance(arguments[0], str):
-        return arguments[0]
-    return None
+    first = next(iter(arguments), None)
+    return first if isinstance(first, str) else None

@@ -99,11 +99,11 @@ def explained(needs: Needs, kept: bool) -> Iterator[None]:
         is_oom = getattr(management, "is_oom", None)  # since 0.16; knows more kinds
         if not (is_oom(error) if is_oom else isinstance(error, management.OOM_EXCEPTION)):
             raise
+        needed = needs.describe().splitlines()[0].partition("about ")[2]
         text = (
-            "out of memory: the render needs "
-            f"{needs.describe().splitlines()[0].partition('about ')[2]}. Close other programs that "
-            "use the GPU, decode afterwards instead of while sampling, or choose a smaller size "
-            "or fewer episodic_frames."
+            f"out of memory: the render needs {needed}. Close other programs that use the GPU, "
+            "decode afterwards instead of while sampling, or choose a smaller size or fewer "
+            "episodic_frames."
         )
         if kept:
             text += (

@@ -10,7 +10,7 @@ read, leaves no stored blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,15 +25,16 @@ _SHIFT = 5.0  # of the noise levels of all model families
 _RUN = "counts in the identity"
 _SILENT = ""  # neither run nor told: it does nothing by itself
 _PATCHES = "patches of attention or blocks"
-_AROUND = ("outer_sample", "prepare_sampling", "sampler_sample")  # wrappers around a native sampler
+# what stands around a native sampler
+_AROUND = ("wrappers of the whole sampling", "wrappers of loading", "wrappers of the sampler")
 _BLOCK_FUNCTIONS = ("forward", "_forward", "forward_orig")
 
 # By place and name: `_RUN`, `_SILENT`, or what the report calls something that is not used.
 TABLE: dict[str, dict[str, str]] = {
     "wrappers": {
-        "outer_sample": "wrappers of the whole sampling",
-        "prepare_sampling": "wrappers of loading",
-        "sampler_sample": "wrappers of the sampler",
+        "outer_sample": _AROUND[0],
+        "prepare_sampling": _AROUND[1],
+        "sampler_sample": _AROUND[2],
         "predict_noise": "wrappers of a sampling step",
         "calc_cond_batch": "wrappers of the conditions",
         "apply_model": _RUN,
@@ -89,7 +90,7 @@ class Contents:
     unused: dict[str, list[str]] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
 
-    def add(self, place: str, name: str, value: Any, names: list[str] | None = None) -> None:
+    def add(self, place: str, name: str, value: Any, names: Sequence[str] = ()) -> None:
         """Sort one thing in by its row."""
         if value is None or (isinstance(value, (Mapping, list, tuple, str)) and not value):
             return
@@ -101,9 +102,9 @@ class Contents:
         elif outcome != _SILENT:
             self.leave(outcome, names)
 
-    def leave(self, what: str, names: list[str] | None = None) -> None:
+    def leave(self, what: str, names: Sequence[str] = ()) -> None:
         """Note something that is not used."""
-        self.unused.setdefault(what, []).extend(names or [])
+        self.unused.setdefault(what, []).extend(names)
 
     def lines(self, around: bool = True) -> list[str]:
         """For the report, one for each kind of thing that is not used.
@@ -111,10 +112,9 @@ class Contents:
         Args:
             around: whether we sample by ourselves, without what stands around a native sampler.
         """
-        runs = [] if around else [TABLE["wrappers"][kind] for kind in _AROUND]
         lines = []
         for what, names in self.unused.items():
-            if what in runs:
+            if not around and what in _AROUND:
                 continue
             line = f"not used in a rollout: {what}"
             if names:
@@ -127,24 +127,18 @@ def contents(model: Any) -> Contents:
     """Look through all that a MODEL can carry."""
     found = Contents()
     options = _part(model, "model_options")
-    transformer = options.get("transformer_options", {})
     for name, value in options.items():
         if name != "transformer_options":
             found.add("model_options", name, value, _authors(value))
-    for name, value in transformer.items():
+    for name, value in options.get("transformer_options", {}).items():
         if name != "wrappers":
-            found.add(
-                "transformer_options",
-                name,
-                value,
-                list(map(str, value)) if "patches" in name else None,
-            )
-    for wrappers in (transformer.get("wrappers", {}), _part(model, "wrappers")):
-        for kind, key, functions in _others(wrappers):
-            if (kind, key) == ("apply_model", COMPILED):
-                found.leave(COMPILED)
-            else:
-                found.add("wrappers", kind, functions, [str(key or author(functions[0]))])
+            names = list(map(str, value)) if "patches" in name else ()
+            found.add("transformer_options", name, value, names)
+    for kind, key, functions in _other_wrappers(model):
+        if (kind, key) == ("apply_model", COMPILED):
+            found.leave(COMPILED)
+        else:
+            found.add("wrappers", kind, functions, [str(key or author(functions[0]))])
     for name in TABLE["attributes"]:
         found.add("attributes", name, _part(model, name))
     for place in ("attachments", "additional_models"):
@@ -160,23 +154,19 @@ def contents(model: Any) -> Contents:
 
 def check_contents(model: Any) -> None:
     """Refuse guidance that a node sets for a step: a rollout has no negative prompt."""
-    options = _part(model, "model_options").get("transformer_options", {})
-    for wrappers in (options.get("wrappers", {}), _part(model, "wrappers")):
-        for kind, _, functions in _others(wrappers):
-            if kind != "predict_noise":
-                continue
-            for function in functions:
-                cfg = variable(function, "cfg")
-                if cfg is not None and cfg != 1:
-                    raise HeadForcingError(
-                        f"model: {author(function)} sets cfg to {cfg}, but Head Forcing runs "
-                        "without guidance: cfg must be 1; remove the node or set it to 1"
-                    )
+    for kind, _, functions in _other_wrappers(model):
+        for function in functions:
+            cfg = variable(function, "cfg")
+            if kind == "predict_noise" and cfg not in (None, 1):
+                raise HeadForcingError(
+                    f"model: {author(function)} sets cfg to {cfg}, but Head Forcing runs without "
+                    "guidance: cfg must be 1; remove the node or set it to 1"
+                )
 
 
 def guiding(model_options: Mapping[str, Any]) -> list[str]:
     """Names of the nodes whose functions of guidance run in each step."""
-    found: set[str] = set()
+    found = set()
     for name, value in model_options.items():
         if name.startswith("sampler_") and "cfg" in name:
             found.update(_authors(value))
@@ -203,7 +193,7 @@ def used_wrappers(wrappers: Mapping[str, Any]) -> dict[str, Any]:
 
     What compiles the model goes, too: Dynamo would follow a pass into the KV cache, and fail.
     """
-    kept: dict[str, Any] = {}
+    kept = {}
     for kind, by_key in wrappers.items():
         runs = _runs("wrappers", kind)
         kept[kind] = {
@@ -245,9 +235,12 @@ def _same_steps(model: Any, sampling: Any) -> bool:
 
 def _settings(sampling: Any) -> list[str]:
     """Values of a model sampling that differ from those of the model families."""
-    usual = {"shift": _SHIFT, "noise_scale": 1.0}
-    values = {name: getattr(sampling, name, value) for name, value in usual.items()}
-    return [f"{name} {value:g}" for name, value in values.items() if value != usual[name]]
+    settings = []
+    for name, usual in (("shift", _SHIFT), ("noise_scale", 1.0)):
+        value = getattr(sampling, name, usual)
+        if value != usual:
+            settings.append(f"{name} {value:g}")
+    return settings
 
 
 def _is_around_layers(net: torch.nn.Module, name: str, value: Any) -> bool:
@@ -274,23 +267,26 @@ def _add_hooks(found: Contents, net: Any) -> None:
     replaced = [f"diffusion_model.{name}" for name in _BLOCK_FUNCTIONS if name in net.__dict__]
     if replaced:
         found.leave("replaced parts of the model", replaced)
-    if hooked := sum(
-        bool(block._forward_hooks or block._forward_pre_hooks) for block in net.blocks
-    ):
-        found.leave(f"hooks on {hooked} blocks of layers, such as those of a block swap")
+    hooked = 0
     blocks = set(net.blocks)
     for name, module in net.named_modules():
         hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-        if hooks and _is_called(module) and module not in blocks:
+        if hooks and module in blocks:
+            hooked += 1
+        elif hooks and _is_called(module):
             found.run[f"hooks on {name}"] = hooks
+    if hooked:
+        found.leave(f"hooks on {hooked} blocks of layers, such as those of a block swap")
 
 
-def _others(wrappers: Mapping[str, Any]) -> Iterator[tuple[str, Any, list[Any]]]:
-    """Type, key and functions of all wrappers but ours."""
-    for kind, by_key in wrappers.items():
-        for key, functions in by_key.items():
-            if functions and key != KEY:
-                yield kind, key, functions
+def _other_wrappers(model: Any) -> Iterator[tuple[str, Any, list[Any]]]:
+    """Type, key and functions of all wrappers on a MODEL but ours."""
+    options = _part(model, "model_options").get("transformer_options", {})
+    for wrappers in (options.get("wrappers", {}), _part(model, "wrappers")):
+        for kind, by_key in wrappers.items():
+            for key, functions in by_key.items():
+                if functions and key != KEY:
+                    yield kind, key, functions
 
 
 def _authors(value: Any) -> list[str]:

@@ -47,13 +47,13 @@ def native_model(
     """
     # only those are known as autoregressive
     wan21 = state_dict["patch_embedding.weight"].shape[1] == WAN21.channels
-    metadata: dict[str, str] = {}
+    metadata = {}
     if wan21:
         metadata["config"] = json.dumps({"transformer": {"causal_ar": True}})
-    options: dict[str, Any] = {}
+    options = {}
     if dtype is not None:
         options["dtype"] = dtype
-    more: dict[str, Any] = {}
+    more = {}
     if disable_dynamic:  # an argument that older versions lack
         more["disable_dynamic"] = True
     model = comfy.sd.load_diffusion_model_state_dict(
@@ -102,16 +102,11 @@ class ToyLatentFormat(comfy.latent_formats.Wan21):
 class ToyTokenizer:
     """Passes the text on: the toy encoder reads words, not tokens."""
 
-    def __init__(self, embedding_directory: Any = None, tokenizer_data: Any = None):
+    def __init__(self, **_: Any):
         pass
 
-    def tokenize_with_weights(
-        self, text: str, return_word_ids: bool = False, **_: Any
-    ) -> dict[str, list[Any]]:
+    def tokenize_with_weights(self, text: str, *_: Any, **__: Any) -> dict[str, list[Any]]:
         return {"toy": [[(text, 1.0)]]}
-
-    def untokenize(self, tokens: Any) -> Any:
-        return tokens
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -120,7 +115,7 @@ class ToyTokenizer:
 class ToyTextEncoder(torch.nn.Module):
     """The word-hash encoder with the methods `comfy.sd.CLIP` calls."""
 
-    def __init__(self, dtype: Any = None, device: Any = None, model_options: Any = None):
+    def __init__(self, **_: Any):
         super().__init__()
         self.dtypes = {torch.float32}
 
@@ -133,12 +128,6 @@ class ToyTextEncoder(torch.nn.Module):
 
     def reset_clip_options(self) -> None:
         pass
-
-    def memory_estimation_function(self, *_: Any, **__: Any) -> int:
-        return 0
-
-    def load_sd(self, sd: dict[str, Any]) -> tuple[list[str], list[str]]:
-        return [], []
 
 
 class _ToyClipTarget:
@@ -184,7 +173,6 @@ class ToyVAE(comfy.sd.VAE):
         self.first_stage_model = ToyFirstStage().eval()
         self.latent_channels = 16
         self.latent_dim = 3
-        self.output_channels = 3
         self.upscale_ratio = (lambda frames: max(0, frames * 4 - 3), 8, 8)
         self.downscale_ratio = (lambda video_frames: max(0, (video_frames + 3) // 4), 8, 8)
         self.upscale_index_formula = self.downscale_index_formula = (4, 8, 8)

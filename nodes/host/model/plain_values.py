@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
+import re
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,14 +17,7 @@ from torch import Tensor
 
 Named = Iterator[tuple[str, Tensor]]
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
-_KEEP_STATE = {
-    "STORE_DEREF",
-    "STORE_GLOBAL",
-    "STORE_ATTR",
-    "DELETE_DEREF",
-    "DELETE_GLOBAL",
-    "DELETE_ATTR",
-}
+_KEEP_STATE = re.compile("(STORE|DELETE)_(DEREF|GLOBAL|ATTR)")  # names of instructions
 # of an adapter: names in its file, which do not change what it computes
 _BOOKKEEPING = {"loaded_keys"}
 _NOT_THERE = object()
@@ -96,7 +91,7 @@ class Reader:
             yield from self.read(f"{name} {variable}", _contents(cell))
 
     def _of_code(self, name: str, code: types.CodeType) -> Named:
-        if any(step.opname in _KEEP_STATE for step in dis.get_instructions(code)):
+        if any(_KEEP_STATE.fullmatch(step.opname) for step in dis.get_instructions(code)):
             raise UnreadableError(name)
         yield f"{name} {code.co_code.hex()} {code.co_names}", _NO_TENSOR
         for part in code.co_consts:
@@ -136,10 +131,9 @@ def author(function: Any) -> str:
 
 def variable(function: Any, name: str) -> Any:
     """The value of a variable in a function's closure; None without it."""
-    if not isinstance(function, types.FunctionType) or name not in function.__code__.co_freevars:
+    if not isinstance(function, types.FunctionType):
         return None
-    cells = function.__closure__ or ()
-    return _contents(cells[function.__code__.co_freevars.index(name)])
+    return inspect.getclosurevars(function).nonlocals.get(name)
 
 
 def _contents(cell: types.CellType) -> Any:
@@ -163,7 +157,7 @@ def _key(key: Any) -> str:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """The attributes of an object of a class that Python code defines."""
-    slots: list[str] = []
+    slots = []
     for cls in type(value).__mro__:
         slots += cls.__dict__.get("__slots__", ())
     if not hasattr(value, "__dict__") and not slots:

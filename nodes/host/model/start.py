@@ -107,20 +107,19 @@ def _whole_blocks(
             f"start_frames: expected video latents of the model, [videos, {kind.channels}, frames, "
             f"h, w], of at least {frames_per_block} frames, got {list(latents.shape)}"
         )
-    height = latents.shape[3] * kind.stride
-    width = latents.shape[4] * kind.stride
-    if height % kind.side_multiple or width % kind.side_multiple:
+    _, _, frames, rows, columns = latents.shape
+    if rows % 2 or columns % 2:  # a patch of the model is 2x2
         raise HeadForcingError(
-            f"start_frames: the video is {width}x{height}; crop it so that width and height are "
-            f"multiples of {kind.side_multiple}"
+            f"start_frames: the video is {columns * kind.stride}x{rows * kind.stride}; crop it so "
+            f"that width and height are multiples of {kind.side_multiple}"
         )
-    dropped = latents.shape[2] % frames_per_block
-    start = StartLatents(latents.transpose(1, 2)[:, : latents.shape[2] - dropped])
-    if not dropped:
-        return start, []
-    return start, [
-        f"start_frames: left out the last {dropped} latent frames, which do not fill a block"
-    ]
+    dropped = frames % frames_per_block
+    notes = []
+    if dropped:
+        notes.append(
+            f"start_frames: left out the last {dropped} latent frames, which do not fill a block"
+        )
+    return StartLatents(latents[:, :, : frames - dropped].transpose(1, 2)), notes
 
 
 def _check_encoder(options: RenderOptions, vae: Any, name: str) -> None:
@@ -140,5 +139,5 @@ def one_image(images: Tensor, name: str, instead: str = "") -> Tensor:
         )
     picture = images[0, ..., :3]
     if picture.shape[-1] < 3:
-        picture = picture[..., :1].repeat(1, 1, 3)
+        picture = picture[..., :1].expand(-1, -1, 3)
     return picture.float().cpu()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
-from ....headforcing_core.model.latents import WAN21, WAN22, LatentFormat
+from ....headforcing_core.model.latents import WAN21, WAN22, LatentFormat, latent_format
 from ....headforcing_core.video.advice import faster_decoding, tiny_names
 from ....headforcing_core.video.memory import DecoderMemory
 from ....headforcing_core.video.restarts import FrameCodec
@@ -79,15 +80,10 @@ class OverlapDecoder:
         self._before: Tensor | None = None
 
     def decode(self, latents: Tensor) -> Tensor:
-        decode = self.vae.first_stage_model.decode
-        if self._before is None:
-            joined = latents
-            video_frames = _decoded(self.vae, joined, decode)
-        else:
-            joined = torch.cat([self._before, latents])
-            video_frames = _decoded(self.vae, joined, decode)[-4 * len(latents) :]
+        joined = latents if self._before is None else torch.cat([self._before, latents])
+        video_frames = _decoded(self.vae, joined, self.vae.first_stage_model.decode)
         self._before = joined[-self.OVERLAP_FRAMES :]
-        return video_frames
+        return video_frames[-4 * len(latents) :]  # of a video's first latent frame there are fewer
 
 
 def _decoded(vae: Any, latents: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
@@ -114,8 +110,8 @@ def check_vae(vae: Any, latents: LatentFormat | None = None) -> None:
     known = isinstance(net, (*_WAN_VAES, comfy.taesd.taehv.TAEHV)) or hasattr(
         net, "streaming_decoder"
     )
-    channels = (WAN21.channels, WAN22.channels) if latents is None else (latents.channels,)
-    if not known or vae.latent_dim != 3 or vae.latent_channels not in channels:
+    expected = latents or latent_format(vae.latent_channels)
+    if not known or vae.latent_dim != 3 or vae.latent_channels != expected.channels:
         kind = "video" if vae.latent_dim == 3 else "image"
         if latents is WAN22:
             wanted = "Wan 2.2 VAE, which has 48"
@@ -135,12 +131,11 @@ def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
     weights = int(vae.patcher.model_size())
     kind = decoder_kind(vae)
     if kind is WanStreamingDecoder:  # ComfyUI's own network takes less
-        network = _empty_network(vae)
+        network = _empty_network(vae).to(vae.vae_dtype)
         held, peak = network.memory((height, width), vae.vae_dtype)
         copied = 0  # ours has a copy of the weights then, see `own_network`
         if is_dynamic(vae.patcher):
-            numbers = sum(weight.numel() for weight in network.parameters())
-            copied = numbers * vae.vae_dtype.itemsize
+            copied = sum(weight.nbytes for weight in network.parameters())
         return DecoderMemory(weights, held=held + copied, peak=peak + copied)
     frames = CHUNK_FRAMES
     if kind is OverlapDecoder:
@@ -155,6 +150,31 @@ def codec_of(vae: Any) -> FrameCodec:
     """
     net = vae.first_stage_model
     return FrameCodec(partial(_new_decoder, vae), net, partial(_encode, vae), vae.vae_dtype)
+
+
+@dataclass(frozen=True)
+class ModelCodec(FrameCodec):
+    """A VAE for latents as `model`, the inner one of a MODEL, sees them."""
+
+    model: Any = None
+
+    @classmethod
+    def of(cls, model: Any, vae: Any) -> ModelCodec:
+        codec = codec_of(vae)
+        return cls(codec.new_decoder, codec.network, codec.encode, codec.dtype, model=model)
+
+    def reencode(self, latents: Tensor) -> Tensor:
+        return to_model(self.model, super().reencode(to_latent(self.model, latents)).to(latents))
+
+
+def to_model(model: Any, latents: Tensor) -> Tensor:
+    """`[frames, 16, h, w]` as a LATENT holds them to the same as the model sees them."""
+    return model.process_latent_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+
+
+def to_latent(model: Any, latents: Tensor) -> Tensor:
+    """`[frames, 16, h, w]` as the model sees them to the same as a LATENT holds them."""
+    return model.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
 def _new_decoder(vae: Any) -> StreamingDecoder:
@@ -180,23 +200,19 @@ def own_network(vae: Any) -> WanDecoder | None:
     net = vae.first_stage_model
     if type(net) not in _WAN_VAES or not _is_unchanged(vae):
         return None
-    weights = {f"decoder.{name}": weight for name, weight in net.decoder.named_parameters()}
-    weights |= {f"conv2.{name}": weight for name, weight in net.conv2.named_parameters()}
-    own = _empty_network(vae)
-    expected = {name: weight.shape for name, weight in own.state_dict().items()}
-    if {name: weight.shape for name, weight in weights.items()} != expected:
-        return None
     copied = is_dynamic(vae.patcher)
-    if copied:
-        weights = {
-            name: weight.to(vae.device, vae.vae_dtype, copy=True)
-            for name, weight in weights.items()
-        }
-    elif any(
-        (weight.device, weight.dtype) != (vae.device, vae.vae_dtype) for weight in weights.values()
-    ):
+    place = (vae.device, vae.vae_dtype)
+    weights = {}
+    for name, weight in net.named_parameters():
+        if name.startswith(("decoder.", "conv2.")):
+            if not copied and (weight.device, weight.dtype) != place:
+                return None
+            weights[name] = weight.detach().to(*place, copy=copied)
+    own = _empty_network(vae)
+    try:
+        own.load_state_dict(weights, assign=True)
+    except RuntimeError:  # it has other layers
         return None
-    own.load_state_dict({name: weight.detach() for name, weight in weights.items()}, assign=True)
     return own.prepare(rearrange=copied)  # ComfyUI's own weights stay as they are
 
 
@@ -223,11 +239,16 @@ def _is_unchanged(vae: Any) -> bool:
     if patcher.patches or getattr(patcher, "object_patches", None):
         return False
     for module in (net, net.conv2, *net.decoder.modules()):
-        hooks = (module._forward_hooks, module._forward_pre_hooks)
-        functions = (getattr(module, f"{kind}_function", None) for kind in ("weight", "bias"))
+        changes = (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            getattr(module, "weight_function", None),
+            getattr(module, "bias_function", None),
+            getattr(module, "comfy_cast_weights", False) and not is_dynamic(patcher),
+            "forward" in module.__dict__,
+        )
         own_code = type(module).forward.__module__.startswith(("comfy.", "torch."))
-        casts = getattr(module, "comfy_cast_weights", False) and not is_dynamic(patcher)
-        if any(hooks) or any(functions) or casts or not own_code or "forward" in module.__dict__:
+        if any(changes) or not own_code:
             return False
     values = torch.tensor([-2.0, -1.0, 0.0, 0.5, 3.0])
     return bool(torch.equal(vae.process_output(values.clone()), ((values + 1) / 2).clamp(0, 1)))
@@ -272,8 +293,7 @@ def advice(vae: Any, sampling: torch.device) -> str:
     """A line on faster decoding than by this VAE, for models that are sampled there."""
     if decoder_kind(vae) is not WanStreamingDecoder:
         return ""
-    latents = WAN22 if vae.latent_channels == WAN22.channels else WAN21
-    tiny = folders.tiny_decoder_file(tiny_names(latents))
+    tiny = folders.tiny_decoder_file(tiny_names(latent_format(vae.latent_channels)))
     return faster_decoding(
         sampling=sampling,
         decoding=vae.device,

@@ -34,20 +34,20 @@ export class TimelineEditor {
   #host;
   #isDocked = false;
   #history = new History();
-  #wasRead = false; // whether a text was read, and the history is that of the node
+  #hasHistory = false; // whether the history is that of the node, which it is once its text was read
   /** @type {import("./segments.js").View | null} */
   view = null; // the server's answer to the text, null before the first
   segments = []; // those of the view, or changed ones that the server has not answered yet
   #shared = ""; // the words that stand before every prompt
   selected = 0;
   #hasBars = false; // whether the last answer can be shown as bars
-  #seen = null; // the values that were asked about last
+  #asked = null; // the node's values, as JSON, that the server was asked about last
   #answers = new Answers();
-  #request = 0; // number of the latest question to the server; answers to earlier ones are ignored
+  #latestRequest = 0; // number of the latest question to the server; answers to earlier ones are ignored
   #player = null; // what plays the story
-  #height = HEIGHT.closed;
-  #lost = ""; // what to say about a change that could not be taken, until the next one is
-  #written = Promise.resolve(); // ends when the last change is in the text
+  #shownHeight = HEIGHT.closed;
+  #lostChange = ""; // what to say about a change that could not be taken, until the next one is
+  #lastWrite = Promise.resolve(); // ends when the last change is in the text
 
   constructor(host) {
     this.#host = host;
@@ -57,10 +57,10 @@ export class TimelineEditor {
       dropped: (index) => this.#show(this.view, index),
       commit: (segments, key, selected) => this.commit(segments, key, selected),
       locked: (index) => this.locked(index),
-      open: () => this.#open(true),
+      open: () => this.#setOpen(true),
       seek: (seconds) => this.#player?.seek(seconds),
       edit: () => this.edit(),
-      step: (by) => this.#step(by),
+      step: (by) => this.#undo(by),
       divide: (text) => this.edits.divide(text),
       duplicate: () => this.edits.duplicate(),
       remove: () => this.edits.remove(),
@@ -88,7 +88,7 @@ export class TimelineEditor {
       this.panel.element,
       make("div", { class: "hf-foot" }, this.status, this.ways.element),
     );
-    this.element.addEventListener("keydown", (event) => this.#key(event));
+    this.element.addEventListener("keydown", (event) => this.#onKey(event));
     keepFromCanvas(this.element);
     this.#draw();
   }
@@ -120,8 +120,8 @@ export class TimelineEditor {
   /** Look at the node's values and, where they changed, show them. */
   refresh() {
     const values = this.#host.read();
-    const seen = JSON.stringify([values, this.#host.linked("prompts")]);
-    return seen === this.#seen ? undefined : this.#read(values, seen);
+    const asked = JSON.stringify([values, this.#host.linked("prompts")]);
+    return asked === this.#asked ? undefined : this.#readNode(values, asked);
   }
 
   /** Prompts that the text does not hold yet, typed letters too, and their shared words; null if it holds all. */
@@ -143,22 +143,22 @@ export class TimelineEditor {
     return (isOpen ? HEIGHT.open : HEIGHT.closed) + (this.lane.element.hidden ? 0 : HEIGHT.lane);
   }
 
-  async #read(values, seen) {
-    this.#seen = seen;
-    const request = ++this.#request;
+  async #readNode(values, asked) {
+    this.#asked = asked;
+    const request = ++this.#latestRequest;
     if (this.#host.linked("prompts")) {
       this.#fail(t("The text comes from another node; change it there."));
       return;
     }
-    if (!this.#wasRead) this.#history = this.#host.history(stepOf(values));
-    this.#wasRead = true;
+    if (!this.#hasHistory) this.#history = this.#host.history(stepOf(values));
+    this.#hasHistory = true;
     this.#history.record(stepOf(values), "outside", false);
-    const known = this.#answers.of(seen);
+    const known = this.#answers.of(asked);
     const answer = known ?? (await this.#host.ask(values));
-    if (request !== this.#request) return;
-    if (answer.offline) setTimeout(() => (this.#seen = null), OFFLINE_MS); // so that the next refresh asks again
+    if (request !== this.#latestRequest) return;
+    if (answer.offline) setTimeout(() => (this.#asked = null), OFFLINE_MS); // so that the next refresh asks again
     if (answer.error) this.#fail(answer.error);
-    else this.#show(this.#answers.keep(seen, answer));
+    else this.#show(this.#answers.keep(asked, answer));
   }
 
   /** Whether the bars are those of the text as it is now. */
@@ -173,21 +173,21 @@ export class TimelineEditor {
    */
   commit(segments, key, selected = this.selected, shared = this.#shared, keepsSeconds = false) {
     if (this.isCurrent)
-      this.#written = this.#send(joined(segments), key, selected, shared, keepsSeconds);
+      this.#lastWrite = this.#send(joined(segments), key, selected, shared, keepsSeconds);
     else {
-      this.#lost = `${t("The last change was not taken: the text was changed elsewhere.")} `;
-      this.#seen = null;
+      this.#lostChange = `${t("The last change was not taken: the text was changed elsewhere.")} `;
+      this.#asked = null;
       this.refresh();
     }
-    return this.#written;
+    return this.#lastWrite;
   }
 
   async #send(segments, key, selected, shared, keepsSeconds) {
     const { text, ...values } = this.#host.read();
     const length = keepsSeconds ? values.seconds : lengthWith(segments, this.view);
     // with seconds 0 the video is as long as its prompts; a story longer than its seconds waits for a choice of a person
-    const isFollowed = values.seconds !== 0 && !keepsSeconds && this.view.beyond === undefined;
-    if (isFollowed && length !== this.view.seconds) {
+    const lengthFollows = values.seconds !== 0 && !keepsSeconds && this.view.beyond === undefined;
+    if (lengthFollows && length !== this.view.seconds) {
       if (this.#host.linked("seconds")) return this.#refuse(t("The length comes from another node; change it there."));
       values.seconds = length;
     }
@@ -196,22 +196,22 @@ export class TimelineEditor {
     this.selected = selected;
     this.#shared = shared;
     this.#draw();
-    const request = ++this.#request;
+    const request = ++this.#latestRequest;
     const answer = await this.#host.ask({ ...values, segments: segments.map(written) });
-    if (request !== this.#request || this.#host.read().text !== text) return;
+    if (request !== this.#latestRequest || this.#host.read().text !== text) return;
     if (answer.offline) {
       this.#say(t("The server does not answer; this change waits for it."), true);
-      const again = () => request === this.#request && this.#send(segments, key, selected, shared, keepsSeconds);
+      const again = () => request === this.#latestRequest && this.#send(segments, key, selected, shared, keepsSeconds);
       setTimeout(again, OFFLINE_MS);
       return;
     }
     if (answer.error) return this.#refuse(answer.error);
-    this.#lost = "";
+    this.#lostChange = "";
     this.#host.write({ prompts: answer.text, seconds: values.seconds });
     const now = this.#host.read();
-    this.#seen = JSON.stringify([now, this.#host.linked("prompts")]);
+    this.#asked = JSON.stringify([now, this.#host.linked("prompts")]);
     this.#history.record(stepOf(now), key, true);
-    this.#show(this.#answers.keep(this.#seen, answer));
+    this.#show(this.#answers.keep(this.#asked, answer));
   }
 
   /** Go back to the text as it is. */
@@ -232,7 +232,8 @@ export class TimelineEditor {
     const long = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
     const about = this.#hasBars ? plainTime(view.seconds) : long;
     this.status.title = t("%1 blocks, %2", view.blocks, timeText(view.seconds));
-    this.#say(this.#lost + (view.refusal ?? about), !this.#hasBars || this.#lost !== "" || view.refusal !== undefined);
+    const isProblem = !this.#hasBars || this.#lostChange !== "" || view.refusal !== undefined;
+    this.#say(this.#lostChange + (view.refusal ?? about), isProblem);
     this.ways.show(view, this.#host.linked("seconds"));
     this.#draw();
   }
@@ -259,7 +260,7 @@ export class TimelineEditor {
     this.bars.element.hidden = segment === undefined;
     this.panel.element.hidden = segment === undefined || !(this.open || this.#isDocked);
     if (this.view) this.lane.show(this.#shared, this.#host.read(), enabled);
-    if (this.#height !== this.height) this.#host.resized((this.#height = this.height));
+    if (this.#shownHeight !== this.height) this.#host.resized((this.#shownHeight = this.height));
     if (segment) {
       const state = { view: this.view, segments: this.segments, selected: this.selected, enabled };
       this.bars.draw(state);
@@ -277,14 +278,14 @@ export class TimelineEditor {
     this.#draw();
   }
 
-  #open(open) {
+  #setOpen(open) {
     if (open === this.open || this.#isDocked) return; // there the fields are always shown
     this.open = open;
     this.#draw();
   }
 
   edit(all = false) {
-    this.#open(true);
+    this.#setOpen(true);
     this.panel.edit(all);
   }
 
@@ -311,10 +312,10 @@ export class TimelineEditor {
 
   /** Wait until the server has answered the last change, also of what was typed last, or was offline. */
   async settled() {
-    await (this.panel.flush() ?? this.#written);
+    await (this.panel.flush() ?? this.#lastWrite);
   }
 
-  async #step(by) {
+  async #undo(by) {
     await this.settled();
     const step = this.#history.step(by);
     if (step === null) return;
@@ -330,7 +331,7 @@ export class TimelineEditor {
   }
 
   /** Keys that hold in the whole editor. A field with typed letters keeps its own Ctrl+Z. */
-  #key(event) {
+  #onKey(event) {
     const isField = event.target.matches("textarea, select, input:not([type=button])");
     const isTyping = isField && ![this.panel.words, this.lane.words].some((words) => words.isUntouched(event.target));
     const key = event.key.toLowerCase();
@@ -339,11 +340,11 @@ export class TimelineEditor {
     if (isControl && !undoes && key !== "enter") return;
     if (isControl) event.preventDefault();
     event.stopPropagation(); // Delete would delete the node
-    if (undoes) this.#step(key === "y" || event.shiftKey ? 1 : -1);
+    if (undoes) this.#undo(key === "y" || event.shiftKey ? 1 : -1);
     else if (isControl) this.#run(event.shiftKey);
     else if (key === "escape") {
       this.bars.focus(this.selected);
-      this.#open(false);
+      this.#setOpen(false);
     }
   }
 }

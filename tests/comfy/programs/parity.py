@@ -35,9 +35,10 @@ bridge = module(".nodes.host.model.bridge")
 toy = module(".nodes.host.model.native_model")
 loaded_model = module(".nodes.host.model.loaded_model")
 render_video = module(".nodes.host.model.render")
+host_module = module(".nodes.host.model.host_render")
 start_inputs = module(".nodes.host.model.start")
 vae_decoding = module(".nodes.host.model.vae")
-CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.auto head_profiles.profile
+CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.profile
 head_profiles.profiler head_profiles.shares model.attention model.wan plan.request render.render
 render.live_story plan.options plan.resources rollout.loop rollout.schedule timeline.timeline
 video.codec video.stream video.tiny_decoder video.writer weights.checkpoint""".split()
@@ -101,7 +102,7 @@ class Watcher(core.render.Listener):
 
 def host_render(model, options, timeline, story=None, **request):
     request = render_video.request_of(model, options, timeline, embeds_of(timeline), **request)
-    return render_video.HostRender(model, request, story=story)
+    return host_module.HostRender(model, request, story=story)
 
 
 @torch.inference_mode()

@@ -106,12 +106,12 @@ def weights_have_one_name_before_loading_and_after_with_dynamic_vram_and_without
                 patcher = build(*given)
                 held[case, dynamic] = dtypes(patcher)
                 names[case] |= {
-                    loaded_model.fingerprint(patcher),
-                    loaded_model.fingerprint(loaded(patcher)),
+                    loaded_model.name_model(patcher),
+                    loaded_model.name_model(loaded(patcher)),
                 }
                 # what unloading does to weights
                 getattr(patcher, "restore_loaded_backups", patcher.detach)()
-                names[case].add(loaded_model.fingerprint(patcher))
+                names[case].add(loaded_model.name_model(patcher))
                 fp8 = (
                     ["weights stored in 8-bit floating point (float8_e4m3fn)"]
                     if case.endswith("fp8")
@@ -137,7 +137,7 @@ def quantised_weights_and_vaes_keep_their_names_with_dynamic_vram():
             patcher = build(torch.float32, torch.bfloat16, quantised=True)
             weight = patcher.model.diffusion_model.blocks[0].ffn[0].weight
             assert type(weight).__name__ == "QuantizedTensor"
-            models |= {loaded_model.fingerprint(patcher), loaded_model.fingerprint(loaded(patcher))}
+            models |= {loaded_model.name_model(patcher), loaded_model.name_model(loaded(patcher))}
             for dtype, names in vaes.items():
                 vae = comfy.sd.VAE(sd=load_file(VAE), dtype=dtype, device=CPU)
                 names.add(vae_decoding.codec_of(vae).fingerprint())
@@ -169,5 +169,5 @@ def load_self_forcing_casts_once_what_dynamic_vram_would_cast_at_each_copy():
             assert (dtypes(made), round(made.model_size() / plain.model_size(), 1)) == expected, (
                 case
             )
-            names = [loaded_model.fingerprint(model) for model in (plain, made, loaded(made))]
+            names = [loaded_model.name_model(model) for model in (plain, made, loaded(made))]
             assert len(set(names)) == 1, case

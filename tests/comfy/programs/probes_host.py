@@ -2,6 +2,7 @@
 whom it answers.
 """
 
+import functools
 import importlib
 import sys
 import types
@@ -54,7 +55,7 @@ def a_model_is_loaded_once_more_for_another_gpu_and_the_sampler_works_behind_the
             dict(each.model.diffusion_model.named_parameters()) for each in (model, copy)
         )
         assert callable(copy.cached_patcher_init[0])
-        assert loaded_model.fingerprint(model) == loaded_model.fingerprint(copy)
+        assert loaded_model.name_model(model) == loaded_model.name_model(copy)
         assert not any(weights[name] is others[name] for name in weights)
     plan = make_plan(tiny, 3.0)
     devices = [tiny.load_device, torch.device("cpu", 0)]
@@ -131,7 +132,7 @@ def comfyuis_fp8_storage_and_products_work_and_are_told_apart():
         assert apart(hosted(other, plan), latents) == 0
     fast_lines = ["linear layers in 8-bit floating point (float8_e4m3fn, ComfyUI's products)"]
     assert loaded_model.inexact(fast) == fast_lines and loaded_model.inexact(model) == []
-    assert len({loaded_model.fingerprint(each) for each in (model, stored, fast)}) == 3
+    assert len({loaded_model.name_model(each) for each in (model, stored, fast)}) == 3
 
 
 @probe
@@ -181,7 +182,9 @@ def attention_is_what_was_fastest_unless_somebody_has_chosen_and_comfyuis_on_a_c
     ):
         assert attention.or_better(*sizes) is attention
         assert 0 < apart(attention(*arguments), expected) < 1e-5
-    timed = core.attention.GroupedAttention(bridge.sdpa, "sdpa (timed)")
+    timed = core.attention.LayerAttention(
+        functools.partial(core.attention.by_span, bridge.sdpa), "sdpa (timed)"
+    )
     with patch.object(bridge, "attention_function", return_value=timed) as choose:
         assert attention.or_better(*sizes) is timed
         overridden = bridge.HostAttention({"optimized_attention_override": print})
@@ -204,17 +207,17 @@ def a_fingerprint_names_weights_and_loras():
     with_lora = patched(lora, 1.0)
     with torch.no_grad():
         other_weights.model.diffusion_model.blocks[1].ffn[2].weight[0, 0] += 1
-    plain, named = (loaded_model.fingerprint(each) for each in (model, with_lora))
-    assert plain == loaded_model.fingerprint(native()) == loaded_model.fingerprint(model.clone())
+    plain, named = (loaded_model.name_model(each) for each in (model, with_lora))
+    assert plain == loaded_model.name_model(native()) == loaded_model.name_model(model.clone())
     mm.load_models_gpu([with_lora])  # merges the LoRA into the weights
     assert with_lora.backup, "the LoRA was not merged, so loading proves nothing"
     assert (
         named
-        == loaded_model.fingerprint(patched(dict(lora), 1.0))
-        == loaded_model.fingerprint(with_lora)
+        == loaded_model.name_model(patched(dict(lora), 1.0))
+        == loaded_model.name_model(with_lora)
     )
     others = (patched(lora, 0.5), patched(other, 1.0), other_weights)
-    assert len({plain, named, *map(loaded_model.fingerprint, others)}) == 5
+    assert len({plain, named, *map(loaded_model.name_model, others)}) == 5
 
 
 HOME = "127.0.0.1"

@@ -128,37 +128,11 @@ def the_model_is_unchanged_for_normal_samplers():
 
 
 @probe
-def caches_are_freed_at_once_after_roles_were_found():
-    model = native()
-    kept = []
-    plan = dataclasses.replace(make_plan(model, 7.5), auto=core.auto.AutoProfile())
-    check_nothing_is_left(lambda: kept.append(sampled(model, plan)))
-    (made,) = kept
-    roles = made.found_profile.roles
-    after = hosted(
-        model,
-        dataclasses.replace(plan, auto=None, shape=dataclasses.replace(plan.shape, roles=roles)),
-    )
-    assert sorted(role for layer in roles for role in layer) == [
-        "anchor",
-        "local",
-        "memory",
-        "memory",
-    ]
-    assert len(made.latents) == 33 and apart(made.latents, after) > 1e-3, (
-        "the warm-up sees every frame"
-    )
-    assert [event.after_block for event in made.events] == list(range(1, 11)), (
-        "those of the warm-up among them"
-    )
-
-
-@probe
 def measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches():
     model = native()
     sigmas = core.schedule.schedule("self_forcing").sigmas
     setup = core.shares.ProfileSetup(
-        loaded_model.fingerprint(model), 2, 2, ("one", "two"), 4, sigmas, 3, 80, 48, seed=7
+        loaded_model.name_model(model), 2, 2, ("one", "two"), 4, sigmas, 3, 80, 48, seed=7
     )
     by_host = core.shares.HeadShares(setup)
     by_core = core.shares.HeadShares(setup)

@@ -17,6 +17,7 @@ from parity import (
     bridge,
     check_nothing_is_left,
     core,
+    host_module,
     loaded_model,
     module,
     render_video,
@@ -64,7 +65,7 @@ def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next(
     @torch.inference_mode()
     def run(folder, background=False):
         own = dataclasses.replace(request, runs=folder / "runs")
-        job = render_video.HostRender(
+        job = host_module.HostRender(
             model, own, vae=vae, filename_prefix=f"{folder.name}/v", decode_in_background=background
         )
         watcher = RenderProgress(
@@ -125,7 +126,7 @@ def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next(
         for case in CASES:
             check_stopped(*case)
     stored = dataclasses.replace(request, runs=output)
-    needs = render_video.HostRender(model, stored, vae=vae).check_needs(plan)
+    needs = host_module.HostRender(model, stored, vae=vae).check_needs(plan)
     try:
         with memory.explained(needs, kept=True):
             raise KINDS["oom"]()

@@ -1,0 +1,66 @@
+"""The roles of a MODEL's heads, measured before its first render in ComfyUI."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import comfy.model_management
+import comfy.utils
+import torch
+from torch import Tensor
+
+from ....headforcing_core.plan.request import RenderJob
+from ....headforcing_core.render.measured_roles import (
+    MeasuredRoles,
+    setup_for,
+    with_measured_roles,
+)
+from ..browser.player import NodePlayer
+from ..browser.sentences import Sentence
+from . import bridge, memory
+from .host_render import HostRender
+from .render import without_measuring
+
+
+def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
+    """The job of a render with the roles of the MODEL's heads: those that an earlier render has
+    kept, or measured now, which the player and the progress bar show. A draft takes a bundled list
+    in place of measuring.
+    """
+    request = render.request
+    job = request.job().with_found_roles()
+    if job.plan.auto is None:
+        return job, None
+    if render.part.draft:  # its size is too small for a measurement that is kept
+        options = without_measuring(request.options, request.config)
+        return replace(request, options=options).job(), None
+    needs = render.needs(job.plan)
+    setup = setup_for(job, needs)
+    bar = comfy.utils.ProgressBar(setup.steps)
+    player = NodePlayer(render.hidden)
+    found: list[tuple[RenderJob, MeasuredRoles | None]] = []
+
+    def on_step(block: int, step: int, latents: Tensor | None) -> None:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        if latents is not None:
+            bar.update(1)
+        elif step == 0:
+            text = Sentence(
+                "measuring the model's attention heads, once: %1 of %2", block + 1, setup.blocks
+            )
+            player.show("running", text)
+
+    def body(hosted: bridge.HostedModel, device: torch.device) -> None:
+        found.append(with_measured_roles(job, hosted, device, on_step, needs))
+
+    config = job.plan.config
+    with memory.explained(needs, kept=False):
+        bridge.host(
+            render.model,
+            job.script.embedding(0),
+            setup.schedule,
+            (setup.frames_per_block, config.in_dim, *setup.latent_size(config)),
+            memory=needs.working,
+            body=body,
+        )
+    return found[0]

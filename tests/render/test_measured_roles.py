@@ -1,0 +1,210 @@
+"""Roles that are measured before the first render of a model: kept, used, asked for once, and how
+much memory and time that takes. The demo's model, float32 on CPU, and counts for the 1.3B model.
+"""
+
+from dataclasses import replace
+from threading import Thread
+
+import pytest
+import torch
+from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.files import claimed
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.plan.options import RenderOptions
+from headforcing.headforcing_core.plan.request import RenderJob, RenderRequest
+from headforcing.headforcing_core.plan.resources import needs_of, pass_bytes
+from headforcing.headforcing_core.render import measured_roles
+from headforcing.headforcing_core.render.measured_roles import setup_for, with_measured_roles
+from headforcing.headforcing_core.render.render import make_video
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.video.memory import DecoderMemory
+from toy_renders import toy_model
+
+NAME = "0123456789abcdef"  # of the weights
+WAN = WanConfig()
+
+
+@pytest.fixture(scope="module")
+def model() -> WanVideoModel:
+    return WanVideoModel(toy_model(), torch.float32)
+
+
+@pytest.fixture
+def short(monkeypatch):
+    monkeypatch.setattr(measured_roles, "SECONDS", 3.0)
+
+
+def job_for(folder, auto: AutoProfile | None = None) -> RenderJob:
+    """A video of the demo's model, whose roles are not known."""
+    auto = auto or AutoProfile()
+    options = RenderOptions(width=64, height=64, seconds=0.75, profile=auto, seed=3)
+    timeline = options.parse(word_hash.sample_prompts(1)[0])
+    embeds = {text: word_hash.encode(text) for text in timeline.texts}
+    return RenderRequest(
+        assets.TOY_CONFIG, options, timeline, embeds, weights=NAME, found_profiles=folder
+    ).job()
+
+
+class Stop(Exception):
+    """Ends a measurement."""
+
+
+def stop_at(block: int):
+    def on_step(now: int, step: int, latents: torch.Tensor | None) -> None:
+        if now == block and step == 1:
+            raise Stop
+
+    return on_step
+
+
+def test_a_render_measures_the_roles_of_its_weights_once(model, tmp_path, short):
+    job = job_for(tmp_path)
+    assert job.with_found_roles().plan.auto is not None
+    made = make_video(job, model)
+    measured = made.measured_roles
+    assert measured is not None and "measured which head is what in" in "\n".join(made.lines())
+    kept = load_profile(tmp_path / f"{NAME}.json")
+    assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.json"]
+    assert kept.roles == made.plan.shape.roles == classify(kept.shares)
+    assert kept.measured["fingerprint"] == NAME and kept.measured["window_frames"] == 21
+    assert made.plan.auto is None and made.plan.profile_name.startswith("profile 'measured on 20")
+
+    steps = []
+    found, again = with_measured_roles(
+        job, model, on_step=lambda block, step, latents: steps.append(block)
+    )
+    assert (again, steps) == (None, []) and found.plan.shape.roles == kept.roles
+    assert job.with_found_roles().plan.shape.roles == kept.roles
+    assert make_video(job, model).measured_roles is None
+
+    other = job_for(tmp_path, AutoProfile(0.5, 0.125)).with_found_roles()
+    assert other.plan.shape.roles == classify(kept.shares, 0.5, 0.125)
+
+
+def test_a_measurement_that_is_stopped_goes_on_to_the_same_numbers(model, tmp_path, short):
+    straight, whole = with_measured_roles(job_for(None), model)
+    job = job_for(tmp_path)
+    with pytest.raises(Stop):
+        with_measured_roles(job, model, on_step=stop_at(3))
+    assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.safetensors"]
+    denoised = []
+    resumed, measured = with_measured_roles(
+        job,
+        model,
+        on_step=lambda block, step, latents: denoised.append(block) if step else None,
+    )
+    assert min(denoised) == 3, "finished blocks are only written to the cache again"
+    assert measured.profile.shares == whole.profile.shares
+    assert resumed.plan.shape.roles == straight.plan.shape.roles
+    assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.json"]
+
+
+def test_what_a_stopped_measurement_left_is_not_used_for_another_one(model, tmp_path, short):
+    with pytest.raises(Stop):
+        with_measured_roles(job_for(tmp_path), model, on_step=stop_at(3))
+    partial = tmp_path / f"{NAME}.safetensors"
+    for damaged in (partial.read_bytes()[:200], b""):
+        partial.write_bytes(damaged)
+        _, measured = with_measured_roles(job_for(tmp_path), model)
+        assert measured is not None and measured.kept.stem == NAME and not partial.exists()
+        measured.kept.unlink()
+
+
+def test_a_damaged_file_is_measured_again(model, tmp_path, short, caplog):
+    make_video(job_for(tmp_path), model)
+    kept = tmp_path / f"{NAME}.json"
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:200])
+    assert make_video(job_for(tmp_path), model).measured_roles is not None
+    assert kept.name in caplog.text and kept.read_bytes() == whole
+
+
+def test_another_process_that_measures_the_same_weights_is_waited_for(model, tmp_path, short):
+    _, first = with_measured_roles(job_for(tmp_path), model)
+    text = first.kept.read_text()
+    first.kept.unlink()
+    found = []
+    with claimed(first.kept):
+        waiting = Thread(target=lambda: found.append(with_measured_roles(job_for(tmp_path), model)))
+        waiting.start()
+        waiting.join(0.5)
+        assert not found
+        first.kept.write_text(text)
+    waiting.join(60)
+    ((job, measured),) = found
+    assert measured is None and job.plan.shape.roles == first.profile.roles
+
+
+def test_nan_is_no_role(model, tmp_path, short):
+    job = job_for(tmp_path)
+    embeds = {text: embed * float("nan") for text, embed in job.request.embeds.items()}
+    with pytest.raises(HeadForcingError, match="NaN or infinity while they were measured"):
+        with_measured_roles(job.with_request(embeds=embeds), model)
+    assert not (tmp_path / f"{NAME}.json").exists()
+
+
+@pytest.mark.parametrize("method", ["head_forcing", "forcing_kv", "pyramid_forcing"])
+@pytest.mark.parametrize("roles", ["profile", "shuffled"])
+def test_every_method_that_uses_roles_can_have_measured_ones(model, tmp_path, short, method, roles):
+    options = RenderOptions(
+        width=64, height=64, seconds=0.75, profile=AutoProfile(), method=method, roles=roles
+    )
+    job = job_for(tmp_path)
+    if method == "pyramid_forcing" and roles == "shuffled":
+        with pytest.raises(HeadForcingError, match="rearranges head roles"):
+            replace(job.request, options=options).job()
+        return
+    made = make_video(replace(job.request, options=options).job(), model)
+    assert made.measured_roles is not None and made.plan.auto is None
+
+
+# -------------------------------------------------------------------------------------------------
+# memory and time, by count
+
+
+def needs_and_setup(decoder: DecoderMemory, **options):
+    """The needs of a minute with the 1.3B model, and how its roles are measured."""
+    options = RenderOptions(seconds=60, **options)
+    job = RenderRequest(WAN, options, options.parse("a fox"), dtype=torch.bfloat16).job()
+    needs = needs_of(job.plan, torch.bfloat16, 0, decoder=decoder)
+    return needs, setup_for(job, needs)
+
+
+WAN_VAE = DecoderMemory(weights=152_000_000, held=1_890_000_000, peak=3_040_000_000)
+
+
+@pytest.mark.parametrize(
+    ("decoder", "options", "size"),
+    [
+        (WAN_VAE, {}, (768, 432)),
+        (DecoderMemory(), {}, (544, 304)),
+        (DecoderMemory(), {"width": 416, "height": 240}, (272, 144)),
+    ],
+)
+def test_measuring_takes_no_more_memory_than_the_render(decoder, options, size):
+    needs, setup = needs_and_setup(decoder, **options)
+    assert (setup.width, setup.height) == size
+    shape = setup.shape(WAN)
+    tokens = setup.frames_per_block * shape.frame_tokens
+    taken = shape.bytes(torch.bfloat16) + pass_bytes(WAN, tokens, torch.bfloat16) + needs.prompt
+    assert taken <= needs.working
+
+
+def test_measuring_takes_at_most_30_seconds_on_a_4090():
+    """By multiplications at the rates that the model of a render's time has for a 4090: 155
+    TFLOP/s in linear layers, 142 in attention, and 101 ms a block of 4,680 tokens for all else.
+    """
+    _, setup = needs_and_setup(WAN_VAE)
+    tokens = setup.frames_per_block * setup.shape(WAN).frame_tokens
+    linear = 2 * tokens * WAN.num_layers * (6 * WAN.dim**2 + 2 * WAN.dim * WAN.ffn_dim)
+    seconds = 0.0
+    for block in range(setup.blocks):
+        context = min(setup.window_frames, setup.frames_per_block * (block + 1))
+        keys = context * setup.shape(WAN).frame_tokens
+        attention = 4 * tokens * keys * WAN.dim * WAN.num_layers
+        a_pass = linear / 155e12 + attention / 142e12 + 0.101 / 5 * tokens / 4680
+        seconds += (len(setup.sigmas) + 1) * a_pass
+    assert 10 < seconds <= 30
