@@ -40,10 +40,6 @@ class LiveStory {
     this.shown = false;
     this.button = button(t("apply from the next block"), HINT(), () => this.#apply());
     this.status = make("div", { role: "status", style: "font-size: 11px; overflow: hidden; opacity: 0.8" });
-    this.button.style.cssText =
-      "width: 100%; height: 26px; border: 1px solid var(--border-color, #4e4e4e); " +
-      "border-radius: 6px; background: var(--comfy-input-bg, #222); " +
-      "color: var(--input-text, #ddd); font: inherit; font-size: 12px";
     this.button.disabled = true;
     this.element = make("div", { class: "hf-live-story" }, this.button, this.status);
     const height = () => HEIGHT; // also while nothing runs: a node that grows is a step of the graph's undo

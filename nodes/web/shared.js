@@ -99,6 +99,28 @@ export function audioOf(story) {
   return { name: String((load && valueOf(load, "audio")) || ""), offset: Number(valueOf(story, "audio_offset") ?? 0) };
 }
 
+/**
+ * The pictures that a Prompt Timeline gets from Scene References, with the file of those that come from Load Image.
+ * @param {any} story
+ * @returns {{name: string, file: {filename: string, subfolder: string, type: string} | null}[]}
+ */
+export function referencesOf(story) {
+  const node = sourceOf(story, "references", "HeadForcingReferences");
+  const slots = (node?.inputs ?? []).filter(({ name, link }) => name.startsWith("image_") && link != null);
+  return slots.map(({ name }) => {
+    const load = sourceOf(node, name, "LoadImage");
+    const given = valueOf(node, name.replace("image", "name"));
+    return { name: String(given ?? "").trim().replace(/^@/, ""), file: load && fileOf(String(valueOf(load, "image"))) };
+  });
+}
+
+/** A file as ComfyUI's loaders name it: `[subfolder/]name [folder]`. */
+function fileOf(named) {
+  const [, path, type = "input"] = /^(.*?)(?: \[(\w+)\])?$/.exec(named) ?? [];
+  const parts = (path ?? "").split("/");
+  return { filename: parts.at(-1) ?? "", subfolder: parts.slice(0, -1).join("/"), type };
+}
+
 const widgetOf = (node, name) => node.widgets?.find((each) => each.name === name);
 
 /** The value of a node's widget. */

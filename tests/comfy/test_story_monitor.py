@@ -103,7 +103,22 @@ def test_a_second_take_is_wiped_over_the_video_in_step_and_without_its_sound(bro
     both = "[...document.querySelectorAll('.hf-story video')]"
     assert page.evaluate(f"{both}.map(({{ muted }}) => muted)") == [True, True]
     names = page.locator(".hf-story-screen").inner_text()
-    assert "Last run" in names and "Take 1" in names
+    assert "Last run ♪" in names and "Take 1" in names
+    heard = f"{both}.map(({{ muted }}) => !muted)"
+    other = page.get_by_label("Hear the other take")
+    assert [page.evaluate(heard), other.click(), page.evaluate(heard)][::2] == [
+        [False, False],
+        [False, True],
+    ], "one of the two is heard, which a person chooses"
+    assert "Take 1 ♪" in page.locator(".hf-story-screen").inner_text()
+    found = []
+    for key in "mm":
+        page.locator(".hf-story").focus()
+        page.keyboard.press(key)
+        found.append(page.evaluate(heard))
+    assert found == [[False, False], [False, True]], "M, without another choice"
+    other.click()
+    assert page.evaluate(heard) == [True, False]
     page.locator(".hf-story").focus()
     page.keyboard.press("w")
     line = page.get_by_role("slider", name="Line between the two takes")
@@ -136,8 +151,11 @@ def test_a_second_take_is_wiped_over_the_video_in_step_and_without_its_sound(bro
     assert line.get_attribute("aria-valuenow") == "48"
     page.evaluate(f"() => {{ const [one] = {both}; one.currentTime = 0.5; return one.play(); }}")
     page.wait_for_function(f"{both}[0].currentTime > 2.5")
-    apart = page.evaluate(f"{both}[0].currentTime - {both}[1].currentTime")
-    assert abs(apart) < 1 / 16, "less than a video frame"
+    apart = f"{both}[0].currentTime - {both}[1].currentTime"
+    assert abs(page.evaluate(apart)) < 1 / 16, "less than a video frame"
+    page.evaluate(f"{both}[0].currentTime = 1")
+    page.wait_for_function(f"!{both}[0].seeking && {both}[0].currentTime > 2")
+    assert abs(page.evaluate(apart)) < 1 / 16, "also after a seek while it plays"
     page.locator(".hf-story-screen").get_by_label("Lay one take over the other").click()
     assert line.count() == 0
     page.keyboard.press("w")

@@ -293,16 +293,19 @@ def test_the_demo_offers_no_draft_and_says_why(browser: Browser):
 def test_thirty_prompts_have_bars_that_can_be_hit(browser: Browser):
     prompts = "\n".join(f"{number // 6}:{number % 6}0 scene {number}" for number in range(30))
     browser.load_api(growing_graph("studio/thirty", seconds=300.0, prompts=prompts))
-    browser.page.wait_for_function("document.querySelectorAll('.hf-bar').length === 30")
-    widths = browser.page.evaluate(
+    page = browser.page
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length > 9")
+    widths = page.evaluate(
         "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.offsetWidth)"
     )
-    assert sorted(widths)[15] >= 30
+    assert sorted(widths)[len(widths) // 2] >= 30
     browser.look_at(of_node("PromptTimeline"))
-    for index in (0, 2, 29):
-        bar = browser.page.locator(".hf-bar").nth(index)
-        bar.scroll_into_view_if_needed()
-        bar.click()
-        assert browser.page.evaluate("document.activeElement.value") == f"scene {index}", (
+    for number in (0, 2, 29):  # those that are out of sight have no bars
+        page.evaluate(
+            "(share) => { const all = document.querySelector('.hf-scroll'); all.scrollLeft = share * all.scrollWidth; }",
+            number // 29,
+        )
+        page.locator(f".hf-bar[value='scene {number}']").click()
+        assert page.evaluate("document.activeElement.value") == f"scene {number}", (
             "not an edge beside it"
         )

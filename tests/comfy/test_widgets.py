@@ -12,6 +12,7 @@ from comfy_browser import Browser, of_node, of_widget
 from comfy_graphs import changed, demo_graph, node
 from comfy_harness import PACK_FOLDER
 from make_workflows import numbers_of
+from story_panel import TOGGLE
 from workflow_blueprint import NAME as BLUEPRINT
 from workflow_graphs import WORKFLOWS
 
@@ -185,6 +186,9 @@ def test_the_app_has_its_controls_and_the_timeline_in_place_of_the_text(browser:
     )
     if page.get_by_role("button", name="Skip").count():  # a tour of the newest frontend
         page.get_by_role("button", name="Skip").click()
+    page.evaluate(TOGGLE)  # the bottom panel has no place there: the editor stays in the app
+    page.wait_for_timeout(600)
+    assert page.locator(".hf-timeline").count() == 1
     controls.locator(".hf-bar").nth(1).click()
     page.locator(".hf-text").fill("A snail")
     page.wait_for_function(
@@ -193,7 +197,15 @@ def test_the_app_has_its_controls_and_the_timeline_in_place_of_the_text(browser:
     # back in the graph its node has it again
     page.evaluate("() => app.extensionManager.command.execute('Comfy.ToggleLinear')")
     controls.first.wait_for(state="detached")
-    page.wait_for_function("document.querySelectorAll('.hf-timeline').length === 1")
+    page.wait_for_selector(".hf-story .hf-bar")  # it is lent to the panel, which is seen now,
+    page.evaluate("() => app.extensionManager.command.execute('Comfy.ToggleLinear')")
+    controls.locator(".hf-bar").nth(1).wait_for()  # and the app has it again
+    assert "A snail" in controls.locator(".hf-bar").nth(1).get_attribute("aria-label")
+    page.evaluate("() => app.extensionManager.command.execute('Comfy.ToggleLinear')")
+    page.wait_for_selector(".hf-story .hf-bar")
+    page.evaluate(TOGGLE)
+    page.wait_for_selector(".hf-home .hf-bar")
+    assert page.locator(".hf-timeline").count() == 1, "one editor, wherever it stands"
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 import { app } from "../../../scripts/app.js";
 import { playsNoGrowing } from "../server_events.js";
 
-const PIECE = 1 << 20; // bytes of one request
+const PIECE = 8 << 20; // bytes of one request
+const APART_MS = 1000; // between two requests
 const LATER = [0, 0.1, 0.3, 1, 3]; // seconds by which sound or pictures may end after the other
 
 /** @typedef {{filename: string, subfolder: string, type: string, id?: string}} VideoFileName as the server names a file */
@@ -23,6 +24,7 @@ export class GrowingFile {
   buffer;
   /** Ends what `updated` waits for. @type {(value?: unknown) => void} */
   done = () => {};
+  #asked = -Infinity; // when the last request was sent, in milliseconds of the page
   /** @type {(reason: unknown) => void} */
   fail = () => {};
 
@@ -60,6 +62,8 @@ export class GrowingFile {
     this.busy = true;
     try {
       while (this.read < this.written && !this.closed) {
+        await this.#untilNext();
+        if (this.closed) break;
         const range = `bytes=${this.read}-${Math.min(this.read + PIECE, this.written) - 1}`;
         const headers = { Range: range };
         const answer = await app.api.fetchApi(this.address, { headers, cache: "no-store" }).catch(() => null);
@@ -78,6 +82,13 @@ export class GrowingFile {
     } finally {
       this.busy = false;
     }
+  }
+
+  /** Wait until a second after the last request: a fast render writes several fragments in one. */
+  async #untilNext() {
+    const left = this.#asked + APART_MS - performance.now();
+    if (left > 0) await new Promise((done) => setTimeout(done, left));
+    this.#asked = performance.now();
   }
 
   async append(bytes) {

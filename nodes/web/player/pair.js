@@ -21,6 +21,9 @@ export class Pair {
   #wipe = null;
   #canWipe = false;
   #isSwapped = false;
+  /** @type {[string, boolean]} */
+  #labels = ["", false]; // what `label` was told last
+  #hearsSecond = false; // whether the second take's sound is the one that is heard
 
   /**
    * @param {HTMLElement} stage holds the video
@@ -35,6 +38,30 @@ export class Pair {
     this.swaps.style.cssText = BUTTON;
     this.wipes = button("◧", t("Lay one take over the other, with a line to drag (W)"), () => this.wipe());
     this.wipes.style.cssText = BUTTON;
+    this.hears = button("♪", t("Hear the other take"), () => this.#hearOther());
+    this.hears.style.cssText = BUTTON;
+  }
+
+  /** Whether nothing is heard: of two takes one is, or none. */
+  get isSilent() {
+    return this.#video.muted && (this.video?.muted ?? true);
+  }
+
+  /** Let the chosen one of the two be heard, or neither. */
+  hear(isHeard) {
+    const second = this.#hearsSecond ? this.video : null;
+    this.#video.muted = !isHeard || Boolean(second);
+    if (!this.video) return;
+    this.video.muted = !isHeard || !second;
+    const name = nameOf(this.second);
+    this.video.title = this.video.muted ? t("%1, without its sound", name) : name;
+    this.hears.setAttribute("aria-pressed", String(this.#hearsSecond));
+  }
+
+  #hearOther() {
+    this.#hearsSecond = !this.#hearsSecond;
+    this.hear(true);
+    this.label(...this.#labels);
   }
 
   /** The video of the second take. */
@@ -42,16 +69,19 @@ export class Pair {
     return this.#beside?.video;
   }
 
-  /** Play a take in step with the video, without its sound; null: none. */
+  /** Play a take in step with the video, without its sound until a person asks for it; null: none. */
   compare(take) {
+    const wasHeard = !this.isSilent;
     this.#unwipe();
     this.#beside?.close();
     this.#beside = null;
     this.second = take;
+    this.#hearsSecond = false;
+    this.hear(wasHeard);
     if (!take) return;
     this.#beside = new Beside(this.#video, app.api.apiURL(address(take.file)), t("Video of %1", nameOf(take)));
-    this.#beside.video.title = t("%1, without its sound", nameOf(take));
     this.#stage.append(this.#beside.video);
+    this.hear(wasHeard);
   }
 
   /** Whether the second take can be wiped over the first: a node's own player has its controls below the picture. */
@@ -73,9 +103,12 @@ export class Pair {
 
   /** Say which takes are played: `first` is the name of the video, shown if `isTake` or if there is a second one. */
   label(first, isTake) {
+    this.#labels = [first, isTake];
     const names = [first, this.second && nameOf(this.second)].filter(Boolean);
-    const [left, right] = names.map((name) => make("span", { style: "flex: 1" }, name));
-    if (right) this.names.replaceChildren(left, this.swaps, this.wipes, right);
+    const heard = names.length > 1 ? Number(this.#hearsSecond) : -1;
+    const marked = names.map((name, index) => (index === heard ? `${name} ♪` : name));
+    const [left, right] = marked.map((name) => make("span", { style: "flex: 1" }, name));
+    if (right) this.names.replaceChildren(left, this.swaps, this.wipes, this.hears, right);
     else this.names.replaceChildren(left);
     if (!right) this.#swap(false);
     this.names.style.display = isTake || right ? "flex" : "none";

@@ -83,8 +83,8 @@ export class View {
     const { video } = this;
     if (this.#wasHeard || video.paused || !this.hasSound) return;
     this.#wasHeard = true;
-    if (!video.muted) return;
-    video.muted = false;
+    if (!this.pair.isSilent) return;
+    this.pair.hear(true);
     event.preventDefault(); // it would stop the video
     event.stopPropagation();
   }

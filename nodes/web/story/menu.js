@@ -19,18 +19,29 @@ export class Menu {
     this.#say = say;
   }
 
-  /** Open it for the bar under the pointer, or the one with the focus where a key asked for it. */
-  open(event, editor, sampler) {
+  /**
+   * Open it for the bar or the marker under the pointer, or the one with the focus where a key asked for it; `at` are the
+   * seconds of the story that are played, null where nothing is.
+   */
+  open(event, editor, sampler, markers, at) {
+    const ofMarker = markers.entries(event.target);
+    if (ofMarker) return this.#show(event, ofMarker, t("Marker"));
     const index = editor?.bars.indexOf(event.target) ?? -1;
     if (index < 0) return;
+    const seconds = editor.bars.secondsAt(event);
+    const marked = at ?? seconds;
+    const sets = [t("Set a marker at %1", plainTime(marked)), () => markers.add(marked)];
+    const [renders, edits, returns] = this.#entries(editor, sampler, index, seconds);
+    this.#show(event, [...renders, ...edits, sets, ...returns], t("Prompt %1", index + 1));
+  }
+
+  #show(event, entries, label) {
     event.preventDefault();
     event.stopPropagation();
     this.close();
     this.#bar = event.target;
-    const seconds = editor.bars.secondsAt(event);
-    const entries = this.#entries(editor, sampler, index, seconds);
     const items = entries.map((entry) => (entry ? this.#item(...entry) : make("hr")));
-    this.#element = make("div", { class: "hf-story-menu", role: "menu", "aria-label": t("Prompt %1", index + 1) }, ...items);
+    this.#element = make("div", { class: "hf-story-menu", role: "menu", "aria-label": label }, ...items);
     this.#root.append(this.#element);
     this.#put(event.clientX, event.clientY);
     this.#element.querySelector("[role=menuitem]").focus({ preventScroll: true });
@@ -49,6 +60,7 @@ export class Menu {
     this.#element = null;
   }
 
+  /** What renders, what changes prompts, and what brings scenes back. */
   #entries(editor, sampler, index, seconds) {
     const { view, segments, edits } = editor;
     const { start_block, end_block } = segments[index];
@@ -74,14 +86,13 @@ export class Menu {
       const label = t("Bring back scene %1: %2", first + place + 1, text.slice(0, 24));
       return [label, () => edits.bringBack(index, first + place + 1)];
     });
-    return [
-      ...(sampler ? renders : []),
+    const changes = [
       [t("Cut here, at %1", plainTime(seconds)), () => edits.cut(index, seconds)],
       [t("Duplicate"), () => edits.duplicate(index)],
       [t("Edit the words"), () => edits.words(index)],
       [t("Delete"), () => edits.remove(index)],
-      ...(returns.length ? [null, ...returns] : []),
     ];
+    return [sampler ? renders : [], changes, returns.length ? [null, ...returns] : []];
   }
 
   #item(label, act) {

@@ -14,6 +14,7 @@ const NEAR = 0.25; // seconds within which a mark is at a whole second
 
 export class Monitor {
   #say;
+  #setMarker;
   #view = null;
   #editor = null;
   #sampler = null;
@@ -24,9 +25,10 @@ export class Monitor {
   #marksOf = new Map(); // by workflow and node of the story
   #isLive = false;
 
-  /** `say` shows a sentence. */
-  constructor(say) {
+  /** `say` shows a sentence, `setMarker(seconds)` sets a marker. */
+  constructor(say, setMarker) {
     this.#say = say;
+    this.#setMarker = setMarker;
     this.screen = make("div", { class: "hf-story-screen" });
     this.none = make("div", { class: "hf-story-no-video" }, t("Run shows the first picture here."));
     this.screen.append(this.none);
@@ -77,7 +79,7 @@ export class Monitor {
     if (!view) return;
     view.lend(this.screen);
     const { signal } = this.#listening;
-    for (const event of ["play", "pause", "seeked", "timeupdate", "loadeddata"])
+    for (const event of ["play", "pause", "seeked", "timeupdate", "loadeddata", "volumechange"])
       view.video.addEventListener(event, () => this.look(), { signal });
     view.video.controls = false;
     view.video.addEventListener("click", () => this.#toggle(), { signal });
@@ -93,7 +95,7 @@ export class Monitor {
     this.none.hidden = video.readyState > 0 || this.#view.image.style.display !== "none";
     this.time.textContent = `${timeText(Math.floor(at * 10) / 10)} / ${timeText(Math.round(this.#total))}`;
     this.playing.value = video.paused ? "▶" : "||";
-    this.sound.setAttribute("aria-pressed", String(!video.muted));
+    this.sound.setAttribute("aria-pressed", String(!this.#view.pair.isSilent));
     this.sound.disabled = !this.#view.hasSound;
     this.part.disabled = this.#marks.out === null || !this.#sampler;
     this.live.setAttribute("aria-pressed", String(this.#isLive));
@@ -121,6 +123,7 @@ export class Monitor {
       o: () => this.#mark("out", event.altKey),
       f: () => this.#fullScreen(),
       m: () => this.#hear(),
+      n: () => this.#markHere(),
       w: () => this.#view?.pair.wipe(),
     };
     const act = keys[key];
@@ -237,6 +240,12 @@ export class Monitor {
     this.look();
   }
 
+  #markHere() {
+    const at = this.#view ? this.#at : null;
+    if (at === null) this.#say(t("There is no video yet."));
+    else this.#setMarker(at);
+  }
+
   #drawRange() {
     const view = this.#editor?.view;
     const { in: from, out } = this.#marks;
@@ -257,7 +266,8 @@ export class Monitor {
 
   #hear() {
     if (!this.#view) return;
-    this.#view.video.muted = !this.#view.video.muted;
+    const { pair } = this.#view;
+    pair.hear(pair.isSilent);
     this.look();
   }
 

@@ -10,7 +10,9 @@ import { t } from "../texts.js";
 import { startSeconds } from "../timeline/segments.js";
 import { Film } from "./film.js";
 import { Menu } from "./menu.js";
+import { Markers } from "./markers.js";
 import { Monitor } from "./monitor.js";
+import { References } from "./references.js";
 import { snapped } from "./snap.js";
 import { SoundLane } from "./sound.js";
 
@@ -19,6 +21,13 @@ const COMMAND = "HeadForcing.Story";
 const TIMELINE = "HeadForcingPromptTimeline";
 const SAMPLER = "HeadForcingSampler";
 const LOOK_MS = 200; // the frontend does not tell when another workflow, node or mode is shown
+/** Classes of the panel by its size in pixels. */
+const SIZES = {
+  "hf-story-low": ({ height }) => height < 470,
+  "hf-story-lowest": ({ height }) => height < 300,
+  "hf-story-high": ({ height }) => height >= 700,
+  "hf-story-narrow": ({ width }) => width < 700,
+};
 const KEYS = ["keydown", "keyup", "keypress", "copy", "cut", "paste"]; // the graph has shortcuts of its own
 
 const store = () => app.extensionManager?.bottomPanel;
@@ -50,7 +59,8 @@ class StoryPanel {
   #selected = new Map(); // the chosen prompt by workflow and node: the graph's undo makes all nodes anew
 
   constructor() {
-    this.monitor = new Monitor((sentence) => this.say(sentence));
+    this.markers = new Markers();
+    this.monitor = new Monitor((sentence) => this.say(sentence), (seconds) => this.#editor && this.markers.add(seconds));
     this.title = make("div", { class: "hf-story-title" });
     this.empty = make("p", { class: "hf-story-empty" });
     this.place = make("div", { class: "hf-story-place" });
@@ -60,12 +70,18 @@ class StoryPanel {
     this.grid.append(this.title, this.monitor.element, this.place, this.takes, this.said, this.empty);
     this.root = make("div", { class: "hf-story", role: "region", "aria-label": t("Story"), tabindex: -1 }, this.grid);
     this.film = new Film();
+    this.references = new References();
     this.sound = new SoundLane((sentence) => this.say(sentence));
     this.menu = new Menu(this.root, (sentence) => this.say(sentence));
     this.root.addEventListener("keydown", (event) => this.monitor.key(event), { capture: true });
     for (const name of KEYS) this.root.addEventListener(name, (event) => event.stopPropagation());
-    this.root.addEventListener("contextmenu", (event) => this.menu.open(event, this.#editor, this.#sampler));
+    this.root.addEventListener("contextmenu", (event) => this.#openMenu(event));
     this.root.addEventListener("fullscreenchange", () => this.film.draw());
+    new ResizeObserver(([{ contentRect }]) => this.#fit(contentRect)).observe(this.root);
+  }
+
+  #fit(size) {
+    for (const [name, isSo] of Object.entries(SIZES)) this.grid.classList.toggle(name, isSo(size));
   }
 
   /** The frontend calls this at any time, again for the same element, and before the element is in the page. */
@@ -121,6 +137,8 @@ class StoryPanel {
     this.monitor.look();
     this.film.draw();
     this.sound.look();
+    this.markers.look();
+    this.references.look();
     if (this.#editor) this.#selected.set(placeOf(story), this.#editor.selected);
   }
 
@@ -154,7 +172,10 @@ class StoryPanel {
     this.monitor.bind(view, editor, sampler, story && placeOf(story));
     this.film.bind(view, editor);
     this.sound.bind(story, editor, view);
-    if (editor) editor.bars.snap = (seconds, event) => this.#snap(seconds, event);
+    this.references.bind(story, editor);
+    const snap = (seconds, event) => this.#snap(seconds, event);
+    if (editor) editor.bars.snap = snap;
+    this.markers.bind(story, editor, { seek: (seconds) => view?.seek(seconds), snap });
     this.#shelf = sampler ? shelfOf(sampler) : null;
     this.#shelf?.lend(this.takes);
     view?.mark();
@@ -164,14 +185,21 @@ class StoryPanel {
   #snap(seconds, { altKey }) {
     const { view, bars } = this.#editor;
     if (altKey) return seconds;
-    const times = [...this.monitor.times, this.sound.nearest(seconds)];
+    const times = [...this.monitor.times, this.sound.nearest(seconds), ...this.markers.times];
     return snapped(seconds, { times, beats: this.sound.beats }, bars.pixels / startSeconds(view, view.blocks));
+  }
+
+  #openMenu(event) {
+    const [at] = this.monitor.times;
+    this.menu.open(event, this.#editor, this.#sampler, this.markers, at);
   }
 
   #giveBack() {
     this.menu.close();
     this.film.bind(null, null);
     this.sound.bind(null, null, null);
+    this.references.bind(null, null);
+    this.markers.bind(null, null, { seek: () => {}, snap: (seconds) => seconds });
     this.monitor.bind(null, null, null, null);
     this.#shelf?.takeBack();
     this.#editor?.home.takeBack();

@@ -1,26 +1,20 @@
 // The ruler and the bars of the prompts, with the handles between them: mouse, touch and keyboard.
-import { button, make } from "../shared.js";
+import { make } from "../shared.js";
 import { t } from "../texts.js";
+import { Bar, help } from "./bar.js";
 import { Labels } from "./labels.js";
 import { Playhead } from "./playhead.js";
 import { drawGrid, Ruler } from "./ruler.js";
-import { blockAt, moved, placeFor, plainTime, range, reordered, startSeconds, tagText, timeText } from "./segments.js";
+import { blockAt, moved, placeFor, range, reordered, startSeconds, within } from "./segments.js";
 import { largestZoom, USUAL_PIXELS, zoomForClicks } from "./zoom.js";
 
 const FAR = 10; // blocks that a switch moves by with Shift
 const STILL = 5; // pixels that a pointer may move in a click
-const help = () => [
-  t("Arrow left and right move the start by the smallest step, with Shift by ten."),
-  t("With Control all later prompts move along, with Alt the prompt moves past its neighbour."),
-  t("Arrow up and down go to other prompts."),
-  t("Enter edits the words and Escape ends that; D duplicates the prompt, Delete removes it."),
-  t("Plus and minus zoom, 0 shows all, Control Z undoes."),
-];
 let helps = 0; // elements with that text on the page
 
 /**
  * `actions`: select(index), open(), seek(seconds), edit(), remove(), duplicate(), locked(index), preview(segments,
- * selected), commit(segments, key, selected).
+ * selected), dropped(index) after a drag that changes nothing, commit(segments, key, selected).
  */
 export class Bars {
   ripples = false; // whether all later prompts move with one; Ctrl does it, too
@@ -34,7 +28,10 @@ export class Bars {
   left = 0;
   #zoom = 1; // 1 shows the whole video
   #prompts = 0; // number of bars that the zoom was chosen for
-  #bars = [];
+  #hidden = 0; // share of the story left of what is shown
+  /** By number of their prompts. @type {Map<number, Bar>} */
+  #bars = new Map();
+  #held = -1; // the number of the prompt whose bar or handle the pointer holds
   #dragged = false; // whether the click that comes now ends a drag
   #labels = new Labels();
 
@@ -50,12 +47,16 @@ export class Bars {
     this.element = make("div", scroll, this.inner, this.help);
     this.element.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     new ResizeObserver(() => this.#resized()).observe(this.element);
-    this.element.addEventListener("scroll", () => (this.left = this.element.scrollLeft));
+    this.element.addEventListener("scroll", () => this.#scrolled());
   }
 
+  /** Show the same part of the story: an element that was moved in the page stands at its beginning. */
   #resized() {
     this.width = this.element.clientWidth;
-    if (this.#state) this.draw(this.#state);
+    if (!this.width || !this.#state) return;
+    const hidden = this.#hidden;
+    this.draw(this.#state);
+    this.#scrollTo(hidden * this.pixels);
   }
 
   /** The width of the whole video in pixels. */
@@ -66,9 +67,7 @@ export class Bars {
   /** Show a state: view, segments, selected, enabled. Elements are kept, and the keyboard's focus with them. */
   draw(state) {
     this.#state = state;
-    const { view, segments, selected, enabled } = state;
-    const total = startSeconds(view, view.blocks);
-    const percent = (block) => (100 * startSeconds(view, block)) / total;
+    const { view, segments, enabled } = state;
     if (this.#prompts !== segments.length) {
       this.#prompts = segments.length;
       this.#zoom = Math.max(this.#zoom, zoomForClicks(view, segments, this.width));
@@ -76,46 +75,46 @@ export class Bars {
     this.#zoom = Math.min(this.#zoom, largestZoom(view, this.width));
     this.inner.style.width = `${100 * this.#zoom}%`;
     this.element.classList.toggle("hf-off", !enabled);
-    const { pixels } = this;
-    this.ruler.draw(view, pixels);
-    drawGrid(this.track, view, pixels);
-    while (this.#bars.length > segments.length) this.#bars.pop().forEach((part) => part.remove());
-    while (this.#bars.length < segments.length) this.#bars.push(this.#newBar(this.#bars.length));
-    const shown = this.#labels.of(segments);
-    segments.forEach((segment, index) => {
-      const [bar, tag, handle] = this.#bars[index];
-      const drawn = JSON.stringify([segment, segments.length, total, view.seconds, index === selected, enabled, view.beyond]);
-      const free = this.playhead.free;
-      // hundreds of bars are drawn at each move of the pointer, of which few change
-      if (bar.drawn === drawn && bar.free === free && bar.value === shown[index]) return;
-      Object.assign(bar, { drawn, free });
-      const left = percent(segment.start_block);
-      const width = percent(segment.end_block) - left;
-      const [first, last] = range(segments, index, this.playhead.free);
-      const words = tagText(segment, view.block_seconds, t);
-      const from = startSeconds(view, segment.start_block);
-      const to = endOf(view, segment);
-      const times = t("%1 to %2", plainTime(from), plainTime(to));
-      const exact = `${t("%1 to %2", timeText(from), timeText(to))}, ${t("block %1", segment.start_block)}`;
-      bar.value = shown[index];
-      bar.title = `${exact}${words && `\n[${words}]`}\n${segment.text}`;
-      bar.style.left = tag.style.left = `${left}%`;
-      bar.style.width = tag.style.width = `${width}%`;
-      handle.style.left = `${left}%`;
-      tag.textContent = segment.seed == null ? words : `⚄ ${words}`;
-      bar.disabled = !enabled;
-      bar.classList.toggle("hf-selected", index === selected);
-      bar.classList.toggle("hf-beyond", view.beyond !== undefined && from >= view.beyond);
-      const about = {
-        label: `${t("Prompt %1 of %2", index + 1, segments.length)}: ${segment.text}`,
-        valuemin: first,
-        valuemax: last,
-        valuenow: segment.start_block,
-        valuetext: `${times}, ${t("block %1", segment.start_block)}${words && `, ${words}`}`,
-      };
-      for (const [name, value] of Object.entries(about)) bar.setAttribute(`aria-${name}`, value);
-    });
-    this.playhead.draw(state, this.#bars, pixels);
+    this.ruler.draw(view, this.pixels);
+    drawGrid(this.track, view, this.pixels);
+    this.#drawBars();
+  }
+
+  /** Draw the bars in view. Hundreds that are out of sight would be laid out at each move of the pointer. */
+  #drawBars() {
+    if (!this.#state) return;
+    const { segments } = this.#state;
+    const shown = this.#shown();
+    for (const [index, bar] of this.#bars) {
+      if (shown.has(index)) continue;
+      bar.remove();
+      this.#bars.delete(index);
+    }
+    const labels = this.#labels.of(segments);
+    const { free } = this.playhead;
+    let next = null; // in the page: a handle lies over the bar before it, and Tab goes from bar to bar
+    for (const index of [...shown].toSorted((a, b) => b - a)) {
+      const known = this.#bars.get(index);
+      const bar = known ?? this.#newBar(index);
+      if (!known && next) next.before(...bar.parts);
+      else if (!known) this.track.append(...bar.parts);
+      next = bar.element;
+      this.#bars.set(index, bar);
+      bar.draw(this.#state, labels[index], range(segments, index, free));
+    }
+    this.playhead.draw(this.#state, this.#bars, this.pixels);
+  }
+
+  /** The numbers of the prompts that have bars: those in view or half as far again, the chosen, focused and held ones. */
+  #shown() {
+    const { view, segments, selected } = this.#state;
+    const width = this.width || USUAL_PIXELS;
+    const second = startSeconds(view, view.blocks) / this.pixels;
+    const [first, last] = within(segments, view, (this.left - width / 2) * second, (this.left + 1.5 * width) * second);
+    const shown = new Set([selected, this.#held, this.indexOf(document.activeElement)]);
+    for (let index = first; index <= last; index++) shown.add(index);
+    for (const index of shown) if (!(index in segments)) shown.delete(index);
+    return shown;
   }
 
   /** Show where a render of the story and its player are, see `Playhead.move`. */
@@ -131,7 +130,8 @@ export class Bars {
 
   /** Which bar an element is; -1 for none. */
   indexOf(element) {
-    return this.#bars.findIndex(([bar]) => bar === element);
+    for (const [index, bar] of this.#bars) if (bar.element === element) return index;
+    return -1;
   }
 
   /** The number of the prompt at a time of the story, from 0. */
@@ -141,9 +141,8 @@ export class Bars {
   }
 
   focus(index) {
-    const bar = this.#bars[index]?.[0];
-    bar?.focus({ preventScroll: true });
     this.#bringIntoView(index);
+    this.#bars.get(index)?.element.focus({ preventScroll: true });
   }
 
   /** Zoom by a factor, 0 for the whole video, around a place on the screen or the selected prompt. */
@@ -158,33 +157,26 @@ export class Bars {
     const place = clientX === null ? width / 3 : ((clientX - box.left) / box.width) * width;
     this.#zoom = factor ? Math.min(Math.max(this.#zoom * factor, 1), largestZoom(view, this.width)) : 1;
     this.draw(this.#state);
-    this.element.scrollLeft = share * width * this.#zoom - place;
+    this.#scrollTo(share * width * this.#zoom - place);
   }
 
   #newBar(index) {
-    // An <input>, see shared.js; as a slider it tells a screen reader its place whenever it moves.
-    const bar = button("", "", () => {
-      if (this.#dragged) return (this.#dragged = false);
-      this.#actions.open();
-      this.#actions.seek(startSeconds(this.#state.view, this.#state.segments[index].start_block));
+    return new Bar(index, this.help.id, {
+      click: () => {
+        if (this.#dragged) return (this.#dragged = false);
+        this.#actions.open();
+        this.#actions.seek(startSeconds(this.#state.view, this.#state.segments[index].start_block));
+      },
+      press: (event) => {
+        this.#dragged = false;
+        event.target.focus({ preventScroll: true }); // not all browsers focus a button that is clicked
+        this.#reorder(event, index);
+      },
+      grasp: (event) => this.#move(event, index),
+      focus: () => this.#actions.select(index),
+      edit: () => this.#actions.edit(),
+      key: (event) => this.#key(event, index),
     });
-    const about = { class: "hf-bar", role: "slider", "aria-describedby": this.help.id };
-    about["aria-orientation"] = "horizontal";
-    for (const [name, value] of Object.entries(about)) bar.setAttribute(name, value ?? "");
-    bar.style.setProperty("--hf-hue", String((205 + index * 67) % 360));
-    bar.addEventListener("pointerdown", (event) => {
-      this.#dragged = false;
-      bar.focus({ preventScroll: true }); // not all browsers focus a button that is clicked
-      this.#reorder(event, bar, index);
-    });
-    bar.addEventListener("focus", () => this.#actions.select(index));
-    bar.addEventListener("dblclick", () => this.#actions.edit());
-    bar.addEventListener("keydown", (event) => this.#key(event, index));
-    const tag = make("span", { class: "hf-tag", "aria-hidden": "true" });
-    const handle = make("span", { class: "hf-handle", "aria-hidden": "true", hidden: index === 0 });
-    handle.addEventListener("pointerdown", (event) => this.#move(event, handle, index));
-    this.track.append(bar, tag, handle);
-    return [bar, tag, handle];
   }
 
   #key(event, index) {
@@ -235,21 +227,21 @@ export class Bars {
   }
 
   /** Drag the switch to a prompt, and where it ripples all that follows. */
-  #move(event, handle, index) {
+  #move(event, index) {
     event.preventDefault();
     if (event.button !== 0 || !this.#state.enabled) return;
-    this.#bars[index][0].focus({ preventScroll: true });
+    this.focus(index);
     const { segments } = this.#state;
     if (this.isBegun(segments[index])) return this.#actions.locked(index);
     const change = (block, moving) => {
       const how = { free: this.playhead.free, ripple: this.#ripples(moving) };
       return [moved(segments, index, block, how), index];
     };
-    this.#drag(event, handle, index, change);
+    this.#drag(event, index, change);
   }
 
   /** Drag a whole prompt to another place in the order. */
-  #reorder(event, bar, index) {
+  #reorder(event, index) {
     if (event.button !== 0 || !this.#state.enabled) return;
     const { view, segments } = this.#state;
     const grip = blockAt(view, this.secondsAt(event)) - segments[index].start_block;
@@ -261,18 +253,20 @@ export class Bars {
       const to = placeFor(segments, index, block - grip, begun);
       return [to === index ? segments : reordered(segments, index, to), to];
     };
-    this.#drag(event, bar, index, change);
+    this.#drag(event, index, change);
   }
 
   /** Follow a pointer: `change(block, event)` gives the segments of now and which is selected; null: no change. */
-  #drag(event, element, index, change) {
+  #drag(event, index, change) {
     event.stopPropagation();
+    const element = event.target;
     element.setPointerCapture(event.pointerId);
+    this.#held = index;
     const { view, segments } = this.#state;
     let latest = null;
     const show = (shown, selected) => {
       this.#actions.preview(shown, selected);
-      this.#bars[selected][0].focus({ preventScroll: true });
+      this.#bars.get(selected)?.element.focus({ preventScroll: true });
     };
     const move = (moving) => {
       moving.stopPropagation();
@@ -282,16 +276,18 @@ export class Bars {
       latest = found;
       const box = this.element.getBoundingClientRect();
       const beyond = Math.min(0, moving.clientX - box.left) + Math.max(0, moving.clientX - box.right);
-      this.element.scrollLeft += beyond / 2;
+      if (beyond) this.#scrollTo(this.left + beyond / 2);
       show(...latest);
     };
     const stop = (keep) => {
       listeners.abort();
+      this.#held = -1;
       if (!latest) return;
       const [changed, selected] = latest;
-      if (!keep || JSON.stringify(changed) === JSON.stringify(segments)) return show(segments, index);
-      this.#actions.commit(changed, null, selected);
-      this.focus(selected);
+      const isSame = !keep || JSON.stringify(changed) === JSON.stringify(segments);
+      if (isSame) this.#actions.dropped(index);
+      else this.#actions.commit(changed, null, selected);
+      this.focus(isSame ? index : selected);
     };
     const listeners = new AbortController();
     const { signal } = listeners;
@@ -332,18 +328,21 @@ export class Bars {
   }
 
   #bringIntoView(index) {
-    const bar = this.#bars[index]?.[0];
-    if (!bar) return;
-    const { scrollLeft, clientWidth } = this.element;
-    if (bar.offsetLeft < scrollLeft || bar.offsetLeft > scrollLeft + clientWidth - 20)
-      this.element.scrollLeft = bar.offsetLeft - clientWidth / 3;
+    const { view, segments } = this.#state ?? {};
+    if (!segments?.[index]) return;
+    const at = (startSeconds(view, segments[index].start_block) * this.pixels) / startSeconds(view, view.blocks);
+    if (at < this.left || at > this.left + this.width - 20) this.#scrollTo(at - this.width / 3);
+    else this.#drawBars();
   }
-}
 
-/**
- * @param {import("./segments.js").View} view
- * @param {import("./segments.js").Segment} segment
- */
-function endOf(view, segment) {
-  return Math.min(startSeconds(view, segment.end_block), view.seconds);
+  #scrollTo(left) {
+    this.element.scrollLeft = left;
+    this.#scrolled();
+  }
+
+  #scrolled() {
+    this.left = this.element.scrollLeft;
+    this.#hidden = this.left / this.pixels;
+    this.#drawBars();
+  }
 }

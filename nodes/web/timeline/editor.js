@@ -35,7 +35,6 @@ export class TimelineEditor {
   #isDocked = false;
   #history = new History();
   #hasHistory = false; // whether the history is that of the node, which it is once its text was read
-  #panel;
   /** @type {import("./segments.js").View | null} */
   view = null; // the server's answer to the text, null before the first
   segments = []; // those of the view, or changed ones that the server has not answered yet
@@ -55,6 +54,7 @@ export class TimelineEditor {
     const actions = {
       select: (index) => this.select(index),
       preview: (segments, selected) => this.#preview(segments, selected),
+      dropped: (index) => this.#show(this.view, index),
       commit: (segments, key, selected) => this.commit(segments, key, selected),
       locked: (index) => this.locked(index),
       open: () => this.#setOpen(true),
@@ -69,7 +69,7 @@ export class TimelineEditor {
     };
     this.bars = new Bars(actions);
     this.tools = new Tools(actions, this.bars);
-    this.#panel = new Panel((index, fields, key) => this.commit(changed(this.segments, index, fields), key));
+    this.panel = new Panel((index, fields, key) => this.commit(changed(this.segments, index, fields), key));
     this.lane = new Lane((words) => this.commit(this.segments, "shared", this.selected, words));
     this.status = make("div", { class: "hf-status", role: "status", "aria-live": "polite" });
     this.ways = new Ways(
@@ -85,7 +85,7 @@ export class TimelineEditor {
       this.tools.element,
       this.lane.element,
       this.bars.element,
-      this.#panel.element,
+      this.panel.element,
       make("div", { class: "hf-foot" }, this.status, this.ways.element),
     );
     this.element.addEventListener("keydown", (event) => this.#onKey(event));
@@ -126,7 +126,7 @@ export class TimelineEditor {
 
   /** Prompts that the text does not hold yet, typed letters too, and their shared words; null if it holds all. */
   get unwritten() {
-    this.#panel.flush();
+    this.panel.flush();
     const isWritten = !this.#hasBars || this.segments === this.view.segments;
     return isWritten ? null : { segments: this.segments, shared: this.#shared };
   }
@@ -223,12 +223,12 @@ export class TimelineEditor {
     this.#draw(true);
   }
 
-  #show(view) {
+  #show(view, selected = this.selected) {
     this.#hasBars = view.segments.length <= MOST_BARS;
     this.view = view;
     this.#shared = view.shared;
     this.segments = this.#hasBars ? view.segments : [];
-    this.selected = Math.max(0, Math.min(this.selected, this.segments.length - 1));
+    this.selected = Math.max(0, Math.min(selected, this.segments.length - 1));
     const long = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
     const about = this.#hasBars ? plainTime(view.seconds) : long;
     this.status.title = t("%1 blocks, %2", view.blocks, timeText(view.seconds));
@@ -258,13 +258,13 @@ export class TimelineEditor {
     const segment = this.segments[this.selected];
     const enabled = this.#hasBars && segment !== undefined;
     this.bars.element.hidden = segment === undefined;
-    this.#panel.element.hidden = segment === undefined || !(this.open || this.#isDocked);
+    this.panel.element.hidden = segment === undefined || !(this.open || this.#isDocked);
     if (this.view) this.lane.show(this.#shared, this.#host.read(), enabled);
     if (this.#shownHeight !== this.height) this.#host.resized((this.#shownHeight = this.height));
     if (segment) {
       const state = { view: this.view, segments: this.segments, selected: this.selected, enabled };
       this.bars.draw(state);
-      this.#panel.show(state, keepWords);
+      this.panel.show(state, keepWords);
     }
     const blocks = enabled ? segment.end_block - segment.start_block : 0;
     if (this.#isDocked) this.home.draw();
@@ -273,7 +273,7 @@ export class TimelineEditor {
 
   select(index) {
     if (index === this.selected) return;
-    this.#panel.flush();
+    this.panel.flush();
     this.selected = index;
     this.#draw();
   }
@@ -286,7 +286,7 @@ export class TimelineEditor {
 
   edit(all = false) {
     this.#setOpen(true);
-    this.#panel.edit(all);
+    this.panel.edit(all);
   }
 
   /** Show segments while they are dragged; nothing is written. */
@@ -312,7 +312,7 @@ export class TimelineEditor {
 
   /** Wait until the server has answered the last change, also of what was typed last, or was offline. */
   async settled() {
-    await (this.#panel.flush() ?? this.#lastWrite);
+    await (this.panel.flush() ?? this.#lastWrite);
   }
 
   async #undo(by) {
@@ -333,7 +333,7 @@ export class TimelineEditor {
   /** Keys that hold in the whole editor. A field with typed letters keeps its own Ctrl+Z. */
   #onKey(event) {
     const isField = event.target.matches("textarea, select, input:not([type=button])");
-    const isTyping = isField && ![this.#panel.words, this.lane.words].some((words) => words.isUntouched(event.target));
+    const isTyping = isField && ![this.panel.words, this.lane.words].some((words) => words.isUntouched(event.target));
     const key = event.key.toLowerCase();
     const isControl = event.ctrlKey || event.metaKey;
     const undoes = isControl && !isTyping && ["z", "y"].includes(key);

@@ -34,9 +34,10 @@ export class Home {
     this.#editor.setDocked(false);
   }
 
-  /** Draw the prompts into the strip, as wide as they last. */
+  /** Draw the prompts of the text into the strip, as wide as they last. */
   draw() {
-    const { segments, selected } = this.#editor;
+    const { view, selected } = this.#editor;
+    const segments = view?.segments ?? [];
     const drawn = JSON.stringify([segments.map(({ start_block }) => start_block), selected]);
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;

@@ -1,6 +1,7 @@
 // The words that bars show.
 
 const LONG = 12; // letters in common that are left out
+const SEPARATOR = "\0"; // of words, before all letters: sorted, texts that begin alike are neighbours
 
 /** Labels of bars, made anew when a text changes. */
 export class Labels {
@@ -26,12 +27,16 @@ export class Labels {
  * @param {Pick<import("./segments.js").Segment, "text">[]} segments
  */
 export function labels(segments) {
-  const all = segments.map(({ text }) => text.split(" "));
-  return all.map((words, index) => {
-    const others = all.filter((other) => other.join(" ") !== words.join(" "));
-    const same = Math.max(0, ...others.map((other) => wordsInCommon(words, other)));
-    return words.slice(0, same).join(" ").length < LONG ? segments[index].text : `… ${words.slice(same).join(" ")}`;
-  });
+  const texts = [...new Set(segments.map(({ text }) => text.split(" ").join(SEPARATOR)))].toSorted();
+  const all = texts.map((text) => text.split(SEPARATOR));
+  const found = new Map();
+  for (const [place, words] of all.entries()) {
+    const beside = [all[place - 1], all[place + 1]].filter(Boolean); // no other has more words in common
+    const same = Math.max(0, ...beside.map((other) => wordsInCommon(words, other)));
+    const text = words.join(" ");
+    found.set(text, words.slice(0, same).join(" ").length < LONG ? text : `… ${words.slice(same).join(" ")}`);
+  }
+  return segments.map(({ text }) => found.get(text));
 }
 
 /**

@@ -60,7 +60,7 @@ export class Panel {
     });
     this.seed.addEventListener("change", () => this.#seeded(this.seed.value.trim() || null));
     this.noSeed = button("×", t("Remove the seed: go on with the one before"), () => this.#seeded(null));
-    const fields = make(
+    this.fields = make(
       "div",
       { class: "hf-fields" },
       make("label", {}, this.kind),
@@ -75,7 +75,7 @@ export class Panel {
         this.noSeed,
       ),
     );
-    this.element = make("div", { class: "hf-panel" }, this.title, this.words.element, fields);
+    this.element = make("div", { class: "hf-panel" }, this.title, this.words.element, this.fields);
   }
 
   #newText() {

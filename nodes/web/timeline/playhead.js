@@ -2,7 +2,6 @@
 // bar a picture of its scene.
 import { MIDDLE } from "../player/sprite.js";
 import { make } from "../shared.js";
-import { t } from "../texts.js";
 import { picturesIn, smallPicture } from "./pictures.js";
 import { startSeconds } from "./segments.js";
 
@@ -99,24 +98,16 @@ export class Playhead {
     const track = this.line.parentElement;
     const beside = HEIGHT * (video?.videoWidth / video?.videoHeight || 1);
     track.style.setProperty("--hf-beside", `${beside + 6}px`); // where the words of a long bar begin
-    segments.forEach((segment, index) => {
-      const [bar, tag] = bars[index];
+    for (const [index, bar] of bars) {
+      const segment = segments[index];
       const from = startSeconds(view, segment.start_block);
       const to = startSeconds(view, segment.end_block);
       const begun = segment.start_block < this.free;
       const playing = at !== null && from <= at && at < to;
       const picture = this.#pictureFor(segment) ?? "";
       const isWide = picture !== "" && (width * (to - from)) / total > 2 * beside;
-      const drawn = `${begun} ${playing} ${isWide}`;
-      if (bar.place === drawn && bar.picture === picture) return;
-      Object.assign(bar, { place: drawn, picture });
-      for (const part of [bar, tag]) part.classList.toggle("hf-begun", begun);
-      bar.setAttribute("aria-readonly", begun);
-      tag.dataset.begun = `${t("begun")} `;
-      bar.classList.toggle("hf-playing", playing);
-      bar.style.backgroundImage = picture && `url(${picture})`;
-      bar.classList.toggle("hf-pictured", isWide);
-    });
+      bar.place({ begun, playing, picture, isWide });
+    }
     this.#look();
   }
 

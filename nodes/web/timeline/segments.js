@@ -116,6 +116,20 @@ export function scaledTo(segments, view, seconds) {
 }
 
 /**
+ * The numbers of the first and the last prompt that are shown between two times; the last is smaller without one.
+ * @param {Segment[]} segments
+ * @param {Clock} view
+ * @param {number} from
+ * @param {number} until
+ * @returns {[number, number]}
+ */
+export function within(segments, view, from, until) {
+  const first = segments.findIndex(({ end_block }) => startSeconds(view, end_block) > from);
+  const last = segments.findLastIndex(({ start_block }) => startSeconds(view, start_block) < until);
+  return first < 0 ? [0, -1] : [first, last];
+}
+
+/**
  * Segments whose ends are where the next ones start; the last keeps its own, the end of the video.
  * @param {Segment[]} segments
  * @returns {Segment[]}

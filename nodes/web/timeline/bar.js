@@ -1,0 +1,102 @@
+// The bar of one prompt, with its tag and the handle at its beginning. Prompts that are out of sight have none.
+import { button, make } from "../shared.js";
+import { t } from "../texts.js";
+import { plainTime, startSeconds, tagText, timeText } from "./segments.js";
+
+/** What keys do on a bar. */
+export const help = () => [
+  t("Arrow left and right move the start by the smallest step, with Shift by ten."),
+  t("With Control all later prompts move along, with Alt the prompt moves past its neighbour."),
+  t("Arrow up and down go to other prompts."),
+  t("Enter edits the words and Escape ends that; D duplicates the prompt, Delete removes it."),
+  t("Plus and minus zoom, 0 shows all, Control Z undoes."),
+];
+
+/**
+ * @param {import("./segments.js").View} view
+ * @param {import("./segments.js").Segment} segment
+ */
+function endOf(view, segment) {
+  return Math.min(startSeconds(view, segment.end_block), view.seconds);
+}
+
+export class Bar {
+  #drawn = "";
+  #placed = "";
+
+  /**
+   * `on` has what is called for events: click(), press(event) and grasp(event) for the pointer on the bar and on the
+   * handle, focus(), edit(), key(event); `helpId` is that of the element that says what keys do.
+   */
+  constructor(index, helpId, on) {
+    this.index = index;
+    // An <input>, see shared.js; as a slider it tells a screen reader its place whenever it moves.
+    this.element = button("", "", on.click);
+    const about = { class: "hf-bar", role: "slider", "aria-describedby": helpId, "aria-orientation": "horizontal" };
+    for (const [name, value] of Object.entries(about)) this.element.setAttribute(name, value);
+    this.element.style.setProperty("--hf-hue", String((205 + index * 67) % 360));
+    this.element.addEventListener("pointerdown", on.press);
+    this.element.addEventListener("focus", on.focus);
+    this.element.addEventListener("dblclick", on.edit);
+    this.element.addEventListener("keydown", on.key);
+    this.tag = make("span", { class: "hf-tag", "aria-hidden": "true" });
+    this.handle = make("span", { class: "hf-handle", "aria-hidden": "true", hidden: index === 0 });
+    this.handle.addEventListener("pointerdown", on.grasp);
+    this.parts = [this.element, this.tag, this.handle];
+  }
+
+  /** Show a prompt of a state, which can begin at the blocks of `range`, with a label; what is drawn already stays. */
+  draw({ view, segments, selected, enabled }, label, [first, last]) {
+    const { element, tag, index } = this;
+    const segment = segments[index];
+    const total = startSeconds(view, view.blocks);
+    const isSelected = index === selected;
+    const shown = [segment, segments.length, total, view.seconds, isSelected, enabled, view.beyond, label, first, last];
+    const drawn = JSON.stringify(shown);
+    if (drawn === this.#drawn) return;
+    this.#drawn = drawn;
+    const from = startSeconds(view, segment.start_block);
+    const left = (100 * from) / total;
+    const width = (100 * startSeconds(view, segment.end_block)) / total - left;
+    const words = tagText(segment, view.block_seconds, t);
+    const to = endOf(view, segment);
+    const times = t("%1 to %2", plainTime(from), plainTime(to));
+    const block = t("block %1", segment.start_block);
+    const exact = `${t("%1 to %2", timeText(from), timeText(to))}, ${block}`;
+    element.value = label;
+    element.title = `${exact}${words && `\n[${words}]`}\n${segment.text}`;
+    element.style.left = tag.style.left = `${left}%`;
+    element.style.width = tag.style.width = `${width}%`;
+    this.handle.style.left = `${left}%`;
+    tag.textContent = segment.seed == null ? words : `⚄ ${words}`;
+    element.disabled = !enabled;
+    element.classList.toggle("hf-selected", isSelected);
+    element.classList.toggle("hf-beyond", view.beyond !== undefined && from >= view.beyond);
+    const about = {
+      label: `${t("Prompt %1 of %2", index + 1, segments.length)}: ${segment.text}`,
+      valuemin: first,
+      valuemax: last,
+      valuenow: segment.start_block,
+      valuetext: `${times}, ${block}${words && `, ${words}`}`,
+    };
+    for (const [name, value] of Object.entries(about)) element.setAttribute(`aria-${name}`, String(value));
+  }
+
+  /** Show where the prompt is in a render: begun, played, with a picture, which a wide bar has beside its words. */
+  place({ begun, playing, picture, isWide }) {
+    const { element, tag } = this;
+    const placed = `${begun} ${playing} ${isWide} ${picture}`;
+    if (placed === this.#placed) return;
+    this.#placed = placed;
+    for (const part of [element, tag]) part.classList.toggle("hf-begun", begun);
+    element.setAttribute("aria-readonly", String(begun));
+    tag.dataset.begun = `${t("begun")} `;
+    element.classList.toggle("hf-playing", playing);
+    element.style.backgroundImage = picture && `url(${picture})`;
+    element.classList.toggle("hf-pictured", isWide);
+  }
+
+  remove() {
+    for (const part of this.parts) part.remove();
+  }
+}
