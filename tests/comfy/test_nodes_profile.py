@@ -40,7 +40,12 @@ def profile_graph(**profiler: Any) -> Graph:
     } | profiler
     return {
         "demo": node("HeadForcingLoadDemo"),
-        "measure": node("HeadForcingProfileHeads", model=["demo", 0], clip=["demo", 1], **given),
+        "measure": node(
+            "HeadForcingProfileHeads",
+            model=["demo", 0],
+            clip=["demo", 1],
+            **{"rule": "quota"} | given,
+        ),
         "report": node("PreviewAny", source=["measure", 2]),
         "picture": node("PreviewImage", images=["measure", 1]),
     }
@@ -238,14 +243,15 @@ def test_auto_measures_the_roles_before_the_first_render_and_the_next_runs_start
 ):
     result = queued(fresh, auto_graph(seconds=0.75))
     report = text_of(result)
-    measured = rf"measured which head is what in \d+ s, on 30 s of video at .*{DEMO_COUNTS}"
-    assert re.search(measured, report)
+    measured = r"measured which head is what in \d+ s, on 30 s of video at \d+x\d+: (.*); kept"
+    counts = re.search(measured, report)[1]
     assert "measuring the model's attention heads, once: 41 of 41" in result.said["sampler"]
     (kept,) = kept_by_the_pack(fresh, "found_profiles")
     assert f"kept for all renders of this model in {kept.name}" in report
     assert load_profile(kept).measured["size"] in report
 
     again = queued(fresh, auto_graph(seconds=0.75, seed=2))
-    assert f"head roles: {DEMO_COUNTS} (profile 'measured on 20" in text_of(again)
+    assert counts == load_profile(kept).counted
+    assert f"head roles: {counts} (profile 'measured on 20" in text_of(again)
     assert "measured which head" not in text_of(again)
     assert not any("measuring" in text for text in again.said["sampler"])
