@@ -25,11 +25,13 @@ import { extension } from "./story/panel.js";
 import * as shelf from "./takes/shelf.js";
 import * as takeStore from "./takes/store.js";
 import * as takeList from "./takes/list.js";
+import * as templateOrder from "./template_order.js";
 import * as texts from "./texts.js";
 import * as timeline from "./timeline/node.js";
 
 const PARTS = [
   filenamePrefix, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeStore, takeList, shelf, player, serverEvents,
+  templateOrder, texts,
 ];
 
 /** A hook that calls those of all parts that have one. */
@@ -38,7 +40,7 @@ const all = (hook) => (...values) => Promise.all(PARTS.map((part) => part[hook]?
 app.registerExtension({
   name: "HeadForcing",
   ...extension,
-  init: texts.init,
+  init: all("init"),
   setup: all("setup"),
   nodeCreated: all("nodeCreated"),
   refreshComboInNodes: all("refreshComboInNodes"),

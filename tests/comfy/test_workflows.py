@@ -274,7 +274,7 @@ def test_a_new_sampler_fits_a_screen_and_keeps_its_seed_and_an_old_file_keeps_it
         "a changed value stays in sight, and no other"
     )
 
-    graph = graph_of("02 Demo - re-roll one scene")
+    graph = graph_of("02 Re-roll one scene")
     changed = {"method", "sigmas", "roles", "batch_size"}
     (sampler,) = (node for node in graph["nodes"] if node["type"] == "HeadForcingSampler")
     for values, shown in ((sampler["widgets_values"], set()), (OLD_VALUES, changed)):

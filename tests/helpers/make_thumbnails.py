@@ -143,7 +143,7 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
         "06 Five minutes with a report": sheet(
             halves(made(story("eight"), [9, 50, 90, 130, 160, 200, 240, 280], 300), 4)
         ),
-        "02 Demo - re-roll one scene": sheet(
+        "02 Re-roll one scene": sheet(
             [made(plain)[1:5], made(takes)[1:5]], ("take 1", "take 2: scene 4 re-rolled")
         ),
         "05 Change the story while it renders": sheet(

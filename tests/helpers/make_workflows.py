@@ -214,7 +214,7 @@ def main(names: list[str]) -> int:
     with tempfile.TemporaryDirectory() as base, ComfyServer(ensure("0.30.0"), Path(base)) as server:
         stand_ins(server)
         make(server, {name: WORKFLOWS[name] for name in names or WORKFLOWS})
-        if not names or "demo" in names:
+        if not names or DEMO in names:
             photograph(server, Path(base) / "demo.png")
             photograph_timeline(server, Path(base) / "timeline.png")
     return 0

@@ -18,7 +18,7 @@ RUNNABLE = (
     "01 Demo without downloads",
     "16 Measure head roles",
     "15 Compare methods",
-    "02 Demo - re-roll one scene",
+    "02 Re-roll one scene",
 )
 # have a node of ComfyUI that the oldest supported version lacks
 NEWER_CORE = ("13 VAE on a second GPU", "09 Finish - larger and smoother")
@@ -44,6 +44,9 @@ FRAMEWISE = _models("causal_forcing-framewise.safetensors")
 LONGLIVE2 = _models("model_bf16.pt", "wan2.2_vae.safetensors", "Wan 2.2 VAE")
 DEMO = {"model": Node("HeadForcingLoadDemo")}
 PROFILE = {"profile": Node("HeadForcingLoadProfile", {"profile": "auto"})}
+DEMO_PROFILE = {
+    "profile": Node("HeadForcingLoadProfile", {"profile": "toy_world", "rule": "function"})
+}
 IMAGE = {"load": Node("LoadImage", {"image": "my_image.png"}, "Your image", 330)}
 VIDEO = {"load": Node("LoadVideo", {"file": "my_video.mp4"}, "Your video", 330)}
 SMALL = {"width": 64, "height": 64}  # of the demo model
@@ -130,9 +133,9 @@ _FIVE = _render(
 
 WORKFLOWS: dict[str, Workflow] = {
     "01 Demo without downloads": _render(
-        DEMO | _timeline(DEMO_STORY.strip(), 60.0, "model"),
+        DEMO | DEMO_PROFILE | _timeline(DEMO_STORY.strip(), 60.0, "model"),
         400,
-        _story(),
+        _PROMPT,
         "demo",
         method="head_forcing_scenes",
     ),
@@ -183,7 +186,7 @@ WORKFLOWS: dict[str, Workflow] = {
         _column(2, "Story, edit it while it renders", 560, "prompt"),
         "live_story",
     ),
-    "02 Demo - re-roll one scene": _render(
+    "02 Re-roll one scene": _render(
         DEMO | _timeline(story("takes"), 60.0, "model"), 270, _story(), "takes"
     ),
     "16 Measure head roles": Workflow(
