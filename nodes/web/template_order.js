@@ -1,11 +1,12 @@
 // The pack's templates in the order of their names: ComfyUI lists the files of a folder in no order.
-import { api } from "../../scripts/api.js";
+import { app } from "../../scripts/app.js";
 
 const FIRST = "01 Demo without downloads";
 
 /** Sort the list of templates of this pack whenever the editor asks for all of them. */
 export function init() {
-  const getWorkflowTemplates = api.getWorkflowTemplates;
+  const { api } = app;
+  const { getWorkflowTemplates } = api;
   if (!getWorkflowTemplates) return;
   api.getWorkflowTemplates = async function (...given) {
     const templates = await getWorkflowTemplates.apply(this, given);
