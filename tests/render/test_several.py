@@ -26,6 +26,7 @@ from headforcing.headforcing_core.distributed.peers import PeersLost
 from headforcing.headforcing_core.distributed.ranks import check_rank_memory, check_ranks
 from headforcing.headforcing_core.distributed.start_ranks import joined_ranks
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profile import load_profile
 from safetensors.torch import load_file
 from thread_peers import Meeting, ThreadPeers, together
 
@@ -337,3 +338,22 @@ def test_speeds_that_leave_a_rank_without_work_are_refused_before_anything_is_en
         HeadForcingError, match="--gpu-speeds 1,99 leave one GPU without a part of the frame"
     ):
         render_command.follow(planned(peers))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [("--gpus", 2), pytest.param(("--gpus", 2, "--shard-weights"), id="sharded")]
+)
+def test_ranks_measure_the_roles_together_and_keep_them_for_one_process(options, tmp_path):
+    known = ("--profile", "auto", "--found-profiles", tmp_path / "found", "--seconds", 1.5)
+    command = demo(*options, *known, "--out", tmp_path / "ranks")
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    (kept,) = (tmp_path / "found").glob("*.json")
+    assert load_profile(kept).counts()["memory"] == 26
+    stored = kept.read_bytes()
+    alone = demo(*known, "--out", tmp_path / "alone", "--runs", tmp_path / "runs")
+    again = subprocess.run(alone, env=ENVIRONMENT, capture_output=True, text=True, timeout=400)
+    assert again.returncode == 0 and "measuring heads" not in again.stderr, again.stderr
+    assert kept.read_bytes() == stored
+    assert decisions(json.loads(again.stdout)) == decisions(json.loads(done.stdout))
