@@ -42,7 +42,7 @@ export class References {
   }
 
   #picture({ name, file }, isNamed) {
-    const about = isNamed ? t("The prompt holds @%1", name) : t("Put @%1 into the words of the prompt", name);
+    const about = isNamed ? t("The prompt holds %1", `@${name}`) : t("Put %1 into the words of the prompt", `@${name}`);
     const say = button(`@${name}`, about, () => this.#say(name));
     say.disabled = isNamed;
     const shown = file && make("img", { alt: "", src: app.api.apiURL(`/view?${new URLSearchParams(file)}`) });
