@@ -149,7 +149,7 @@ def test_a_scene_comes_back_on_every_rank_and_holds_a_picture(model):
     }
     pictures = {10: [torch.randn(F, 16, *SIZE, generator=torch.Generator().manual_seed(0))]}
     alone, _ = assert_as_alone(model, shape, division, switches=switches, pictures=pictures)
-    assert [recall.frames for recall in alone.recalls] == [(0, 1, 2, 3, 6), (9, 10, 11, 12, 15)]
+    assert [recall.frames for recall in alone.recalls] == [[0, 1, 2, 3, 6], [9, 10, 11, 12, 15]]
 
 
 @pytest.mark.parametrize(
