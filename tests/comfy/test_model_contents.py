@@ -254,7 +254,10 @@ def test_what_cannot_be_told_apart_leaves_no_stored_blocks(
     for _ in range(2):
         result = queued(server, rendered({"patched": model}, {"on": ("patched", seed, True)}))
         report = text_of(result, "on report")
-        assert told in report and "stored blocks and measured head roles are neither read nor written" in report
+        assert (
+            told in report
+            and "stored blocks and measured head roles are neither read nor written" in report
+        )
         assert "reused" not in report
     removed = queued(server, rendered({}, {"plain": ("demo", seed, True)}))
     assert "reused" not in text_of(removed, "plain report")

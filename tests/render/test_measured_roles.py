@@ -12,6 +12,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import claimed
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
+from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderJob, RenderRequest
@@ -39,7 +40,7 @@ def short(monkeypatch):
 
 def job_for(folder, auto: AutoProfile | None = None) -> RenderJob:
     """A video of the demo's model, whose roles are not known."""
-    auto = auto or AutoProfile()
+    auto = auto or AutoProfile(rule="quota")
     options = RenderOptions(width=64, height=64, seconds=0.75, profile=auto, seed=3)
     timeline = options.parse(word_hash.sample_prompts(1)[0])
     embeds = {text: word_hash.encode(text) for text in timeline.texts}
@@ -80,8 +81,11 @@ def test_a_render_measures_the_roles_of_its_weights_once(model, tmp_path, short)
     assert job.with_found_roles().plan.shape.roles == kept.roles
     assert make_video(job, model).measured_roles is None
 
-    other = job_for(tmp_path, AutoProfile(0.5, 0.125)).with_found_roles()
+    other = job_for(tmp_path, AutoProfile(0.5, 0.125, "quota")).with_found_roles()
     assert other.plan.shape.roles == classify(kept.shares, 0.5, 0.125)
+    by_function = job_for(tmp_path, AutoProfile()).with_found_roles()
+    assert AutoProfile().rule == "auto"
+    assert by_function.plan.shape.roles == with_rule(kept, "auto").roles
 
 
 def test_a_measurement_that_is_stopped_goes_on_to_the_same_numbers(model, tmp_path, short):
