@@ -317,7 +317,11 @@ class HeadShares:
     def save(self, path: str | Path) -> None:
         """Write sums, counts, blocks of stopped prompts and setup as a safetensors file."""
         tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
-        made = {f"{MADE}{prompt}": torch.stack(blocks) for prompt, blocks in self.made.items()}
+        made = {
+            f"{MADE}{prompt}": torch.stack(self.made[prompt])
+            for prompt in self.missing_prompts()
+            if self.made.get(prompt)
+        }
         with replacing(path) as temporary:
             temporary.write_bytes(save({**self.tensors, **made}, tags))
 

@@ -21,7 +21,7 @@ from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 from PIL import Image
 from safetensors.torch import load_file
 
-DEMO = ("--demo", "--preset", "quick", "--device", "cpu")
+DEMO = ("--demo", "--preset", "quick", "--device", "cpu", "--rule", "quota")
 
 
 @pytest.fixture
@@ -216,7 +216,9 @@ def test_an_interrupted_measurement_goes_on_where_it_stopped(
     for left in (missing, []):
         steps.clear()
         run("profile", out, *DEMO)
-        assert len(steps) == len(left) * 4 * (4 + 1)  # each block's beginning is told, too
+        most = len(left) * 4 * (4 + 1)  # each block's beginning is told, too
+        cut_short = 1 in left  # whose finished blocks are only written to the cache again
+        assert most - 12 <= len(steps) < most if cut_short else len(steps) == most
     assert_same_shares(out.with_suffix(".safetensors"), whole)
 
 
@@ -264,6 +266,6 @@ def test_roles_measured_by_one_demo_are_used_by_the_next_by_their_rule_and_stay_
     assert found.roles[4][3] == "memory" and classify(found.shares)[4][3] == "anchor"
     again = run(*demo, "--seconds", 2, "--rule", "function", "--out", tmp_path / "1")
     assert (first["reused_blocks"], again["reused_blocks"]) == (0, 3)
-    by_quota = run(*demo, "--seconds", 2, "--out", tmp_path / "2")
+    by_quota = run(*demo, "--seconds", 2, "--rule", "quota", "--out", tmp_path / "2")
     assert kept.read_bytes() == stored, "measured once"
     assert by_quota["reused_blocks"] == 0, "other roles, so another video"

@@ -36,7 +36,7 @@ def test_a_prompt_that_returns_brings_its_scene_back_as_a_tag_does(backbone, tmp
         overruled.straight(), plain.straight()
     )
     (recall,) = found.run.recalls
-    assert (recall.block, recall.scene, recall.frames) == (7, 1, (0, 1, 2, 3, 6))
+    assert (recall.block, recall.scene, recall.frames) == (7, 1, [0, 1, 2, 3, 6])
     assert "recall 1" in describe(found.plan, torch.float32) and "recall" not in describe(
         plain.plan, torch.float32
     )
