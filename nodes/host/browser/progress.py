@@ -46,6 +46,7 @@ class RenderProgress(Listener):
         part: Part = WHOLE,
     ):
         self._planned = plans[0]  # of the video that is made next
+        self._counted = plans[0]
         self._render: Render | None = None  # of the video that is made
         self.videos = len(plans)
         self.part = part
@@ -72,6 +73,7 @@ class RenderProgress(Listener):
         """Begin this video of the batch."""
         self.video = video
         self._planned = plan
+        self._counted = plan
         self.name = name
         self._render = None
         self.block = None
@@ -86,7 +88,6 @@ class RenderProgress(Listener):
     def begin(self, render: Render) -> None:
         """Set the number of reused steps and the run folder."""
         self._render = render
-        self._counted = self._planned
         self.run = render.run.folder
         self.stored = len(render.run.stored)
         self.reused += render.run.stored_steps
