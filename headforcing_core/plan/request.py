@@ -209,7 +209,7 @@ class RenderJob:
             request.weights,
             str(request.dtype),
             [list(layer) for layer in plan.shape.roles],
-            None,  # was: how roles were found while sampling
+            None,  # in the keys of stored blocks: roles are known before the first one
             plan.policy.key,
             plan.schedule.key,
             [plan.width, plan.height],

@@ -54,13 +54,17 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
         found.append(with_measured_roles(job, hosted, device, on_step, needs))
 
     config = job.plan.config
-    with memory.explained(needs, kept=False):
-        bridge.host(
-            render.model,
-            job.script.embedding(0),
-            setup.schedule,
-            (setup.frames_per_block, config.in_dim, *setup.latent_size(config)),
-            memory=needs.working,
-            body=body,
-        )
+    try:
+        with memory.explained(needs, kept=False):
+            bridge.host(
+                render.model,
+                job.script.embedding(0),
+                setup.schedule,
+                (setup.frames_per_block, config.in_dim, *setup.latent_size(config)),
+                memory=needs.working,
+                body=body,
+            )
+    except BaseException:  # a cancel is no Exception in newer versions
+        player.show("stopped", Sentence("Run goes on from there"))
+        raise
     return found[0]
