@@ -4,11 +4,12 @@ journal.
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from tqdm import tqdm
@@ -114,6 +115,25 @@ def complete(
                 file.write(json.dumps({"video": key, "weights": by, "numbers": known[key]}) + "\n")
                 file.flush()
     return known
+
+
+def measured_rows(
+    args: argparse.Namespace,
+    rows: Mapping[str, Any],
+    story: str,
+    first: int,
+    measured: Callable[[tuple[str, int]], Numbers],
+) -> dict[str, list[Numbers]]:
+    """The numbers of `args.videos` videos of every row, from number `first` on, of one story; what
+    is missing in the folder's journal is measured, by the name of a row and a number."""
+    numbers = range(first, first + args.videos)
+
+    def key(name: str, number: int) -> str:
+        return f"{name}: {number}: {digest(repr((rows[name], story)))[:8]}"
+
+    jobs = {key(name, number): (name, number) for number in numbers for name in rows}
+    known = complete(args.out / "measured.jsonl", jobs, measured, args.json)
+    return {name: [known[key(name, number)] for number in numbers] for name in rows}
 
 
 def _read(journal: Path, by: str) -> Known:

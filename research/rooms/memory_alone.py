@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import folder_written
-from ...headforcing_core.hashing import digest
 from ...headforcing_core.head_profiles.rules import with_rule
 from ...headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from ...headforcing_core.methods.method import Method
 from ...headforcing_core.methods.registry import method_policy
 from ..statistics import Numbers, corrected, differences, mean_interval, values_of
 from .judge import STORIES
-from .measurements import complete, embedded_judge, embedded_profile, measured_by
+from .measurements import embedded_judge, embedded_profile, measured_by, measured_rows
 from .verdicts import Verdict, difference, means_table, verdict_table
 
 FIRST = 105_000
@@ -96,8 +95,8 @@ def memory(args: argparse.Namespace) -> Result:
         rule: embedded_judge(with_rule(embedded_profile(), rule)) for rule in ("quota", "function")
     }
 
-    def measured(job: tuple[Row, int]) -> Numbers:
-        row, number = job
+    def measured(job: tuple[str, int]) -> Numbers:
+        row, number = ROWS[job[0]], job[1]
         return judges[row.rule].measure_story(
             row.method,
             "shuffled" if row.shuffled else "profile",
@@ -106,17 +105,10 @@ def memory(args: argparse.Namespace) -> Result:
             shuffle=number,
         )
 
-    numbers = range(FIRST, FIRST + args.videos)
-    jobs = {_key(name, number): (row, number) for number in numbers for name, row in ROWS.items()}
-    known = complete(args.out / "measured.jsonl", jobs, measured, args.json)
-    videos = {name: [known[_key(name, number)] for number in numbers] for name in ROWS}
+    videos = measured_rows(args, ROWS, STORY, FIRST, measured)
     verdicts = [verdict.to_dict() for verdict in verdicts_of(videos)]
     found = {"verdicts": verdicts, "rows": videos, "weights": measured_by()}
     return write_result(args.out, "memory", text=table(videos), found=found, indent=None)
-
-
-def _key(name: str, number: int) -> str:
-    return f"{name}: {number}: {digest(repr((ROWS[name], STORY)))[:8]}"
 
 
 def verdicts_of(videos: Mapping[str, Sequence[Numbers]]) -> list[Verdict]:

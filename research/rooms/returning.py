@@ -13,12 +13,11 @@ from ...headforcing_core.cache.roles import RolePolicy
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import folder_written
-from ...headforcing_core.hashing import digest
 from ...headforcing_core.head_profiles.rules import with_rule
 from ...headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from ..statistics import Numbers, corrected, differences, mean_interval, values_of
 from .judge import STORIES
-from .measurements import complete, embedded_judge, embedded_profile, measured_by
+from .measurements import embedded_judge, embedded_profile, measured_by, measured_rows
 from .verdicts import (
     SUPPORTS,
     UNDECIDED,
@@ -96,17 +95,10 @@ def returns(args: argparse.Namespace) -> Result:
         (policy, rule), number = ROWS[job[0]], job[1]
         return judges[rule].measure_story(policy, "profile", STORIES[STORY](number), number)
 
-    numbers = range(FIRST, FIRST + args.videos)
-    jobs = {_key(row, number): (row, number) for number in numbers for row in ROWS}
-    known = complete(args.out / "measured.jsonl", jobs, measured, args.json)
-    videos = {row: [known[_key(row, number)] for number in numbers] for row in ROWS}
+    videos = measured_rows(args, ROWS, STORY, FIRST, measured)
     verdicts = [verdict.to_dict() for verdict in verdicts_of(videos)]
     found = {"verdicts": verdicts, "rows": videos, "weights": measured_by()}
     return write_result(args.out, "returns", text=table(videos), found=found, indent=None)
-
-
-def _key(row: str, number: int) -> str:
-    return f"{row}: {number}: {digest(repr((ROWS[row], STORY)))[:8]}"
 
 
 def verdicts_of(videos: Mapping[str, Sequence[Numbers]]) -> list[Verdict]:
