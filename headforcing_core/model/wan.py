@@ -9,7 +9,7 @@ a norm that the host does not modify (`norms.untouched`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from ..devices import Device, upload
 from ..errors import HeadForcingError
 from .latents import LatentFormat, latent_format
 from .norms import add_norm, untouched
+from .speech import SpeechProjection
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class WanConfig:
     text_len: int = 512
     patch_size: tuple[int, int, int] = (1, 2, 2)
     eps: float = 1e-6
+    # of models that speech drives: numbers of a video frame's features, and of what they become
+    audio_width: int = 0
+    audio_dim: int = 0
 
     def __post_init__(self) -> None:
         if self.num_heads < 1 or self.dim % self.num_heads or self.head_dim % 2:
@@ -55,7 +59,12 @@ class WanConfig:
     @cached_property
     def latents(self) -> LatentFormat:
         """Format of its latents."""
-        return latent_format(self.in_dim)
+        return latent_format(self.out_dim)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether a portrait and speech drive the model."""
+        return self.audio_dim > 0
 
 
 # weights of the RMS norms of queries and of keys, over all heads, and the norms' eps
@@ -106,6 +115,19 @@ class PromptKV:
     def mean_key(self, layer: int) -> Tensor:
         """Mean key over the real tokens for every head of a layer, `[heads, head_dim]` float32."""
         return self.layers[layer][0][0, :, : self.valid_tokens].float().mean(dim=1)
+
+
+@dataclass(frozen=True)
+class BlockInputs:
+    """Inputs of a pass besides noisy latents, time steps and prompt.
+
+    Attributes:
+        channels: `[frames, more channels, h, w]`, joined to the latents before the patch embedding.
+        rows: by the number of a layer, `[frames, dim]`, added to every token of a frame before it.
+    """
+
+    channels: Tensor
+    rows: Mapping[int, Tensor]
 
 
 def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
@@ -178,6 +200,7 @@ def forward_block(
     *,
     write_only: bool = False,
     finish: Callable[..., tuple[Tensor, Tensor]] = finish_layer,
+    given: BlockInputs | None = None,
 ) -> Tensor | None:
     """Run one block of latent frames through the transformer; returns the predicted flow (noise
     minus clean latents).
@@ -189,11 +212,14 @@ def forward_block(
         write_only: the clean pass, which only fills the cache; returns None after the last layer's
             keys and values.
         finish: `finish_layer` or an equivalent (`compiled.py`).
+        given: inputs of models that take more than noise and a prompt.
 
     Returns:
         flow `[frames, out_channels, h, w]`.
     """
     frames = len(latents)
+    if given is not None:
+        latents = torch.cat((latents, given.channels), dim=1)
     # every loader, including ComfyUI's, keeps the patch embedding in float32
     x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
     rows = x.shape[3]
@@ -210,6 +236,8 @@ def forward_block(
     # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
     added = None
     for layer, block in enumerate(backbone.blocks):
+        if given is not None and layer in given.rows:
+            x = _add_row(x, given.rows[layer])
         shift1, scale1, gate1, shift2, scale2, gate2 = modulations[layer].unbind(1)
         x, y = add_norm(x, added, norm=block.norm1, scale=scale1, shift=shift1)
         keys_only = write_only and layer == last
@@ -230,6 +258,12 @@ def forward_block(
     shift, scale = (_like(x, [head.modulation])[0] + e[:, None]).unbind(1)
     _, y = add_norm(x, added, norm=head.norm, scale=scale, shift=shift)
     return _unpatch(head.head(y)[0], frames, rows, backbone.patch_size)
+
+
+def _add_row(x: Tensor, row: Tensor) -> Tensor:
+    """Tokens `[1, tokens, dim]`, frame after frame, with `row [frames, dim]` added to each of a
+    frame."""
+    return (x.unflatten(1, (len(row), -1)) + row[:, None]).flatten(1, 2)
 
 
 def _like(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
@@ -368,6 +402,10 @@ class WanModel(nn.Module):
         self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
         self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.num_layers))
         self.head = Head(config)
+        if config.speaks:
+            projection = SpeechProjection(config)
+            self.audio_proj = projection.audio_proj
+            self.audio_cond_projs = projection.audio_cond_projs
 
     @classmethod
     def from_state_dict(

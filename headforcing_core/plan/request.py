@@ -23,6 +23,7 @@ from ..head_profiles.profile import HeadProfile
 from ..methods.head_forcing import CachePolicy
 from ..model.wan import WanConfig
 from ..rollout.rows import Embeddings, Picture, Script
+from ..rollout.speech import Speech
 from ..runs.folder import count_blocks
 from ..timeline.timeline import Timeline
 from .options import RenderOptions
@@ -72,6 +73,7 @@ class RenderRequest:
         until_seconds: time of the story at which the render ends; 0: at its end. A later render
             continues.
         soundtrack: the sound of the videos; no block depends on it.
+        speech: what drives the picture of a model with `config.speaks`, whose start is a portrait.
         latent_format: ComfyUI's name for the scale of the latents, for notes.
         notes: more notes on the videos, see `about_video`.
     """
@@ -90,6 +92,7 @@ class RenderRequest:
     patience: float = 0.0
     until_seconds: float = 0.0
     soundtrack: Soundtrack | None = None
+    speech: Speech | None = None
     latent_format: str | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 

@@ -24,11 +24,14 @@ class Schedule:
         sigmas: noise levels in (0, 1], strictly decreasing. The model's timestep is `1000 * sigma`.
         frames_per_block: latent frames that are denoised together.
         first_block_sigmas: other noise levels for the first block; None uses `sigmas`.
-        solver: the name of what leads from one noise level to the next, `renoise`
-            (`loop.make_block`) or `unipc`.
+        solver: the name of what leads from one noise level to the next: `renoise`
+            (`loop.make_block`), the same with time steps rounded to bf16 and a first frame that may
+            be given (`renoise_held`), or `unipc`.
         shot_prefix: stands before the prompt in the first block after a scene cut, and makes every
             prompt without a tag a scene cut; empty for models that were not trained with one.
         latents: of the models that the schedule is for.
+        speaks: whether these are driven by a portrait and speech.
+        size: width and height in pixels that they were trained at; None: as `latents` says.
     """
 
     sigmas: tuple[float, ...]
@@ -37,6 +40,8 @@ class Schedule:
     solver: str = "renoise"
     shot_prefix: str = ""
     latents: LatentFormat = WAN21
+    speaks: bool = False
+    size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         for sigmas in (self.sigmas, self.first_block_sigmas or self.sigmas):
@@ -64,15 +69,16 @@ class Schedule:
     def key(self) -> dict[str, Any]:
         """The identity of the schedule, for the keys of stored blocks."""
         own = asdict(self)
-        del own["latents"]  # the model's
+        for of_the_model in ("latents", "speaks", "size"):
+            del own[of_the_model]
         return own
 
     @property
     def holds_image(self) -> bool:
-        """Whether an image can be the first latent frame, held at timestep 0 while the block's
-        others are denoised.
+        """Whether an image can be the first latent frame, held while the block's others are
+        denoised.
         """
-        return self.solver == "unipc" and self.frames_per_block > 1
+        return self.solver != "renoise" and self.frames_per_block > 1
 
     @property
     def clock(self) -> BlockClock:
@@ -133,6 +139,9 @@ def _float32(value: float) -> float:
 
 LONGLIVE2 = replace(Schedule.unipc(4), shot_prefix="The scene transitions. ", latents=WAN22)
 _FOUR_STEPS = [1000, 750, 500, 250]
+LIVETALK = replace(
+    Schedule.warped(_FOUR_STEPS), solver="renoise_held", speaks=True, size=(512, 512)
+)
 
 SCHEDULES: dict[str, Schedule] = {
     "self_forcing": Schedule.warped(_FOUR_STEPS),
@@ -148,6 +157,7 @@ SCHEDULES: dict[str, Schedule] = {
         [1000], frames_per_block=1, first=_FOUR_STEPS
     ),
     "longlive2": LONGLIVE2,
+    "livetalk": LIVETALK,
     "self_gradient_forcing": Schedule.warped(_FOUR_STEPS),
     "self_gradient_forcing_framewise": Schedule.warped(_FOUR_STEPS, frames_per_block=1),
 }

@@ -1,0 +1,100 @@
+"""Speech and a portrait, from which a video is made, and the inputs that they give to each block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..hashing import digest
+from ..model.speech import VIDEO_FRAMES, speech_rows
+from ..model.wan import BlockInputs
+from ..timeline.clock import TEMPORAL_STRIDE
+
+
+@dataclass(frozen=True)
+class Speech:
+    """The features of a video's sound.
+
+    Attributes:
+        features: `[video frames, width]`, float32 on the CPU: all layers' hidden states of the
+            audio encoder, one row for each video frame.
+        key: hash of the features, for notes; each block's key has the hash of its own ones.
+        scale: factor of what is added to the model's tokens; 1 as it was trained.
+    """
+
+    features: Tensor
+    key: str = ""
+    scale: float = 1.0
+
+    def of_frames(self, first: int, frames: int) -> Tensor:
+        """Features of latent frames from `first` on, `[frames, 4 * width]`: of each the four video
+        frames that are decoded from it. The first latent frame is one video frame, taken four
+        times.
+        """
+        places = torch.arange(first * VIDEO_FRAMES, (first + frames) * VIDEO_FRAMES)
+        places = (places - (VIDEO_FRAMES - 1)).clamp(min=0)
+        return self.features[places].reshape(frames, -1)
+
+    def block_key(self, first: int, frames: int) -> str:
+        """The hash of what latent frames depend on, for the keys of stored blocks."""
+        return digest("speech", self.of_frames(first, frames), self.scale)
+
+    @cached_property
+    def latent_frames(self) -> int:
+        """Number of latent frames that the features are enough for."""
+        return (len(self.features) + VIDEO_FRAMES - 1) // TEMPORAL_STRIDE
+
+
+@dataclass(frozen=True)
+class TalkingPortrait:
+    """The inputs of a video besides noise and prompts: the latents `[channels, h, w]` of a
+    portrait, which is the first latent frame, and speech.
+    """
+
+    portrait: Tensor
+    speech: Speech
+
+    def channels(self, first: int, frames: int) -> Tensor:
+        """Channels beside those of the noisy latents, `[frames, channels + 1, h, w]`: the portrait,
+        and a mask that is 0 in the first frame of the video, which is given, and 1 in all others.
+        """
+        shown = self.portrait.expand(frames, -1, -1, -1)
+        mask = torch.ones_like(shown[:, :1])
+        if first == 0:
+            mask[0] = 0
+        return torch.cat((shown, mask), dim=1)
+
+
+class SpeechInputs:
+    """The block inputs of a video, by the frames of a pass; those of the last frames are kept, as
+    all passes of a block need the same.
+
+    Args:
+        projection: has the modules of `model.speech.SpeechProjection`.
+    """
+
+    def __init__(self, video: TalkingPortrait, projection: Any):
+        self._video = video
+        self._projection = projection
+        self._frames = range(0)
+        self._inputs: BlockInputs | None = None
+
+    def of(self, first: int, latents: Tensor) -> BlockInputs:
+        """The inputs for a pass over `latents [frames, channels, h, w]` that begin with latent
+        frame `first`, on their device and in their dtype.
+        """
+        frames = range(first, first + len(latents))
+        if self._inputs is None or frames != self._frames:
+            speech = self._video.speech
+            features = speech.of_frames(first, len(latents))
+            rows = speech_rows(self._projection, features, speech.scale)
+            self._inputs = BlockInputs(
+                self._video.channels(first, len(latents)).to(latents),
+                {layer: row.to(latents) for layer, row in rows.items()},
+            )
+            self._frames = frames
+        return self._inputs
