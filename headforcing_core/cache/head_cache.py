@@ -139,6 +139,10 @@ class HeadCache(Cache):
         """Latent frames of the closed blocks."""
         return self.block * self.shape.frames_per_block
 
+    @property
+    def first_frame(self) -> int:
+        return self.frames_seen
+
     # --- in a pass
 
     def begin_block(self) -> None:

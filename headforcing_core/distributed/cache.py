@@ -21,7 +21,7 @@ from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.shape import CacheShape, Shape
 from ..devices import Device, upload
 from ..model.attention import AttentionFunction, sdpa
-from ..model.wan import Norms, PromptKV, forward_block
+from ..model.wan import BlockInputs, Norms, PromptKV, forward_block
 from .division import Division, grouped
 from .peers import Peers
 
@@ -214,6 +214,7 @@ def parallel_forward(
     *,
     write_only: bool = False,
     forward: Callable[..., Tensor | None] = forward_block,
+    given: BlockInputs | None = None,
 ) -> Tensor | None:
     """`wan.forward_block` of the rank's own strip of `latents`; every rank returns the flow of the
     whole block.
@@ -223,8 +224,11 @@ def parallel_forward(
     """
     peers = cache.peers
     strips = cache.division.strips
-    own = strips[peers.rank].of_frames(latents, PATCH)
-    flow = forward(backbone, own, timesteps, prompt, cache, write_only=write_only)
+    strip = strips[peers.rank]
+    own = strip.of_frames(latents, PATCH)
+    if given is not None:
+        given = replace(given, channels=strip.of_frames(given.channels, PATCH))
+    flow = forward(backbone, own, timesteps, prompt, cache, write_only=write_only, given=given)
     peers.check_stop()
     if flow is None:
         return None

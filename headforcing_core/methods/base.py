@@ -25,6 +25,7 @@ from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import Norms, PromptKV
 from ..rollout.loop import MemoryEvent, VideoModel
 from ..rollout.schedule import Schedule
+from ..rollout.speech import TalkingPortrait
 from ..timeline.switch import Switch
 from .method import Method, Passes, VideoFacts, refuse_recall
 from .options import option_texts
@@ -169,6 +170,10 @@ class MethodCache(Cache):
         """Apply a new prompt, before the last `recached_frames` are written again."""
 
     # --- cache.base.Cache
+
+    @property
+    def first_frame(self) -> int:
+        return self.start
 
     def begin_block(self) -> None:
         self._open(
@@ -328,6 +333,9 @@ class WrappedModel:
 
     def use_prompt(self, embedding: Tensor) -> None:
         self.model.use_prompt(embedding)
+
+    def use_speech(self, video: TalkingPortrait) -> None:
+        self.model.use_speech(video)
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: Any) -> Tensor:
         return self.model.denoise(latents, sigma, cache)

@@ -153,7 +153,10 @@ class IdForcingCache(MethodCache, of=IdForcing):
         """The entry of a block by a clean pass that attends to `read` and the block itself."""
         self.read = read
         self.place = len(read) * self.shape.frames_per_block
+        start = self.start
+        self.start = block * self.shape.frames_per_block
         write_clean(latents.to(self.device))
+        self.start = start
         return self._entry(block)
 
     def _entry(self, block: int) -> BlockEntry:

@@ -15,6 +15,7 @@ from ..errors import HeadForcingError
 from ..model.latents import WAN22
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES, known_family
 from ..weights.checkpoint import stated_family
+from ..weights.layouts import SPEECH_CHANNELS
 from .options import RenderOptions
 
 _FRAMEWISE = "causal_forcing_framewise"
@@ -44,6 +45,8 @@ def family_of_file(path: Path) -> tuple[str, str] | None:
             return _FRAMEWISE, "stated in the file: blocks of 1 latent frame"
         if channels == WAN22.channels:
             return "longlive2", f"by its {WAN22.channels} latent channels"
+        if channels == SPEECH_CHANNELS:
+            return "livetalk", f"by its {SPEECH_CHANNELS} input channels"
     words = _words(path.stem)
     if re.search(r"causal-?forcing", words):  # framewise/causal_forcing.pt
         words = f"{_words(path.parent.name)}-{words}"
@@ -71,8 +74,8 @@ def family_for(chosen: str, path: str | Path | None) -> tuple[str, str]:
     if found is None:
         return chosen, ""
     family, why = found
-    if SCHEDULES[family].latents is not SCHEDULES[chosen].latents:
-        return family, f"model family {family} ({why}), not {chosen}, whose latents differ"
+    if not SCHEDULES[family].fits_models_of(SCHEDULES[chosen]):
+        return family, f"model family {family} ({why}), not {chosen}, whose models differ"
     if SCHEDULES[family].frames_per_block != SCHEDULES[chosen].frames_per_block:
         return (
             chosen,

@@ -257,7 +257,7 @@ class RenderPlan:
         stride = self.schedule.latents.stride
         return (
             self.schedule.frames_per_block,
-            self.config.in_dim,
+            self.config.out_dim,
             self.height // stride,
             self.width // stride,
         )
@@ -310,10 +310,21 @@ class RenderPlan:
 
 
 def _check_family(config: WanConfig, schedule: Schedule, family: str) -> None:
-    """Refuse the schedule of a model family whose latents are others than the model's."""
-    if config.latents is not schedule.latents:
-        fits = [name for name, row in SCHEDULES.items() if row.latents is config.latents]
+    """Refuse the schedule of a model family whose latents or inputs are others than the model's."""
+    if config.latents is schedule.latents and config.speaks == schedule.speaks:
+        return
+    fits = [
+        name
+        for name, row in SCHEDULES.items()
+        if row.latents is config.latents and row.speaks == config.speaks
+    ]
+    choose = f"choose auto or one of {', '.join(fits)}"
+    if config.latents is schedule.latents:
+        driven = "is driven by speech" if config.speaks else "is not driven by speech"
         raise HeadForcingError(
-            f"model_family: the model has {config.in_dim} latent channels, models of the family "
-            f"{family} have {schedule.latents.channels}; choose auto or one of {', '.join(fits)}"
+            f"model_family: the model {driven}, other than those of the family {family}; {choose}"
         )
+    raise HeadForcingError(
+        f"model_family: the model has {config.out_dim} latent channels, models of the family "
+        f"{family} have {schedule.latents.channels}; {choose}"
+    )

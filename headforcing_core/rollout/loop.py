@@ -19,6 +19,7 @@ from ..model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 from ..timeline.switch import SWITCHES, Switch
 from . import unipc
 from .rows import BlockRow, NoiseSource, Script
+from .speech import SpeechInputs, TalkingPortrait
 
 
 def make_block(
@@ -35,8 +36,8 @@ def make_block(
 
     Args:
         on_step: as for `rollout`.
-        held: with UniPC, first frames of the block that are given, clean, `[frames, channels, h,
-            w]`.
+        held: with UniPC and `renoise_held`, first frames of the block that are given, clean,
+            `[frames, channels, h, w]`.
 
     Returns:
         the clean latents `[frames, channels, h, w]`, and the decision of episodic memory, None for
@@ -51,7 +52,7 @@ def make_block(
         )
     else:
         for step, sigma in enumerate(row.sigmas):
-            x0 = model.denoise(x, sigma, cache)
+            x0 = _hold(held, _predict(model, _hold(held, x), row=row, sigma=sigma, cache=cache))
             on_step(block, step + 1, x0)
             if step + 1 < len(row.sigmas):
                 sigma = row.sigmas[step + 1]
@@ -59,6 +60,30 @@ def make_block(
                 x = (1 - sigma) * x0 + sigma * fresh
     _clean_pass(model, cache, x0)
     return x0, cache.commit(model.prompt)
+
+
+def _hold(held: Tensor | None, latents: Tensor) -> Tensor:
+    """The latents of a block with the frames that are given in place of the first ones."""
+    return latents if held is None else torch.cat((held.to(latents), latents[len(held) :]))
+
+
+def _predict(
+    model: VideoModel, x: Tensor, row: BlockRow, sigma: float, cache: BlockCache
+) -> Tensor:
+    """The clean latents predicted from `x` at a noise level of the row. With `renoise_held` the
+    model is asked at the time step in bf16, and its flow counts at `sigma` itself.
+    """
+    if row.solver == "renoise":
+        return model.denoise(x, sigma, cache)
+    level = bf16_timestep(sigma) / 1000
+    x0 = model.denoise(x, level, cache)
+    x = x.to(x0.device)
+    return x + (x0 - x) * (sigma / level)
+
+
+def bf16_timestep(sigma: float) -> float:
+    """The time step of a noise level as bf16 has it: 936 of 937.5, 832 of 833.3."""
+    return torch.tensor(1000 * sigma).to(torch.bfloat16).item()
 
 
 def rollout(
@@ -224,11 +249,16 @@ class BlockCache(KeyValueCache):
         block: number of blocks that were committed.
         clean: set before a clean pass, over finished latents; caches that ask clear it when a block
             begins.
+        first_frame: number in the video of the first latent frame of the current pass.
     """
 
     device: torch.device
     block: int
     clean: bool = False
+
+    @property
+    def first_frame(self) -> int:
+        raise NotImplementedError
 
     def begin_block(self) -> None:
         """Begin the next block."""
@@ -278,6 +308,11 @@ class VideoModel(Protocol):
         blocks.
         """
 
+    def use_speech(self, video: TalkingPortrait) -> None:
+        """Take these inputs into every pass, before the first one; for models with
+        `config.speaks`.
+        """
+
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         """Predict the clean latents, same shape, from latents at a noise level, or at one per
         frame, `[frames]`.
@@ -306,24 +341,29 @@ class WanVideoModel:
         self.dtype = dtype
         self.device = device
         self.forward = forward
+        self.speech: SpeechInputs | None = None
 
     @torch.no_grad()
     def use_prompt(self, embedding: Tensor) -> None:
         # only the active prompt's keys and values are kept: 94 MB for the 1.3B model
         self.prompt = encode_prompt(self.backbone, embedding, self.dtype, self.device)
 
+    def use_speech(self, video: TalkingPortrait) -> None:
+        self.speech = SpeechInputs(video, self.backbone)
+
     @torch.no_grad()
     def flow(
-        self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache, write_only: bool = False
+        self, latents: Tensor, sigma: float | Tensor, cache: Any, write_only: bool = False
     ) -> Tensor | None:
         """The backbone's raw prediction, noise minus clean latents; None if `write_only`."""
         timesteps = 1000 * sigma
         if not isinstance(timesteps, Tensor):
             timesteps = torch.full((len(latents),), timesteps, dtype=torch.float64)
         latents = latents.to(device=self.device, dtype=self.dtype)
-        return self.forward(
-            self.backbone, latents, timesteps, self.prompt, cache, write_only=write_only
-        )
+        more: dict[str, Any] = {"write_only": write_only}
+        if self.speech is not None:
+            more["given"] = self.speech.of(cache.first_frame, latents)
+        return self.forward(self.backbone, latents, timesteps, self.prompt, cache, **more)
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         flow = self.flow(latents, sigma, cache)

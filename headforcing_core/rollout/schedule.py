@@ -80,6 +80,10 @@ class Schedule:
         """
         return self.solver != "renoise" and self.frames_per_block > 1
 
+    def fits_models_of(self, other: Schedule) -> bool:
+        """Whether both are for models with the same latents and inputs."""
+        return self.latents is other.latents and self.speaks == other.speaks
+
     @property
     def clock(self) -> BlockClock:
         """The blocks of a video that begins with noise, at the frame rate of the models."""

@@ -13,10 +13,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import HeadForcingError
 from ..model.latents import WAN21, WAN22
+from ..model.speech import VIDEO_FRAMES, SpeechProjection, audio_tensors
 from ..model.wan import WanConfig, WanModel
 from .containers import Weights
 
@@ -226,6 +227,7 @@ _BLOCK = re.compile(r"blocks\.(\d{1,3})\.")
 _QUANTISED = (
     "scale_weight weight_scale weight_scale_2 scale_input input_scale comfy_quant scaled_fp8"
 ).split()
+SPEECH_CHANNELS = 33  # noisy latents, a portrait and a mask
 _NEED = "choose a Self Forcing (Wan2.1 text-to-video) checkpoint"
 _IMAGE_PARTS = re.compile(
     r"^img_emb\.|^condition_embedder\.image_embedder\.|\.k_img\.|\.add_k_proj\."
@@ -278,6 +280,8 @@ def reject_other_models(tensors: Weights, file: str) -> None:
     known = channels == WAN21.channels
     if channels == WAN22.channels:  # which Fun Control takes, too, and makes 16
         known = head is None or len(head) == 4 * WAN22.channels
+    if channels == SPEECH_CHANNELS:
+        known = bool(audio_tensors(tensors))
     if images or not known:
         raise HeadForcingError(f"{file} is {other_wan(channels, images)}: {_NEED}")
     for name, tensor in tensors.items():  # unscaled fp8 weights only need a cast
@@ -301,6 +305,12 @@ def other_wan(channels: int, images: bool) -> str:
         return (
             "an expert of Wan2.2 I2V A14B, an image-to-video model of two experts, which is not "
             "supported"
+        )
+    if channels == SPEECH_CHANNELS:
+        return (
+            "a LiveTalk model without its 32 audio tensors (audio_proj, audio_cond_projs), which "
+            "some programs drop when they load or save it, so that speech cannot drive it; use the "
+            "file as its authors published it, and load it with Load Self Forcing"
         )
     return (
         f"a Wan model with {channels} input channels (Fun Control, inpainting, camera) where "
@@ -337,16 +347,19 @@ def _names_through_links(path: Path) -> list[str]:
 
 def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all parameters of a Wan text-to-video model: 27 per layer and 15
-    others.
+    others, and the audio tensors of one that speech drives.
     """
     with torch.device("meta"):
-        model = WanModel(replace(config, num_layers=1))
+        model = WanModel(replace(config, num_layers=1, audio_dim=0))
+        projection = SpeechProjection(config) if config.speaks else nn.Module()
     shapes: dict[str, tuple[int, ...]] = {}
     for name, parameter in model.named_parameters():
         shapes[name] = tuple(parameter.shape)
         if name.startswith("blocks.0."):
             for layer in range(1, config.num_layers):
                 shapes[name.replace("blocks.0.", f"blocks.{layer}.")] = tuple(parameter.shape)
+    for name, parameter in projection.named_parameters():
+        shapes[name] = tuple(parameter.shape)
     return shapes
 
 
@@ -366,6 +379,9 @@ def infer_config(
         raise HeadForcingError(
             f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads"
         )
+    audio = (0, 0)
+    if patch[1] == SPEECH_CHANNELS:
+        audio = shape("audio_proj.proj.weight", 2)
     config = WanConfig(
         dim=dim,
         ffn_dim=shape("blocks.0.ffn.0.weight", 2)[0],
@@ -377,6 +393,8 @@ def infer_config(
         text_dim=shape("text_embedding.0.weight", 2)[1],
         text_len=text_len or WanConfig.text_len,
         patch_size=(patch[2], patch[3], patch[4]),
+        audio_width=audio[1] // VIDEO_FRAMES,
+        audio_dim=audio[0],
     )
     sizes = (dim, config.ffn_dim, config.out_dim, config.freq_dim, config.text_dim)
     if min(*sizes, *config.patch_size) < 1:

@@ -44,6 +44,7 @@ KNOWN_FIELDS = {
         "prompt_order sink_size window_chunks"
     ).split(),
     "infinity_rope": "blocks cut_at_end_of_scene frames prompts sink text window".split(),
+    "livetalk": "audio exact_timesteps frames grid image prompt sink window".split(),
     "longlive": "frames global_sink infinite prompt_order sink switch window".split(),
     "longlive2": (
         "block clean_recache frames given_frames grid guidance image independent_first_frame lora "
@@ -68,14 +69,15 @@ KNOWN_FIELDS = {
 
 # of a case: what its replay reads, and what describes it
 CASE_FIELDS = (
-    "cache_frames cache_states_last_layer cache_states_note context_noise denoising_steps_listed "
+    "audio_encoder audio_feature_size audio_hidden_size audio_layers audio_tensors "
+    "audio_tensors_file cache_frames cache_states_last_layer cache_states_note context_noise denoising_steps_listed "
     "dim dtype facts facts_format facts_note ffn_dim frame_tokens frames frames_per_block freq_dim "
-    "grammar_cases head_splits interactive labels latent_channels latent_height latent_width "
+    "grammar_cases head_splits in_dim interactive labels latent_channels latent_height latent_width "
     "latents licence local_attn_size lora lora_alpha lora_rank made max_attention_frames "
-    "merged_k_last_layer method model noise num_heads num_layers paper patch_size "
+    "merged_k_last_layer method model noise num_heads num_layers out_dim packing paper patch_size "
     "patched_constants prompt_names prompt_spread prompts recall_stop_words rope_cut_positions "
     "run_fields runs schedule scheduler seed shims sink_frames source tensors tensors_file "
-    "text_cases text_dim text_len timestep_shift vae warp weights wrapped_weights"
+    "text_cases text_dim text_len timestep_shift vae warp wav2vec2 weight_values weights wrapped_weights"
 ).split()
 # settings that a replay does not follow, with the values that it renders; all other values are
 # refused
@@ -99,7 +101,7 @@ def check_fields(config: dict[str, Any], run: dict[str, Any]) -> None:
             f"{method or run['method']!r}"
         )
     further = OWN_FIELDS if method is None else COMMON_FIELDS
-    if method in ("longlive2", "causvid"):  # they have readers of their own
+    if method in ("longlive2", "causvid", "livetalk"):  # they have readers of their own
         further = ["lora"]
     unknown = sorted({*run}.difference(known, further) | {*config}.difference(CASE_FIELDS))
     if unknown:

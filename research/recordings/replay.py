@@ -26,10 +26,12 @@ from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.memrope import MemRoPE
 from ...headforcing_core.methods.method import Method, RolloutInputs
 from ...headforcing_core.model.attention import attention_function
+from ...headforcing_core.model.speech import VIDEO_FRAMES
 from ...headforcing_core.model.wan import WanConfig, WanModel
 from ...headforcing_core.rollout.loop import WanVideoModel, split_start_latents
 from ...headforcing_core.rollout.rows import Script, lay_out_rows
 from ...headforcing_core.rollout.schedule import Schedule
+from ...headforcing_core.rollout.speech import Speech, TalkingPortrait
 from ...headforcing_core.timeline.switch import Switch
 from ...headforcing_core.weights.checkpoint import load_state_dict
 from .authors import SINKS_ONCE
@@ -84,6 +86,14 @@ class Case:
                 "out_dim": given["latent_channels"],
                 "eps": 1e-6,
             }
+        audio = {"audio_width": 0, "audio_dim": 0}
+        if "audio_feature_size" in given:
+            audio = {
+                "audio_width": given["audio_feature_size"],
+                "audio_dim": given["audio_hidden_size"],
+                "eps": 1e-6,
+            }
+        given = {**given, **audio}
         dims = {name: given[name] for name in WanConfig.__dataclass_fields__}
         return WanConfig(**{**dims, "patch_size": tuple(dims["patch_size"])})
 
@@ -122,6 +132,8 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
     except _UNUSABLE as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else f"{error}"
         raise HeadForcingError(f"the run {run_name} of the case cannot be used: {what}") from error
+    if run.speech is not None:
+        model.use_speech(run.speech)
     script = number_recalls(run.script, run.policy.recalled(run.script))
     frames = run.schedule.frames_per_block
     video = RolloutInputs(
@@ -145,7 +157,7 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
 @dataclass(frozen=True)
 class RecordedRun:
     """Everything a run depends on but the weights; `held` and `reencode` are as in
-    `RolloutInputs`.
+    `RolloutInputs`, `speech` as for `VideoModel.use_speech`.
     """
 
     schedule: Schedule
@@ -158,6 +170,7 @@ class RecordedRun:
     switches: dict[int, Switch] = field(default_factory=dict)
     held: Tensor | None = None
     reencode: Callable[[Tensor], Tensor] | None = None
+    speech: TalkingPortrait | None = None
 
     @property
     def start(self) -> list[Tensor]:
@@ -178,7 +191,12 @@ class RecordedRun:
 
 def read_run(case: Case, run_name: str) -> RecordedRun:
     """The settings and inputs of one recorded run."""
-    readers = {None: _read_own_run, "longlive2": _read_longlive2_run, "causvid": _read_causvid_run}
+    readers = {
+        None: _read_own_run,
+        "longlive2": _read_longlive2_run,
+        "causvid": _read_causvid_run,
+        "livetalk": _read_livetalk_run,
+    }
     method = case.config.get("method")
     check_fields(case.config, case.run(run_name))
     return readers.get(method, _read_method_run)(case, run_name)
@@ -347,6 +365,34 @@ def _read_longlive2_run(case: Case, run_name: str) -> RecordedRun:
         tensors["given_latents"][0, :given] if given else None,
         {start_blocks + shot: Switch(re_anchor=True) for shot in run["shot_starts"]},
         tensors["image_latent"][0] if run["image"] else None,
+    )
+
+
+def _read_livetalk_run(case: Case, run_name: str) -> RecordedRun:
+    """A run of LiveTalk: portrait, features of speech, one prompt, and a window for all heads."""
+    config = case.config
+    tensors = case.tensors
+    run = case.run(run_name)
+    model = case.dimensions
+    block = config["frames_per_block"]
+    frames = run["frames"]
+    own = f"/{run_name}" if f"noise/{run_name}" in tensors else ""  # of another grid
+    portrait = tensors[f"image_latent{own}"] if own else tensors["image_latents"][run["image"]]
+    count = VIDEO_FRAMES * (frames - 1) + 1
+    features = torch.zeros(count, config["audio_feature_size"])
+    if run["audio"] != "zeros":
+        features = tensors[f"audio_features/{run['audio']}"][:count]
+    recent = None if run["window"] == -1 else run["window"] - run["sink"] - block
+    solver = "renoise" if run["exact_timesteps"] else "renoise_held"
+    return RecordedRun(
+        Schedule(tuple(config["schedule"]["sigmas"]), block, solver=solver),
+        RecordedNoise(tensors[f"noise{own}"], tensors[f"renoise{own}"]),
+        list(tensors["prompt_embeds"]),
+        [config["prompt_names"].index(run["prompt"])] * (frames // block),
+        [["memory"] * model.num_heads] * model.num_layers,
+        CachePolicy.uniform(RolePolicy(run["sink"], recent), "absolute"),
+        held=portrait,
+        speech=TalkingPortrait(portrait[0], Speech(features)),
     )
 
 
