@@ -14,11 +14,13 @@ from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.request import RenderJob
 from ..headforcing_core.render.result import RenderResult
+from ..headforcing_core.video.soundtrack import Soundtrack
 from .host.browser import live_story, player
 from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema
 from .host.graph.conditioning import other_blocks, read_conditioning
 from .host.graph.part import Part
+from .host.graph.speech import HeardSpeech
 from .host.model.host_render import HostRender
 from .host.model.loaded_model import name_model, options_for
 from .host.model.memory import check_disk_room
@@ -77,6 +79,7 @@ def _render(
     filename_prefix: str = "video/HeadForcing",
     decode_in_background: bool = False,
     options: Any = None,
+    speech: HeardSpeech | None = None,
     **settings: Any,
 ) -> tuple[HostRender, list[str]]:
     """The render that the inputs describe, and lines for the report."""
@@ -85,6 +88,8 @@ def _render(
     options, notes = _options(
         model, part, settings, options=options, start_frames=begins_with["start_frames"]
     )
+    if speech is not None:
+        options = speech.length_of(options, positive)
     notes += other_blocks(positive, options)
     positive, timeline, embeds = read_conditioning(model, positive, options)
     start, lines = start_of(options, begins_with, vae)
@@ -114,7 +119,8 @@ def _render(
         resume=resume,
         part=part,
         notes=story.about(),
-        soundtrack=None if story.node is None else story.node.soundtrack,
+        soundtrack=_soundtrack(story, speech),
+        speech=None if speech is None else speech.speech,
     )
     render = HostRender(
         model,
@@ -127,6 +133,13 @@ def _render(
         part=part,
     )
     return render, notes
+
+
+def _soundtrack(story: live_story.LiveStory, speech: HeardSpeech | None) -> Soundtrack | None:
+    """The sound of the file: that of *Prompt Timeline*, else the speech."""
+    if story.node is not None and story.node.soundtrack is not None:
+        return story.node.soundtrack
+    return None if speech is None else speech.soundtrack
 
 
 def _options(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from comfy_api.latest import io
 
+from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.rollout.speech import Speech
 from ....headforcing_core.video.soundtrack import Soundtrack
+from .conditioning import node_of
 
 SpeechType = io.Custom("HEAD_FORCING_SPEECH")
 
@@ -19,3 +22,11 @@ class HeardSpeech:
     speech: Speech
     soundtrack: Soundtrack
     seconds: float
+
+    def length_of(self, options: RenderOptions, positive: list[Any]) -> RenderOptions:
+        """The options of a render, as long as the speech where neither they nor *Prompt Timeline*
+        give a length.
+        """
+        if options.seconds or node_of(positive) is not None:
+            return options
+        return replace(options, seconds=self.seconds)

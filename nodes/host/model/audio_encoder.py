@@ -52,7 +52,7 @@ class HostEncoder(SpeechEncoder):
 
 def _checked(encoder: Any) -> Any:
     """The network of an AUDIO_ENCODER, if it is a wav2vec2 base model."""
-    net = getattr(encoder, "model", None)
+    net: Any = getattr(encoder, "model", None)
     parts = ("feature_extractor", "feature_projection", "encoder")
     if not all(hasattr(net, part) for part in parts):
         raise HeadForcingError(_refusal(type(net).__name__))

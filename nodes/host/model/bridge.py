@@ -124,7 +124,7 @@ class HostedModel:
     ) -> Tensor:
         if not isinstance(sigma, Tensor):
             sigma = torch.full((len(latents),), sigma, dtype=torch.float64)
-        self._cache = cache
+        self._cache: Any = cache
         self._sigmas = sigma
         self._write_only = write_only
         self._ran = False
@@ -204,7 +204,7 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
     `prepare_sampling`.
     """
     patched = model.clone()
-    wrappers = {
+    wrappers: dict[str, Callable[..., Any]] = {
         WrappersMP.DIFFUSION_MODEL: _diffusion_model_wrapper,
         WrappersMP.PREPARE_SAMPLING: prepare,
     }
