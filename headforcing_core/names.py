@@ -53,7 +53,7 @@ def backend_name(name: str) -> str:
 PRESETS = (
     "head_forcing no_rope_reencoding uniform_admission fifo_eviction random_tokens centered_keys "
     "pinned_first_entry no_episodic_memory uniform_memory self_forcing self_forcing_window_21 "
-    "self_forcing_sink"
+    "self_forcing_sink livetalk"
 ).split()
 """Methods that keep frames by role, see `methods/head_forcing.py`; all others are rows of
 `methods/registry.py`.

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -64,9 +64,13 @@ def inspect(args: argparse.Namespace) -> Result:
     lines = [info.summary()]
     found = {"family": info.family, "parameters": info.parameters, "layout": info.layout}
     try:
+        if info.config.speaks:
+            width, height = parse_size(None, options.model_family)
+            options = replace(options, method="livetalk", width=width, height=height)
         plan = options.plan(info.config, parse_timeline("a minute", 60.0))
-        lines += [family, "a minute at 832x480:", describe(plan, torch.bfloat16)]
-        found["cache_bytes_832x480"] = plan.shape.bytes(torch.bfloat16)
+        size = f"{plan.width}x{plan.height}"
+        lines += [family, f"a minute at {size}:", describe(plan, torch.bfloat16)]
+        found[f"cache_bytes_{size}"] = plan.shape.bytes(torch.bfloat16)
         found["model_family"] = options.model_family
     except HeadForcingError as error:
         lines.append(str(error))

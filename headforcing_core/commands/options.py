@@ -87,7 +87,7 @@ FARM_OPTIONS = "farm farm-gpus farm-workers"
 OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "--weights": (READ, None, "checkpoint, .safetensors or .pt"),
     "--lora": (READ, None, "LoRA to merge, such as LongLive's"),
-    "--size": (None, f"{DEFAULTS.width}x{DEFAULTS.height}", "WIDTHxHEIGHT in pixels (832x480)"),
+    "--size": (None, None, "WIDTHxHEIGHT in pixels (832x480; with LiveTalk 512x512)"),
     "--text-encoder": (READ, None, "umT5-xxl encoder, ComfyUI's or the original file"),
     "--embeddings": (READ, None, "precomputed prompt embeddings instead of a text encoder"),
     "--vae": (READ, None, "Wan 2.1 VAE, or a tiny decoder for a fast draft; needed for a video"),
@@ -210,8 +210,8 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "--start-image": (
         READ,
         None,
-        "image that the video begins with, for framewise models, LongLive 2.0 and Self "
-        "Gradient Forcing; cropped around the middle and scaled to the size",
+        "image that the video begins with, for framewise models, LongLive 2.0, LiveTalk (the "
+        "portrait) and Self Gradient Forcing; cropped around the middle and scaled to the size",
         {"metavar": "FILE"},
     ),
     "--start-video": (

@@ -91,9 +91,9 @@ class Source:
         family_line = ""
         if "weights" in args and args.weights is not None:
             files = ModelFiles.of(args)
-            size = parse_size(args.size)
             dtype = DTYPES[args.dtype]
             family, family_line = family_for(args.model_family, files.weights)
+            size = parse_size(args.size, family)
         soundtrack = chosen_sound(args)
         if soundtrack is not None and not args.seconds:
             args = changed(args, seconds=soundtrack.story_length())

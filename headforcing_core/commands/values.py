@@ -29,6 +29,7 @@ from ..plan.options import DEFAULTS, RenderOptions, method_options
 from ..plan.resources import room_on
 from ..plan.settings import MEMORY_INPUTS
 from ..plan.start import Start, image_frames
+from ..rollout.schedule import SCHEDULES
 from ..timeline.references import check_names
 from ..timeline.switch import Switch
 from ..video.restarts import FrameCodec
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """Width and height of `832x480`."""
+def parse_size(text: str | None, family: str = DEFAULTS.model_family) -> tuple[int, int]:
+    """Width and height of `832x480`; None is the default of a model family."""
+    if text is None:
+        return SCHEDULES[family].size or (DEFAULTS.width, DEFAULTS.height)
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     if match is None:
         raise HeadForcingError(f"--size must look like 832x480, got {text!r}")

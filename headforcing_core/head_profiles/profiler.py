@@ -211,7 +211,7 @@ def _measure(
         on_step(block, step, latents)
 
     noise = SeededNoise(
-        (setup.frames_per_block, config.in_dim, *setup.latent_size(config)), video=video
+        (setup.frames_per_block, config.out_dim, *setup.latent_size(config)), video=video
     )
     for block in rollout(model, cache, script, noise, given=tuple(made), on_step=watch):
         if block.index >= len(made):

@@ -80,6 +80,11 @@ class ProfileSetup:
         """The setup for a model's config and schedule, width and height in `size`; `options` are
         other attributes.
         """
+        if config.speaks:
+            raise HeadForcingError(
+                "heads of a model that speech drives cannot be measured: a measurement has neither "
+                "portrait nor speech"
+            )
         model = (fingerprint, config.num_layers, config.num_heads)
         more = {"first_block_sigmas": family.first_block_sigmas, "solver": family.solver, **options}
         return cls(*model, prompts, blocks, family.sigmas, family.frames_per_block, *size, **more)

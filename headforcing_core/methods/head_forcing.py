@@ -203,6 +203,7 @@ PRESETS: dict[str, CachePolicy] = {
     "self_forcing_sink": CachePolicy.uniform(
         RolePolicy(sink_frames=1, recent_frames=17), "absolute"
     ),
+    "livetalk": CachePolicy.uniform(RolePolicy(sink_frames=9, recent_frames=3), "absolute"),
 }
 
 

@@ -109,6 +109,22 @@ METHODS: dict[str, PublishedMethod] = {
             "of a video without cuts, this one does not"
         ),
     ),
+    "livetalk": PublishedMethod(
+        _preset("livetalk"),
+        "LiveTalk: Real-Time Multimodal Interactive Video Diffusion via Improved On-Policy "
+        "Distillation",
+        arxiv="2512.23576",
+        weights=(
+            "LiveTalk-1.3B-V0.1 (licence of the weights not verified; its code has the text of "
+            "CC BY-NC-SA 4.0, its README says Apache-2.0)"
+        ),
+        trained=True,
+        differs=(
+            "the first nine latent frames, the portrait included, stay in all caches; its authors' "
+            "program stops at 254 s, this one does not; they have one prompt, here a new one keeps "
+            "the cache"
+        ),
+    ),
     "infinity_rope": PublishedMethod(
         _method("infinity_rope", "InfinityRope"),
         "Infinity-RoPE: Action-Controllable Infinite Video Generation Emerges From Autoregressive "

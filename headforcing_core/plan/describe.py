@@ -113,7 +113,9 @@ def _notes_on_cache(plan: RenderPlan, dtype: torch.dtype) -> Iterator[str]:
 
 
 def _notes_on_start(plan: RenderPlan) -> Iterator[str]:
-    if plan.held_frames:
+    if plan.config.speaks:
+        yield "the portrait is the first latent frame; it and the speech drive every block"
+    elif plan.held_frames:
         yield (
             "the image is the first latent frame, held while the rest of its block is made; the "
             "authors of LongLive 2.0 say that its released weights saw no such training, so that "

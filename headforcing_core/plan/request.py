@@ -30,6 +30,7 @@ from .options import RenderOptions
 from .plan import RenderPlan
 from .remedies import too_large
 from .resources import Host, Needs, check_scenes, needs_of
+from .speech import check_speech
 
 if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
@@ -99,7 +100,14 @@ class RenderRequest:
     def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
         start_frames = 0 if self.start is None else self.start.latents.shape[1]
-        return self.options.plan(self.config, self.timeline, start_frames, profile)
+        plan = self.options.plan(self.config, self.timeline, start_frames, profile)
+        self.check_speech(plan)
+        return plan
+
+    def check_speech(self, plan: RenderPlan) -> None:
+        """Refuse a plan to which speech and model do not fit."""
+        if self.speech is not None or plan.config.speaks:
+            check_speech(plan, self.speech)
 
     def job(self, plan: RenderPlan | None = None, video: int = 0) -> RenderJob:
         """A video of this request's plan, or of `plan`."""
@@ -157,6 +165,11 @@ class RenderRequest:
             f"the embedding of prompt {number}": embed
             for number, embed in enumerate(self.embeds.values(), 1)
         }
+        if self.speech is not None and not torch.isfinite(self.speech.features).all():
+            raise HeadForcingError(
+                "the features of the speech: NaN or infinity; encode again, with the audio encoder "
+                "in float32, or give another sound"
+            )
         for model, tensors in (("VAE", from_vae), ("text encoder", from_text)):
             for name, values in tensors.items():
                 if not torch.isfinite(values).all():
@@ -200,6 +213,9 @@ class RenderJob:
         start = self.request.start
         if start is not None and start.about:
             about["start"] = start.about
+        speech = self.request.speech
+        if speech is not None:
+            about["speech"] = {"key": speech.key, "scale": speech.scale}
         return {**about, **self.request.notes}
 
     @cached_property
@@ -240,6 +256,11 @@ class RenderJob:
         overlap = plan.passes.overlap
         if overlap is not None and plan.restart_frames and codec is not None:  # for later rollouts
             more[overlap.blocks] = codec.fingerprint()
+        speech = self.request.speech
+        if speech is not None:
+            frames = plan.schedule.frames_per_block
+            for block in range(plan.blocks):
+                more[block] = speech.block_key(block * frames, frames)
         return self.script.keys(self.setup, plan.passes.blocks_per_pass - 1, more)
 
     @property

@@ -78,7 +78,7 @@ class Start:
 def image_frames(method: Method, schedule: Schedule, family: str, instead: str) -> int:
     """Number of latent frames that a start image is shown for; refuses it where neither method nor
     model takes one, and says what to give `instead`."""
-    if method.repeats_image:
+    if method.repeats_image and not schedule.speaks:
         return schedule.frames_per_block
     if schedule.frames_per_block != 1 and not schedule.holds_image:
         framewise = " or ".join(

@@ -25,6 +25,7 @@ from ..plan.request import RenderJob
 from ..queue_thread import QueueThread
 from ..rollout.loop import Block, VideoModel
 from ..rollout.rows import SeededNoise
+from ..rollout.speech import TalkingPortrait
 from ..runs.folder import RunFolder
 from ..weights.containers import first_not_finite
 from .measured_roles import MeasuredRoles, with_measured_roles
@@ -200,6 +201,9 @@ class Render:
             reencode=None if job.request.codec is None else job.request.codec.reencode,
             on_step=self.step,
         )
+        speech = job.request.speech
+        if speech is not None and run.start is not None:
+            self.model.use_speech(TalkingPortrait(run.start[0], speech))
         yield from job.plan.policy.rollout(self.model, run.cache, inputs)
 
 

@@ -1,4 +1,4 @@
-"""Speech and a portrait, from which a video is made, and the inputs that they give to each block."""
+"""Speech and a portrait, which drive a video, and the inputs that they give to each block."""
 
 from __future__ import annotations
 

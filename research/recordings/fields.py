@@ -69,15 +69,16 @@ KNOWN_FIELDS = {
 
 # of a case: what its replay reads, and what describes it
 CASE_FIELDS = (
-    "audio_encoder audio_feature_size audio_hidden_size audio_layers audio_tensors "
-    "audio_tensors_file cache_frames cache_states_last_layer cache_states_note context_noise denoising_steps_listed "
+    "cache_frames cache_states_last_layer cache_states_note context_noise denoising_steps_listed "
     "dim dtype facts facts_format facts_note ffn_dim frame_tokens frames frames_per_block freq_dim "
-    "grammar_cases head_splits in_dim interactive labels latent_channels latent_height latent_width "
+    "grammar_cases head_splits interactive labels latent_channels latent_height latent_width "
     "latents licence local_attn_size lora lora_alpha lora_rank made max_attention_frames "
-    "merged_k_last_layer method model noise num_heads num_layers out_dim packing paper patch_size "
+    "merged_k_last_layer method model noise num_heads num_layers paper patch_size "
     "patched_constants prompt_names prompt_spread prompts recall_stop_words rope_cut_positions "
     "run_fields runs schedule scheduler seed shims sink_frames source tensors tensors_file "
-    "text_cases text_dim text_len timestep_shift vae warp wav2vec2 weight_values weights wrapped_weights"
+    "text_cases text_dim text_len timestep_shift vae warp weights wrapped_weights "
+    "audio_encoder audio_feature_size audio_hidden_size audio_layers audio_tensors "
+    "audio_tensors_file in_dim out_dim packing wav2vec2 weight_values"
 ).split()
 # settings that a replay does not follow, with the values that it renders; all other values are
 # refused
