@@ -66,5 +66,5 @@ class SpeechNode(io.ComfyNode):
         encoder.load(segment_seconds or seconds)
         with torch.inference_mode():
             features = encode_speech(*about)
-        speech = Speech(features, keys=keys, scale=audio_scale)
+        speech = Speech(features, scale=audio_scale)
         return io.NodeOutput(HeardSpeech(speech, soundtrack, seconds), seconds)
