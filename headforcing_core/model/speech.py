@@ -5,13 +5,10 @@ for each latent frame, which is added to all its tokens before some layers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from .wan import WanConfig
 
 VIDEO_FRAMES = 4  # whose features make the row of a latent frame
 FIRST_LAYER = 2  # before which a row is added
@@ -26,7 +23,7 @@ def speech_layers(num_layers: int) -> range:
 class AudioProjection(nn.Module):
     """Features of four video frames as a few numbers."""
 
-    def __init__(self, config: WanConfig):
+    def __init__(self, config: Any):
         super().__init__()
         self.proj = nn.Linear(VIDEO_FRAMES * config.audio_width, config.audio_dim)
         self.norm_out = nn.LayerNorm(config.audio_dim)
@@ -35,9 +32,12 @@ class AudioProjection(nn.Module):
 class SpeechProjection(nn.Module):
     """The audio tensors of a model, by the names of the published file: one projection of features,
     and one linear layer for each of `speech_layers`.
+
+    Args:
+        config: a `wan.WanConfig`.
     """
 
-    def __init__(self, config: WanConfig):
+    def __init__(self, config: Any):
         super().__init__()
         self.audio_proj = AudioProjection(config)
         self.audio_cond_projs = nn.ModuleList(
@@ -45,7 +45,7 @@ class SpeechProjection(nn.Module):
         )
 
     @classmethod
-    def of(cls, config: WanConfig, tensors: Mapping[str, Tensor]) -> SpeechProjection:
+    def of(cls, config: Any, tensors: Mapping[str, Tensor]) -> SpeechProjection:
         """The projection with the tensors of `audio_tensors`, without a copy."""
         with torch.device("meta"):
             projection = cls(config)

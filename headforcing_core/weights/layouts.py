@@ -379,7 +379,7 @@ def infer_config(
         raise HeadForcingError(
             f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads"
         )
-    audio = (0, 0)
+    audio: tuple[int, ...] = (0, 0)
     if patch[1] == SPEECH_CHANNELS:
         audio = shape("audio_proj.proj.weight", 2)
     config = WanConfig(

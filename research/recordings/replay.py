@@ -26,12 +26,12 @@ from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.memrope import MemRoPE
 from ...headforcing_core.methods.method import Method, RolloutInputs
 from ...headforcing_core.model.attention import attention_function
-from ...headforcing_core.model.speech import VIDEO_FRAMES
 from ...headforcing_core.model.wan import WanConfig, WanModel
 from ...headforcing_core.rollout.loop import WanVideoModel, split_start_latents
 from ...headforcing_core.rollout.rows import Script, lay_out_rows
 from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.rollout.speech import Speech, TalkingPortrait
+from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE
 from ...headforcing_core.timeline.switch import Switch
 from ...headforcing_core.weights.checkpoint import load_state_dict
 from .authors import SINKS_ONCE
@@ -86,14 +86,14 @@ class Case:
                 "out_dim": given["latent_channels"],
                 "eps": 1e-6,
             }
-        audio = {"audio_width": 0, "audio_dim": 0}
         if "audio_feature_size" in given:
-            audio = {
+            given = {
+                **given,
                 "audio_width": given["audio_feature_size"],
                 "audio_dim": given["audio_hidden_size"],
                 "eps": 1e-6,
             }
-        given = {**given, **audio}
+        given = {"audio_width": 0, "audio_dim": 0, **given}
         dims = {name: given[name] for name in WanConfig.__dataclass_fields__}
         return WanConfig(**{**dims, "patch_size": tuple(dims["patch_size"])})
 
@@ -378,7 +378,7 @@ def _read_livetalk_run(case: Case, run_name: str) -> RecordedRun:
     frames = run["frames"]
     own = f"/{run_name}" if f"noise/{run_name}" in tensors else ""  # of another grid
     portrait = tensors[f"image_latent{own}"] if own else tensors["image_latents"][run["image"]]
-    count = VIDEO_FRAMES * (frames - 1) + 1
+    count = TEMPORAL_STRIDE * (frames - 1) + 1
     features = torch.zeros(count, config["audio_feature_size"])
     if run["audio"] != "zeros":
         features = tensors[f"audio_features/{run['audio']}"][:count]
