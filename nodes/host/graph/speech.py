@@ -23,10 +23,13 @@ class HeardSpeech:
     soundtrack: Soundtrack
     seconds: float
 
-    def length_of(self, options: RenderOptions, positive: list[Any]) -> RenderOptions:
-        """The options of a render, as long as the speech where neither they nor *Prompt Timeline*
-        give a length.
-        """
-        if options.seconds or node_of(positive) is not None:
-            return options
-        return replace(options, seconds=self.seconds)
+
+def with_length_of(
+    speech: HeardSpeech | None, options: RenderOptions, positive: list[Any]
+) -> RenderOptions:
+    """The options of a render, as long as its speech if neither they nor *Prompt Timeline* give a
+    length.
+    """
+    if speech is None or options.seconds or node_of(positive) is not None:
+        return options
+    return replace(options, seconds=speech.seconds)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from PIL import Image
 from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
@@ -50,6 +51,16 @@ def start_of(
     if options.schedule.speaks and name == "start_image":
         notes.append(_crop(value, options))
     return StartLatents(latents, start.key(codec_of(vae)), start.about), notes
+
+
+def portrait_of(options: RenderOptions, images: Tensor | None) -> Image.Image | None:
+    """The part of a start image that a model which speech drives begins with, to be looked at; None
+    for other models.
+    """
+    if images is None or not options.schedule.speaks:
+        return None
+    (picture,) = _start_image(images, options).video_frames
+    return Image.fromarray((255 * picture).round().byte().numpy())
 
 
 def _crop(images: Tensor, options: RenderOptions) -> str:
