@@ -20,6 +20,7 @@ from .profile_heads import ProfileHeads
 from .prompt_timeline import PromptTimeline
 from .references import SceneReferences
 from .sampler import HeadForcingSampler
+from .speech import SpeechNode
 from .video_drift_report import VideoDriftReport
 
 
@@ -52,4 +53,5 @@ class HeadForcingExtension(ComfyExtension):
             CompareMethods,
             LoadDemoModel,
             SceneReferences,
+            SpeechNode,
         ]

@@ -12,13 +12,15 @@ from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.plan.describe import describe
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.plan import RenderPlan
-from ..headforcing_core.plan.request import RenderJob
+from ..headforcing_core.plan.request import RenderJob, StartLatents
 from ..headforcing_core.render.result import RenderResult
+from ..headforcing_core.video.soundtrack import Soundtrack
 from .host.browser import live_story, player
 from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema
 from .host.graph.conditioning import other_blocks, read_conditioning
 from .host.graph.part import Part
+from .host.graph.speech import HeardSpeech, with_length_of
 from .host.model.host_render import HostRender
 from .host.model.loaded_model import name_model, options_for
 from .host.model.memory import check_disk_room
@@ -26,7 +28,7 @@ from .host.model.model_contents import check_contents, contents
 from .host.model.native_model import size_for
 from .host.model.render import request_of, sample
 from .host.model.roles import with_roles
-from .host.model.start import STARTS, pictures_of, start_of
+from .host.model.start import STARTS, pictures_of, portrait_of, start_of
 from .host.model.vae import draft_decoder
 from .sampler_inputs import sampler_inputs, sampler_options
 
@@ -77,6 +79,7 @@ def _render(
     filename_prefix: str = "video/HeadForcing",
     decode_in_background: bool = False,
     options: Any = None,
+    speech: HeardSpeech | None = None,
     **settings: Any,
 ) -> tuple[HostRender, list[str]]:
     """The render that the inputs describe, and lines for the report."""
@@ -85,14 +88,12 @@ def _render(
     options, notes = _options(
         model, part, settings, options=options, start_frames=begins_with["start_frames"]
     )
+    options = with_length_of(speech, options, positive)
     notes += other_blocks(positive, options)
     positive, timeline, embeds = read_conditioning(model, positive, options)
     start, lines = start_of(options, begins_with, vae)
     notes += lines
-    if start is not None:
-        stride = options.schedule.latents.stride
-        height, width = start.latents.shape[-2:]
-        options = replace(options, width=width * stride, height=height * stride)
+    options = _in_size_of(start, options)
     check_contents(model)
     named = name_model(model)
     if resume:
@@ -114,7 +115,8 @@ def _render(
         resume=resume,
         part=part,
         notes=story.about(),
-        soundtrack=None if story.node is None else story.node.soundtrack,
+        soundtrack=_soundtrack(story, speech),
+        speech=None if speech is None else speech.speech,
     )
     render = HostRender(
         model,
@@ -125,8 +127,25 @@ def _render(
         decode_in_background=decode_in_background,
         story=story,
         part=part,
+        portrait=portrait_of(options, begins_with["start_image"]),
     )
     return render, notes
+
+
+def _in_size_of(start: StartLatents | None, options: RenderOptions) -> RenderOptions:
+    """The options with the width and height of what the video begins with, if it does."""
+    if start is None:
+        return options
+    stride = options.schedule.latents.stride
+    height, width = start.latents.shape[-2:]
+    return replace(options, width=width * stride, height=height * stride)
+
+
+def _soundtrack(story: live_story.LiveStory, speech: HeardSpeech | None) -> Soundtrack | None:
+    """The sound of the file: that of *Prompt Timeline*, else the speech."""
+    if story.node is not None and story.node.soundtrack is not None:
+        return story.node.soundtrack
+    return None if speech is None else speech.soundtrack
 
 
 def _options(
@@ -162,7 +181,10 @@ def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutpu
     if measured is not None:
         notes.insert(0, measured.line)
     planned = first.plan
-    progress = RenderProgress(model, [planned] * count, render.hidden, part=render.part)
+    plans = [planned] * count
+    progress = RenderProgress(
+        model, plans, render.hidden, part=render.part, portrait=render.portrait
+    )
     assert render.story is not None
     with live_story.running(render.story):
         videos, lines = _sample(render, planned, count, progress)

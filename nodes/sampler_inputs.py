@@ -13,6 +13,7 @@ from ..headforcing_core.plan.options import DEFAULTS, RenderOptions, method_opti
 from ..headforcing_core.plan.settings import MEMORY_INPUTS
 from .host.graph import schema
 from .host.graph.schema import HeadProfileType
+from .host.graph.speech import SpeechType
 
 HeadForcingOptions = io.Custom("HEAD_FORCING_OPTIONS")
 
@@ -64,6 +65,7 @@ def sampler_inputs() -> list[Any]:
         HeadForcingOptions.Input("options", optional=True),
         io.Image.Input("start_image", optional=True),
         io.Video.Input("start_video", optional=True),
+        SpeechType.Input("speech", optional=True),
     ]
 
 

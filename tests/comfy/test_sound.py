@@ -1,7 +1,6 @@
 """The sound of a story in ComfyUI: in the file that grows, in parts and takes, from latents."""
 
 import base64
-import io
 import json
 from pathlib import Path
 from urllib.parse import urlencode
@@ -22,24 +21,7 @@ from comfy_graphs import (
 )
 from comfy_harness import ComfyServer
 from playwright.sync_api import Page
-from sound_files import RATE, beat_file, sound_file, with_sound, write_wave
-
-
-def heard(source: Path | io.BytesIO) -> list[float]:
-    """The seconds at which clicks begin in a file, and the length of its sound."""
-    times: list[float] = []
-    with av.open(source if isinstance(source, io.BytesIO) else str(source)) as container:
-        for frame in container.decode(audio=0):
-            loud = np.flatnonzero(np.abs(frame.to_ndarray()).max(0) > 0.3)
-            for place in loud:
-                time = frame.time + place / frame.sample_rate
-                if not times or time > times[-1] + 0.1:
-                    times.append(time)
-    return times
-
-
-def near(found: list[float], wanted: list[float]) -> bool:
-    return len(found) == len(wanted) and np.allclose(found, wanted, atol=0.02)
+from sound_files import RATE, beat_file, heard, near, sound_file, with_sound, write_wave
 
 
 def has_sound(path: Path) -> bool:

@@ -164,6 +164,9 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
         "12 LongLive 2.0 - start from an image": sheet(
             halves(made(one_prompt.replace("red", "yellow"), [0, 2, 5, 9], 10), 2)
         ),
+        "17 Talking portrait": sheet(
+            halves(made(one_prompt.replace("red", "green"), [0, 2, 5, 9], 10), 2)
+        ),
         "15 Compare methods": sheet(compared, methods),
         "16 Measure head roles": profile_sheet(),
         "09 Finish - larger and smoother": finished(made(DEMO_STORY.strip(), [4.5, 14.5, 24.5])),

@@ -160,7 +160,9 @@ def stand_ins(server: ComfyServer) -> None:
     for model in MODELS:
         server.model_path(model["directory"], model["name"]).touch()
     (server.input_dir / "my_video.mp4").touch()
-    Image.new("RGB", (64, 48), "tan").save(server.input_dir / "my_image.png")
+    (server.input_dir / "my_speech.wav").touch()
+    for name in ("my_image.png", "my_portrait.png"):
+        Image.new("RGB", (64, 48), "tan").save(server.input_dir / name)
 
 
 _BOX = """(type) => {

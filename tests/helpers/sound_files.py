@@ -1,9 +1,11 @@
 """Sounds for the tests in ComfyUI: clicks and kicks at known times."""
 
+import io
 import wave
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 from comfy_graphs import Graph, changed, node
 from comfy_harness import ComfyServer
@@ -48,3 +50,20 @@ def with_sound(graph: Graph, name: str, **more: Any) -> Graph:
     """The graph with Load Audio at its timeline."""
     graph = graph | {"load": node("LoadAudio", audio=name)}
     return changed(graph, "timeline", audio=["load", 0], **more)
+
+
+def heard(source: Path | io.BytesIO) -> list[float]:
+    """The seconds at which clicks begin in a file, and the length of its sound."""
+    times: list[float] = []
+    with av.open(source if isinstance(source, io.BytesIO) else str(source)) as container:
+        for frame in container.decode(audio=0):
+            loud = np.flatnonzero(np.abs(frame.to_ndarray()).max(0) > 0.3)
+            for place in loud:
+                time = frame.time + place / frame.sample_rate
+                if not times or time > times[-1] + 0.1:
+                    times.append(time)
+    return times
+
+
+def near(found: list[float], wanted: list[float]) -> bool:
+    return len(found) == len(wanted) and np.allclose(found, wanted, atol=0.02)

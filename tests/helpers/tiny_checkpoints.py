@@ -43,6 +43,46 @@ def wan_t2v_weights(
     return make.weights
 
 
+def livetalk_weights(
+    dim: int = 256, layers: int = 4, features: int = 14 * 768, hidden: int = 8, seed: int = 6
+) -> Weights:
+    """A model that speech drives, in the released layout: 33 input channels and audio tensors, read
+    before the layers from the third to the middle.
+    """
+    weights = wan_t2v_weights(dim, layers=layers, seed=seed)
+    make = _Random(seed)
+    make.conv("patch_embedding", dim, 33, 1, 2, 2)
+    make.conv("audio_proj.proj", hidden, 4 * features)
+    make.scale("audio_proj.norm_out.weight", hidden)
+    make.normal("audio_proj.norm_out.bias", hidden, std=0.02)
+    for place in range(layers // 2 - 1):
+        make.conv(f"audio_cond_projs.{place}", dim, hidden)
+    return weights | make.weights
+
+
+def wav2vec2(path: Path, width: int = 768, seed: int = 7) -> Path:
+    """Write a wav2vec2 encoder of the base size in 16 bits (190 MB): ComfyUI loads no smaller
+    one. Of another width it is that of the large encoder, cut to one layer.
+    """
+    import transformers  # none of ComfyUI's environment
+
+    torch.manual_seed(seed)
+    config = transformers.Wav2Vec2Config()
+    if width != config.hidden_size:
+        config = transformers.Wav2Vec2Config(
+            hidden_size=width,
+            num_hidden_layers=1,
+            num_attention_heads=16,
+            intermediate_size=4 * width,
+            feat_extract_norm="layer",
+            conv_bias=True,
+            do_stable_layer_norm=True,
+        )
+    weights = transformers.Wav2Vec2Model(config).state_dict()
+    save_file({name: tensor.half() for name, tensor in weights.items()}, path)
+    return path
+
+
 def wan_t2v(
     path: Path, dim: int = 256, ffn: int = 512, layers: int = 2, seed: int = 0, layout: str = "bare"
 ) -> Path:

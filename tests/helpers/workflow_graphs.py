@@ -49,6 +49,16 @@ DEMO_PROFILE = {
 }
 IMAGE = {"load": Node("LoadImage", {"image": "my_image.png"}, "Your image", 330)}
 VIDEO = {"load": Node("LoadVideo", {"file": "my_video.mp4"}, "Your video", 330)}
+TALKING = _models("model.safetensors") | {
+    "encoder": Node(
+        "AudioEncoderLoader",
+        {"audio_encoder_name": "model.safetensors"},
+        "Audio encoder (wav2vec2)",
+    ),
+    "load": Node("LoadImage", {"image": "my_portrait.png"}, "Your portrait", 330),
+    "sound": Node("LoadAudio", {"audio": "my_speech.wav"}, "Your speech"),
+    "speech": Node("HeadForcingSpeech", {"audio_encoder": ["encoder", 0], "audio": ["sound", 0]}),
+}
 SMALL = {"width": 64, "height": 64}  # of the demo model
 SHOTS = {"width": 1280, "height": 704, "method": "longlive2", "model_family": "longlive2"}
 
@@ -77,7 +87,7 @@ def _decode(name: str, vae: list[Any], **more: Any) -> dict[str, Node]:
 
 
 def _timeline(
-    prompts: str, seconds: float, clip: str = "clip", height: int = 420, **more: Any
+    prompts: str, seconds: float | list[Any], clip: str = "clip", height: int = 420, **more: Any
 ) -> dict[str, Node]:
     """The story, whose text encoder is a loader of its own or the demo model's."""
     inputs = {
@@ -343,6 +353,29 @@ WORKFLOWS: dict[str, Workflow] = {
             Column(320, (Group("4 Native nodes", GREEN, ("guider", "noise", "empty")),)),
             Column(320, (Group("5 Sampling", GREEN, ("sampler",)),)),
             _column(6, "Result", 520, "decode"),
+        ),
+    ),
+    "17 Talking portrait": Workflow(
+        TALKING
+        | _timeline(story("portrait"), ["speech", 1], height=360)
+        | _sampler(
+            width=512,
+            height=512,
+            method="livetalk",
+            model_family="livetalk",
+            vae=["vae", 0],
+            filename_prefix="video/talking",
+            start_image=["load", 0],
+            speech=["speech", 0],
+        )
+        | {"report": _report(["sampler", 1])},
+        (
+            _loaders(560, "model", "clip", "vae", "encoder"),
+            _column(2, "Portrait and speech", 330, "load", "sound"),
+            _column(3, "Speech", 300, "speech"),
+            _column(4, "Prompt", 480, "prompt"),
+            _column(5, "Sampling, the video grows here", 520, "sampler"),
+            _column(6, "Report", 420, "report"),
         ),
     ),
     "10 Minute video as an app": replace(

@@ -35,6 +35,9 @@ class RenderProgress(Listener):
     video and the status line, which it keeps. Elsewhere they are ComfyUI's own; an editor then
     keeps showing the last preview in place of a video that the node outputs at its end, and
     `previews` must be off for that video to be shown.
+
+    Args:
+        portrait: picture that is shown until the first block is finished.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class RenderProgress(Listener):
         hidden: Any,
         previews: bool = True,
         part: Part = WHOLE,
+        portrait: Image.Image | None = None,
     ):
         self._planned = plans[0]  # of the video that is made next
         self._counted = plans[0]
@@ -66,7 +70,7 @@ class RenderProgress(Listener):
         self.stored = 0  # blocks of this video that were there when it began
         self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))
         self.done = 0
-        self.preview = MovingPreview(model) if previews else None
+        self.preview = MovingPreview(model, portrait) if previews else None
         self.begun = time.perf_counter()
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
@@ -265,14 +269,16 @@ def shortened(text: str) -> str:
 
 
 class MovingPreview:
-    """Shows the frames of the last finished block one after another while the next one is made.
+    """Shows the frames of the last finished block one after another while the next one is made;
+    before the first block is finished a picture, if there is one.
 
     ComfyUI's own previewers return an image of the first frame they get. Those of VideoHelperSuite
     take all frames, play them in the browser, and return no image.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, first: Image.Image | None = None):
         self._previewer = previewer(model)
+        self._first = None if first is None else ("JPEG", first, max(first.size))
         self._block: Tensor | None = None  # [1, 16, frames, h, w]
         self._frame = 0
         self._plays_itself = False
@@ -288,7 +294,7 @@ class MovingPreview:
             self._block = finished.to("cpu").transpose(0, 1)[None]
             self._frame = 0
         if self._block is None:
-            return None
+            return self._first
         image = self._previewer(
             self._block if self._plays_itself else self._block[:, :, self._frame :]
         )

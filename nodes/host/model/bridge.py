@@ -23,8 +23,11 @@ from ....headforcing_core.cache.shape import Shape
 from ....headforcing_core.devices import upload
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
+from ....headforcing_core.model.speech import SpeechProjection
 from ....headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 from ....headforcing_core.rollout.schedule import Schedule
+from ....headforcing_core.rollout.speech import SpeechInputs, TalkingPortrait
+from .loaded_model import audio_of, compute_dtype, wan_config
 from .memory import load_with_room
 from .model_contents import KEY, guiding, used_options, used_wrappers
 
@@ -91,7 +94,10 @@ class HostedModel:
     backbone: Any = None  # known from the first forward pass on
     # puts the weights back when another model has run in between, with so many bytes free
     reload: Callable[..., Any] = lambda memory: None
+    # puts the audio tensors of a model that speech drives in place
+    projection: Callable[[], Any] = lambda: None
     _embedding: Tensor | None = None  # of the active prompt, until it is encoded
+    _speech: SpeechInputs | None = None
 
     def __post_init__(self) -> None:
         # a separate object, because caches refer to it and must not refer to the model, which
@@ -104,6 +110,9 @@ class HostedModel:
         # encoded in the next forward pass, when ComfyUI has loaded the weights
         self._embedding = embedding
 
+    def use_speech(self, video: TalkingPortrait) -> None:
+        self._speech = SpeechInputs(video, self.projection())
+
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         return self._call(latents, sigma, cache, write_only=False)
 
@@ -115,7 +124,7 @@ class HostedModel:
     ) -> Tensor:
         if not isinstance(sigma, Tensor):
             sigma = torch.full((len(latents),), sigma, dtype=torch.float64)
-        self._cache = cache
+        self._cache: Any = cache
         self._sigmas = sigma
         self._write_only = write_only
         self._ran = False
@@ -131,7 +140,7 @@ class HostedModel:
 
     def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
         """Replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same
-        shape.
+        shape. What a model reads in more channels than it makes is none of `x`.
         """
         self.attention.options = {name: value for name, value in options.items() if name != KEY}
         if len(x) != 1 or self._ran:  # with guidance, both prompts are in one pass or in two
@@ -148,8 +157,17 @@ class HostedModel:
         latents = x[0].transpose(0, 1)
         self.backbone = net
         timesteps = 1000 * self._sigmas
+        given = None
+        if self._speech is not None:
+            given = self._speech.of(self._cache.first_frame, latents)
         flow = forward_block(
-            net, latents, timesteps, self.prompt, cache=self._cache, write_only=self._write_only
+            net,
+            latents,
+            timesteps,
+            self.prompt,
+            cache=self._cache,
+            write_only=self._write_only,
+            given=given,
         )
         if flow is None:
             return torch.zeros_like(x)
@@ -172,15 +190,26 @@ def _diffusion_model_wrapper(
     return executor(x, timestep, context, *args, **kwargs)
 
 
+def _own_channels(
+    executor: Any, x: Tensor, timestep: Tensor, _: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Around ComfyUI's `apply_model`, which joins zeros to latents where a model reads more
+    channels: the rollout joins what belongs there.
+    """
+    return executor(x, timestep, None, *args, **kwargs)
+
+
 def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
     """A clone of a MODEL on which a `HostedModel` can run; `prepare` wraps ComfyUI's
     `prepare_sampling`.
     """
     patched = model.clone()
-    wrappers = {
+    wrappers: dict[str, Callable[..., Any]] = {
         WrappersMP.DIFFUSION_MODEL: _diffusion_model_wrapper,
         WrappersMP.PREPARE_SAMPLING: prepare,
     }
+    if audio_of(model):
+        wrappers[WrappersMP.APPLY_MODEL] = _own_channels
     for kind, wrapper in wrappers.items():
         patched.remove_wrappers_with_key(kind, KEY)
         patched.add_wrapper_with_key(kind, KEY, wrapper)
@@ -188,6 +217,13 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
     # everything once more
     patched.remove_additional_models("multigpu")
     return patched
+
+
+def _projection(model: Any, device: torch.device) -> SpeechProjection:
+    """The audio tensors of a MODEL on a device, in the dtype of its other weights."""
+    dtype = compute_dtype(model)
+    placed = {name: tensor.to(device, dtype) for name, tensor in audio_of(model).items()}
+    return SpeechProjection.of(wan_config(model), placed)
 
 
 def is_hosting(model: Any) -> bool:
@@ -225,7 +261,8 @@ def host(
         disable: Any = None,
         **_: Any,
     ) -> Tensor:
-        hosted = HostedModel(denoiser, extra_args or {}, x.device)
+        projection = partial(_projection, model, x.device)
+        hosted = HostedModel(denoiser, extra_args or {}, x.device, projection=projection)
         hosted.reload = loads[-1]
         body(hosted, x.device)
         return x

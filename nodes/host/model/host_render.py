@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from PIL import Image
 
 from ....headforcing_core.demo import assets
 from ....headforcing_core.errors import HeadForcingError
@@ -31,6 +32,7 @@ class HostRender:
         hidden: the hidden inputs of the node, whose graph the file carries.
         story: asked for other prompts during the render.
         part: of each video that is made and decoded.
+        portrait: what the video begins with, to be shown until there is more.
     """
 
     model: Any
@@ -41,6 +43,7 @@ class HostRender:
     decode_in_background: bool = False
     story: LiveStory | None = None
     part: Part = WHOLE
+    portrait: Image.Image | None = None
 
     def video_tags(self, about: Mapping[str, Any]) -> dict[str, str]:
         """The tags of the file, from what is noted `about` the video."""

@@ -5,7 +5,7 @@ Imports nothing of ComfyUI: all that is read here are attributes of what it has 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -15,12 +15,13 @@ from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.model.latents import WAN21, WAN22, latent_format
+from ....headforcing_core.model.speech import VIDEO_FRAMES
 from ....headforcing_core.model.wan import WanConfig
 from ....headforcing_core.plan.family import with_family
 from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.weights.identity import identity
-from ....headforcing_core.weights.layouts import other_wan, reject_experts
-from .model_contents import contents
+from ....headforcing_core.weights.layouts import SPEECH_CHANNELS, other_wan, reject_experts
+from .model_contents import AUDIO, contents
 from .plain_values import Reader, UnreadableError
 
 # fields of a WanConfig that ComfyUI's network and its configuration call the same
@@ -52,17 +53,32 @@ def wan_config(model: Any) -> WanConfig:
         )
     images = getattr(net, "img_emb", None) is not None
     vace = hasattr(net, "vace_blocks")
-    if (net.in_dim, net.out_dim) not in ((16, 16), (48, 48)) or images or vace:
+    audio = audio_of(model)
+    known = [(16, 16), (48, 48)]
+    if audio:
+        known = [(SPEECH_CHANNELS, 16)]
+    if (net.in_dim, net.out_dim) not in known or images or vace:
         found = "VACE" if vace else other_wan(net.in_dim, images)
         raise HeadForcingError(
             "model: expected Wan text-to-video weights with 16 or 48 latent channels, got "
             f"{net.in_dim}: {found}; load one of the Self Forcing family with Load Self Forcing"
         )
     own = {name: getattr(net, name) for name in SAME_NAMES}
+    if audio:
+        own["audio_dim"], width = audio["audio_proj.proj.weight"].shape
+        own["audio_width"] = width // VIDEO_FRAMES
     config = WanConfig(num_layers=len(blocks), patch_size=tuple(net.patch_size), **own)
     if file := file_of(model):
         reject_experts(file, config)
     return config
+
+
+def audio_of(model: Any) -> Mapping[str, Tensor]:
+    """The audio tensors of a MODEL that speech drives, by the names of the published file; none of
+    another one.
+    """
+    attached = getattr(model, "attachments", None) or {}
+    return attached.get(AUDIO, {})
 
 
 def check_text_width(model: Any, embeds: Iterable[Tensor]) -> None:
@@ -230,6 +246,9 @@ def options_for(model: Any, options: RenderOptions) -> tuple[RenderOptions, list
     if latent_format(channels) is WAN22 and options.schedule.latents is not WAN22:
         options = replace(options, model_family="longlive2")
         line = "model family longlive2 (by its latent channels)"
+    if audio_of(model) and not options.schedule.speaks:
+        options = replace(options, model_family="livetalk")
+        line = "model family livetalk (by its audio tensors)"
     return options, [line] if line else []
 
 

@@ -20,6 +20,7 @@ from ....headforcing_core.errors import HeadForcingError
 from .plain_values import author, variable
 
 KEY = "head_forcing"  # of our wrappers, and of the hosted model among the options of a pass
+AUDIO = "head_forcing_audio"  # attachment that holds the audio tensors of a model, by their names
 COMPILED = "torch.compile"  # key of the wrapper that ComfyUI's TorchCompileModel and others add
 _SHIFT = 5.0  # of the noise levels of all model families
 _RUN = "counts in the identity"
@@ -70,7 +71,7 @@ TABLE: dict[str, dict[str, str]] = {
         "weight_wrapper_patches": _RUN,
         "callbacks": _RUN,
     },
-    "attachments": {"lora_metadata": _SILENT},
+    "attachments": {"lora_metadata": _SILENT, AUDIO: _RUN},
     "additional_models": {"multigpu": _SILENT, KEY: _SILENT},
     "object_patches": {"manual_cast_dtype": _SILENT},  # the dtype of a render counts by itself
 }

@@ -26,8 +26,12 @@ from ....headforcing_core.demo.rooms_autoencoder import (
 )
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.model.latents import WAN21
+from ....headforcing_core.model.speech import audio_tensors
+from ....headforcing_core.rollout.schedule import LIVETALK
 from ....headforcing_core.weights.checkpoint import load_state_dict
+from ....headforcing_core.weights.layouts import SPEECH_CHANNELS
 from .loaded_model import SAME_NAMES, computed_dtype, wan_config
+from .model_contents import AUDIO
 
 
 def reloadable(load: Callable[..., Any], *args: Any) -> Any:
@@ -43,12 +47,14 @@ def native_model(
     state_dict: dict[str, Tensor], dtype: torch.dtype | None, disable_dynamic: bool = False
 ) -> Any:
     """A native MODEL from original Wan names, marked as autoregressive where this ComfyUI knows
-    such models.
+    such models. Audio tensors, which ComfyUI leaves out, are attached to it.
     """
-    # only those are known as autoregressive
-    wan21 = state_dict["patch_embedding.weight"].shape[1] == WAN21.channels
+    audio = audio_tensors(state_dict)
+    for name in audio:
+        del state_dict[name]
+    channels = state_dict["patch_embedding.weight"].shape[1]
     metadata = {}
-    if wan21:
+    if channels in (WAN21.channels, SPEECH_CHANNELS):  # only those are known as autoregressive
         metadata["config"] = json.dumps({"transformer": {"causal_ar": True}})
     options = {}
     if dtype is not None:
@@ -62,6 +68,8 @@ def native_model(
     if model is None:
         raise HeadForcingError("ComfyUI does not recognise these weights as a Wan model")
     cast_to_16_bits(model.model)
+    if audio:
+        model.set_attachments(AUDIO, audio)
     return model
 
 
@@ -228,7 +236,12 @@ def is_toy_model(model: Any) -> bool:
 
 def size_for(model: Any, width: int, height: int) -> tuple[int, int]:
     """Width and height in pixels, where 0 is replaced by what the model was made for."""
-    made_for = SIZE if is_toy_model(model) else wan_config(model).latents.size
+    config = wan_config(model)
+    made_for = config.latents.size
+    if is_toy_model(model):
+        made_for = SIZE
+    if config.speaks and LIVETALK.size is not None:
+        made_for = LIVETALK.size
     return width or made_for[0], height or made_for[1]
 
 

@@ -24,6 +24,7 @@ from ....headforcing_core.render.render import Listener, Place, make_video
 from ....headforcing_core.render.result import RenderResult
 from ....headforcing_core.render.sinks import KeptLatents
 from ....headforcing_core.rollout.rows import Embeddings, Picture
+from ....headforcing_core.rollout.speech import Speech
 from ....headforcing_core.timeline.timeline import Timeline
 from ....headforcing_core.video.soundtrack import Soundtrack
 from ....headforcing_core.video.writer import VideoInfo
@@ -55,6 +56,7 @@ def request_of(
     part: Part = WHOLE,
     notes: Mapping[str, Any] = MappingProxyType({}),
     soundtrack: Soundtrack | None = None,
+    speech: Speech | None = None,
 ) -> RenderRequest:
     """The request of a render with a MODEL of ComfyUI.
 
@@ -64,6 +66,7 @@ def request_of(
         resume: read and store finished blocks.
         notes: more notes on the videos.
         soundtrack: their sound.
+        speech: what drives the picture.
     """
     inner = model.model
     if not named.is_known:
@@ -90,6 +93,7 @@ def request_of(
         found_profiles=FOUND_PROFILES if named.is_known else None,
         until_seconds=part.until_seconds,
         soundtrack=soundtrack,
+        speech=speech,
         latent_format=type(inner.latent_format).__name__,
         notes=about,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from PIL import Image
 from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
@@ -46,9 +47,30 @@ def start_of(
     start = _start_image(value, options) if name == "start_image" else _start_video(value, options)
     _check_encoder(options, vae, name)
     latents = vae.encode(start.video_frames).transpose(1, 2)
-    return StartLatents(latents, start.key(codec_of(vae)), start.about), [
-        f"starts with {start.about}"
-    ]
+    notes = [f"starts with {start.about}"]
+    if options.schedule.speaks and name == "start_image":
+        notes.append(_crop(value, options))
+    return StartLatents(latents, start.key(codec_of(vae)), start.about), notes
+
+
+def portrait_of(options: RenderOptions, images: Tensor | None) -> Image.Image | None:
+    """The part of a start image that a model which speech drives begins with, to be looked at; None
+    for other models.
+    """
+    if images is None or not options.schedule.speaks:
+        return None
+    (picture,) = _start_image(images, options).video_frames
+    return Image.fromarray((255 * picture).round().byte().numpy())
+
+
+def _crop(images: Tensor, options: RenderOptions) -> str:
+    """A line about the part of a portrait that is shown."""
+    rows, columns = images.shape[1:3]
+    wide = min(columns, round(rows * options.width / options.height))
+    high = min(rows, round(columns * options.height / options.width))
+    if (wide, high) == (columns, rows):
+        return f"portrait: all of its {columns}x{rows} pixels are shown"
+    return f"portrait: the middle {wide}x{high} of its {columns}x{rows} pixels is shown"
 
 
 def _start_image(images: Tensor, options: RenderOptions) -> Start:

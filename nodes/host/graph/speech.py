@@ -1,0 +1,35 @@
+"""Speech between *Speech* and the nodes that render it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from comfy_api.latest import io
+
+from ....headforcing_core.plan.options import RenderOptions
+from ....headforcing_core.rollout.speech import Speech
+from ....headforcing_core.video.soundtrack import Soundtrack
+from .conditioning import node_of
+
+SpeechType = io.Custom("HEAD_FORCING_SPEECH")
+
+
+@dataclass(frozen=True)
+class HeardSpeech:
+    """What drives the picture, the sound of the file, and their length in whole blocks."""
+
+    speech: Speech
+    soundtrack: Soundtrack
+    seconds: float
+
+
+def with_length_of(
+    speech: HeardSpeech | None, options: RenderOptions, positive: list[Any]
+) -> RenderOptions:
+    """The options of a render, as long as its speech if neither they nor *Prompt Timeline* give a
+    length.
+    """
+    if speech is None or options.seconds or node_of(positive) is not None:
+        return options
+    return replace(options, seconds=speech.seconds)
