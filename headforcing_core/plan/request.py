@@ -213,9 +213,6 @@ class RenderJob:
         start = self.request.start
         if start is not None and start.about:
             about["start"] = start.about
-        speech = self.request.speech
-        if speech is not None:
-            about["speech"] = {"key": speech.key, "scale": speech.scale}
         return {**about, **self.request.notes}
 
     @cached_property

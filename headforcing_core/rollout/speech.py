@@ -22,31 +22,39 @@ class Speech:
     Attributes:
         features: `[video frames, width]`, float32 on the CPU: all layers' hidden states of the
             audio encoder, one row for each video frame.
-        key: hash of the features, for notes; each block's key has the hash of its own ones.
         scale: factor of what is added to the model's tokens; 1 as it was trained.
+        keys: hashes of what the features of each video frame depend on, for the keys of blocks;
+            none: the features themselves, which another device would round otherwise.
     """
 
     features: Tensor
-    key: str = ""
     scale: float = 1.0
+    keys: tuple[str, ...] = ()
 
     def of_frames(self, first: int, frames: int) -> Tensor:
         """Features of latent frames from `first` on, `[frames, 4 * width]`: of each the four video
         frames that are decoded from it. The first latent frame is one video frame, taken four
         times.
         """
-        places = torch.arange(first * VIDEO_FRAMES, (first + frames) * VIDEO_FRAMES)
-        places = (places - (VIDEO_FRAMES - 1)).clamp(min=0)
-        return self.features[places].reshape(frames, -1)
+        return self.features[_video_frames(first, frames)].reshape(frames, -1)
 
     def block_key(self, first: int, frames: int) -> str:
         """The hash of what latent frames depend on, for the keys of stored blocks."""
-        return digest("speech", self.of_frames(first, frames), self.scale)
+        heard: object = self.of_frames(first, frames)
+        if self.keys:
+            heard = [self.keys[place] for place in _video_frames(first, frames)]
+        return digest("speech", heard, self.scale)
 
     @cached_property
     def latent_frames(self) -> int:
         """Number of latent frames that the features are enough for."""
         return (len(self.features) + VIDEO_FRAMES - 1) // TEMPORAL_STRIDE
+
+
+def _video_frames(first: int, frames: int) -> list[int]:
+    """The four video frames of each latent frame."""
+    places = range(first * VIDEO_FRAMES, (first + frames) * VIDEO_FRAMES)
+    return [max(0, place - VIDEO_FRAMES + 1) for place in places]
 
 
 @dataclass(frozen=True)

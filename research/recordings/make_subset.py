@@ -68,6 +68,21 @@ PEERS = {
     "reward_forcing": {"w9_s3_alpha09": 15},
 }
 LONGLIVE2 = {"i2v": 16}
+# of the driven model, of all runs
+LIVETALK = {
+    "one_block": 3,
+    "three_blocks": 9,
+    "window_full": 15,
+    "rolling": 24,
+    "rolling_other_audio": 21,
+    "window9_sink3": 15,
+    "window12_no_sink": 15,
+    "unbounded": 18,
+    "empty_prompt": 3,
+    "silence": 3,
+    "grid_8x8": 6,
+    "exact_timesteps": 6,
+}
 LONGLIVE2_NOTES = (
     "scheduler",
     "vae",
@@ -206,6 +221,31 @@ def make_longlive2(source: Path, target: Path) -> None:
     shutil.copyfile(source / config["weights"], target / config["weights"])
 
 
+def make_livetalk(source: Path, target: Path) -> None:
+    """The runs of LiveTalk, with what was recorded of the first block beside its latents."""
+    config, recorded = read_case(source)
+    longest = max(LIVETALK.values())
+    kept = {}
+    for name in ("image_latents", "prompt_embeds"):
+        kept[name] = recorded[name]
+    for name in ("audio_rows", "flow_predictions", "image_channels"):
+        kept[f"{name}/one_block"] = recorded[f"{name}/one_block"]
+    for name in ("image_latent", "noise", "renoise"):
+        kept[f"{name}/grid_8x8"] = recorded[f"{name}/grid_8x8"]
+    kept["noise"] = recorded["noise"][:longest]
+    kept["renoise"] = recorded["renoise"][: longest // config["frames_per_block"]]
+    for name in ("audio_features/a", "audio_features/b"):
+        kept[name] = recorded[name][: 4 * longest - 3]
+    runs = {}
+    for run, frames in LIVETALK.items():
+        kept[f"latents/{run}"] = recorded[f"latents/{run}"][:frames]
+        runs[run] = {**config["runs"][run], "frames": frames}
+    left_out = {*NOTES, "shims"} - {"facts"}
+    settings = {key: value for key, value in config.items() if key not in left_out}
+    write_case(target, kept, {**settings, "runs": runs})
+    shutil.copyfile(source / config["weights"], target / config["weights"])
+
+
 def make_drift(source: Path, target: Path) -> None:
     """Of the drift metrics' clips those with a case of their own: motion lost and gained, odd
     sizes, colours.
@@ -231,5 +271,6 @@ if __name__ == "__main__":
     make_subset(Path(sys.argv[1]), Path(sys.argv[2]))
     make_peers(Path(sys.argv[1]) / "peers", Path(sys.argv[2]) / "peers")
     make_longlive2(Path(sys.argv[1]) / "longlive2", Path(sys.argv[2]) / "longlive2")
+    make_livetalk(Path(sys.argv[1]) / "livetalk", Path(sys.argv[2]) / "livetalk")
     make_drift(Path(sys.argv[1]) / "metrics_id_forcing", Path(sys.argv[2]) / "metrics_id_forcing")
     record_absolute(Path(sys.argv[2]), Path(sys.argv[2]))

@@ -13,6 +13,7 @@ from headforcing.headforcing_core.head_profiles.profile import (
 from headforcing.research.forcing_kv_heads import shipped_profiles
 from headforcing.research.recordings.make_subset import (
     make_drift,
+    make_livetalk,
     make_longlive2,
     make_peers,
     make_subset,
@@ -42,6 +43,7 @@ def test_the_subset_is_what_its_program_cuts_from_the_full_set_byte_for_byte(rep
     make_subset(full, tmp_path)
     make_peers(full / "peers", tmp_path / "peers")
     make_longlive2(full / "longlive2", tmp_path / "longlive2")
+    make_livetalk(full / "livetalk", tmp_path / "livetalk")
     make_drift(full / "metrics_id_forcing", tmp_path / "metrics_id_forcing")
     again = recordings(tmp_path)
     stored = recordings(GOLDEN)

@@ -102,9 +102,9 @@ def test_a_setting_that_the_replay_does_not_follow_is_refused(changed, why):
         ("echo_forcing", {"cfg_scale": 3}, {}, "does not know cfg_scale"),
         (
             "echo_forcing",
-            {"method": "livetalk"},
+            {"method": "soulx"},
             {},
-            "must be one of causal_forcing, .* 'livetalk'",
+            "must be one of causal_forcing, .* 'soulx'",
         ),
     ],
 )
