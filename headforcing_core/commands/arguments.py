@@ -95,6 +95,7 @@ GENERATE = (
         True,
         ("--start-latents", READ, None, "latents of a video to continue"),
     ),
+    "speech speech-encoder speech-scale speech-segment",
 )
 ENCODE = (
     ("out", WRITTEN, None, "safetensors file to write"),

@@ -23,6 +23,7 @@ from .parser import (
     READ,
     STORE,
     count,
+    folder_read,
     option_pairs,
     seed_number,
     speeds,
@@ -232,6 +233,31 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         "picture that scenes keep: hero=hero.png is held while the scene of a prompt with "
         f"@hero lasts; may be given up to {MAX_REFERENCES} times; needs --vae",
         {"action": "append", "metavar": "NAME=FILE"},
+    ),
+    "--speech": (
+        READ,
+        None,
+        "with LiveTalk: sound that makes the portrait of --start-image speak, and is the sound of "
+        "the video; or a safetensors file with its `features`",
+        {"metavar": "FILE"},
+    ),
+    "--speech-encoder": (
+        folder_read("config.json", "model.safetensors"),
+        None,
+        "folder with wav2vec2-base-960h, which encodes the sound of --speech",
+        {"metavar": "FOLDER"},
+    ),
+    "--speech-scale": (
+        float,
+        1.0,
+        "factor of what speech adds to the picture; 1 as the model was trained (1)",
+    ),
+    "--speech-segment": (
+        float,
+        0.0,
+        "seconds of speech that are encoded by themselves, so that sound that changes later "
+        "leaves finished blocks; 0: all at once, as its authors do (0)",
+        {"metavar": "SECONDS"},
     ),
     "--audio": (
         READ,

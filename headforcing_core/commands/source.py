@@ -94,6 +94,11 @@ class Source:
             dtype = DTYPES[args.dtype]
             family, family_line = family_for(args.model_family, files.weights)
             size = parse_size(args.size, family)
+        speaks = "speech" in args and args.speech is not None
+        if speaks:
+            from .speech import chosen_speech, heard
+
+            args = heard(args)
         soundtrack = chosen_sound(args)
         if soundtrack is not None and not args.seconds:
             args = changed(args, seconds=soundtrack.story_length())
@@ -112,6 +117,7 @@ class Source:
         # after the prompts: a large picture takes seconds
         references = read_references(pictures, options)
         start = chosen_start(args, options)
+        speech = chosen_speech(args, options, timeline, machine.device) if speaks else None
         cache = cache_folder()
         request = RenderRequest(
             info.config,
@@ -123,6 +129,7 @@ class Source:
             runs=args.runs if machine.leads else None,  # rank 0 alone has a run folder
             found_profiles=args.found_profiles or (cache and cache / "profiles"),
             soundtrack=soundtrack,
+            speech=speech,
             latent_format=None if files.embedded else info.config.latents.name,
             notes=_notes(info, machine, references),
         )

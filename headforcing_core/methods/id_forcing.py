@@ -154,10 +154,16 @@ class IdForcingCache(MethodCache, of=IdForcing):
         self.read = read
         self.place = len(read) * self.shape.frames_per_block
         start = self.start
-        self.start = block * self.shape.frames_per_block
+        self._move_to(block * self.shape.frames_per_block)
         write_clean(latents.to(self.device))
-        self.start = start
+        self._move_to(start)
         return self._entry(block)
+
+    def _move_to(self, start: int) -> None:
+        """Let the next pass be over as many frames from another one on."""
+        frames = self.frames
+        self.start = start
+        self.end = start + frames
 
     def _entry(self, block: int) -> BlockEntry:
         return BlockEntry(block, list(self.made), block * self.shape.frames_per_block)

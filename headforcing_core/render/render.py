@@ -251,6 +251,7 @@ def begin_render(
     pictures = request.pictures and place.share(dict(request.pictures))
     job = job.with_request(notes=notes, pictures=pictures)
     job.request.check_finite()
+    job.request.check_speech(job.plan)
     job.plan.check_encoder(request.codec is not None, "give `codec`")
     with ExitStack() as stack:
         folder = thread = None

@@ -1,0 +1,61 @@
+"""The speech of `--speech`: features that are stored, or a sound and an audio encoder."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from ..errors import HeadForcingError
+from ..plan.options import RenderOptions
+from ..rollout.speech import Speech
+from ..timeline.timeline import Timeline
+from ..video.soundtrack import Soundtrack
+from ..video.speech_features import encode_speech, load_encoder, speech_keys, speech_wave
+from ..weights.containers import read_weights
+from .values import changed
+
+STORED = ".safetensors"
+
+
+def heard(args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments with the sound of `--speech` as that of the video, where no other is given."""
+    if args.speech.suffix == STORED or args.audio is not None:
+        return args
+    return changed(args, audio=args.speech)
+
+
+def chosen_speech(
+    args: argparse.Namespace, options: RenderOptions, timeline: Timeline, device: torch.device
+) -> Speech:
+    """The speech as long as the blocks of the story; encoded on `device` if it is a sound."""
+    clock = options.schedule.clock
+    blocks = clock.blocks_for(options.seconds or timeline.seconds)
+    frames = clock.video_frames(blocks)
+    scale = args.speech_scale
+    if args.speech.suffix == STORED:
+        if args.speech_encoder is not None:
+            raise HeadForcingError("--speech-encoder is for sound, --speech names features")
+        return _stored(args, scale)
+    if args.speech_encoder is None:
+        raise HeadForcingError(
+            "--speech names a sound: give --speech-encoder, a folder with wav2vec2-base-960h, or "
+            "a safetensors file with the tensor `features`"
+        )
+    wave = speech_wave(Soundtrack.of_file(args.speech))
+    encoder = load_encoder(args.speech_encoder, device)
+    stretch = args.speech_segment
+    keys = speech_keys(wave, frames, encoder, stretch)
+    return Speech(encode_speech(wave, frames, encoder, stretch), scale, keys)
+
+
+def _stored(args: argparse.Namespace, scale: float) -> Speech:
+    """The tensor `features` of a file, `[video frames, width]`."""
+    tensors, _ = read_weights(args.speech)
+    features = tensors.get("features")
+    if not isinstance(features, torch.Tensor) or features.ndim != 2:
+        raise HeadForcingError(
+            f"{args.speech.name} has no tensor `features` [video frames, width]; give a sound, or "
+            "features of wav2vec2-base-960h"
+        )
+    return Speech(features.float(), scale)
