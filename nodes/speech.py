@@ -66,5 +66,5 @@ class SpeechNode(io.ComfyNode):
         encoder.load(segment_seconds or seconds)
         with torch.inference_mode():
             features = encode_speech(*about)
-        speech = Speech(features, scale=audio_scale)
+        speech = Speech(features, scale=audio_scale, keys=keys)
         return io.NodeOutput(HeardSpeech(speech, soundtrack, seconds), seconds)

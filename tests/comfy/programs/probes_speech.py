@@ -1,7 +1,10 @@
 """A model that speech drives, on a native MODEL: the numbers of the core, and its audio tensors."""
 
+from types import SimpleNamespace
+
 import torch
 from parity import (
+    Watcher,
     apart,
     core,
     embeds_of,
@@ -24,6 +27,7 @@ ROLES = core.profile.HeadProfile(
 )
 load_model = module(".nodes.load_model").load_model
 speech = module(".headforcing_core.rollout.speech")
+HostEncoder = module(".nodes.host.model.audio_encoder").HostEncoder
 HostRender = module(".nodes.host.model.host_render").HostRender
 
 
@@ -62,8 +66,6 @@ def by_core(request, inner):
 
 @torch.inference_mode()
 def by_host(model, request):
-    from parity import Watcher
-
     render = HostRender(model, request)
     return render_video.sample(render, request.plan(), 0, Watcher()).latents
 
@@ -118,3 +120,29 @@ def a_model_that_lost_its_audio_tensors_is_refused_with_the_node_that_keeps_them
         assert "without its 32 audio tensors" in str(error) and "Load Self Forcing" in str(error)
     else:
         raise AssertionError("it was taken")
+
+
+@probe
+def an_encoder_that_is_not_wav2vec2_base_is_refused():
+    def encoder(width, layers):
+        net = torch.nn.Module()
+        net.feature_extractor = torch.nn.Identity()
+        net.feature_projection = torch.nn.Module()
+        net.feature_projection.projection = torch.nn.Linear(4, width)
+        net.encoder = torch.nn.Module()
+        net.encoder.layers = torch.nn.ModuleList(torch.nn.Identity() for _ in range(layers))
+        return SimpleNamespace(model=net, patcher=None)
+
+    assert HostEncoder(encoder(768, 12)).key
+    whisper = SimpleNamespace(model=torch.nn.Linear(2, 2), patcher=None)
+    for other, found in (
+        (encoder(1024, 24), "an encoder of width 1024 and 24 layers"),
+        (whisper, "got Linear"),
+        (None, "got NoneType"),
+    ):
+        try:
+            HostEncoder(other)
+        except ValueError as error:
+            assert found in str(error) and "load wav2vec2-base-960h" in str(error), error
+        else:
+            raise AssertionError(f"{found} was taken")
