@@ -119,6 +119,9 @@ class Source:
         start = chosen_start(args, options)
         speech = chosen_speech(args, options, timeline, machine.device) if speaks else None
         cache = cache_folder()
+        notes = _notes(info, machine, references)
+        if speaks:
+            notes["speech"] = args.speech.name
         request = RenderRequest(
             info.config,
             options,
@@ -131,7 +134,7 @@ class Source:
             soundtrack=soundtrack,
             speech=speech,
             latent_format=None if files.embedded else info.config.latents.name,
-            notes=_notes(info, machine, references),
+            notes=notes,
         )
         return cls(
             request,
