@@ -129,12 +129,12 @@ def _stretches(wave: Tensor, video_frames: int, seconds: float) -> list[_Stretch
     if length > longest:
         raise HeadForcingError(
             f"the encoder would read {length:.0f} s of speech at once, expected at most "
-            f"{longest:.0f}; set segment_seconds, such as to 60"
+            f"{longest:.0f}; encode stretches of it (segment_seconds, --speech-segment), such as 60"
         )
     if seconds and not seconds >= MIN_STRETCH_SECONDS:
         raise HeadForcingError(
-            f"segment_seconds must be 0 for the whole speech at once, or at least "
-            f"{MIN_STRETCH_SECONDS:g}, got {seconds:g}"
+            "segment_seconds (--speech-segment) must be 0, for the whole speech at once, or at "
+            f"least {MIN_STRETCH_SECONDS:g}, got {seconds:g}"
         )
     if not seconds:
         samples = (video_frames - 1) * _SAMPLES

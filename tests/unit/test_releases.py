@@ -67,6 +67,7 @@ LAYOUTS = {
     "ShotStream": ("generator", "model.", "head_forcing"),
     "Krea Realtime 14B": ("bare", "model.", "head_forcing forcing_kv"),
     "LongLive 2.0 5B": ("generator", "model.", "longlive2 head_forcing"),
+    "LiveTalk 1.3B": ("bare", "", "livetalk"),
 }
 
 

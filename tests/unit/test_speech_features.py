@@ -185,7 +185,9 @@ def test_sound_that_is_no_number_or_too_long_is_refused(encoder, monkeypatch):
         speech_wave(sound(noise(2.0)[None]), pad_seconds=3600)
     with pytest.raises(HeadForcingError, match="301 s of speech at once"):
         encode_speech(noise(1.0), 301 * 16, encoder)
-    with pytest.raises(HeadForcingError, match="segment_seconds must be 0"):
+    with pytest.raises(
+        HeadForcingError, match="must be 0, for the whole speech at once, or at least 1"
+    ):
         encode_speech(noise(1.0), VIDEO_FRAMES, encoder, stretch_seconds=0.5)
     monkeypatch.setattr(speech_features, "MAX_WHOLE_SECONDS", 2.0)
     assert len(encode_speech(noise(1.0), 57, encoder, stretch_seconds=1.0)) == 57

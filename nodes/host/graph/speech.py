@@ -17,7 +17,7 @@ SpeechType = io.Custom("HEAD_FORCING_SPEECH")
 
 @dataclass(frozen=True)
 class HeardSpeech:
-    """What drives the picture, the sound of the file, and their length in whole blocks."""
+    """Features that drive a picture, the sound of the file, and their length in whole blocks."""
 
     speech: Speech
     soundtrack: Soundtrack
