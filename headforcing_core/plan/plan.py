@@ -311,16 +311,17 @@ class RenderPlan:
 
 def _check_family(config: WanConfig, schedule: Schedule, family: str) -> None:
     """Refuse the schedule of a model family whose latents or inputs are others than the model's."""
-    if config.latents is schedule.latents and config.speaks == schedule.speaks:
+    speaks = config.audio_dim > 0
+    if config.latents is schedule.latents and speaks == schedule.speaks:
         return
     fits = [
         name
         for name, row in SCHEDULES.items()
-        if row.latents is config.latents and row.speaks == config.speaks
+        if row.latents is config.latents and row.speaks == speaks
     ]
     choose = f"choose auto or one of {', '.join(fits)}"
     if config.latents is schedule.latents:
-        driven = "is driven by speech" if config.speaks else "is not driven by speech"
+        driven = "is driven by speech" if speaks else "is not driven by speech"
         raise HeadForcingError(
             f"model_family: the model {driven}, other than those of the family {family}; {choose}"
         )

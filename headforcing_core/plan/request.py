@@ -101,12 +101,13 @@ class RenderRequest:
         """The checked plan; `profile`, if given, replaces that of the options."""
         start_frames = 0 if self.start is None else self.start.latents.shape[1]
         plan = self.options.plan(self.config, self.timeline, start_frames, profile)
-        self.check_speech(plan)
+        if self.config.audio_dim or self.speech is not None:
+            self.check_speech(plan)
         return plan
 
     def check_speech(self, plan: RenderPlan) -> None:
         """Refuse a plan to which speech and model do not fit."""
-        if self.speech is not None or plan.config.speaks:
+        if self.speech is not None or plan.config.audio_dim:
             check_speech(plan, self.speech)
 
     def job(self, plan: RenderPlan | None = None, video: int = 0) -> RenderJob:

@@ -52,7 +52,11 @@ def make_block(
         )
     else:
         for step, sigma in enumerate(row.sigmas):
-            x0 = _hold(held, _predict(model, _hold(held, x), row=row, sigma=sigma, cache=cache))
+            if held is not None:
+                x = _hold(held, x)
+            x0 = _predict(model, x, row=row, sigma=sigma, cache=cache)
+            if held is not None:
+                x0 = _hold(held, x0)
             on_step(block, step + 1, x0)
             if step + 1 < len(row.sigmas):
                 sigma = row.sigmas[step + 1]
@@ -62,9 +66,9 @@ def make_block(
     return x0, cache.commit(model.prompt)
 
 
-def _hold(held: Tensor | None, latents: Tensor) -> Tensor:
+def _hold(held: Tensor, latents: Tensor) -> Tensor:
     """The latents of a block with the frames that are given in place of the first ones."""
-    return latents if held is None else torch.cat((held.to(latents), latents[len(held) :]))
+    return torch.cat((held.to(latents), latents[len(held) :]))
 
 
 def _predict(

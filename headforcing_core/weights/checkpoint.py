@@ -278,6 +278,10 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.numel()
     most_used = sizes.most_common(1)[0][0]
+    size = (config.dim, config.ffn_dim, config.num_layers)
+    family = _FAMILIES.get(size, _CUSTOM[config.latents])
+    if config.audio_dim:
+        family = family.replace("wan2.1-t2v", "livetalk")
     causal = transformer.get("causal_ar", history.get("causal_ar"))
     merged = history.get("lora")
     models = [name for name in by_layout if layouts.looks_like_wan(by_layout[name])]
@@ -286,7 +290,7 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
         layout=layout,
         available=tuple(models),
         config=config,
-        family=_family_name(config),
+        family=family,
         parameters=sizes.total(),
         dtype=str(most_used).removeprefix("torch."),
         bytes=file_bytes(path),
@@ -297,14 +301,6 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
             path, layout, lambda: _identity_of_file(path, layout, num_heads)
         ),
     )
-
-
-def _family_name(config: WanConfig) -> str:
-    """The name of a model of these dimensions, for people."""
-    found = _FAMILIES.get((config.dim, config.ffn_dim, config.num_layers))
-    if config.speaks:
-        return "livetalk-custom" if found is None else found.replace("wan2.1-t2v", "livetalk")
-    return found or _CUSTOM[config.latents]
 
 
 @dataclass(frozen=True)
