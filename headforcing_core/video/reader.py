@@ -157,6 +157,8 @@ def fit(
     y = min(y, (rows - 1) // 2)
     cropped = video_frames.movedim(-1, 1)[..., y : rows - y, x : columns - x]
     channels = cropped.split(1, dim=1)  # one after another, as each is copied
-    scaling = {"size": (height, width), "mode": "bilinear", "antialias": antialias}
-    fitted = [F.interpolate(channel, **scaling) for channel in channels]
+    size = (height, width)
+    fitted = [
+        F.interpolate(channel, size, mode="bilinear", antialias=antialias) for channel in channels
+    ]
     return torch.cat(fitted, dim=1).movedim(1, -1)
