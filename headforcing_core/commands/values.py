@@ -143,7 +143,7 @@ def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | No
     if args.start_image is not None:
         instead = "give a short video with --start-video"
         frames = image_frames(options.cache_policy, schedule, options.model_family, instead)
-        return Start.image_file(args.start_image, size, frames)
+        return Start.image_file(args.start_image, size, frames, portrait=schedule.speaks)
     if args.start_video is None:
         return None
     seconds = DEFAULT_START_SECONDS if args.start_seconds is None else args.start_seconds

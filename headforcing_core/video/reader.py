@@ -133,12 +133,19 @@ def read_image(path: Path) -> Tensor:
         ) from error
 
 
-def fit(video_frames: Tensor, width: int, height: int, pixel_aspect: float = 1.0) -> Tensor:
+def fit(
+    video_frames: Tensor,
+    width: int,
+    height: int,
+    pixel_aspect: float = 1.0,
+    antialias: bool = False,
+) -> Tensor:
     """Crop `[n, h, w, 3]` around the middle to the proportions `width:height` and scale it, `[n,
     height, width, 3]`.
 
     The rule of ComfyUI's node ARVideoI2V, bit for bit: nothing is stretched or padded, scaling is
-    bilinear. `pixel_aspect` is the width of a pixel divided by its height.
+    bilinear. `pixel_aspect` is the width of a pixel divided by its height. With `antialias` each
+    pixel is a mean of all that it replaces.
     """
     rows, columns = video_frames.shape[1:3]
     old = columns / rows * pixel_aspect
@@ -150,5 +157,8 @@ def fit(video_frames: Tensor, width: int, height: int, pixel_aspect: float = 1.0
     y = min(y, (rows - 1) // 2)
     cropped = video_frames.movedim(-1, 1)[..., y : rows - y, x : columns - x]
     channels = cropped.split(1, dim=1)  # one after another, as each is copied
-    fitted = [F.interpolate(channel, size=(height, width), mode="bilinear") for channel in channels]
+    size = (height, width)
+    fitted = [
+        F.interpolate(channel, size, mode="bilinear", antialias=antialias) for channel in channels
+    ]
     return torch.cat(fitted, dim=1).movedim(1, -1)

@@ -16,6 +16,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.plan.start import Start
 from headforcing.headforcing_core.video import section as section_module
 from headforcing.headforcing_core.video.reader import fit, open_video, read_image
 from headforcing.headforcing_core.video.section import Clock, Footage, read_section
@@ -373,3 +374,15 @@ def test_a_video_of_a_high_rate_has_as_many_frames_as_its_file(tmp_path, fps):
     assert footage.video_frames == 40 and round(footage.fps) == fps
     frames = torch.stack([frame.float() / 255 for frame in footage.read(0)])
     assert numbers(frames) == list(range(40))
+
+
+def test_a_portrait_is_scaled_without_aliasing_and_another_start_image_as_comfyui_does():
+    lines = torch.zeros(512, 512, 3)
+    lines[::8] = 1.0  # thinner than the pixels of the small picture
+    size = (64, 64)
+    plain = Start.image(lines, size, "lines").video_frames
+    portrait = Start.image(lines, size, "lines", portrait=True).video_frames
+    assert torch.equal(plain[0], fit(lines[None], *size)[0])
+    middle = portrait[0, 4:-4]
+    torch.testing.assert_close(middle, torch.full_like(middle, 1 / 8), atol=0.01, rtol=0)
+    assert not plain.any()

@@ -78,7 +78,9 @@ def _start_image(images: Tensor, options: RenderOptions) -> Start:
         options.cache_policy, options.schedule, options.model_family, _VIDEO_INSTEAD
     )
     picture = one_image(images, "start_image", f", or {_VIDEO_INSTEAD}")
-    return Start.image(picture, (options.width, options.height), "the start image", frames)
+    size = (options.width, options.height)
+    portrait = options.schedule.speaks
+    return Start.image(picture, size, "the start image", frames, portrait=portrait)
 
 
 def _start_video(video: Any, options: RenderOptions) -> Start:
