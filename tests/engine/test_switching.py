@@ -394,7 +394,7 @@ def test_what_cannot_come_back_is_refused_before_anything_is_made():
     for name in [
         name
         for name in METHODS
-        if name not in ("head_forcing", "self_forcing_sink", "echo_forcing")
+        if name not in ("head_forcing", "self_forcing_sink", "livetalk", "echo_forcing")
     ]:
         with pytest.raises(
             HeadForcingError,
