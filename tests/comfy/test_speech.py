@@ -120,7 +120,7 @@ def test_another_ending_keeps_the_blocks_of_earlier_stretches_and_none_of_speech
 def test_a_timeline_is_as_long_as_the_speech_and_a_sound_of_its_own_is_heard_instead(
     talking: ComfyServer,
 ):
-    told = graph(positive=["told", 0], seed=13) | {
+    told = changed(graph(seed=13), "sampler", positive=["told", 0]) | {
         "clip": node("TestFakeClip"),
         "told": node(
             "HeadForcingPromptTimeline",
