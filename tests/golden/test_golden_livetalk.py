@@ -17,7 +17,7 @@ from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LIVETALK
 from headforcing.headforcing_core.rollout.speech import Speech, SpeechInputs, TalkingPortrait
 from headforcing.research.recordings.replay import read_run, replay
-from recorded_cases import apart, each_run, needs, open_case
+from recorded_cases import apart, each_run, open_case
 from safetensors.torch import load_file
 from torch import nn
 
@@ -206,9 +206,8 @@ def test_a_window_without_its_sink_is_seen():
     assert apart(found, case.tensors["latents/rolling"]) > 100 * TOLERANCE
 
 
-@needs("livetalk")
 def test_a_setting_that_the_replay_does_not_know_is_refused():
-    case = open_case("full", "livetalk")
+    case = open_case("subset", "livetalk")
     run = {**case.run("rolling"), "audio_scale": 2.0}
     changed = replace(case, config={**case.config, "runs": {"changed": run}})
     with pytest.raises(HeadForcingError, match="does not know audio_scale"):
