@@ -117,6 +117,30 @@ def test_another_ending_keeps_the_blocks_of_earlier_stretches_and_none_of_speech
         assert not torch.allclose(one[:, :, 6:], two[:, :, 6:])
 
 
+def test_a_timeline_is_as_long_as_the_speech_and_a_sound_of_its_own_is_heard_instead(
+    talking: ComfyServer,
+):
+    told = graph(positive=["told", 0], seed=13) | {
+        "clip": node("TestFakeClip"),
+        "told": node(
+            "HeadForcingPromptTimeline",
+            clip=["clip", 0],
+            prompts="0:00 she talks\n0:01 she laughs",
+            seconds=["speech", 1],
+        ),
+        "other": node("LoadAudio", audio="hf_other_end.wav"),
+    }
+    for graph_, clicks in (
+        (told, [*CLICKS]),
+        (changed(told, "told", audio=["other", 0]), [0.25, 1.75]),
+    ):
+        made = queued(talking, graph_)
+        (file,) = made.outputs["sampler"]["images"]
+        data = talking.view(**file)
+        assert opened(data)[0] == 33 and near(heard(io.BytesIO(data)), clicks)
+    assert "reused 3 blocks" in text_of(made), "what is heard renders nothing anew"
+
+
 def test_silence_follows_the_speech(talking: ComfyServer):
     padded = queued(talking, graph(speech={"pad_seconds": 1.5}, seconds=["speech", 1]))
     assert saved_latents(talking, padded).shape[2] == 15

@@ -357,7 +357,7 @@ WORKFLOWS: dict[str, Workflow] = {
     ),
     "17 Talking portrait": Workflow(
         TALKING
-        | _timeline(story("portrait"), ["speech", 1], height=360)
+        | _timeline(story("portrait"), ["speech", 1], height=360, audio=["sound", 0])
         | _sampler(
             width=512,
             height=512,
@@ -370,7 +370,7 @@ WORKFLOWS: dict[str, Workflow] = {
         )
         | {"report": _report(["sampler", 1])},
         (
-            _loaders(560, "model", "clip", "vae", "encoder"),
+            _loaders(500, "model", "clip", "vae", "encoder"),
             _column(2, "Portrait and speech", 330, "load", "sound"),
             _column(3, "Speech", 300, "speech"),
             _column(4, "Prompt", 480, "prompt"),

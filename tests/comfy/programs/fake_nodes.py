@@ -44,6 +44,22 @@ def TestFakeText(seed, words):
     return ([[rows, {"pooled_output": None}]],)
 
 
+class FakeClip:
+    """A text encoder of the width that Wan reads, without weights."""
+
+    def tokenize(self, text):
+        return text
+
+    def encode_from_tokens_scheduled(self, text):
+        (entries,) = TestFakeText(len(text), 8)
+        return entries
+
+
+@node("CLIP")
+def TestFakeClip():
+    return (FakeClip(),)
+
+
 @node("VAE")
 def TestImageVAE():
     """A native VAE for images with 4 latent channels, as Stable Diffusion has (random weights)."""
