@@ -17,7 +17,8 @@ from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LIVETALK
 from headforcing.headforcing_core.rollout.speech import Speech, SpeechInputs, TalkingPortrait
 from headforcing.research.recordings.replay import read_run, replay
-from recorded_cases import apart, each_run, needs, open_case
+from recorded_cases import apart, each_run, open_case
+from safetensors.torch import load_file
 from torch import nn
 
 TOLERANCE = 1e-4
@@ -62,6 +63,23 @@ def test_rows_channels_time_steps_and_window_are_the_recorded_ones():
     assert [loop.bf16_timestep(sigma) for sigma in LIVETALK.sigmas] == asked[:4]
     assert list(LIVETALK.sigmas) == case.config["schedule"]["sigmas"]
     assert read_run(case, "rolling").policy == method_policy("livetalk")
+
+
+@pytest.mark.parametrize("sound", ["speech_long", "speech_short"])
+def test_recorded_states_of_the_audio_encoder_become_the_recorded_rows_and_latents(sound):
+    case = open_case("subset", "livetalk")
+    recorded = load_file(case.folder / case.config["audio_tensors_file"])
+    states = recorded[f"{sound}/hidden_states"]
+    features = torch.cat((states[-1:], states)).transpose(0, 1).flatten(1)
+    rows = speech_rows(case.model(), Speech(features).of_frames(0, 6))
+    assert apart(torch.stack(list(rows.values())), recorded[f"{sound}/audio_rows"]) < TOLERANCE
+    run = {**case.run("rolling"), "frames": 6, "audio": sound}
+    changed = replace(
+        case,
+        config={**case.config, "runs": {sound: run}},
+        tensors={**case.tensors, f"audio_features/{sound}": features},
+    )
+    assert apart(replay(changed, sound).latents, recorded[f"{sound}/latents"]) < TOLERANCE
 
 
 def test_a_scale_multiplies_the_rows_and_passes_of_a_block_share_theirs():
@@ -188,9 +206,8 @@ def test_a_window_without_its_sink_is_seen():
     assert apart(found, case.tensors["latents/rolling"]) > 100 * TOLERANCE
 
 
-@needs("livetalk")
 def test_a_setting_that_the_replay_does_not_know_is_refused():
-    case = open_case("full", "livetalk")
+    case = open_case("subset", "livetalk")
     run = {**case.run("rolling"), "audio_scale": 2.0}
     changed = replace(case, config={**case.config, "runs": {"changed": run}})
     with pytest.raises(HeadForcingError, match="does not know audio_scale"):

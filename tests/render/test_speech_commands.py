@@ -143,3 +143,29 @@ def test_commands_without_speech_refuse_the_model(folder, tmp_path, capsys):
     profile = ["profile", *weights, *files, "--prompts", PROMPT, "--model-family", "livetalk"]
     assert main([*profile, str(tmp_path / "p.json")]) != 0
     assert "cannot be measured" in capsys.readouterr().err
+
+
+def test_a_batch_makes_videos_of_several_portraits_and_sounds(folder, tmp_path, capsys):
+    line = {
+        "name": "first",
+        "weights": str(MODEL),
+        "num-heads": 2,
+        "prompts": PROMPT,
+        "embeddings": str(folder / "texts.safetensors"),
+        "vae": str(folder / "vae.safetensors"),
+        "size": "48x32",
+        "dtype": "fp32",
+        "device": "cpu",
+        "method": "livetalk",
+        "seconds": 0.6,
+        "start-image": str(folder / "face.png"),
+        "speech": str(folder / "features.safetensors"),
+    }
+    second = {**line, "name": "second", "speech-scale": 0.5}
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text("\n".join(json.dumps(each) for each in (line, second)))
+    assert main(["batch", str(jobs), "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.mp4")) == [
+        "first.mp4",
+        "second.mp4",
+    ]
