@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 from tiny_checkpoints import interpolator, upscaler
 from websockets.exceptions import ConnectionClosed
 
-WIDTH = 80
-HEIGHT = 48
+WIDTH = 48
+HEIGHT = 32
 FPS = 16
 RATE = 44100
 
@@ -214,6 +214,7 @@ def test_a_model_that_gives_nan_is_an_error_and_another_model_begins_anew(comfy:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
+@pytest.mark.same_page
 def test_it_plays_in_the_node_while_it_grows(browser: Browser):
     models(browser.server)
     video_file(browser.server.input_dir / "watch.mp4", 120)

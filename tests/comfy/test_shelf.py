@@ -20,6 +20,7 @@ _VIDEOS = f"""() => {{
 }}"""
 
 
+@pytest.mark.same_page
 def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(browser: Browser):
     page = browser.page
     seed = 701
