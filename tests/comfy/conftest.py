@@ -47,6 +47,7 @@ def both(request: pytest.FixtureRequest) -> ComfyServer:
 
 
 PASSED = pytest.StashKey[bool]()  # whether the body of a test did
+FOLLOWED = pytest.StashKey[bool]()  # whether the next test shares a page, too
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -54,6 +55,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
     if call.when == "call":
         item.stash[PASSED] = call.excinfo is None
     yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    item.stash[FOLLOWED] = nextitem is not None and bool(nextitem.get_closest_marker("same_page"))
 
 
 @pytest.fixture(scope="session")
@@ -76,8 +82,8 @@ def browser(request: pytest.FixtureRequest, kept_page: dict[str, Browser]) -> It
     """A page of the editor. The parameter names the server and may add ", Nodes 2.0"; without one
     it is the newest.
 
-    Tests with the mark `same_page` share one, with an empty workflow, while they follow each other.
-    One in which a test has failed is closed.
+    Tests with the mark `same_page` share one, with an empty workflow, while they follow each other:
+    an idle page takes a fifth of a processor. One in which a test has failed is closed.
     """
     asked = getattr(request, "param", "comfy_latest, Nodes 2.0")
     shared = request.node.get_closest_marker("same_page") is not None
@@ -91,7 +97,8 @@ def browser(request: pytest.FixtureRequest, kept_page: dict[str, Browser]) -> It
         page.begin_again()
     yield page
     errors = (page.page_errors, page.alerts)
-    if shared and request.node.stash.get(PASSED, False) and errors == ([], []):
+    stash = request.node.stash
+    if shared and stash.get(FOLLOWED, False) and stash.get(PASSED, False) and errors == ([], []):
         page.rest()
         kept_page[asked] = page
     else:

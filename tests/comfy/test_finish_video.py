@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 from tiny_checkpoints import interpolator, upscaler
 from websockets.exceptions import ConnectionClosed
 
-WIDTH = 48
-HEIGHT = 32
+WIDTH = 80
+HEIGHT = 48
 FPS = 16
 RATE = 44100
 

@@ -187,7 +187,6 @@ def test_a_smaller_length_greys_what_is_beyond_it_and_offers_ways_out(browser: B
     assert page.evaluate(f"{of_widget('PromptTimeline', 'seconds')}.value") == 6
 
 
-@pytest.mark.same_page
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
 def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser):
     page = browser.page
