@@ -7,22 +7,26 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import torch
 from tqdm import tqdm
 
 from ..headforcing_core import page
+from ..headforcing_core.cache.roles import HeadRole
 from ..headforcing_core.commands.arguments import Result
 from ..headforcing_core.commands.parser import count, folder_written
 from ..headforcing_core.commands.values import ModelFiles
 from ..headforcing_core.demo import assets, word_hash
 from ..headforcing_core.files import replacing
-from ..headforcing_core.head_profiles.profile import classify
+from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.head_profiles.profiler import profile_heads
+from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from ..headforcing_core.model.wan import WanModel
 from ..headforcing_core.plan.describe import markdown_table
@@ -37,24 +41,26 @@ if TYPE_CHECKING:
 
 SECONDS = (3.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0)  # of every video
 SEED = 5  # the bundled profile was measured with 0
+ASKED_RULES = ("auto", "quota")  # the default of measured profiles, and the paper's
 WAYS: dict[str, dict[str, Any]] = {
     "as bundled": {},
     "two steps": {"few_steps": True},
     "two steps, 3/4 of the area": {"few_steps": True, "size": (64, 48)},
+    "two steps, 9/16 of the area": {"few_steps": True, "size": (48, 48)},
     "two steps, 1/4 of the area": {"few_steps": True, "size": (32, 32)},
-    "window of 8 frames": {"window_frames": 8},
+    "two steps, window of 18": {"few_steps": True, "window_frames": 18},
+    "two steps, window of 8": {"few_steps": True, "window_frames": 8},
 }
 """Changes of the bundled profile's setup, by name. Before a render one video of two steps is
 measured, at the size that memory allows.
 """
-LOOKS = ("-", "--", "-.", ":", (0, (1, 3)))
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     text = "Measure how many heads a short measurement names like the bundled one (minutes)."
     sub = command("profiling", profiling, text)
-    told = "videos of each way to measure, each of a prompt of its own (4)"
-    sub.add_argument("--videos", type=count, default=4, help=told)
+    told = "videos of each way to measure, each of a prompt of its own (8)"
+    sub.add_argument("--videos", type=count, default=8, help=told)
     out = folder_written("profiling.json", "profiling.md", "profiling.png", "*.safetensors")
     sub.add_argument("--out", type=out, default=Path("output/profiling"), help="folder")
 
@@ -64,10 +70,9 @@ def profiling(args: argparse.Namespace) -> Result:
     args.out.mkdir(parents=True, exist_ok=True)
     found = {}
     for way, changes in WAYS.items():
-        shares = measured(
-            args.out / f"{re.sub(r'[ ,/]+', '_', way)}.safetensors", args.videos, changes
-        )
-        found[way] = agreement(shares)
+        path = args.out / f"{re.sub(r'[ ,/]+', '_', way)}.safetensors"
+        shares = measured(path, args.videos, changes)
+        found[way] = {rule: agreement(shares, rule) for rule in ASKED_RULES}
     heads = len(list(chain(*embedded_profile().roles)))
     data = {"heads": heads, "seed": SEED, "seconds": SECONDS, "same": found}
     text = table(found)
@@ -115,59 +120,73 @@ def measured(
     return shares
 
 
-def agreement(shares: HeadShares) -> dict[str, list[int]]:
-    """By number of videos, how many heads have the role of the bundled profile after each of
-    `SECONDS`: a shorter video is the beginning of a longer one."""
-    bundled = list(chain(*embedded_profile().roles))
+def agreement(shares: HeadShares, rule: str) -> dict[str, list[Any]]:
+    """How many heads have the role that the bundled shares give by the same rule: `alone`, by each
+    video, a list for each of `SECONDS`; and `together`, by the mean of all videos. A shorter video
+    is the beginning of a longer one.
+    """
+    bundled = roles_of(embedded_profile(), rule)
+    videos = len(shares.setup.prompts)
+    alone = []
+    together = []
+    for seconds in SECONDS:
+        alone.append([same(shares, [video], seconds, rule, bundled) for video in range(videos)])
+        together.append(same(shares, range(videos), seconds, rule, bundled))
+    return {"alone": alone, "together": together}
+
+
+def same(
+    shares: HeadShares,
+    videos: Sequence[int],
+    seconds: float,
+    rule: str,
+    bundled: Sequence[HeadRole],
+) -> int:
+    """How many heads have the bundled role after so many seconds of these videos."""
     setup = shares.setup
-    found: dict[str, list[int]] = {}
-    for videos in (1, 2, 4, 8, 16):
-        if videos > len(setup.prompts):
-            break
-        found[str(videos)] = []
-        for seconds in SECONDS:
-            blocks = BlockClock(setup.frames_per_block).blocks_for(seconds) - setup.first_block
-            mean = shares.mean(prompts=range(videos), blocks=range(blocks))
-            roles = chain(*classify(mean.tolist()))
-            same = [a == b for a, b in zip(roles, bundled, strict=True)]
-            found[str(videos)].append(sum(same))
-    return found
+    blocks = BlockClock(setup.frames_per_block).blocks_for(seconds) - setup.first_block
+    averaged = shares.mean(prompts=videos, blocks=range(blocks)).tolist()
+    profile = replace(shares.profile("short"), shares=averaged)
+    roles = roles_of(profile, rule)
+    return sum(a == b for a, b in zip(roles, bundled, strict=True))
 
 
-def table(found: Mapping[str, Mapping[str, list[int]]]) -> str:
-    """Heads with the same role, by way, videos and seconds, in Markdown."""
-    header = ["measured", "videos", *(f"{seconds:g} s" for seconds in SECONDS)]
+def roles_of(profile: HeadProfile, rule: str) -> list[HeadRole]:
+    """The roles of all heads that a rule gives."""
+    return list(chain(*with_rule(profile, rule).roles))
+
+
+def table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """Heads with the same role, by way, rule and seconds, in Markdown: the mean of single videos
+    with the least of them, and all videos together.
+    """
+    header = ["measured", "rule", *(f"{seconds:g} s" for seconds in SECONDS)]
     rows = []
-    for way, by_videos in found.items():
-        for videos, same in by_videos.items():
-            rows.append([way, videos, *map(str, same)])
-    return markdown_table(header, rows)
+    for way, by_rule in found.items():
+        for rule, counts in by_rule.items():
+            alone = [f"{mean(each):.1f} ({min(each)})" for each in counts["alone"]]
+            rows.append([way, rule, *alone, str(counts["together"][-1])])
+    return markdown_table([*header, "all videos"], rows)
 
 
-def picture(found: Mapping[str, Mapping[str, list[int]]], heads: int) -> Any:
-    """The same as curves."""
+def picture(found: Mapping[str, Mapping[str, Mapping[str, Any]]], heads: int) -> Any:
+    """The means of single videos as curves: a colour for each way, dashed by quota."""
 
     def draw(ax: Axes, look: page.Theme) -> None:
-        colours = list(look.roles.values())
-        for (way, by_videos), style in zip(found.items(), LOOKS, strict=False):
-            for (videos, same), colour in zip(by_videos.items(), colours, strict=False):
-                label = f"{way}, {videos} video{'s' if videos != '1' else ''}"
-                ax.plot(
-                    SECONDS,
-                    same,
-                    linestyle=style,
-                    color=colour,
-                    marker="o",
-                    label=label,
-                    linewidth=2,
-                )
-        ax.set(xlabel="seconds of every video", ylim=(heads / 2, heads), xticks=SECONDS)
+        colours = [f"C{number}" for number in range(len(found))]
+        for (way, by_rule), colour in zip(found.items(), colours, strict=True):
+            for rule, line in zip(ASKED_RULES, ("-", "--"), strict=True):
+                means = [mean(each) for each in by_rule[rule]["alone"]]
+                label = way if rule == ASKED_RULES[0] else None
+                ax.plot(SECONDS, means, line, color=colour, marker="o", label=label, linewidth=2)
+        ax.set(xlabel="seconds of one video", ylim=(heads / 2, heads), xticks=SECONDS)
         ax.grid()
-        ax.legend(fontsize=page.SMALL, loc="upper left", frameon=False, labelcolor=look.ink)
+        ax.legend(fontsize=page.SMALL, loc="center left", frameon=False, labelcolor=look.ink)
 
     panel = page.Panel(
-        f"Heads with the same role as in the bundled profile, of {heads}",
-        "The bundled profile was measured with 20 videos of 30 s and other noise. Embedded model.",
+        f"Heads with the same role as by 20 videos, of {heads}",
+        "Means of single videos with other noise; solid by the default rule auto, dashed by the "
+        "paper's quota. Embedded model.",
         420,
         draw,
     )

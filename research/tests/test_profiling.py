@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from statistics import mean
 
 from headforcing.research import profiling
 from headforcing.research.__main__ import main
@@ -16,17 +17,20 @@ def test_the_page_has_the_stored_table_and_says_what_it_shows():
     assert table == profiling.table(data["same"]) + "\n"
     page = " ".join((ROOT / "docs" / "head_profiles.md").read_text("utf-8").split())
     assert tuple(data["seconds"]) == profiling.SECONDS and data["heads"] == 48
-    bundled = data["same"]["as bundled"]["4"]
-    ten, thirty = (bundled[profiling.SECONDS.index(seconds)] for seconds in (10.0, 30.0))
-    assert thirty == 48 and "*quick* names all 48" in page
-    few = data["same"]["two steps"]["1"]
-    assert (
-        few[-1] >= 45
-        and f"names {few[-1]} of 48 heads" in page
-        and f"of 10 s it names {ten}" in page
-    )
-    small = data["same"]["two steps, 3/4 of the area"]["1"][-1]
-    assert f"At three quarters of the area one video names {small}." in page
+    ten = profiling.SECONDS.index(10.0)
+    # the size before a render is between these two, and each video of either names enough
+    for way in ("two steps", "two steps, 3/4 of the area"):
+        assert min(data["same"][way]["auto"]["alone"][-1]) >= 45
+        assert max(data["same"][way]["auto"]["alone"][-1]) <= 48
+    quarter = data["same"]["two steps, 1/4 of the area"]["auto"]["alone"][-1]
+    assert [min(quarter), max(quarter)] == [43, 46] and "at a quarter 43 to 46" in page
+    quota = [
+        data["same"][way]["quota"]["alone"] for way in ("two steps", "two steps, 3/4 of the area")
+    ]
+    last = [count for alone in quota for count in alone[-1]]
+    assert [min(last), max(last)] == [40, 46] and "By quota it names 40 to 46" in page
+    assert {round(mean(alone[ten])) for alone in quota} <= {31, 32} and "of 10 s about 32" in page
+    assert data["same"]["as bundled"]["auto"]["together"][-1] == 48
 
 
 def test_a_short_measurement_is_compared_and_found_again(monkeypatch, tmp_path, capsys):
@@ -35,9 +39,12 @@ def test_a_short_measurement_is_compared_and_found_again(monkeypatch, tmp_path, 
     command = ["profiling", "--videos", "2", "--out", str(tmp_path / "out")]
     assert main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    for same in found["same"].values():
-        assert set(same) == {"1", "2"} and all(len(by_seconds) == 2 for by_seconds in same.values())
-        assert all(12 < count <= 48 for by_seconds in same.values() for count in by_seconds)
+    for by_rule in found["same"].values():
+        assert set(by_rule) == {"auto", "quota"}
+        for counts in by_rule.values():
+            assert len(counts["alone"]) == len(counts["together"]) == 2
+            for alone in counts["alone"]:
+                assert len(alone) == 2 and all(12 < count <= 48 for count in alone)
     shares = tmp_path / "out" / "as_bundled.safetensors"
     stamp = shares.stat().st_mtime_ns
     assert main([*command, "--json"]) == 0

@@ -152,3 +152,28 @@ def check_list(browser: Browser) -> None:
     assert page.evaluate(decode % options[1].rpartition("(")[2][:-1]) == shown, (
         "the list of the decoder, too"
     )
+
+
+def test_takes_of_the_same_story_are_told_apart_by_their_seed(browser: Browser):
+    """The server's list is replaced by one with two takes of a story, and a third of another."""
+    told = """async () => {
+        const store = await import("/extensions/ComfyUI-HeadForcing/takes/store.js");
+        const take = { length: "0:30", size: "832x480", date: "today", title: "" };
+        const listed = [
+            { ...take, take: 1, story: "a fox", seed: 5 },
+            { ...take, take: 2, story: "a fox", seed: 6 },
+            { ...take, take: 3, story: "a hen", seed: 5 },
+        ];
+        const answer = app.api.fetchApi;
+        app.api.fetchApi = async () => new Response(JSON.stringify({ takes: listed }));
+        await store.fetchTakes();
+        app.api.fetchApi = answer;
+        const told = listed.map(store.factsOf);
+        await store.fetchTakes();
+        return told;
+    }"""
+    assert browser.page.evaluate(told) == [
+        "Take 1 · seed 5 · 0:30 · 832x480 · today",
+        "Take 2 · seed 6 · 0:30 · 832x480 · today",
+        "Take 3 · 0:30 · 832x480 · today",
+    ]

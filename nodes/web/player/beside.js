@@ -11,7 +11,7 @@ export class Beside {
     this.leader = leader;
     this.video = make("video", { playsinline: true, "aria-label": label, src, style: leader.style.cssText });
     this.video.muted = true;
-    this.video.addEventListener("click", () => (leader.paused ? leader.play() : leader.pause()));
+    this.video.addEventListener("click", () => (leader.paused ? leader.play().catch(() => {}) : leader.pause()));
     this.video.addEventListener("loadeddata", () => this.follow());
     this.follow = this.follow.bind(this);
     for (const event of EVENTS) leader.addEventListener(event, this.follow);

@@ -78,12 +78,14 @@ export async function change(what, take, values = {}) {
 export const nameOf = ({ take, title }) => [t("Take %1", take), title].filter(Boolean).join(" ");
 
 /**
- * What a list says of a take beside its pictures.
+ * What a list says of a take beside its pictures; its seed where another take has the same story.
  * @param {Take} take
  */
 export function factsOf(take) {
-  const { length, size, date, starred, draft } = take;
-  return [starred && "★", nameOf(take), draft && t("draft"), length, size, date].filter(Boolean).join(" · ");
+  const { length, size, date, starred, draft, seed } = take;
+  const alike = takes.some((other) => other !== take && other.story === take.story);
+  const told = alike && seed !== null && t("seed %1", seed);
+  return [starred && "★", nameOf(take), draft && t("draft"), told, length, size, date].filter(Boolean).join(" · ");
 }
 
 /**
