@@ -154,6 +154,7 @@ def check_list(browser: Browser) -> None:
     )
 
 
+@pytest.mark.same_page
 def test_takes_of_the_same_story_are_told_apart_by_their_seed(browser: Browser):
     """The server's list is replaced by one with two takes of a story, and a third of another."""
     told = """async () => {

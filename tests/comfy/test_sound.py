@@ -126,7 +126,6 @@ def test_a_route_says_what_a_sound_is_like_and_reads_nothing_outside_the_folders
 
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
-@pytest.mark.same_page
 def test_it_is_heard_while_the_video_grows_after_the_first_click(browser: Browser):
     """The page decodes sound from the growing file, stays silent until a click, then plays on with
     sound.
@@ -221,7 +220,6 @@ def drag(page: Page, seconds: float, alt: bool = False) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
-@pytest.mark.same_page
 def test_a_dragged_bar_snaps_to_an_onset_and_with_alt_to_none(browser: Browser):
     """A beat is just beyond the middle between two blocks: near it a bar goes to the later one."""
     page = browser.page
