@@ -25,6 +25,7 @@ COLUMNS: dict[str, tuple[str, int]] = {
     "frames_a_head": ("frames a head", 0),
     "layout": ("layout", 2),
     "layout_by_chance": ("layout by chance", 2),
+    "layout_just_left": ("layout just left", 2),
     "identity": ("marking", 2),
     "identity_by_chance": ("marking by chance", 2),
     "background": ("background", 3),

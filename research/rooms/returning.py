@@ -39,6 +39,7 @@ COLUMNS = (
     "frames_a_head",
     "layout",
     "layout_by_chance",
+    "layout_just_left",
     "identity",
     "outline",
     "shape",

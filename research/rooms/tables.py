@@ -31,6 +31,7 @@ COLUMNS = (
     "frames_a_head",
     "layout",
     "layout_by_chance",
+    "layout_just_left",
     "identity",
     "identity_by_chance",
     "background",

@@ -115,6 +115,20 @@ def test_rooms_that_come_back_are_those_of_the_second_pre_registration():
     assert verdict_table(returning.verdicts_of(made)) in text(PAGE)
 
 
+def test_rooms_that_come_back_were_measured_again_with_the_same_verdicts():
+    made = stored("returns_again")["rows"]
+    assert {row: len(videos) for row, videos in made.items()} == dict.fromkeys(
+        returning.ROWS, returning.VIDEOS
+    )
+    assert text(ROOMS / "returns_again.md").strip() == returning.table(made).strip()
+    outcomes = [verdict.outcome for verdict in returning.verdicts_of(made)]
+    first = returning.verdicts_of(stored("returns")["rows"])
+    assert outcomes == [verdict.outcome for verdict in first] == ["supports", "undecided"]
+    for videos in made.values():
+        just_left = mean_interval(values_of(videos, "layout_just_left"))
+        assert just_left.count > 20 and just_left.mean < 0.1
+
+
 def test_memory_without_scenes_is_that_of_the_third_pre_registration():
     page = text(EVIDENCE / "PREREGISTRATION_3.md")
     numbers = re.search(r"Videos ([\d,]+) to\s+([\d,]+)", page).groups()
