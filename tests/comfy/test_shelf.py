@@ -169,7 +169,7 @@ def test_takes_of_the_same_story_are_told_apart_by_their_seed(browser: Browser):
         app.api.fetchApi = async () => new Response(JSON.stringify({ takes: listed }));
         await store.fetchTakes();
         app.api.fetchApi = answer;
-        const told = listed.map(store.factsOf);
+        const told = store.takes.map(store.factsOf); // those that the answer holds
         await store.fetchTakes();
         return told;
     }"""
