@@ -24,7 +24,7 @@ from ..headforcing_core.commands.parser import count, folder_written
 from ..headforcing_core.commands.values import ModelFiles
 from ..headforcing_core.demo import assets, word_hash
 from ..headforcing_core.files import replacing
-from ..headforcing_core.head_profiles.profile import HeadProfile, Shares
+from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.head_profiles.profiler import profile_heads
 from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
@@ -146,7 +146,7 @@ def same(
     setup = shares.setup
     blocks = BlockClock(setup.frames_per_block).blocks_for(seconds) - setup.first_block
     averaged = shares.mean(prompts=videos, blocks=range(blocks)).tolist()
-    found: Shares = tuple(tuple(tuple(head) for head in layer) for layer in averaged)
+    found = tuple(tuple(tuple(head) for head in layer) for layer in averaged)
     profile = replace(shares.profile("short"), shares=found)
     roles = roles_of(profile, rule)
     return sum(a == b for a, b in zip(roles, bundled, strict=True))
