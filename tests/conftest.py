@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,29 @@ sys.dont_write_bytecode = False
 
 TESTS = Path(__file__).resolve().parent
 VERSIONS = ("0.30.0", "0.3.75")  # parameters of the tests that run ComfyUI in a process of its own
-IN_A_BROWSER = {  # files that open pages of the newest frontend; as many minutes as all other tests of servers
+LONG = {  # files of a minute and more without a server
+    "tests/engine/test_kernels.py",
+    "tests/render/test_farm.py",
+    "tests/render/test_several.py",
+    "tests/render/test_sound.py",
+    "tests/render/test_ways.py",
+}
+SERVERS = ("comfy_floor", "comfy_latest", "comfy")  # fixtures, which a process starts once
+IN_A_BROWSER = {  # files whose tests without parameters open pages of the newest frontend
     f"test_{name}.py"
-    for name in ("pictures", "player", "renders_on_pages", "shelf", "timeline_editor", "widgets")
+    for name in (
+        "pictures",
+        "player",
+        "renders_on_pages",
+        "shelf",
+        "story_long",
+        "story_marks",
+        "story_monitor",
+        "story_panel",
+        "studio",
+        "timeline_editor",
+        "widgets",
+    )
 }
 
 
@@ -50,18 +71,38 @@ def shared_dir(repo_root: Path) -> Path | None:
 
 
 def process_group(node_id: str) -> str:
-    """The tests that run one after the other in one process: those of a ComfyUI server, else those
-    of a file.
+    """The tests that run one after the other in one process: those of a file, and of its tests in
+    ComfyUI those of a server, which begins the name.
     """
     file, _, test = node_id.partition("::")
     parameters = test.partition("[")[2]
     version = next((version for version in VERSIONS if version in parameters), "")
     if version or not file.startswith("tests/comfy/"):
         return file + version
-    if "comfy_floor" in parameters:
-        return "comfy_floor"
-    in_a_browser = Path(file).name in IN_A_BROWSER or "comfy_latest" in parameters
-    return "comfy in a browser" if in_a_browser else "comfy"
+    without = "comfy_latest" if Path(file).name in IN_A_BROWSER else "comfy"
+    server = next((server for server in SERVERS if parameters.startswith(server)), without)
+    return f"{server}: {file}"
+
+
+def server_of(group: str) -> str:
+    """The server that a group's tests run in; "" where they need none."""
+    return group.partition(": ")[0] if ": " in group else ""
+
+
+def next_group(waiting: Iterable[str], own: set[str], others: set[str]) -> str:
+    """What a process takes next: a group of a server that it has started, of one that no other has,
+    one without a server, and last one of a server that is then started again.
+    """
+    groups = list(waiting)
+    wanted = (
+        lambda server: server in own,
+        lambda server: server not in own | others,
+        lambda server: server == "",
+        lambda server: True,
+    )
+    own = own - {""}
+    others = others | {""}
+    return next(group for fits in wanted for group in groups if fits(server_of(group)))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -73,19 +114,38 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
         def _split_scope(self, nodeid: str) -> str:
             return process_group(nodeid)
 
+        def _assign_work_unit(self, node) -> None:
+            servers = {
+                each: {server_of(group) for group in units}
+                for each, units in self.assigned_work.items()
+            }
+            own = servers.pop(node, set())
+            group = next_group(self.workqueue, own, set().union(*servers.values()))
+            self.workqueue.move_to_end(group, last=False)
+            super()._assign_work_unit(node)
+
     return ByGroup(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow groups first, so that no process is left with one at the end."""
+    """Slow groups first, so that no process is left with one at the end; in a group those last that
+    share a page.
+    """
     groups = {item: process_group(item.nodeid) for item in items}
-    slow = {group: 1000 * group.startswith("comfy") for group in groups.values()}
+    slow = {group: 1000 * ("tests/comfy/" in group or group in LONG) for group in groups.values()}
     for item, group in groups.items():
         slow[group] += item.get_closest_marker("slow") is not None
     order = {group: (-count, place) for place, (group, count) in enumerate(slow.items())}
-    items.sort(key=lambda item: order[groups[item]])
+    items.sort(key=lambda item: (order[groups[item]], page_of(item)))
     skip_repetitions(items)
+
+
+def page_of(item: pytest.Item) -> str:
+    """The parameter of the page that a test shares with others; "" where it shares none."""
+    if item.get_closest_marker("same_page") is None:
+        return ""
+    return item.nodeid.partition("[")[2] or "comfy_latest, Nodes 2.0]"
 
 
 def skip_repetitions(items: list[pytest.Item]) -> None:

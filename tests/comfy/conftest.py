@@ -46,20 +46,64 @@ def both(request: pytest.FixtureRequest) -> ComfyServer:
     return request.getfixturevalue(request.param)
 
 
+PASSED = pytest.StashKey[bool]()  # whether the body of a test did
+FOLLOWED = pytest.StashKey[bool]()  # whether the next test shares a page, too
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[None]:
+    if call.when == "call":
+        item.stash[PASSED] = call.excinfo is None
+    yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    item.stash[FOLLOWED] = nextitem is not None and bool(nextitem.get_closest_marker("same_page"))
+
+
+@pytest.fixture(scope="session")
+def kept_page() -> Iterator[dict[str, Browser]]:
+    """The page that the last test has left to the next one, if any, by what it was asked for."""
+    kept: dict[str, Browser] = {}
+    yield kept
+    for page in kept.values():
+        page.__exit__()
+
+
+def opened_page(request: pytest.FixtureRequest, asked: str) -> Browser:
+    server, _, renderer = asked.partition(", ")
+    options = {"vue_nodes": bool(renderer), "size": (1600, 1200), "any_source": True}
+    return Browser(request.getfixturevalue(server), **options).__enter__()
+
+
 @pytest.fixture
-def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+def browser(request: pytest.FixtureRequest, kept_page: dict[str, Browser]) -> Iterator[Browser]:
     """A page of the editor. The parameter names the server and may add ", Nodes 2.0"; without one
     it is the newest.
+
+    Tests with the mark `same_page` share one, with an empty workflow, while they follow each other:
+    an idle page takes a fifth of a processor. One in which a test has failed is closed.
     """
-    server, _, renderer = getattr(request, "param", "comfy_latest, Nodes 2.0").partition(", ")
-    with Browser(
-        request.getfixturevalue(server),
-        vue_nodes=bool(renderer),
-        size=(1600, 1200),
-        any_source=True,
-    ) as page:
-        yield page
-        assert (page.page_errors, page.alerts) == ([], [])
+    asked = getattr(request, "param", "comfy_latest, Nodes 2.0")
+    shared = request.node.get_closest_marker("same_page") is not None
+    page = kept_page.pop(asked, None) if shared else None
+    for other in kept_page.values():
+        other.__exit__()
+    kept_page.clear()
+    if page is None:
+        page = opened_page(request, asked)
+    else:
+        page.begin_again()
+    yield page
+    errors = (page.page_errors, page.alerts)
+    stash = request.node.stash
+    if shared and stash.get(FOLLOWED, False) and stash.get(PASSED, False) and errors == ([], []):
+        page.rest()
+        kept_page[asked] = page
+    else:
+        page.__exit__()
+    assert errors == ([], [])
 
 
 @pytest.fixture

@@ -214,6 +214,7 @@ def test_a_model_that_gives_nan_is_an_error_and_another_model_begins_anew(comfy:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
+@pytest.mark.same_page
 def test_it_plays_in_the_node_while_it_grows(browser: Browser):
     models(browser.server)
     video_file(browser.server.input_dir / "watch.mp4", 120)

@@ -171,6 +171,7 @@ def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finish
     assert others == [], "the pack asked another machine for something"
 
 
+@pytest.mark.same_page
 def test_a_scene_is_rendered_alone_and_with_what_is_before_it(browser: Browser):
     """Three scenes over 17 blocks, of which the second one has the blocks 6 to 10."""
     editor = browser

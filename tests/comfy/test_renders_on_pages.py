@@ -123,6 +123,7 @@ def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent
     assert page.locator(".hf-bar").nth(1).get_attribute("aria-valuetext").startswith("0:31 ")
 
 
+@pytest.mark.same_page
 def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     page = browser.page
     graph = changed(
@@ -165,6 +166,7 @@ def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     assert len(list(browser.server.output_dir.glob("pages/twice*"))) == 1
 
 
+@pytest.mark.same_page
 def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropped_no_later_one(
     browser: Browser,
 ):
@@ -243,6 +245,7 @@ RENDERS = """() => {
 }"""
 
 
+@pytest.mark.same_page
 def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(browser: Browser):
     """Inside a subgraph the widgets of inputs that are shown outside keep old values."""
     page = browser.page

@@ -20,6 +20,7 @@ _VIDEOS = f"""() => {{
 }}"""
 
 
+@pytest.mark.same_page
 def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(browser: Browser):
     page = browser.page
     seed = 701
@@ -153,6 +154,7 @@ def check_list(browser: Browser) -> None:
     )
 
 
+@pytest.mark.same_page
 def test_takes_of_the_same_story_are_told_apart_by_their_seed(browser: Browser):
     """The server's list is replaced by one with two takes of a story, and a third of another."""
     told = """async () => {
@@ -167,7 +169,7 @@ def test_takes_of_the_same_story_are_told_apart_by_their_seed(browser: Browser):
         app.api.fetchApi = async () => new Response(JSON.stringify({ takes: listed }));
         await store.fetchTakes();
         app.api.fetchApi = answer;
-        const told = listed.map(store.factsOf);
+        const told = store.takes.map(store.factsOf); // those that the answer holds
         await store.fetchTakes();
         return told;
     }"""

@@ -188,6 +188,7 @@ def drag(page: Page, seconds: float, alt: bool = False) -> None:
     inner = page.locator(".hf-story .hf-inner").bounding_box()
     assert box and inner
     target = inner["x"] + inner["width"] * seconds / (0.5625 + 0.75 * 16)
+    before = page.evaluate(f"{_EDITOR_TEXT}.value")
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.down()
     if alt:
@@ -197,7 +198,7 @@ def drag(page: Page, seconds: float, alt: bool = False) -> None:
     page.mouse.up()
     if alt:
         page.keyboard.up("Alt")
-    page.wait_for_timeout(800)
+    page.wait_for_function("(before) => " + f"{_EDITOR_TEXT}.value !== before", arg=before)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from PIL import Image
 from story_panel import TOGGLE, VIDEO, opened, until_text
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.same_page]
 
 
 def written(editor: Browser, name: str, fps: int, seconds: int) -> None:

@@ -100,6 +100,7 @@ class Editor:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
+@pytest.mark.same_page
 def test_a_story_is_edited_on_the_timeline(browser):
     """Every way of changing a story, one after the other, in one editor."""
     saved = {
@@ -262,6 +263,7 @@ def test_a_story_is_edited_on_the_timeline(browser):
 
 
 @pytest.mark.slow
+@pytest.mark.same_page
 def test_scenes_are_segments(browser):
     """Whole prompts are dragged, copied and moved on, in the text and back with undo."""
     browser.load_workflow(FOLDER / "01 Demo without downloads.json")

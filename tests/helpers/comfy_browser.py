@@ -37,6 +37,16 @@ _ALL_NODES = """(() => {
   const inner = [...(app.graph.subgraphs?.values() ?? [])].flatMap((graph) => graph.nodes);
   return [...app.graph.nodes, ...inner];
 })()"""
+_BEGIN_AGAIN = """async () => {
+  clearInterval(window.__watch);
+  delete app.api.queuePrompt; // what a test has put in their place
+  delete app.api.fetchApi;
+  const panel = app.extensionManager.bottomPanel;
+  if (document.querySelector(".hf-story")) panel.toggleBottomPanelTab("headforcing.story");
+  await app.extensionManager.command.execute("Comfy.NewBlankWorkflow");
+  app.graph.clear();
+  window.__runs.length = 0;
+}"""
 _FIT = """() => {
   const boxes = app.graph.nodes.map((n) => n.getBounding ? Array.from(n.getBounding()) : [...n.pos, ...n.size]);
   boxes.push(...(app.graph.groups ?? []).map((g) => [...g.pos, ...g.size]));
@@ -124,13 +134,7 @@ class Browser:
     def __enter__(self) -> "Browser":
         self._context = _chromium()
         self._pages = list[Page]()
-        self._listeners = {
-            "weberror": self._note_error,
-            "dialog": self._note_alert,
-            "requestfailed": self._note_failed,
-        }
-        for event, listener in self._listeners.items():
-            self._context.on(event, listener)  # type: ignore[call-overload]
+        self._listen()
         try:
             settings = {
                 "Comfy.TutorialCompleted": True,
@@ -149,8 +153,35 @@ class Browser:
     def __exit__(self, *exc: object) -> None:
         for page in self._pages:
             page.close()
+        self.rest()
+
+    def _listen(self) -> None:
+        self._listeners = {
+            "weberror": self._note_error,
+            "dialog": self._note_alert,
+            "requestfailed": self._note_failed,
+        }
+        for event, listener in self._listeners.items():
+            self._context.on(event, listener)  # type: ignore[call-overload]
+
+    def rest(self) -> None:
+        """Note nothing until `begin_again`: what happens then happens in pages of others."""
         for event, listener in self._listeners.items():
             self._context.remove_listener(event, listener)
+        self._listeners = {}
+
+    def begin_again(self) -> None:
+        """Bring the page to a new, empty workflow, with the panel closed and nothing put in place
+        of what the editor does.
+
+        It takes a tenth of a second, and a new page ten.
+        """
+        self.page_errors.clear()
+        self.alerts.clear()
+        self.blocked.clear()
+        self._listen()
+        self.page.keyboard.press("Escape")  # a menu, or a field that has the keys
+        self.page.evaluate(_BEGIN_AGAIN)
 
     def open_page(self) -> Page:
         """Another tab with the editor."""

@@ -10,6 +10,7 @@ VIDEO = "document.querySelector('.hf-story video')"
 TRACKER = "app.extensionManager.workflow.activeWorkflow.changeTracker"
 SIZES = "() => app.graph.nodes.map((node) => [...node.size].map(Math.round))"
 TOGGLE = "app.extensionManager.bottomPanel.toggleBottomPanelTab('headforcing.story')"
+THEME = "(name) => app.extensionManager.setting.set('Comfy.ColorPalette', name)"
 STORY = "0:00 a red ball\n0:02 [cut] a blue cross\n0:04 a green star"
 
 

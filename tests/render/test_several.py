@@ -2,6 +2,7 @@
 interrupted, continued.
 """
 
+import io
 import json
 import multiprocessing
 import os
@@ -11,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,14 @@ def begun(*options: object) -> subprocess.Popen:
     return subprocess.Popen(demo(*options), env=environment, start_new_session=True, **streams)
 
 
+def in_this_process(command: list[str]) -> dict:
+    """The report of a demo that is not begun as a process of its own."""
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert main(command[command.index(MODULE) + 1 :]) == 0
+    return json.loads(out.getvalue())
+
+
 def decisions(found: dict) -> list[dict]:
     """Those of episodic memory, without similarities, which may be rounded differently."""
     return [{**event, "delta": 0} for event in found["memory_events"]]
@@ -86,9 +95,8 @@ def alone(tmp_path_factory) -> dict:
     command = demo(
         "--seconds", SECONDS, "--out", folder, "--latents", folder / "latents.safetensors"
     )
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return {**json.loads(done.stdout), "made": load_file(folder / "latents.safetensors")["latents"]}
+    made = in_this_process(command)
+    return {**made, "made": load_file(folder / "latents.safetensors")["latents"]}
 
 
 @linux
@@ -341,10 +349,15 @@ def test_speeds_that_leave_a_rank_without_work_are_refused_before_anything_is_en
 
 
 @pytest.mark.slow
+@pytest.mark.repeat("whole")
 @pytest.mark.parametrize(
-    "options", [("--gpus", 2), pytest.param(("--gpus", 2, "--shard-weights"), id="sharded")]
+    "options",
+    [
+        pytest.param(("--gpus", 2), id="whole"),
+        pytest.param(("--gpus", 2, "--shard-weights"), id="sharded"),
+    ],
 )
-def test_ranks_measure_the_roles_together_and_keep_them_for_one_process(options, tmp_path):
+def test_ranks_measure_the_roles_together_and_keep_them_for_one_process(options, tmp_path, capsys):
     known = ("--profile", "auto", "--found-profiles", tmp_path / "found", "--seconds", 1.5)
     command = demo(*options, *known, "--out", tmp_path / "ranks")
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=400)
@@ -353,7 +366,7 @@ def test_ranks_measure_the_roles_together_and_keep_them_for_one_process(options,
     assert load_profile(kept).counts()["memory"] == 26
     stored = kept.read_bytes()
     alone = demo(*known, "--out", tmp_path / "alone", "--runs", tmp_path / "runs")
-    again = subprocess.run(alone, env=ENVIRONMENT, capture_output=True, text=True, timeout=400)
-    assert again.returncode == 0 and "measuring heads" not in again.stderr, again.stderr
+    again = in_this_process(alone)
+    assert "measuring heads" not in capsys.readouterr().err
     assert kept.read_bytes() == stored
-    assert decisions(json.loads(again.stdout)) == decisions(json.loads(done.stdout))
+    assert decisions(again) == decisions(json.loads(done.stdout))
