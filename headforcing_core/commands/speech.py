@@ -22,6 +22,11 @@ def heard(args: argparse.Namespace) -> argparse.Namespace:
     """The arguments with the sound of `--speech` as that of the video, where no other is given."""
     if args.speech.suffix == STORED or args.audio is not None:
         return args
+    if args.audio_offset:
+        raise HeadForcingError(
+            "--audio-offset would move the sound of --speech away from the lips; leave it out, or "
+            "give another sound for the file with --audio"
+        )
     return changed(args, audio=args.speech)
 
 

@@ -102,6 +102,8 @@ def test_a_sound_drives_the_picture_and_is_that_of_a_video_as_long_as_it(
     assert code != 0 and "expected config.json" in said
     code, said = generate(*asked, speech="talk.wav")
     assert code != 0 and "give --speech-encoder" in said
+    code, said = generate(*asked, "--audio-offset", 0.5, speech="talk.wav")
+    assert code != 0 and "away from the lips" in said
     transformers = pytest.importorskip("transformers")
     sizes = json.loads((MODEL.parent / "config.json").read_text())["wav2vec2"]
     known = {name: sizes[name] for name in sizes if name in transformers.Wav2Vec2Config().to_dict()}
