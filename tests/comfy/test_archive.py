@@ -45,7 +45,7 @@ def test_the_archive_runs_its_demo_whose_first_picture_comes_within_two_seconds(
         assert "01 Demo without downloads" in server.get_json("/workflow_templates")[NAME]
         with Browser(server, any_source=True) as editor:
             listed = editor.page.evaluate("() => app.api.getWorkflowTemplates()")[NAME]
-            assert len(listed) == 16 and listed == sorted(listed)
+            assert len(listed) == 17 and listed == sorted(listed)
             load = "async (path) => app.loadGraphData(await (await app.api.fetchApi(path)).json())"
             editor.page.evaluate(load, f"/workflow_templates/{NAME}/01 Demo without downloads.json")
             editor.page.wait_for_timeout(500)
