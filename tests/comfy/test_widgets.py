@@ -70,7 +70,6 @@ def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(browser: B
 
 
 @pytest.mark.slow
-@pytest.mark.same_page
 def test_graph_undo_keeps_the_bars_with_their_text_and_an_edit_that_cannot_be_taken_says_so(
     browser: Browser,
 ):

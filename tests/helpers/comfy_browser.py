@@ -39,7 +39,8 @@ _ALL_NODES = """(() => {
 })()"""
 _BEGIN_AGAIN = """async () => {
   clearInterval(window.__watch);
-  delete app.api.queuePrompt; // what a test has put in their place
+  delete app.queuePrompt; // what a test has put in their place
+  delete app.api.queuePrompt;
   delete app.api.fetchApi;
   const panel = app.extensionManager.bottomPanel;
   if (document.querySelector(".hf-story")) panel.toggleBottomPanelTab("headforcing.story");
