@@ -102,7 +102,7 @@ def pytest(*arguments: str | Path) -> int:
 
 
 def in_parallel() -> list[str]:
-    """Options of pytest for a process per core and two more, as servers and browsers let theirs
+    """Options of pytest for a process per core and one more, as servers and browsers let theirs
     wait.
 
     The tests of a file or a ComfyUI server stay in one process.
@@ -112,7 +112,7 @@ def in_parallel() -> list[str]:
     )
     return [
         "--numprocesses",
-        str(min(cores + 2, MOST_PROCESSES)),
+        str(min(cores + 1, MOST_PROCESSES)),
         "--dist",
         "loadscope",
         "--no-loadscope-reorder",
