@@ -88,7 +88,7 @@ def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(bro
     page.wait_for_function(
         "document.querySelector('.hf-takes').innerText.includes('Take 2 the dark one')"
     )
-    assert "★" in rows.nth(0).inner_text()
+    rows.nth(0).get_by_text("★ · Take 2").wait_for()
 
     shelf.get_by_label("Delete Take 2 the dark one").click()
     assert "become free; its MP4 stays" in rows.nth(0).inner_text()
