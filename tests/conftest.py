@@ -149,13 +149,20 @@ def page_of(item: pytest.Item) -> str:
 
 
 def skip_repetitions(items: list[pytest.Item]) -> None:
-    """Leave out what `pytest.mark.repeat` names, unless the environment asks for everything."""
+    """Leave out what `pytest.mark.repeat` names, and tests with the mark `thorough`, unless the
+    environment asks for everything.
+    """
     if os.environ.get("HEADFORCING_EVERYTHING"):
         return
     skip = pytest.mark.skip(
         reason="repeats a test with other methods or sizes; HEADFORCING_EVERYTHING=1 runs it"
     )
+    skip_long = pytest.mark.skip(
+        reason="takes long and is for releases; HEADFORCING_EVERYTHING=1 runs it"
+    )
     for item in items:
+        if item.get_closest_marker("thorough") is not None:
+            item.add_marker(skip_long)
         parameters = item.nodeid.partition("[")[2]
         if any(named in parameters for mark in item.iter_markers("repeat") for named in mark.args):
             item.add_marker(skip)
