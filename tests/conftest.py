@@ -183,11 +183,10 @@ def counted(terminalreporter) -> dict[str, int]:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A run of everything must count at least what docs/reliability.md says."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-    everything = session.config.option.markexpr == "not alone" and session.config.args in (
-        [str(TESTS)],
-        ["tests"],
-    )
-    if hasattr(session.config, "workerinput") or exitstatus or not everything or terminal is None:
+    option = session.config.option
+    named = session.config.args_source != pytest.Config.ArgsSource.TESTPATHS
+    is_part = named or option.markexpr or option.keyword
+    if hasattr(session.config, "workerinput") or exitstatus or is_part or terminal is None:
         return
     missing = {label: count for label, count in counted(terminal).items() if count < COUNTED[label]}
     if missing:
