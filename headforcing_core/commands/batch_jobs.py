@@ -80,7 +80,7 @@ def check_files(file: Path, jobs: Mapping[str, argparse.Namespace]) -> None:
     """Refuse videos that cannot be written, or are read for another video: they are made in any
     order.
     """
-    reads: dict[Path, str] = {file: "the list of videos"}
+    reads: list[Named] = [("the list of videos", file)]
     writes: list[Named] = []
     for name, args in jobs.items():
         for path in outputs(args):
@@ -91,8 +91,8 @@ def check_files(file: Path, jobs: Mapping[str, argparse.Namespace]) -> None:
             writes.append((name, path))
         if args.out is not None:
             writes += [(name, path) for path in VIDEO.writes(args.out, args)]
-        reads |= {path: f"{name}, {option}" for option, path in args.reads}
-    check_kept([(option, path) for path, option in reads.items()], writes)
+        reads += [(f"{name}, {option}", path) for option, path in args.reads]
+    check_kept(reads, writes)
 
 
 def _videos(line: str, number: int) -> list[tuple[str, Fields]]:

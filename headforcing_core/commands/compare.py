@@ -28,7 +28,7 @@ from ..render.comparison import (
 )
 from ..video.sheets import side_by_side
 from .arguments import Result
-from .farms import Embeds, PlannedVideo, farm_of, make_all, render_one
+from .farms import Embeds, farm_of, make_all, render_one
 from .source import Source
 from .values import changed, portable
 
@@ -139,9 +139,11 @@ def compared_source(args: argparse.Namespace) -> Source:
 
 
 @dataclass(frozen=True)
-class ComparedVideo(PlannedVideo):
+class ComparedVideo:
     """A planned video of a comparison; `source` has the options of its entry."""
 
+    source: Source
+    plan: RenderPlan
     entry: Entry
     path: Path
 
@@ -227,7 +229,8 @@ def _render_all(
         return planned[name].job(args, embeds, farm, encodes)
 
     rows = {}
-    for outcome in make_all(farm, render_compared, planned, job_of, quiet=args.json):
+    sources = {name: video.source for name, video in planned.items()}
+    for outcome in make_all(farm, render_compared, sources, job_of, quiet=args.json):
         rows[outcome.name] = outcome.get()
     return [rows[name] for name in planned]
 

@@ -163,7 +163,7 @@ class LoadedModel:
         if machine.peers is not None:
             from ..distributed.ranks import MeasuredRanks
 
-            ranks = MeasuredRanks(str(machine.device))
+            ranks = MeasuredRanks()
             listeners.append(ranks)
         try:
             job, measured = self._with_roles(job.with_request(codec=self.codec), needs)

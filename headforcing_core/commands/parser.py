@@ -22,6 +22,23 @@ from ..methods.options import read_pairs
 from ..names import DEMO_AUTOENCODER, DEMO_MODEL, bundled_profiles
 
 Mistake = argparse.ArgumentTypeError
+# values of arguments that not every command has; peers are set in a rank
+ABSENT = {
+    "audio": None,
+    "audio_gain": 0.0,
+    "audio_offset": 0.0,
+    "follow": None,
+    "peers": None,
+    "reference": (),
+    "set": (),
+    "speech": None,
+    "start_image": None,
+    "start_latents": None,
+    "start_part": None,
+    "start_seconds": None,
+    "start_video": None,
+    "weights": None,
+}
 
 
 def whole_number(text: str, least: int = -999_999_999, most: int = 999_999_999) -> int:
@@ -88,7 +105,9 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if self._subparsers is None:  # a command's own
             kinds = {action.dest: action.type for action in self._actions}
-            found.peers = None  # set in a rank
+            for name, value in ABSENT.items():
+                if name not in found:
+                    setattr(found, name, value)
             found.paths = [name for name, kind in kinds.items() if isinstance(kind, PathType)]
             if not unknown:  # which is an error
                 self.check_files(found)

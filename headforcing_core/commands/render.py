@@ -74,7 +74,7 @@ def generate(args: argparse.Namespace) -> Result:
 def check_outputs(args: argparse.Namespace) -> None:
     """Refuse files that `demo` or `generate` could not write."""
     video = args.out
-    if "weights" not in args:
+    if args.weights is None:
         video = args.out / "demo.mp4"
     elif args.out is None and args.latents is None:
         raise HeadForcingError(

@@ -142,20 +142,23 @@ def _check_arguments(args: argparse.Namespace, world: int) -> None:
             "several GPUs exchange data by NCCL, which this PyTorch is built without, as on "
             "Windows; use --vae-device for the second GPU, or Linux"
         )
-    if args.follow:
-        raise _not_possible("--follow", "the ranks would read the file at different times")
-    if args.fp8_linears and args.shard_weights:
-        raise _not_possible(
-            "--fp8-linears with --shard-weights", "weights of one dtype are divided"
-        )
-    if args.compile and args.shard_weights:
-        raise _not_possible("--compile with --shard-weights", "weights move between passes")
-
-
-def _not_possible(option: str, reason: str) -> HeadForcingError:
-    return HeadForcingError(
-        f"{option} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
-    )
+    impossible = {
+        "--follow": (args.follow, "the ranks would read the file at different times"),
+        "--fp8-linears with --shard-weights": (
+            args.fp8_linears and args.shard_weights,
+            "weights of one dtype are divided",
+        ),
+        "--compile with --shard-weights": (
+            args.compile and args.shard_weights,
+            "weights move between passes",
+        ),
+    }
+    for option, (given, reason) in impossible.items():
+        if given:
+            raise HeadForcingError(
+                f"{option} is not possible on several GPUs, {reason}; leave it out, or leave out "
+                "--gpus"
+            )
 
 
 def _check_machine(args: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from tqdm import tqdm
@@ -38,9 +38,6 @@ from ..video.soundtrack import Soundtrack
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
 from .parser import named_file
 from .texts import read_text
-
-if TYPE_CHECKING:
-    pass
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -77,8 +74,8 @@ def render_options(
     named["profile"] = _chosen_profile(args.profile, given)
     named["switch"] = Switch(args.switch, args.blend_blocks, args.re_anchor)
     memory = {name: getattr(args, name) for name in MEMORY_INPUTS}
-    pairs = args.set if "set" in args else ()
-    named["method_options"] = method_options(named.get("method", DEFAULTS.method), memory, pairs)
+    method = named.get("method", DEFAULTS.method)
+    named["method_options"] = method_options(method, memory, args.set)
     return RenderOptions(**named)
 
 
@@ -99,26 +96,16 @@ def _chosen_profile(name: str | None, given: Fields) -> HeadProfile | AutoProfil
     return with_rule(profile, **given) if given else profile
 
 
-def _references(args: argparse.Namespace) -> list[str]:
-    """The words of `--reference`, which not every command has."""
-    return args.reference if "reference" in args else []
-
-
 def reference_files(args: argparse.Namespace) -> dict[str, Path]:
     """The files of `--reference` by name."""
-    names = []
-    files = {}
-    for word in _references(args):
-        name, file = named_file(word)
+    named = [named_file(word) for word in args.reference]
+    for word, (name, file) in zip(args.reference, named, strict=True):
         if not name or file == Path():
             raise HeadForcingError(
                 f"--reference is NAME=FILE, such as hero=hero.png, got {word[:80]!r}"
             )
-        names.append(name)
-        files[name] = file
-    if names:
-        check_names(names)
-    return files
+    check_names([name for name, _ in named])
+    return dict(named)
 
 
 def read_references(files: Mapping[str, Path], options: RenderOptions) -> dict[str, Start]:
@@ -129,11 +116,7 @@ def read_references(files: Mapping[str, Path], options: RenderOptions) -> dict[s
 
 
 def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | None:
-    """The video frames of `--start-image` or `--start-video`, None if neither is given or the
-    command has neither.
-    """
-    if "start_video" not in args:
-        return None
+    """The video frames of `--start-image` or `--start-video`, None if neither is given."""
     size = (options.width, options.height)
     schedule = options.schedule
     if args.start_video is None and (args.start_part is not None or args.start_seconds is not None):
@@ -186,6 +169,11 @@ class ModelFiles:
         if lora is None:
             return info
         return replace(info, identify=lambda: digest(info.fingerprint, file_hash(lora))[:16])
+
+    @property
+    def encoder(self) -> Any:
+        """What embeds prompts; of the embedded model None twice."""
+        return self.text_encoder, self.embeddings
 
     def check_text(self) -> None:
         """Refuse files that do not say from what prompts are encoded."""
@@ -336,9 +324,8 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
             values[name] = path.absolute()
     if args.profile not in (None, "auto", *bundled_profiles()):
         values["profile"] = str(Path(args.profile).absolute())
-    pictures = [named_file(word) for word in _references(args)]
-    if pictures:
-        values["reference"] = [f"{name}={file.absolute()}" for name, file in pictures]
+    pictures = [named_file(word) for word in args.reference]
+    values["reference"] = [f"{name}={file.absolute()}" for name, file in pictures]
     if args.prompts is not None:
         text = read_text(args.prompts, [name for name, _ in pictures])
         if text.startswith("@"):  # which would be taken for a file
@@ -348,13 +335,11 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def chosen_sound(args: argparse.Namespace) -> Soundtrack | None:
-    """The sound of `--audio` in its place; None where the command has none, or none is given."""
-    if "audio" not in args:
-        return None
-    if args.audio is None:
-        placed = {"--audio-offset": args.audio_offset, "--audio-gain": args.audio_gain}
-        for option, value in placed.items():
-            if value:
-                raise HeadForcingError(f"{option} places the sound of --audio; give --audio FILE")
-        return None
-    return Soundtrack.of_file(args.audio).placed(args.audio_offset, args.audio_gain)
+    """The sound of `--audio` in its place; None if none is given."""
+    if args.audio is not None:
+        return Soundtrack.of_file(args.audio).placed(args.audio_offset, args.audio_gain)
+    placed = {"--audio-offset": args.audio_offset, "--audio-gain": args.audio_gain}
+    for option, value in placed.items():
+        if value:
+            raise HeadForcingError(f"{option} places the sound of --audio; give --audio FILE")
+    return None

@@ -105,22 +105,6 @@ class RanksReport:
     seconds: float  # of the whole render
     speeds: Speeds = None
 
-    @classmethod
-    def collect(cls, cache: ParallelCache, model: Any, device: str, seconds: float) -> RanksReport:
-        """The report, on every rank; all of them call it."""
-        peers = cache.peers
-        division = cache.division
-        own = {
-            "device": device,
-            "heads": division.heads[peers.rank],
-            "weight_bytes": weight_bytes(model),
-            "cache_bytes": cache.bytes,
-            "sent_bytes": dict(peers.sent),
-            "waited_seconds": round(peers.waited, 3),
-        }
-        seconds = round(peers.from_first(seconds), 3)
-        return cls(peers.share(own), division.worst_over_mean, seconds, division.speeds)
-
     @property
     def slowest(self) -> int:
         """The rank that the others waited for: the one that waited least itself."""
@@ -152,21 +136,28 @@ class RanksReport:
 
 
 class MeasuredRanks(Listener):
-    """Collects the report when the last block is there.
+    """Collects the report of all ranks, on every rank, when the last block is there."""
 
-    Attributes:
-        report: None before.
-    """
-
-    def __init__(self, device: str):
-        self.device = device
-        self.report: RanksReport | None = None
+    report: RanksReport | None = None
 
     def begin(self, render: Render) -> None:
         self._render = render
         self._begun = time.perf_counter()
 
     def finish(self) -> None:
-        cache: Any = self._render.run.cache  # a `ParallelCache`
-        seconds = time.perf_counter() - self._begun
-        self.report = RanksReport.collect(cache, self._render.model.backbone, self.device, seconds)
+        render = self._render
+        cache: Any = render.run.cache  # a `ParallelCache`
+        peers: Peers = cache.peers
+        division: Division = cache.division
+        own = {
+            "device": str(render.place.device),
+            "heads": division.heads[peers.rank],
+            "weight_bytes": weight_bytes(render.model.backbone),
+            "cache_bytes": cache.bytes,
+            "sent_bytes": dict(peers.sent),
+            "waited_seconds": round(peers.waited, 3),
+        }
+        seconds = round(peers.from_first(time.perf_counter() - self._begun), 3)
+        self.report = RanksReport(
+            peers.share(own), division.worst_over_mean, seconds, division.speeds
+        )

@@ -31,6 +31,7 @@ class Layout:
     """A timeline on the blocks of a video.
 
     Attributes:
+        schedule: noise levels and blocks of the model.
         timeline: with the block length and duration of the video, and a tag for every scene that
             comes back.
         start_frames: number of latent frames at the beginning of the video that are given, not

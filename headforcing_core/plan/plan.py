@@ -28,11 +28,10 @@ from .settings import RenderSettings
 
 
 @dataclass(frozen=True)
-class RenderPlan:
+class RenderPlan(Layout):
     """A checked render.
 
     Attributes:
-        layout: the prompts on the blocks.
         rows: one per block. Start blocks get the first prompt, because the prompts they were made
             with are not known. Their switches name no recalled scenes yet; see `script`.
         seed: of the noise, where the timeline sets no other.
@@ -43,7 +42,6 @@ class RenderPlan:
     """
 
     config: WanConfig
-    layout: Layout
     shape: Shape
     rows: tuple[BlockRow, ...]
     seed: int
@@ -97,8 +95,10 @@ class RenderPlan:
             total_frames=len(rows) * frames_per_block,
         )
         return cls(
+            schedule,
+            layout.timeline,
+            start_frames,
             config=config,
-            layout=layout,
             shape=shape,
             rows=rows,
             seed=settings.seed,
@@ -127,36 +127,11 @@ class RenderPlan:
                 "this method caches a video with one prompt differently from one with several; "
                 "render the new story from the beginning"
             )
-        return replace(self, layout=layout, shape=shape, rows=rows)
+        return replace(self, timeline=layout.timeline, shape=shape, rows=rows)
 
     def with_layout_of(self, other: RenderPlan) -> RenderPlan:
         """The plan with the prompts and the length of another one, for a description."""
-        return replace(self, layout=other.layout, rows=other.rows)
-
-    @property
-    def schedule(self) -> Schedule:
-        """Noise levels and blocks of the model."""
-        return self.layout.schedule
-
-    @property
-    def timeline(self) -> Timeline:
-        """The prompts, with a tag for every scene that comes back."""
-        return self.layout.timeline
-
-    @property
-    def start_frames(self) -> int:
-        """Number of latent frames at the beginning of the video that are given."""
-        return self.layout.start_frames
-
-    @property
-    def start_blocks(self) -> int:
-        """The same in blocks."""
-        return self.layout.start_blocks
-
-    @cached_property
-    def video_frames(self) -> int:
-        """Length of the video in video frames, start frames included."""
-        return self.layout.video_frames
+        return replace(self, timeline=other.timeline, rows=other.rows)
 
     def _shape_of(self, frames: int, video_frames: int) -> Shape:
         """The shape of a video of another length whose caches are the same; raises HeadForcingError
@@ -311,21 +286,21 @@ class RenderPlan:
 
 def _check_family(config: WanConfig, schedule: Schedule, family: str) -> None:
     """Refuse the schedule of a model family whose latents or inputs are others than the model's."""
-    speaks = config.audio_dim > 0
-    if config.latents is schedule.latents and speaks == schedule.speaks:
-        return
     fits = [
         name
         for name, row in SCHEDULES.items()
-        if row.latents is config.latents and row.speaks == speaks
+        if row.latents is config.latents and row.speaks == config.speaks
     ]
-    choose = f"choose auto or one of {', '.join(fits)}"
-    if config.latents is schedule.latents:
-        driven = "is driven by speech" if speaks else "is not driven by speech"
-        raise HeadForcingError(
-            f"model_family: the model {driven}, other than those of the family {family}; {choose}"
+    if config.latents is not schedule.latents:
+        differs = (
+            f"has {config.out_dim} latent channels, models of the family {family} have "
+            f"{schedule.latents.channels}"
         )
+    elif config.speaks != schedule.speaks:
+        driven = "is driven" if config.speaks else "is not driven"
+        differs = f"{driven} by speech, other than those of the family {family}"
+    else:
+        return
     raise HeadForcingError(
-        f"model_family: the model has {config.out_dim} latent channels, models of the family "
-        f"{family} have {schedule.latents.channels}; {choose}"
+        f"model_family: the model {differs}; choose auto or one of {', '.join(fits)}"
     )

@@ -101,13 +101,12 @@ class RenderRequest:
         """The checked plan; `profile`, if given, replaces that of the options."""
         start_frames = 0 if self.start is None else self.start.latents.shape[1]
         plan = self.options.plan(self.config, self.timeline, start_frames, profile)
-        if self.config.audio_dim or self.speech is not None:
-            self.check_speech(plan)
+        self.check_speech(plan)
         return plan
 
     def check_speech(self, plan: RenderPlan) -> None:
         """Refuse a plan to which speech and model do not fit."""
-        if self.speech is not None or plan.config.audio_dim:
+        if self.speech is not None or plan.config.speaks:
             check_speech(plan, self.speech)
 
     def job(self, plan: RenderPlan | None = None, video: int = 0) -> RenderJob:
@@ -301,7 +300,7 @@ def about_video(
 ) -> dict[str, Any]:
     """Metadata of a video for people, *Load Head Forcing Run* and reports; `latent_format` is
     ComfyUI's name for the scale of the latents."""
-    clock = plan.layout.timeline.clock
+    clock = plan.timeline.clock
     policy = plan.policy
     threshold = None
     if isinstance(policy, CachePolicy) and policy.memory.episodic_frames:
@@ -313,7 +312,7 @@ def about_video(
         **about_story(plan),
         "fps": clock.fps,
         "frames_per_block": clock.frames_per_block,
-        "start_frames": plan.layout.start_frames,
+        "start_frames": plan.start_frames,
         "restart_frames": list(plan.restart_frames),
         "novelty_threshold": threshold,
         "latent_format": latent_format,
@@ -327,14 +326,14 @@ def about_story(plan: RenderPlan) -> dict[str, Any]:
     """The part of `about_video` that prompts and length decide, start frames included in times and
     frames.
     """
-    segments = plan.layout.timeline.segments
-    fps = plan.layout.timeline.clock.fps
+    segments = plan.timeline.segments
+    fps = plan.timeline.clock.fps
     return {
         "prompts": [segment.text for segment in segments],
         "starts_seconds": [video_frame / fps for video_frame in plan.start_video_frames],
         "switches": [str(segment.switch) for segment in segments],
         "seeds": [segment.seed for segment in segments],
-        "video_frames": plan.layout.video_frames,
+        "video_frames": plan.video_frames,
     }
 
 
