@@ -28,8 +28,8 @@ PATIENCE_SECONDS = 120.0
 Note = Fields
 """What is known of a finished video, as `finished.json` beside its blocks states it."""
 VideoJob = tuple[argparse.Namespace, Embeds]
-"""A video as a worker gets it: arguments as of `read_jobs`, with `patience`, the seconds to wait for
-another process that writes the same files; and the embeddings of its texts."""
+"""A video as a worker gets it: arguments as of `read_jobs`, with `patience`, the seconds to wait
+for another process that writes the same files; and the embeddings of its texts."""
 
 
 def batch(args: argparse.Namespace) -> Result:

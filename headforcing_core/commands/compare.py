@@ -163,38 +163,35 @@ class ComparedVideo:
     ) -> ComparedJob:
         """The video as a job; `args` have its prompts and its length."""
         request = self.source.request
-        given = changed(portable(args), out=self.path.parent, runs=request.runs)
-        if farm.parallel:
-            given = changed(portable(given), json=True)  # workers show no bars
-        patience = TURN_SECONDS if farm.parallel else 0.0
-        return ComparedJob(
-            given,
-            self.entry,
-            request.options.seed,
-            embeds=embeds,
-            encodes=encodes,
-            patience=patience,
+        given = changed(
+            portable(args),
+            out=self.path.parent,
+            runs=request.runs,
+            seed=request.options.seed,
+            patience=0.0,
         )
+        if farm.parallel:  # whose workers show no bars
+            given = changed(portable(given), json=True, patience=TURN_SECONDS)
+        return ComparedJob(given, self.entry, embeds, encodes)
 
 
 @dataclass(frozen=True)
 class ComparedJob:
     """A video of a comparison as a worker gets it.
 
-    `args` have its prompts and length, and its folders; `encodes` and `patience` as for
-    `render_one`.
+    `args` have its prompts and length, its folders and seed, and `patience` as for `render_one`, as
+    `encodes`.
     """
 
     args: argparse.Namespace
     entry: Entry
-    seed: int
     embeds: Embeds
     encodes: bool
-    patience: float
 
     def planned(self) -> ComparedVideo:
         """The video, planned on the machine that makes it."""
-        return ComparedVideo.of(compared_source(self.args), self.entry, self.seed, self.args.out)
+        args = self.args
+        return ComparedVideo.of(compared_source(args), self.entry, args.seed, args.out)
 
 
 def _plan_videos(
@@ -239,8 +236,9 @@ def render_compared(job: ComparedJob) -> ComparisonRow:
     """Render and measure one video of a comparison; with `--runs` finished blocks are reused."""
     video = job.planned()
     # `generate --out` may name a file in a comparison's folder
-    with claimed(video.path, patience=job.patience):
+    patience = job.args.patience
+    with claimed(video.path, patience=patience):
         result = render_one(
-            video.source, job.embeds, video.path, encodes=job.encodes, patience=job.patience
+            video.source, job.embeds, video.path, encodes=job.encodes, patience=patience
         )
     return measured(video.entry, result.plan, video.source.machine.dtype, result)

@@ -191,7 +191,7 @@ class LoadedModel:
             return job, None
         machine = self.machine
         model = WanVideoModel(self.backbone, machine.dtype, machine.device)
-        folder = job.request.found_profiles
+        path = job.roles_file
         if machine.peers is not None:
             # all ranks measure together, so none waits for a file or goes on after stored blocks
             job = job.with_request(found_profiles=None)
@@ -206,8 +206,8 @@ class LoadedModel:
             )
         if machine.peers is not None and measured is not None:
             measured = machine.peers.from_first(measured)
-            if machine.leads and folder is not None:
-                measured = measured.keep(folder, job.request.weights)
+            if machine.leads and path is not None:
+                measured = measured.keep(path)
             job = job.with_roles(measured.profile)
         return job, measured
 

@@ -190,7 +190,8 @@ def _profile_files(path: Path) -> list[Path]:
 
 
 def _story(path: Path, args: argparse.Namespace) -> Iterable[Path]:
-    target = args.out or args.latents if "weights" in args else args.out / "demo.mp4"
+    # `demo` has no VAE to give
+    target = args.out or args.latents if "vae" in args else args.out / "demo.mp4"
     return [] if target is None else [story_path(target)]
 
 
@@ -266,12 +267,9 @@ def named_files(
             option = action.option_strings[0]
         values = getattr(args, action.dest, None)
         if values is None and action.type is PROFILE:
-            # whichever of them fits
-            reads += [(option, path) for path in bundled_profiles().values()]
-        if values is None:
-            values = []
-        elif not isinstance(values, list):
-            values = [values]
+            values = list(bundled_profiles())  # whichever of them fits
+        if not isinstance(values, list):
+            values = [] if values is None else [values]
         for value in values:
             reads += [(option, path) for path in action.type.reads(value, args)]
             writes += [(option, path) for path in action.type.writes(value, args)]

@@ -20,7 +20,7 @@ from ..head_profiles.profiler import measure_returns, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.rules import describe_returns, remark_on_rule, retrieving_heads, with_rule
 from ..head_profiles.shares import HeadShares, ProfileSetup, ReturnStory
-from ..model.wan import WanConfig, WanModel
+from ..model.wan import WanModel
 from ..names import BUDGETS
 from ..page import save_plot
 from ..rollout.loop import WanVideoModel
@@ -110,11 +110,6 @@ class MeasuredModel:
     dtype: torch.dtype
     device: str
 
-    @property
-    def config(self) -> WanConfig:
-        """The model's dimensions."""
-        return self.files.inspect().config
-
     def load(self) -> WanVideoModel:
         """The model; the last one is kept in memory for the next prompt."""
         info = self.files.inspect()
@@ -191,8 +186,8 @@ def _measure_here(
     """Measure prompts by their embeddings into `shares`, which are saved after each; then stories
     from all `embeds`.
     """
-    config = measured.config
     model = measured.load()
+    config = model.backbone.config
     steps = len(todo) * measured.setup.blocks * len(measured.setup.sigmas)
 
     def save(number: int) -> None:
@@ -256,7 +251,12 @@ def measure_prompt(job: tuple[MeasuredModel, int, Shared[Tensor]]) -> HeadShares
     shares = HeadShares(measured.setup)
     model = measured.load()
     profile_heads(
-        model, measured.config, shares, {prompt: embed()}, dtype=model.dtype, device=model.device
+        model,
+        model.backbone.config,
+        shares,
+        {prompt: embed()},
+        dtype=model.dtype,
+        device=model.device,
     )
     return shares
 

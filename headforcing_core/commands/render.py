@@ -117,27 +117,28 @@ def _render(
         check_ranks(job, peers)
     check_disk(needs, source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
-    advice = ""
-    if video is not None and source.files.vae is not None:
-        advice = _advice(source, source.files.vae, job.plan)
-    if source.follow is None:
-        return needs, replace(loaded.render(job, needs, video, latents), advice=advice)
-    story = FollowedStory(source, source.follow)
-    job = job.with_request(notes={**job.request.notes, **story.about()})
+    advice = _advice(source, job.plan) if video is not None else ""
+    story = None
+    if source.follow is not None:
+        story = FollowedStory(source, source.follow)
+        job = job.with_request(notes={**job.request.notes, **story.about()})
     result = loaded.render(job, needs, video, latents, story)
     target = video or latents
-    if target is not None:
+    if story is not None and target is not None:
         story.save(story_path(target))
     return needs, replace(result, advice=advice)
 
 
-def _advice(source: Source, vae: Path, plan: RenderPlan) -> str:
+def _advice(source: Source, plan: RenderPlan) -> str:
     """A line on faster decoding: by a second GPU, or by a tiny decoder beside the VAE."""
+    vae = source.files.vae
+    machine = source.machine
+    if vae is None or machine.peers is not None:
+        return ""
     from ..video.advice import faster_decoding, tiny_names
     from ..video.codec import is_tiny
 
-    machine = source.machine
-    if machine.peers is not None or is_tiny(vae):
+    if is_tiny(vae):
         return ""
     names = tiny_names(plan.config.latents)
     tiny = [path.name for path in vae.parent.iterdir() if path.name.startswith(names)]

@@ -32,13 +32,15 @@ def rank_place(
     peers: Peers, device: torch.device, attention: AttentionFunction, choice: str
 ) -> Place:
     """Make the place of a rank: its heads' caches, and rank 0's stored blocks."""
-
-    def new_cache(job: RenderJob) -> ParallelCache:
-        return ParallelCache(
+    return Place(
+        device,
+        attention,
+        choice,
+        new_cache=lambda job: ParallelCache(
             peers, job.plan.shape, job.request.dtype, device=device, attention=attention
-        )
-
-    return Place(device, attention, choice, new_cache=new_cache, share=peers.from_first)
+        ),
+        share=peers.from_first,
+    )
 
 
 def check_ranks(job: RenderJob, peers: Peers) -> None:
@@ -82,7 +84,7 @@ def check_rank_memory(
             remedies.insert(0, "--gpu-speeds closer to each other")
         raise HeadForcingError(
             f"rank {rank} of {peers.world}: not enough memory, its part needs "
-            f"{format_bytes(own.memory)} ({own.describe().splitlines()[0].partition(': ')[2]}) and "
+            f"{format_bytes(own.memory)} ({own.parts}) and "
             f"its GPU has {format_bytes(room)}; choose " + " or ".join(remedies)
         )
     return own

@@ -42,13 +42,12 @@ def too_large(
         if len(ways) == _REMEDIES:
             break
     besides = " besides the weights" if host.streams_weights else ""
-    parts = needs.describe().splitlines()[0].partition(": ")[2]
     helps = "No setting of this video fits"
     if ways:
         helps = f"What fits, cheapest first: {'; '.join(ways)}"
     return HeadForcingError(
         f"not enough memory: {plan.width}x{plan.height} needs "
-        f"{format_bytes(needs.wanted(host))}{besides} ({parts}), the device has "
+        f"{format_bytes(needs.wanted(host))}{besides} ({needs.parts}), the device has "
         f"{format_bytes(max(0, room))} for it. {helps}"
     )
 

@@ -76,7 +76,7 @@ class RenderRequest:
         soundtrack: the sound of the videos; no block depends on it.
         speech: what drives the picture of a model with `config.speaks`, whose start is a portrait.
         latent_format: ComfyUI's name for the scale of the latents, for notes.
-        notes: more notes on the videos, see `about_video`.
+        notes: more notes on the videos, see `RenderJob.about`.
     """
 
     config: WanConfig
@@ -113,15 +113,6 @@ class RenderRequest:
         """A video of this request's plan, or of `plan`."""
         return RenderJob(self, plan or self.plan(), video)
 
-    def with_story(
-        self, timeline: Timeline, seconds: float, embeds: Embeddings, notes: Mapping[str, Any]
-    ) -> RenderRequest:
-        """The request with other prompts and another length; `notes` are added."""
-        options = replace(self.options, seconds=seconds)
-        return replace(
-            self, options=options, timeline=timeline, embeds=embeds, notes={**self.notes, **notes}
-        )
-
     def check_needs(
         self,
         plan: RenderPlan,
@@ -156,27 +147,24 @@ class RenderRequest:
 
     def check_finite(self) -> None:
         """Refuse text embeddings, start latents and pictures that hold NaN or infinity."""
-        from_vae = {
-            f"the picture @{name}": picture.latents for name, picture in self.pictures.items()
-        }
-        if self.start is not None:
-            from_vae["the start latents"] = self.start.latents
-        from_text = {
-            f"the embedding of prompt {number}": embed
-            for number, embed in enumerate(self.embeds.values(), 1)
-        }
         if self.speech is not None and not torch.isfinite(self.speech.features).all():
             raise HeadForcingError(
                 "the features of the speech: NaN or infinity; encode again, with the audio encoder "
                 "in float32, or give another sound"
             )
-        for model, tensors in (("VAE", from_vae), ("text encoder", from_text)):
-            for name, values in tensors.items():
-                if not torch.isfinite(values).all():
-                    raise HeadForcingError(
-                        f"{name}: NaN or infinity; encode again, with the {model} in bf16 or "
-                        "float32 instead of fp16"
-                    )
+        encoded = {}
+        for name, picture in self.pictures.items():
+            encoded[f"the picture @{name}"] = (picture.latents, "VAE")
+        if self.start is not None:
+            encoded["the start latents"] = (self.start.latents, "VAE")
+        for number, embed in enumerate(self.embeds.values(), 1):
+            encoded[f"the embedding of prompt {number}"] = (embed, "text encoder")
+        for name, (values, model) in encoded.items():
+            if not torch.isfinite(values).all():
+                raise HeadForcingError(
+                    f"{name}: NaN or infinity; encode again, with the {model} in bf16 or float32 "
+                    "instead of fp16"
+                )
 
 
 @dataclass(frozen=True)
@@ -205,15 +193,31 @@ class RenderJob:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """Notes on the video, for the run folder, files and reports."""
-        options = self.request.options
-        about = about_video(
-            self.plan, options.method_name, options.seed, self.request.latent_format
-        )
-        start = self.request.start
-        if start is not None and start.about:
-            about["start"] = start.about
-        return {**about, **self.request.notes}
+        """Notes on the video, for people, *Load Head Forcing Run*, files and reports."""
+        plan = self.plan
+        request = self.request
+        clock = plan.timeline.clock
+        policy = plan.policy
+        threshold = None
+        if isinstance(policy, CachePolicy) and policy.memory.episodic_frames:
+            threshold = policy.episodic.novelty_threshold
+        about = {
+            "method": request.options.method_name,
+            "seed": request.options.seed,
+            "size": f"{plan.width}x{plan.height}",
+            **about_story(plan),
+            "fps": clock.fps,
+            "frames_per_block": clock.frames_per_block,
+            "start_frames": plan.start_frames,
+            "restart_frames": list(plan.restart_frames),
+            "novelty_threshold": threshold,
+            "latent_format": request.latent_format,
+        }
+        if plan.held_frames:
+            about["held_frames"] = plan.held_frames
+        if request.start is not None and request.start.about:
+            about["start"] = request.start.about
+        return {**about, **request.notes}
 
     @cached_property
     def setup(self) -> str:
@@ -275,14 +279,19 @@ class RenderJob:
         """The job with other fields of its request, which do not change the plan."""
         return replace(self, request=replace(self.request, **changes))
 
+    @property
+    def roles_file(self) -> Path | None:
+        """The file with the head roles that were measured for this model."""
+        folder = self.request.found_profiles
+        return None if folder is None else found_profile_path(folder, self.request.weights)
+
     def with_found_roles(self) -> RenderJob:
         """The job with the head roles that were measured before an earlier render of this model, if
         its plan lacks them.
         """
-        request = self.request
-        if self.plan.auto is None or request.found_profiles is None:
+        path = self.roles_file
+        if self.plan.auto is None or path is None:
             return self
-        path = found_profile_path(request.found_profiles, request.weights)
         found = load_found_profile(path, self.plan.auto)
         return self if found is None else self.with_roles(found)
 
@@ -295,37 +304,8 @@ class RenderJob:
 # on a video
 
 
-def about_video(
-    plan: RenderPlan, method: str, seed: int, latent_format: str | None
-) -> dict[str, Any]:
-    """Metadata of a video for people, *Load Head Forcing Run* and reports; `latent_format` is
-    ComfyUI's name for the scale of the latents."""
-    clock = plan.timeline.clock
-    policy = plan.policy
-    threshold = None
-    if isinstance(policy, CachePolicy) and policy.memory.episodic_frames:
-        threshold = policy.episodic.novelty_threshold
-    about = {
-        "method": method,
-        "seed": seed,
-        "size": f"{plan.width}x{plan.height}",
-        **about_story(plan),
-        "fps": clock.fps,
-        "frames_per_block": clock.frames_per_block,
-        "start_frames": plan.start_frames,
-        "restart_frames": list(plan.restart_frames),
-        "novelty_threshold": threshold,
-        "latent_format": latent_format,
-    }
-    if plan.held_frames:
-        about["held_frames"] = plan.held_frames
-    return about
-
-
 def about_story(plan: RenderPlan) -> dict[str, Any]:
-    """The part of `about_video` that prompts and length decide, start frames included in times and
-    frames.
-    """
+    """Notes that prompts and length decide, start frames included in times and frames."""
     segments = plan.timeline.segments
     fps = plan.timeline.clock.fps
     return {

@@ -5,7 +5,6 @@ pictures.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -67,11 +66,6 @@ class Start:
         """Number of latent frames."""
         return 1 + (len(self.video_frames) - 1) // TEMPORAL_STRIDE
 
-    @cached_property
-    def content(self) -> str:
-        """The hash of the video frames."""
-        return digest(self.video_frames)
-
     def encoded(self, codec: FrameCodec) -> Tensor:
         """The latents `[frames, channels, h, w]` by a VAE, in main memory."""
         return codec.encode_video(self.video_frames).float().cpu()
@@ -84,7 +78,7 @@ class Start:
         """Key of the latents in the keys of blocks; another device would round the latents
         themselves otherwise.
         """
-        return digest(self.content, codec.fingerprint())
+        return digest(digest(self.video_frames), codec.fingerprint())
 
 
 def image_frames(method: Method, schedule: Schedule, family: str, instead: str) -> int:

@@ -123,7 +123,7 @@ def report_stored(video: StoredVideo) -> RunReport:
     frame slots.
     """
     meter = RunMeter()
-    events = video.first_events()
+    events = video.run.start_events(video.keys[0])
     for block in video.read():
         frames = video.about.get("frames_per_block", len(block.latents))
         for first in range(0, len(block.latents), frames):

@@ -8,17 +8,15 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..cache.memory import MemoryEvent
 from ..errors import HeadForcingError
 from ..files import Fields, explained, reason
 from ..timeline.clock import VIDEO_FPS, plain_time, video_frames_of
-from .files import START_EVENTS, DamagedFile, files_of, read_note
+from .files import DamagedFile, files_of, read_note
 from .folder import RunReader, StoredBlock, Take, count_blocks
 
 log = logging.getLogger(__name__)
@@ -51,10 +49,6 @@ class StoredVideo:
         """All finished latent frames `[frames, 16, h, w]`, start frames included."""
         return torch.cat(list(self.blocks()))
 
-    def first_events(self) -> list[MemoryEvent]:
-        """Decisions of episodic memory that belong to no block: those of start frames."""
-        return self.run.load_events(START_EVENTS, self.keys)
-
     def read(self) -> Iterator[StoredBlock]:
         """The finished blocks with their decisions, start frames first; raises as `blocks` does."""
         start = self.run.load_start()
@@ -62,10 +56,11 @@ class StoredVideo:
             raise HeadForcingError(
                 f"the start frames of this video in {self.folder} are missing or damaged"
             )
-        held = self.about.get("held_frames")  # part of the first block
-        given = [] if start is None or held else [StoredBlock(start, None)]
         block = None
-        for block in chain(given, self.run.read_blocks(self.keys)):
+        if start is not None and not self.about.get("held_frames"):  # a part of the first block
+            block = StoredBlock(start, None)
+            yield block
+        for block in self.run.read_blocks(self.keys):
             yield block
         if block is None:
             damaged = "".join(f"; {problem}" for problem in self.run.problems)
