@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
+from argparse import Namespace
 from collections import Counter
 from dataclasses import replace
 
@@ -27,12 +27,12 @@ from .source import Source
 PATIENCE_SECONDS = 120.0
 Note = Fields
 """What is known of a finished video, as `finished.json` beside its blocks states it."""
-VideoJob = tuple[argparse.Namespace, Embeds]
+VideoJob = tuple[Namespace, Embeds]
 """A video as a worker gets it: arguments as of `read_jobs`, with `patience`, the seconds to wait
 for another process that writes the same files; and the embeddings of its texts."""
 
 
-def batch(args: argparse.Namespace) -> Result:
+def batch(args: Namespace) -> Result:
     """Make the videos that are not finished, and report the outcome of each."""
     begun = time.monotonic()
     farm = farm_of(args)
@@ -103,7 +103,7 @@ def make_one(job: VideoJob) -> Note:
     return note
 
 
-def finished(args: argparse.Namespace) -> Note | None:
+def finished(args: Namespace) -> Note | None:
     """The note of a video that is finished: same options, and files as they were written; None for
     another.
     """
@@ -125,7 +125,7 @@ def finished(args: argparse.Namespace) -> Note | None:
         return None
 
 
-def _check(name: str, args: argparse.Namespace, farm: Farm) -> tuple[Source, Needs]:
+def _check(name: str, args: Namespace, farm: Farm) -> tuple[Source, Needs]:
     """Check a video. Of a farm of other machines only the worker knows the device, so it checks
     that itself.
     """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from .values import changed, portable
 TURN_SECONDS = 86400.0
 
 
-def compare(args: argparse.Namespace) -> Result:
+def compare(args: Namespace) -> Result:
     """Render, measure, and write `grid.mp4`, `picture.png`, `comparison.md` and `.json` beside the
     videos.
     """
@@ -85,7 +85,7 @@ def compare(args: argparse.Namespace) -> Result:
         )
 
 
-def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> Fields:
+def _about(args: Namespace, source: Source, plan: RenderPlan) -> Fields:
     """Metadata that all videos of a comparison share; `plan` is the plan of one of them."""
     clock = plan.timeline.clock
     return {
@@ -127,7 +127,7 @@ def write_result(
     return Result(lines, found)
 
 
-def compared_source(args: argparse.Namespace) -> Source:
+def compared_source(args: Namespace) -> Source:
     """The source of all videos of a comparison: the model of `--weights` with its VAE, else the
     embedded one.
     """
@@ -156,7 +156,7 @@ class ComparedVideo:
 
     def job(
         self,
-        args: argparse.Namespace,
+        args: Namespace,
         embeds: Embeds,
         farm: Farm,
         encodes: bool = False,
@@ -183,7 +183,7 @@ class ComparedJob:
     `encodes`.
     """
 
-    args: argparse.Namespace
+    args: Namespace
     entry: Entry
     embeds: Embeds
     encodes: bool
@@ -197,7 +197,7 @@ class ComparedJob:
 def _plan_videos(
     source: Source,
     entries: Sequence[Entry],
-    args: argparse.Namespace,
+    args: Namespace,
     *,
     skip: bool,
     elsewhere: bool,
@@ -216,7 +216,7 @@ def _plan_videos(
 
 
 def _render_all(
-    videos: Sequence[ComparedVideo], args: argparse.Namespace, farm: Farm
+    videos: Sequence[ComparedVideo], args: Namespace, farm: Farm
 ) -> list[ComparisonRow]:
     """Render and measure all videos; raises the error of the first that fails, with its name."""
     encodes = any(video.plan.restart_frames for video in videos)

@@ -4,7 +4,7 @@ to the next.
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +53,7 @@ Embeds = Mapping[str, Shared[Tensor]]
 """Text embeddings by text, as workers get them."""
 
 
-def farm_of(args: argparse.Namespace) -> Farm:
+def farm_of(args: Namespace) -> Farm:
     """The farm that the arguments of `add_farm_arguments` name."""
     return farm_named(args.farm, args.farm_gpus, args.farm_workers)
 

@@ -4,7 +4,7 @@ progress.
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ class Machine:
 
     @classmethod
     def of(
-        cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int, elsewhere: bool = False
+        cls, args: Namespace, dtype: torch.dtype, head_dim: int, elsewhere: bool = False
     ) -> Machine:
         """Take the fields from the arguments; `elsewhere`: another process renders, and no device
         is tried here.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +40,7 @@ from .values import (
 )
 
 
-def profile(args: argparse.Namespace) -> Result:
+def profile(args: Namespace) -> Result:
     """Measure attention shares, resuming an interrupted measurement, and save shares and
     profile.
     """
@@ -189,22 +189,14 @@ def _measure_here(
     model = measured.load()
     config = model.backbone.config
     steps = len(todo) * measured.setup.blocks * len(measured.setup.sigmas)
-
-    def save(number: int) -> None:
-        shares.save(path)
-
     with tqdm(total=steps, unit="step", desc="profiling", disable=quiet) as bar:
-
-        def step(block: int, step: int, latents: Tensor | None) -> None:
-            bar.update(latents is not None)
-
         profile_heads(
             model,
             config,
             shares,
             todo,
-            on_prompt=save,
-            on_step=step,
+            on_prompt=lambda prompt: shares.save(path),
+            on_step=lambda block, step, latents: bar.update(latents is not None),
             dtype=model.dtype,
             device=model.device,
         )
@@ -214,7 +206,7 @@ def _measure_here(
         shares,
         stories,
         embeds=embeds,
-        on_story=save,
+        on_story=lambda story: shares.save(path),
         dtype=model.dtype,
         device=model.device,
     )
@@ -261,7 +253,7 @@ def measure_prompt(job: tuple[MeasuredModel, int, Shared[Tensor]]) -> HeadShares
     return shares
 
 
-def merge(args: argparse.Namespace) -> Result:
+def merge(args: Namespace) -> Result:
     """Add up measurements and save the profile of all of them."""
     _check_profile_name(args.out)
     first, *others = [HeadShares.load(path) for path in args.measured]
@@ -271,7 +263,7 @@ def merge(args: argparse.Namespace) -> Result:
     return _finish(first, args.out, f"merged from {len(args.measured)} measurements")
 
 
-def compare(args: argparse.Namespace) -> Result:
+def compare(args: Namespace) -> Result:
     """Compare two profiles, and warn about unusual values of the first."""
     from ..head_profiles.agreement import compare_profiles, sanity_checks
 
@@ -281,7 +273,7 @@ def compare(args: argparse.Namespace) -> Result:
     return Result([found.text(), *remarks], {**found.to_dict(), "remarks": remarks})
 
 
-def show(args: argparse.Namespace) -> Result:
+def show(args: Namespace) -> Result:
     """Describe a profile."""
     from ..head_profiles.agreement import describe_profile, sanity_checks
 
@@ -293,7 +285,7 @@ def show(args: argparse.Namespace) -> Result:
     return Result(lines, {**found, "disputed": disputed, "remarks": remarks})
 
 
-def plot(args: argparse.Namespace) -> Result:
+def plot(args: Namespace) -> Result:
     """Plot a profile."""
     from ..head_profiles.profile_plot import profile_picture
 

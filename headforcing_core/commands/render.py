@@ -4,8 +4,8 @@ text and JSON.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from .source import Source
 from .texts import FollowedFile
 
 
-def demo(args: argparse.Namespace) -> Result:
+def demo(args: Namespace) -> Result:
     """Render a story with the embedded model, and a contact sheet of it."""
     video = args.out / "demo.mp4"
     sheet = args.out / "demo.png"
@@ -58,7 +58,7 @@ def demo(args: argparse.Namespace) -> Result:
     return found
 
 
-def generate(args: argparse.Namespace) -> Result:
+def generate(args: Namespace) -> Result:
     """Render a story with the model of `--weights`."""
     source = Source.of(args)
     check_outputs(args)
@@ -71,7 +71,7 @@ def generate(args: argparse.Namespace) -> Result:
     return replace(found, lines=[source.info.summary(), *found.lines])
 
 
-def check_outputs(args: argparse.Namespace) -> None:
+def check_outputs(args: Namespace) -> None:
     """Refuse files that `demo` or `generate` could not write."""
     video = args.out
     if args.weights is None:
@@ -88,7 +88,7 @@ def check_outputs(args: argparse.Namespace) -> None:
     check_writable(args.latents)
 
 
-def follow(args: argparse.Namespace) -> Result:
+def follow(args: Namespace) -> Result:
     """`demo` or `generate` as a rank that writes no files: everything they do up to the latents."""
     _render(Source.of(args), None)
     return Result([], {})

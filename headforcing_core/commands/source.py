@@ -4,8 +4,8 @@ loaded.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -78,7 +78,7 @@ class Source:
     references: Mapping[str, Start] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, args: argparse.Namespace, elsewhere: bool = False) -> Source:
+    def of(cls, args: Namespace, elsewhere: bool = False) -> Source:
         """The inputs that the arguments of a command name: the model of `--weights`, else the
         embedded one.
 
@@ -331,7 +331,7 @@ class Source:
 
 
 def _start_latents(
-    args: argparse.Namespace, options: RenderOptions, start: Start | None
+    args: Namespace, options: RenderOptions, start: Start | None
 ) -> StartLatents | None:
     """A stand-in for video frames that are not encoded yet, or the latents of `--start-latents`."""
     if start is not None:
@@ -343,7 +343,7 @@ def _start_latents(
 
 
 def _notes(
-    args: argparse.Namespace,
+    args: Namespace,
     info: CheckpointInfo,
     machine: Machine,
     references: Mapping[str, Start],

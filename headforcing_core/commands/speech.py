@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ from .values import changed
 STORED = ".safetensors"
 
 
-def heard(args: argparse.Namespace) -> argparse.Namespace:
+def heard(args: Namespace) -> Namespace:
     """The arguments with the sound of `--speech` as that of the video, where no other is given."""
     if args.speech.suffix == STORED or args.audio is not None:
         return args
@@ -32,7 +32,7 @@ def heard(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def chosen_speech(
-    args: argparse.Namespace, options: RenderOptions, timeline: Timeline, device: torch.device
+    args: Namespace, options: RenderOptions, timeline: Timeline, device: torch.device
 ) -> Speech:
     """The speech as long as the blocks of the story; encoded on `device` if it is a sound."""
     clock = options.schedule.clock

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
@@ -58,7 +58,7 @@ def find_profile(name: str) -> HeadProfile:
 
 
 def render_options(
-    args: argparse.Namespace, size: tuple[int, int] | None = None, family: str | None = None
+    args: Namespace, size: tuple[int, int] | None = None, family: str | None = None
 ) -> RenderOptions:
     """The options from the arguments of `add_render_arguments`; `size` and `family` replace those
     of the arguments.
@@ -96,7 +96,7 @@ def _chosen_profile(name: str | None, given: Fields) -> HeadProfile | AutoProfil
     return with_rule(profile, **given) if given else profile
 
 
-def reference_files(args: argparse.Namespace) -> dict[str, Path]:
+def reference_files(args: Namespace) -> dict[str, Path]:
     """The files of `--reference` by name."""
     named = [named_file(word) for word in args.reference]
     for word, (name, file) in zip(args.reference, named, strict=True):
@@ -104,7 +104,8 @@ def reference_files(args: argparse.Namespace) -> dict[str, Path]:
             raise HeadForcingError(
                 f"--reference is NAME=FILE, such as hero=hero.png, got {word[:80]!r}"
             )
-    check_names([name for name, _ in named])
+    if named:
+        check_names([name for name, _ in named])
     return dict(named)
 
 
@@ -115,7 +116,7 @@ def read_references(files: Mapping[str, Path], options: RenderOptions) -> dict[s
     return {name: Start.image_file(file, size, frames) for name, file in files.items()}
 
 
-def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | None:
+def chosen_start(args: Namespace, options: RenderOptions) -> Start | None:
     """The video frames of `--start-image` or `--start-video`, None if neither is given."""
     size = (options.width, options.height)
     schedule = options.schedule
@@ -157,7 +158,7 @@ class ModelFiles:
     park_features: bool = False
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> ModelFiles:
+    def of(cls, args: Namespace) -> ModelFiles:
         """Take the fields from the arguments of the same names, as far as the command has them."""
         names = [file.name for file in fields(cls)]
         return cls(**{name: getattr(args, name) for name in names if name in args})
@@ -172,7 +173,7 @@ class ModelFiles:
 
     @property
     def encoder(self) -> Any:
-        """What embeds prompts; of the embedded model None twice."""
+        """The files that embed prompts; of the embedded model None twice."""
         return self.text_encoder, self.embeddings
 
     def check_text(self) -> None:
@@ -305,7 +306,7 @@ def progress_bar(doing: str, quiet: bool, **options: Any) -> Iterator[Callable[[
         yield show
 
 
-def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
+def changed(args: Namespace, **values: Any) -> Namespace:
     """A copy of arguments with other values."""
     copied = copy(args)
     for name, value in values.items():
@@ -313,7 +314,7 @@ def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
     return copied
 
 
-def portable(args: argparse.Namespace) -> argparse.Namespace:
+def portable(args: Namespace) -> Namespace:
     """A copy that means the same in another process: absolute paths, and the text of a file of
     prompts.
     """
@@ -334,7 +335,7 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
     return changed(args, **values)
 
 
-def chosen_sound(args: argparse.Namespace) -> Soundtrack | None:
+def chosen_sound(args: Namespace) -> Soundtrack | None:
     """The sound of `--audio` in its place; None if none is given."""
     if args.audio is not None:
         return Soundtrack.of_file(args.audio).placed(args.audio_offset, args.audio_gain)

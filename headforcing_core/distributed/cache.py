@@ -227,7 +227,8 @@ def parallel_forward(
     if given is not None:
         given = replace(given, channels=strip.of_frames(given.channels, PATCH))
     flow = forward(backbone, own, timesteps, prompt, cache, write_only=write_only, given=given)
-    peers.check_stop()
+    if peers.any(peers.stopping):
+        raise KeyboardInterrupt
     if flow is None:
         return None
     whole = flow.new_empty(*flow.shape[:2], *latents.shape[2:])

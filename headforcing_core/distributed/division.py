@@ -173,11 +173,6 @@ class Division:
         """The part of the cache's bytes that a rank holds."""
         return float(self.loads[rank].sum() / self.loads.sum())
 
-    def share_of_tokens(self, rank: int) -> float:
-        """The part of every frame's tokens that a rank computes."""
-        whole = sum(strip.tokens for strip in self.strips)
-        return self.strips[rank].tokens / whole
-
 
 def grouped(shape: Shape) -> CacheShape:
     """The shape of a cache that is divided by heads; raises HeadForcingError for a method with a

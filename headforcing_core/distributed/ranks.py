@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..hashing import digest
 from ..model.attention import AttentionFunction
 from ..names import versions
@@ -65,6 +66,7 @@ def check_rank_memory(
 
     def part(speeds: Speeds) -> Needs:
         division = Division.of(plan.shape, peers.world, speeds)
+        tokens = division.strips[rank].tokens / plan.shape.frame_tokens
         weights = 1.0
         if sharded:
             weights = min(1.0, 1 / peers.world + LAYERS_AT_ONCE / plan.config.num_layers)
@@ -72,7 +74,7 @@ def check_rank_memory(
             needs,
             weights=round(needs.weights * weights),
             cache=round(needs.cache * division.share_of_cache(rank)),
-            activations=round(needs.activations * division.share_of_tokens(rank)),
+            activations=round(needs.activations * tokens),
         )
 
     own = part(peers.speeds)
@@ -102,7 +104,7 @@ class RanksReport:
     weights, of caches and of what it sent by kind, and `waited_seconds` in exchanges.
     """
 
-    ranks: Sequence[dict[str, Any]]
+    ranks: Sequence[Fields]
     worst_over_mean: float  # see `Division`
     seconds: float  # of the whole render
     speeds: Speeds = None
@@ -112,7 +114,7 @@ class RanksReport:
         """The rank that the others waited for: the one that waited least itself."""
         return min(range(len(self.ranks)), key=lambda rank: self.ranks[rank]["waited_seconds"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         """The JSON form."""
         return {**asdict(self), "slowest_rank": self.slowest}
 

@@ -12,6 +12,7 @@ import torch
 from ..cache.base import Cache
 from ..cache.scenes import number_recalls
 from ..cache.shape import Shape
+from ..devices import Device
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
@@ -240,7 +241,7 @@ class RenderPlan(Layout):
     def make_cache(
         self,
         dtype: torch.dtype,
-        device: torch.device | str,
+        device: Device,
         attention: AttentionFunction = sdpa,
     ) -> Cache:
         """An empty cache for this render."""
@@ -286,18 +287,19 @@ class RenderPlan(Layout):
 
 def _check_family(config: WanConfig, schedule: Schedule, family: str) -> None:
     """Refuse the schedule of a model family whose latents or inputs are others than the model's."""
+    speaks = config.audio_dim > 0
     fits = [
         name
         for name, row in SCHEDULES.items()
-        if row.latents is config.latents and row.speaks == config.speaks
+        if row.latents is config.latents and row.speaks == speaks
     ]
     if config.latents is not schedule.latents:
         differs = (
             f"has {config.out_dim} latent channels, models of the family {family} have "
             f"{schedule.latents.channels}"
         )
-    elif config.speaks != schedule.speaks:
-        driven = "is driven" if config.speaks else "is not driven"
+    elif speaks != schedule.speaks:
+        driven = "is driven" if speaks else "is not driven"
         differs = f"{driven} by speech, other than those of the family {family}"
     else:
         return

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..devices import free_memory
 from ..errors import HeadForcingError
-from ..files import check_writable
+from ..files import Fields, check_writable
 from ..hashing import SHORT, digest
 from ..head_profiles.auto import AutoProfile, found_profile_path, load_found_profile
 from ..head_profiles.profile import HeadProfile
@@ -95,7 +95,7 @@ class RenderRequest:
     soundtrack: Soundtrack | None = None
     speech: Speech | None = None
     latent_format: str | None = None
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Fields = field(default_factory=dict)
 
     def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
@@ -106,7 +106,7 @@ class RenderRequest:
 
     def check_speech(self, plan: RenderPlan) -> None:
         """Refuse a plan to which speech and model do not fit."""
-        if self.speech is not None or plan.config.speaks:
+        if self.speech is not None or plan.config.audio_dim:
             check_speech(plan, self.speech)
 
     def job(self, plan: RenderPlan | None = None, video: int = 0) -> RenderJob:
@@ -192,7 +192,7 @@ class RenderJob:
         return self.plan.blocks_until(self.request.until_seconds)
 
     @cached_property
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Fields:
         """Notes on the video, for people, *Load Head Forcing Run*, files and reports."""
         plan = self.plan
         request = self.request
@@ -289,10 +289,10 @@ class RenderJob:
         """The job with the head roles that were measured before an earlier render of this model, if
         its plan lacks them.
         """
-        path = self.roles_file
-        if self.plan.auto is None or path is None:
+        auto = self.plan.auto
+        if auto is None or self.roles_file is None:
             return self
-        found = load_found_profile(path, self.plan.auto)
+        found = load_found_profile(self.roles_file, auto)
         return self if found is None else self.with_roles(found)
 
     def with_roles(self, profile: HeadProfile) -> RenderJob:
@@ -304,7 +304,7 @@ class RenderJob:
 # on a video
 
 
-def about_story(plan: RenderPlan) -> dict[str, Any]:
+def about_story(plan: RenderPlan) -> Fields:
     """Notes that prompts and length decide, start frames included in times and frames."""
     segments = plan.timeline.segments
     fps = plan.timeline.clock.fps

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from ..devices import Device
 from ..errors import HeadForcingError
 from ..files import claimed
 from ..head_profiles.auto import store_found_profile
@@ -58,7 +59,7 @@ class MeasuredRoles:
 def with_measured_roles(
     job: RenderJob,
     model: VideoModel,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
     on_step: StepCallback = lambda block, step, latents: None,
     needs: Needs | None = None,
 ) -> tuple[RenderJob, MeasuredRoles | None]:
@@ -138,7 +139,7 @@ def _measured(
     setup: ProfileSetup,
     *,
     partial: Path | None,
-    device: torch.device | str,
+    device: Device,
     on_step: StepCallback,
 ) -> HeadShares:
     """Measure the shares, going on after the blocks of a stopped measurement with the same setup,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...kernels.dispatch import kernels_put_aside
 from ..cache.base import Cache
-from ..devices import upload
+from ..devices import Device, upload
 from ..errors import HeadForcingError
 from ..methods.method import RolloutInputs
 from ..model.attention import AttentionFunction, sdpa
@@ -37,7 +37,7 @@ from .run import WAITING_TASKS, Run, Task, carry_out
 class Place:
     """Device, attention and caches with which a video is made."""
 
-    device: torch.device | str = "cpu"
+    device: Device = "cpu"
     attention: AttentionFunction = sdpa
     attention_choice: str = "auto"  # the user's name for `attention`, for reports
     # an empty one in place of the plan's; it is never stored

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -56,7 +56,7 @@ class RenderResult:
     recalls: Sequence[Recall] = ()
     kernels: str = ""
     advice: str = ""
-    reports: Mapping[str, Any] = field(default_factory=dict)
+    reports: Fields = field(default_factory=dict)
 
     @property
     def plan(self) -> RenderPlan:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -59,7 +59,6 @@ class Run:
         cache: there from `resume` on.
         events: decisions of episodic memory, in order: those of start blocks, and of every block
             that was added.
-        meter: statistics of the blocks so far.
         ended: the note of an earlier render that finished the video, see `finish`.
     """
 
@@ -86,7 +85,11 @@ class Run:
         self.ended: Fields | None = None
         self._start_events: list[MemoryEvent] = []  # decisions when start blocks were closed
         self._block_seconds: list[float] = []
-        self.meter = RunMeter()
+
+    @cached_property
+    def meter(self) -> RunMeter:
+        """Statistics of the blocks so far."""
+        return RunMeter()
 
     @property
     def job(self) -> RenderJob:
@@ -159,10 +162,7 @@ class Run:
         if note is None or note["events"] != events or len(note["occupied"]) != len(self.stored):
             return None
         self.events = start_events
-        recalls = [
-            Recall(saved["block"], saved["scene"], saved["frames"]) for saved in note["recalls"]
-        ]
-        return {**note, "recalls": recalls}
+        return {**note, "recalls": [Recall(**saved) for saved in note["recalls"]]}
 
     def _restore(self, folder: RunFolder, script: Script) -> None:
         """Set the cache to the latest stored state. A state of a story with other scenes is

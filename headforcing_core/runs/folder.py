@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -69,7 +69,7 @@ class Take(NamedTuple):
     begun: float
 
 
-def take_of(folder: Path, key: str, about: Mapping[str, Any]) -> Take:
+def take_of(folder: Path, key: str, about: Fields) -> Take:
     """The take of a run folder's video, by the key in its name: that of its note, or the next one
     of the workflow or story that `about` tells, begun now. A video that another workflow made first
     gets a number here."""
@@ -90,7 +90,7 @@ def take_of(folder: Path, key: str, about: Mapping[str, Any]) -> Take:
     return Take(highest + 1, begun)
 
 
-def _counted_in(about: Mapping[str, Any]) -> Any:
+def _counted_in(about: Fields) -> Any:
     """The workflow or else the story whose takes are counted."""
     return about.get("workflow") or about["prompts"][:1]
 
