@@ -40,11 +40,16 @@ def batch(args: Namespace) -> Result:
     jobs = list(read_jobs(args.jobs, out).items())
     jobs = [jobs[place] for place in pick_part(len(jobs), args.shard)]
     check_writable(out / "probe")
-    notes = {name: finished(video) for name, video in jobs}
-    todo = {name: video for name, video in jobs if notes[name] is None}
-    for video in todo.values():
+    rows = {}
+    todo = {}
+    for name, video in jobs:
+        note = finished(video)
+        if note is not None:
+            rows[name] = {"name": name, **note}
+            continue
         video.json = args.json or farm.parallel  # workers show no bars
         video.patience = PATIENCE_SECONDS if farm.parallel else 0.0
+        todo[name] = video
     check_files(args.jobs, todo)
     sources = {}
     needs = []
@@ -53,13 +58,11 @@ def batch(args: Namespace) -> Result:
         needs.append(needed)
     if needs:
         check_disk(in_turn(needs), out, out)
-    rows = {name: {"name": name, **note} for name, note in notes.items() if note is not None}
-
-    def job_of(name: str, embeds: Embeds) -> VideoJob:
-        return todo[name], embeds
-
+    made = make_all(
+        farm, make_one, sources, lambda name, embeds: (todo[name], embeds), quiet=args.json
+    )
     try:
-        for outcome in make_all(farm, make_one, sources, job_of, quiet=args.json):
+        for outcome in made:
             note = outcome.get() if outcome.error is None else _failure(outcome.error)
             rows[outcome.name] = row = {"name": outcome.name, **note}
             if not args.json:

@@ -221,14 +221,14 @@ def _render_all(
     """Render and measure all videos; raises the error of the first that fails, with its name."""
     encodes = any(video.plan.restart_frames for video in videos)
     planned = {video.path.stem: video for video in videos}
-
-    def job_of(name: str, embeds: Embeds) -> ComparedJob:
-        return planned[name].job(args, embeds, farm, encodes)
-
-    rows = {}
-    sources = {name: video.source for name, video in planned.items()}
-    for outcome in make_all(farm, render_compared, sources, job_of, quiet=args.json):
-        rows[outcome.name] = outcome.get()
+    outcomes = make_all(
+        farm,
+        render_compared,
+        {name: video.source for name, video in planned.items()},
+        lambda name, embeds: planned[name].job(args, embeds, farm, encodes),
+        quiet=args.json,
+    )
+    rows = {outcome.name: outcome.get() for outcome in outcomes}
     return [rows[name] for name in planned]
 
 

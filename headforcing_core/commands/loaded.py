@@ -190,7 +190,6 @@ class LoadedModel:
         if job.plan.auto is None:
             return job, None
         machine = self.machine
-        model = WanVideoModel(self.backbone, machine.dtype, machine.device)
         path = job.roles_file
         if machine.peers is not None:
             # all ranks measure together, so none waits for a file or goes on after stored blocks
@@ -199,7 +198,7 @@ class LoadedModel:
         with tqdm(total=steps, unit="step", desc="measuring heads", disable=machine.quiet) as bar:
             job, measured = with_measured_roles(
                 job,
-                model,
+                WanVideoModel(self.backbone, machine.dtype, machine.device),
                 machine.device,
                 lambda block, step, latents: bar.update(latents is not None),
                 needs,

@@ -23,6 +23,7 @@ from ..head_profiles.shares import HeadShares, ProfileSetup, ReturnStory
 from ..model.wan import WanModel
 from ..names import BUDGETS
 from ..page import save_plot
+from ..plan.settings import Size
 from ..rollout.loop import WanVideoModel
 from ..rollout.schedule import SCHEDULES
 from ..timeline.clock import BlockClock
@@ -86,7 +87,7 @@ def setup_of(
     prompts: tuple[str, ...],
     seconds: float,
     *,
-    size: tuple[int, int],
+    size: Size,
     family: str,
     **options: Any,
 ) -> ProfileSetup:

@@ -21,13 +21,13 @@ from ..demo.rooms_autoencoder import RoomsStreamingDecoder
 from ..errors import HeadForcingError, first_sentence
 from ..files import Fields
 from ..hashing import digest, file_hash
-from ..head_profiles.auto import AutoProfile
+from ..head_profiles.auto import AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.rules import with_rule
 from ..names import DEFAULT_START_SECONDS
 from ..plan.options import DEFAULTS, RenderOptions, method_options
 from ..plan.resources import room_on
-from ..plan.settings import MEMORY_INPUTS
+from ..plan.settings import MEMORY_INPUTS, Size
 from ..plan.start import Start, image_frames
 from ..rollout.schedule import SCHEDULES
 from ..timeline.references import check_names
@@ -42,7 +42,7 @@ from .texts import read_text
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def parse_size(text: str | None, family: str = DEFAULTS.model_family) -> tuple[int, int]:
+def parse_size(text: str | None, family: str = DEFAULTS.model_family) -> Size:
     """Width and height of `832x480`; None is the default of a model family."""
     if text is None:
         return SCHEDULES[family].size or (DEFAULTS.width, DEFAULTS.height)
@@ -58,13 +58,12 @@ def find_profile(name: str) -> HeadProfile:
 
 
 def render_options(
-    args: Namespace, size: tuple[int, int] | None = None, family: str | None = None
+    args: Namespace, size: Size | None = None, family: str | None = None
 ) -> RenderOptions:
     """The options from the arguments of `add_render_arguments`; `size` and `family` replace those
     of the arguments.
     """
-    names = [part.name for part in fields(RenderOptions)]
-    named = {name: getattr(args, name) for name in names if name in args}
+    named = _fields_of(RenderOptions, args)
     width, height = size or parse_size(args.size)
     named["width"] = width
     named["height"] = height
@@ -79,7 +78,13 @@ def render_options(
     return RenderOptions(**named)
 
 
-def _chosen_profile(name: str | None, given: Fields) -> HeadProfile | AutoProfile | None:
+def _fields_of(cls: Any, args: Namespace) -> Fields:
+    """The arguments that are fields of a dataclass, as far as the command has them."""
+    names = [part.name for part in fields(cls)]
+    return {name: getattr(args, name) for name in names if name in args}
+
+
+def _chosen_profile(name: str | None, given: Fields) -> ProfileChoice:
     """The head profile of `--profile`, its roles by the `given` arguments of `with_rule`; None for
     the bundled one that fits the model.
     """
@@ -160,8 +165,7 @@ class ModelFiles:
     @classmethod
     def of(cls, args: Namespace) -> ModelFiles:
         """Take the fields from the arguments of the same names, as far as the command has them."""
-        names = [file.name for file in fields(cls)]
-        return cls(**{name: getattr(args, name) for name in names if name in args})
+        return cls(**_fields_of(cls, args))
 
     def inspect(self) -> CheckpointInfo:
         """Describe the weights file; the fingerprint includes the LoRA, if one is given."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..cache.roles import HeadRole, Roles, arrange_roles
 from ..errors import HeadForcingError
-from ..head_profiles.auto import AutoProfile
+from ..head_profiles.auto import AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile, default_profile
 from ..methods.head_forcing import CachePolicy
 from ..methods.method import Method, VideoFacts
@@ -174,7 +174,7 @@ class HeadRoles(NamedTuple):
 def head_roles(
     config: WanConfig,
     policy: Method,
-    profile: HeadProfile | AutoProfile | None,
+    profile: ProfileChoice,
     settings: RenderSettings,
 ) -> HeadRoles:
     """The roles from the arguments of `RenderPlan.make`; raises HeadForcingError where they do not

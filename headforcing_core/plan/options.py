@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import HeadForcingError, unknown_name
-from ..head_profiles.auto import AutoProfile
-from ..head_profiles.profile import HeadProfile
+from ..head_profiles.auto import ProfileChoice
 from ..methods.method import Method
 from ..methods.options import Pairs, pairs_text, with_options
 from ..methods.registry import check_model, method_policy, method_schedule
@@ -36,7 +35,7 @@ class RenderOptions(RenderSettings):
         policy: a method's settings, used in place of those that `method` names.
     """
 
-    profile: HeadProfile | AutoProfile | None = None
+    profile: ProfileChoice = None
     policy: Method | None = None
 
     def __post_init__(self) -> None:
@@ -112,7 +111,7 @@ class RenderOptions(RenderSettings):
         config: WanConfig,
         timeline: Timeline,
         start_frames: int = 0,
-        profile: HeadProfile | AutoProfile | None = None,
+        profile: ProfileChoice = None,
     ) -> RenderPlan:
         """The checked plan after so many start latent frames; `profile`, if given, replaces that of
         the options.

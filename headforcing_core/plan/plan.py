@@ -14,7 +14,7 @@ from ..cache.scenes import number_recalls
 from ..cache.shape import Shape
 from ..devices import Device
 from ..errors import HeadForcingError
-from ..head_profiles.auto import AutoProfile
+from ..head_profiles.auto import AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile
 from ..methods.method import Method, Passes
 from ..model.attention import AttentionFunction, sdpa
@@ -61,7 +61,7 @@ class RenderPlan(Layout):
         schedule: Schedule,
         timeline: Timeline,
         settings: RenderSettings,
-        profile: HeadProfile | AutoProfile | None = None,
+        profile: ProfileChoice = None,
         start_frames: int = 0,
     ) -> RenderPlan:
         """Check all settings and derive the plan; raises HeadForcingError for the first setting

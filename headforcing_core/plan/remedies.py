@@ -34,13 +34,11 @@ def too_large(
     """The error for a render that does not fit into `room` bytes, with sizes and the cheapest
     remedies.
     """
-    ways: list[str] = []
-    for remedy in remedies(needs, plan, dtype=dtype, room=room, host=host):
-        way = f"{remedy.text} ({format_bytes(remedy.needs.wanted(host))})"
-        if way not in ways:
-            ways.append(way)
-        if len(ways) == _REMEDIES:
-            break
+    found = (
+        f"{remedy.text} ({format_bytes(remedy.needs.wanted(host))})"
+        for remedy in remedies(needs, plan, dtype=dtype, room=room, host=host)
+    )
+    ways = list(dict.fromkeys(found))[:_REMEDIES]
     besides = " besides the weights" if host.streams_weights else ""
     helps = "No setting of this video fits"
     if ways:

@@ -18,7 +18,7 @@ from ..devices import free_memory
 from ..errors import HeadForcingError
 from ..files import Fields, check_writable
 from ..hashing import SHORT, digest
-from ..head_profiles.auto import AutoProfile, found_profile_path, load_found_profile
+from ..head_profiles.auto import ProfileChoice, found_profile_path, load_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..methods.head_forcing import CachePolicy
 from ..model.wan import WanConfig
@@ -97,7 +97,7 @@ class RenderRequest:
     latent_format: str | None = None
     notes: Fields = field(default_factory=dict)
 
-    def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
+    def plan(self, profile: ProfileChoice = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
         start_frames = 0 if self.start is None else self.start.latents.shape[1]
         plan = self.options.plan(self.config, self.timeline, start_frames, profile)

@@ -18,6 +18,7 @@ from ..rollout.schedule import SCHEDULES, Schedule
 from ..timeline.clock import TEMPORAL_STRIDE, video_frames_of
 from ..video.reader import fit, read_image
 from ..video.restarts import FrameCodec
+from .settings import Size
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Start:
     def image(
         cls,
         picture: Tensor,
-        size: tuple[int, int],
+        size: Size,
         name: str,
         frames: int = 1,
         *,
@@ -55,7 +56,7 @@ class Start:
 
     @classmethod
     def image_file(
-        cls, path: Path, size: tuple[int, int], frames: int = 1, *, portrait: bool = False
+        cls, path: Path, size: Size, frames: int = 1, *, portrait: bool = False
     ) -> Start:
         """An image file, see `reader.read_image`."""
         picture = read_image(path)

@@ -101,7 +101,6 @@ def setup_for(job: RenderJob, needs: Needs) -> ProfileSetup:
     schedule = plan.schedule
     dtype = job.request.dtype
     step = schedule.latents.stride * plan.config.patch_size[2]
-    setup = None
     for width in range(plan.width, 0, -step):
         height = max(step, int(plan.height * width / plan.width) // step * step)
         setup = ProfileSetup.of(
@@ -118,7 +117,6 @@ def setup_for(job: RenderJob, needs: Needs) -> ProfileSetup:
         taken = shape.bytes(dtype) + pass_bytes(plan.config, tokens, dtype)
         if taken + needs.prompt <= needs.working:
             break
-    assert setup is not None  # a plan has a size
     return setup
 
 

@@ -22,6 +22,7 @@ from ..files import partial_path, replacing
 from ..model.latents import WAN21, WAN22, latent_format
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob, file_tags
+from ..plan.settings import Size
 from ..rollout.loop import Block
 from ..video.pictures import PictureSheets
 from ..video.sound import Sound
@@ -225,7 +226,7 @@ class LatentsFile(KeptLatents):
             temporary.write_bytes(save({"latents": latents}, {"head_forcing": json.dumps(about)}))
 
 
-def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:
+def load_latents(path: Path, plan_size: Size | None = None) -> Tensor:
     """Latents `[frames, channels, h, w]` of a `LatentsFile`; raises HeadForcingError for another
     file, other shapes and types, NaN and infinity, and another `(width, height)` in pixels."""
     try:
