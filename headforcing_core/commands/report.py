@@ -102,10 +102,8 @@ def show_run(args: Namespace) -> Result:
     videos, problems = survey(args.folder)
     video = next((video for video in videos if args.name in (None, video.name)), None)
     if video is None:
-        damaged = "".join(f"; {problem}" for problem in problems)
-        raise HeadForcingError(
-            f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them{damaged}"
-        )
+        nothing = f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them"
+        raise HeadForcingError("; ".join([nothing, *problems]))
     report = report_stored(video)
     problems += video.run.problems
     lines = [

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -63,8 +64,8 @@ class StoredVideo:
         for block in self.run.read_blocks(self.keys):
             yield block
         if block is None:
-            damaged = "".join(f"; {problem}" for problem in self.run.problems)
-            raise HeadForcingError(f"{self.folder} holds no finished block of this video{damaged}")
+            nothing = f"{self.folder} holds no finished block of this video"
+            raise HeadForcingError("; ".join([nothing, *self.run.problems]))
 
     # ---------------------------------------------------------------------------------------- as a
     # list shows it
@@ -124,6 +125,8 @@ def _cut(text: str, most: int) -> str:
 # ------------------------------------------------------------------------------------------------
 # finding videos
 
+_last_begun = attrgetter("take.begun", "take.number")  # sort key
+
 
 def stored_videos(parent: Path) -> list[StoredVideo]:
     """All videos in a folder of runs, the last begun first; unreadable ones are logged and
@@ -149,10 +152,6 @@ def survey(parent: Path) -> tuple[list[StoredVideo], list[str]]:
     return sorted(videos, key=_last_begun, reverse=True), problems
 
 
-def _last_begun(video: StoredVideo) -> tuple[float, int]:
-    return video.take.begun, video.take.number
-
-
 def find_video(parent: Path, name: str) -> StoredVideo | None:
     """The video of that name in a folder of runs; only its own run folder is read."""
     with suppress(HeadForcingError, OSError):  # as if it were not there; `survey` says why
@@ -172,14 +171,12 @@ def find_stored(place: Path) -> StoredVideo:
     folder = place if place.is_dir() else place.parent
     problems = list[str]()
     videos = videos_of(folder, problems)
-    if found := [
-        video for video in videos if place == folder or video.name.endswith(f"/{place.name}")
-    ]:
-        return max(found, key=_last_begun)
-    damaged = "".join(f"; {problem}" for problem in problems)
-    raise HeadForcingError(
-        f"{place} is neither a run folder nor a video in one; `runs list` names them{damaged}"
-    )
+    if place != folder:
+        videos = [video for video in videos if video.name.endswith(f"/{place.name}")]
+    if videos:
+        return max(videos, key=_last_begun)
+    nothing = f"{place} is neither a run folder nor a video in one; `runs list` names them"
+    raise HeadForcingError("; ".join([nothing, *problems]))
 
 
 def videos_of(folder: Path, problems: list[str]) -> list[StoredVideo]:
