@@ -40,19 +40,16 @@ def demo(args: Namespace) -> Result:
     if args.prompts or args.follow:
         source.note_unlike_training(source.request.timeline)
     with claimed(video, sheet, args.latents, args.follow and story_path(video)):
-        needs, result = _render(source, video, args.latents)
-        found = _result(source, needs, result)
+        found, result = _render(source, video, args.latents)
         found.json["contact_sheet"] = None
         if result.failure is None:
             timeline = result.plan.timeline
+            clock = timeline.clock
+            seconds = result.plan.video_frames / clock.fps
             starts = [
-                (timeline.clock.start_seconds(part.start_block), part.text)
-                for part in timeline.segments
+                (clock.start_seconds(part.start_block), part.text) for part in timeline.segments
             ]
-            seconds = result.plan.video_frames / timeline.clock.fps
-            contact_sheet(
-                video, sheet, labels=[(start, text) for start, text in starts if start < seconds]
-            )
+            contact_sheet(video, sheet, labels=[start for start in starts if start[0] < seconds])
             found = replace(found, lines=[*found.lines, f"sheet    {sheet}"])
             found.json["contact_sheet"] = str(sheet)
     return found
@@ -66,8 +63,7 @@ def generate(args: Namespace) -> Result:
     if args.device == "auto" and source.machine.device.type == "cpu":
         note = f"note: PyTorch {torch.__version__} finds no GPU, so the video is made on the CPU.\n"
     with claimed(args.out, args.latents, args.follow and story_path(args.out or args.latents)):
-        needs, result = _render(source, args.out, args.latents, note)
-    found = _result(source, needs, result)
+        found, _ = _render(source, args.out, args.latents, note)
     return replace(found, lines=[source.info.summary(), *found.lines])
 
 
@@ -96,7 +92,7 @@ def follow(args: Namespace) -> Result:
 
 def _render(
     source: Source, video: Path | None, latents: Path | None = None, note: str = ""
-) -> tuple[Needs, RenderResult]:
+) -> tuple[Result, RenderResult]:
     """Render a source to files; all checks are done before weights are loaded, the note is told
     after the first.
     """
@@ -126,7 +122,8 @@ def _render(
     target = video or latents
     if story is not None and target is not None:
         story.save(story_path(target))
-    return needs, replace(result, advice=advice)
+    result = replace(result, advice=advice)
+    return _result(source, needs, result), result
 
 
 def _advice(source: Source, plan: RenderPlan) -> str:

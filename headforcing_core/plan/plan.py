@@ -122,7 +122,22 @@ class RenderPlan(Layout):
             start_frames=self.start_frames,
         )
         rows = layout.make_rows(self.policy, self.seed)
-        shape = self._shape_of(len(rows) * self.schedule.frames_per_block, layout.video_frames)
+        shape = replace(self.shape, total_frames=len(rows) * self.schedule.frames_per_block)
+        why = ""
+        if len(rows) != self.blocks:
+            if self.passes.overlap is not None or self.passes.blocks_per_pass > 1:
+                why = "this method divides the whole video into passes"
+            elif shape.frame_slots != self.shape.frame_slots:
+                why = "the caches of a video this short are as long as the video"
+        if why:
+            given = video_frames_of(self.start_frames)
+            fps = self.timeline.clock.fps
+            raise HeadForcingError(
+                f"{why}, so its length cannot change during the render: it has "
+                f"{(self.video_frames - given) / fps:g} s, the new story "
+                f"{(layout.video_frames - given) / fps:g} s; make the new story as long as the "
+                "video"
+            )
         if self.policy.for_video(layout.facts).key != self.policy.key:
             raise HeadForcingError(
                 "this method caches a video with one prompt differently from one with several; "
@@ -133,27 +148,6 @@ class RenderPlan(Layout):
     def with_layout_of(self, other: RenderPlan) -> RenderPlan:
         """The plan with the prompts and the length of another one, for a description."""
         return replace(self, timeline=other.timeline, rows=other.rows)
-
-    def _shape_of(self, frames: int, video_frames: int) -> Shape:
-        """The shape of a video of another length whose caches are the same; raises HeadForcingError
-        if they are not.
-        """
-        shape = replace(self.shape, total_frames=frames)
-        if frames == self.frames:
-            return shape
-        if self.passes.overlap is not None or self.passes.blocks_per_pass > 1:
-            why = "this method divides the whole video into passes"
-        elif shape.frame_slots != self.shape.frame_slots:
-            why = "the caches of a video this short are as long as the video"
-        else:
-            return shape
-        given = video_frames_of(self.start_frames)
-        fps = self.timeline.clock.fps
-        raise HeadForcingError(
-            f"{why}, so its length cannot change during the render: it has "
-            f"{(self.video_frames - given) / fps:g} s, the new story "
-            f"{(video_frames - given) / fps:g} s; make the new story as long as the video"
-        )
 
     def script(
         self, embeds: Embeddings, pictures: Mapping[str, Picture] = MappingProxyType({})
