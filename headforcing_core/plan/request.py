@@ -21,6 +21,7 @@ from ..hashing import SHORT, digest
 from ..head_profiles.auto import ProfileChoice, found_profile_path, load_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..methods.head_forcing import CachePolicy
+from ..methods.options import pairs_text
 from ..model.wan import WanConfig
 from ..rollout.rows import Embeddings, Picture, Script
 from ..rollout.speech import Speech
@@ -198,12 +199,16 @@ class RenderJob:
         request = self.request
         clock = plan.timeline.clock
         policy = plan.policy
+        options = request.options
+        method = options.method  # with its options: `longlive (window_frames=9)`
+        if options.method_options:
+            method += f" ({pairs_text(options.method_options)})"
         threshold = None
         if isinstance(policy, CachePolicy) and policy.memory.episodic_frames:
             threshold = policy.episodic.novelty_threshold
         about = {
-            "method": request.options.method_name,
-            "seed": request.options.seed,
+            "method": method,
+            "seed": options.seed,
             "size": f"{plan.width}x{plan.height}",
             **about_story(plan),
             "fps": clock.fps,

@@ -103,7 +103,6 @@ class Render:
         self.run = Run(self, folder, thread, place.share)
         if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
             self.run.state_seconds = 0.0
-        self.finished = 0
         # per block under way, whether each step's prediction is finite
         self._finite: dict[int, list[Tensor]] = {}
 
@@ -114,19 +113,20 @@ class Render:
         self.run.resume(self._new_cache, self.script)
         for listener in self.listeners:
             listener.begin(self)
+        finished = 0
         begun = time.perf_counter()
         for block in self._rollout():
             self.check_finite(block)
             block = self.run.add(block, time.perf_counter() - begun)
-            self.finished = block.index + 1
+            finished = block.index + 1
             for listener in self.listeners:
                 listener.add(block)
             self.run.measure(block)
             yield block
-            if self.finished == self.job.until < self.job.plan.blocks:
+            if finished == self.job.until < self.job.plan.blocks:
                 break
             begun = time.perf_counter()
-        self.run.finish(self.finished == self.job.plan.blocks)
+        self.run.finish(finished == self.job.plan.blocks)
         for listener in self.listeners:
             listener.finish()
 
