@@ -126,8 +126,6 @@ def check_kept(reads: Iterable[Named], writes: Iterable[Named]) -> None:
     Files are the same by device and inode, so through links and in another case, too. Nothing is
     opened.
     """
-    if not (writes := list(writes)):
-        return
     read = {identity: named for named in reads if (identity := _identity(named[1])) is not None}
     written: dict[str, str] = {}
     for option, path in writes:

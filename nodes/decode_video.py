@@ -116,7 +116,7 @@ class _Latents:
     frames that it is trimmed to, `total` is for the progress bar.
 
     `restart_frames` are the first latent frames of its rollouts, see `RestartingDecoder`; `about`
-    is the metadata of `about_video`, empty for latents from elsewhere.
+    is the metadata of `RenderJob.about`, empty for latents from elsewhere.
     """
 
     chunks: Iterable[Tensor]
