@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ class CheckpointInfo:
 
 
 def inspect_checkpoint(
-    path: str | Path, weights: str = "auto", num_heads: int | None = None
+    path: Path, weights: str = "auto", num_heads: int | None = None
 ) -> CheckpointInfo:
     """Describe a checkpoint from its header; raises HeadForcingError if it cannot be used.
 
@@ -105,14 +106,14 @@ def inspect_checkpoint(
     prefers the EMA weights. `num_heads` is needed only if heads are not 128 wide and the file does
     not state it.
     """
-    return _open(Path(path), weights, num_heads)[1]
+    return _open(path, weights, num_heads)[1]
 
 
 def load_state_dict(
     path: str | Path,
     weights: str = "auto",
     num_heads: int | None = None,
-    lora: str | Path | None = None,
+    lora: Path | None = None,
     lora_strength: float = 1.0,
     dtype: torch.dtype | None = None,
 ) -> tuple[Weights, CheckpointInfo]:
@@ -131,11 +132,11 @@ def load_state_dict(
 
 
 def convert(
-    path: str | Path,
-    out: str | Path,
+    path: Path,
+    out: Path,
     weights: str = "auto",
     dtype: torch.dtype = torch.bfloat16,
-    lora: str | Path | None = None,
+    lora: Path | None = None,
     lora_strength: float = 1.0,
     num_heads: int | None = None,
     frames_per_block: int | None = None,
@@ -147,9 +148,7 @@ def convert(
 
     Memory use is about one tensor. `on_progress(written_bytes, total_bytes)`.
     """
-    path = Path(path)
-    out = Path(out)
-    _check_output(out, [path] if lora is None else [path, Path(lora)])
+    _check_output(out, filter(None, (path, lora)))
     if dtype not in WRITABLE:
         raise HeadForcingError(
             f"dtype is {dtype}, but must be torch.bfloat16, torch.float16 or torch.float32"
@@ -205,12 +204,10 @@ def _metadata(info: CheckpointInfo, stated: Mapping[str, object]) -> Metadata:
     }
 
 
-def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
+def convert_lora(path: Path, out: Path, dtype: torch.dtype = torch.bfloat16) -> int:
     """Write a LoRA such as LongLive's as a safetensors file that ComfyUI's LoRA loaders read; its
     number of tensors.
     """
-    path = Path(path)
-    out = Path(out)
     _check_output(out, [path])
     adapters, stated = _adapters(path)
     renamed = comfyui_names(adapters, path.name, stated)
@@ -221,26 +218,23 @@ def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.b
     return len(renamed)
 
 
-def holds_lora(path: str | Path) -> bool:
+def holds_lora(path: Path) -> bool:
     """Whether a file holds a LoRA and no model."""
-    found = layouts.find_layouts(read_weights(Path(path))[0]).values()
+    found = layouts.find_layouts(read_weights(path)[0]).values()
     return any(map(layouts.is_lora, found)) and not any(map(layouts.looks_like_wan, found))
 
 
 def _adapters(lora: Path) -> tuple[Weights, StatedAlpha | None]:
     """The tensors of a LoRA file, and the alpha that it states other than by them."""
     tree, metadata = read_weights(lora)
-    found = {}
-    for name, tensors in layouts.find_layouts(tree).items():
-        if layouts.is_lora(tensors):
-            found[name] = tensors
+    by_layout = layouts.find_layouts(tree)
+    found = {name: by_layout[name] for name in by_layout if layouts.is_lora(by_layout[name])}
     if not found:
         raise HeadForcingError(
             f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint"
         )
-    adapters = next(iter(found.values()))
-    if layouts.LORA_WRAPPER in found:  # a training file may hold running means of a LoRA, too
-        adapters = found[layouts.LORA_WRAPPER]
+    # a training file may hold running means of a LoRA, too
+    adapters = found.get(layouts.LORA_WRAPPER, next(iter(found.values())))
     return adapters, stated_alpha(lora, metadata, adapters)
 
 
@@ -325,7 +319,7 @@ class _OpenedCheckpoint:
 
 
 def _open_patched(
-    path: Path, weights: str, num_heads: int | None, *, lora: str | Path | None, strength: float
+    path: Path, weights: str, num_heads: int | None, *, lora: Path | None, strength: float
 ) -> _OpenedCheckpoint:
     """Open a checkpoint, and a LoRA after checking that it fits the model."""
     if lora is not None and not math.isfinite(strength):
@@ -335,7 +329,6 @@ def _open_patched(
     tensors, info = _open(path, weights, num_heads)
     if lora is None:
         return _OpenedCheckpoint(info, tensors, {}, strength)
-    lora = Path(lora)
     adapters, stated = _adapters(lora)
     patches = read_patches(tensors, adapters, lora.name, stated)
     names = f"{info.lora} + {lora.name}" if info.lora else lora.name
@@ -352,25 +345,22 @@ def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
     return identity(sorted(tensors.items()))
 
 
-def stated_family(path: str | Path) -> tuple[str | None, int | None, int | None]:
+def stated_family(path: Path) -> tuple[str | None, int | None, int | None]:
     """The model family and latent frames of a block that `convert` wrote, and the input channels;
     None if absent.
     """
-    tree, metadata = read_weights(Path(path))
+    tree, metadata = read_weights(path)
     history = _read_json(metadata, "head_forcing")
     family = history.get("model_family")
     if not isinstance(family, str):
         family = None
-    channels = None
-    for tensors in layouts.find_layouts(tree).values():
-        for name, tensor in tensors.items():
-            if (
-                channels is None
-                and tensor.ndim == 5
-                and layouts.wan_name(name) == "patch_embedding.weight"
-            ):
-                channels = tensor.shape[1]
-    return family, _integer(history.get("frames_per_block")), channels
+    named = chain(*(tensors.items() for tensors in layouts.find_layouts(tree).values()))
+    channels = (
+        tensor.shape[1]
+        for name, tensor in named
+        if tensor.ndim == 5 and layouts.wan_name(name) == "patch_embedding.weight"
+    )
+    return family, _integer(history.get("frames_per_block")), next(channels, None)
 
 
 def _read_json(metadata: Metadata, key: str) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import mmap
-import os
 import pickle
 import re
 import shutil
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import check_regular, reason, replacing
-from .shards import NAMES, shard_files
+from .shards import shard_files
 
 Tree = Mapping[object, object]
 """Names of a file with their tensors, or with dicts of tensors."""
@@ -72,32 +71,24 @@ def read_weights(path: Path, kind: str = "model") -> tuple[Tree, Metadata]:
     Returns the top-level names with their tensors or dicts of tensors, and the metadata (empty for
     .pt). Raises HeadForcingError for anything that is not a readable model file.
     """
-    parts = _parts(Path(path))
-    if len(parts) == 1:
-        return _read_file(parts[0], kind)
-    joined: dict[object, object] = {}
-    metadata: Metadata = {}
-    for part in parts:
+    first, *others = shard_files(path)
+    tree, metadata = _read_file(first, kind)
+    joined = dict(tree)
+    for part in others:
         tree, stated = _read_file(part, kind)
-        again = [name for name in tree if name in joined]
-        if again:
-            raise HeadForcingError(
-                f"{part.name} holds {again[0]} again: keep the files of one model in a folder"
-            )
-        joined.update(tree)
+        for name in tree:
+            if name in joined:
+                raise HeadForcingError(
+                    f"{part.name} holds {name} again: keep the files of one model in a folder"
+                )
+        joined |= tree
         metadata = metadata or stated
     return joined, metadata
 
 
 def file_bytes(path: Path) -> int:
     """Size of a model on the disk, of all its files."""
-    return sum(part.stat().st_size for part in _parts(path))
-
-
-def _parts(path: Path) -> list[Path]:
-    """The files of a model."""
-    several = shard_files(path) if NAMES.search(path.name) or os.path.isdir(path) else []
-    return several or [path]
+    return sum(part.stat().st_size for part in shard_files(path))
 
 
 def _read_file(path: Path, kind: str) -> tuple[Tree, Metadata]:
@@ -163,13 +154,11 @@ def _read_safetensors(path: Path) -> tuple[Tree, Metadata]:
         metadata = checked.metadata() or {}
     with open(path, "rb") as file:
         # copy-on-write, because torch warns about tensors on read-only memory
-        if os.name == "nt":
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        else:
+        how: dict[str, int] = {"access": mmap.ACCESS_COPY}
+        if sys.platform == "linux":
             # Python names MAP_NORESERVE only in newer versions
-            no_reserve = 0x4000 if sys.platform == "linux" else 0
-            access = mmap.PROT_READ | mmap.PROT_WRITE
-            data = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE | no_reserve, prot=access)
+            how = {"flags": mmap.MAP_PRIVATE | 0x4000, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
+        data = mmap.mmap(file.fileno(), 0, **how)
     start = 8 + int.from_bytes(data[:8], "little")
     if start > _MAX_HEADER_BYTES:
         raise HeadForcingError(

@@ -119,15 +119,10 @@ def find_layouts(tree: Mapping[object, object]) -> dict[str, Weights]:
     return {key: layouts[key] for key in sorted(layouts, key=_order)}
 
 
-def _order(key: str) -> int:
-    """Place of a group of tensors among those of a file, preferred ones first."""
-    if key == _WRAPPERS[0]:
-        return 0
-    if _EMA.search(key):
-        return 1
-    if key in _WRAPPERS:
-        return 1 + _WRAPPERS.index(key)
-    return len(_WRAPPERS) + 2 if key == BARE else len(_WRAPPERS) + 1
+def _order(key: str) -> tuple[bool, ...]:
+    """By this the groups of tensors of a file are sorted, preferred ones first."""
+    first, *wrappers = [key != wrapper for wrapper in _WRAPPERS]
+    return first, _EMA.search(key) is None, *wrappers, key == BARE
 
 
 def _mappings(

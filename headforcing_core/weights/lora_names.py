@@ -88,12 +88,11 @@ class Targets:
     def __init__(self, names: Collection[str]):
         self._names = names
         # by the name of a layer with "_" in place of dots, Wan's and diffusers'
-        self._flat: dict[str, str] = {}
+        self._flat = {}
         for name in names:
-            if name.endswith(".weight"):
-                layer = name.removesuffix(".weight")
-                for spelling in (layer, _diffusers_name(layer)):
-                    self._flat[spelling.replace(".", "_")] = layer
+            layer = name.removesuffix(".weight")
+            for spelling in (layer, _diffusers_name(layer)):
+                self._flat[spelling.replace(".", "_")] = layer
 
     def find(self, module: str, what: str) -> str | None:
         """The parameter that a tensor changes, from the two parts of its name; None if the model
@@ -102,8 +101,8 @@ class Targets:
         parameter = _PARAMETERS.get(what, "weight")
         flat = _FLAT.match(module)
         if flat is not None:
-            layer = self._flat.get(flat["module"].replace(".", "_"))
-            candidates = [] if layer is None else [f"{layer}.{parameter}"]
+            layer = self._flat.get(flat["module"].replace(".", "_"), "")
+            candidates = [f"{layer}.{parameter}"]
         else:
             module = _INFIX.sub("", module)
             dotted = _DOTTED.match(module)
@@ -111,10 +110,7 @@ class Targets:
             candidates = [wan_name(f"{layer}.{parameter}")]
             if what in ("diff", "set"):  # of a parameter without ".weight", such as a modulation
                 candidates.append(wan_name(layer))
-        for candidate in candidates:
-            if candidate in self._names:
-                return candidate
-        return None
+        return next((name for name in candidates if name in self._names), None)
 
 
 def _diffusers_name(layer: str) -> str:
