@@ -80,8 +80,8 @@ def _shares_panel(profile: HeadProfile) -> Panel:
                 edgecolor=look.background,
                 label=f"{role}: {count} ({count / len(roles):.0%})",
             )
-        ax.xaxis.set_major_formatter(PercentFormatter(1))
-        ax.yaxis.set_major_formatter(PercentFormatter(1))
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_formatter(PercentFormatter(1))
         ax.locator_params(nbins=4)
         ax.set(
             xlabel="attention to the first frame (the sink)",
@@ -186,12 +186,11 @@ def _draw_letters(
 
 def _draw_grid(ax: Axes, look: Theme, profile: HeadProfile, width: int) -> None:
     """Lines between the heads, and numbers of layers and heads."""
-    from matplotlib.ticker import FixedLocator, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
-    ax.xaxis.set_major_locator(MaxNLocator(15, integer=True))
-    ax.yaxis.set_major_locator(MaxNLocator(15, integer=True))
-    ax.xaxis.set_minor_locator(FixedLocator((np.arange(profile.num_layers + 1) - 0.5).tolist()))
-    ax.yaxis.set_minor_locator(FixedLocator((np.arange(profile.num_heads + 1) - 0.5).tolist()))
+    for axis, count in ((ax.xaxis, profile.num_layers), (ax.yaxis, profile.num_heads)):
+        axis.set_major_locator(MaxNLocator(15, integer=True))
+        axis.set_ticks((np.arange(count + 1) - 0.5).tolist(), minor=True)
     ax.grid(which="minor", color=look.background, linewidth=width)
     ax.tick_params(which="both", length=0)
     ax.spines[:].set_visible(False)

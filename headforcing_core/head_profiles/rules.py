@@ -11,7 +11,6 @@ It is ours.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from statistics import median
@@ -26,6 +25,8 @@ from .profile import (
     SINK,
     Head,
     HeadProfile,
+    RoleRows,
+    Shares,
     classify,
     heads_of,
     heads_with_most,
@@ -39,11 +40,11 @@ EVEN_SHARES = 2.0
 
 
 def classify_by_function(
-    shares: Sequence[Sequence[Sequence[float]]],
+    shares: Shares,
     anchor_fraction: float = ANCHOR_FRACTION,
     local_fraction: float = LOCAL_FRACTION,
     floor: float = 0.0,
-) -> tuple[tuple[HeadRole, ...], ...]:
+) -> RoleRows:
     """Roles `[layer][head]` from attention shares, as many memory heads as `classify` gives.
 
     Memory heads are those with the largest middle share. Of the others, those with the largest sink
@@ -122,11 +123,10 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
     """A sentence about the heads that a profile misnames: where returns were measured, those that
     retrieve and are no memory heads, else `misnamed_heads`. None if it misnames none."""
     returns = profile.returns
-    if returns is None:
-        wrong = misnamed_heads(profile)
-        does = "give the middle of the context more than most memory heads do"
-        advice = "which makes memory heads of them"
-    else:
+    wrong = misnamed_heads(profile)
+    does = "give the middle of the context more than most memory heads do"
+    advice = "which makes memory heads of them"
+    if returns is not None:
         retrieving = retrieving_heads(profile)
         wrong = [at for at in retrieving if profile.roles[at[0]][at[1]] != HeadRole.MEMORY]
         does = "look up the earlier visit of a scene"
@@ -136,8 +136,7 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
     layer, head = wrong[0]
     if returns is not None:
         share = f"{returns[layer][head]:.0%} to the visit"
-    else:
-        assert profile.shares is not None  # without them no head is misnamed
+    elif profile.shares is not None:
         sink, middle, _ = profile.shares[layer][head]
         share = f"{middle:.0%} there, {sink:.0%} on the first frame"
     return [
