@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any
 
 from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
-from .profile import CURRENT, ROLES, SINK, HeadProfile, heads_of
+from ..files import Fields
+from .profile import CURRENT, ROLES, SINK, HeadProfile, by_head
 from .rules import EVEN_SHARES, anchor_floor, remark_on_rule
 
 LOW_CURRENT_SHARE = 0.5  # in the paper, local heads typically have more than 0.85
@@ -54,7 +54,7 @@ class ProfileComparison:
             lines.append(f"{role:6} in a  " + "".join(f"{count:13}" for count in row))
         return "\n".join(lines)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         """The comparison for JSON."""
         return {**asdict(self), "same": self.same, "heads": self.heads, "agreement": self.agreement}
 
@@ -124,13 +124,9 @@ def _heads(profile: HeadProfile, role: str, part: int) -> list[tuple[float, int,
     """(share, layer, head) of all heads of a role, smallest share first; `part` as in
     `HeadProfile.shares`.
     """
-    if profile.shares is None:
-        return []
-    found = []
-    for layer, head in heads_of(profile.roles):
-        if profile.roles[layer][head] == role:
-            found.append((profile.shares[layer][head][part], layer, head))
-    return sorted(found)
+    roles = by_head(profile.roles)
+    shares = by_head(profile.shares)
+    return sorted((shares[at][part], *at) for at in shares if roles[at] == role)
 
 
 def _place(entry: tuple[float, int, int]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..cache.roles import HeadLabel, HeadRole, Roles
 from ..errors import HeadForcingError
-from ..files import check_regular, replacing
+from ..files import Fields, check_regular, replacing
 from ..names import BUNDLED_FOLDER as BUNDLED_FOLDER
 from ..names import bundled_profiles as bundled_profiles
 
@@ -71,10 +71,10 @@ class HeadProfile:
     anchor_fraction: float | None = ANCHOR_FRACTION
     local_fraction: float | None = LOCAL_FRACTION
     families: tuple[str, ...] = ()
-    measured: dict[str, Any] = field(default_factory=dict)
-    provenance: dict[str, Any] = field(default_factory=dict)
+    measured: Fields = field(default_factory=dict)
+    provenance: Fields = field(default_factory=dict)
     labels: tuple[tuple[HeadLabel, ...], ...] | None = None
-    returns: tuple[tuple[float, ...], ...] | None = None
+    returns: Sequence[Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -118,8 +118,7 @@ class HeadProfile:
                 f"{len(widths)} of {found}"
             )
         converted = [list(row) for row in rows]
-        for layer, head in heads_of(rows):
-            value = rows[layer][head]
+        for (layer, head), value in by_head(rows).items():
             try:
                 converted[layer][head] = convert(value)
             except (TypeError, ValueError):
@@ -144,14 +143,14 @@ class HeadProfile:
         return ", ".join(f"{count} {role}" for role, count in self.counts().items())
 
     @property
-    def disputed(self) -> set[tuple[int, int]]:
+    def disputed(self) -> set[Head]:
         """`(layer, head)` of the heads about which the profile's sources disagree, as its
         provenance lists them.
         """
         listed: Any = self.provenance.get("disputed")
         if not isinstance(listed, list):
             return set()
-        return {(layer, head) for layer, head in heads_of(self.roles) if [layer, head] in listed}
+        return {at for at in by_head(self.roles) if list(at) in listed}
 
     def check_model(self, num_layers: int, num_heads: int) -> None:
         """Raise HeadForcingError unless the profile is for a model with these dimensions."""
@@ -294,9 +293,13 @@ def _rounded(value: float) -> int:
     return math.floor(value + 0.5 + 1e-9)
 
 
-def heads_of(rows: Sequence[Sequence[Any]]) -> list[Head]:
-    """`(layer, head)` of all heads of `rows[layer][head]`, in order."""
-    return [(layer, head) for layer, row in enumerate(rows) for head in range(len(row))]
+def by_head(rows: Sequence[Sequence[Any]] | None) -> dict[Head, Any]:
+    """The values in `rows[layer][head]` by `(layer, head)`, in order; nothing for None."""
+    found = {}
+    for layer, row in enumerate(rows or ()):
+        for head, value in enumerate(row):
+            found[layer, head] = value
+    return found
 
 
 def heads_with_most(
@@ -308,9 +311,8 @@ def heads_with_most(
     """The `count` heads with the largest share of a part; of equal shares, the lower comes
     first.
     """
-    heads = [head for head in heads_of(shares) if head not in besides]
-    heads.sort(key=lambda head: -shares[head[0]][head[1]][part])
-    return set(heads[:count])
+    of_part = {at: share[part] for at, share in by_head(shares).items() if at not in besides}
+    return set(sorted(of_part, key=of_part.__getitem__, reverse=True)[:count])
 
 
 def name_heads(
@@ -342,7 +344,7 @@ def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
     return result
 
 
-def _object_text(value: dict[str, Any]) -> str:
+def _object_text(value: Fields) -> str:
     """A JSON object in the file, a value per line."""
     return json.dumps(value, indent=2 if value else None, allow_nan=False).replace("\n", "\n  ")
 

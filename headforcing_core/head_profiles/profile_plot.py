@@ -11,7 +11,7 @@ from PIL import Image
 from .. import page
 from ..page import Panel, Theme
 from .agreement import compare_profiles
-from .profile import CURRENT, ROLES, SINK, HeadProfile, heads_of
+from .profile import CURRENT, ROLES, SINK, HeadProfile, by_head
 from .shares import PUBLISHED_STABILITY, HeadShares, ProfileSetup
 
 if TYPE_CHECKING:
@@ -150,9 +150,9 @@ def _draw_cells(ax: Axes, look: Theme, a: HeadProfile, b: HeadProfile | None) ->
 
     paper = np.asarray(to_rgb(look.background))
     cells = np.zeros((a.num_heads, 2 * a.num_layers, 3))
-    for layer, head in heads_of(a.roles):
-        role_a = a.roles[layer][head]
-        role_b = role_a if b is None else b.roles[layer][head]
+    roles_b = by_head((b or a).roles)
+    for (layer, head), role_a in by_head(a.roles).items():
+        role_b = roles_b[layer, head]
         colour_a = np.asarray(to_rgb(look.roles[role_a]))
         colour_b = np.asarray(to_rgb(look.roles[role_b]))
         if b is not None and role_a == role_b:
@@ -167,10 +167,11 @@ def _draw_letters(
     ax: Axes, look: Theme, a: HeadProfile, b: HeadProfile | None, *, size: float
 ) -> None:
     """The letter of every head's role, or both where two profiles differ."""
-    for layer, head in heads_of(a.roles):
-        letters = LETTERS[a.roles[layer][head]]
-        if b is not None and b.roles[layer][head] != a.roles[layer][head]:
-            letters += LETTERS[b.roles[layer][head]]
+    roles_b = by_head((b or a).roles)
+    for (layer, head), role in by_head(a.roles).items():
+        letters = LETTERS[role]
+        if roles_b[layer, head] != role:
+            letters += LETTERS[roles_b[layer, head]]
         is_faded = b is not None and len(letters) == 1
         ax.text(
             layer,

@@ -20,7 +20,7 @@ from ..cache.roles import HeadRole, RolePolicy
 from ..cache.scenes import spread_over
 from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
-from ..files import check_regular, replacing
+from ..files import Fields, check_regular, replacing
 from ..methods.head_forcing import CachePolicy
 from ..model.wan import WanConfig
 from ..rollout.schedule import Schedule
@@ -239,7 +239,7 @@ class HeadShares:
         values = sums / counts[..., None, None, None]  # NaN where nothing was measured
         return values.nanmean(dim=2).nanmean(dim=1).nanmean(dim=0)
 
-    def profile(self, name: str, provenance: dict[str, Any] | None = None) -> HeadProfile:
+    def profile(self, name: str, provenance: Fields | None = None) -> HeadProfile:
         """The head profile of all measurements so far; roles as of `profile.classify`."""
         setup = self.setup
         returns = self.returns[self._has_returns]
@@ -328,7 +328,7 @@ class HeadShares:
         check_regular(path)
         try:
             with safe_open(path, "pt") as file:
-                setup: dict[str, Any] = json.loads(file.metadata()["head_shares"])
+                setup: Fields = json.loads(file.metadata()["head_shares"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
             version = setup.pop("format_version")
             if version != FORMAT_VERSION:

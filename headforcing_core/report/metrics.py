@@ -11,7 +11,6 @@ import numpy as np
 from .meter import REFERENCE_SECONDS, DriftMeter, color_drift
 from .thumbnails import Array, Pixels, repetition, self_similarity
 
-Format = Callable[[float], str]
 Numbers = dict[str, float | None]
 """Metrics of a video by their keys; None where one cannot be measured."""
 
@@ -43,7 +42,7 @@ class Measurements:
         """The mean of a field over the changes between adjacent frames, or over those that `count`
         counts.
         """
-        return quotient(float(self.sums[field].sum()), float(self.sums[count].sum()))
+        return quotient(self.sums[field].sum(), self.sums[count].sum())
 
     @property
     def flicker(self) -> float | None:
@@ -61,8 +60,8 @@ class Measurements:
         frames.
         """
         sums = self.sums
-        change = float((sums["inside"] - sums["frame"]).sum())
-        count = float((sums["inside_changes"] - sums["frame_changes"]).sum())
+        change = (sums["inside"] - sums["frame"]).sum()
+        count = (sums["inside_changes"] - sums["frame_changes"]).sum()
         return quotient(self.mean("frame", "frame_changes"), quotient(change, count))
 
     def slope_per_minute(self, field: str) -> float | None:
@@ -79,17 +78,15 @@ class Measurements:
         keep = np.ones(len(values), dtype=bool)
         for switch in self.switches:
             keep &= (starts + 1 <= switch) | (starts >= switch + _SETTLING_SECONDS)
-        prompt = np.searchsorted(
-            np.asarray(sorted(self.switches), dtype=np.float64), starts, side="right"
-        )
+        prompt = np.searchsorted(sorted(self.switches), starts, side="right")
         above = below = 0.0
         for part in np.unique(prompt[keep]):
             chosen = keep & (prompt == part)
             w = weights[chosen]
             t = starts[chosen] - np.average(starts[chosen], weights=w)
             v = values[chosen] - np.average(values[chosen], weights=w)
-            above += float((w * t * v).sum())
-            below += float((w * t * t).sum())
+            above += (w * t * v).sum()
+            below += (w * t * t).sum()
         return quotient(60 * above, below)
 
     def max_deviation(self, field: str) -> float | None:
@@ -115,47 +112,10 @@ class Measurements:
             return None
         end = np.average(values[-count:], weights=weights[-count:])
         start = np.average(values[:count], weights=weights[:count])
-        return quotient(float(end), float(start))
+        return quotient(end, start)
 
     def largest(self, field: str) -> float:
         return float(self.sums[field].max(initial=0))
-
-
-def laplacian_variance(luma: Pixels) -> float:
-    """Variance of the 4-neighbour Laplacian of `[H, W]`, a measure of sharpness. 0 for fewer than
-    3x3 pixels.
-    """
-    if min(luma.shape) < 3:
-        return 0.0
-    x = luma.astype(np.int16)
-    above = x[:-2, 1:-1]
-    below = x[2:, 1:-1]
-    left = x[1:-1, :-2]
-    right = x[1:-1, 2:]
-    edges = 4 * x[1:-1, 1:-1] - above - below - left - right
-    return float(edges.var(dtype=np.float32))
-
-
-def detail_share(luma: Pixels) -> float:
-    """Fraction of the variance of `[H, W]` that is within 4x4 pixel squares (high frequencies); 0
-    for a flat image.
-    """
-    rows = luma.shape[0] // 4
-    columns = luma.shape[1] // 4
-    if not rows or not columns:
-        return 0.0
-    x = luma[: 4 * rows, : 4 * columns].astype(np.float32)
-    total = float(x.var())
-    means = x.reshape(rows, 4, columns, 4).mean(axis=(1, 3))
-    if total < 1e-3:
-        return 0.0
-    return max(0.0, 1 - float(means.var()) / total)
-
-
-OF_LUMA = {
-    "sharpness": laplacian_variance,
-    "detail": detail_share,
-}  # measured in every frame's brightness
 
 
 @dataclass(frozen=True)
@@ -169,7 +129,7 @@ class DriftMetric:
 
     key: str
     name: str
-    form: Format
+    form: str
     measure: Callable[[Measurements], float | None]
     headline: str = ""
     heading: str = ""
@@ -177,19 +137,19 @@ class DriftMetric:
     def text(self, numbers: Numbers) -> str:
         """The metric's number, or - if it was not measured."""
         value = numbers[self.key]
-        return "-" if value is None else self.form(value)
+        return "-" if value is None else self.form.format(value)
 
 
-_ONE_DIGIT = "{:.1f}".format
-_TWO_DIGITS = "{:.2f}".format
-_FOUR_DIGITS = "{:.4f}".format
-_SIGNED = "{:+.2f}".format
-_PERCENT = "{:.1%}".format
-_SIGNED_PERCENT = "{:+.1%}".format
+_ONE_DIGIT = "{:.1f}"
+_TWO_DIGITS = "{:.2f}"
+_FOUR_DIGITS = "{:.4f}"
+_SIGNED = "{:+.2f}"
+_PERCENT = "{:.1%}"
+_SIGNED_PERCENT = "{:+.1%}"
 
 
 def _level(
-    field: str, name: str, form: Format = _SIGNED, headline: str = "", heading: str = ""
+    field: str, name: str, form: str = _SIGNED, headline: str = "", heading: str = ""
 ) -> list[DriftMetric]:
     """Change per minute of a level that `meter.LEVELS` names, and its largest deviation from the
     beginning; `headline` and `heading` are of the change.
@@ -361,4 +321,4 @@ def ratio(value: float | None, reference: float | None) -> float | None:
 
 def quotient(value: float | None, reference: float | None) -> float | None:
     """The value divided by the reference; None if either is None or the reference is 0."""
-    return None if value is None or not reference else value / reference
+    return None if value is None or not reference else float(value / reference)

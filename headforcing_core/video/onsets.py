@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 
-import av
 import numpy as np
+from av import AudioFrame
 
+from .sound import as_floats
 from .soundtrack import decoded_frames
 
 RATE = 22_050  # samples a second that are analysed
@@ -96,13 +96,9 @@ def heard(pieces: Iterable[np.ndarray]) -> Heard:
     )
 
 
-def _mono(frames: Iterable[av.AudioFrame]) -> Iterator[np.ndarray]:
-    resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
-    for frame in chain(frames, [None]):  # None: what it holds back
-        if frame is not None:
-            frame.pts = None
-        for part in resampler.resample(frame):
-            yield part.to_ndarray()[0]
+def _mono(frames: Iterable[AudioFrame]) -> Iterator[np.ndarray]:
+    for part in as_floats(frames, RATE, "mono"):
+        yield part.to_ndarray()[0]
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

@@ -7,13 +7,12 @@ before, so a video is decoded latent frame by latent frame, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..model.latents import WAN21, LatentFormat, latent_format
+from ..weights.containers import Weights
 from .wan_decoder import DoublingConv, made_bytes
 from .wan_vae import WanVideoDecoder
 
@@ -116,10 +115,9 @@ class TinyDecoder(nn.Module):
 
 
 class TinyVideoDecoder(WanVideoDecoder):
-    """Decodes one video with a tiny decoder, by its key of `NORMALISED`."""
-
-    def __init__(self, network: TinyDecoder, name: str):
-        super().__init__(network, normalised=not NORMALISED[name])
+    """Decodes one video with a tiny decoder; some take latents as the transformer sees them, see
+    `NORMALISED`.
+    """
 
     def reset(self) -> None:
         """Forget the frames before: the next latent frame starts a new video."""
@@ -136,7 +134,7 @@ class TinyVideoDecoder(WanVideoDecoder):
         return torch.cat(video_frames)
 
 
-def tiny_sizes(weights: Mapping[str, Tensor]) -> tuple[tuple[int, ...], LatentFormat] | None:
+def tiny_sizes(weights: Weights) -> tuple[tuple[int, ...], LatentFormat] | None:
     """The widths and the latents of a tiny decoder with these tensors; None if they are of
     something else.
     """

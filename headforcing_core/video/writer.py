@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -15,11 +15,12 @@ import av
 import numpy as np
 import torch
 from av.bitstream import BitStreamFilterContext
+from av.error import FFmpegError
 from av.video.reformatter import ColorRange, Colorspace
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import check_writable, reason, remove_leftovers, replacing, temporary_path
+from ..files import check_writable, explained, remove_leftovers, replacing, temporary_path
 from ..timeline.clock import VIDEO_FPS
 from .reader import address, open_video
 from .sound import Sound, SoundStream
@@ -146,7 +147,7 @@ class VideoWriter:
 
     def __enter__(self) -> VideoWriter:
         check_writable(self.settings.path)
-        with ExitStack() as stack, self._explain_errors():
+        with ExitStack() as stack, self._explained():
             if self._keep:
                 check_writable(self._partial)
             else:
@@ -166,10 +167,10 @@ class VideoWriter:
         with self._cleanup:
             if error_type is not None:
                 # the first error is the one to report
-                with suppress(OSError, av.error.FFmpegError):
+                with suppress(OSError, FFmpegError):
                     self._finish()
                 return
-            with self._explain_errors():
+            with self._explained():
                 self._finish()
                 self._remux()
             self._remove_partial()
@@ -182,7 +183,7 @@ class VideoWriter:
         """Append video frames `[n, height, width, 3]`, uint8 or float in 0..1."""
         for video_frame in to_uint8(video_frames).cpu().numpy():
             rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
-            with self._explain_errors():
+            with self._explained():
                 frame = rgb.reformat(
                     format="yuv420p",
                     dst_colorspace=Colorspace.ITU601,
@@ -215,15 +216,9 @@ class VideoWriter:
         self._partial = self._partial.with_name(f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
         return av.open(address(self._partial), "w", format="mp4", options=options)
 
-    @contextmanager
-    def _explain_errors(self) -> Iterator[None]:
+    def _explained(self) -> AbstractContextManager[None]:
         """Convert errors of the disk and of the encoder to a HeadForcingError."""
-        try:
-            yield
-        except (OSError, av.error.FFmpegError) as error:
-            raise HeadForcingError(
-                f"the video {self.settings.path} cannot be written: {reason(error)}"
-            ) from error
+        return explained(f"the video {self.settings.path} cannot be written", FFmpegError)
 
     def _finish(self) -> None:
         """Flush the encoder and close the fragmented file."""
@@ -275,7 +270,7 @@ def _groups(path: Path) -> Iterator[list[av.Packet]]:
     the next, without the last list, which may be cut off.
     """
     group: list[av.Packet] = []
-    with suppress(OSError, av.error.FFmpegError, HeadForcingError), open_video(path) as source:
+    with suppress(OSError, FFmpegError, HeadForcingError), open_video(path) as source:
         stream = source.streams.video[0]
         to_start_codes = BitStreamFilterContext("h264_mp4toannexb", stream)
         for packet in source.demux(stream):

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError, one_line
-from ..files import check_kept
+from ..files import Fields, check_kept, json_object
 from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
 from . import layouts
@@ -182,14 +181,14 @@ def convert(
 
 def _metadata(info: CheckpointInfo, stated: Mapping[str, object]) -> Metadata:
     """The metadata of a converted file, with what is `stated` besides its source."""
-    history: dict[str, object] = {
+    history: Fields = {
         "converter_version": _CONVERTER_VERSION,
         "source": info.path.name,
         "source_layout": info.layout,
         "lora": info.lora,
         **stated,
     }
-    transformer: dict[str, object] = {"num_heads": info.config.num_heads}
+    transformer: Fields = {"num_heads": info.config.num_heads}
     if info.config.latents is WAN21:
         transformer["causal_ar"] = True
     else:
@@ -246,10 +245,10 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
     by_layout = layouts.find_layouts(tree)
     layout, tensors = layouts.read_layout(by_layout, weights, path.name)
     layouts.reject_other_models(tensors, path.name)
-    transformer = _read_json(metadata, "config").get("transformer")
+    transformer = json_object(metadata, "config").get("transformer")
     if not isinstance(transformer, dict):
         transformer = {}
-    history = _read_json(metadata, "head_forcing")
+    history = json_object(metadata, "head_forcing")
     if num_heads is None:
         # a tag in the recorded cases
         num_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))
@@ -350,7 +349,7 @@ def stated_family(path: Path) -> tuple[str | None, int | None, int | None]:
     None if absent.
     """
     tree, metadata = read_weights(path)
-    history = _read_json(metadata, "head_forcing")
+    history = json_object(metadata, "head_forcing")
     family = history.get("model_family")
     if not isinstance(family, str):
         family = None
@@ -361,17 +360,6 @@ def stated_family(path: Path) -> tuple[str | None, int | None, int | None]:
         if tensor.ndim == 5 and layouts.wan_name(name) == "patch_embedding.weight"
     )
     return family, _integer(history.get("frames_per_block")), next(channels, None)
-
-
-def _read_json(metadata: Metadata, key: str) -> dict[str, Any]:
-    """A JSON object in the metadata; anything else, as other programs may write, counts as an empty
-    object.
-    """
-    try:
-        value = json.loads(metadata.get(key, "{}"))
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {}
 
 
 def _integer(value: object) -> int | None:

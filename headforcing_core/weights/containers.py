@@ -24,7 +24,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import check_regular, reason, replacing
+from ..files import Fields, check_regular, reason, replacing
 from .shards import shard_files
 
 Tree = Mapping[object, object]
@@ -131,6 +131,19 @@ def read_tensors(path: Path, kind: str = "model") -> Weights:
 
 def _tensors_of(tree: Tree) -> Weights:
     return {str(name): tensor for name, tensor in tree.items() if isinstance(tensor, Tensor)}
+
+
+def tensor_of(
+    tensors: Weights, name: str, shape: torch.Size, unfit: str, advice: str = ""
+) -> Tensor:
+    """The tensor of this name and shape; raises HeadForcingError, which begins with `unfit`, where
+    there is none.
+    """
+    found = tensors.get(name)
+    if found is None or found.shape != shape:
+        state = "missing" if found is None else f"of shape {list(found.shape)}"
+        raise HeadForcingError(f"{unfit}: {name} is {state}, expected {list(shape)}{advice}.")
+    return found
 
 
 def _other_format(path: Path, start: bytes, kind: str) -> HeadForcingError:
@@ -263,7 +276,7 @@ def write_safetensors(
     `value` returns the tensor of a name in `dtype`. Raises HeadForcingError if the disk has too
     little free space.
     """
-    header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
+    header: Fields = {"__metadata__": {"format": "pt", **metadata}}
     names = sorted(tensors)
     total = 0
     for name in names:

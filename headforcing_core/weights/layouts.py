@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -92,9 +92,8 @@ def looks_like_wan(names: Iterable[str]) -> bool:
     return any(wan_name(name) == "patch_embedding.weight" for name in names)
 
 
-def is_lora(names: Iterable[str]) -> bool:
+def is_lora(names: Collection[str]) -> bool:
     """Whether the names are those of a LoRA alone: adapter tensors without their base model."""
-    names = list(names)
     return any(map(LORA_SUFFIX.search, names)) and not looks_like_wan(names)
 
 
@@ -136,7 +135,7 @@ def _mappings(
         yield path, tensors
     if len(path) < _MOST_LEVELS:
         for name, value in tree.items():
-            if isinstance(value, Mapping) and not _TRAINING_ONLY.search(str(name)):
+            if isinstance(value, Mapping):
                 yield from _mappings(value, (*path, str(name)))
 
 
@@ -145,21 +144,18 @@ def _by_prefix(tensors: Weights) -> dict[str, Weights]:
     under "".
     """
     names = {name: _without_infixes(name) for name in tensors}
-    found = set()
-    for name in names.values():
-        if name.endswith("patch_embedding.weight"):
-            found.add(name.removesuffix("patch_embedding.weight"))
+    first = "patch_embedding.weight"
+    found = {name.removesuffix(first) for name in names.values() if name.endswith(first)}
     # usual ones stay: `wan_name` takes them off, and two copies of a model in one dict are noticed
     # there
     unusual = [prefix for prefix in found if prefix.endswith(".") and strip_prefixes(prefix)]
-    prefixes = sorted(unusual, key=len)
     groups: dict[str, Weights] = {}
     for name, plain in names.items():
         own = ""
         wrapper = plain.partition(".")[0]
         if wrapper in _WRAPPERS or _TRAINING_ONLY.search(wrapper):  # as in a flat file of a LoRA
             own = f"{wrapper}."
-        for prefix in prefixes:  # the longest one counts
+        for prefix in sorted(unusual, key=len):  # the longest one counts
             if plain.startswith(prefix):
                 own = prefix
         groups.setdefault(own, {})[plain.removeprefix(own)] = tensors[name]
@@ -174,11 +170,10 @@ def _layout_key(path: tuple[str, ...], prefix: str, alone: bool) -> str:
     for wrapper in _WRAPPERS:
         if wrapper in path or wrapper in prefix.split("."):
             return wrapper
-    if path and (alone or not prefix):
-        return path[-1]
-    if path:
-        return f"{path[-1]}.{prefix.partition('.')[0]}"
-    return BARE if alone or not prefix else prefix.partition(".")[0]
+    names = [*path[-1:]]
+    if not alone and prefix:
+        names.append(prefix.partition(".")[0])
+    return ".".join(names) or BARE
 
 
 def _without_infixes(name: str) -> str:

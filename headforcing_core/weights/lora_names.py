@@ -59,7 +59,6 @@ _ROOTS = (
     r"proj_out\b|scale_shift_table\b"
 )
 _DOTTED = re.compile(rf"^(?:.*?\.)?(?P<module>(?:{_ROOTS}).*)$")
-_INFIX = re.compile(r"(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod|base_layer)\.")
 _OF_IMAGES = re.compile(
     r"(?:^|[._])(?:k_img|v_img|norm_k_img|add_k_proj|add_v_proj|norm_added_k|img_emb|image_embedder)"
 )
@@ -104,7 +103,6 @@ class Targets:
             layer = self._flat.get(flat["module"].replace(".", "_"), "")
             candidates = [f"{layer}.{parameter}"]
         else:
-            module = _INFIX.sub("", module)
             dotted = _DOTTED.match(module)
             layer = module if dotted is None else dotted["module"]
             candidates = [wan_name(f"{layer}.{parameter}")]

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from ..errors import HeadForcingError, import_optional
 from ..files import replacing
-from .containers import WRITABLE, Weights, all_finite, read_tensors, read_weights
+from .containers import WRITABLE, Weights, all_finite, read_tensors, read_weights, tensor_of
 
 MAX_TOKENS = 512
 _END = 1  # id of the end-of-sequence token
@@ -111,16 +111,13 @@ def load_text_encoder(
     expected = model.state_dict()
     del expected["encoder.embed_tokens.weight"]  # the same as `shared.weight`
     for name in sorted(expected):
-        found = weights.get(name)
-        shape = expected[name].shape
-        if found is None or found.shape != shape:
-            state = "missing" if found is None else f"of shape {list(found.shape)}"
-            raise HeadForcingError(
-                f"{path.name} is not a umT5 encoder: {name} is {state}, expected {list(shape)}."
-            )
-        # `pop` frees each tensor after its conversion, so that stored and converted weights never
+        stored = tensor_of(
+            weights, name, expected[name].shape, f"{path.name} is not a umT5 encoder"
+        )
+        # each tensor is freed after its conversion, so that stored and converted weights never
         # exist together
-        _put(model, name.removesuffix(".weight"), weights.pop(name).to(device), dtype, scales)
+        del weights[name]
+        _put(model, name.removesuffix(".weight"), stored.to(device), dtype, scales)
     model.set_input_embeddings(model.shared)
     if scales:
         raise HeadForcingError(
