@@ -15,6 +15,16 @@ from .profile import CURRENT, ROLES, SINK, HeadProfile, by_head
 from .rules import EVEN_SHARES, anchor_floor, remark_on_rule
 
 LOW_CURRENT_SHARE = 0.5  # in the paper, local heads typically have more than 0.85
+_WEAK_ANCHORS = (
+    "{low} of {heads} anchors give the first frame less attention than a uniform distribution over "
+    "the measured window would ({least:.1%}); the weakest is {first}. They are anchors by rank "
+    "only, so a smaller anchor percentage may fit this model better."
+)
+_FAR_LOCALS = (
+    "{low} of {heads} local heads give the current block less than {least:.0%} of their attention "
+    "(in the paper typically more than 85%); the lowest is {first}. They attend to frames that a "
+    "local cache does not hold, so a smaller local percentage may fit this model better."
+)
 
 
 @dataclass(frozen=True)
@@ -99,24 +109,19 @@ def sanity_checks(profile: HeadProfile) -> list[str]:
     """Remarks about unusual shares and roles of a profile, one or two sentences each; none of them
     is an error.
     """
-    remarks = list[str]()
     even = anchor_floor(profile) / EVEN_SHARES
-    anchors = _heads(profile, HeadRole.ANCHOR, SINK)
-    locals_ = _heads(profile, HeadRole.LOCAL, CURRENT)
-    if weak := [anchor for anchor in anchors if anchor[0] < even]:
-        remarks.append(
-            f"{len(weak)} of {len(anchors)} anchors give the first frame less attention than a "
-            f"uniform distribution over the measured window would ({even:.1%}); the weakest is "
-            f"{_place(weak[0])}. They are anchors by rank only, so a smaller anchor percentage may "
-            "fit this model better."
-        )
-    if low := [local for local in locals_ if local[0] < LOW_CURRENT_SHARE]:
-        remarks.append(
-            f"{len(low)} of {len(locals_)} local heads give the current block less than "
-            f"{LOW_CURRENT_SHARE:.0%} of their attention (in the paper typically more than 85%); "
-            f"the lowest is {_place(low[0])}. They attend to frames that a local cache does not "
-            "hold, so a smaller local percentage may fit this model better."
-        )
+    remarks = []
+    for role, part, least, remark in (
+        (HeadRole.ANCHOR, SINK, even, _WEAK_ANCHORS),
+        (HeadRole.LOCAL, CURRENT, LOW_CURRENT_SHARE, _FAR_LOCALS),
+    ):
+        heads = _heads(profile, role, part)
+        low = [entry for entry in heads if entry[0] < least]
+        if low:
+            share, layer, head = low[0]
+            first = f"layer {layer}, head {head} with {share:.1%}"
+            numbers = {"low": len(low), "heads": len(heads), "least": least, "first": first}
+            remarks.append(remark.format(**numbers))
     return [*remarks, *remark_on_rule(profile)]
 
 
@@ -127,8 +132,3 @@ def _heads(profile: HeadProfile, role: str, part: int) -> list[tuple[float, int,
     roles = by_head(profile.roles)
     shares = by_head(profile.shares)
     return sorted((shares[at][part], *at) for at in shares if roles[at] == role)
-
-
-def _place(entry: tuple[float, int, int]) -> str:
-    share, layer, head = entry
-    return f"layer {layer}, head {head} with {share:.1%}"

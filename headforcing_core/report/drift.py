@@ -57,7 +57,7 @@ class DriftReport:
     whole: Numbers
     first: Numbers
     first_seconds: float
-    prompts: list[tuple[float, str]]
+    prompts: Prompts
     switches: list[SwitchResponse]
     series: dict[str, list[float]]
     similarity: Matrix = field(repr=False)
@@ -263,9 +263,7 @@ def _series(sums: Mapping[str, Array]) -> dict[str, list[float]]:
     return {name: values.tolist() for name, values in series.items()}
 
 
-def _snap_prompts(
-    prompts: Prompts, clock: BlockClock, first_video_frame: int
-) -> list[tuple[float, str]]:
+def _snap_prompts(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> Prompts:
     """(start in seconds, text) in order; starts are moved to block starts and counted from the
     first measured frame.
     """

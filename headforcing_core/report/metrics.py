@@ -11,8 +11,10 @@ import numpy as np
 from .meter import REFERENCE_SECONDS, DriftMeter, color_drift
 from .thumbnails import Array, Pixels, repetition, self_similarity
 
-Numbers = dict[str, float | None]
-"""Metrics of a video by their keys; None where one cannot be measured."""
+Number = float | None
+"""None where it cannot be measured."""
+Numbers = dict[str, Number]
+"""Metrics of a video by their keys."""
 
 COMPARED_SECONDS = 10  # length of the compared end and beginning; halves of shorter videos
 _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
@@ -31,31 +33,31 @@ class Measurements:
     switches: Sequence[float] = ()
 
     @cached_property
-    def repetition(self) -> tuple[float, float | None]:
+    def repetition(self) -> tuple[float, Number]:
         return repetition(self_similarity(self.thumbnails), self.spacing_seconds)
 
     def per_frame(self, field: str) -> Array:
         """The mean of a field in each second."""
         return self.sums[field] / self.sums["frames"]
 
-    def mean(self, field: str, count: str = "changes") -> float | None:
+    def mean(self, field: str, count: str = "changes") -> Number:
         """The mean of a field over the changes between adjacent frames, or over those that `count`
         counts.
         """
         return quotient(self.sums[field].sum(), self.sums[count].sum())
 
     @property
-    def flicker(self) -> float | None:
+    def flicker(self) -> Number:
         """VBench's temporal flickering formula, which VBench applies to static videos only."""
         change = self.mean("change")
         return None if change is None else (255 - change) / 255
 
-    def seam(self, kind: str) -> float | None:
+    def seam(self, kind: str) -> Number:
         """Mean change at the transitions of a kind, over that inside blocks."""
         return quotient(self.mean(kind, f"{kind}_changes"), self.mean("inside", "inside_changes"))
 
     @property
-    def frame_seam(self) -> float | None:
+    def frame_seam(self) -> Number:
         """Mean change where a latent frame starts inside a block, over that inside latent
         frames.
         """
@@ -64,7 +66,7 @@ class Measurements:
         count = (sums["inside_changes"] - sums["frame_changes"]).sum()
         return quotient(self.mean("frame", "frame_changes"), quotient(change, count))
 
-    def slope_per_minute(self, field: str) -> float | None:
+    def slope_per_minute(self, field: str) -> Number:
         """Least-squares slope of a field's mean per frame, in units per minute; None for less than
         2 seconds.
 
@@ -89,7 +91,7 @@ class Measurements:
             below += (w * t * t).sum()
         return quotient(60 * above, below)
 
-    def max_deviation(self, field: str) -> float | None:
+    def max_deviation(self, field: str) -> Number:
         """The difference of largest magnitude, with its sign, between a later second and the mean
         of the first two.
         """
@@ -101,7 +103,7 @@ class Measurements:
         differences = values - np.average(values[beginning], weights=weights[beginning])
         return float(differences[np.abs(differences).argmax()])
 
-    def end_over_beginning(self, field: str) -> float | None:
+    def end_over_beginning(self, field: str) -> Number:
         """Mean of the last 10 s divided by that of the first 10 (halves of shorter videos); None
         below 2 s.
         """
@@ -130,7 +132,7 @@ class DriftMetric:
     key: str
     name: str
     form: str
-    measure: Callable[[Measurements], float | None]
+    measure: Callable[[Measurements], Number]
     headline: str = ""
     heading: str = ""
 
@@ -169,11 +171,6 @@ def _level(
         measure=lambda m: m.max_deviation(field),
     )
     return [change, deviation]
-
-
-def _color_drift(measured: Measurements) -> float | None:
-    distances = measured.sums["hue_distance"]
-    return color_drift(float(distances[-1])) if len(distances) else None
 
 
 GROUPS: dict[str, list[DriftMetric]] = {
@@ -231,7 +228,7 @@ GROUPS: dict[str, list[DriftMetric]] = {
             "color_drift",
             "colour drift (ID-Forcing's; 100: same hues)",
             _ONE_DIGIT,
-            _color_drift,
+            lambda m: color_drift(float(m.sums["hue_distance"][-1])),
             heading="colour drift (100: none)",
         ),
         DriftMetric(
@@ -313,12 +310,12 @@ def numbers_of(
     return {metric.key: metric.measure(measured) for metric in METRICS}
 
 
-def ratio(value: float | None, reference: float | None) -> float | None:
+def ratio(value: Number, reference: Number) -> Number:
     """|value / reference|; None if either is None or the reference is 0."""
     result = quotient(value, reference)
     return None if result is None else abs(result)
 
 
-def quotient(value: float | None, reference: float | None) -> float | None:
+def quotient(value: Number, reference: Number) -> Number:
     """The value divided by the reference; None if either is None or the reference is 0."""
     return None if value is None or not reference else float(value / reference)

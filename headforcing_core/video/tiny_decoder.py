@@ -25,6 +25,8 @@ _LAYERS = (3, 9, 15)
 _FRAMES = (1, 2, 2)  # that the last layer of a level makes of one
 _LIMIT = 3.0  # latents are squashed to -3..3
 
+Past = dict[nn.Module, Tensor]  # the last frame of every layer with memory
+
 
 class MemoryBlock(nn.Module):
     """Three convolutions of a frame and the one before, added to the frame."""
@@ -39,7 +41,7 @@ class MemoryBlock(nn.Module):
             nn.Conv2d(dim, dim, 3, padding=1),
         )
 
-    def forward(self, x: Tensor, past: dict[nn.Module, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, past: Past) -> Tensor:
         """`[t, C, H, W]`; the last frame is left in `past`."""
         before = past.get(self, torch.zeros_like(x[:1]))
         past[self] = x[-1:].clone()
@@ -89,7 +91,7 @@ class TinyDecoder(nn.Module):
                 layer.prepare()
         return self.requires_grad_(False).eval()
 
-    def forward(self, z: Tensor, past: dict[nn.Module, Tensor]) -> Tensor:
+    def forward(self, z: Tensor, past: Past) -> Tensor:
         """Decode a latent frame `[1, channels, h, w]` to `[4, 3, H, W]` in about 0..1; `past`
         belongs to the video.
         """
@@ -121,7 +123,7 @@ class TinyVideoDecoder(WanVideoDecoder):
 
     def reset(self) -> None:
         """Forget the frames before: the next latent frame starts a new video."""
-        self._past: dict[nn.Module, Tensor] = {}
+        self._past: Past = {}
 
     def _decode(self, latents: Tensor) -> Tensor:
         video_frames = []

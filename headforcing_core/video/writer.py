@@ -14,7 +14,9 @@ from typing import cast
 import av
 import numpy as np
 import torch
+from av import Packet, VideoFrame, VideoStream
 from av.bitstream import BitStreamFilterContext
+from av.container import OutputContainer
 from av.error import FFmpegError
 from av.video.reformatter import ColorRange, Colorspace
 from torch import Tensor
@@ -135,12 +137,17 @@ class VideoWriter:
             }
 
     @property
+    def _seconds(self) -> float:
+        """Length of what is written so far."""
+        return self.video_frames / self.settings.fps
+
+    @property
     def info(self) -> VideoInfo:
         """The file if nothing more is written."""
         return VideoInfo(
             self.settings.path,
             self.video_frames,
-            seconds=self.video_frames / self.settings.fps,
+            seconds=self._seconds,
             width=self.width,
             height=self.height,
         )
@@ -182,7 +189,7 @@ class VideoWriter:
     def write(self, video_frames: Tensor) -> None:
         """Append video frames `[n, height, width, 3]`, uint8 or float in 0..1."""
         for video_frame in to_uint8(video_frames).cpu().numpy():
-            rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
+            rgb = VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
             with self._explained():
                 frame = rgb.reformat(
                     format="yuv420p",
@@ -190,7 +197,7 @@ class VideoWriter:
                     dst_color_range=ColorRange.MPEG,
                 )
                 frame.pts = self.video_frames
-                self._track.write(self.video_frames / self.settings.fps)
+                self._track.write(self._seconds)
                 self._container.mux(self._stream.encode(frame))
             self.video_frames += 1
 
@@ -201,12 +208,12 @@ class VideoWriter:
         for group in _groups(earlier):
             for packet in group:
                 packet.stream = self._stream
-            self._track.write(self.video_frames / self.settings.fps)
+            self._track.write(self._seconds)
             self._container.mux(group)
             self.video_frames += len(group)
         earlier.unlink(missing_ok=True)
 
-    def _open(self) -> av.container.OutputContainer:
+    def _open(self) -> OutputContainer:
         if self._keep:
             remove_leftovers(self._partial)
             self._remove_partial()  # it may be a link to another file, which opening would empty
@@ -223,7 +230,7 @@ class VideoWriter:
     def _finish(self) -> None:
         """Flush the encoder and close the fragmented file."""
         if self.video_frames:
-            self._track.finish(self.video_frames / self.settings.fps)
+            self._track.finish(self._seconds)
             self._container.mux(self._stream.encode())
         self._container.close()
 
@@ -243,11 +250,11 @@ class VideoWriter:
                     packet.stream = copied[packet.stream.index]
                     target.mux(packet)
 
-    def _open_stream(self) -> av.VideoStream:
+    def _open_stream(self) -> VideoStream:
         fps = self.settings.fps
         rate = Fraction(fps).limit_denominator(1001)  # exact for 24000/1001
         stream = cast(
-            av.VideoStream,
+            VideoStream,
             self._container.add_stream(self._encoder, rate=rate, options=self._options),
         )
         stream.width = self.width
@@ -265,11 +272,11 @@ class VideoWriter:
         return stream
 
 
-def _groups(path: Path) -> Iterator[list[av.Packet]]:
+def _groups(path: Path) -> Iterator[list[Packet]]:
     """Packets with start codes (Annex B), as an encoder gives them: one list from each key frame to
     the next, without the last list, which may be cut off.
     """
-    group: list[av.Packet] = []
+    group: list[Packet] = []
     with suppress(OSError, FFmpegError, HeadForcingError), open_video(path) as source:
         stream = source.streams.video[0]
         to_start_codes = BitStreamFilterContext("h264_mp4toannexb", stream)

@@ -27,7 +27,6 @@ from .containers import (
     WRITABLE,
     Metadata,
     Weights,
-    file_bytes,
     first_not_finite,
     read_weights,
     write_safetensors,
@@ -35,6 +34,7 @@ from .containers import (
 from .identity import file_identity, identity
 from .lora import LoraPatch, comfyui_names, read_patches
 from .lora_scale import StatedAlpha, stated_alpha
+from .shards import shard_files
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def inspect_checkpoint(
     prefers the EMA weights. `num_heads` is needed only if heads are not 128 wide and the file does
     not state it.
     """
-    return _open(path, weights, num_heads)[1]
+    return _open(path, weights, num_heads).info
 
 
 def load_state_dict(
@@ -237,7 +237,7 @@ def _adapters(lora: Path) -> tuple[Weights, StatedAlpha | None]:
     return adapters, stated_alpha(lora, metadata, adapters)
 
 
-def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, CheckpointInfo]:
+def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
     """Memory-map a checkpoint and validate it; the tensors have Wan names and are exactly the
     model's.
     """
@@ -278,7 +278,7 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
     causal = transformer.get("causal_ar", history.get("causal_ar"))
     merged = history.get("lora")
     models = [name for name in by_layout if layouts.looks_like_wan(by_layout[name])]
-    return tensors, CheckpointInfo(
+    info = CheckpointInfo(
         path=path,
         layout=layout,
         available=tuple(models),
@@ -286,7 +286,7 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
         family=family,
         parameters=sizes.total(),
         dtype=str(most_used).removeprefix("torch."),
-        bytes=file_bytes(path),
+        bytes=sum(file.stat().st_size for file in shard_files(path)),
         causal_ar=causal if isinstance(causal, bool) else None,
         frames_per_block=_integer(history.get("frames_per_block")),
         lora=merged if isinstance(merged, str) else None,
@@ -294,6 +294,7 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
             path, layout, lambda: _identity_of_file(path, layout, num_heads)
         ),
     )
+    return _OpenedCheckpoint(info, tensors)
 
 
 @dataclass(frozen=True)
@@ -304,8 +305,8 @@ class _OpenedCheckpoint:
 
     info: CheckpointInfo
     tensors: Weights
-    patches: Mapping[str, LoraPatch]
-    strength: float
+    patches: Mapping[str, LoraPatch] = field(default_factory=dict)
+    strength: float = 1.0
 
     def value(self, name: str, dtype: torch.dtype | None) -> Tensor:
         """A tensor with its patch; `dtype` as for `load_state_dict`."""
@@ -325,17 +326,18 @@ def _open_patched(
         raise HeadForcingError(
             f"lora_strength is {strength}, but must be a finite number such as 1.0"
         )
-    tensors, info = _open(path, weights, num_heads)
+    opened = _open(path, weights, num_heads)
     if lora is None:
-        return _OpenedCheckpoint(info, tensors, {}, strength)
+        return opened
     adapters, stated = _adapters(lora)
-    patches = read_patches(tensors, adapters, lora.name, stated)
-    names = f"{info.lora} + {lora.name}" if info.lora else lora.name
-    return _OpenedCheckpoint(replace(info, lora=names), tensors, patches, strength)
+    patches = read_patches(opened.tensors, adapters, lora.name, stated)
+    names = " + ".join(filter(None, (opened.info.lora, lora.name)))
+    info = replace(opened.info, lora=names)
+    return replace(opened, info=info, patches=patches, strength=strength)
 
 
 def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
-    tensors, _ = _open(path, layout, num_heads)
+    tensors = _open(path, layout, num_heads).tensors
     bad = first_not_finite(tensors.items())
     if bad is not None:
         raise HeadForcingError(

@@ -86,11 +86,6 @@ def read_weights(path: Path, kind: str = "model") -> tuple[Tree, Metadata]:
     return joined, metadata
 
 
-def file_bytes(path: Path) -> int:
-    """Size of a model on the disk, of all its files."""
-    return sum(part.stat().st_size for part in shard_files(path))
-
-
 def _read_file(path: Path, kind: str) -> tuple[Tree, Metadata]:
     check_regular(path)
     tree: Tree

@@ -21,6 +21,7 @@ from ..model.speech import VIDEO_FRAMES, SpeechProjection, audio_tensors
 from ..model.wan import WanConfig, WanModel
 from .containers import Weights
 
+Layouts = dict[str, Weights]  # the tensors of a file by the key or prefix that they stand under
 BARE = "bare"
 LORA_WRAPPER = "generator_lora"
 # keys of training checkpoints, preferred first; in flat files they may be prefixes of names
@@ -97,14 +98,14 @@ def is_lora(names: Collection[str]) -> bool:
     return any(map(LORA_SUFFIX.search, names)) and not looks_like_wan(names)
 
 
-def find_layouts(tree: Mapping[object, object]) -> dict[str, Weights]:
+def find_layouts(tree: Mapping[object, object]) -> Layouts:
     """Group the tensors of a file by the key, or the prefix of names, that they stand under,
     preferred groups first.
 
     Averaged weights (EMA) come first. Prefixes in front of a model's names are taken off, whatever
     they are called; teachers, critics and optimizer states are left out.
     """
-    layouts: dict[str, Weights] = {}
+    layouts: Layouts = {}
     for path, tensors in _mappings(tree, ()):
         by_prefix = _by_prefix(tensors)
         for prefix, group in by_prefix.items():
@@ -139,7 +140,7 @@ def _mappings(
                 yield from _mappings(value, (*path, str(name)))
 
 
-def _by_prefix(tensors: Weights) -> dict[str, Weights]:
+def _by_prefix(tensors: Weights) -> Layouts:
     """The tensors of a dict by what stands in front of each model's names in it; those of no model
     under "".
     """
@@ -149,7 +150,7 @@ def _by_prefix(tensors: Weights) -> dict[str, Weights]:
     # usual ones stay: `wan_name` takes them off, and two copies of a model in one dict are noticed
     # there
     unusual = [prefix for prefix in found if prefix.endswith(".") and strip_prefixes(prefix)]
-    groups: dict[str, Weights] = {}
+    groups: Layouts = {}
     for name, plain in names.items():
         own = ""
         wrapper = plain.partition(".")[0]
@@ -183,7 +184,7 @@ def _without_infixes(name: str) -> str:
     return name
 
 
-def read_layout(layouts: Mapping[str, Weights], weights: str, file: str) -> tuple[str, Weights]:
+def read_layout(layouts: Layouts, weights: str, file: str) -> tuple[str, Weights]:
     """The wrapper key `weights`, or for "auto" the first one that holds a Wan model, and its
     tensors by Wan's names.
 

@@ -10,6 +10,10 @@ from collections.abc import Collection, Mapping
 from .layouts import DIFFUSERS_NAMES, wan_name
 
 _ADAPTER = r"(?:\.[^.]+)?"  # PEFT may add the adapter's name
+_LYCORIS = (
+    "hada_w1_a hada_w1_b hada_w2_a hada_w2_b hada_t1 hada_t2 "
+    "lokr_w1 lokr_w1_a lokr_w1_b lokr_w2 lokr_w2_a lokr_w2_b lokr_t2"
+).split()
 # By what a tensor is: the end of its name. The first that fits counts.
 SPELLINGS: Mapping[str, re.Pattern[str]] = {
     what: re.compile(rf"^(?P<module>.+?)\.{ending}$")
@@ -27,11 +31,7 @@ SPELLINGS: Mapping[str, re.Pattern[str]] = {
         "diff_b": r"diff_b",
         "diff_m": r"diff_m",
         "set": r"set_weight",
-        **{f"hada_{part}": f"hada_{part}" for part in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2")},
-        **{
-            f"lokr_{part}": f"lokr_{part}"
-            for part in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")
-        },
+        **{name: name for name in _LYCORIS},
         "oft": r"(?:oft_blocks|oft_diag|oft_R|boft_[A-Z]|rescale)(?:\.weight)?",
         "glora": r"(?:a1|a2|b1|b2)(?:\.weight)?",
         "norm": r"(?:w_norm|b_norm)",
