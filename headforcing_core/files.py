@@ -55,13 +55,15 @@ class TargetInUse(HeadForcingError):
 
 
 @contextmanager
-def explained(what: str, *others: type[Exception]) -> Iterator[None]:
-    """Raise errors of the file system, and others, in the `with` block as HeadForcingError: `what`
+def explained(
+    what: str, errors: tuple[type[Exception], ...] = (OSError, SafetensorError)
+) -> Iterator[None]:
+    """Raise errors, by default of the file system, in the `with` block as HeadForcingError: `what`
     and the reason.
     """
     try:
         yield
-    except (OSError, SafetensorError, *others) as error:
+    except errors as error:
         raise HeadForcingError(f"{what}: {reason(error)}") from error
 
 

@@ -42,6 +42,7 @@ SINK, MIDDLE, CURRENT = range(3)  # parts of a head's shares
 Head = tuple[int, int]  # its layer and its number there
 # shares[layer][head] = sink, middle, current
 Shares = Sequence[Sequence[Sequence[float]]]
+Rows = Sequence[Sequence[Any]]
 RoleRows = tuple[tuple[HeadRole, ...], ...]
 
 
@@ -293,7 +294,7 @@ def _rounded(value: float) -> int:
     return math.floor(value + 0.5 + 1e-9)
 
 
-def by_head(rows: Sequence[Sequence[Any]] | None) -> dict[Head, Any]:
+def by_head(rows: Rows | None) -> dict[Head, Any]:
     """The values in `rows[layer][head]` by `(layer, head)`, in order; nothing for None."""
     found = {}
     for layer, row in enumerate(rows or ()):
@@ -349,7 +350,7 @@ def _object_text(value: Fields) -> str:
     return json.dumps(value, indent=2 if value else None, allow_nan=False).replace("\n", "\n  ")
 
 
-def _rows_text(rows: Sequence[Sequence[Any]] | None) -> str:
+def _rows_text(rows: Rows | None) -> str:
     """A JSON list in the file, a layer per line."""
     if rows is None:
         return "null"

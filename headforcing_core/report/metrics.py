@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from .meter import REFERENCE_SECONDS, DriftMeter, color_drift
-from .thumbnails import Array, Pixels, repetition, self_similarity
+from .thumbnails import Array, repetition, self_similarity
 
 Number = float | None
 """None where it cannot be measured."""
@@ -23,18 +22,13 @@ _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
 @dataclass(frozen=True)
 class Measurements:
     """Measurements of a video or of its beginning: `sums` are the columns of `meter.FIELDS`, one
-    value per second, `thumbnails [n, h, w, 3]`, `switches` start times of new prompts in
-    seconds."""
+    value per second, `repetition` as of `thumbnails.repetition`, `switches` start times of new
+    prompts in seconds."""
 
     sums: Mapping[str, Array]
     fps: float
-    thumbnails: Pixels
-    spacing_seconds: float
+    repetition: tuple[float, Number]
     switches: Sequence[float] = ()
-
-    @cached_property
-    def repetition(self) -> tuple[float, Number]:
-        return repetition(self_similarity(self.thumbnails), self.spacing_seconds)
 
     def per_frame(self, field: str) -> Array:
         """The mean of a field in each second."""
@@ -300,13 +294,8 @@ def numbers_of(
     """
     sums = {name: column[:seconds] for name, column in meter.seconds().items()}
     thumbnails = meter.thumbnails.stack(None if seconds is None else round(seconds * meter.fps))
-    measured = Measurements(
-        sums,
-        meter.fps,
-        thumbnails=thumbnails,
-        spacing_seconds=meter.thumbnails.spacing / meter.fps,
-        switches=switches,
-    )
+    repeated = repetition(self_similarity(thumbnails), meter.thumbnails.spacing / meter.fps)
+    measured = Measurements(sums, meter.fps, repeated, switches)
     return {metric.key: metric.measure(measured) for metric in METRICS}
 
 

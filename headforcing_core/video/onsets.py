@@ -34,6 +34,7 @@ _LEAST_FLUX = 5.0  # of an onset: what noise and quiet music stay below
 _APART_SECONDS = 0.08  # between two onsets
 _BPM = (60.0, 180.0)
 _TEMPO_SECONDS = 120.0  # of the sound in which the tempo is looked for
+_NOTHING = np.zeros(0, np.float32)
 _CLEAR = 2.0  # how much more flux than the usual lies on the beats of a tempo
 
 
@@ -70,7 +71,7 @@ def heard(pieces: Iterable[np.ndarray]) -> Heard:
     peaks = []
     flux = []
     before = _Spectra()
-    rest = np.zeros(0, np.float32)
+    rest = _NOTHING
     samples = 0
     for piece in pieces:
         samples += len(piece)
@@ -102,7 +103,7 @@ def _mono(frames: Iterable[AudioFrame]) -> Iterator[np.ndarray]:
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.float32), *parts])
+    return np.concatenate([_NOTHING, *parts])
 
 
 class _Spectra:
@@ -122,7 +123,7 @@ class _Spectra:
         count = (len(samples) - WINDOW) // HOP
         if count < 1:
             self._rest = samples
-            return np.zeros(0, np.float32)
+            return _NOTHING
         windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP][:count]
         self._rest = samples[count * HOP :]
         size = np.abs(np.fft.rfft(windows * self._window, axis=1))[:, self._low]

@@ -166,14 +166,10 @@ def decoded_frames(path: Path) -> Generator[AudioFrame, None, None]:
         layout = "mono" if stream.codec_context.layout.nb_channels == 1 else "stereo"
 
         def decoded() -> Iterator[AudioFrame]:
-            packets = container.demux(stream)
-            while True:
-                try:
-                    yield from next(packets).decode()
-                except StopIteration:
-                    return
-                except FFmpegError:
-                    continue
+            with suppress(FFmpegError):
+                for packet in container.demux(stream):
+                    with suppress(FFmpegError):
+                        yield from packet.decode()
 
         yield from as_floats(decoded(), stream.codec_context.sample_rate, layout)
 

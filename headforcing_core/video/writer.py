@@ -225,7 +225,8 @@ class VideoWriter:
 
     def _explained(self) -> AbstractContextManager[None]:
         """Convert errors of the disk and of the encoder to a HeadForcingError."""
-        return explained(f"the video {self.settings.path} cannot be written", FFmpegError)
+        what = f"the video {self.settings.path} cannot be written"
+        return explained(what, (OSError, FFmpegError))
 
     def _finish(self) -> None:
         """Flush the encoder and close the fragmented file."""

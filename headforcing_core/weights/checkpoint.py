@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
@@ -159,13 +159,12 @@ def convert(
         )
     opened = _open_patched(path, weights, num_heads, lora=lora, strength=lora_strength)
     info = opened.info
+    value = partial(opened.value, dtype=dtype)
     stated = {
         "lora_strength": lora_strength if lora else None,
         "frames_per_block": frames_per_block or info.frames_per_block,
         "model_family": model_family or stated_family(path)[0],
-        "fingerprint": identity(
-            (name, opened.value(name, dtype)) for name in sorted(opened.tensors)
-        ),
+        "fingerprint": identity((name, value(name)) for name in sorted(opened.tensors)),
     }
     metadata = _metadata(info, stated)
     write_safetensors(
@@ -173,7 +172,7 @@ def convert(
         opened.tensors,
         dtype,
         metadata,
-        value=lambda name: opened.value(name, dtype),
+        value=value,
         on_progress=on_progress,
     )
     return inspect_checkpoint(out)

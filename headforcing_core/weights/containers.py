@@ -31,6 +31,7 @@ Tree = Mapping[object, object]
 """Names of a file with their tensors, or with dicts of tensors."""
 Weights = dict[str, Tensor]  # by name
 Metadata = Mapping[str, str]  # of a file
+Content = tuple[Tree, Metadata]
 _MAX_HEADER_BYTES = 8 << 20  # a 14B model's header is 0.15 MB
 # three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
 _MAX_PICKLE_BYTES = 2 << 20
@@ -64,7 +65,7 @@ _INSTEAD_OF_GGUF = {
 WRITABLE = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
-def read_weights(path: Path, kind: str = "model") -> tuple[Tree, Metadata]:
+def read_weights(path: Path, kind: str = "model") -> Content:
     """Memory-map a model file, or all files of a model in several, see `shards`; `kind` is one of
     `_INSTEAD_OF_GGUF`.
 
@@ -86,7 +87,7 @@ def read_weights(path: Path, kind: str = "model") -> tuple[Tree, Metadata]:
     return joined, metadata
 
 
-def _read_file(path: Path, kind: str) -> tuple[Tree, Metadata]:
+def _read_file(path: Path, kind: str) -> Content:
     check_regular(path)
     tree: Tree
     metadata: Metadata = {}
@@ -153,7 +154,7 @@ def _other_format(path: Path, start: bytes, kind: str) -> HeadForcingError:
     return HeadForcingError(f"{path.name} {what}")
 
 
-def _read_safetensors(path: Path) -> tuple[Tree, Metadata]:
+def _read_safetensors(path: Path) -> Content:
     """Map the tensors. The library's own reserve the file's size, so it maps no file larger than
     the memory.
     """

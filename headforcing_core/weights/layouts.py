@@ -19,8 +19,9 @@ from ..errors import HeadForcingError
 from ..model.latents import WAN21, WAN22
 from ..model.speech import VIDEO_FRAMES, SpeechProjection, audio_tensors
 from ..model.wan import WanConfig, WanModel
-from .containers import Weights
+from .containers import Tree, Weights
 
+Shape = tuple[int, ...]
 Layouts = dict[str, Weights]  # the tensors of a file by the key or prefix that they stand under
 BARE = "bare"
 LORA_WRAPPER = "generator_lora"
@@ -98,7 +99,7 @@ def is_lora(names: Collection[str]) -> bool:
     return any(map(LORA_SUFFIX.search, names)) and not looks_like_wan(names)
 
 
-def find_layouts(tree: Mapping[object, object]) -> Layouts:
+def find_layouts(tree: Tree) -> Layouts:
     """Group the tensors of a file by the key, or the prefix of names, that they stand under,
     preferred groups first.
 
@@ -125,9 +126,7 @@ def _order(key: str) -> tuple[bool, ...]:
     return first, _EMA.search(key) is None, *wrappers, key == BARE
 
 
-def _mappings(
-    tree: Mapping[object, object], path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Weights]]:
+def _mappings(tree: Tree, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Weights]]:
     """Every dict in a file that holds tensors, with the keys that lead to it."""
     tensors = {
         str(name): value.detach() for name, value in tree.items() if isinstance(value, Tensor)
@@ -336,14 +335,14 @@ def _names_through_links(path: Path) -> list[str]:
     return [*(hop.parent.name for hop in hops), *(hop.name for hop in hops)]
 
 
-def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: WanConfig) -> dict[str, Shape]:
     """Names and shapes of all parameters of a Wan text-to-video model: 27 per layer and 15
     others, and the audio tensors of one that speech drives.
     """
     with torch.device("meta"):
         model = WanModel(replace(config, num_layers=1, audio_dim=0))
         projection = SpeechProjection(config) if config.speaks else nn.Module()
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, Shape] = {}
     for name, parameter in model.named_parameters():
         shapes[name] = tuple(parameter.shape)
         if name.startswith("blocks.0."):
@@ -370,7 +369,7 @@ def infer_config(
         raise HeadForcingError(
             f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads"
         )
-    audio: tuple[int, ...] = (0, 0)
+    audio: Shape = (0, 0)
     if patch[1] == SPEECH_CHANNELS:
         audio = shape("audio_proj.proj.weight", 2)
     config = WanConfig(
@@ -395,7 +394,7 @@ def infer_config(
     return config
 
 
-def _shape(tensors: Weights, name: str, dimensions: int, file: str) -> tuple[int, ...]:
+def _shape(tensors: Weights, name: str, dimensions: int, file: str) -> Shape:
     """The shape of a tensor that must be there with this many dimensions; raises HeadForcingError
     if it is not.
     """

@@ -65,10 +65,11 @@ class LoraPatch:
                 f"{lora_name} is incomplete: half of its tensors for {target} are missing"
             ) from error
         if not fits:
-            given = []
-            for what, tensor in self.tensors.items():
-                if what not in ("alpha", "rank"):
-                    given.append(tuple(tensor.shape))
+            given = [
+                tuple(tensor.shape)
+                for what, tensor in self.tensors.items()
+                if what not in ("alpha", "rank")
+            ]
             raise HeadForcingError(
                 f"{lora_name} was made for a model of another size: {target} is {tuple(shape)} "
                 f"here, its tensors are {given}; use a LoRA for this model"
