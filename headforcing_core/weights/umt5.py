@@ -12,6 +12,7 @@ import importlib
 import json
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -51,12 +52,12 @@ _WAN_BLOCK = {
 }
 
 
+@dataclass
 class UMT5Encoder:
     """A umT5 encoder and its sentencepiece tokenizer."""
 
-    def __init__(self, model: Any, tokenizer: Any):
-        self.model = model
-        self.tokenizer = tokenizer
+    model: Any
+    tokenizer: Any
 
     def tokens(self, prompt: str) -> list[int]:
         """Token ids of the cleaned prompt with the end token, at most 512."""
