@@ -48,7 +48,7 @@ class Thumbnails:
 
     def stack(self, video_frames: int | None = None) -> Pixels:
         """The stored thumbnails `[n, 18, 32, 3]`, of all frames or of the first `video_frames`."""
-        count = len(self._kept) if video_frames is None else -(-video_frames // self.spacing)
+        count = None if video_frames is None else -(-video_frames // self.spacing)
         return np.stack(self._kept[:count])
 
 

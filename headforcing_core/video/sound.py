@@ -47,13 +47,12 @@ def sound_of_file(
     Packets are copied; a codec that MP4 files do not hold is encoded as AAC.
     """
     with open_video(source, name_of(source)) as container:
-        if _stream(container) is None:
+        if not decodable(container):
             return None
 
     def packets(target: OutputContainer) -> Iterator[Packet]:
         with open_video(source, name_of(source)) as container:
-            stream = _stream(container)
-            assert stream is not None
+            stream = decodable(container)[-1]  # as ComfyUI takes it
             if stream.codec_context.name not in _IN_MP4:
                 frames = (frame for frame in container.decode(stream) if (frame.time or 0) >= start)
                 before = takewhile(lambda frame: (frame.time or 0) < end, frames)
@@ -149,11 +148,10 @@ class SoundStream:
         self.write(math.inf if self._ends else seconds)
 
 
-def _stream(container: InputContainer) -> AudioStream | None:
-    """The last stream of sound that can be decoded, as ComfyUI takes it."""
+def decodable(container: InputContainer) -> list[AudioStream]:
+    """The streams of sound that can be decoded."""
     # a stream without a decoder has no codec context, and its packets crash FFmpeg
-    found = [stream for stream in container.streams.audio if stream.codec_context is not None]
-    return found[-1] if found else None
+    return [stream for stream in container.streams.audio if stream.codec_context is not None]
 
 
 def _layout(stream: AudioStream) -> str:

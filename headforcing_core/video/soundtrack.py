@@ -19,7 +19,7 @@ from ..files import check_regular
 from ..hashing import digest, file_hash
 from ..timeline.clock import MAX_SECONDS
 from .reader import VIDEO_FORMATS, address, open_container
-from .sound import PIECE, Sound, as_floats, sample_pieces, sound_of_pieces
+from .sound import PIECE, Sound, as_floats, decodable, sample_pieces, sound_of_pieces
 
 SOUND_FORMATS = f"{VIDEO_FORMATS},mp3,wav,w64,flac,aac,aiff,caf,oga,ac3,eac3,amr,au,ape,wv,tta"
 MAX_GAIN_DB = 40.0
@@ -151,10 +151,10 @@ def _open(path: Path) -> InputContainer:
 
 
 def _stream(container: InputContainer, path: Path) -> AudioStream:
-    for stream in container.streams.audio:
-        if stream.codec_context is not None:  # else no decoder knows it
-            return stream
-    raise HeadForcingError(f"{path.name} has no sound: {_GIVE}")
+    found = decodable(container)
+    if not found:
+        raise HeadForcingError(f"{path.name} has no sound: {_GIVE}")
+    return found[0]
 
 
 def decoded_frames(path: Path) -> Generator[AudioFrame, None, None]:
