@@ -204,7 +204,7 @@ def head_roles(
     if policy.heads_by == "labels":
         if not profile.labels:
             name += ", labels from its roles"
-        return HeadRoles(name, profile.heads_for(labelled=True), auto)
+        return HeadRoles(name, profile.labelled, auto)
     if arrangement == "profile":
         return HeadRoles(name, profile.roles, auto, judged=None if auto else profile)
     name += f", roles {arrangement}"

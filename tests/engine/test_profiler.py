@@ -14,6 +14,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles import profiler
 from headforcing.headforcing_core.head_profiles.profile import classify
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter, pick_part, profile_heads
+from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.model.attention import explicit, sdpa, with_shares
 from headforcing.headforcing_core.model.wan import WanModel
@@ -304,7 +305,7 @@ def test_a_measured_profile_has_the_right_numbers_of_heads_and_says_how_it_was_m
         "size": "48x32",
         "seed": 5,
     }
-    assert measured.profile("mine", {}, 0.5, 0.5).counts() == {"local": 3, "anchor": 3, "memory": 0}
+    assert with_rule(made, None, 0.5, 0.5).counts() == {"local": 3, "anchor": 3, "memory": 0}
     lines = measured.describe(made)
     assert lines[0] == "1 local, 2 anchor, 3 memory" and len(lines) == 4
 

@@ -84,7 +84,7 @@ def test_a_file_tells_about_itself_and_the_text_has_every_number_beside_that_of_
         (line,) = [line for line in lines if line.startswith(f"  {row.name} ")]
         values = measured.whole[row.key], measured.first[row.key]
         assert line[52:].split()[:2] == [
-            "-" if value is None else row.form(value) for value in values
+            "-" if value is None else row.form.format(value) for value in values
         ]
     assert any("5.06 s  80 % after 0.00 s" in line and "a yellow ring" in line for line in lines)
     assert max(map(len, lines)) < 200 and NOTE in measured.text()
@@ -139,7 +139,11 @@ def test_the_workflow_in_a_file_tells_prompts_and_blocks_and_one_that_is_not_cle
         return read_tags({"prompt": json.dumps(made)}, fps)
 
     assert read(graph(method="no_episodic_memory")) == VideoTags(
-        "no_episodic_memory", 3, 3, tuple(text for _, text in TIMES), tuple(TIMES)
+        "no_episodic_memory",
+        3,
+        3,
+        texts=tuple(text for _, text in TIMES),
+        starts=tuple(start for start, _ in TIMES),
     )
     framewise = read(graph(model_family="causal_forcing_framewise"))
     assert framewise.frames_per_block == 1 and framewise.prompts[1] == (81 / 16, "a yellow ring")
