@@ -22,14 +22,13 @@ LOG2_E = 1.4426950408889634  # powers of 2 are what the hardware computes
 
 
 def attend_reference(
-    q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor
+    q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor
 ) -> Tensor:
     """Attention of `q [heads, tokens, head_dim]` to each head's rows of the buffers; `[tokens,
     heads, head_dim]`.
 
     Args:
         head_start, head_rows: `[heads]`, a head's first row and the number of rows it attends to.
-        head_order: `[heads]`, the order in which heads are started; it affects the speed only.
     """
     out = torch.empty(q.shape[1], len(q), q.shape[2], dtype=q.dtype, device=q.device)
     for head, (start, rows) in enumerate(zip(head_start.tolist(), head_rows.tolist(), strict=True)):
@@ -97,7 +96,6 @@ def _attend_kernel(
     out,
     head_start,
     head_rows,
-    head_order,
     tokens,
     scale,
     HEADS: tl.constexpr,
@@ -107,7 +105,7 @@ def _attend_kernel(
     BLOCK_K: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    head = tl.load(head_order + tl.program_id(1))
+    head = tl.program_id(1)
     token = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
     known = (token < tokens)[:, None]
     channel = tl.arange(0, DIM)
@@ -132,9 +130,7 @@ def _attend_kernel(
     tl.store(out + place, result, mask=known & (channel < HEAD_DIM)[None, :])
 
 
-def _launch(
-    q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor
-) -> Tensor:
+def _launch(q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor) -> Tensor:
     heads, tokens, head_dim = q.shape
     for x in (q, k, v):
         fits = x.is_contiguous() and x.dtype == q.dtype and x.shape[-1] == head_dim
@@ -152,7 +148,6 @@ def _launch(
         out,
         head_start,
         head_rows,
-        head_order,
         tokens,
         LOG2_E / head_dim**0.5,
         HEADS=heads,
@@ -181,7 +176,6 @@ def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
         v=v,
         head_start=table(8 * s, 0, 5 * s),
         head_rows=table(2 * s, 4 * s, 3 * s),
-        head_order=table(1, 2, 0),
     )
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import copy
 import logging
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -28,23 +28,10 @@ Place = tuple[torch.device, torch.dtype]
 Arguments = dict[str, Any]  # of an operation, by name
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-_choice = "auto"
+# `auto`, or for tests and benchmarks `reference` or `triton` on any device
+choice = "auto"
 # operations that run without their kernel, and why
 _put_aside: dict[torch.device, dict[str, str]] = {}
-
-
-@contextmanager
-def using(choice: str) -> Iterator[None]:
-    """Context manager for tests and benchmarks: force `reference` or `triton` on any device, or use
-    `auto`.
-    """
-    global _choice
-    before = _choice
-    _choice = choice
-    try:
-        yield
-    finally:
-        _choice = before
 
 
 def kernels_put_aside(device: torch.device) -> str:
@@ -98,13 +85,13 @@ class Operation(Generic[P, R]):
             return self.kernel(*args, **kwargs)
         # compilers raise many classes, and they do so before the kernel has written
         except Exception as error:
-            if _choice == "triton" or isinstance(error, (LayoutError, torch.cuda.OutOfMemoryError)):
+            if choice == "triton" or isinstance(error, (LayoutError, torch.cuda.OutOfMemoryError)):
                 raise
             self._disable(place, error)
             return self.reference(*args, **kwargs)
 
     def kernel(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the Triton kernel, whatever `using` or the self-test says."""
+        """Run the Triton kernel, whatever `choice` or the self-test says."""
         device, _ = _place(*args, **kwargs)
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             return self.launch(*args, **kwargs)
@@ -115,8 +102,8 @@ class Operation(Generic[P, R]):
         must not happen while a CUDA graph is captured."""
         if torch.compiler.is_compiling():
             return False
-        if _choice != "auto":
-            return _choice == "triton"
+        if choice != "auto":
+            return choice == "triton"
         place = device, dtype
         if place not in self._usable:
             self._usable[place] = device.type != "cpu"

@@ -122,8 +122,7 @@ class HeadCache(Cache):
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         self.scenes: Scenes | None = None
         if shape.policy.kept_scenes:
-            sink_counts = [group.policy.sink_frames for group in self.sink_groups]
-            self.scenes = Scenes(self.memory_group, capacity, self.sink_groups, sink_counts)
+            self.scenes = Scenes(self.memory_group, self.sink_groups)
 
     @property
     def bytes(self) -> int:
@@ -163,8 +162,8 @@ class HeadCache(Cache):
                 v.flatten(1),
                 None if norms is None else norms[:2],
                 0.0 if norms is None else norms[2],
-                self.k[layer].flatten(0, 1),
-                self.v[layer].flatten(0, 1),
+                self.k[layer],
+                self.v[layer],
                 *self._tables(layer, len(k)),
                 *self.rope.tables(last_index + 1),
             )
@@ -187,8 +186,8 @@ class HeadCache(Cache):
                 attention = self.meter.around(layer, group, self.attention)
                 attended.extend(attention(part, *group.context(layer)))
         else:
-            k = self.k[layer].flatten(0, 1)
-            v = self.v[layer].flatten(0, 1)
+            k = self.k[layer]
+            v = self.v[layer]
             spans = self.spans(layer)
             attended.extend(attend_layer(self.attention, queries, k, v, spans=spans))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
@@ -409,7 +408,7 @@ class HeadCache(Cache):
 
 
 def views(buffer: Tensor, shape: CacheShape) -> tuple[list[Tensor], dict[RolePolicy, list[Tensor]]]:
-    """Views of a buffer: per layer `[slots, s, head_dim]` of all its heads, and by policy and layer
+    """Views of a buffer: per layer `[rows, head_dim]` of all its heads, and by policy and layer
     `[heads, slots, s, head_dim]`."""
     slots = buffer.view(-1, shape.frame_tokens, shape.head_dim)
     layers: list[Tensor] = []
@@ -423,7 +422,7 @@ def views(buffer: Tensor, shape: CacheShape) -> tuple[list[Tensor], dict[RolePol
             groups[policy].append(
                 slots[start:end].unflatten(0, (len(heads[layer]), shape.slots[policy]))
             )
-        layers.append(slots[first:end])
+        layers.append(slots[first:end].flatten(0, 1))
     return layers, groups
 
 

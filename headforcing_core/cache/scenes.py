@@ -22,7 +22,7 @@ from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .roles import FREE_ENTRIES
-from .state import KeptFrame, Saved, check_fields
+from .state import KeptFrame, Stored
 
 T = TypeVar("T")
 # by block, for the switches that bring a scene back: its number, from 1, and what else the block
@@ -59,16 +59,17 @@ class Recall:
         return f"before block {self.block}: recalled scene {self.scene}: frames {held}"
 
 
-class Scenes:
+class Scenes(Stored):
     """The scenes of one video so far.
 
     Args:
         memory: the store of memory heads, a `HeadGroup`, whose module imports `memory`; None
             without any.
-        entries: how many frames of a scene come back into it; 0 without memory heads.
-        anchors: stores of sinks; `sinks` has, for each, how many frames it has.
+        anchors: stores of sinks.
 
     Attributes:
+        entries: how many frames of a scene come back into memory; 0 without memory heads.
+        sinks: for each of `anchors`, how many frames it has.
         starts: per prompt, the first latent frame of the visit that it belongs to.
         numbers: per prompt, the number of its scene: that of the first prompt that made it, from 1.
         kept: by scene number, the frames that are kept of it.
@@ -78,17 +79,13 @@ class Scenes:
             caches.
     """
 
-    def __init__(
-        self,
-        memory: Any,
-        entries: int,
-        anchors: Sequence[Any],
-        sinks: Sequence[int],
-    ) -> None:
+    saved_fields = ("starts", "numbers", "home", "kept", "recalls")
+
+    def __init__(self, memory: Any, anchors: Sequence[Any]) -> None:
         self.memory = memory
-        self.entries = entries
+        self.entries = 0 if memory is None else memory.policy.episodic_frames
         self.anchors = anchors
-        self.sinks = sinks
+        self.sinks = [store.policy.sink_frames for store in anchors]
         self.starts = [0]
         self.numbers = [1]
         self.kept = {1: self._new(0)}
@@ -103,26 +100,6 @@ class Scenes:
     def current(self) -> KeptScene:
         """The scene of the last prompt."""
         return self.kept[self.numbers[-1]]
-
-    @property
-    def saved(self) -> Saved:
-        """Its part of a stored cache, see `cache.state`."""
-        return {
-            "starts": self.starts,
-            "numbers": self.numbers,
-            "home": self.home,
-            "kept": self.kept,
-            "recalls": self.recalls,
-        }
-
-    @saved.setter
-    def saved(self, saved: Saved) -> None:
-        check_fields(saved, ("starts", "numbers", "home", "kept", "recalls"))
-        self.starts = saved["starts"]
-        self.numbers = saved["numbers"]
-        self.home = saved["home"]
-        self.kept = saved["kept"]
-        self.recalls = saved["recalls"]
 
     def keep(self, first: int, frames: int) -> None:
         """Keep the frames of a finished block that a recall may bring back; `first` is the block's

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..cache.base import Cache, WriteClean
 from ..cache.shape import Shape
-from ..cache.state import State, check_fields, pack, unpack
+from ..cache.state import State, Stored, check_fields, pack, unpack
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
@@ -104,7 +104,7 @@ class MethodPolicy(Method):
         return own if own.changes_cache else None
 
 
-class MethodCache(Cache):
+class MethodCache(Cache, Stored):
     """A cache that is written call by call. Subclasses store keys and values per layer and compute
     attention.
 
@@ -115,9 +115,8 @@ class MethodCache(Cache):
 
     policy: Any  # subclasses declare the type
     rotates_spatially: bool = True  # the keys and queries that `take` and `context` get
-    # of methods that resume from their state: contents of the cache between two blocks, which
-    # another cache of the same shape takes, and the dataclasses in them
-    saved: Any
+    # of methods that resume from their state, which `saved` is between two blocks: the dataclasses
+    # in it
     state_classes: tuple[type, ...] = ()
 
     def __init_subclass__(cls, of: type[MethodPolicy] | None = None):

@@ -23,17 +23,15 @@ from ..devices import Device, upload
 from ..model.attention import AttentionFunction
 from ..rollout.loop import Block, VideoModel, rollout
 from ..rollout.schedule import Schedule
+from ..rollout.unipc import predict
 from .base import MethodPolicy, MethodShape, WrappedModel, check_beginning
 from .head_forcing import CachePolicy
 from .method import Overlap, Passes, RolloutInputs, VideoFacts
 
 POLICY = CachePolicy.uniform(RolePolicy(recent_frames=None), rope="absolute")
-SCHEDULES = {
-    # CausVid was distilled for the timesteps 757 and 522; 280 and 120 at shift 8 are the nearest
-    # noise levels
-    "3_steps": Schedule.warped([1000, 280, 120], shift=8.0),
-    "4_steps": Schedule.warped([1000, 750, 500, 250], shift=8.0),
-}
+# CausVid was distilled for the timesteps 757 and 522; 280 and 120 at shift 8 are the nearest noise
+# levels
+SCHEDULE = Schedule.warped([1000, 280, 120], shift=8.0)
 
 
 class WholeTimesteps(WrappedModel):
@@ -42,17 +40,15 @@ class WholeTimesteps(WrappedModel):
     """
 
     def denoise(self, latents: Tensor, sigma: Any, cache: Any) -> Tensor:
-        rounded = round(1000 * sigma) / 1000
-        clean = self.model.denoise(latents, rounded, cache)
-        # the predicted flow times the exact sigma
-        return latents + (clean - latents) * (sigma / rounded)
+        level = round(1000 * sigma) / 1000
+        return predict(self.model, latents, sigma=sigma, level=level, cache=cache)
 
 
 @dataclass(frozen=True)
 class CausVid(MethodPolicy):
     """CausVid's settings, in latent frames."""
 
-    own_schedule: ClassVar[Schedule | None] = SCHEDULES["3_steps"]
+    own_schedule: ClassVar[Schedule | None] = SCHEDULE
 
     rollout_frames: int = 21  # the training length; attention covers all of them
     overlap_frames: int = 3  # that a rollout after the first takes from the one before
@@ -100,7 +96,7 @@ class CausVid(MethodPolicy):
         script = video.script
         given = video.given
         layout = self.overlap(video.frames_per_block)
-        if script.rows[0].sigmas == SCHEDULES["3_steps"].sigmas:
+        if script.rows[0].sigmas == SCHEDULE.sigmas:
             model = WholeTimesteps(model)
         latents: list[Tensor] = []  # of the current rollout
         for number in range(layout.rollouts(len(script))):

@@ -31,8 +31,6 @@ class DummyForcing(MethodPolicy):
     last_share: float = 0.5  # of all heads, that become last heads
     window_frames: int = 12  # how many of the last frames a prompt switch writes again
     seed: int = field(default=0, metadata=NO_OPTION)  # of the random choice of queries
-    # indices of the sampled queries per layer, in place of random ones
-    rows: tuple[tuple[int, ...], ...] | None = field(default=None, metadata=NO_OPTION)
 
     def for_video(self, video: VideoFacts) -> DummyForcing:
         return replace(self, seed=video.seed)
@@ -91,7 +89,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
     def context(self, layer: int, q: Tensor) -> Tensor:
         q = self.at_own_index(q)
         if self._classifies:
-            self.sampled[layer] = q.flatten(1, 2)[:, self._rows(layer)]
+            self.sampled[layer] = q.flatten(1, 2)[:, self.sampled_rows(layer)]
         out = self.empty_attention(q)
         for kind in self.kinds[layer]:
             if len(kind.heads):
@@ -132,12 +130,10 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
     def _classifies(self) -> bool:
         return self.groups is None and not self.recaching and self.block == self.policy.split_block
 
-    def _rows(self, layer: int) -> Tensor:
+    def sampled_rows(self, layer: int) -> Tensor:
         """Indices of the queries whose attention is measured, `[n]`, drawn with replacement by a
         separate generator.
         """
-        if self.policy.rows is not None:
-            return torch.tensor(self.policy.rows[layer], device=self.device)
         own = self.shape.frames_per_block * self.rope.frame_tokens
         count = (self.rope.frame_tokens if self.policy.split_block == 1 else own) // 3
         generator = torch.Generator().manual_seed((self.policy.seed * 1000 + layer) % 2**63)

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache.scenes import Recall, RecalledScenes
-from ..cache.state import Saved, check_fields
 from ..devices import upload
 from ..rollout.loop import Block, VideoModel
 from ..rollout.rows import Script
@@ -122,6 +121,19 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
 
     policy: EchoForcing
     rotates_spatially = False
+    saved_fields = (
+        "filled",
+        "memory",
+        "memory_of",
+        "recalled",
+        "scene",
+        "scene_start",
+        "scene_blocks",
+        "kept",
+        "ready",
+        "query_count",
+        "layers",
+    )
     state_classes = (Layer, History, Scene, Recall)
     reads_queries = True  # their statistics decide which tokens are chosen
     scenes: Callable[[], ScenePlan]
@@ -166,37 +178,6 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
             )
             for kv, first, none in zip(*parts, strict=True)
         ]
-
-    @property
-    def saved(self) -> Saved:
-        return {
-            "filled": self.filled,
-            "memory": self.memory,
-            "memory_of": self.memory_of,
-            "recalled": self.recalled,
-            "scene": self.scene,
-            "scene_start": self.scene_start,
-            "scene_blocks": self.scene_blocks,
-            "kept": self.kept,
-            "ready": self.ready,
-            "query_count": self.query_count,
-            "layers": self.layers,
-        }
-
-    @saved.setter
-    def saved(self, saved: Saved) -> None:
-        check_fields(saved, self.saved)
-        self.filled = saved["filled"]
-        self.memory = saved["memory"]
-        self.memory_of = saved["memory_of"]
-        self.scene = saved["scene"]
-        self.scene_start = saved["scene_start"]
-        self.scene_blocks = saved["scene_blocks"]
-        self.kept = saved["kept"]
-        self.ready = saved["ready"]
-        self.query_count = saved["query_count"]
-        self.layers = saved["layers"]
-        self.recalled = saved["recalled"]
 
     # --- a call
 

@@ -52,11 +52,9 @@ def make_block(
         )
     else:
         for step, sigma in enumerate(row.sigmas):
-            if held is not None:
-                x = _hold(held, x)
+            x = unipc.hold(held, x)
             x0 = _predict(model, x, row=row, sigma=sigma, cache=cache)
-            if held is not None:
-                x0 = _hold(held, x0)
+            x0 = unipc.hold(held, x0)
             on_step(block, step + 1, x0)
             if step + 1 < len(row.sigmas):
                 sigma = row.sigmas[step + 1]
@@ -64,11 +62,6 @@ def make_block(
                 x = (1 - sigma) * x0 + sigma * fresh
     _clean_pass(model, cache, x0)
     return x0, cache.commit(model.prompt)
-
-
-def _hold(held: Tensor, latents: Tensor) -> Tensor:
-    """The latents of a block with the frames that are given in place of the first ones."""
-    return torch.cat((held.to(latents), latents[len(held) :]))
 
 
 def _predict(
@@ -80,9 +73,7 @@ def _predict(
     if row.solver == "renoise":
         return model.denoise(x, sigma, cache)
     level = bf16_timestep(sigma) / 1000
-    x0 = model.denoise(x, level, cache)
-    x = x.to(x0.device)
-    return x + (x0 - x) * (sigma / level)
+    return unipc.predict(model, x, sigma=sigma, level=level, cache=cache)
 
 
 def bf16_timestep(sigma: float) -> float:

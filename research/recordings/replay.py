@@ -20,7 +20,7 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.methods.base import MethodShape
-from ...headforcing_core.methods.causvid import SCHEDULES, CausVid, OverlapBlock
+from ...headforcing_core.methods.causvid import SCHEDULE, CausVid, OverlapBlock
 from ...headforcing_core.methods.head_forcing import CachePolicy
 from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.memrope import MemRoPE
@@ -288,7 +288,11 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     block = run.get("per_block") or run.get("frames_per_block") or config["frames_per_block"]
     # some name the clean end
     steps = [step for step in run.get("steps") or config["denoising_steps_listed"] if step]
-    schedule = Schedule.warped(steps, config["timestep_shift"], block, run.get("first_chunk"))
+    shift = config["timestep_shift"]
+    schedule = Schedule.warped(steps, shift, block)
+    if "first_chunk" in run:
+        first = Schedule.warped(run["first_chunk"], shift).sigmas
+        schedule = replace(schedule, first_block_sigmas=first)
     kind = (
         {1: "renoise_framewise", 3: "renoise_chunkwise"}[block] if "per_block" in run else "renoise"
     )
@@ -412,7 +416,7 @@ def _read_causvid_run(case: Case, run_name: str) -> RecordedRun:
     recorded = iter(tensors.get("reencoded_first_frame", ()))
     return RecordedRun(
         replace(
-            SCHEDULES["4_steps" if run.get("warp") else "3_steps"],
+            Schedule.warped([1000, 750, 500, 250], shift=8.0) if run.get("warp") else SCHEDULE,
             frames_per_block=layout.frames_per_block,
         ),
         RecordedNoise(

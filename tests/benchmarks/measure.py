@@ -14,9 +14,9 @@ import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.rollout.loop import Block, rollout
 from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder
-from headforcing.kernels import dispatch
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.write import write_block
+from headforcing.tests.helpers.kernel_choice import using
 from torch import Tensor
 
 from .apart import not_available, refusal
@@ -39,7 +39,7 @@ def measure(case: Case, row: Row, decodes: bool = True) -> dict[str, Any]:
     try:
         if reason := row.reason(case):
             return not_available(reason)
-        with dispatch.using(row.kernels), torch.no_grad():
+        with using(row.kernels), torch.no_grad():
             return _measure(case, row, random_decoder(case) if decodes and case.vae_dim else None)
     # whatever a backend or a compiler may throw: the other rows still count
     except Exception as error:

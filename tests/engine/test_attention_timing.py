@@ -16,7 +16,7 @@ from headforcing.headforcing_core.model.attention import (
     LayerSizes,
     sdpa,
 )
-from headforcing.headforcing_core.model.attention_backends import self_test, varlen
+from headforcing.headforcing_core.model.attention_backends import Operands, self_test, varlen
 from headforcing.headforcing_core.model.attention_timing import (
     LOADING_SECONDS,
     PROBE,
@@ -78,7 +78,7 @@ class FakeGpu:
 
     def timed(self, sizes=SIZES, **backends) -> dict[str, float]:
         self.backends = backends or self.backends
-        return fastest(list(self.backends), sizes, CPU, torch.float32, 16)
+        return fastest(list(self.backends), sizes, Operands(CPU, torch.float32, 16))
 
     def stored(self) -> dict:
         return json.loads(self.file.read_text())
@@ -260,7 +260,7 @@ def test_auto_takes_what_was_fastest_and_gives_way_where_it_no_longer_works(monk
     assert isinstance(found, LayerAttention) and found.name.startswith("sdpa (timed"), (
         "a dense one, group by group"
     )
-    assert self_test(found, CPU, torch.float32, 32) < 1e-4
+    assert self_test(found, Operands(CPU, torch.float32, 32)) < 1e-4
     forget()
     times.clear()
     assert choose() == works["torch_varlen"], "without times the order decides"

@@ -280,7 +280,7 @@ def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_genera
         assert torch.equal(torch.get_rng_state(), state)
         heads = [head for layer in cache.groups for kind in layer.values() for head in kind]
         assert len(heads) == 9 and sum(len(layer["last"]) for layer in cache.groups) == round(4.5)
-        return [cache.groups, *(cache._rows(layer).tolist() for layer in range(3))]
+        return [cache.groups, *(cache.sampled_rows(layer).tolist() for layer in range(3))]
 
     first = drawn(3)
     _ = torch.manual_seed(2)
@@ -388,7 +388,7 @@ def test_rolling_forcing_goes_on_with_its_unfinished_blocks_alone_and_refuses_wh
     for noise, blocks, words in (
         (SCHEDULE, 4, "5 steps needs a video of at least 5 blocks .* got 4"),
         (Schedule.warped([1000, 850, 700, 550, 400, 250, 100]), 10, "at most 6 steps fit, got 7"),
-        (Schedule.warped([1000, 500], first=[1000]), 10, "same noise levels"),
+        (replace(SCHEDULE, first_block_sigmas=(1.0,)), 10, "same noise levels"),
     ):
         with pytest.raises(HeadForcingError, match=words):
             RollingForcing().for_video(VideoFacts(noise, blocks))

@@ -13,7 +13,7 @@ from headforcing.headforcing_core.model.attention import attention_function, exp
 from headforcing.headforcing_core.model.rope import angles, axis_dims
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.kernels.attend import attend
-from headforcing.kernels.dispatch import Operation, using
+from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.feature_frames import feature_frames
 from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate
@@ -21,6 +21,7 @@ from headforcing.kernels.move import move_frames
 from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.quantise import quantise, quantise_gelu
 from headforcing.kernels.write import write_block
+from kernel_choice import using
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -158,7 +159,6 @@ def case(
         v=v,
         head_start=int_table([3 * s, 0, 9 * s]),
         head_rows=int_table([5 * s - 7, 1 * s, 0]),
-        head_order=int_table([0, 2, 1]),
     )
 
 

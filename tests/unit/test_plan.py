@@ -50,7 +50,7 @@ from headforcing.headforcing_core.report.latents import describe_events
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
 from headforcing.kernels import modulate, write
-from headforcing.kernels.dispatch import using
+from kernel_choice import using
 
 TWO_PROMPTS = "0:00 a cat wakes up\n0:10 the cat jumps"  # 20 s
 TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
