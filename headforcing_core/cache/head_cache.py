@@ -160,11 +160,10 @@ class HeadCache(Cache):
                 None if q is None else q.flatten(1),
                 k.flatten(1),
                 v.flatten(1),
-                None if norms is None else norms[:2],
-                0.0 if norms is None else norms[2],
+                norms,
                 self.k[layer],
                 self.v[layer],
-                *self._tables(layer, len(k)),
+                self._table(layer, len(k)),
                 *self.rope.tables(last_index + 1),
             )
         k = by_head(k, self.rope.frame_tokens)
@@ -192,14 +191,14 @@ class HeadCache(Cache):
             attended.extend(attend_layer(self.attention, queries, k, v, spans=spans))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
-    def _tables(self, layer: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        """See `block_tables`, for a block of so many tokens."""
+    def _table(self, layer: int, tokens: int) -> Tensor:
+        """See `block_table`, for a block of so many tokens."""
         starts = []
         for group in self.groups:
             if group.sizes[layer]:
                 first = group.current.start
                 starts.append((first * self.rope.frame_tokens, group.indices[first]))
-        return block_tables(
+        return block_table(
             self.spans(layer),
             starts=tuple(starts),
             places=tuple(self.places[layer]),
@@ -435,15 +434,14 @@ def parts(groups: Sequence[HeadGroup], layer: int, x: Tensor) -> list[tuple[Head
 
 
 @kept_tables
-def block_tables(
+def block_table(
     spans: Spans,
     starts: tuple[tuple[int, int], ...],
     places: tuple[int, ...],
     tokens: int,
     device: torch.device,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Index tables of `kernels.write.write_block` for a layer: `slot_row, q_row, first_rotation
-    [heads]`, int32.
+) -> Tensor:
+    """The table of `kernels.write.write_block` for a layer, `[heads, 3]` int32.
 
     Args:
         starts: for each span, the row within a head at which the current block begins, and the
@@ -459,7 +457,4 @@ def block_tables(
     for place in places:
         row, index = rows[place]
         table.append((row, place * tokens, index))
-    slot_row, q_row, first_rotation = upload(
-        torch.tensor(table, dtype=torch.int32).T.contiguous(), device
-    ).unbind(0)
-    return slot_row, q_row, first_rotation
+    return upload(torch.tensor(table, dtype=torch.int32), device)

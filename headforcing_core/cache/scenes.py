@@ -65,11 +65,10 @@ class Scenes(Stored):
     Args:
         memory: the store of memory heads, a `HeadGroup`, whose module imports `memory`; None
             without any.
-        anchors: stores of sinks.
+        anchors: stores of sinks, `policy.sink_frames` each.
 
     Attributes:
         entries: how many frames of a scene come back into memory; 0 without memory heads.
-        sinks: for each of `anchors`, how many frames it has.
         starts: per prompt, the first latent frame of the visit that it belongs to.
         numbers: per prompt, the number of its scene: that of the first prompt that made it, from 1.
         kept: by scene number, the frames that are kept of it.
@@ -85,7 +84,6 @@ class Scenes(Stored):
         self.memory = memory
         self.entries = 0 if memory is None else memory.policy.episodic_frames
         self.anchors = anchors
-        self.sinks = [store.policy.sink_frames for store in anchors]
         self.starts = [0]
         self.numbers = [1]
         self.kept = {1: self._new(0)}
@@ -94,7 +92,7 @@ class Scenes(Stored):
         self.pictures: KeptScene | None = None
 
     def _new(self, start: int) -> KeptScene:
-        return KeptScene(start, [[] for _ in self.sinks])
+        return KeptScene(start, [[] for _ in self.anchors])
 
     @property
     def current(self) -> KeptScene:
@@ -106,10 +104,9 @@ class Scenes(Stored):
         first frame.
         """
         for scene in self.kept.values():
-            for store, held, sinks in zip(self.anchors, scene.first, self.sinks, strict=True):
-                for frame in range(
-                    max(first, scene.start), min(first + frames, scene.start + sinks)
-                ):
+            for store, held in zip(self.anchors, scene.first, strict=True):
+                end = min(first + frames, scene.start + store.policy.sink_frames)
+                for frame in range(max(first, scene.start), end):
                     held.append(store.keep_frame(frame))
         scene = self.current
         # of a later visit nothing is kept
@@ -150,10 +147,11 @@ class Scenes(Stored):
             alone: writes latents as a current block with nothing else in its context, while it is
                 entered.
         """
-        kept = self._new(-max(self.sinks, default=0))
+        counts = [store.policy.sink_frames for store in self.anchors]
+        kept = self._new(-max(counts, default=0))
         for number, latents in enumerate(pictures):
             with alone(latents):
-                for store, held, sinks in zip(self.anchors, kept.first, self.sinks, strict=True):
+                for store, held, sinks in zip(self.anchors, kept.first, counts, strict=True):
                     share = max(1, sinks // len(pictures))
                     for frame in range(min(share, len(latents), sinks - len(held))):
                         copy = store.keep_frame(frame)

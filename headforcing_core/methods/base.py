@@ -24,10 +24,9 @@ from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import Norms, PromptKV
 from ..rollout.loop import MemoryEvent, VideoModel
-from ..rollout.schedule import Schedule
 from ..rollout.speech import TalkingPortrait
 from ..timeline.switch import Switch
-from .method import Method, Passes, VideoFacts, refuse_recall
+from .method import Method, VideoFacts, refuse_recall
 from .options import option_texts
 
 # by what a method needs of its options and sizes: whether they have it
@@ -82,14 +81,6 @@ class MethodPolicy(Method):
     def needs(self, shape: MethodShape) -> Conditions:
         """Conditions that a cache of this shape can be made under."""
         return {}
-
-    @property
-    def recached_frames(self) -> int:
-        """Number of frames, see `Passes`."""
-        return 0
-
-    def passes(self, schedule: Schedule) -> Passes:
-        return Passes(recached_frames=self.recached_frames)
 
     def own_switch(self, switch: Switch) -> Switch | None:
         if switch.recall is not None and not self.recalls:
@@ -211,9 +202,7 @@ class MethodCache(Cache, Stored):
             write_clean(frames)
             self.finish()
 
-    def state(self) -> State | None:
-        if "state" not in self.policy.resumes_from:
-            return None
+    def state(self) -> State:
         return pack({"block": self.block, "cache": self.saved})
 
     def restore(self, state: State) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..model.attention import with_shares
+from ..model.attention import end_shares
 from ..timeline.switch import Switch
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape, last_frames
 from .method import VideoFacts
@@ -147,15 +147,14 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         # code
         first = 1 if self.policy.split_block == 1 else self.shape.frames_per_block
         s = self.rope.frame_tokens
-        k, v = self._seen(layer, self.kinds[layer][0]).flatten(2, 3)
-        return with_shares(
+        k, _ = self._seen(layer, self.kinds[layer][0]).flatten(2, 3)
+        return end_shares(
             self.attention,
             self.sampled[layer],
             k=k,
-            v=v,
             first_tokens=first * s,
             last_tokens=self.frames * s,
-        )[1]
+        )
 
     def classify(self, shares: Tensor) -> Groups:
         """Classify the heads of the whole model by their shares `[layers, heads, 3]`."""

@@ -18,13 +18,13 @@ from torch.nn import functional as F
 
 from ..cache.scenes import Recall, RecalledScenes
 from ..devices import upload
-from ..rollout.loop import Block, VideoModel
+from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape, played
 from .echo_layers import History, Layer, TokenScores
 from .echo_scenes import Scene, ScenePlan, plan_scenes
-from .method import RolloutInputs, VideoFacts
+from .method import VideoFacts
 from .options import NO_OPTION
 
 CANDIDATES = range(0, 12, 4)  # frames of a scene from which its memory frame is made

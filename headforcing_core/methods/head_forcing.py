@@ -174,7 +174,7 @@ class CachePolicy(Method):
         return ("memory.episodic_frames", "memory.recent_frames", *rules)
 
     @classmethod
-    def uniform(cls, policy: RolePolicy, rope: str) -> CachePolicy:
+    def uniform(cls, policy: RolePolicy, rope: str = "absolute") -> CachePolicy:
         """The same cache for every head."""
         return cls(local=policy, anchor=policy, memory=policy, rope=rope)
 
@@ -198,12 +198,10 @@ PRESETS: dict[str, CachePolicy] = {
         RolePolicy(recent_frames=3, episodic_frames=3), "contiguous"
     ),
     # one cache for all heads; windows count the current block of three frames
-    "self_forcing": CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute"),
-    "self_forcing_window_21": CachePolicy.uniform(RolePolicy(recent_frames=18), "absolute"),
-    "self_forcing_sink": CachePolicy.uniform(
-        RolePolicy(sink_frames=1, recent_frames=17), "absolute"
-    ),
-    "livetalk": CachePolicy.uniform(RolePolicy(sink_frames=9, recent_frames=3), "absolute"),
+    "self_forcing": CachePolicy.uniform(RolePolicy(recent_frames=None)),
+    "self_forcing_window_21": CachePolicy.uniform(RolePolicy(recent_frames=18)),
+    "self_forcing_sink": CachePolicy.uniform(RolePolicy(sink_frames=1, recent_frames=17)),
+    "livetalk": CachePolicy.uniform(RolePolicy(sink_frames=9, recent_frames=3)),
 }
 
 

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from ..cache.base import WriteClean
-from ..rollout.loop import Block, VideoModel
+from ..rollout.loop import Block, RolloutInputs, VideoModel
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape, WrappedModel
-from .method import RolloutInputs
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
     def context(self, layer: int, q: Tensor) -> Tensor:
         s = self.rope.frame_tokens
         q = self.at_own_index(self.rope.rotate_spatial(q))
-        out = q.new_empty(q.shape[0], self.frames * s, q.shape[-1])
+        out = self.empty_attention(q)
         for place, frame in enumerate(range(self.start, self.end)):
             for heads, parts in zip(self.layers[layer], self.parts(layer, frame), strict=True):
                 k, v = self._joined(parts)

@@ -137,21 +137,15 @@ def first_working(names: tuple[str, ...], operands: Operands) -> tuple[str, Atte
     raise HeadForcingError(f"no attention backend works on {place}: {', '.join(rejected)}")
 
 
-def with_shares(
-    attention: AttentionFunction,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    first_tokens: int,
-    last_tokens: int,
-) -> tuple[Tensor, Tensor]:
-    """Attention `[heads, queries, d]`, and the shares `[heads, 3]` of it that the first, the middle
-    and the last keys receive (paper, Eq. 3), with so many `first_tokens` and `last_tokens`."""
+def end_shares(
+    attention: AttentionFunction, q: Tensor, k: Tensor, first_tokens: int, last_tokens: int
+) -> Tensor:
+    """Shares of attention `[heads, 3]` that the first, the middle and the last keys receive (paper,
+    Eq. 3), with so many `first_tokens` and `last_tokens`."""
     part = torch.ones(k.shape[1], dtype=torch.long, device=k.device)
     part[:first_tokens] = 0
     part[k.shape[1] - last_tokens :] = 2
-    shares = part_shares(attention, q, k=k, part=part, parts=3)
-    return attention(q, k, v), shares
+    return part_shares(attention, q, k=k, part=part, parts=3)
 
 
 def part_shares(

@@ -31,7 +31,6 @@ nearest block start.
 from __future__ import annotations
 
 import bisect
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -46,14 +45,13 @@ from .clock import (
     is_finite,
     short_time,
 )
-from .grammar import check_words, read_prompts, split_shared
+from .grammar import ESCAPED, check_words, read_prompts, split_shared
 from .likeness import telling_texts
 from .prompt import Prompt, TimelineError
 from .references import named_in, spoken
 from .switch import RESET, Switch, has_seed
 
 SECONDS_PER_PROMPT = 10.0
-_ESCAPED = re.compile(r"\\([{}])")
 MAX_TEXT_BYTES = 1 << 20
 MAX_SHARED_CHARACTERS = 4_000  # the shared prompt is repeated in every segment
 
@@ -243,7 +241,8 @@ def parse_timeline(
         spans = _equal_shares(len(prompts), seconds)
     else:
         spans = _asked_times(prompts, seconds)
-    texts = [_unescaped(_join(shared, prompt.text)) for prompt in prompts]
+    # the text that a model reads: `\{` and `\}` are braces
+    texts = [ESCAPED.sub(r"\1", _join(shared, prompt.text)) for prompt in prompts]
     if references:
         _check_pictures(prompts, texts, references)
     starts = _snap(prompts, spans, clock)
@@ -389,8 +388,3 @@ def _checked_length(seconds: float) -> float:
             f"{seconds!r:.40}"
         )
     return cut_to_millisecond(float(seconds))
-
-
-def _unescaped(text: str) -> str:
-    """The text that a model reads: `\\{` and `\\}` are braces."""
-    return _ESCAPED.sub(r"\1", text)

@@ -24,10 +24,10 @@ from ...headforcing_core.methods.causvid import SCHEDULE, CausVid, OverlapBlock
 from ...headforcing_core.methods.head_forcing import CachePolicy
 from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.memrope import MemRoPE
-from ...headforcing_core.methods.method import Method, RolloutInputs
+from ...headforcing_core.methods.method import Method
 from ...headforcing_core.model.attention import attention_function
 from ...headforcing_core.model.wan import WanConfig, WanModel
-from ...headforcing_core.rollout.loop import WanVideoModel, split_start_latents
+from ...headforcing_core.rollout.loop import RolloutInputs, WanVideoModel, split_start_latents
 from ...headforcing_core.rollout.rows import Script, lay_out_rows
 from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.rollout.speech import Speech, TalkingPortrait
@@ -135,10 +135,7 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
     if run.speech is not None:
         model.use_speech(run.speech)
     script = number_recalls(run.script, run.policy.recalled(run.script))
-    frames = run.schedule.frames_per_block
-    video = RolloutInputs(
-        script, run.noise, frames, run.start, held=run.held, reencode=run.reencode
-    )
+    video = RolloutInputs(script, run.noise, run.start, held=run.held, reencode=run.reencode)
     made = list(run.policy.rollout(model, cache, video))
     begun_with = {block.index: block.given for block in made if isinstance(block, OverlapBlock)}
     parts = [

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
-from headforcing.headforcing_core.rollout.loop import Block, rollout
+from headforcing.headforcing_core.rollout.loop import Block, RolloutInputs, rollout
 from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.write import write_block
@@ -114,7 +114,7 @@ def timed_blocks(
         watch.stage("cache")(cache.begin_block),
         watch.stage("cache")(cache.commit),
     )
-    made = rollout(model, cache, case.script(blocks), case.noise())
+    made = rollout(model, cache, RolloutInputs(case.script(blocks), case.noise()))
     admitted = 0
     for index in range(blocks):
         with watch.stage("block"):

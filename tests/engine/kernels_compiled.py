@@ -66,10 +66,10 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
         "residual_norm",
         lambda: modulate.norm_modulate(x, x, rows[:, 2], rows[:, 4], rows[:, 3], 1e-6),
     )
-    tables = (table(HEADS), table(HEADS), table(HEADS), rotations, angles(FRAME_TOKENS, 2, 42))
-    norms = (data(DIM), data(DIM))
-    yield "write", lambda: write.write_block(x, x, x, norms, 1e-6, k, v, *tables)
-    yield "write_normed", lambda: write.write_block(x, x, x, None, 1e-6, k, v, *tables)
+    tables = (table(HEADS, 3), rotations, angles(FRAME_TOKENS, 2, 42))
+    norms = (data(DIM), data(DIM), 1e-6)
+    yield "write", lambda: write.write_block(x, x, x, norms, k, v, *tables)
+    yield "write_normed", lambda: write.write_block(x, x, x, None, k, v, *tables)
     gamma = data(96)
     past = data(2, 480, 832, 96)
     shown = data(4, 480, 832, 96)

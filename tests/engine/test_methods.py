@@ -17,7 +17,7 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.base import MethodPolicy
 from headforcing.headforcing_core.methods.longlive import LongLiveCache
-from headforcing.headforcing_core.methods.method import Overlap, RolloutInputs, VideoFacts
+from headforcing.headforcing_core.methods.method import Overlap, VideoFacts
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy, method_schedule
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingForcing
 from headforcing.headforcing_core.model.wan import WanModel
@@ -26,7 +26,7 @@ from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.plan.resources import needs_of
 from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.render.render import begin_render, make_blocks
-from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import RolloutInputs, WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Blend
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -186,7 +186,7 @@ def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(bac
         plan(name, TWO.replace("0:04.5 ", f"0:04.5 {tag}"), 7.0, seed=3)
         for tag in ("", "[seed 7] ")
     )
-    kept = straight.timeline.segments[1].start_block - (straight.passes.blocks_per_pass - 1)
+    kept = straight.timeline.segments[1].start_block - (straight.blocks_per_pass - 1)
     before, after = (latents_of(made, backbone).split(3) for made in (straight, take))
     same = [torch.equal(old, new) for old, new in zip(before, after, strict=True)]
     assert same == [block < kept for block in range(straight.blocks)]
@@ -236,7 +236,7 @@ def test_a_new_prompt_takes_over_in_the_methods_own_way_and_any_other_is_refused
 
 def test_a_plan_counts_the_frames_of_one_pass_and_a_recache_reads_its_window_in_one(backbone):
     plans = plan("longlive"), plan("longlive", TWO, 6.0), rolling_plan()
-    counted = [(made.passes.blocks_per_pass, made.frames_per_pass) for made in plans]
+    counted = [(made.blocks_per_pass, made.frames_per_pass) for made in plans]
     assert counted == [(1, 3), (1, 12), (5, 15)]
     needs = [needs_of(made, torch.float32, 0, kept=True) for made in plans]
     assert [taken.activations / needs[0].activations for taken in needs] == [1, 4, 5]

@@ -84,18 +84,18 @@ def case(
         spatial = torch.rand(s, head_dim // 2 - rotations.shape[2], generator=generator) * 6
         # rows with gaps, as of one projection
         q_raw, k_raw, v_raw = noise(frames * s, 3, heads * head_dim).unbind(1)
-        weights = noise(2, heads * head_dim).unbind() if seed % 4 != 2 else None
+        norms = (*noise(2, heads * head_dim).unbind(), 1e-6) if seed % 4 != 2 else None
+        slot_row = [s * slot for slot in (5, 0, 9)]
+        first_rotation = pick(17, heads)
+        q_row = [frames * s * place for place in pick(heads, heads)]
         return dict(
             q=q_raw if seed % 4 else None,
             k=k_raw,
             v=v_raw,
-            weights=weights,
-            eps=1e-6,
+            norms=norms,
             k_buffer=k,
             v_buffer=v,
-            slot_row=int_table([s * slot for slot in (5, 0, 9)]),
-            first_rotation=int_table(pick(17, heads)),
-            q_row=int_table([frames * s * place for place in pick(heads, heads)]),
+            table=int_table([slot_row, q_row, first_rotation]).T.contiguous(),
             temporal=rotations,
             spatial=rotation_table(spatial),
         )
