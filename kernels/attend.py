@@ -21,17 +21,15 @@ STAGES = 2
 LOG2_E = 1.4426950408889634  # powers of 2 are what the hardware computes
 
 
-def attend_reference(
-    q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor
-) -> Tensor:
+def attend_reference(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
     """Attention of `q [heads, tokens, head_dim]` to each head's rows of the buffers; `[tokens,
     heads, head_dim]`.
 
     Args:
-        head_start, head_rows: `[heads]`, a head's first row and the number of rows it attends to.
+        table: `[heads, 2]`, each `(first row, number of rows)` that a head attends to.
     """
     out = torch.empty(q.shape[1], len(q), q.shape[2], dtype=q.dtype, device=q.device)
-    for head, (start, rows) in enumerate(zip(head_start.tolist(), head_rows.tolist(), strict=True)):
+    for head, (start, rows) in enumerate(table.tolist()):
         keys = k[start : start + rows].float()
         values = v[start : start + rows].float()
         scores = q[head].float() @ keys.T / q.shape[2] ** 0.5
@@ -94,8 +92,7 @@ def _attend_kernel(
     k,
     v,
     out,
-    head_start,
-    head_rows,
+    table,
     tokens,
     scale,
     HEADS: tl.constexpr,
@@ -111,8 +108,8 @@ def _attend_kernel(
     channel = tl.arange(0, DIM)
     row = (head * tokens + token).to(tl.int64)[:, None]
     queries = load_tile(q, row, known, channel[None, :], HEAD_DIM, UPCAST)
-    start = tl.load(head_start + head).to(tl.int64)
-    rows = tl.load(head_rows + head)
+    start = tl.load(table + 2 * head).to(tl.int64)
+    rows = tl.load(table + 2 * head + 1)
     k += start * HEAD_DIM
     v += start * HEAD_DIM
     acc = tl.zeros((BLOCK_Q, DIM), tl.float32)
@@ -130,7 +127,7 @@ def _attend_kernel(
     tl.store(out + place, result, mask=known & (channel < HEAD_DIM)[None, :])
 
 
-def _launch(q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor) -> Tensor:
+def _launch(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
     heads, tokens, head_dim = q.shape
     for x in (q, k, v):
         fits = x.is_contiguous() and x.dtype == q.dtype and x.shape[-1] == head_dim
@@ -146,8 +143,7 @@ def _launch(q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tens
         k,
         v,
         out,
-        head_start,
-        head_rows,
+        table,
         tokens,
         LOG2_E / head_dim**0.5,
         HEADS=heads,
@@ -167,15 +163,12 @@ def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     q = 2 * noise(3, 2 * s, 128)
     k, v = noise(2, 10 * s, 128, seed=1).to(device, dtype)
 
-    def table(*rows: int) -> Tensor:
-        return torch.tensor(rows, dtype=torch.int32, device=device)
-
+    table = [[8 * s, 2 * s], [0, 4 * s], [5 * s, 3 * s]]
     return dict(
         q=q.to(device, dtype),
         k=k,
         v=v,
-        head_start=table(8 * s, 0, 5 * s),
-        head_rows=table(2 * s, 4 * s, 3 * s),
+        table=torch.tensor(table, dtype=torch.int32, device=device),
     )
 
 

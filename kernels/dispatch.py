@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -61,7 +60,6 @@ class Operation(Generic[P, R]):
         reference: plain PyTorch, the specification.
         launch: launches the Triton kernel.
         example: `(device, dtype) -> keyword arguments` of a small call for the self-test.
-        failures: per device and dtype, why the kernel is not used there; a traceback if it raised.
     """
 
     def __init__(
@@ -75,7 +73,6 @@ class Operation(Generic[P, R]):
         self.example = example
         self.name = reference.__name__.removesuffix("_reference")
         self._usable: dict[Place, bool] = {}
-        self.failures: dict[Place, str] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         place = _place(*args, **kwargs)
@@ -116,10 +113,10 @@ class Operation(Generic[P, R]):
         try:
             difference = self.difference(*place)
             if difference > TOLERANCE[place[1]]:
-                self._disable(place, f"it is off by {difference:.2g} in a self-test")
+                raise ArithmeticError(f"it is off by {difference:.2g} in a self-test")
         except torch.cuda.OutOfMemoryError:
             raise
-        # no triton, no driver, a compiler error: the reference works without
+        # no triton, no driver, a compiler error, other results: the reference works without
         except Exception as error:
             self._disable(place, error)
 
@@ -134,13 +131,9 @@ class Operation(Generic[P, R]):
         found = _outcome(self.kernel, example)
         return max(map(_distance, expected, found))
 
-    def _disable(self, place: Place, reason: Exception | str) -> None:
+    def _disable(self, place: Place, error: Exception) -> None:
         self._usable[place] = False
-        if isinstance(reason, str):
-            self.failures[place] = reason
-        else:
-            self.failures[place] = "".join(traceback.format_exception(reason))
-        text = str(reason).strip() or type(reason).__name__
+        text = str(error).strip() or type(error).__name__
         # the first sentence; messages of compilers fill pages
         line = text.splitlines()[0].split(". ")[0]
         _put_aside.setdefault(place[0], {})[self.name] = line

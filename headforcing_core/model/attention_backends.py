@@ -217,26 +217,25 @@ def sequence_starts(spans: Spans, queries: int, device: torch.device) -> tuple[T
     return _table(q_starts, device), _table(k_starts, device)
 
 
-def _table(numbers: Sequence[int], device: torch.device) -> Tensor:
+def _table(numbers: Sequence[object], device: torch.device) -> Tensor:
     return upload(torch.tensor(numbers, dtype=torch.int32), device)
 
 
 def _triton() -> AttentionFunction:
     def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-        return attend.kernel(q.contiguous(), k, v, *head_tables(spans, q.device)).transpose(0, 1)
+        return attend.kernel(q.contiguous(), k, v, head_table(spans, q.device)).transpose(0, 1)
 
     return LayerAttention(layer)
 
 
 @kept_tables
-def head_tables(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Every head's first row and its number of keys, `[heads]` int32 each."""
-    starts: list[int] = []
-    rows: list[int] = []
+def head_table(spans: Spans, device: torch.device) -> Tensor:
+    """Every head's first row and its number of keys, `[heads, 2]` int32."""
+    rows = []
     for span in spans:
-        starts += range(span.first, span.first + span.heads * span.room, span.room)
-        rows += span.heads * [span.rows]
-    return _table(starts, device), _table(rows, device)
+        for head in range(span.heads):
+            rows.append((span.first + head * span.room, span.rows))
+    return _table(rows, device)
 
 
 BACKENDS: dict[str, Callable[[], AttentionFunction]] = {

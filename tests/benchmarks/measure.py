@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
@@ -65,12 +66,11 @@ def _measure(case: Case, row: Row, vae: WanVideoDecoder | None) -> dict[str, Any
                 reset_peak(case.device)
             del cache
     gc.collect()  # the next thing measured has the memory for itself
-    if unused := [operation.name for operation in row.needs if operation.name not in launched]:
-        failures = (why for operation in row.needs for why in operation.failures.values())
+    if unused := [operation for operation in row.needs if operation.name not in launched]:
+        names = ", ".join(operation.name for operation in unused)
+        reasons = [_failure(operation, case) for operation in unused]
         raise RuntimeError(
-            "\n".join(
-                [f"the engine did not use these kernels here: {', '.join(unused)}", *failures]
-            )
+            "\n".join([f"the engine did not use these kernels here: {names}", *reasons])
         )
     peak = peak_bytes(case.device)
     timed = laps[warm_up:]
@@ -159,6 +159,15 @@ def cache_steps(case: Case, row: Row, hollow: bool) -> dict[str, float]:
         timed.append(watch.lap())
     fastest = min(timed[warm_up:], key=lambda steps: sum(steps.values()))
     return {f"{step}_ms": ms for step, ms in fastest.items()} | {"alone_ms": sum(fastest.values())}
+
+
+def _failure(operation: Operation, case: Case) -> str:
+    """Why a kernel does not work: the traceback of its self-test, or its result."""
+    try:
+        off = operation.difference(case.device, case.dtype)
+    except Exception:
+        return traceback.format_exc()
+    return f"{operation.name} is off by {off:.2g} in a self-test"
 
 
 def _calls(cache: Any, case: Case) -> tuple[Callable[[int], Any], Callable[[int, Any], Any]]:

@@ -76,7 +76,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "feature_frames", lambda: feature_frames.feature_frames(shown, past, gamma, gamma, shown)
     yield "quantise", lambda: quantise.quantise(data(TOKENS, 8960))
     yield "quantise_gelu", lambda: quantise.quantise_gelu(data(TOKENS, 8960))
-    yield "attend", lambda: attend.attend(q, k, v, table(HEADS), table(HEADS))
+    yield "attend", lambda: attend.attend(q, k, v, table(HEADS, 2))
 
 
 def recorded(launch: Callable[[], Any]) -> tuple[ASTSource, dict[str, Any]]:

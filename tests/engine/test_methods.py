@@ -16,6 +16,7 @@ from headforcing.headforcing_core.cache.roles import EpisodicPolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.base import MethodPolicy
+from headforcing.headforcing_core.methods.dummy_forcing import LAST
 from headforcing.headforcing_core.methods.longlive import LongLiveCache
 from headforcing.headforcing_core.methods.method import Overlap, VideoFacts
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy, method_schedule
@@ -278,9 +279,9 @@ def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_genera
         state = torch.get_rng_state()
         cache = rendered(video, model).run.cache
         assert torch.equal(torch.get_rng_state(), state)
-        heads = [head for layer in cache.groups for kind in layer.values() for head in kind]
-        assert len(heads) == 9 and sum(len(layer["last"]) for layer in cache.groups) == round(4.5)
-        return [cache.groups, *(cache.sampled_rows(layer).tolist() for layer in range(3))]
+        kinds = cache.kind_of_head.flatten().tolist()
+        assert len(kinds) == 9 and kinds.count(LAST) == round(4.5)
+        return [kinds, *(cache.sampled_rows(layer).tolist() for layer in range(3))]
 
     first = drawn(3)
     _ = torch.manual_seed(2)

@@ -157,8 +157,7 @@ def case(
         q=2 * noise(3, 2 * s, head_dim),
         k=k,
         v=v,
-        head_start=int_table([3 * s, 0, 9 * s]),
-        head_rows=int_table([5 * s - 7, 1 * s, 0]),
+        table=int_table([[3 * s, 5 * s - 7], [0, 1 * s], [9 * s, 0]]),
     )
 
 

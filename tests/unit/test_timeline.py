@@ -38,10 +38,9 @@ def asked(text: str, seconds: float | None = None, **options) -> list[tuple[floa
     assert starts[0] == 0
     assert [segment.end_block for segment in timeline.segments] == [*starts[1:], timeline.blocks]
     assert all(segment.start_block < segment.end_block for segment in timeline.segments)
-    return [
-        (*span, segment.text)
-        for span, segment in zip(timeline.requested, timeline.segments, strict=True)
-    ]
+    ends = [*timeline.requested[1:], timeline.seconds]
+    texts = [segment.text for segment in timeline.segments]
+    return list(zip(timeline.requested, ends, texts, strict=True))
 
 
 def check_written(text: str, timeline: Timeline) -> None:
