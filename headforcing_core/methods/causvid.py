@@ -80,9 +80,7 @@ class CausVid(MethodPolicy):
         )
         return HeadCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
 
-    def rollout(
-        self, model: VideoModel, cache: HeadCache, video: RolloutInputs
-    ) -> Iterator[OverlapBlock]:
+    def rollout(self, model: VideoModel, cache: HeadCache, video: RolloutInputs) -> Iterator[Block]:
         """Yield the finished blocks of one video, numbered over all rollouts; overlaps are not
         yielded again.
 
@@ -120,17 +118,4 @@ class CausVid(MethodPolicy):
             for block in blocks:
                 if block.index >= begin:
                     latents.append(block.latents)
-                    begun_with = (
-                        torch.cat(tuple(overlap)) if overlap and block.index == begin else None
-                    )
-                    yield OverlapBlock(block.index, block.latents, rollout=number, given=begun_with)
-
-
-@dataclass(frozen=True)
-class OverlapBlock(Block):
-    """A finished block of rollout number `rollout`."""
-
-    rollout: int = 0
-    # of the first new block of a later rollout: what that began with [overlap, channels, h, w], no
-    # part of the video
-    given: Tensor | None = None
+                    yield block

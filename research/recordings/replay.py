@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.methods.base import MethodShape
-from ...headforcing_core.methods.causvid import SCHEDULE, CausVid, OverlapBlock
+from ...headforcing_core.methods.causvid import SCHEDULE, CausVid
 from ...headforcing_core.methods.head_forcing import CachePolicy
 from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.memrope import MemRoPE
-from ...headforcing_core.methods.method import Method
+from ...headforcing_core.methods.method import Method, Overlap
 from ...headforcing_core.model.attention import attention_function
 from ...headforcing_core.model.wan import WanConfig, WanModel
 from ...headforcing_core.rollout.loop import RolloutInputs, WanVideoModel, split_start_latents
@@ -135,20 +135,38 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
     if run.speech is not None:
         model.use_speech(run.speech)
     script = number_recalls(run.script, run.policy.recalled(run.script))
-    video = RolloutInputs(script, run.noise, run.start, held=run.held, reencode=run.reencode)
+    encoded: list[Tensor] = []
+
+    def reencode(finished: Tensor) -> Tensor:
+        assert run.reencode is not None
+        encoded.append(run.reencode(finished))
+        return encoded[-1]
+
+    video = RolloutInputs(script, run.noise, run.start, held=run.held, reencode=reencode)
     made = list(run.policy.rollout(model, cache, video))
-    begun_with = {block.index: block.given for block in made if isinstance(block, OverlapBlock)}
-    parts = [
-        part
-        for block in made
-        for part in (begun_with.get(block.index), block.latents)
-        if part is not None
-    ]
+    latents = torch.cat([block.latents.cpu() for block in made])
+    if isinstance(run.policy, CausVid):
+        layout = run.policy.overlap(run.schedule.frames_per_block)
+        latents = with_overlaps(latents, layout, encoded)
     return Replay(
-        torch.cat([part.cpu() for part in parts]),
+        latents,
         [block.event.to_dict() for block in made if block.event],
         cache.memory.sources if isinstance(run.policy, CachePolicy) else [],
     )
+
+
+def with_overlaps(latents: Tensor, layout: Overlap, encoded: Sequence[Tensor]) -> Tensor:
+    """The latents of all rollouts, each after the first with the frames that it began with: one
+    that was `encoded`, and the last ones of the rollout before.
+    """
+    rollouts = [latents[: layout.frames]]
+    stride = layout.stride * layout.frames_per_block
+    for number, first in enumerate(encoded, 1):
+        rest = rollouts[-1][layout.finished_frames :]
+        begin = number * stride
+        new = latents[begin + layout.overlap : begin + layout.frames]
+        rollouts.append(torch.cat((first, rest, new)))
+    return torch.cat(rollouts)
 
 
 @dataclass(frozen=True)
