@@ -18,7 +18,7 @@ from ..errors import HeadForcingError
 from ..model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 from ..timeline.switch import SWITCHES, Switch
 from . import unipc
-from .rows import BlockRow, NoiseSource, Script
+from .rows import BlockRow, Script, SeededNoise
 from .speech import SpeechInputs, TalkingPortrait
 
 
@@ -26,7 +26,7 @@ def make_block(
     model: VideoModel,
     cache: BlockCache,
     row: BlockRow,
-    noise: NoiseSource,
+    noise: SeededNoise,
     block: int,
     on_step: StepCallback = lambda block, step, latents: None,
     held: Tensor | None = None,
@@ -199,7 +199,7 @@ class RolloutInputs:
     """
 
     script: Script
-    noise: NoiseSource
+    noise: SeededNoise
     given: Sequence[Tensor] = ()
     held: Tensor | None = None
     unfinished: Sequence[Tensor] = ()
