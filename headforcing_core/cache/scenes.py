@@ -245,19 +245,18 @@ def recalled_scenes(script: Script) -> RecalledScenes:
     """By block, the number of the scene, from 1, that its switch names, or the first of the most
     alike kept ones.
     """
-    switches = {
-        block: row.switch for block, row in enumerate(script.rows) if row.switch is not None
-    }
     features: list[Tensor] = []
     numbers: RecalledScenes = {}
-    for ended, (block, switch) in enumerate(switches.items(), 1):
+    for ended, block in enumerate(scene_starts(script.rows)):
+        switch = script.rows[block].switch
+        if switch is None or switch.recall is None:
+            continue
+        numbers[block] = (switch.recall,)
         if switch.recall == 0:
             features = features or scene_features(script)
             first = max(0, ended - MAX_SCENES)
             likeness = torch.stack([feature @ features[ended] for feature in features[first:ended]])
             numbers[block] = (first + int(likeness.argmax()) + 1,)
-        elif switch.recall is not None:
-            numbers[block] = (switch.recall,)
     return numbers
 
 

@@ -185,7 +185,6 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.local = self.start - self.scene_start + self.kept
         self.rolls = self.local + self.frames > self.window
         self.filled = min(self.local + self.frames, self.window)
-        self._undecided: set[int] = set()  # layers that have not yet chosen tokens
         # the last sinks take the scene's first frames, forwards and backwards in turn
         if self.rolls:
             begun = self.local - (self.window - self.period)
@@ -196,9 +195,9 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         state = self.layers[layer]
         frames = self.frames
-        if self.rolls and self.first_pass(layer):
+        self._rolled = self.rolls and self.first_pass(layer)
+        if self._rolled:
             self._roll(state)
-            self._undecided.add(layer)
         kv = torch.stack((k, v))
         state.kv[:, :, self.filled - frames : self.filled] = kv
         if not self.rolls:
@@ -218,10 +217,8 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         state = self.layers[layer]
-        if layer in self._undecided:
-            self._undecided.discard(layer)
-            if self.ready:
-                self._compress(layer, q)
+        if self._rolled and self.ready:
+            self._compress(layer, q)
         if self.clean:
             self._take_clean_pass(state, q)
         current = range(self.filled - self.frames, self.filled)

@@ -45,6 +45,7 @@ class CachePolicy(Method):
 
     shape_class: ClassVar[type[Shape]] = CacheShape
     cache_class: ClassVar[Callable[..., Cache]] = HeadCache
+    resumes_from = ("blocks", "state")
 
     local: RolePolicy = RolePolicy(recent_frames=1)
     anchor: RolePolicy = RolePolicy(sink_frames=3, recent_frames=1)
@@ -90,10 +91,6 @@ class CachePolicy(Method):
     @property
     def heads_by(self) -> str:
         return "roles" if len({self.local, self.anchor, self.memory}) > 1 else ""
-
-    @property
-    def resumes_from(self) -> tuple[str, ...]:
-        return "blocks", "state"
 
     @property
     def key(self) -> dict[str, Any]:

@@ -111,6 +111,7 @@ class Method:
         rope: temporal index of a key: its frame's index in the video (`absolute`) or in the context
             (`contiguous`).
         needs_shots: the model must have been trained with shots (`Schedule.shot_prefix`).
+        denoises_jointly: one model call denoises consecutive blocks, one at each noise level.
         most_pictures: how many pictures of a scene its caches can hold.
     """
 
@@ -119,6 +120,7 @@ class Method:
     own_schedule: ClassVar[Schedule | None] = None
     repeats_image: ClassVar[bool] = False
     needs_shots: ClassVar[bool] = False
+    denoises_jointly: ClassVar[bool] = False
 
     @property
     def heads_by(self) -> str:
@@ -184,10 +186,6 @@ class Method:
         alone.
         """
         return rollout(model, cache, video)
-
-    def blocks_per_pass(self, schedule: Schedule) -> int:
-        """How many consecutive blocks one model call of `rollout` denoises together."""
-        return 1
 
     @property
     def recached_frames(self) -> int:

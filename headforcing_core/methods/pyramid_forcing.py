@@ -39,6 +39,7 @@ class PyramidForcing(MethodPolicy):
     """
 
     heads_by = "labels"
+    resumes_from = ("blocks", "state")
     wave_sinks: int = 1
     anchor_sinks: int = 3
     veil_sinks: int = 3
@@ -51,10 +52,6 @@ class PyramidForcing(MethodPolicy):
     merged_blocks: int = 4
     nearest: int = 18
     farthest: int = 21
-
-    @property
-    def resumes_from(self) -> tuple[str, ...]:
-        return "blocks", "state"
 
     def sinks(self, label: HeadLabel) -> int:
         """Number of sink frames of heads with this label."""

@@ -35,12 +35,10 @@ class RollingForcing(MethodPolicy):
     """
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULE
+    denoises_jointly = True
 
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         return HELD_BLOCKS * shape.frames_per_block
-
-    def blocks_per_pass(self, schedule: Schedule) -> int:
-        return len(schedule.sigmas)
 
     def for_video(self, video: VideoFacts) -> RollingForcing:
         schedule = video.schedule

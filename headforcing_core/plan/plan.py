@@ -283,12 +283,12 @@ class RenderPlan:
             self.schedule.frames_per_block * self.blocks_per_pass, min(recached, self.frames)
         )
 
-    @property
+    @cached_property
     def blocks_per_pass(self) -> int:
         """How many consecutive blocks one model call denoises together."""
-        return self.policy.blocks_per_pass(self.schedule)
+        return len(self.schedule.sigmas) if self.policy.denoises_jointly else 1
 
-    @property
+    @cached_property
     def overlap(self) -> Overlap | None:
         """The overlapping rollouts that make up the video; None if one makes the whole."""
         return self.policy.overlap(self.schedule.frames_per_block)

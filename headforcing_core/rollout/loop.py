@@ -52,9 +52,11 @@ def make_block(
         )
     else:
         for step, sigma in enumerate(row.sigmas):
-            x = unipc.hold(held, x)
+            if held is not None:
+                x = unipc.hold(held, x)
             x0 = _predict(model, x, row=row, sigma=sigma, cache=cache)
-            x0 = unipc.hold(held, x0)
+            if held is not None:
+                x0 = unipc.hold(held, x0)
             on_step(block, step + 1, x0)
             if step + 1 < len(row.sigmas):
                 sigma = row.sigmas[step + 1]

@@ -112,7 +112,7 @@ class Schedule:
         return cls(sigmas, frames_per_block, solver="unipc")
 
     @classmethod
-    def parse(cls, text: str, frames_per_block: int = 3) -> Schedule:
+    def parse(cls, text: str) -> Schedule:
         """Parse text such as `"1, 0.9375, 0.8333, 0.625"`; a final 0 is allowed and ignored."""
         try:
             sigmas = [float(part) for part in text.replace(",", " ").split()[: MAX_STEPS + 2]]
@@ -120,7 +120,7 @@ class Schedule:
             raise HeadForcingError(
                 f"sigmas must be numbers separated by commas, got {text[:80]!r}"
             ) from None
-        return cls(tuple(sigmas[:-1] if sigmas and sigmas[-1] == 0 else sigmas), frames_per_block)
+        return cls(tuple(sigmas[:-1] if sigmas and sigmas[-1] == 0 else sigmas))
 
 
 def _shift(step: float, shift: float) -> float:

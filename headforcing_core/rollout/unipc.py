@@ -35,7 +35,8 @@ def denoise(
     predictions: list[Tensor] = []
     before = x  # the corrected latents of the step before
     for step, sigma in enumerate(sigmas):
-        x = hold(held, x)
+        if held is not None:
+            x = hold(held, x)
         level = whole_timestep(sigma) / 1000
         x0 = predict(model, x, sigma=sigma, level=level, cache=cache, held=held)
         on_step(step + 1, x0)
@@ -56,10 +57,8 @@ def denoise(
     return x0
 
 
-def hold(held: Tensor | None, latents: Tensor) -> Tensor:
-    """The latents of a block with the frames that are given, if any, in place of the first ones."""
-    if held is None:
-        return latents
+def hold(held: Tensor, latents: Tensor) -> Tensor:
+    """The latents of a block with the frames that are given in place of the first ones."""
     return torch.cat((held.to(latents), latents[len(held) :]))
 
 

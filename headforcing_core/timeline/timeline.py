@@ -240,8 +240,9 @@ def parse_timeline(
         asked = [cut_to_millisecond(index * length / len(prompts)) for index in range(len(prompts))]
     else:
         asked = _asked_starts(prompts, seconds)
-        end = prompts[-1].end or cut_to_millisecond(asked[-1] + SECONDS_PER_PROMPT)
-        length = seconds or _checked_length(end)
+        length = seconds or _checked_length(
+            prompts[-1].end or cut_to_millisecond(asked[-1] + SECONDS_PER_PROMPT)
+        )
     # the text that a model reads: `\{` and `\}` are braces
     texts = [ESCAPED.sub(r"\1", _join(shared, prompt.text)) for prompt in prompts]
     if references:
