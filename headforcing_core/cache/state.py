@@ -46,7 +46,7 @@ class Stored:
 
     @property
     def saved(self) -> Any:
-        """Its part, see `pack`."""
+        """The values of these attributes, for `pack`."""
         return {name: getattr(self, name) for name in self.saved_fields}
 
     @saved.setter

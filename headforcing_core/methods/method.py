@@ -189,7 +189,7 @@ class Method:
 
     @property
     def recached_frames(self) -> int:
-        """How many of the last latent frames a prompt switch writes again in one clean pass."""
+        """Number of last latent frames that a prompt switch writes again in one clean pass."""
         return 0
 
     def overlap(self, frames_per_block: int) -> Overlap | None:

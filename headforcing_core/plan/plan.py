@@ -285,7 +285,7 @@ class RenderPlan:
 
     @cached_property
     def blocks_per_pass(self) -> int:
-        """How many consecutive blocks one model call denoises together."""
+        """Number of consecutive blocks that one model call denoises together."""
         return len(self.schedule.sigmas) if self.policy.denoises_jointly else 1
 
     @cached_property
