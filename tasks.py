@@ -122,9 +122,7 @@ def in_parallel() -> list[str]:
 def quick(arguments: list[str]) -> None:
     """The quick tests; more arguments go to pytest."""
     environment("dev")
-    raise SystemExit(
-        pytest(*in_parallel(), "-m", "not slow and not alone", *arguments, *QUICK_FOLDERS)
-    )
+    raise SystemExit(pytest(*in_parallel(), "-m", "not slow", *arguments, *QUICK_FOLDERS))
 
 
 def named_tests(arguments: list[str]) -> list[Path]:
@@ -139,9 +137,7 @@ def is_quick(path: Path) -> bool:
 
 
 def test(arguments: list[str]) -> None:
-    """All tests, those that measure time before the others; or, with arguments for pytest, what
-    these choose.
-    """
+    """All tests but the longest; or, with arguments for pytest, what these choose."""
     named = named_tests(arguments)
     all_quick = bool(named) and all(is_quick(path) for path in named)
     environment("dev" if all_quick else "test")
@@ -149,12 +145,6 @@ def test(arguments: list[str]) -> None:
         browser()
     if arguments:
         raise SystemExit(pytest(*arguments))
-    timing = [
-        file
-        for file in ROOT.glob("tests/*/test_*.py")
-        if "mark.alone" in file.read_text(encoding="utf-8")
-    ]
-    timing_failed = pytest("-m", "alone", *timing)  # of all files the collection alone takes 20 s
     # a page or server that did not answer in minutes is asked once more, and the summary names it
     again = [
         "--durations",
@@ -168,13 +158,7 @@ def test(arguments: list[str]) -> None:
         "-raR",
         "--rerun-show-tracebacks",
     ]
-    failed = pytest(*in_parallel(), *again, "-m", "not alone")
-    if timing_failed and not failed:
-        raise SystemExit(
-            "Tests that measure time have failed; pytest's report on them stands above that on the "
-            "others."
-        )
-    raise SystemExit(failed)
+    raise SystemExit(pytest(*in_parallel(), *again))
 
 
 def check(arguments: list[str]) -> None:

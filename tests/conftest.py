@@ -149,13 +149,20 @@ def page_of(item: pytest.Item) -> str:
 
 
 def skip_repetitions(items: list[pytest.Item]) -> None:
-    """Leave out what `pytest.mark.repeat` names, unless the environment asks for everything."""
+    """Leave out what `pytest.mark.repeat` names, and tests with the mark `thorough`, unless the
+    environment asks for everything.
+    """
     if os.environ.get("HEADFORCING_EVERYTHING"):
         return
     skip = pytest.mark.skip(
         reason="repeats a test with other methods or sizes; HEADFORCING_EVERYTHING=1 runs it"
     )
+    skip_long = pytest.mark.skip(
+        reason="takes long and is for releases; HEADFORCING_EVERYTHING=1 runs it"
+    )
     for item in items:
+        if item.get_closest_marker("thorough") is not None:
+            item.add_marker(skip_long)
         parameters = item.nodeid.partition("[")[2]
         if any(named in parameters for mark in item.iter_markers("repeat") for named in mark.args):
             item.add_marker(skip)
@@ -176,11 +183,10 @@ def counted(terminalreporter) -> dict[str, int]:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A run of everything must count at least what docs/reliability.md says."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-    everything = session.config.option.markexpr == "not alone" and session.config.args in (
-        [str(TESTS)],
-        ["tests"],
-    )
-    if hasattr(session.config, "workerinput") or exitstatus or not everything or terminal is None:
+    option = session.config.option
+    named = session.config.args_source != pytest.Config.ArgsSource.TESTPATHS
+    is_part = named or option.markexpr or option.keyword
+    if hasattr(session.config, "workerinput") or exitstatus or is_part or terminal is None:
         return
     missing = {label: count for label, count in counted(terminal).items() if count < COUNTED[label]}
     if missing:

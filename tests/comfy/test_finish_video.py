@@ -129,6 +129,7 @@ def test_a_video_is_finished_with_its_sound_as_are_a_part_of_it_and_frames_with_
     assert heard.argmax() == pytest.approx(220, abs=3), "neither faster nor slower"
 
 
+@pytest.mark.repeat("comfy_floor]")
 def test_a_stopped_one_goes_on_where_it_was(both: ComfyServer):
     """Stop in the middle, and the last bytes of the file are lost, as in a crash. 0.3.75 has no
     interpolation.
@@ -158,6 +159,7 @@ def test_a_stopped_one_goes_on_where_it_was(both: ComfyServer):
     assert not list((both.output_dir / "finish").glob("*.part.mp4"))
 
 
+@pytest.mark.thorough
 def test_a_killed_server_goes_on_where_it_was(comfy: ComfyServer):
     """SIGKILL in the middle: the next server copies what is there and makes the rest."""
     models(comfy)

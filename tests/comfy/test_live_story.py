@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 import torch
 from comfy_graphs import (
     BALL,
@@ -69,6 +70,7 @@ def workflow(text: str) -> dict[str, Any]:
     return {"workflow": {"id": "one", "nodes": [{"id": 1, "widgets_values": [text]}, timeline]}}
 
 
+@pytest.mark.repeat("comfy_floor]")
 def test_story_length_and_switch_of_a_running_render_change_and_every_file_holds_what_was_rendered(
     both: ComfyServer,
 ):

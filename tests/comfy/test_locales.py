@@ -59,8 +59,8 @@ def test_translations_are_those_of_todays_texts_and_served(comfy):
     assert sorted(path.name for path in FOLDER.iterdir()) == sorted(LANGUAGES)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.repeat("comfy_floor, fr")
 @pytest.mark.parametrize(
     ("spoken_in", "words", "length"),
     [("comfy_floor, ja", "複製", "1:00"), ("comfy_floor, fr", "Copy", "1:00")],

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import av
+import pytest
 from comfy_graphs import (
     BALL,
     Graph,
@@ -72,6 +73,7 @@ def test_methods_are_shown_side_by_side_with_a_table(comfy: ComfyServer):
     assert result.progress["compare"][-1] == (36, 36)  # 3 blocks x 4 steps x 3 methods
 
 
+@pytest.mark.thorough
 def test_a_stopped_comparison_goes_on_where_it_stopped_and_names_the_method_it_makes(
     comfy: ComfyServer,
 ):

@@ -17,6 +17,7 @@ from tiny_checkpoints import interpolator, livetalk_weights, upscaler, wan_lora,
 PROGRAM = Path(__file__).parent / "programs" / "parity_probes.py"
 
 
+@pytest.mark.repeat("smoke")
 @pytest.mark.parametrize(("version", "probes", "least"), [(NEWEST, "all", 31), (FLOOR, "smoke", 8)])
 def test_the_bridge_holds(version: str, probes: str, least: int, tmp_path: Path, repo_root: Path):
     wan_t2v(tmp_path / "tiny.safetensors")

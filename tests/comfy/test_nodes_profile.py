@@ -153,6 +153,7 @@ def test_measure_look_and_sample_in_one_graph(fresh: ComfyServer):
     assert "head roles: 24 anchor, 24 memory" in report  # measured shares can be cut anywhere
 
 
+@pytest.mark.thorough
 def test_cancel_keeps_what_was_measured_and_the_next_run_goes_on(fresh: ComfyServer):
     """Without prompts the pack's own four are measured, in the words of the toy world."""
     graph = profile_graph(save_name="measured_here", seed=3, prompts=" \n")
@@ -168,6 +169,7 @@ def test_cancel_keeps_what_was_measured_and_the_next_run_goes_on(fresh: ComfySer
     )
 
 
+@pytest.mark.thorough
 def test_what_was_measured_once_is_not_measured_again(fresh: ComfyServer):
     unsaved = sorted((fresh.base_dir / "models").rglob("*.json"))
     assert "saved" not in text_of(

@@ -2,7 +2,6 @@
 shapes.
 """
 
-import os
 from typing import Any
 
 import pytest
@@ -254,10 +253,8 @@ def test_the_report_says_where_a_timeline_shows_the_blocks_of_another_model(comf
     ] and "reused 9 blocks" in text_of(made[1])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.skipif(
-    "HEADFORCING_EVERYTHING" not in os.environ, reason="100 s; HEADFORCING_EVERYTHING=1 runs it"
-)
 def test_an_image_begins_a_video_that_grows_at_24_frames_a_second(longlive2: ComfyServer):
     """With a VAE of the released size, the only one that ComfyUI loads."""
     vae = longlive2.model_path("vae", "hf_wan22.safetensors")

@@ -57,6 +57,7 @@ def test_the_video_equals_one_decoded_afterwards(both: ComfyServer):
     assert re.search(r"sampled in [\d.]+ s, attention \w", report)
 
 
+@pytest.mark.thorough
 def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyServer):
     """CausVid: in the sampler, from its latents, from its run folder and from a loaded run, as far
     as they came.

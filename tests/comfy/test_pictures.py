@@ -67,4 +67,6 @@ def test_bars_show_what_the_server_has_made_and_no_page_seeks_through_the_video(
         assert picture.size == (10 * 64, 6 * 64)
     for bad in ((id, 1), (id, "../0"), ("..", 0), (id[:-1], 0), (id, -1)):
         assert sheet(browser.server, *bad)[0] == 404
+    for gone in (id, id[:-1], ""):  # a read that comes when the file has its number is no error
+        assert browser.server.ask(f"/headforcing/growing?id={gone}", None, "GET") == (204, b"")
     assert browser.page_errors == []

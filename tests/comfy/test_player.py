@@ -49,6 +49,7 @@ def text_of(editor: Browser) -> str:
     return editor.page.evaluate(f"{_PLAYER}?.firstChild.textContent ?? ''")
 
 
+@pytest.mark.repeat("comfy_floor]")
 @pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_the_video_plays_in_the_node_while_it_grows_and_the_page_holds_no_more_than_before(
     browser: Browser,
@@ -89,6 +90,7 @@ def test_the_video_plays_in_the_node_while_it_grows_and_the_page_holds_no_more_t
     editor.page.wait_for_function(f"{_VIDEO}.currentTime > 11.7")
 
 
+@pytest.mark.thorough
 def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes_on(
     comfy_latest: ComfyServer,
 ):
@@ -120,6 +122,7 @@ def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes
         assert any("Run goes on from there" in toast for toast in editor.toasts())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
 def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finished(
     browser: Browser,

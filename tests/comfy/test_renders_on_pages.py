@@ -98,6 +98,7 @@ def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Bro
     )
 
 
+@pytest.mark.thorough
 def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent(browser: Browser):
     server = browser.server
     page = browser.page
@@ -123,6 +124,7 @@ def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent
     assert page.locator(".hf-bar").nth(1).get_attribute("aria-valuetext").startswith("0:31 ")
 
 
+@pytest.mark.thorough
 @pytest.mark.same_page
 def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     page = browser.page

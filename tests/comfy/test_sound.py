@@ -226,6 +226,7 @@ def test_a_dragged_bar_snaps_to_an_onset_and_with_alt_to_none(browser: Browser):
     assert browser.page_errors == []
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.repeat("comfy, Nodes 2.0]")
 @pytest.mark.parametrize("browser", ["comfy, Nodes 2.0", "comfy_latest"], indirect=True)

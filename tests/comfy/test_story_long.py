@@ -61,6 +61,7 @@ def dragged(editor: Browser, moves: int) -> tuple[list[float], list[float]]:
     return trace.frames_ms("pointermove"), trace.calls_ms("story/panel.js")
 
 
+@pytest.mark.thorough
 def test_200_prompts_have_bars_where_they_are_seen_and_one_is_dragged_at_60_frames_a_second(
     browser: Browser,
 ):
@@ -197,6 +198,4 @@ def test_a_minute_that_grows_takes_no_memory_leaves_no_address_and_asks_once_a_s
         times = [at for name, at in asked if name == route]
         later = [second - first for first, second in zip(times, times[1:], strict=False)]
         assert all(apart > 900 for apart in later), (route, later)
-    # a read that waits for its second may find that the file has got its number meanwhile
-    errors = [told for told in errors if not (".part.mp4" in told and "404" in told)]
     assert errors == [] and browser.page_errors == []

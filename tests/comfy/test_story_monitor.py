@@ -82,6 +82,7 @@ def alike(one: np.ndarray, other: np.ndarray) -> bool:
     return float(np.median(np.abs(one - other).max(1))) < 20
 
 
+@pytest.mark.thorough
 @pytest.mark.repeat("comfy]")
 @pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_a_second_take_is_wiped_over_the_video_in_step_and_without_its_sound(browser: Browser):

@@ -49,6 +49,7 @@ def test_the_editor_is_lent_to_the_panel_and_no_node_changes_its_size(browser: B
     assert browser.page_errors == []
 
 
+@pytest.mark.thorough
 @pytest.mark.repeat("comfy]", "comfy_latest]", "comfy_latest, Nodes 2.0]")
 @pytest.mark.parametrize("browser", FRONTENDS, indirect=True)
 def test_the_undo_of_the_graph_and_of_the_panel_do_not_fight(browser: Browser):

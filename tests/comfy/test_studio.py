@@ -138,6 +138,7 @@ def test_every_bar_has_the_picture_of_its_own_scene_while_the_video_grows_and_af
         assert first[1] - first[0] > second[1] - second[0] + 10, (first, second)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
 def test_nodes_keep_their_size_through_reloads_in_the_middle_of_a_render(browser: Browser):
     page = browser.page
@@ -234,6 +235,7 @@ def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser)
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.repeat("comfy]")
 @pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_words_typed_right_before_a_reload_are_kept(browser: Browser):

@@ -99,6 +99,7 @@ class Editor:
 
 
 @pytest.mark.slow
+@pytest.mark.repeat("comfy_floor]")
 @pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
 @pytest.mark.same_page
 def test_a_story_is_edited_on_the_timeline(browser):

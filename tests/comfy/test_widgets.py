@@ -44,6 +44,7 @@ def note_change(browser: Browser) -> None:
     browser.page.wait_for_timeout(200)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(browser: Browser):
     """Browsers load the files at once and run them as they come."""
@@ -113,6 +114,7 @@ def test_graph_undo_keeps_the_bars_with_their_text_and_an_edit_that_cannot_be_ta
     shows(browser, "one,two")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
 @pytest.mark.same_page

@@ -163,6 +163,7 @@ def editor(request):
         assert (browser.page_errors, browser.alerts) == ([], [])
 
 
+@pytest.mark.repeat("comfy_floor]")
 @pytest.mark.parametrize("editor", ["comfy, Nodes 2.0", "comfy_floor"], indirect=True)
 def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor):
     """In Nodes 2.0 nodes take the height of what is in them: none grows over another or out of its

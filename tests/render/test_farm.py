@@ -161,6 +161,7 @@ def test_videos_at_the_same_time_have_the_hashes_of_one_after_the_other_and_one_
     )
 
 
+@pytest.mark.thorough
 @linux
 def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same_bits(
     head, tmp_path
@@ -206,6 +207,7 @@ def test_an_interrupt_that_ray_swallows_is_seen(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.thorough
 @linux
 def test_ctrl_c_in_a_terminal_ends_a_farm_and_the_same_command_goes_on(tmp_path):
     """A terminal sends it to the whole process group, so to what Ray has started, too."""

@@ -121,6 +121,7 @@ def tries(count: int, most: int) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.repeat("report", "compare")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_fault_of_the_file_system_ends_in_one_sentence_and_the_next_run_completes(
     name, tmp_path, monkeypatch, capsys, record_property

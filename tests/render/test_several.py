@@ -130,6 +130,7 @@ def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_killed(alone, tm
     assert (tmp_path / "demo.mp4").is_file() and not (tmp_path / "demo.part.mp4").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_three_unequal_ranks_of_another_torchrun_make_the_video_of_one_and_print_it_once(
     alone, tmp_path
@@ -348,6 +349,7 @@ def test_speeds_that_leave_a_rank_without_work_are_refused_before_anything_is_en
         render_command.follow(planned(peers))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.repeat("whole")
 @pytest.mark.parametrize(

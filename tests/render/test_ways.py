@@ -109,6 +109,7 @@ def demo(folder: Path, seconds: int) -> tuple[dict, list[float]]:
     return json.loads(report), [int(peak) / 1024 for peak in peaks]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_five_minutes_take_no_more_memory_than_thirty_seconds(tmp_path: Path):
     """The rule is 5 %, and 1 kB for every picture once everything is in place.

@@ -48,7 +48,7 @@ def route(method: str, path: str, work: Callable[[Any], Any]) -> web.RouteDef:
     HeadForcingErrors, and requests of other sites, are answered as `{"error": a sentence}`.
     """
 
-    async def handle(request: web.Request) -> web.Response:
+    async def handle(request: web.Request) -> web.StreamResponse:
         try:
             if not from_here(request):
                 raise RefusedError(FROM_ELSEWHERE, 403)
@@ -57,7 +57,7 @@ def route(method: str, path: str, work: Callable[[Any], Any]) -> web.RouteDef:
         except HeadForcingError as error:
             status = error.status if isinstance(error, RefusedError) else 400
             return web.json_response({"error": str(error)}, status=status)
-        return found if isinstance(found, web.Response) else web.json_response(found)
+        return found if isinstance(found, web.StreamResponse) else web.json_response(found)
 
     return web.route(method, path, handle)
 

@@ -10,6 +10,7 @@ import html
 import io
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import comfy.model_management
@@ -24,6 +25,9 @@ from . import pages
 from .sentences import Sentence, parts_of
 
 MESSAGE = "head_forcing.progress"
+KEPT_GROWING = 64
+
+_growing: dict[str, Path] = {}  # where videos grow, by the id of their file
 
 
 def say(text: str, node_id: str) -> None:
@@ -41,6 +45,9 @@ def growing(file: OutputFile, id: str, has_sound: bool) -> dict[str, Any]:
     """A file that grows for the player in the editor: what it is, whether it has sound, and how
     many bytes can be read by now.
     """
+    _growing[id] = file.path
+    for oldest in list(_growing)[:-KEPT_GROWING]:
+        del _growing[oldest]
     written = 0
     with suppress(OSError):  # it is finished, and has its number
         written = file.path.stat().st_size
@@ -64,7 +71,22 @@ def _sheet(query: Mapping[str, str]) -> web.Response:
     )
 
 
-ROUTES = (pages.route("GET", "/headforcing/pictures", _sheet),)
+def _read_growing(query: Mapping[str, str]) -> web.StreamResponse:
+    """The growing file `id`, or the range of it that the request asks for.
+
+    Without content once the file has its number: a page that asks just then learns of it in the
+    next message, and finds no error in its console.
+    """
+    path = _growing.get(query.get("id", ""))
+    if path is None or not path.is_file():
+        return web.Response(status=204)
+    return web.FileResponse(path)
+
+
+ROUTES = (
+    pages.route("GET", "/headforcing/pictures", _sheet),
+    pages.route("GET", "/headforcing/growing", _read_growing),
+)
 
 
 class NodePlayer:

@@ -6,14 +6,14 @@ const PIECE = 8 << 20; // bytes of one request
 const APART_MS = 1000; // between two requests
 const LATER = [0, 0.1, 0.3, 1, 3]; // seconds by which sound or pictures may end after the other
 
-/** @typedef {{filename: string, subfolder: string, type: string, id?: string}} VideoFileName as the server names a file */
+/** @typedef {{filename: string, subfolder: string, type: string}} VideoFileName as the server names a file */
 
 /**
  * Where the server has a file.
  * @param {VideoFileName} file
  */
-export function address({ filename, subfolder, type, id = "" }) {
-  return `/view?${new URLSearchParams({ filename, subfolder, type, render: id })}`;
+export function address({ filename, subfolder, type }) {
+  return `/view?${new URLSearchParams({ filename, subfolder, type })}`;
 }
 
 export class GrowingFile {
@@ -30,13 +30,13 @@ export class GrowingFile {
 
   /**
    * @param {HTMLVideoElement} video shows it
-   * @param {VideoFileName & {id: string}} file
+   * @param {string} id of the file
    * @param {boolean} atEnd begin with the newest second
    */
-  constructor(video, file, atEnd = false) {
+  constructor(video, id, atEnd = false) {
     this.video = video;
-    this.id = file.id;
-    this.address = address(file);
+    this.id = id;
+    this.address = `/headforcing/growing?${new URLSearchParams({ id })}`;
     this.read = 0;
     this.written = 0;
     this.atEnd = atEnd;
@@ -67,7 +67,7 @@ export class GrowingFile {
         const range = `bytes=${this.read}-${Math.min(this.read + PIECE, this.written) - 1}`;
         const headers = { Range: range };
         const answer = await app.api.fetchApi(this.address, { headers, cache: "no-store" }).catch(() => null);
-        if (answer?.status !== 206) break; // finished under another name, or no answer: the next message tries again
+        if (answer?.status !== 206) break; // finished under another name, or no answer: the next message says more
         const bytes = await answer.arrayBuffer();
         await this.append(bytes);
         this.read += bytes.byteLength;

@@ -27,10 +27,15 @@ export class Sprite {
     this.#changed = changed;
   }
 
+  /** Whether the server has made more than was read by now. */
+  get isBehind() {
+    return this.pictures.size < this.#wanted;
+  }
+
   /** Read what is new of so many pictures, at most one sheet in a second. */
   read(count) {
     this.#wanted = Math.max(count, this.#wanted);
-    if (this.#timer || this.#isReading || this.pictures.size >= this.#wanted) return;
+    if (this.#timer || this.#isReading || !this.isBehind) return;
     this.#isReading = true;
     this.#timer = window.setTimeout(() => {
       this.#timer = 0;

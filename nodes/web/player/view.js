@@ -168,8 +168,10 @@ export class View {
     const { currentTime, duration, readyState, src } = this.video;
     const shown = Math.min(currentTime, duration - 0.01); // at its end a video shows its last frame
     const at = playing && readyState >= 2 && src ? shown - place.lead : null;
-    const file = playing ? this.url : undefined;
-    editors.get(story)?.follow(this, { ...place, at, file, video: this.video, made: tells ? this.made : null });
+    const made = tells ? this.made : null;
+    const isLookedThrough = playing && !(made && this.sprite?.isBehind); // for the pictures that the server has not made
+    const file = isLookedThrough ? this.url : undefined;
+    editors.get(story)?.follow(this, { ...place, at, file, video: this.video, made });
   }
 
   /** Play a take's file in place of the last run's, from the same time; null: that of the run again. */
@@ -226,7 +228,7 @@ export class View {
       this.stop();
       this.video.autoplay = true;
       const joins = this.place.done > JOINED_BLOCKS; // another page has seen its beginning: this one shows the newest
-      this.growing = new GrowingFile(this.video, video, joins);
+      this.growing = new GrowingFile(this.video, video.id, joins);
     }
     this.growing.grow(video.bytes, complete);
   }
