@@ -200,9 +200,3 @@ PRESETS: dict[str, CachePolicy] = {
     "self_forcing_sink": CachePolicy.uniform(RolePolicy(sink_frames=1, recent_frames=17)),
     "livetalk": CachePolicy.uniform(RolePolicy(sink_frames=9, recent_frames=3)),
 }
-
-
-def preset(name: str) -> CachePolicy:
-    """The policy of that name, or an error that lists the names."""
-    check_choice("method", name, tuple(PRESETS))
-    return PRESETS[name]

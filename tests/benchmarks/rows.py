@@ -12,7 +12,7 @@ import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy, preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from headforcing.headforcing_core.model.attention import (
     ONE_CALL,
     AttentionFunction,
@@ -41,7 +41,7 @@ from .case import HEAD_DIM, Case
 from .paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
 
 ADMIT_ALL = 2.0  # a novelty threshold above every cosine: memory is full as early as it can be
-WINDOW_21 = preset("self_forcing_window_21")
+WINDOW_21 = PRESETS["self_forcing_window_21"]
 
 
 def with_memory(entries: int, recent: int, novelty: float, interval: int) -> CachePolicy:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from attention_cases import sequence_attention
 from headforcing.headforcing_core.cache.shape import CacheShape
-from headforcing.headforcing_core.methods.head_forcing import preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model import attention, attention_timing
 from headforcing.headforcing_core.model.attention import (
     LayerAttention,
@@ -271,9 +271,9 @@ def test_the_sizes_are_those_of_the_render_s_roles():
         ["memory"] * 6 + ["anchor"] * 4 + ["local"] * 2,
         ["memory"] * 8 + ["anchor"] * 2 + ["local"] * 2,
     ]
-    shape = CacheShape(roles, preset("head_forcing"), 30, 52, 128, 3, 120)
+    shape = CacheShape(roles, PRESETS["head_forcing"], 30, 52, 128, 3, 120)
     assert shape.layer_sizes == LayerSizes(4680, ((7, 11 * 1560), (3, 7 * 1560), (2, 4 * 1560)))
-    window = preset("self_forcing_window_21")
+    window = PRESETS["self_forcing_window_21"]
     shape = CacheShape.for_model(
         WanConfig(num_layers=1), [["memory"] * 12], window, 60, 104, 3, 120
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
-from headforcing.headforcing_core.methods.head_forcing import preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.rollout.loop import RolloutInputs, rollout
 from headforcing.kernels.language import interpreting
@@ -179,7 +179,7 @@ def test_operations_of_the_real_model():
     assert block_flops(case.config, shape) == pytest.approx(118.5e12 - last_layer, rel=0.005)
     assert (
         warm_up_blocks(HEAD_FORCING) == 17
-        and warm_up_blocks(preset("self_forcing_window_21")) == 10
+        and warm_up_blocks(PRESETS["self_forcing_window_21"]) == 10
     )
 
 
