@@ -26,10 +26,9 @@ def report(args: Namespace) -> Result:
     prompts = None
     if args.prompts is not None:
         timeline = parse_timeline(read_text(args.prompts))
-        prompts = []
-        for (start, _), segment in zip(timeline.requested, timeline.segments, strict=True):
-            # rounded to a block with the file's own frame rate and block length
-            prompts.append((start, segment.text))
+        texts = [segment.text for segment in timeline.segments]
+        # times are rounded to a block with the file's own frame rate and block length
+        prompts = list(zip(timeline.requested, texts, strict=True))
     with progress_bar("measuring", args.json, unit="frame") as on_progress:
         found = report_video(args.video, prompts, args.frames_per_block, on_progress)
     result = found.to_dict()

@@ -122,9 +122,9 @@ def _notes_on_cache(plan: RenderPlan, dtype: torch.dtype) -> Iterator[str]:
             "this cache cannot be rebuilt from blocks: an interrupted or longer render "
             "goes on where the cache was last stored, or starts from the beginning"
         )
-    if plan.passes.overlap is not None and plan.restart_frames:
+    if plan.overlap is not None and plan.restart_frames:
         yield (
-            f"{1 + len(plan.restart_frames)} rollouts of {plan.passes.overlap.frames} latent "
+            f"{1 + len(plan.restart_frames)} rollouts of {plan.overlap.frames} latent "
             "frames; each after the first begins with a video frame of the one before, decoded "
             "and encoded again"
         )

@@ -118,14 +118,12 @@ def lay_out(
     blocks = clock.blocks_for(seconds)
     segments = [segment for segment in timeline.segments if segment.start_block < blocks]
     segments[-1] = replace(segments[-1], end_block=blocks)
-    requested = list(timeline.requested[: len(segments)])
-    requested[-1] = (requested[-1][0], seconds)
     timeline = replace(
         timeline,
         segments=tuple(segments),
         clock=clock,
         seconds=seconds,
-        requested=tuple(requested),
+        requested=timeline.requested[: len(segments)],
         shot_prefix=schedule.shot_prefix,
     )
     return Layout(schedule, policy.with_scenes(timeline), start_frames)

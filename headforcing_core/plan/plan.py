@@ -16,7 +16,7 @@ from ..devices import Device
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile
-from ..methods.method import Method, Passes
+from ..methods.method import Method, Overlap
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.rows import BlockRow, Embeddings, Picture, Script
@@ -125,7 +125,7 @@ class RenderPlan(Layout):
         shape = replace(self.shape, total_frames=len(rows) * self.schedule.frames_per_block)
         why = ""
         if len(rows) != self.blocks:
-            if self.passes.overlap is not None or self.passes.blocks_per_pass > 1:
+            if self.overlap is not None or self.blocks_per_pass > 1:
                 why = "this method divides the whole video into passes"
             elif shape.frame_slots != self.shape.frame_slots:
                 why = "the caches of a video this short are as long as the video"
@@ -248,28 +248,33 @@ class RenderPlan(Layout):
     @property
     def frames_per_pass(self) -> int:
         """The largest number of latent frames in one model call."""
-        recached = self.passes.recached_frames if self.switches else 0
+        recached = self.policy.recached_frames if self.switches else 0
         return max(
-            self.schedule.frames_per_block * self.passes.blocks_per_pass, min(recached, self.frames)
+            self.schedule.frames_per_block * self.blocks_per_pass, min(recached, self.frames)
         )
 
     @cached_property
-    def passes(self) -> Passes:
-        """Division of the video into model calls, and into overlapping rollouts."""
-        return self.policy.passes(self.schedule)
+    def blocks_per_pass(self) -> int:
+        """Number of consecutive blocks that one model call denoises together."""
+        return len(self.schedule.sigmas) if self.policy.denoises_jointly else 1
+
+    @cached_property
+    def overlap(self) -> Overlap | None:
+        """The overlapping rollouts that make up the video; None if one makes the whole."""
+        return self.policy.overlap(self.schedule.frames_per_block)
 
     @cached_property
     def restart_frames(self) -> tuple[int, ...]:
         """First latent frame of every rollout after the first, see
         `video.restarts.RestartingDecoder`.
         """
-        overlap = self.passes.overlap
+        overlap = self.overlap
         return () if overlap is None else overlap.restart_frames(self.blocks)
 
     def check_encoder(self, given: bool, remedy: str) -> None:
         """Refuse a video of several rollouts without a VAE, which encodes a video frame between
         them; `remedy` is what the error tells the user to do."""
-        overlap = self.passes.overlap
+        overlap = self.overlap
         if overlap is not None and self.restart_frames and not given:
             clock = self.timeline.clock
             raise HeadForcingError(

@@ -259,7 +259,7 @@ class RenderJob:
         plan = self.plan
         codec = self.request.codec
         more: dict[int, str] = {}
-        overlap = plan.passes.overlap
+        overlap = plan.overlap
         if overlap is not None and plan.restart_frames and codec is not None:  # for later rollouts
             more[overlap.blocks] = codec.fingerprint()
         speech = self.request.speech
@@ -267,7 +267,7 @@ class RenderJob:
             frames = plan.schedule.frames_per_block
             for block in range(plan.blocks):
                 more[block] = speech.block_key(block * frames, frames)
-        return self.script.keys(self.setup, plan.passes.blocks_per_pass - 1, more)
+        return self.script.keys(self.setup, plan.blocks_per_pass - 1, more)
 
     @property
     def folder(self) -> Path | None:

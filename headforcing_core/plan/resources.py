@@ -167,7 +167,7 @@ def needs_of(
         finished_blocks: number of blocks, of all videos together, that are stored already.
     """
     # float32, with unfinished ones
-    block = 4 * math.prod(plan.block_shape) * plan.passes.blocks_per_pass
+    block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass
     pixels = plan.video_frames * plan.width * plan.height * scale**2
     stores_state = kept and state and "state" in plan.policy.resumes_from
     scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0

@@ -18,12 +18,11 @@ from ...kernels.dispatch import kernels_put_aside
 from ..cache.base import Cache
 from ..devices import Device, upload
 from ..errors import HeadForcingError
-from ..methods.method import RolloutInputs
 from ..model.attention import AttentionFunction, sdpa
 from ..names import versions
 from ..plan.request import RenderJob
 from ..queue_thread import QueueThread
-from ..rollout.loop import Block, VideoModel
+from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import SeededNoise
 from ..rollout.speech import TalkingPortrait
 from ..runs.folder import RunFolder
@@ -194,7 +193,6 @@ class Render:
         inputs = RolloutInputs(
             self.script,
             SeededNoise(job.plan.block_shape, job.video),
-            job.plan.schedule.frames_per_block,
             given,
             held=run.start if job.plan.held_frames else None,
             unfinished=run.stored[-1].unfinished if run.stored else (),

@@ -147,7 +147,7 @@ class Run:
         if self.stored:
             # a rolling window denoises several blocks at once: those after the last finished one
             # are partly denoised already, so their rows cannot change any more
-            begun = self.first_made + len(self.stored) + self.plan.passes.blocks_per_pass - 1
+            begun = self.first_made + len(self.stored) + self.plan.blocks_per_pass - 1
             script.begun = min(len(script), begun)
 
     def _read_end(self, folder: RunFolder) -> Fields | None:
@@ -287,7 +287,9 @@ class Run:
             previous=keys[place - 1] if place else None,
         )
         self._thread.put(save)
-        if not self.state_seconds or time.monotonic() - self._state_stored <= self.state_seconds:
+        if "state" not in self.plan.policy.resumes_from or not self.state_seconds:
+            return
+        if time.monotonic() - self._state_stored <= self.state_seconds:
             return
         self._thread.settle()  # one copy at a time
         state = self.cache.state()
@@ -326,7 +328,7 @@ class Run:
         """Denoising steps of stored blocks, those of unfinished ones included: in a rolling window
         of n blocks the first one after the last finished has n - 1 steps, the next n - 2.
         """
-        window = self.plan.passes.blocks_per_pass
+        window = self.plan.blocks_per_pass
         start = self.first_made
         begun = len(self.stored[-1].unfinished) if self.stored else 0
         finished = sum(len(row.sigmas) for row in self.plan.rows[start : start + len(self.stored)])
