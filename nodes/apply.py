@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import comfy.model_management
 import comfy.samplers
 import torch
+from comfy import model_management
 from comfy_api.latest import io
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.files import Fields
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.request import RenderJob
 from ..headforcing_core.render.measured_roles import with_measured_roles
@@ -55,12 +56,12 @@ class ApplyHeadForcing(io.ComfyNode):
                 HeadProfileType.Input("head_profile", optional=True),
                 HeadForcingOptions.Input("options", optional=True),
             ],
-            outputs=[
-                io.Model.Output(display_name="model"),
-                io.Sampler.Output(display_name="sampler"),
-                io.Sigmas.Output(display_name="sigmas"),
-                io.Int.Output(display_name="length"),
-            ],
+            outputs={
+                "model": io.Model,
+                "sampler": io.Sampler,
+                "sigmas": io.Sigmas,
+                "length": io.Int,
+            },
         )
 
     @classmethod
@@ -70,7 +71,7 @@ class ApplyHeadForcing(io.ComfyNode):
         model: Any,
         positive: list[Any],
         head_profile: Any = None,
-        options: dict[str, Any] | None = None,
+        options: Fields | None = None,
     ) -> io.NodeOutput:
         chosen, _ = options_for(model, sampler_options({"head_profile": head_profile}, options))
         _, timeline, embeds = read_conditioning(model, positive, chosen)
@@ -176,7 +177,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         self,
         model_wrap: Any,
         sigmas: Tensor,
-        extra_args: dict[str, Any],
+        extra_args: Fields,
         callback: Callable[[int, Tensor, Tensor, int], None] | None,
         noise: Tensor,
         latent_image: Tensor | None = None,
@@ -248,7 +249,7 @@ def _make(
 
 
 def _stop_where_asked(block: int, step: int, latents: Tensor | None) -> None:
-    comfy.model_management.throw_exception_if_processing_interrupted()
+    model_management.throw_exception_if_processing_interrupted()
 
 
 @dataclass
@@ -262,7 +263,7 @@ class _Progress(Listener):
     done: int = 0
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        model_management.throw_exception_if_processing_interrupted()
         if latents is None:
             return
         self.done += 1
@@ -300,7 +301,7 @@ def _check_latent(
         raise HeadForcingError("noise: connect RandomNoise; its seed sets the noise of every block")
 
 
-def _check_guider(guider: Any, extra_args: dict[str, Any], request: NativeRequest) -> None:
+def _check_guider(guider: Any, extra_args: Fields, request: NativeRequest) -> None:
     """Refuse what a rollout would not do: guidance, another model or conditioning than those of the
     node.
     """

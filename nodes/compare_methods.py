@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import comfy.model_management
+from comfy import model_management
 from comfy_api.latest import InputImpl, io
 
 from ..headforcing_core.errors import HeadForcingError
@@ -69,7 +69,7 @@ class CompareMethods(io.ComfyNode):
                 io.Boolean.Input("resume", default=True, optional=True),
             ],
             advanced="model_family",
-            outputs=[io.Video.Output(display_name="video"), io.String.Output(display_name="table")],
+            outputs={"video": io.Video, "table": io.String},
             makes_video=True,
         )
 
@@ -124,7 +124,7 @@ class CompareMethods(io.ComfyNode):
                 file.path,
                 rows,
                 fps=todo[0].plan.timeline.clock.fps,
-                metadata=video_files.graph_tags(cls.hidden),
+                metadata=video_files.tags_of(cls.hidden),
                 on_progress=_stop_where_asked,
             )
         video = InputImpl.VideoFromFile(str(file.path))
@@ -177,4 +177,4 @@ def _prefix(filename_prefix: str, entry: Entry) -> str:
 
 
 def _stop_where_asked(*_: int) -> None:
-    comfy.model_management.throw_exception_if_processing_interrupted()
+    model_management.throw_exception_if_processing_interrupted()

@@ -2,17 +2,18 @@
 constant memory.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import comfy.model_management
 import comfy.utils
+from comfy import model_management
 from comfy_api.latest import InputImpl, io
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.files import Fields
 from ..headforcing_core.model.latents import WAN21, WAN22, latent_format
 from ..headforcing_core.runs.stored import StoredVideo
 from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
@@ -49,7 +50,8 @@ class DecodeLatentsToVideo(schema.FileNode):
                 io.Audio.Input("audio", optional=True),
             ],
             advanced="crf upscale run",
-            outputs=[io.Video.Output(display_name="video", is_output_list=True)],
+            outputs={"video": io.Video},
+            output_list="video",
             makes_video=True,
         )
 
@@ -65,11 +67,11 @@ class DecodeLatentsToVideo(schema.FileNode):
         vae: Any,
         filename_prefix: str,
         fps: float,
-        samples: dict[str, Any] | None = None,
+        samples: Fields | None = None,
         crf: int = 18,
         upscale: int = 1,
         run: str = CONNECTED,
-        audio: dict[str, Any] | None = None,
+        audio: Fields | None = None,
     ) -> io.NodeOutput:
         check_vae(vae)
         connected = soundtrack_of(audio)
@@ -86,11 +88,11 @@ class DecodeLatentsToVideo(schema.FileNode):
             rate = about.get("fps", fps) if fps == VIDEO_FPS else fps
 
             def on_progress(done: int, before: int = before) -> None:
-                comfy.model_management.throw_exception_if_processing_interrupted()
+                model_management.throw_exception_if_processing_interrupted()
                 progress.update_absolute(before + done)
 
             with folders.output_file(filename_prefix, width * stride, height * stride) as file:
-                tags = video_files.graph_tags(cls.hidden) | video_files.video_tags(about, rate)
+                tags = video_files.tags_of(cls.hidden, about, rate)
                 write_video(
                     VideoSettings(file.path, rate, tags, crf, scale=upscale),
                     video.chunks,
@@ -124,7 +126,7 @@ class _Latents:
     video_frames: int | None
     total: int
     restart_frames: Sequence[int]
-    about: Mapping[str, Any]
+    about: Fields
     soundtrack: Soundtrack | None = None
 
     def sound(self, connected: Soundtrack | None) -> Sound | None:
@@ -135,7 +137,7 @@ class _Latents:
         return soundtrack.from_second(-next(iter(self.about.get("starts_seconds", ())), 0.0))
 
 
-def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
+def _of_latent(samples: Fields | None) -> list[_Latents]:
     if samples is None:
         raise HeadForcingError("samples: nothing to decode; connect latents, or choose a run")
     latents = samples["samples"]

@@ -20,11 +20,11 @@ class LoadHeadForcingRun(io.ComfyNode):
             "video",
             aliases="resume, continue, restore, recover, earlier render, takes",
             inputs=[io.Combo.Input("run", options=take_names() or [NONE])],
-            outputs=[
-                io.Latent.Output(display_name="latents"),
-                io.String.Output(display_name="report"),
-                io.Image.Output(display_name="picture"),
-            ],
+            outputs={
+                "latents": io.Latent,
+                "report": io.String,
+                "picture": io.Image,
+            },
         )
 
     @classmethod

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import comfy.model_management
 import comfy.utils
 import torch
+from comfy import model_management
 from comfy_api.latest import io
 from torch import Tensor
 
@@ -56,11 +56,11 @@ class ProfileHeads(io.ComfyNode):
                 io.Combo.Input("rule", options=list(RULES), default="auto"),
             ],
             advanced="rope model_family rule",
-            outputs=[
-                HeadProfileType.Output(display_name="head_profile"),
-                io.Image.Output(display_name="picture"),
-                io.String.Output(display_name="report"),
-            ],
+            outputs={
+                "head_profile": HeadProfileType,
+                "picture": io.Image,
+                "report": io.String,
+            },
             hidden=[io.Hidden.unique_id],
         )
 
@@ -134,7 +134,7 @@ def _measure(
     preview = previewer(model)
 
     def on_step(block: int, step: int, latents: Tensor | None) -> None:
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        model_management.throw_exception_if_processing_interrupted()
         if latents is None:
             done = len(missing) - len(shares.missing_prompts())
             say(

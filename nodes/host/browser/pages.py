@@ -19,6 +19,7 @@ from comfy.cli_args import args
 from server import PromptServer
 
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.rollout.schedule import AUTO_FAMILY, schedule
 from ....headforcing_core.timeline.editor import answer
 from ....headforcing_core.timeline.switch import Switch
@@ -60,6 +61,15 @@ def route(method: str, path: str, work: Callable[[Any], Any]) -> web.RouteDef:
         return found if isinstance(found, web.StreamResponse) else web.json_response(found)
 
     return web.route(method, path, handle)
+
+
+def jpeg_answer(picture: bytes | None) -> web.Response:
+    """The answer with a JPEG that a page may keep for an hour; None where there is none."""
+    if picture is None:
+        raise RefusedError("there is no such picture", 404)
+    return web.Response(
+        body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"}
+    )
 
 
 async def _json_of(request: web.Request) -> Any:
@@ -130,7 +140,7 @@ _lock = threading.Lock()
 _pages: dict[str, _Page] = {}  # by client id
 # The last event of each kind and node, by kind, workflow and node; of a workflow without an id by
 # the client's.
-_events: dict[tuple[str, str, str], dict[str, Any]] = {}
+_events: dict[tuple[str, str, str], Fields] = {}
 
 
 def client() -> str:
@@ -150,7 +160,7 @@ def showing(client: str, workflow: str) -> dict[str, _Page]:
         }
 
 
-def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: Any) -> None:
+def tell(event: str, node: str, about: Fields, client: str, **once: Any) -> None:
     """Tell the page that queued a workflow, and all others that show it, about one of its nodes.
 
     Kept for pages that come later, but for what is said `once`. `about` has the workflow's id; the
@@ -168,7 +178,7 @@ def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: A
         PromptServer.instance.send_sync(event, {**about, **once}, page)
 
 
-def last(event: str, node: str, workflow: str, client: str) -> dict[str, Any] | None:
+def last(event: str, node: str, workflow: str, client: str) -> Fields | None:
     """The last message about a node."""
     with _lock:
         return _events.get((event, workflow or client, node))
@@ -198,7 +208,7 @@ def _renders(query: Mapping[str, str]) -> list[Any]:
         ]
 
 
-def _segments(body: Any) -> dict[str, Any]:
+def _segments(body: Any) -> Fields:
     """The answer to the timeline editor, in the blocks of its `model_family`; `auto` has those of
     Wan 2.1.
     """

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import comfy.model_management
 import comfy.utils
 import latent_preview
+from comfy import model_management
 from PIL import Image
 from torch import Tensor
 
+from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.render.render import Listener, Render
 from ....headforcing_core.rollout.loop import Block
@@ -20,12 +21,15 @@ from ....headforcing_core.runs.folder import RunFolder
 from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, plain_time
 from ....headforcing_core.timeline.editor import words_key
 from ....headforcing_core.video.writer import VideoInfo
-from ..graph.folders import shown
+from ..graph.folders import OutputFile
 from ..graph.part import WHOLE, Part, skipped_video_frames
 from .player import NodePlayer
 from .sentences import Sentence, joined
 
 log = logging.getLogger(__name__)
+
+Preview = tuple[str, Any, int]
+"""What ComfyUI's `ProgressBar` takes: a format, an image, and the longest side to show."""
 
 
 class RenderProgress(Listener):
@@ -98,7 +102,7 @@ class RenderProgress(Listener):
         self.done += render.run.stored_steps
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        model_management.throw_exception_if_processing_interrupted()
         if latents is None:
             self.block = block
             self._count()
@@ -111,7 +115,7 @@ class RenderProgress(Listener):
 
     def add(self, block: Block) -> None:
         """Count a finished block and show it."""
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        model_management.throw_exception_if_processing_interrupted()
         if self.stepped:
             self._advance(block.latents)
             self.made += 1
@@ -140,10 +144,10 @@ class RenderProgress(Listener):
             parts.append(self._speed(took))
         state = "done"
         if self.earlier is not None:
-            place = shown(self.earlier.path).place
+            place = OutputFile(self.earlier.path).place
             parts.insert(0, Sentence("%1 is this video already", place))
         elif self.growing is not None and self.growing.info is not None:
-            parts.insert(0, Sentence("wrote %1", shown(self.growing.info.path).place))
+            parts.insert(0, Sentence("wrote %1", OutputFile(self.growing.info.path).place))
         elif self.growing is not None:
             state = "failed"
             no_video = Sentence("failed: no video, %1", self.growing.failure)
@@ -213,7 +217,7 @@ class RenderProgress(Listener):
                 image = None
         self.player.show(state, self.text, video, preview=image, place=self._place(state))
 
-    def _place(self, state: str) -> dict[str, Any]:
+    def _place(self, state: str) -> Fields:
         """Finished blocks of the story (`done`), the second of the video at which it begins
         (`lead`), video frames a second (`fps`), and its `scenes`: first and last block and words,
         as `timeline.editor` answers them."""
@@ -283,7 +287,7 @@ class MovingPreview:
         self._frame = 0
         self._plays_itself = False
 
-    def next(self, finished: Tensor | None) -> tuple[str, Any, int] | None:
+    def next(self, finished: Tensor | None) -> Preview | None:
         """The image to show at this step; `finished` is a new block's clean latents `[frames, 16,
         h, w]`.
 
@@ -303,7 +307,14 @@ class MovingPreview:
         return image
 
 
-def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
+def linear_colours(latent_format: Any) -> Any:
+    """ComfyUI's previewer of linear colours for a latent format."""
+    return latent_preview.Latent2RGBPreviewer(
+        latent_format.latent_rgb_factors, latent_format.latent_rgb_factors_bias
+    )
+
+
+def previewer(model: Any) -> Callable[[Tensor], Preview | None]:
     """A function from clean latents `[1, 16, frames, h, w]` to what `ProgressBar` takes as a
     preview.
 
@@ -313,7 +324,5 @@ def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
     latent_format = model.model.latent_format
     chosen = latent_preview.get_previewer(model.load_device, latent_format)
     if chosen is None:
-        chosen = latent_preview.Latent2RGBPreviewer(
-            latent_format.latent_rgb_factors, latent_format.latent_rgb_factors_bias
-        )
+        chosen = linear_colours(latent_format)
     return lambda latents: chosen.decode_latent_to_preview_image("JPEG", latents)

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.options import DEFAULTS, RenderOptions
 from ....headforcing_core.timeline.clock import BlockClock
 from ....headforcing_core.timeline.editor import read_widgets
@@ -54,7 +55,7 @@ class TimelineNode:
     soundtrack: Soundtrack | None = field(default=None, compare=False)
 
     @property
-    def widgets(self) -> dict[str, Any]:
+    def widgets(self) -> Fields:
         """The values by the names of the node's widgets."""
         return {
             "prompts": self.text,
@@ -65,7 +66,7 @@ class TimelineNode:
             "re_anchor": self.switch.re_anchor,
         }
 
-    def changed(self, text: str, widgets: Mapping[str, Any]) -> TimelineNode:
+    def changed(self, text: str, widgets: Fields) -> TimelineNode:
         """The node with another text and other values of the widgets named; raises as
         `editor.read_widgets`.
         """
@@ -185,7 +186,7 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
     return timeline, {timeline.texts[0]: tensor[0]}
 
 
-def check_parts(entry: Mapping[str, Any], where: str) -> None:
+def check_parts(entry: Fields, where: str) -> None:
     """Refuse an entry of a CONDITIONING that a native sampler reads with a range, an area, pictures
     or a control.
     """

@@ -22,6 +22,7 @@ from torch import Tensor
 from ....headforcing_core.cache.shape import Shape
 from ....headforcing_core.devices import upload
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
 from ....headforcing_core.model.speech import SpeechProjection
 from ....headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
@@ -40,7 +41,7 @@ class HostAttention:
     the current pass.
     """
 
-    options: dict[str, Any]
+    options: Fields
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`q [heads, queries, d], k, v [heads, keys, d]` -> `[heads, queries, d]`."""
@@ -89,7 +90,7 @@ class HostedModel:
     """
 
     denoiser: Callable[..., Tensor]
-    extra_args: dict[str, Any]
+    extra_args: Fields
     device: torch.device
     backbone: Any = None  # known from the first forward pass on
     # puts the weights back when another model has run in between, with so many bytes free
@@ -138,7 +139,7 @@ class HostedModel:
             0, 1
         )
 
-    def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
+    def forward(self, net: Any, x: Tensor, options: Fields) -> Tensor:
         """Replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same
         shape. What a model reads in more channels than it makes is none of `x`.
         """

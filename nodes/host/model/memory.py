@@ -12,6 +12,7 @@ import comfy.model_management as management
 import torch
 from comfy.controlnet import ControlBase
 
+from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.resources import Needs, check_disk, in_turn
 from ..graph import folders
 from .model_contents import KEY
@@ -70,7 +71,7 @@ def load_with_room(
     executor: Callable[..., Any],
     model: Any,
     one_pass: Sequence[int],
-    conds: dict[str, Any],
+    conds: Fields,
     *args: Any,
     memory: int,
     **kwargs: Any,

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import comfy.latent_formats
-import comfy.model_management
 import comfy.model_patcher
 import comfy.sd
 import comfy.supported_models
 import torch
+from comfy import model_management
 from torch import Tensor
 
 from ....headforcing_core.demo import word_hash
@@ -25,6 +25,7 @@ from ....headforcing_core.demo.rooms_autoencoder import (
     RoomsStreamingDecoder,
 )
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import WAN21
 from ....headforcing_core.model.speech import audio_tensors
 from ....headforcing_core.rollout.schedule import LIVETALK
@@ -116,7 +117,7 @@ class ToyTokenizer:
     def tokenize_with_weights(self, text: str, *_: Any, **__: Any) -> dict[str, list[Any]]:
         return {"toy": [[(text, 1.0)]]}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Fields:
         return {}
 
 
@@ -131,7 +132,7 @@ class ToyTextEncoder(torch.nn.Module):
         [[(text, _)]] = tokens["toy"]
         return word_hash.encode(text)[None], None
 
-    def set_clip_options(self, options: dict[str, Any]) -> None:
+    def set_clip_options(self, options: Fields) -> None:
         pass
 
     def reset_clip_options(self) -> None:
@@ -139,7 +140,7 @@ class ToyTextEncoder(torch.nn.Module):
 
 
 class _ToyClipTarget:
-    params: dict[str, Any] = {}
+    params: Fields = {}
     clip = ToyTextEncoder
     tokenizer = ToyTokenizer
 
@@ -185,13 +186,13 @@ class ToyVAE(comfy.sd.VAE):
         self.downscale_ratio = (lambda video_frames: max(0, (video_frames + 3) // 4), 8, 8)
         self.upscale_index_formula = self.downscale_index_formula = (4, 8, 8)
         self.memory_used_decode = self.memory_used_encode = lambda shape, dtype: 64 * 2**20
-        self.device = comfy.model_management.vae_device()
+        self.device = model_management.vae_device()
         self.vae_dtype = torch.float32
-        self.output_device = comfy.model_management.intermediate_device()
+        self.output_device = model_management.intermediate_device()
         self.patcher = comfy.model_patcher.ModelPatcher(
             self.first_stage_model,
             load_device=self.device,
-            offload_device=comfy.model_management.vae_offload_device(),
+            offload_device=model_management.vae_offload_device(),
         )
 
 
@@ -211,14 +212,14 @@ def load_toy_model(disable_dynamic: bool = False) -> Any:
     model_config = getattr(supported, "WAN21_CausalAR_T2V", supported.WAN21_T2V)(config)
     model_config.latent_format = ToyLatentFormat()
     model_config.set_inference_dtype(torch.float32, None)
-    offload_device = comfy.model_management.unet_offload_device()
+    offload_device = model_management.unet_offload_device()
     model = model_config.get_model(state_dict, "", device=offload_device)
     plain = comfy.model_patcher.ModelPatcher
     patcher_class = plain
     if not disable_dynamic:
         patcher_class = getattr(comfy.model_patcher, "CoreModelPatcher", plain)
     patcher = patcher_class(
-        model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device
+        model, load_device=model_management.get_torch_device(), offload_device=offload_device
     )
     model.load_model_weights(state_dict, "")
     return patcher

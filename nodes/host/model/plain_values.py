@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....headforcing_core.files import Fields
+
 Named = Iterator[tuple[str, Tensor]]
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
 _KEEP_STATE = re.compile("(STORE|DELETE)_(DEREF|GLOBAL|ATTR)")  # names of instructions
@@ -155,7 +157,7 @@ def _key(key: Any) -> str:
     raise UnreadableError(type(key).__qualname__)
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def _attributes(value: Any) -> Fields:
     """The attributes of an object of a class that Python code defines."""
     slots = []
     for cls in type(value).__mro__:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-import comfy.model_management
 import torch
+from comfy import model_management
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.hashing import digest
@@ -36,7 +36,7 @@ from . import bridge, memory, vae
 from .growing_video import GrowingVideo
 from .host_render import HostRender
 from .loaded_model import NO_NAME, ModelName, compute_dtype, inexact, wan_config
-from .vae import ModelCodec, to_model
+from .vae import codec_of, to_model
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
 RUNS = folders.runs_folder()
@@ -68,11 +68,11 @@ def request_of(
         soundtrack: their sound.
         speech: what drives the picture.
     """
-    inner = model.model
+    latent_format = model.model.latent_format
     if not named.is_known:
         options = without_measuring(options, wan_config(model))
     if start is not None:
-        latents = [to_model(inner, video) for video in start.latents]
+        latents = [to_model(latent_format, video) for video in start.latents]
         start = replace(start, latents=torch.stack(latents))
     about = dict(notes)
     if part.draft:
@@ -88,13 +88,13 @@ def request_of(
         pictures=model_pictures(model, pictures),
         dtype=compute_dtype(model),
         weights=named.weights,
-        codec=None if vae is None else ModelCodec.of(inner, vae),
+        codec=None if vae is None else codec_of(vae, latent_format),
         runs=RUNS if resume and named.is_known else None,
         found_profiles=FOUND_PROFILES if named.is_known else None,
         until_seconds=part.until_seconds,
         soundtrack=soundtrack,
         speech=speech,
-        latent_format=type(inner.latent_format).__name__,
+        latent_format=type(latent_format).__name__,
         notes=about,
     )
 
@@ -115,7 +115,7 @@ def without_measuring(options: RenderOptions, config: WanConfig) -> RenderOption
 def model_pictures(model: Any, pictures: Mapping[str, Picture]) -> dict[str, Picture]:
     """Pictures with latents as the MODEL sees them."""
     return {
-        name: replace(picture, latents=to_model(model.model, picture.latents))
+        name: replace(picture, latents=to_model(model.model.latent_format, picture.latents))
         for name, picture in pictures.items()
     }
 
@@ -177,10 +177,10 @@ def _sample(
         body=body,
         also=[] if render.vae is None else [render.vae.patcher],
     )
-    latents = vae.to_latent(render.model.model, torch.cat(kept.blocks))
+    latents = vae.to_latent(render.model.model.latent_format, torch.cat(kept.blocks))
     made = replace(
         results[0],
-        latents=latents.to(comfy.model_management.intermediate_device()),
+        latents=latents.to(model_management.intermediate_device()),
         seconds=time.perf_counter() - begun,
         video=progress.earlier,
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import comfy.model_management
 import comfy.utils
 import torch
+from comfy import model_management
 from torch import Tensor
 
 from ....headforcing_core.plan.request import RenderJob
@@ -41,7 +41,7 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
     found: list[tuple[RenderJob, MeasuredRoles | None]] = []
 
     def on_step(block: int, step: int, latents: Tensor | None) -> None:
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        model_management.throw_exception_if_processing_interrupted()
         if latents is not None:
             bar.update(1)
         elif step == 0:

@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import WAN21
 from ....headforcing_core.names import DEFAULT_START_SECONDS
 from ....headforcing_core.plan.options import RenderOptions
@@ -27,7 +28,7 @@ _VIDEO_INSTEAD = "connect a short video to start_video"
 
 
 def start_of(
-    options: RenderOptions, inputs: dict[str, Any], vae: Any
+    options: RenderOptions, inputs: Fields, vae: Any
 ) -> tuple[StartLatents | None, list[str]]:
     """The start of a render and lines for its report, from the one of `STARTS` that is connected.
 
@@ -115,9 +116,7 @@ def pictures_of(options: RenderOptions, positive: list[Any], vae: Any) -> dict[s
     return pictures
 
 
-def _whole_blocks(
-    start_frames: dict[str, Any], schedule: Schedule
-) -> tuple[StartLatents, list[str]]:
+def _whole_blocks(start_frames: Fields, schedule: Schedule) -> tuple[StartLatents, list[str]]:
     """The whole blocks of a LATENT, and a line about latent frames that were dropped at its end."""
     latents = start_frames["samples"]
     frames_per_block = schedule.frames_per_block
