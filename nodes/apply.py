@@ -12,7 +12,6 @@ from typing import Any
 
 import comfy.samplers
 import torch
-from comfy import model_management
 from comfy_api.latest import io
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import KeptLatents
 from ..headforcing_core.rollout.rows import Embeddings
 from ..headforcing_core.timeline.timeline import Timeline
+from .host.browser.progress import stop_where_asked
 from .host.graph import schema
 from .host.graph.conditioning import TIMELINE, check_parts, read_conditioning
 from .host.graph.schema import HeadProfileType
@@ -219,7 +219,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         with memory.explained(needs, kept=False):
             hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
             first, measured = with_measured_roles(
-                first, hosted, noise.device, _stop_where_asked, needs
+                first, hosted, noise.device, stop_where_asked, needs
             )
             if measured is not None:
                 log.info("Apply Head Forcing: %s", measured.line)
@@ -248,10 +248,6 @@ def _make(
     return made
 
 
-def _stop_where_asked(block: int, step: int, latents: Tensor | None) -> None:
-    model_management.throw_exception_if_processing_interrupted()
-
-
 @dataclass
 class _Progress(Listener):
     """Progress and previews through the callback of a native sampler; stops within one model call
@@ -263,7 +259,7 @@ class _Progress(Listener):
     done: int = 0
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         if latents is None:
             return
         self.done += 1

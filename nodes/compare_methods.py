@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from comfy import model_management
 from comfy_api.latest import InputImpl, io
 
 from ..headforcing_core.errors import HeadForcingError
@@ -24,7 +23,7 @@ from ..headforcing_core.render.comparison import (
     report_text,
 )
 from .host.browser import player
-from .host.browser.progress import RenderProgress
+from .host.browser.progress import RenderProgress, stop_where_asked
 from .host.graph import folders, schema, video_files
 from .host.graph.conditioning import read_conditioning
 from .host.graph.schema import HeadProfileType
@@ -125,7 +124,7 @@ class CompareMethods(io.ComfyNode):
                 rows,
                 fps=todo[0].plan.timeline.clock.fps,
                 metadata=video_files.tags_of(cls.hidden),
-                on_progress=_stop_where_asked,
+                on_progress=stop_where_asked,
             )
         video = InputImpl.VideoFromFile(str(file.path))
         text = "\n".join([report_text(rows, left_out), *contents(model).lines(), *named.notes])
@@ -169,12 +168,8 @@ def _compare(video: _Video, place: int, progress: RenderProgress) -> ComparisonR
         raise HeadForcingError(
             f"{entry.label}: the video could not be written ({made.failure}){kept}"
         )
-    return measured(entry, plan, render.request.dtype, made, on_progress=_stop_where_asked)
+    return measured(entry, plan, render.request.dtype, made, on_progress=stop_where_asked)
 
 
 def _prefix(filename_prefix: str, entry: Entry) -> str:
     return f"{filename_prefix}_{entry.key}"
-
-
-def _stop_where_asked(*_: int) -> None:
-    model_management.throw_exception_if_processing_interrupted()

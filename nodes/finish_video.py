@@ -16,7 +16,6 @@ from typing import Any
 import av
 import comfy.utils
 import torch
-from comfy import model_management
 from comfy_api.latest import InputImpl, io
 from PIL import Image
 from torch import Tensor
@@ -29,6 +28,7 @@ from ..headforcing_core.video.section import Footage
 from ..headforcing_core.video.sound import sound_of_samples
 from ..headforcing_core.video.writer import VideoSettings, VideoWriter, to_uint8
 from .host.browser import player
+from .host.browser.progress import stop_where_asked
 from .host.browser.sentences import Sentence, joined
 from .host.graph import folders, schema, video_files
 from .host.graph.sound import soundtrack_of
@@ -218,9 +218,7 @@ def _run(node: Any, *inputs: Any) -> Tensor:
     cancel.
     """
     hook = comfy.utils.PROGRESS_BAR_HOOK
-    comfy.utils.set_progress_bar_global_hook(
-        lambda *_, **__: model_management.throw_exception_if_processing_interrupted()
-    )
+    comfy.utils.set_progress_bar_global_hook(stop_where_asked)
     try:
         return node.execute(*inputs).args[0]
     finally:
@@ -245,7 +243,7 @@ class _Progress:
         self.begun = time.perf_counter()
 
     def add(self, video_frames: Tensor) -> None:
-        model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         self.done += len(video_frames)
         self.bar.update_absolute(self.done)
         per_second = (self.done - self.first) / (time.perf_counter() - self.begun)

@@ -5,7 +5,6 @@ from typing import Any
 
 import comfy.utils
 import torch
-from comfy import model_management
 from comfy_api.latest import io
 from torch import Tensor
 
@@ -26,7 +25,7 @@ from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
 from ..headforcing_core.timeline.grammar import split_prompts
 from .host.browser.player import say
-from .host.browser.progress import previewer
+from .host.browser.progress import previewer, stop_where_asked
 from .host.graph import folders, images, schema
 from .host.graph.schema import HeadProfileType
 from .host.model.bridge import HostedModel, host
@@ -134,7 +133,7 @@ def _measure(
     preview = previewer(model)
 
     def on_step(block: int, step: int, latents: Tensor | None) -> None:
-        model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         if latents is None:
             done = len(missing) - len(shares.missing_prompts())
             say(

@@ -238,7 +238,6 @@ def _latents(videos: list[RenderResult], job: RenderJob) -> Fields:
         "video_frames": job.plan.video_frames,
         "frames": job.plan.frames,
         "about": job.about,
-        "restart_frames": list(job.plan.restart_frames),
     }
     if job.request.soundtrack is not None:
         about_samples["soundtrack"] = job.request.soundtrack

@@ -32,6 +32,11 @@ Preview = tuple[str, Any, int]
 """What ComfyUI's `ProgressBar` takes: a format, an image, and the longest side to show."""
 
 
+def stop_where_asked(*_: Any, **__: Any) -> None:
+    """Raise ComfyUI's error if a person has cancelled the run; takes what any callback gets."""
+    model_management.throw_exception_if_processing_interrupted()
+
+
 class RenderProgress(Listener):
     """Progress bar, animated preview, growing video and a status line on the node.
 
@@ -53,25 +58,16 @@ class RenderProgress(Listener):
         part: Part = WHOLE,
         portrait: Image.Image | None = None,
     ):
-        self._planned = plans[0]  # of the video that is made next
-        self._counted = plans[0]
-        self._render: Render | None = None  # of the video that is made
+        self.next_video(0, plans[0])
         self.videos = len(plans)
         self.part = part
         self.player = NodePlayer(hidden)
         self.text = Sentence("")
-        self.name = ""  # of the video, where each has one
-        self.video = 0  # number of the one that is made
         self.reused = 0  # steps
         self.made = 0  # blocks
-        self.block: int | None = None  # that is being made, or read again; None before the first
-        self.stepped = False  # whether it is being made
-        # the `GrowingVideo`, where the video is decoded while it is sampled
-        self.growing: Any = None
+        self.stepped = False  # whether the block is being made
         # the file of an earlier render, where it is the one of this video
         self.earlier: VideoInfo | None = None
-        self.run: RunFolder | None = None
-        self.stored = 0  # blocks of this video that were there when it began
         self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))
         self.done = 0
         self.preview = MovingPreview(model, portrait) if previews else None
@@ -79,14 +75,16 @@ class RenderProgress(Listener):
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
         """Begin this video of the batch."""
-        self.video = video
-        self._planned = plan
+        self.video = video  # its number
+        self._planned = plan  # before it is made
         self._counted = plan
-        self.name = name
-        self._render = None
-        self.block = None
-        self.growing = None
-        self.run = None
+        self.name = name  # where each has one
+        self._render: Render | None = None
+        self.block: int | None = None  # that is being made, or read again; None before the first
+        self.stored = 0  # blocks of this video that were there when it began
+        # the `GrowingVideo`, where the video is decoded while it is sampled
+        self.growing: Any = None
+        self.run: RunFolder | None = None
 
     @property
     def plan(self) -> RenderPlan:
@@ -102,7 +100,7 @@ class RenderProgress(Listener):
         self.done += render.run.stored_steps
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         if latents is None:
             self.block = block
             self._count()
@@ -115,7 +113,7 @@ class RenderProgress(Listener):
 
     def add(self, block: Block) -> None:
         """Count a finished block and show it."""
-        model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         if self.stepped:
             self._advance(block.latents)
             self.made += 1

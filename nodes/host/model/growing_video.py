@@ -18,6 +18,7 @@ from ....headforcing_core.render.sinks import VideoFile
 from ....headforcing_core.rollout.loop import Block
 from ....headforcing_core.video.pictures import PictureSheets
 from ..browser.player import growing
+from ..browser.progress import stop_where_asked
 from ..graph import folders, video_files
 from ..graph.part import WHOLE, skipped_video_frames
 from . import vae
@@ -60,7 +61,7 @@ class GrowingVideo(VideoFile):
             lambda plan: vae.codec_of(used).decoder(plan.restart_frames),
             background=used.device if host.decode_in_background and not shares_gpu else None,
             losable=True,
-            while_waiting=model_management.throw_exception_if_processing_interrupted,
+            while_waiting=stop_where_asked,
         )
 
     @property

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import comfy.utils
 import torch
-from comfy import model_management
 from torch import Tensor
 
 from ....headforcing_core.plan.request import RenderJob
@@ -16,6 +15,7 @@ from ....headforcing_core.render.measured_roles import (
     with_measured_roles,
 )
 from ..browser.player import NodePlayer
+from ..browser.progress import stop_where_asked
 from ..browser.sentences import Sentence
 from . import bridge, memory
 from .host_render import HostRender
@@ -41,7 +41,7 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
     found: list[tuple[RenderJob, MeasuredRoles | None]] = []
 
     def on_step(block: int, step: int, latents: Tensor | None) -> None:
-        model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         if latents is not None:
             bar.update(1)
         elif step == 0:
