@@ -38,6 +38,9 @@ from .sampler_inputs import HeadForcingOptions, sampler_options
 
 log = logging.getLogger(__name__)
 
+Callback = Callable[[int, Tensor, Tensor, int], None]
+"""Of a native sampler: gets a step, its prediction, its latents, and the number of steps."""
+
 
 class ApplyHeadForcing(io.ComfyNode):
     @classmethod
@@ -178,7 +181,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         model_wrap: Any,
         sigmas: Tensor,
         extra_args: Fields,
-        callback: Callable[[int, Tensor, Tensor, int], None] | None,
+        callback: Callback | None,
         noise: Tensor,
         latent_image: Tensor | None = None,
         denoise_mask: Tensor | None = None,
@@ -254,7 +257,7 @@ class _Progress(Listener):
     on cancel.
     """
 
-    callback: Callable[[int, Tensor, Tensor, int], None] | None
+    callback: Callback | None
     steps: int
     done: int = 0
 

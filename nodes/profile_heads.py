@@ -27,6 +27,7 @@ from ..headforcing_core.timeline.grammar import split_prompts
 from .host.browser.player import say
 from .host.browser.progress import previewer, stop_where_asked
 from .host.graph import folders, images, schema
+from .host.graph.conditioning import encode_text
 from .host.graph.schema import HeadProfileType
 from .host.model.bridge import HostedModel, host
 from .host.model.loaded_model import ModelName, compute_dtype, name_model, wan_config
@@ -120,9 +121,7 @@ def _measure(
     model: Any, clip: Any, setup: ProfileSetup, named: ModelName, node_id: str
 ) -> HeadShares:
     """Measure all prompts; resumes a cancelled measurement of the same setup."""
-    embeds = [
-        clip.encode_from_tokens_scheduled(clip.tokenize(text))[0][0][0] for text in setup.prompts
-    ]
+    embeds = [encode_text(clip, text)[0][0] for text in setup.prompts]
     key = digest(setup, *embeds)[:16]  # the text encoder is part of the setup
     path = folders.user_folder("measured") / f"{key}.safetensors"
     shares = HeadShares.load(path) if named.is_known and path.exists() else HeadShares(setup)
@@ -172,7 +171,6 @@ def measure(
     setup = shares.setup
     config = wan_config(model)
     dtype = compute_dtype(model)
-    block_shape = (setup.frames_per_block, config.in_dim, *setup.latent_size(config))
     shape = setup.shape(config)
 
     def body(hosted: HostedModel, device: torch.device) -> None:
@@ -192,4 +190,4 @@ def measure(
         config, setup.frames_per_block * shape.frame_tokens, dtype
     )
     first = next(iter(embeds.values()))
-    host(model, first, setup.schedule, block_shape, memory=memory, body=body)
+    host(model, first, setup.schedule, setup.block_shape(config), memory=memory, body=body)

@@ -210,9 +210,7 @@ def _measure(
         meter.active = block in blocks and step < len(setup.sigmas)
         on_step(block, step, latents)
 
-    noise = SeededNoise(
-        (setup.frames_per_block, config.out_dim, *setup.latent_size(config)), video=video
-    )
+    noise = SeededNoise(setup.block_shape(config), video=video)
     for block in rollout(model, cache, script, noise, given=tuple(made), on_step=watch):
         if block.index >= len(made):
             made.append(block.in_main_memory)

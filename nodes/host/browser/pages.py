@@ -127,7 +127,7 @@ def _is_own_name(host: str) -> bool:
 
 
 @dataclass
-class _Page:
+class Page:
     """Whether a page plays files that grow, and the workflows that it has asked about, the latest
     at the end.
     """
@@ -137,7 +137,7 @@ class _Page:
 
 
 _lock = threading.Lock()
-_pages: dict[str, _Page] = {}  # by client id
+_pages: dict[str, Page] = {}  # by client id
 # The last event of each kind and node, by kind, workflow and node; of a workflow without an id by
 # the client's.
 _events: dict[tuple[str, str, str], Fields] = {}
@@ -148,7 +148,7 @@ def client() -> str:
     return PromptServer.instance.client_id or ""
 
 
-def showing(client: str, workflow: str) -> dict[str, _Page]:
+def showing(client: str, workflow: str) -> dict[str, Page]:
     """The page that queued a workflow and all others that show it, by client id; empty where no
     page has asked.
     """
@@ -196,7 +196,7 @@ def _renders(query: Mapping[str, str]) -> list[Any]:
     with _lock:
         for gone in [known for known in _pages if known not in connected][:-KEPT_PAGES]:
             del _pages[gone]
-        page = _pages.setdefault(client, _Page())
+        page = _pages.setdefault(client, Page())
         page.grows = query.get("grows") == "true"
         if workflow:
             others = [each for each in page.workflows if each != workflow]

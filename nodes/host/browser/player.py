@@ -93,10 +93,9 @@ class NodePlayer:
     def __init__(self, hidden: Any):
         self.node_id = hidden.unique_id
         self._client = pages.client()
-        workflow = queued_graph.workflow_id(hidden)
         self._about: Fields = {
             "node": self.node_id,
-            "workflow": workflow,
+            "workflow": queued_graph.workflow_id(hidden),
             "prompt_id": queued_graph.prompt_id(),
         }
         self._last: Fields = {
@@ -107,17 +106,19 @@ class NodePlayer:
             "place": None,
         }
 
+    @property
+    def _pages(self) -> dict[str, pages.Page]:
+        return pages.showing(self._client, self._about["workflow"])
+
     def __bool__(self) -> bool:
-        return bool(pages.showing(self._client, self._about["workflow"]))
+        return bool(self._pages)
 
     @property
     def grows(self) -> bool:
         """Whether all pages play files that grow; else they are shown previews until the file is
         finished.
         """
-        return all(
-            page.grows for page in pages.showing(self._client, self._about["workflow"]).values()
-        )
+        return all(page.grows for page in self._pages.values())
 
     def show(
         self,

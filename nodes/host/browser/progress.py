@@ -174,7 +174,7 @@ class RenderProgress(Listener):
         # start blocks and those of an earlier render are finished, too
         finished = max(self.block, self.plan.start_blocks + self.stored)
         place = Sentence("stopped at %1 of %2", *self._times(finished))
-        parts = [joined([self.name, place], " ") if self.name else place]
+        parts = [joined([self.name, place], " ")]
         if self.run is not None and self.plan.rebuilds_cache:
             parts.append(Sentence("Run goes on from there"))
         elif self.run is not None:
@@ -202,8 +202,7 @@ class RenderProgress(Listener):
         return plain_time(self._seconds(block)), plain_time(end)
 
     def _show(self, state: str, text: Sentence) -> None:
-        part = self.part.describe(self.plan)
-        self.text = text if part is None else joined([part, text], ": ")
+        self.text = joined([self.part.describe(self.plan), text], ": ")
         self._tell(state)
 
     def _tell(self, state: str, image: Image.Image | None = None) -> None:
@@ -247,7 +246,7 @@ class RenderProgress(Listener):
             parts.append(Sentence("watch %1", self.growing.growing.place))
         if self.videos > 1:
             video = Sentence("video %1 of %2", self.video + 1, self.videos)
-            parts.append(joined([video, self.name], ": ") if self.name else video)
+            parts.append(joined([video, self.name], ": "))
         parts.append(Sentence("%1 of %2", *self._times(self.block)))
         if len(self.plan.timeline.segments) > 1:
             prompt = self.plan.segment_index(self.block)

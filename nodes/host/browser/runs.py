@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import comfy.latent_formats
-import torch
 from aiohttp import web
+from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
@@ -78,7 +78,7 @@ def finished_blocks(name: str) -> int:
     return 0 if video is None else video.finished
 
 
-def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
+def to_latent(video: StoredVideo, latents: Tensor) -> Tensor:
     """Stored latents `[frames, 16, h, w]`, which are normalised for the model, in the scale of a
     LATENT.
     """
@@ -113,7 +113,7 @@ def _picture(query: Mapping[str, str]) -> web.Response:
     return jpeg_answer(picture)
 
 
-def _draw(colours: comfy.latent_formats.LatentFormat, latents: torch.Tensor) -> bytes:
+def _draw(colours: comfy.latent_formats.LatentFormat, latents: Tensor) -> bytes:
     """A latent frame as JPEG in the colours of live previews."""
     picture = linear_colours(colours).decode_latent_to_preview(latents[None, :, None])
     larger = max(1, THUMBNAIL_PIXELS // max(picture.size))

@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
+from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
@@ -51,7 +52,7 @@ class TimelineNode:
     # of the render that reads the text; before one does, those of the node's own widgets
     options: RenderOptions = DEFAULTS
     # pictures `[h, w, 3]` in 0..1
-    references: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
+    references: Mapping[str, Tensor] = field(default_factory=dict, compare=False)
     soundtrack: Soundtrack | None = field(default=None, compare=False)
 
     @property
@@ -90,7 +91,7 @@ class TimelineNode:
             raise HeadForcingError(
                 "the text encoder is no longer in memory; queue the new story as a render"
             )
-        return {text: clip.encode_from_tokens_scheduled(clip.tokenize(text))[0] for text in texts}
+        return {text: encode_text(clip, text) for text in texts}
 
     def conditioning(self) -> tuple[list[Any], Timeline]:
         """The node's output: the first prompt as a CONDITIONING that carries all of them."""
@@ -102,9 +103,14 @@ class TimelineNode:
         return [[tensor, {**options, TIMELINE: carried}]], timeline
 
 
+def encode_text(clip: Any, text: str) -> list[Any]:
+    """`[tensor, options]`, the entry of a CONDITIONING, of a text."""
+    return clip.encode_from_tokens_scheduled(clip.tokenize(text))[0]
+
+
 def read_conditioning(
     model: Any, positive: list[Any], options: RenderOptions
-) -> tuple[list[Any], Timeline, dict[str, torch.Tensor]]:
+) -> tuple[list[Any], Timeline, dict[str, Tensor]]:
     """The CONDITIONING as a MODEL with these options reads it, its timeline, and the embedding of
     each text.
 
@@ -158,7 +164,7 @@ def _timing(options: RenderOptions) -> tuple[BlockClock, str]:
     return options.schedule.clock, options.schedule.shot_prefix
 
 
-def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str, torch.Tensor]]:
+def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str, Tensor]]:
     if not positive:
         raise HeadForcingError("positive is empty; connect Prompt Timeline or CLIP Text Encode")
     if len(positive) > 1:

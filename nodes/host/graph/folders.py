@@ -213,14 +213,17 @@ def tiny_decoder_file(names: tuple[str, ...]) -> Path | None:
     """
     for name in folder_paths.get_filename_list("vae_approx"):
         if name.startswith(names):
-            path = folder_paths.get_full_path("vae_approx", name)
-            return None if path is None else Path(path)
+            return _model_file("vae_approx", name)
     return None
 
 
 def profile_file(name: str) -> Path | None:
     """The head profile of that name in ComfyUI's models, to read; None where there is none."""
-    found = folder_paths.get_full_path(PROFILE_FOLDER, name)
+    return _model_file(PROFILE_FOLDER, name)
+
+
+def _model_file(folder: str, name: str) -> Path | None:
+    found = folder_paths.get_full_path(folder, name)
     return None if found is None else Path(found)
 
 

@@ -22,7 +22,7 @@ from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.weights.identity import identity
 from ....headforcing_core.weights.layouts import SPEECH_CHANNELS, other_wan, reject_experts
 from .model_contents import AUDIO, contents
-from .plain_values import Reader, UnreadableError
+from .plain_values import Named, Reader, UnreadableError
 
 # fields of a WanConfig that ComfyUI's network and its configuration call the same
 SAME_NAMES = (
@@ -149,7 +149,7 @@ def name_model(model: Any) -> ModelName:
     parts = {module: name for name, module in net.named_modules()}
     if isinstance(whole, torch.nn.Module):
         parts[whole] = "whole model"
-    read = list[tuple[str, Tensor]]()
+    read: list[tuple[str, Tensor]] = []
     unread = list(carried.unknown)
     for name in sorted(run):
         try:
@@ -181,7 +181,7 @@ def multiplies_fp8(model: Any) -> bool:
     return False
 
 
-def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+def _tensors(model: Any) -> Named:
     for place, module, name, held in _weights(model.model.diffusion_model):
         full = f"{place}.{name}".removeprefix(".")
         original = model.backup.get(f"diffusion_model.{full}")

@@ -57,14 +57,11 @@ def native_model(
     metadata = {}
     if channels in (WAN21.channels, SPEECH_CHANNELS):  # only those are known as autoregressive
         metadata["config"] = json.dumps({"transformer": {"causal_ar": True}})
-    options = {}
-    if dtype is not None:
-        options["dtype"] = dtype
     more = {}
     if disable_dynamic:  # an argument that older versions lack
         more["disable_dynamic"] = True
     model = comfy.sd.load_diffusion_model_state_dict(
-        state_dict, model_options=options, metadata=metadata, **more
+        state_dict, model_options={"dtype": dtype}, metadata=metadata, **more
     )
     if model is None:
         raise HeadForcingError("ComfyUI does not recognise these weights as a Wan model")
@@ -101,10 +98,10 @@ class ToyLatentFormat(comfy.latent_formats.Wan21):
         self.latent_rgb_factors_bias = list(PREVIEW_BIAS)
         self.taesd_decoder_name = None
 
-    def process_in(self, latent: torch.Tensor) -> torch.Tensor:
+    def process_in(self, latent: Tensor) -> Tensor:
         return latent
 
-    def process_out(self, latent: torch.Tensor) -> torch.Tensor:
+    def process_out(self, latent: Tensor) -> Tensor:
         return latent
 
 
@@ -128,7 +125,7 @@ class ToyTextEncoder(torch.nn.Module):
         super().__init__()
         self.dtypes = {torch.float32}
 
-    def encode_token_weights(self, tokens: dict[str, list[Any]]) -> tuple[torch.Tensor, None]:
+    def encode_token_weights(self, tokens: dict[str, list[Any]]) -> tuple[Tensor, None]:
         [[(text, _)]] = tokens["toy"]
         return word_hash.encode(text)[None], None
 
@@ -154,12 +151,12 @@ class ToyFirstStage(torch.nn.Module):
         super().__init__()
         self.autoencoder = load_autoencoder()
 
-    def decode(self, z: torch.Tensor, **_: Any) -> torch.Tensor:
+    def decode(self, z: Tensor, **_: Any) -> Tensor:
         """`[videos, 16, frames, h, w]` -> `[videos, 3, video frames, H, W]`."""
         video_frames = torch.stack([self.autoencoder.decode(video) for video in z.transpose(1, 2)])
         return video_frames.movedim(-1, 1) * 2 - 1
 
-    def encode(self, x: torch.Tensor, **_: Any) -> torch.Tensor:
+    def encode(self, x: Tensor, **_: Any) -> Tensor:
         """`[videos, 3, video frames, H, W]` -> `[videos, 16, frames, h, w]`."""
         videos = (x.movedim(1, -1) + 1) / 2
         return torch.stack([self.autoencoder.encode(video) for video in videos]).transpose(1, 2)

@@ -151,7 +151,6 @@ def _sample(
     if render.vae is not None and progress.earlier is None:
         progress.growing = GrowingVideo(render, job)
         listeners.append(progress.growing)
-    results = list[RenderResult]()
 
     def free_for_reload() -> int:
         """Bytes that the render has not allocated yet: before the first block is made, also what
@@ -159,16 +158,16 @@ def _sample(
         """
         return needs.temporary + (0 if kept.blocks else needs.prompt + needs.held)
 
-    def body(hosted: bridge.HostedModel, device: torch.device) -> None:
+    def body(hosted: bridge.HostedModel, device: torch.device) -> RenderResult:
         attention = hosted.attention.or_better(render.request.dtype, device, plan.shape)
         if story is not None:
             load = hosted.reload  # not the hosted model, which refers to the cache
             story.reload = lambda: load(memory=free_for_reload())
             listeners.append(LiveEdits(story))
-        results.append(make_video(job, hosted, Place(device, attention), listeners))
+        return make_video(job, hosted, Place(device, attention), listeners)
 
     one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
-    bridge.host(
+    made = bridge.host(
         render.model,
         job.script.embedding(0),
         plan.schedule,
@@ -179,7 +178,7 @@ def _sample(
     )
     latents = vae.to_latent(render.model.model.latent_format, torch.cat(kept.blocks))
     made = replace(
-        results[0],
+        made,
         latents=latents.to(model_management.intermediate_device()),
         seconds=time.perf_counter() - begun,
         video=progress.earlier,

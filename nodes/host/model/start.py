@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
-from ....headforcing_core.model.latents import WAN21
 from ....headforcing_core.names import DEFAULT_START_SECONDS
 from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.plan.request import StartLatents
@@ -148,8 +147,8 @@ def _whole_blocks(start_frames: Fields, schedule: Schedule) -> tuple[StartLatent
 def _check_encoder(options: RenderOptions, vae: Any, name: str) -> None:
     """Refuse to encode an input without the VAE of the model."""
     if vae is None or is_draft(vae):
-        which = "2.1" if options.schedule.latents is WAN21 else "2.2"
-        raise HeadForcingError(f"{name} is encoded by the Wan {which} VAE: connect it to vae")
+        wanted = options.schedule.latents.vae
+        raise HeadForcingError(f"{name} is encoded by the {wanted}: connect it to vae")
     check_vae(vae, options.schedule.latents)
 
 

@@ -113,15 +113,11 @@ def check_vae(vae: Any, latents: LatentFormat | None = None) -> None:
     expected = latents or latent_format(vae.latent_channels)
     if not known or vae.latent_dim != 3 or vae.latent_channels != expected.channels:
         kind = "video" if vae.latent_dim == 3 else "image"
-        if latents is WAN22:
-            wanted = "Wan 2.2 VAE, which has 48"
-            file = "wan2.2_vae"
-        else:
-            wanted = "Wan 2.1 VAE, which has 16"
-            file = "wan_2.1_vae"
+        wanted = latents or WAN21
         raise HeadForcingError(
-            f"vae: expected the {wanted} latent channels, got {type(net).__name__}, one for "
-            f"{kind}s with {vae.latent_channels} latent channels; load {file}"
+            f"vae: expected the {wanted.vae}, which has {wanted.channels} latent channels, got "
+            f"{type(net).__name__}, one for {kind}s with {vae.latent_channels} latent channels; "
+            f"load {wanted.vae_file}"
         )
 
 
