@@ -27,7 +27,7 @@ from ..headforcing_core.rollout.rows import Embeddings
 from ..headforcing_core.timeline.timeline import Timeline
 from .host.browser.progress import stop_where_asked
 from .host.graph import schema
-from .host.graph.conditioning import TIMELINE, check_parts, read_conditioning
+from .host.graph.conditioning import TIMELINE, Conditioning, check_parts, read_conditioning
 from .host.graph.schema import HeadProfileType
 from .host.model import bridge, memory
 from .host.model.host_render import HostRender
@@ -72,7 +72,7 @@ class ApplyHeadForcing(io.ComfyNode):
     def execute(
         cls,
         model: Any,
-        positive: list[Any],
+        positive: Conditioning,
         head_profile: Any = None,
         options: Fields | None = None,
     ) -> io.NodeOutput:

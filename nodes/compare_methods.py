@@ -25,7 +25,7 @@ from ..headforcing_core.render.comparison import (
 from .host.browser import player
 from .host.browser.progress import RenderProgress, stop_where_asked
 from .host.graph import folders, schema, video_files
-from .host.graph.conditioning import read_conditioning
+from .host.graph.conditioning import Conditioning, read_conditioning
 from .host.graph.schema import HeadProfileType
 from .host.model.host_render import HostRender
 from .host.model.loaded_model import name_model, options_for
@@ -84,7 +84,7 @@ class CompareMethods(io.ComfyNode):
     def execute(
         cls,
         model: Any,
-        positive: list[Any],
+        positive: Conditioning,
         vae: Any,
         methods: str,
         width: int,
@@ -140,7 +140,7 @@ class _Video(NamedTuple):
     needs: Needs
 
 
-def _plan(entry: Entry, shared: HostRender, positive: list[Any]) -> _Video:
+def _plan(entry: Entry, shared: HostRender, positive: Conditioning) -> _Video:
     """Plan and check the video of an entry."""
     common = shared.request.options
     options = entry.options(common, common.seed)

@@ -19,7 +19,7 @@ from ..headforcing_core.video.soundtrack import Soundtrack
 from .host.browser import live_story, player
 from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema
-from .host.graph.conditioning import other_blocks, read_conditioning
+from .host.graph.conditioning import Conditioning, other_blocks, read_conditioning
 from .host.graph.part import Part
 from .host.graph.speech import HeardSpeech, with_length_of
 from .host.model.host_render import HostRender
@@ -66,7 +66,7 @@ class HeadForcingSampler(schema.FileNode):
     @classmethod
     @player.shows_errors
     def execute(
-        cls, model: Any, positive: list[Any], batch_size: int = 1, **inputs: Any
+        cls, model: Any, positive: Conditioning, batch_size: int = 1, **inputs: Any
     ) -> io.NodeOutput:
         render, notes = _render(cls.hidden, model, positive, **inputs)
         return _make(render, batch_size, notes)
@@ -75,7 +75,7 @@ class HeadForcingSampler(schema.FileNode):
 def _render(
     hidden: Any,
     model: Any,
-    positive: list[Any],
+    positive: Conditioning,
     resume: bool = True,
     vae: Any = None,
     filename_prefix: str = "video/HeadForcing",

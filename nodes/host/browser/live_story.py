@@ -22,7 +22,7 @@ from ....headforcing_core.rollout.rows import Embeddings, HasBegunError
 from ....headforcing_core.timeline.clock import format_time
 from ....headforcing_core.timeline.timeline import Timeline
 from ..graph import queued_graph
-from ..graph.conditioning import TimelineNode, node_of
+from ..graph.conditioning import Conditioning, TimelineNode, node_of
 from ..model.loaded_model import check_text_width
 from ..model.memory import free_on
 from . import pages
@@ -91,7 +91,7 @@ class LiveStory(Story):
         notes: a line of the report for every change.
     """
 
-    def __init__(self, positive: list[Any], hidden: Any, model: Any, seconds: float):
+    def __init__(self, positive: Conditioning, hidden: Any, model: Any, seconds: float):
         self.node = node_of(positive)
         self.client_id = pages.client()
         self.node_id: str | None = None

@@ -9,7 +9,7 @@ import ipaddress
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -184,7 +184,7 @@ def last(event: str, node: str, workflow: str, client: str) -> Fields | None:
         return _events.get((event, workflow or client, node))
 
 
-def _renders(query: Mapping[str, str]) -> list[Any]:
+def _renders(query: Fields) -> list[Any]:
     """Note what a connected page shows; answers with `[event, about]` of all nodes of that
     workflow.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import functools
 import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,14 +58,14 @@ def growing(file: OutputFile, id: str, has_sound: bool) -> Fields:
     return about
 
 
-def _sheet(query: Mapping[str, str]) -> web.Response:
+def _sheet(query: Fields) -> web.Response:
     """A sheet of the small pictures of the render `id`, see `video.pictures`; `count` of them were
     known to the page, so that an older sheet of that name is not shown.
     """
     return pages.jpeg_answer(folders.picture_sheet(query.get("id", ""), query.get("sheet", "")))
 
 
-def _read_growing(query: Mapping[str, str]) -> web.StreamResponse:
+def _read_growing(query: Fields) -> web.StreamResponse:
     """The growing file `id`, or the range of it that the request asks for.
 
     Without content once the file has its number: a page that asks just then learns of it in the

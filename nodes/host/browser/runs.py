@@ -4,7 +4,6 @@ and delete them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -100,7 +99,7 @@ def _format(video: StoredVideo) -> comfy.latent_formats.LatentFormat:
     return found
 
 
-def _picture(query: Mapping[str, str]) -> web.Response:
+def _picture(query: Fields) -> web.Response:
     """The JPEG of `number` of the take `run`: names are compared with what is there, never made
     into paths.
     """

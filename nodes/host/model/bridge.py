@@ -192,7 +192,7 @@ def _diffusion_model_wrapper(
 
 
 def _own_channels(
-    executor: Any, x: Tensor, timestep: Tensor, _: Any, *args: Any, **kwargs: Any
+    executor: Any, x: Tensor, timestep: Tensor, context: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Around ComfyUI's `apply_model`, which joins zeros to latents where a model reads more
     channels: the rollout joins what belongs there.
@@ -205,7 +205,7 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
     `prepare_sampling`.
     """
     patched = model.clone()
-    wrappers: dict[str, Callable[..., Any]] = {
+    wrappers = {
         WrappersMP.DIFFUSION_MODEL: _diffusion_model_wrapper,
         WrappersMP.PREPARE_SAMPLING: prepare,
     }

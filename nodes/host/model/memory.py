@@ -4,7 +4,7 @@ is said without.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -68,7 +68,7 @@ class _Room(ControlBase):
 
 
 def load_with_room(
-    executor: Callable[..., Any],
+    executor: Any,
     model: Any,
     one_pass: Sequence[int],
     conds: Fields,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
+from torch import nn
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
@@ -32,7 +32,7 @@ _AROUND = ("wrappers of the whole sampling", "wrappers of loading", "wrappers of
 _BLOCK_FUNCTIONS = ("forward", "_forward", "forward_orig")
 
 # By place and name: `_RUN`, `_SILENT`, or what the report calls something that is not used.
-TABLE: dict[str, dict[str, str]] = {
+TABLE = {
     "wrappers": {
         "outer_sample": _AROUND[0],
         "prepare_sampling": _AROUND[1],
@@ -245,12 +245,12 @@ def _settings(sampling: Any) -> list[str]:
     return settings
 
 
-def _is_around_layers(net: torch.nn.Module, name: str, value: Any) -> bool:
+def _is_around_layers(net: nn.Module, name: str, value: Any) -> bool:
     """Whether an object patch replaces a function of something that holds layers, which a rollout
     calls by itself.
     """
     path = name.split(".")
-    if path[0] != "diffusion_model" or isinstance(value, torch.nn.Module) or not callable(value):
+    if path[0] != "diffusion_model" or isinstance(value, nn.Module) or not callable(value):
         return False
     try:
         owner = net.get_submodule(".".join(path[1:-1]))
@@ -259,9 +259,9 @@ def _is_around_layers(net: torch.nn.Module, name: str, value: Any) -> bool:
     return not _is_called(owner)
 
 
-def _is_called(module: torch.nn.Module) -> bool:
+def _is_called(module: nn.Module) -> bool:
     """Whether a rollout calls this module, and not only the layers in it."""
-    return isinstance(module, torch.nn.Sequential) or next(module.children(), None) is None
+    return isinstance(module, nn.Sequential) or next(module.children(), None) is None
 
 
 def _add_hooks(found: Contents, net: Any) -> None:

@@ -15,7 +15,7 @@ import comfy.sd
 import comfy.supported_models
 import torch
 from comfy import model_management
-from torch import Tensor
+from torch import Tensor, nn
 
 from ....headforcing_core.demo import word_hash
 from ....headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_autoencoder, model_path
@@ -86,7 +86,7 @@ def cast_to_16_bits(inner: Any) -> None:
         for name, held in list(module.named_parameters(recurse=False)):
             dtype = computed_dtype(module, name, held)
             if held.dtype == torch.float32 and dtype in (torch.float16, torch.bfloat16):
-                setattr(module, name, torch.nn.Parameter(held.to(dtype), requires_grad=False))
+                setattr(module, name, nn.Parameter(held.to(dtype), requires_grad=False))
 
 
 class ToyLatentFormat(comfy.latent_formats.Wan21):
@@ -111,21 +111,21 @@ class ToyTokenizer:
     def __init__(self, **_: Any):
         pass
 
-    def tokenize_with_weights(self, text: str, *_: Any, **__: Any) -> dict[str, list[Any]]:
+    def tokenize_with_weights(self, text: str, *_: Any, **__: Any) -> Fields:
         return {"toy": [[(text, 1.0)]]}
 
     def state_dict(self) -> Fields:
         return {}
 
 
-class ToyTextEncoder(torch.nn.Module):
+class ToyTextEncoder(nn.Module):
     """The word-hash encoder with the methods `comfy.sd.CLIP` calls."""
 
     def __init__(self, **_: Any):
         super().__init__()
         self.dtypes = {torch.float32}
 
-    def encode_token_weights(self, tokens: dict[str, list[Any]]) -> tuple[Tensor, None]:
+    def encode_token_weights(self, tokens: Fields) -> tuple[Tensor, None]:
         [[(text, _)]] = tokens["toy"]
         return word_hash.encode(text)[None], None
 
@@ -142,7 +142,7 @@ class _ToyClipTarget:
     tokenizer = ToyTokenizer
 
 
-class ToyFirstStage(torch.nn.Module):
+class ToyFirstStage(nn.Module):
     """The toy autoencoder with the methods that `comfy.sd.VAE` calls on its network; video frames
     in -1..1.
     """

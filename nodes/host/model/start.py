@@ -19,7 +19,7 @@ from ....headforcing_core.rollout.rows import Picture
 from ....headforcing_core.rollout.schedule import Schedule
 from ....headforcing_core.video.section import read_section
 from ..graph import video_files
-from ..graph.conditioning import node_of
+from ..graph.conditioning import Conditioning, node_of
 from .vae import check_vae, codec_of, is_draft
 
 STARTS = ("start_frames", "start_image", "start_video")
@@ -97,7 +97,7 @@ def _start_video(video: Any, options: RenderOptions) -> Start:
     return Start(video_frames, about)
 
 
-def pictures_of(options: RenderOptions, positive: list[Any], vae: Any) -> dict[str, Picture]:
+def pictures_of(options: RenderOptions, positive: Conditioning, vae: Any) -> dict[str, Picture]:
     """The pictures that the prompts of a CONDITIONING can name, with latents as a LATENT holds
     them.
     """
