@@ -36,7 +36,7 @@ _NAME_BYTES = 100
 Named = tuple[str, Path]
 """A file with the option that names it."""
 Fields = dict[str, Any]
-"""A JSON object, or values by name that become one."""
+"""Values by name; often a JSON object, or what becomes one."""
 
 
 def json_object(metadata: Mapping[str, str], key: str) -> Fields:

@@ -19,7 +19,6 @@ from ..errors import HeadForcingError, one_line
 from ..files import Fields, cache_folder, check_writable
 from ..hashing import digest
 from ..model import fp8
-from ..model.latents import WAN21
 from ..model.wan import WanModel
 from ..plan.describe import format_bytes
 from ..plan.family import family_for
@@ -168,11 +167,6 @@ class Source:
                 sys.stderr.write(f"note: {one_line(advice)}.\n")
                 return
 
-    @property
-    def vae_name(self) -> str:
-        """Name of the VAE that belongs to the model."""
-        return "Wan 2.1 VAE" if self.info.config.latents is WAN21 else "Wan 2.2 VAE"
-
     def encode(self, texts: Sequence[str] | None = None) -> dict[str, Tensor]:
         """The embeddings of all prompts, or of these texts, by text; call it before `load`, as text
         encoder and weights may not fit together."""
@@ -190,14 +184,16 @@ class Source:
         VAE.
         """
         self.files.check_text()
-        plan.check_encoder(self.files.has_vae, f"give --vae, the {self.vae_name}")
+        plan.check_encoder(self.files.has_vae, f"give --vae, the {self.info.config.latents.vae}")
         if not self.files.has_vae and (self.start is not None or self.references):
             options = (
                 "--start-image and --start-video need"
                 if self.start is not None
                 else "--reference needs"
             )
-            raise HeadForcingError(f"{options} --vae, the {self.vae_name}, which encodes images")
+            raise HeadForcingError(
+                f"{options} --vae, the {self.info.config.latents.vae}, which encodes images"
+            )
 
     def with_start(self) -> Source:
         """A copy with the latents of `start` and `references`; the VAE is not kept in memory."""
@@ -254,7 +250,7 @@ class Source:
             room if machine.peers is None else None,
             host,
             encodes=self.files.has_vae,
-            remedy=f"give --vae, the {self.vae_name}",
+            remedy=f"give --vae, the {self.info.config.latents.vae}",
             decoder=decoder,
             text_encoder=text_encoder,
             writes_video=video is not None,

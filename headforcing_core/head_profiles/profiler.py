@@ -198,9 +198,7 @@ def _measure(
         meter.active = block in blocks and step < len(setup.sigmas)
         on_step(block, step, latents)
 
-    noise = SeededNoise(
-        (setup.frames_per_block, config.out_dim, *setup.latent_size(config)), video=video
-    )
+    noise = SeededNoise(setup.block_shape(config), video=video)
     inputs = RolloutInputs(Script(rows, texts), noise, given=tuple(made), on_step=watch)
     for block in rollout(model, cache, inputs):
         if block.index >= len(made):

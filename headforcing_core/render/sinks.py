@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 from tqdm import tqdm
 
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, first_line
 from ..files import partial_path, replacing
 from ..model.latents import WAN21, WAN22, latent_format
 from ..plan.plan import RenderPlan
@@ -159,7 +159,7 @@ class VideoFile(Listener):
 
     def sentence(self, error: Exception) -> str:
         """An error as `failure` says it."""
-        return str(error).partition("\n")[0] or type(error).__name__
+        return first_line(error)
 
     def _attempt(self, action: Callable[[], Any]) -> None:
         if self.failure is not None:
