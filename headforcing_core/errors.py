@@ -76,5 +76,9 @@ def first_sentence(error: Exception | str) -> str:
     """The first sentence of an exception's message, or its type name if it has none (compiler
     messages are long).
     """
-    message = str(error).strip() or type(error).__name__
-    return message.splitlines()[0].split(". ")[0]
+    return first_line(error).split(". ")[0]
+
+
+def first_line(error: Exception | str) -> str:
+    """The first line of an exception's message, or its type name if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -36,7 +36,7 @@ _NAME_BYTES = 100
 Named = tuple[str, Path]
 """A file with the option that names it."""
 Fields = dict[str, Any]
-"""A JSON object, or values by name that become one."""
+"""Values by name; often a JSON object, or what becomes one."""
 
 
 def json_object(metadata: Mapping[str, str], key: str) -> Fields:
@@ -140,8 +140,6 @@ def check_kept(reads: Iterable[Named], writes: Iterable[Named]) -> None:
     Files are the same by device and inode, so through links and in another case, too. Nothing is
     opened.
     """
-    if not (writes := list(writes)):
-        return
     read = {identity: named for named in reads if (identity := _identity(named[1])) is not None}
     written: dict[str, str] = {}
     for option, path in writes:

@@ -29,14 +29,9 @@ class HeadForcingExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         # not in `on_load`, which 0.3.75 ignores
-        for route in (
-            *pages.ROUTES,
-            *runs.ROUTES,
-            *live_story.ROUTES,
-            *sounds.ROUTES,
-            *player.ROUTES,
-        ):
-            PromptServer.instance.routes.route(route.method, route.path)(route.handler)
+        for module in (pages, runs, live_story, sounds, player):
+            for route in module.ROUTES:
+                PromptServer.instance.routes.route(route.method, route.path)(route.handler)
         return [
             LoadSelfForcing,
             LoadHeadProfile,

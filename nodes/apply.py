@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import comfy.model_management
 import comfy.samplers
 import torch
 from comfy_api.latest import io
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.files import Fields
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.request import RenderJob
 from ..headforcing_core.render.measured_roles import with_measured_roles
@@ -25,8 +25,9 @@ from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import KeptLatents
 from ..headforcing_core.rollout.rows import Embeddings
 from ..headforcing_core.timeline.timeline import Timeline
+from .host.browser.progress import stop_where_asked
 from .host.graph import schema
-from .host.graph.conditioning import TIMELINE, check_parts, read_conditioning
+from .host.graph.conditioning import TIMELINE, Conditioning, check_parts, read_conditioning
 from .host.graph.schema import HeadProfileType
 from .host.model import bridge, memory
 from .host.model.host_render import HostRender
@@ -36,6 +37,9 @@ from .host.model.render import request_of
 from .sampler_inputs import HeadForcingOptions, sampler_options
 
 log = logging.getLogger(__name__)
+
+Callback = Callable[[int, Tensor, Tensor, int], None]
+"""Of a native sampler: gets a step, its prediction, its latents, and the number of steps."""
 
 
 class ApplyHeadForcing(io.ComfyNode):
@@ -55,12 +59,12 @@ class ApplyHeadForcing(io.ComfyNode):
                 HeadProfileType.Input("head_profile", optional=True),
                 HeadForcingOptions.Input("options", optional=True),
             ],
-            outputs=[
-                io.Model.Output(display_name="model"),
-                io.Sampler.Output(display_name="sampler"),
-                io.Sigmas.Output(display_name="sigmas"),
-                io.Int.Output(display_name="length"),
-            ],
+            outputs={
+                "model": io.Model,
+                "sampler": io.Sampler,
+                "sigmas": io.Sigmas,
+                "length": io.Int,
+            },
         )
 
     @classmethod
@@ -68,9 +72,9 @@ class ApplyHeadForcing(io.ComfyNode):
     def execute(
         cls,
         model: Any,
-        positive: list[Any],
+        positive: Conditioning,
         head_profile: Any = None,
-        options: dict[str, Any] | None = None,
+        options: Fields | None = None,
     ) -> io.NodeOutput:
         chosen, _ = options_for(model, sampler_options({"head_profile": head_profile}, options))
         _, timeline, embeds = read_conditioning(model, positive, chosen)
@@ -176,8 +180,8 @@ class RolloutSampler(comfy.samplers.Sampler):
         self,
         model_wrap: Any,
         sigmas: Tensor,
-        extra_args: dict[str, Any],
-        callback: Callable[[int, Tensor, Tensor, int], None] | None,
+        extra_args: Fields,
+        callback: Callback | None,
         noise: Tensor,
         latent_image: Tensor | None = None,
         denoise_mask: Tensor | None = None,
@@ -218,7 +222,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         with memory.explained(needs, kept=False):
             hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
             first, measured = with_measured_roles(
-                first, hosted, noise.device, _stop_where_asked, needs
+                first, hosted, noise.device, stop_where_asked, needs
             )
             if measured is not None:
                 log.info("Apply Head Forcing: %s", measured.line)
@@ -247,22 +251,18 @@ def _make(
     return made
 
 
-def _stop_where_asked(block: int, step: int, latents: Tensor | None) -> None:
-    comfy.model_management.throw_exception_if_processing_interrupted()
-
-
 @dataclass
 class _Progress(Listener):
     """Progress and previews through the callback of a native sampler; stops within one model call
     on cancel.
     """
 
-    callback: Callable[[int, Tensor, Tensor, int], None] | None
+    callback: Callback | None
     steps: int
     done: int = 0
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         if latents is None:
             return
         self.done += 1
@@ -300,7 +300,7 @@ def _check_latent(
         raise HeadForcingError("noise: connect RandomNoise; its seed sets the noise of every block")
 
 
-def _check_guider(guider: Any, extra_args: dict[str, Any], request: NativeRequest) -> None:
+def _check_guider(guider: Any, extra_args: Fields, request: NativeRequest) -> None:
     """Refuse what a rollout would not do: guidance, another model or conditioning than those of the
     node.
     """

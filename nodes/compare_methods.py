@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import comfy.model_management
 from comfy_api.latest import InputImpl, io
 
 from ..headforcing_core.errors import HeadForcingError
@@ -24,9 +23,9 @@ from ..headforcing_core.render.comparison import (
     report_text,
 )
 from .host.browser import player
-from .host.browser.progress import RenderProgress
+from .host.browser.progress import RenderProgress, stop_where_asked
 from .host.graph import folders, schema, video_files
-from .host.graph.conditioning import read_conditioning
+from .host.graph.conditioning import Conditioning, read_conditioning
 from .host.graph.schema import HeadProfileType
 from .host.model.host_render import HostRender
 from .host.model.loaded_model import name_model, options_for
@@ -69,7 +68,7 @@ class CompareMethods(io.ComfyNode):
                 io.Boolean.Input("resume", default=True, optional=True),
             ],
             advanced="model_family",
-            outputs=[io.Video.Output(display_name="video"), io.String.Output(display_name="table")],
+            outputs={"video": io.Video, "table": io.String},
             makes_video=True,
         )
 
@@ -85,7 +84,7 @@ class CompareMethods(io.ComfyNode):
     def execute(
         cls,
         model: Any,
-        positive: list[Any],
+        positive: Conditioning,
         vae: Any,
         methods: str,
         width: int,
@@ -124,8 +123,8 @@ class CompareMethods(io.ComfyNode):
                 file.path,
                 rows,
                 fps=todo[0].plan.timeline.clock.fps,
-                metadata=video_files.graph_tags(cls.hidden),
-                on_progress=_stop_where_asked,
+                metadata=video_files.tags_of(cls.hidden),
+                on_progress=stop_where_asked,
             )
         video = InputImpl.VideoFromFile(str(file.path))
         text = "\n".join([report_text(rows, left_out), *contents(model).lines(), *named.notes])
@@ -141,7 +140,7 @@ class _Video(NamedTuple):
     needs: Needs
 
 
-def _plan(entry: Entry, shared: HostRender, positive: list[Any]) -> _Video:
+def _plan(entry: Entry, shared: HostRender, positive: Conditioning) -> _Video:
     """Plan and check the video of an entry."""
     common = shared.request.options
     options = entry.options(common, common.seed)
@@ -169,12 +168,8 @@ def _compare(video: _Video, place: int, progress: RenderProgress) -> ComparisonR
         raise HeadForcingError(
             f"{entry.label}: the video could not be written ({made.failure}){kept}"
         )
-    return measured(entry, plan, render.request.dtype, made, on_progress=_stop_where_asked)
+    return measured(entry, plan, render.request.dtype, made, on_progress=stop_where_asked)
 
 
 def _prefix(filename_prefix: str, entry: Entry) -> str:
     return f"{filename_prefix}_{entry.key}"
-
-
-def _stop_where_asked(*_: int) -> None:
-    comfy.model_management.throw_exception_if_processing_interrupted()

@@ -2,17 +2,17 @@
 constant memory.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-import comfy.model_management
 import comfy.utils
 from comfy_api.latest import InputImpl, io
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.files import Fields
 from ..headforcing_core.model.latents import WAN21, WAN22, latent_format
 from ..headforcing_core.runs.stored import StoredVideo
 from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
@@ -21,6 +21,7 @@ from ..headforcing_core.video.soundtrack import Soundtrack
 from ..headforcing_core.video.stream import write_video
 from ..headforcing_core.video.writer import VideoSettings
 from .host.browser import player, runs
+from .host.browser.progress import stop_where_asked
 from .host.browser.sentences import Sentence
 from .host.graph import folders, schema, video_files
 from .host.graph.sound import soundtrack_of
@@ -49,7 +50,8 @@ class DecodeLatentsToVideo(schema.FileNode):
                 io.Audio.Input("audio", optional=True),
             ],
             advanced="crf upscale run",
-            outputs=[io.Video.Output(display_name="video", is_output_list=True)],
+            outputs={"video": io.Video},
+            output_list="video",
             makes_video=True,
         )
 
@@ -65,17 +67,17 @@ class DecodeLatentsToVideo(schema.FileNode):
         vae: Any,
         filename_prefix: str,
         fps: float,
-        samples: dict[str, Any] | None = None,
+        samples: Fields | None = None,
         crf: int = 18,
         upscale: int = 1,
         run: str = CONNECTED,
-        audio: dict[str, Any] | None = None,
+        audio: Fields | None = None,
     ) -> io.NodeOutput:
         check_vae(vae)
         connected = soundtrack_of(audio)
         stored = None if run == CONNECTED else runs.find_run(run)
         videos = _of_latent(samples) if stored is None else [_of_run(stored)]
-        progress = comfy.utils.ProgressBar(sum(video.total for video in videos))
+        progress = comfy.utils.ProgressBar(sum(video.video_frames for video in videos))
         files = []
         before = 0
         stride = latent_format(vae.latent_channels).stride
@@ -86,20 +88,20 @@ class DecodeLatentsToVideo(schema.FileNode):
             rate = about.get("fps", fps) if fps == VIDEO_FPS else fps
 
             def on_progress(done: int, before: int = before) -> None:
-                comfy.model_management.throw_exception_if_processing_interrupted()
+                stop_where_asked()
                 progress.update_absolute(before + done)
 
             with folders.output_file(filename_prefix, width * stride, height * stride) as file:
-                tags = video_files.graph_tags(cls.hidden) | video_files.video_tags(about, rate)
+                tags = video_files.tags_of(cls.hidden, about, rate)
                 write_video(
                     VideoSettings(file.path, rate, tags, crf, scale=upscale),
                     video.chunks,
-                    load_decoder(vae, video.size, video.restart_frames),
+                    load_decoder(vae, video.size, about.get("restart_frames", ())),
                     video_frames=video.video_frames,
                     on_progress=on_progress,
                     sound=video.sound(connected),
                 )
-            before += video.total
+            before += video.video_frames
             files.append(file)
             if stored is not None:
                 runs.link_file(stored.folder, stored.keys[-1], file.path, made_by="")
@@ -113,18 +115,14 @@ class DecodeLatentsToVideo(schema.FileNode):
 @dataclass(frozen=True)
 class _Latents:
     """One video to decode: `chunks` of `[frames, 16, h, w]`; `video_frames` is the number of video
-    frames that it is trimmed to, `total` is for the progress bar.
-
-    `restart_frames` are the first latent frames of its rollouts, see `RestartingDecoder`; `about`
-    is the metadata of `about_video`, empty for latents from elsewhere.
+    frames that it is trimmed to, `about` the metadata of `about_video`, empty for latents from
+    elsewhere.
     """
 
     chunks: Iterable[Tensor]
     size: tuple[int, ...]
-    video_frames: int | None
-    total: int
-    restart_frames: Sequence[int]
-    about: Mapping[str, Any]
+    video_frames: int
+    about: Fields
     soundtrack: Soundtrack | None = None
 
     def sound(self, connected: Soundtrack | None) -> Sound | None:
@@ -135,7 +133,7 @@ class _Latents:
         return soundtrack.from_second(-next(iter(self.about.get("starts_seconds", ())), 0.0))
 
 
-def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
+def _of_latent(samples: Fields | None) -> list[_Latents]:
     if samples is None:
         raise HeadForcingError("samples: nothing to decode; connect latents, or choose a run")
     latents = samples["samples"]
@@ -149,14 +147,12 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
     # frames differs
     if known.get("frames") != latents.shape[2]:
         known = {}
-    length = known.get("video_frames")
+    length = known.get("video_frames", video_frames_of(latents.shape[2]))
     return [
         _Latents(
             video.split(CHUNK_FRAMES),
             latents.shape[3:],
             length,
-            total=length or video_frames_of(latents.shape[2]),
-            restart_frames=known.get("restart_frames", ()),
             about=known.get("about", {}),
             soundtrack=known.get("soundtrack"),
         )
@@ -166,14 +162,10 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
 
 def _of_run(video: StoredVideo) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
-    about = video.about
     chunks = (runs.to_latent(video, block).split(CHUNK_FRAMES) for block in video.blocks())
-    length = about["video_frames"]
     return _Latents(
         chain.from_iterable(chunks),
         next(video.blocks()).shape[-2:],
-        video_frames=length,
-        total=length,
-        restart_frames=about.get("restart_frames", ()),
-        about=about,
+        video_frames=video.about["video_frames"],
+        about=video.about,
     )

@@ -14,7 +14,6 @@ from io import BytesIO
 from typing import Any
 
 import av
-import comfy.model_management
 import comfy.utils
 import torch
 from comfy_api.latest import InputImpl, io
@@ -29,6 +28,7 @@ from ..headforcing_core.video.section import Footage
 from ..headforcing_core.video.sound import sound_of_samples
 from ..headforcing_core.video.writer import VideoSettings, VideoWriter, to_uint8
 from .host.browser import player
+from .host.browser.progress import stop_where_asked
 from .host.browser.sentences import Sentence, joined
 from .host.graph import folders, schema, video_files
 from .host.graph.sound import soundtrack_of
@@ -55,7 +55,7 @@ class FinishVideo(schema.FileNode):
                 schema.crf_input(),
             ],
             advanced="crf",
-            outputs=[io.Video.Output(display_name="video")],
+            outputs={"video": io.Video},
             makes_video=True,
         )
 
@@ -87,7 +87,7 @@ class FinishVideo(schema.FileNode):
             folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing,
             ExitStack() as stack,
         ):
-            tags = video_files.graph_tags(cls.hidden)
+            tags = video_files.tags_of(cls.hidden)
             settings = VideoSettings(growing.path, fps, tags, crf, partial=growing.path)
             writer = VideoWriter(settings, width, height, goes_on=True, sound=sound)
             stack.enter_context(writer)
@@ -218,9 +218,7 @@ def _run(node: Any, *inputs: Any) -> Tensor:
     cancel.
     """
     hook = comfy.utils.PROGRESS_BAR_HOOK
-    comfy.utils.set_progress_bar_global_hook(
-        lambda *_, **__: comfy.model_management.throw_exception_if_processing_interrupted()
-    )
+    comfy.utils.set_progress_bar_global_hook(stop_where_asked)
     try:
         return node.execute(*inputs).args[0]
     finally:
@@ -245,7 +243,7 @@ class _Progress:
         self.begun = time.perf_counter()
 
     def add(self, video_frames: Tensor) -> None:
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         self.done += len(video_frames)
         self.bar.update_absolute(self.done)
         per_second = (self.done - self.first) / (time.perf_counter() - self.begun)

@@ -28,10 +28,10 @@ class InspectHeadProfile(io.ComfyNode):
                 HeadProfileType.Input("compare_with", optional=True),
                 schema.theme_input(),
             ],
-            outputs=[
-                io.Image.Output(display_name="picture"),
-                io.String.Output(display_name="report"),
-            ],
+            outputs={
+                "picture": io.Image,
+                "report": io.String,
+            },
         )
 
     @classmethod

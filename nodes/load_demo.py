@@ -15,11 +15,11 @@ class LoadDemoModel(io.ComfyNode):
             "loaders",
             aliases="demo, example, toy, test model, head forcing",
             inputs=[],
-            outputs=[
-                io.Model.Output(display_name="model"),
-                io.Clip.Output(display_name="clip"),
-                io.Vae.Output(display_name="vae"),
-            ],
+            outputs={
+                "model": io.Model,
+                "clip": io.Clip,
+                "vae": io.Vae,
+            },
         )
 
     @classmethod

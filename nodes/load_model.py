@@ -38,7 +38,7 @@ class LoadSelfForcing(io.ComfyNode):
                 io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default"),
             ],
             advanced="weights weight_dtype",
-            outputs=[io.Model.Output(display_name="model")],
+            outputs={"model": io.Model},
         )
 
     @classmethod

@@ -1,12 +1,12 @@
 """Load Head Profile: which attention head has which role."""
 
 from pathlib import Path
-from typing import Any
 
 import folder_paths
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.files import Fields
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import bundled_profiles, load_profile
 from ..headforcing_core.head_profiles.profile_plot import profile_picture
@@ -42,10 +42,10 @@ class LoadHeadProfile(io.ComfyNode):
                 io.Combo.Input("rule", options=[IN_FILE, *RULES], default=IN_FILE),
             ],
             advanced="anchor_percent local_percent rule",
-            outputs=[
-                HeadProfileType.Output(display_name="head_profile"),
-                io.Image.Output(display_name="picture"),
-            ],
+            outputs={
+                "head_profile": HeadProfileType,
+                "picture": io.Image,
+            },
         )
 
     @classmethod
@@ -63,7 +63,7 @@ class LoadHeadProfile(io.ComfyNode):
         rule: str = IN_FILE,
     ) -> io.NodeOutput:
         percent = {"anchor_fraction": anchor_percent, "local_fraction": local_percent}
-        given: dict[str, Any] = {name: part / 100 for name, part in percent.items() if part >= 0}
+        given: Fields = {name: part / 100 for name, part in percent.items() if part >= 0}
         if rule != IN_FILE:
             given["rule"] = rule
         if profile == AUTO:

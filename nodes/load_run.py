@@ -20,11 +20,11 @@ class LoadHeadForcingRun(io.ComfyNode):
             "video",
             aliases="resume, continue, restore, recover, earlier render, takes",
             inputs=[io.Combo.Input("run", options=take_names() or [NONE])],
-            outputs=[
-                io.Latent.Output(display_name="latents"),
-                io.String.Output(display_name="report"),
-                io.Image.Output(display_name="picture"),
-            ],
+            outputs={
+                "latents": io.Latent,
+                "report": io.String,
+                "picture": io.Image,
+            },
         )
 
     @classmethod
@@ -51,14 +51,13 @@ class LoadHeadForcingRun(io.ComfyNode):
             report.text(),
             *(f"damaged: {problem}" for problem in video.run.problems),
         ]
-        video_frames = min(video.about["video_frames"], video_frames_of(frames))
-        trim = {
-            "video_frames": video_frames,
+        about_samples = {
+            "video_frames": min(video.about["video_frames"], video_frames_of(frames)),
             "frames": frames,
-            "restart_frames": video.about.get("restart_frames", []),
+            "about": video.about,
         }
-        samples = {"samples": latents, "head_forcing": {**trim, "about": video.about}}
         picture = images.picture_or_nothing(
             lambda: run_picture(report, "dark", video.about.get("novelty_threshold"))
         )
+        samples = {"samples": latents, "head_forcing": about_samples}
         return io.NodeOutput(samples, "\n".join(lines), picture)

@@ -2,12 +2,12 @@
 to.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.files import Fields
 from ..headforcing_core.methods.registry import method_policy
 from .host.graph import schema
 from .host.graph.queued_graph import inputs_of
@@ -26,7 +26,7 @@ class HeadForcingOptionsNode(io.ComfyNode):
             "sampling",
             aliases="method, settings, advanced, long video, head forcing",
             inputs=method_inputs(),
-            outputs=[HeadForcingOptions.Output(display_name="options")],
+            outputs={"options": HeadForcingOptions},
             hidden=(io.Hidden.unique_id, io.Hidden.prompt),
         )
 
@@ -43,7 +43,7 @@ class HeadForcingOptionsNode(io.ComfyNode):
         return io.NodeOutput(settings)
 
 
-def check_removed(inputs: Mapping[str, Any]) -> None:
+def check_removed(inputs: Fields) -> None:
     """Refuse a queued node that asks for what it no longer has; defaults are ignored."""
     for name, default in REMOVED_INPUTS.items():
         if inputs.get(name, default) != default:

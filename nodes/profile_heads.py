@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import comfy.model_management
 import comfy.utils
 import torch
 from comfy_api.latest import io
@@ -26,8 +25,9 @@ from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
 from ..headforcing_core.timeline.grammar import split_prompts
 from .host.browser.player import say
-from .host.browser.progress import previewer
+from .host.browser.progress import previewer, stop_where_asked
 from .host.graph import folders, images, schema
+from .host.graph.conditioning import encode_text
 from .host.graph.schema import HeadProfileType
 from .host.model.bridge import HostedModel, host
 from .host.model.loaded_model import ModelName, compute_dtype, name_model, wan_config
@@ -56,11 +56,11 @@ class ProfileHeads(io.ComfyNode):
                 io.Combo.Input("rule", options=list(RULES), default="auto"),
             ],
             advanced="rope model_family rule",
-            outputs=[
-                HeadProfileType.Output(display_name="head_profile"),
-                io.Image.Output(display_name="picture"),
-                io.String.Output(display_name="report"),
-            ],
+            outputs={
+                "head_profile": HeadProfileType,
+                "picture": io.Image,
+                "report": io.String,
+            },
             hidden=[io.Hidden.unique_id],
         )
 
@@ -121,9 +121,7 @@ def _measure(
     model: Any, clip: Any, setup: ProfileSetup, named: ModelName, node_id: str
 ) -> HeadShares:
     """Measure all prompts; resumes a cancelled measurement of the same setup."""
-    embeds = [
-        clip.encode_from_tokens_scheduled(clip.tokenize(text))[0][0][0] for text in setup.prompts
-    ]
+    embeds = [encode_text(clip, text)[0][0] for text in setup.prompts]
     key = digest(setup, *embeds)[:16]  # the text encoder is part of the setup
     path = folders.user_folder("measured") / f"{key}.safetensors"
     shares = HeadShares.load(path) if named.is_known and path.exists() else HeadShares(setup)
@@ -134,7 +132,7 @@ def _measure(
     preview = previewer(model)
 
     def on_step(block: int, step: int, latents: Tensor | None) -> None:
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         if latents is None:
             done = len(missing) - len(shares.missing_prompts())
             say(
@@ -173,7 +171,6 @@ def measure(
     setup = shares.setup
     config = wan_config(model)
     dtype = compute_dtype(model)
-    block_shape = (setup.frames_per_block, config.in_dim, *setup.latent_size(config))
     shape = setup.shape(config)
 
     def body(hosted: HostedModel, device: torch.device) -> None:
@@ -193,4 +190,4 @@ def measure(
         config, setup.frames_per_block * shape.frame_tokens, dtype
     )
     first = next(iter(embeds.values()))
-    host(model, first, setup.schedule, block_shape, memory=memory, body=body)
+    host(model, first, setup.schedule, setup.block_shape(config), memory=memory, body=body)

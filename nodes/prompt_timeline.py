@@ -6,6 +6,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.files import Fields
 from ..headforcing_core.plan.options import DEFAULTS, RenderOptions
 from ..headforcing_core.timeline.clock import MAX_SECONDS
 from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switch
@@ -58,11 +59,11 @@ class PromptTimeline(io.ComfyNode):
             advanced=(
                 "shared_prompt switch blend_blocks re_anchor model_family audio_offset audio_gain"
             ),
-            outputs=[
-                io.Conditioning.Output(display_name="positive"),
-                io.String.Output(display_name="table"),
-                io.Float.Output(display_name="seconds"),
-            ],
+            outputs={
+                "positive": io.Conditioning,
+                "table": io.String,
+                "seconds": io.Float,
+            },
         )
 
     @classmethod
@@ -81,9 +82,9 @@ class PromptTimeline(io.ComfyNode):
         switch: str = DEFAULTS.switch.kind,
         blend_blocks: int = DEFAULTS.switch.blend_blocks,
         re_anchor: bool = DEFAULTS.switch.re_anchor,
-        references: dict[str, Any] | None = None,
+        references: Fields | None = None,
         model_family: str = DEFAULTS.model_family,
-        audio: dict[str, Any] | None = None,
+        audio: Fields | None = None,
         audio_offset: float = 0.0,
         audio_gain: float = 0.0,
     ) -> io.NodeOutput:

@@ -26,7 +26,7 @@ class SceneReferences(io.ComfyNode):
             "prompts",
             aliases="reference image, character, identity, consistency, ip adapter",
             inputs=inputs,
-            outputs=[References.Output(display_name="references")],
+            outputs={"references": References},
         )
 
     @classmethod

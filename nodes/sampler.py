@@ -8,6 +8,7 @@ from comfy_api.latest import InputImpl, io
 from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.files import Fields
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.plan.describe import describe
 from ..headforcing_core.plan.options import RenderOptions
@@ -18,7 +19,7 @@ from ..headforcing_core.video.soundtrack import Soundtrack
 from .host.browser import live_story, player
 from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema
-from .host.graph.conditioning import other_blocks, read_conditioning
+from .host.graph.conditioning import Conditioning, other_blocks, read_conditioning
 from .host.graph.part import Part
 from .host.graph.speech import HeardSpeech, with_length_of
 from .host.model.host_render import HostRender
@@ -46,11 +47,12 @@ class HeadForcingSampler(schema.FileNode):
                 "method model_family sigmas episodic_frames recent_frames novelty_threshold "
                 "memory_every_blocks roles batch_size checkpoint_seconds decode_in_background"
             ),
-            outputs=[
-                io.Latent.Output(display_name="latents"),
-                io.String.Output(display_name="report"),
-                io.Video.Output(display_name="video", is_output_list=True),
-            ],
+            outputs={
+                "latents": io.Latent,
+                "report": io.String,
+                "video": io.Video,
+            },
+            output_list="video",
             makes_video=True,
         )
 
@@ -59,12 +61,12 @@ class HeadForcingSampler(schema.FileNode):
         """The number of changed stories: it changes when a running story was changed, so that
         ComfyUI does not reuse its result for the inputs that were queued.
         """
-        return live_story.changes()
+        return live_story.EDITS.count
 
     @classmethod
     @player.shows_errors
     def execute(
-        cls, model: Any, positive: list[Any], batch_size: int = 1, **inputs: Any
+        cls, model: Any, positive: Conditioning, batch_size: int = 1, **inputs: Any
     ) -> io.NodeOutput:
         render, notes = _render(cls.hidden, model, positive, **inputs)
         return _make(render, batch_size, notes)
@@ -73,7 +75,7 @@ class HeadForcingSampler(schema.FileNode):
 def _render(
     hidden: Any,
     model: Any,
-    positive: list[Any],
+    positive: Conditioning,
     resume: bool = True,
     vae: Any = None,
     filename_prefix: str = "video/HeadForcing",
@@ -149,7 +151,7 @@ def _soundtrack(story: live_story.LiveStory, speech: HeardSpeech | None) -> Soun
 
 
 def _options(
-    model: Any, part: Part, settings: dict[str, Any], *, options: Any, start_frames: Any
+    model: Any, part: Part, settings: Fields, *, options: Any, start_frames: Any
 ) -> tuple[RenderOptions, list[str]]:
     """The options that the inputs set, in the size of the part, and lines for the report."""
     if part.draft and start_frames is not None:
@@ -193,7 +195,7 @@ def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutpu
     plan_text = describe(planned.with_layout_of(job.plan), request.dtype)
     method = describe_method(request.options.method, request.options.method_options)
     report = [*lines, *notes, *method, plan_text, *render.story.notes, "", needs.describe()]
-    files = [folders.shown(made.video.path) for made in videos if made.video is not None]
+    files = [folders.OutputFile(made.video.path) for made in videos if made.video is not None]
     return io.NodeOutput(
         _latents(videos, job),
         "\n".join(report).rstrip(),
@@ -221,11 +223,11 @@ def _sample(
             render.story.video_frames = plan.video_frames
         if count > 1:
             lines.append(f"video {video + 1} of {count}:")
-        lines += [*made.lines(lambda path: folders.shown(path).place), ""]
+        lines += [*made.lines(lambda path: folders.OutputFile(path).place), ""]
     return videos, lines
 
 
-def _latents(videos: list[RenderResult], job: RenderJob) -> dict[str, Any]:
+def _latents(videos: list[RenderResult], job: RenderJob) -> Fields:
     """The LATENT of a batch whose last video is that of `job`, with what *Decode Latents to Video*
     needs to know.
     """
@@ -236,7 +238,6 @@ def _latents(videos: list[RenderResult], job: RenderJob) -> dict[str, Any]:
         "video_frames": job.plan.video_frames,
         "frames": job.plan.frames,
         "about": job.about,
-        "restart_frames": list(job.plan.restart_frames),
     }
     if job.request.soundtrack is not None:
         about_samples["soundtrack"] = job.request.soundtrack

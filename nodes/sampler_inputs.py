@@ -6,6 +6,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..headforcing_core.files import Fields
 from ..headforcing_core.methods.options import read_pairs
 from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.names import ROLE_ARRANGEMENTS
@@ -25,9 +26,7 @@ _SETS = {
 }
 
 
-def sampler_options(
-    settings: dict[str, Any], options: dict[str, Any] | None = None
-) -> RenderOptions:
+def sampler_options(settings: Fields, options: Fields | None = None) -> RenderOptions:
     """The `RenderOptions` from the inputs that set its fields; `options` of *Head Forcing Options*
     replace them.
     """

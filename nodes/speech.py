@@ -6,6 +6,7 @@ import torch
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.files import Fields
 from ..headforcing_core.rollout.schedule import LIVETALK
 from ..headforcing_core.rollout.speech import Speech
 from ..headforcing_core.video.speech_features import (
@@ -37,10 +38,10 @@ class SpeechNode(io.ComfyNode):
                 io.Float.Input("segment_seconds", default=0.0, min=0.0, max=300.0, step=1.0),
             ],
             advanced="audio_scale pad_seconds segment_seconds",
-            outputs=[
-                SpeechType.Output(display_name="speech"),
-                io.Float.Output(display_name="seconds"),
-            ],
+            outputs={
+                "speech": SpeechType,
+                "seconds": io.Float,
+            },
         )
 
     @classmethod
@@ -48,7 +49,7 @@ class SpeechNode(io.ComfyNode):
     def execute(
         cls,
         audio_encoder: Any,
-        audio: dict[str, Any],
+        audio: Fields,
         audio_scale: float = 1.0,
         pad_seconds: float = 0.0,
         segment_seconds: float = 0.0,

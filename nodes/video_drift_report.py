@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-import comfy.model_management
 import comfy.utils
 from comfy_api.latest import InputImpl, io
 
 from ..headforcing_core.report.drift import DriftReport, report_frames, report_video
 from ..headforcing_core.report.drift_plot import drift_picture
 from ..headforcing_core.video.writer import to_uint8
+from .host.browser.progress import stop_where_asked
 from .host.graph import images, schema, video_files
 
 CHUNK_VIDEO_FRAMES = 16
@@ -24,10 +24,10 @@ class VideoDriftReport(io.ComfyNode):
             "research",
             aliases="drift, flicker, video quality, metrics, evaluate",
             inputs=[io.Video.Input("video"), schema.theme_input()],
-            outputs=[
-                io.Image.Output(display_name="picture"),
-                io.String.Output(display_name="report"),
-            ],
+            outputs={
+                "picture": io.Image,
+                "report": io.String,
+            },
         )
 
     @classmethod
@@ -36,7 +36,7 @@ class VideoDriftReport(io.ComfyNode):
         progress: list[Any] = []
 
         def on_progress(done: int, expected: int) -> None:
-            comfy.model_management.throw_exception_if_processing_interrupted()
+            stop_where_asked()
             if not progress:
                 progress.append(comfy.utils.ProgressBar(expected or video.get_frame_count()))
             progress[0].update_absolute(done)

@@ -25,9 +25,9 @@ from torch import Tensor
 from ..cache.head_cache import HeadCache
 from ..cache.head_group import HeadGroup
 from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction, part_shares, with_shares
+from ..model.attention import AttentionFunction, end_shares, part_shares
 from ..model.wan import WanConfig
-from ..rollout.loop import StepCallback, VideoModel, rollout
+from ..rollout.loop import RolloutInputs, StepCallback, VideoModel, rollout
 from ..rollout.rows import Script, SeededNoise, lay_out_rows
 from .shares import HeadShares, ProfileSetup, ReturnStory
 
@@ -53,15 +53,15 @@ class ShareMeter:
         """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
 
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out, shares = with_shares(
-                attention, q, k=k, v=v, first_tokens=self.frame_tokens, last_tokens=q.shape[1]
+            shares = end_shares(
+                attention, q, k=k, first_tokens=self.frame_tokens, last_tokens=q.shape[1]
             )
             heads = group.heads[layer]
             # kept on the device until they are read: a copy to the CPU here would synchronise every
             # layer
             self._shares = self._shares.to(shares)
             self._shares[layer, heads] = shares
-            return out
+            return attention(q, k, v)
 
         return measured
 
@@ -198,12 +198,9 @@ def _measure(
         meter.active = block in blocks and step < len(setup.sigmas)
         on_step(block, step, latents)
 
-    noise = SeededNoise(
-        (setup.frames_per_block, config.out_dim, *setup.latent_size(config)), video=video
-    )
-    for block in rollout(
-        model, cache, Script(rows, texts), noise, given=tuple(made), on_step=watch
-    ):
+    noise = SeededNoise(setup.block_shape(config), video=video)
+    inputs = RolloutInputs(Script(rows, texts), noise, given=tuple(made), on_step=watch)
+    for block in rollout(model, cache, inputs):
         if block.index >= len(made):
             made.append(block.in_main_memory)
 

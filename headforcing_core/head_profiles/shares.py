@@ -115,6 +115,10 @@ class ProfileSetup:
         """Height and width of the latents."""
         return self.height // config.latents.stride, self.width // config.latents.stride
 
+    def block_shape(self, config: WanConfig) -> tuple[int, int, int, int]:
+        """The shape of a block's latents, `[frames, channels, h, w]`."""
+        return self.frames_per_block, config.out_dim, *self.latent_size(config)
+
     @property
     def prompts_hash(self) -> str:
         """Hash of all prompts, which identifies them in a profile."""

@@ -16,6 +16,8 @@ class LatentFormat:
     stride: int  # side in pixels of what one latent pixel stands for
     fps: int  # video frames per second that the models were trained at
     size: tuple[int, int]  # width and height in pixels that they were trained at
+    vae: str
+    vae_file: str  # the published name, as it begins
 
     @property
     def side_multiple(self) -> int:
@@ -25,8 +27,12 @@ class LatentFormat:
         return 2 * self.stride
 
 
-WAN21 = LatentFormat(16, "Wan21", stride=8, fps=16, size=(832, 480))
-WAN22 = LatentFormat(48, "Wan22", stride=16, fps=24, size=(1280, 704))
+WAN21 = LatentFormat(
+    16, "Wan21", stride=8, fps=16, size=(832, 480), vae="Wan 2.1 VAE", vae_file="wan_2.1_vae"
+)
+WAN22 = LatentFormat(
+    48, "Wan22", stride=16, fps=24, size=(1280, 704), vae="Wan 2.2 VAE", vae_file="wan2.2_vae"
+)
 
 
 def latent_format(channels: int) -> LatentFormat:

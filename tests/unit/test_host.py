@@ -261,7 +261,7 @@ def test_two_files_that_are_written_at_once_get_two_numbers_and_none_is_that_of_
         folders.output_file("video/x", 64, 64) as one,
         folders.output_file("video/x", 64, 64) as other,
     ):
-        assert (one.name, other.name) == ("x_00001_.mp4", "x_00002_.mp4")
+        assert (one.path.name, other.path.name) == ("x_00001_.mp4", "x_00002_.mp4")
         write(other.path)
     loaded = tmp_path / "loaded.mp4"
     loaded.write_text("loaded")
@@ -281,11 +281,14 @@ def test_a_video_that_grows_in_two_servers_has_two_names_and_one_when_it_is_made
         one, other = (
             stack.enter_context(folders.growing_file("x", "0123abcd", 64, 64)) for _ in range(2)
         )
-        assert (one.name, other.name) == ("x_v0123abcd.part.mp4", "x_v0123abcd-2.part.mp4")
+        assert (one.path.name, other.path.name) == (
+            "x_v0123abcd.part.mp4",
+            "x_v0123abcd-2.part.mp4",
+        )
         one.path.write_text("video")
         other.path.write_text("video")
         with folders.output_file("x", 64, 64) as numbered:
-            assert numbered.name == "x_00001_.mp4", (
+            assert numbered.path.name == "x_00001_.mp4", (
                 "ComfyUI does not count from the name of a growing file"
             )
     with folders.growing_file("x", "0123abcd", 64, 64) as again:

@@ -14,7 +14,7 @@ from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.options import RenderOptions
-from headforcing.headforcing_core.plan.request import about_video, file_tags
+from headforcing.headforcing_core.plan.request import RenderRequest, file_tags
 from headforcing.headforcing_core.report.drift import NOTE, DriftReport, report_video
 from headforcing.headforcing_core.report.latents import RunMeter, novelty_trace
 from headforcing.headforcing_core.report.metrics import GROUPS
@@ -324,7 +324,8 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
 
 def test_what_is_noted_is_plain_json_that_the_tag_of_a_file_tells_with_times_of_that_file():
     timeline = parse_timeline("0:00 a red ball\n0:05 [flush] a pink star", 10.0)
-    about = about_video(RenderOptions().plan(WanConfig(), timeline), "head_forcing", 7, "Wan21")
+    request = RenderRequest(WanConfig(), RenderOptions(seed=7), timeline, latent_format="Wan21")
+    about = request.job().about
     assert json.loads(json.dumps(about)) == about
     assert about["starts_seconds"] == [0, 81 / 16] and about["switches"] == ["reset", "flush"]
     for fps in (None, 8.0):

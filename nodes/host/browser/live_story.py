@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
-import comfy.model_management
+from comfy import model_management
 
-from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.errors import HeadForcingError, first_line
+from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.plan.resources import check_growth
 from ....headforcing_core.render.live_story import Story
@@ -22,7 +22,7 @@ from ....headforcing_core.rollout.rows import Embeddings, HasBegunError
 from ....headforcing_core.timeline.clock import format_time
 from ....headforcing_core.timeline.timeline import Timeline
 from ..graph import queued_graph
-from ..graph.conditioning import TimelineNode, node_of
+from ..graph.conditioning import Conditioning, TimelineNode, node_of
 from ..model.loaded_model import check_text_width
 from ..model.memory import free_on
 from . import pages
@@ -48,32 +48,22 @@ class Edits:
 
     Attributes:
         running: the story that can be edited.
-        latest: the last edit that a render has taken; another sampler of the same run begins with
-            it.
+        latest: the values of a *Prompt Timeline* node after the last edit that a render has taken,
+            by the ids of the run and of the node; another sampler of the same run begins with them.
         count: number of edits that renders have taken since the server started.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.running: LiveStory | None = None
-        self.latest: TakenEdit | None = None
+        self.latest: dict[tuple[str, str | None], TimelineNode] = {}
         self.count = 0
-
-
-@dataclass(frozen=True)
-class TakenEdit:
-    """The values of a *Prompt Timeline* node after an edit, and where it is: the ids of the run and
-    of the node.
-    """
-
-    place: tuple[str, str | None]
-    node: TimelineNode
 
 
 EDITS = Edits()
 
 
-class _Request(Future[dict[str, Any]]):
+class _Request(Future[Fields]):
     """A story that waits for the next block, and the answer to it."""
 
     def __init__(self, node: TimelineNode, client: str = ""):
@@ -101,7 +91,7 @@ class LiveStory(Story):
         notes: a line of the report for every change.
     """
 
-    def __init__(self, positive: list[Any], hidden: Any, model: Any, seconds: float):
+    def __init__(self, positive: Conditioning, hidden: Any, model: Any, seconds: float):
         self.node = node_of(positive)
         self.client_id = pages.client()
         self.node_id: str | None = None
@@ -121,13 +111,13 @@ class LiveStory(Story):
         self._model = model
         self._waiting: _Request | None = None
         self._asked: _Request | None = None
-        latest = EDITS.latest
-        if latest is not None and latest.place == (self.prompt_id, self.node_id):
-            self._waiting = _Request(latest.node)
+        latest = EDITS.latest.get((self.prompt_id, self.node_id))
+        if latest is not None:
+            self._waiting = _Request(latest)
 
     # ------------------------------------------------------------------ in the thread of a request
 
-    def tell(self, text: str, widgets: Mapping[str, Any], client: str) -> dict[str, Any]:
+    def tell(self, text: str, widgets: Fields, client: str) -> Fields:
         """Put a story in place of the one that waits, and wait until the render takes or refuses
         it.
 
@@ -196,13 +186,12 @@ class LiveStory(Story):
             embeds = {text: tensor[0] for text, (tensor, _) in self.node.encode(texts).items()}
             check_text_width(self._model, embeds.values())
             return embeds
-        except (HeadForcingError, comfy.model_management.InterruptProcessingException):
+        except (HeadForcingError, model_management.InterruptProcessingException):
             raise
         except Exception as error:
-            first = str(error).partition("\n")[0] or type(error).__name__
             raise HeadForcingError(
-                f"the text encoder failed while the model was loaded ({first}); the render goes on "
-                "with its prompts"
+                f"the text encoder failed while the model was loaded ({first_line(error)}); the "
+                "render goes on with its prompts"
             ) from error
         finally:
             self.reload()  # the text encoder may have taken the model's place
@@ -220,7 +209,7 @@ class LiveStory(Story):
                 self._hidden, self.node_id, self.node.widgets, request.node.widgets
             )
         with EDITS.lock:
-            EDITS.latest = TakenEdit((self.prompt_id, self.node_id), request.node)
+            EDITS.latest = {(self.prompt_id, self.node_id): request.node}
             EDITS.count += 1
             self.node = request.node
             self.changed_by = request.client
@@ -250,11 +239,11 @@ class LiveStory(Story):
         log.info("Head Forcing: the story was not changed: %s", sentence)
         request.refuse(sentence)
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> Fields:
         """The workflow, and the story as it is written in *Prompt Timeline*, for who restores a
         take.
         """
-        about: dict[str, Any] = {"workflow": self.workflow}
+        about: Fields = {"workflow": self.workflow}
         node = self.node if self._asked is None else self._asked.node
         if node is not None:
             about["written"] = node.widgets
@@ -301,12 +290,7 @@ def running(story: LiveStory) -> Iterator[None]:
         story.end()
 
 
-def changes() -> int:
-    """Number of stories changed while they were rendered, since the server started."""
-    return EDITS.count
-
-
-def change(body: Any) -> dict[str, Any]:
+def change(body: Any) -> Fields:
     """Change the story of the running render; `body` holds `client_id`, `prompt_id`, `node_id` and
     `text`, and may hold other values of the node's widgets.
 

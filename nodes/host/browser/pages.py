@@ -9,7 +9,7 @@ import ipaddress
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from comfy.cli_args import args
 from server import PromptServer
 
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.rollout.schedule import AUTO_FAMILY, schedule
 from ....headforcing_core.timeline.editor import answer
 from ....headforcing_core.timeline.switch import Switch
@@ -60,6 +61,15 @@ def route(method: str, path: str, work: Callable[[Any], Any]) -> web.RouteDef:
         return found if isinstance(found, web.StreamResponse) else web.json_response(found)
 
     return web.route(method, path, handle)
+
+
+def jpeg_answer(picture: bytes | None) -> web.Response:
+    """The answer with a JPEG that a page may keep for an hour; None where there is none."""
+    if picture is None:
+        raise RefusedError("there is no such picture", 404)
+    return web.Response(
+        body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"}
+    )
 
 
 async def _json_of(request: web.Request) -> Any:
@@ -117,7 +127,7 @@ def _is_own_name(host: str) -> bool:
 
 
 @dataclass
-class _Page:
+class Page:
     """Whether a page plays files that grow, and the workflows that it has asked about, the latest
     at the end.
     """
@@ -127,10 +137,10 @@ class _Page:
 
 
 _lock = threading.Lock()
-_pages: dict[str, _Page] = {}  # by client id
+_pages: dict[str, Page] = {}  # by client id
 # The last event of each kind and node, by kind, workflow and node; of a workflow without an id by
 # the client's.
-_events: dict[tuple[str, str, str], dict[str, Any]] = {}
+_events: dict[tuple[str, str, str], Fields] = {}
 
 
 def client() -> str:
@@ -138,7 +148,7 @@ def client() -> str:
     return PromptServer.instance.client_id or ""
 
 
-def showing(client: str, workflow: str) -> dict[str, _Page]:
+def showing(client: str, workflow: str) -> dict[str, Page]:
     """The page that queued a workflow and all others that show it, by client id; empty where no
     page has asked.
     """
@@ -150,7 +160,7 @@ def showing(client: str, workflow: str) -> dict[str, _Page]:
         }
 
 
-def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: Any) -> None:
+def tell(event: str, node: str, about: Fields, client: str, **once: Any) -> None:
     """Tell the page that queued a workflow, and all others that show it, about one of its nodes.
 
     Kept for pages that come later, but for what is said `once`. `about` has the workflow's id; the
@@ -168,13 +178,13 @@ def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: A
         PromptServer.instance.send_sync(event, {**about, **once}, page)
 
 
-def last(event: str, node: str, workflow: str, client: str) -> dict[str, Any] | None:
+def last(event: str, node: str, workflow: str, client: str) -> Fields | None:
     """The last message about a node."""
     with _lock:
         return _events.get((event, workflow or client, node))
 
 
-def _renders(query: Mapping[str, str]) -> list[Any]:
+def _renders(query: Fields) -> list[Any]:
     """Note what a connected page shows; answers with `[event, about]` of all nodes of that
     workflow.
     """
@@ -186,7 +196,7 @@ def _renders(query: Mapping[str, str]) -> list[Any]:
     with _lock:
         for gone in [known for known in _pages if known not in connected][:-KEPT_PAGES]:
             del _pages[gone]
-        page = _pages.setdefault(client, _Page())
+        page = _pages.setdefault(client, Page())
         page.grows = query.get("grows") == "true"
         if workflow:
             others = [each for each in page.workflows if each != workflow]
@@ -198,7 +208,7 @@ def _renders(query: Mapping[str, str]) -> list[Any]:
         ]
 
 
-def _segments(body: Any) -> dict[str, Any]:
+def _segments(body: Any) -> Fields:
     """The answer to the timeline editor, in the blocks of its `model_family`; `auto` has those of
     Wan 2.1.
     """

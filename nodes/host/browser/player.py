@@ -7,19 +7,20 @@ from __future__ import annotations
 import base64
 import functools
 import html
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import comfy.model_management
 from aiohttp import web
+from comfy import model_management
 from comfy_api.latest import ui
 from PIL import Image
 from server import PromptServer
 
-from ..graph import folders, queued_graph, schema, video_files
+from ....headforcing_core.errors import first_line
+from ....headforcing_core.files import Fields
+from ..graph import folders, images, queued_graph, schema, video_files
 from ..graph.folders import OutputFile
 from . import pages
 from .sentences import Sentence, parts_of
@@ -41,7 +42,7 @@ def say(text: str, node_id: str) -> None:
     server.send_progress_text(html.escape(text, quote=False), node_id, server.client_id)
 
 
-def growing(file: OutputFile, id: str, has_sound: bool) -> dict[str, Any]:
+def growing(file: OutputFile, id: str, has_sound: bool) -> Fields:
     """A file that grows for the player in the editor: what it is, whether it has sound, and how
     many bytes can be read by now.
     """
@@ -57,21 +58,14 @@ def growing(file: OutputFile, id: str, has_sound: bool) -> dict[str, Any]:
     return about
 
 
-def _sheet(query: Mapping[str, str]) -> web.Response:
+def _sheet(query: Fields) -> web.Response:
     """A sheet of the small pictures of the render `id`, see `video.pictures`; `count` of them were
     known to the page, so that an older sheet of that name is not shown.
     """
-    path = folders.picture_sheet(query.get("id", ""), query.get("sheet", ""))
-    if path is None:
-        raise pages.RefusedError("there is no such picture", 404)
-    return web.Response(
-        body=path.read_bytes(),
-        content_type="image/jpeg",
-        headers={"Cache-Control": "private, max-age=3600"},
-    )
+    return pages.jpeg_answer(folders.picture_sheet(query.get("id", ""), query.get("sheet", "")))
 
 
-def _read_growing(query: Mapping[str, str]) -> web.StreamResponse:
+def _read_growing(query: Fields) -> web.StreamResponse:
     """The growing file `id`, or the range of it that the request asks for.
 
     Without content once the file has its number: a page that asks just then learns of it in the
@@ -99,13 +93,12 @@ class NodePlayer:
     def __init__(self, hidden: Any):
         self.node_id = hidden.unique_id
         self._client = pages.client()
-        workflow = queued_graph.workflow_id(hidden)
-        self._about: dict[str, Any] = {
+        self._about: Fields = {
             "node": self.node_id,
-            "workflow": workflow,
+            "workflow": queued_graph.workflow_id(hidden),
             "prompt_id": queued_graph.prompt_id(),
         }
-        self._last: dict[str, Any] = {
+        self._last: Fields = {
             **self._about,
             "state": "running",
             "text": "",
@@ -113,25 +106,27 @@ class NodePlayer:
             "place": None,
         }
 
+    @property
+    def _pages(self) -> dict[str, pages.Page]:
+        return pages.showing(self._client, self._about["workflow"])
+
     def __bool__(self) -> bool:
-        return bool(pages.showing(self._client, self._about["workflow"]))
+        return bool(self._pages)
 
     @property
     def grows(self) -> bool:
         """Whether all pages play files that grow; else they are shown previews until the file is
         finished.
         """
-        return all(
-            page.grows for page in pages.showing(self._client, self._about["workflow"]).values()
-        )
+        return all(page.grows for page in self._pages.values())
 
     def show(
         self,
         state: str,
         text: str,
-        video: Mapping[str, Any] | None = None,
+        video: Fields | None = None,
         preview: Any = None,
-        place: Mapping[str, Any] | None = None,
+        place: Fields | None = None,
     ) -> None:
         """Send changes to the pages; without a player the text is shown below the node.
 
@@ -175,7 +170,7 @@ class NodePlayer:
             self._about["raised"] = True  # ComfyUI shows the error itself
             self.show("failed", text, last.get("video"), place=last.get("place"))
 
-    def _tell(self, message: dict[str, Any], preview: Any = None) -> None:
+    def _tell(self, message: Fields, preview: Any = None) -> None:
         if not self:
             say(message["text"], self.node_id)
             return
@@ -194,12 +189,11 @@ def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
     def shown(cls: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return inner(cls, *args, **kwargs)
-        except comfy.model_management.InterruptProcessingException:
+        except model_management.InterruptProcessingException:
             raise
         except Exception as error:
-            first = str(error).strip().partition("\n")[0] or type(error).__name__
             if cls.hidden is not None:  # else nothing shows the node
-                NodePlayer(cls.hidden).fail(first)
+                NodePlayer(cls.hidden).fail(first_line(error))
             raise
 
     return shown
@@ -208,6 +202,4 @@ def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
 def _data_url(image: Image.Image) -> str:
     small = image.convert("RGB")
     small.thumbnail((512, 512))
-    data = io.BytesIO()
-    small.save(data, "JPEG", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(data.getvalue()).decode()
+    return "data:image/jpeg;base64," + base64.b64encode(images.jpeg(small)).decode()

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import comfy.model_management
 import comfy.utils
 import latent_preview
+from comfy import model_management
 from PIL import Image
 from torch import Tensor
 
+from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.render.render import Listener, Render
 from ....headforcing_core.rollout.loop import Block
@@ -20,12 +21,20 @@ from ....headforcing_core.runs.folder import RunFolder
 from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, plain_time
 from ....headforcing_core.timeline.editor import words_key
 from ....headforcing_core.video.writer import VideoInfo
-from ..graph.folders import shown
+from ..graph.folders import OutputFile
 from ..graph.part import WHOLE, Part, skipped_video_frames
 from .player import NodePlayer
 from .sentences import Sentence, joined
 
 log = logging.getLogger(__name__)
+
+Preview = tuple[str, Any, int]
+"""What ComfyUI's `ProgressBar` takes: a format, an image, and the longest side to show."""
+
+
+def stop_where_asked(*_: Any, **__: Any) -> None:
+    """Raise ComfyUI's error if a person has cancelled the run; takes what any callback gets."""
+    model_management.throw_exception_if_processing_interrupted()
 
 
 class RenderProgress(Listener):
@@ -49,25 +58,16 @@ class RenderProgress(Listener):
         part: Part = WHOLE,
         portrait: Image.Image | None = None,
     ):
-        self._planned = plans[0]  # of the video that is made next
-        self._counted = plans[0]
-        self._render: Render | None = None  # of the video that is made
+        self.next_video(0, plans[0])
         self.videos = len(plans)
         self.part = part
         self.player = NodePlayer(hidden)
         self.text = Sentence("")
-        self.name = ""  # of the video, where each has one
-        self.video = 0  # number of the one that is made
         self.reused = 0  # steps
         self.made = 0  # blocks
-        self.block: int | None = None  # that is being made, or read again; None before the first
-        self.stepped = False  # whether it is being made
-        # the `GrowingVideo`, where the video is decoded while it is sampled
-        self.growing: Any = None
+        self.stepped = False  # whether the block is being made
         # the file of an earlier render, where it is the one of this video
         self.earlier: VideoInfo | None = None
-        self.run: RunFolder | None = None
-        self.stored = 0  # blocks of this video that were there when it began
         self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))
         self.done = 0
         self.preview = MovingPreview(model, portrait) if previews else None
@@ -75,14 +75,16 @@ class RenderProgress(Listener):
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
         """Begin this video of the batch."""
-        self.video = video
-        self._planned = plan
+        self.video = video  # its number
+        self._planned = plan  # before it is made
         self._counted = plan
-        self.name = name
-        self._render = None
-        self.block = None
-        self.growing = None
-        self.run = None
+        self.name = name  # where each has one
+        self._render: Render | None = None
+        self.block: int | None = None  # that is being made, or read again; None before the first
+        self.stored = 0  # blocks of this video that were there when it began
+        # the `GrowingVideo`, where the video is decoded while it is sampled
+        self.growing: Any = None
+        self.run: RunFolder | None = None
 
     @property
     def plan(self) -> RenderPlan:
@@ -98,7 +100,7 @@ class RenderProgress(Listener):
         self.done += render.run.stored_steps
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         if latents is None:
             self.block = block
             self._count()
@@ -111,7 +113,7 @@ class RenderProgress(Listener):
 
     def add(self, block: Block) -> None:
         """Count a finished block and show it."""
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         if self.stepped:
             self._advance(block.latents)
             self.made += 1
@@ -140,10 +142,10 @@ class RenderProgress(Listener):
             parts.append(self._speed(took))
         state = "done"
         if self.earlier is not None:
-            place = shown(self.earlier.path).place
+            place = OutputFile(self.earlier.path).place
             parts.insert(0, Sentence("%1 is this video already", place))
         elif self.growing is not None and self.growing.info is not None:
-            parts.insert(0, Sentence("wrote %1", shown(self.growing.info.path).place))
+            parts.insert(0, Sentence("wrote %1", OutputFile(self.growing.info.path).place))
         elif self.growing is not None:
             state = "failed"
             no_video = Sentence("failed: no video, %1", self.growing.failure)
@@ -172,7 +174,7 @@ class RenderProgress(Listener):
         # start blocks and those of an earlier render are finished, too
         finished = max(self.block, self.plan.start_blocks + self.stored)
         place = Sentence("stopped at %1 of %2", *self._times(finished))
-        parts = [joined([self.name, place], " ") if self.name else place]
+        parts = [joined([self.name, place], " ")]
         if self.run is not None and self.plan.rebuilds_cache:
             parts.append(Sentence("Run goes on from there"))
         elif self.run is not None:
@@ -200,8 +202,7 @@ class RenderProgress(Listener):
         return plain_time(self._seconds(block)), plain_time(end)
 
     def _show(self, state: str, text: Sentence) -> None:
-        part = self.part.describe(self.plan)
-        self.text = text if part is None else joined([part, text], ": ")
+        self.text = joined([self.part.describe(self.plan), text], ": ")
         self._tell(state)
 
     def _tell(self, state: str, image: Image.Image | None = None) -> None:
@@ -213,7 +214,7 @@ class RenderProgress(Listener):
                 image = None
         self.player.show(state, self.text, video, preview=image, place=self._place(state))
 
-    def _place(self, state: str) -> dict[str, Any]:
+    def _place(self, state: str) -> Fields:
         """Finished blocks of the story (`done`), the second of the video at which it begins
         (`lead`), video frames a second (`fps`), and its `scenes`: first and last block and words,
         as `timeline.editor` answers them."""
@@ -245,7 +246,7 @@ class RenderProgress(Listener):
             parts.append(Sentence("watch %1", self.growing.growing.place))
         if self.videos > 1:
             video = Sentence("video %1 of %2", self.video + 1, self.videos)
-            parts.append(joined([video, self.name], ": ") if self.name else video)
+            parts.append(joined([video, self.name], ": "))
         parts.append(Sentence("%1 of %2", *self._times(self.block)))
         if len(self.plan.timeline.segments) > 1:
             prompt = self.plan.segment_index(self.block)
@@ -283,7 +284,7 @@ class MovingPreview:
         self._frame = 0
         self._plays_itself = False
 
-    def next(self, finished: Tensor | None) -> tuple[str, Any, int] | None:
+    def next(self, finished: Tensor | None) -> Preview | None:
         """The image to show at this step; `finished` is a new block's clean latents `[frames, 16,
         h, w]`.
 
@@ -303,7 +304,14 @@ class MovingPreview:
         return image
 
 
-def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
+def linear_colours(latent_format: Any) -> Any:
+    """ComfyUI's previewer of linear colours for a latent format."""
+    return latent_preview.Latent2RGBPreviewer(
+        latent_format.latent_rgb_factors, latent_format.latent_rgb_factors_bias
+    )
+
+
+def previewer(model: Any) -> Callable[[Tensor], Preview | None]:
     """A function from clean latents `[1, 16, frames, h, w]` to what `ProgressBar` takes as a
     preview.
 
@@ -313,7 +321,5 @@ def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
     latent_format = model.model.latent_format
     chosen = latent_preview.get_previewer(model.load_device, latent_format)
     if chosen is None:
-        chosen = latent_preview.Latent2RGBPreviewer(
-            latent_format.latent_rgb_factors, latent_format.latent_rgb_factors_bias
-        )
+        chosen = linear_colours(latent_format)
     return lambda latents: chosen.decode_latent_to_preview_image("JPEG", latents)

@@ -4,19 +4,17 @@ and delete them.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import comfy.latent_formats
-import latent_preview
-import torch
 from aiohttp import web
+from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import WAN21, WAN22
 from ....headforcing_core.runs.stored import StoredVideo, find_video, stored_videos
 from ....headforcing_core.runs.takes import (
@@ -28,9 +26,10 @@ from ....headforcing_core.runs.takes import (
     write_label,
 )
 from ....headforcing_core.timeline.clock import VIDEO_FPS
-from ..graph import folders, video_files
-from ..model import native_model
-from .pages import RefusedError, route
+from ..graph import folders, images, video_files
+from ..model import native_model, vae
+from .pages import jpeg_answer, route
+from .progress import linear_colours
 
 THUMBNAIL_PIXELS = 160  # of the longer side
 MOST_TITLE = 60  # letters
@@ -78,11 +77,11 @@ def finished_blocks(name: str) -> int:
     return 0 if video is None else video.finished
 
 
-def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
+def to_latent(video: StoredVideo, latents: Tensor) -> Tensor:
     """Stored latents `[frames, 16, h, w]`, which are normalised for the model, in the scale of a
     LATENT.
     """
-    return _format(video).process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+    return vae.to_latent(_format(video), latents)
 
 
 def _find(value: str) -> StoredVideo | None:
@@ -100,43 +99,33 @@ def _format(video: StoredVideo) -> comfy.latent_formats.LatentFormat:
     return found
 
 
-def _picture(query: Mapping[str, str]) -> web.Response:
+def _picture(query: Fields) -> web.Response:
     """The JPEG of `number` of the take `run`: names are compared with what is there, never made
     into paths.
     """
     number = query.get("number", "")
     picture = None
     with suppress(HeadForcingError):
-        take = find_video(folders.runs_folder(), query.get("run", ""))
+        take = _find(query.get("run", ""))
         if take is not None and number in ("0", "1", "2", "3", "4"):
             picture = thumbnail(take, int(number), partial(_draw, _format(take)))
-    if picture is None:
-        raise RefusedError("there is no such picture", 404)
-    return web.Response(
-        body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"}
-    )
+    return jpeg_answer(picture)
 
 
-def _draw(colours: comfy.latent_formats.LatentFormat, latents: torch.Tensor) -> bytes:
+def _draw(colours: comfy.latent_formats.LatentFormat, latents: Tensor) -> bytes:
     """A latent frame as JPEG in the colours of live previews."""
-    drawer = latent_preview.Latent2RGBPreviewer(
-        colours.latent_rgb_factors, colours.latent_rgb_factors_bias
-    )
-    picture = drawer.decode_latent_to_preview(latents[None, :, None])
-    data = io.BytesIO()
+    picture = linear_colours(colours).decode_latent_to_preview(latents[None, :, None])
     larger = max(1, THUMBNAIL_PIXELS // max(picture.size))
-    picture = picture.resize((picture.width * larger, picture.height * larger))
-    picture.convert("RGB").save(data, "JPEG", quality=80)
-    return data.getvalue()
+    return images.jpeg(picture.resize((picture.width * larger, picture.height * larger)))
 
 
-def name_take(body: Any) -> dict[str, Any]:
+def name_take(body: Any) -> Fields:
     """Set the name or the star of a take; `body` holds the name of its run, `take`, and `title` or
     `starred`.
     """
     video = _asked(body)
     title = body.get("title")
-    changed: dict[str, Any] = {}
+    changed: Fields = {}
     if isinstance(body.get("starred"), bool):
         changed["starred"] = body["starred"]
     if isinstance(title, str):
@@ -145,7 +134,7 @@ def name_take(body: Any) -> dict[str, Any]:
     return _list()
 
 
-def delete_take(body: Any) -> dict[str, Any]:
+def delete_take(body: Any) -> Fields:
     """Remove what is stored of the take `body["take"]`; blocks of other takes and all video files
     stay.
     """
@@ -157,21 +146,18 @@ def _asked(body: Any) -> StoredVideo:
     """The video that a page means: its name is compared with what is there, never made into a
     path.
     """
-    name = body.get("take") if isinstance(body, dict) else None
-    video = None
-    if isinstance(name, str):
-        video = find_video(folders.runs_folder(), name)
+    video = _find(str(body.get("take"))) if isinstance(body, dict) else None
     if video is None:
         raise HeadForcingError("this take is not there any more")
     return video
 
 
-def _list(_: Any = None) -> dict[str, Any]:
+def _list(_: Any = None) -> Fields:
     takes = stored_videos(folders.runs_folder())
     return {"takes": [_described(take, takes) for take in takes]}
 
 
-def _described(take: StoredVideo, takes: list[StoredVideo]) -> dict[str, Any]:
+def _described(take: StoredVideo, takes: list[StoredVideo]) -> Fields:
     """A take for a page; `written` is the story as it was written in *Prompt Timeline*, None for
     another's.
     """
@@ -202,7 +188,7 @@ def _described(take: StoredVideo, takes: list[StoredVideo]) -> dict[str, Any]:
     }
 
 
-def _file(label: str) -> dict[str, Any] | None:
+def _file(label: str) -> Fields | None:
     """The video file of that name below the output folder as a page asks for it; None where it is
     not there.
     """
@@ -210,13 +196,13 @@ def _file(label: str) -> dict[str, Any] | None:
     path = output / label
     if not path.is_file() or not path.resolve().is_relative_to(output.resolve()):
         return None
-    return {**video_files.saved(folders.shown(path))}
+    return {**video_files.saved(folders.OutputFile(path))}
 
 
 def link_file(folder: Path, key: str, path: Path, made_by: str) -> None:
     """Note the video file of a take, see `Label`; a folder that cannot be written goes without."""
     with suppress(HeadForcingError):
-        write_label(folder, key, file=folders.shown(path).label, made_by=_maker(made_by, path))
+        write_label(folder, key, file=folders.OutputFile(path).label, made_by=_maker(made_by, path))
 
 
 def linked_file(folder: Path, key: str, made_by: str) -> Path | None:

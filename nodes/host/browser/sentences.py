@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -36,8 +36,7 @@ def parts_of(text: Any) -> list[Any] | str:
     return text.parts if isinstance(text, Sentence) else str(text)
 
 
-def joined(sentences: Sequence[str], between: str) -> Sentence:
-    """Up to nine sentences as one."""
-    return Sentence(
-        between.join(f"%{number}" for number in range(1, len(sentences) + 1)), *sentences
-    )
+def joined(sentences: Iterable[str], between: str) -> Sentence:
+    """Up to nine sentences as one, without empty ones."""
+    given = list(filter(None, sentences))
+    return Sentence(between.join(f"%{number}" for number in range(1, len(given) + 1)), *given)

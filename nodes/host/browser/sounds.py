@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+from ....headforcing_core.files import Fields
 from ....headforcing_core.video.onsets import Heard, listen
 from ..graph import folders
 from .pages import RefusedError, route
@@ -22,7 +21,7 @@ def _heard(path: Path, size: int, time: int) -> Heard:
     return listen(path)
 
 
-def _sound(query: Mapping[str, str]) -> dict[str, Any]:
+def _sound(query: Fields) -> Fields:
     """Waveform, onsets and tempo of the file `name`, as the widget of *Load Audio* names it.
 
     `peaks` are bytes in base64, see `Heard`; `tempo` and `first_beat` are null where there is none.

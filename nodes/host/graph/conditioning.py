@@ -10,9 +10,12 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
+from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.options import DEFAULTS, RenderOptions
+from ....headforcing_core.rollout.rows import Embeddings
 from ....headforcing_core.timeline.clock import BlockClock
 from ....headforcing_core.timeline.editor import read_widgets
 from ....headforcing_core.timeline.switch import Switch
@@ -21,6 +24,7 @@ from ....headforcing_core.video.soundtrack import Soundtrack
 from ..model.loaded_model import check_text_width
 
 TIMELINE = "head_forcing_timeline"
+Conditioning = list[Any]
 # Parts of an entry that change what a native sampler makes.
 _PARTS = frozenset(
     "area mask control gligen hooks default concat_latent_image concat_mask concat_image "
@@ -50,11 +54,11 @@ class TimelineNode:
     # of the render that reads the text; before one does, those of the node's own widgets
     options: RenderOptions = DEFAULTS
     # pictures `[h, w, 3]` in 0..1
-    references: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
+    references: Mapping[str, Tensor] = field(default_factory=dict, compare=False)
     soundtrack: Soundtrack | None = field(default=None, compare=False)
 
     @property
-    def widgets(self) -> dict[str, Any]:
+    def widgets(self) -> Fields:
         """The values by the names of the node's widgets."""
         return {
             "prompts": self.text,
@@ -65,7 +69,7 @@ class TimelineNode:
             "re_anchor": self.switch.re_anchor,
         }
 
-    def changed(self, text: str, widgets: Mapping[str, Any]) -> TimelineNode:
+    def changed(self, text: str, widgets: Fields) -> TimelineNode:
         """The node with another text and other values of the widgets named; raises as
         `editor.read_widgets`.
         """
@@ -82,16 +86,16 @@ class TimelineNode:
         options = replace(self.options, seconds=seconds, switch=self.switch)
         return options.parse(self.text, self.shared_prompt, tuple(self.references))
 
-    def encode(self, texts: Iterable[str]) -> dict[str, list[Any]]:
+    def encode(self, texts: Iterable[str]) -> Fields:
         """By text its `[tensor, options]`, the entry of a CONDITIONING."""
         clip = CLIPS.get(self.clip)
         if clip is None:
             raise HeadForcingError(
                 "the text encoder is no longer in memory; queue the new story as a render"
             )
-        return {text: clip.encode_from_tokens_scheduled(clip.tokenize(text))[0] for text in texts}
+        return {text: encode_text(clip, text) for text in texts}
 
-    def conditioning(self) -> tuple[list[Any], Timeline]:
+    def conditioning(self) -> tuple[Conditioning, Timeline]:
         """The node's output: the first prompt as a CONDITIONING that carries all of them."""
         timeline = self.timeline()
         entries = self.encode(timeline.texts)
@@ -101,9 +105,14 @@ class TimelineNode:
         return [[tensor, {**options, TIMELINE: carried}]], timeline
 
 
+def encode_text(clip: Any, text: str) -> list[Any]:
+    """`[tensor, options]`, the entry of a CONDITIONING, of a text."""
+    return clip.encode_from_tokens_scheduled(clip.tokenize(text))[0]
+
+
 def read_conditioning(
-    model: Any, positive: list[Any], options: RenderOptions
-) -> tuple[list[Any], Timeline, dict[str, torch.Tensor]]:
+    model: Any, positive: Conditioning, options: RenderOptions
+) -> tuple[Conditioning, Timeline, Embeddings]:
     """The CONDITIONING as a MODEL with these options reads it, its timeline, and the embedding of
     each text.
 
@@ -117,7 +126,7 @@ def read_conditioning(
     return positive, timeline, embeds
 
 
-def _fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
+def _fitted(positive: Conditioning, options: RenderOptions) -> Conditioning:
     """The CONDITIONING with its text read and encoded again, if the model needs that: its blocks
     have another length than those the node knew, or it wants a prefix before the first prompt of
     each shot (`Schedule.shot_prefix`).
@@ -138,7 +147,7 @@ def _fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
     return [[tensor, {**entry, TIMELINE: again}]]
 
 
-def other_blocks(positive: list[Any], options: RenderOptions) -> list[str]:
+def other_blocks(positive: Conditioning, options: RenderOptions) -> list[str]:
     """A line for the report if *Prompt Timeline* draws blocks of another length than the
     model's.
     """
@@ -157,7 +166,7 @@ def _timing(options: RenderOptions) -> tuple[BlockClock, str]:
     return options.schedule.clock, options.schedule.shot_prefix
 
 
-def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str, torch.Tensor]]:
+def _timeline_of(positive: Conditioning, seconds: float) -> tuple[Timeline, Embeddings]:
     if not positive:
         raise HeadForcingError("positive is empty; connect Prompt Timeline or CLIP Text Encode")
     if len(positive) > 1:
@@ -185,7 +194,7 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
     return timeline, {timeline.texts[0]: tensor[0]}
 
 
-def check_parts(entry: Mapping[str, Any], where: str) -> None:
+def check_parts(entry: Fields, where: str) -> None:
     """Refuse an entry of a CONDITIONING that a native sampler reads with a range, an area, pictures
     or a control.
     """
@@ -201,7 +210,7 @@ def check_parts(entry: Mapping[str, Any], where: str) -> None:
         )
 
 
-def node_of(positive: list[Any]) -> TimelineNode | None:
+def node_of(positive: Conditioning) -> TimelineNode | None:
     """The node that a CONDITIONING comes from; None for one of another node, and for several that
     were combined.
     """

@@ -36,13 +36,11 @@ class OutputFile(NamedTuple):
     """A file under ComfyUI's output folder."""
 
     path: Path
-    name: str
-    subfolder: str
 
     @property
     def label(self) -> str:
-        """The name below the output folder."""
-        return f"{self.subfolder}/{self.name}" if self.subfolder else self.name
+        """The name below the output folder, with slashes."""
+        return Path(os.path.relpath(self.path, output_folder())).as_posix()
 
     @property
     def place(self) -> str:
@@ -62,9 +60,9 @@ def output_file(filename_prefix: str, width: int, height: int) -> Iterator[Outpu
 
     Two servers that share the folder get two numbers.
     """
-    folder, name, counter, subfolder = _output_place(filename_prefix, width, height)
+    folder, name, counter = _output_place(filename_prefix, width, height)
     with claimed_first(folder / f"{name}_{number:05}_.mp4" for number in count(counter)) as path:
-        yield OutputFile(path, path.name, subfolder)
+        yield OutputFile(path)
 
 
 @contextmanager
@@ -78,7 +76,7 @@ def growing_file(
     left by videos of the prefix that nobody has gone on with for a day, or for 30 days if they were
     to be `lasting`, since the work is in them.
     """
-    folder, name, _, subfolder = _output_place(filename_prefix, width, height)
+    folder, name, _ = _output_place(filename_prefix, width, height)
     for kind, seconds in (("v", ABANDONED_VIDEO_SECONDS), ("f", ABANDONED_LASTING_SECONDS)):
         left = (
             rf"{re.escape(name)}_{kind}[0-9a-f]{{8}}(-\d{{1,3}})?"
@@ -89,20 +87,14 @@ def growing_file(
     first = f"{name}_{'f' if lasting else 'v'}{key}"
     names = chain([first], (f"{first}-{number}" for number in count(2)))
     with claimed_first((folder / f"{each}.part.mp4" for each in names), replaces=True) as path:
-        yield OutputFile(path, path.name, subfolder)
+        yield OutputFile(path)
 
 
 def has_prefix(path: Path, filename_prefix: str, width: int, height: int) -> bool:
     """Whether a file in the output folder could be one that `output_file` gives for this prefix."""
-    folder, name, _, _ = _output_place(filename_prefix, width, height)
+    folder, name, _ = _output_place(filename_prefix, width, height)
     numbered = rf"{re.escape(name)}_\d{{5,}}_"
     return path.parent == folder and re.fullmatch(numbered, path.stem) is not None
-
-
-def shown(path: Path) -> OutputFile:
-    """A file in the output folder as a node shows it."""
-    subfolder = os.path.relpath(path.parent, output_folder())
-    return OutputFile(path, path.name, "" if subfolder == os.curdir else subfolder)
 
 
 def _why_no_folder(filename_prefix: str, error: OSError) -> str:
@@ -116,7 +108,7 @@ def _why_no_folder(filename_prefix: str, error: OSError) -> str:
     return reason(error)
 
 
-def _output_place(filename_prefix: str, width: int, height: int) -> tuple[Path, str, int, str]:
+def _output_place(filename_prefix: str, width: int, height: int) -> tuple[Path, str, int]:
     unusable = re.search("[\0-\x1f\x7f\ud800-\udfff]", filename_prefix)
     if not filename_prefix.strip() or unusable or len(filename_prefix.encode()) > 200:
         raise HeadForcingError(
@@ -133,7 +125,7 @@ def _output_place(filename_prefix: str, width: int, height: int) -> tuple[Path, 
     try:
         # ComfyUI makes folders, and follows links
         _check_inside(os.path.dirname(os.path.normpath(filename_prefix)))
-        folder, name, counter, subfolder, _ = folder_paths.get_save_image_path(
+        folder, name, counter, *_ = folder_paths.get_save_image_path(
             filename_prefix, str(output_folder()), width, height
         )
         _check_inside(folder)  # its %date% and the like are filled in now
@@ -148,7 +140,7 @@ def _output_place(filename_prefix: str, width: int, height: int) -> tuple[Path, 
             f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder, and "
             "not lead out of it through a link"
         ) from error
-    return Path(folder), name, counter, subfolder
+    return Path(folder), name, counter
 
 
 def _check_inside(place: str) -> None:
@@ -196,13 +188,13 @@ def _pictures() -> Path:
     return Path(folder_paths.get_temp_directory()) / "head_forcing_pictures"
 
 
-def picture_sheet(render: str, sheet: str) -> Path | None:
-    """A sheet of the pictures of a render, to read; None where there is none of that name."""
+def picture_sheet(render: str, sheet: str) -> bytes | None:
+    """A sheet of the pictures of a render; None where there is none of that name."""
     name = f"{render}-{sheet}.jpg"
-    if not re.fullmatch(_SHEET, name):
-        return None
-    path = _pictures() / name
-    return path if path.is_file() else None
+    if re.fullmatch(_SHEET, name):
+        with suppress(OSError):
+            return (_pictures() / name).read_bytes()
+    return None
 
 
 def runs_folder() -> Path:
@@ -221,14 +213,17 @@ def tiny_decoder_file(names: tuple[str, ...]) -> Path | None:
     """
     for name in folder_paths.get_filename_list("vae_approx"):
         if name.startswith(names):
-            path = folder_paths.get_full_path("vae_approx", name)
-            return None if path is None else Path(path)
+            return _model_file("vae_approx", name)
     return None
 
 
 def profile_file(name: str) -> Path | None:
     """The head profile of that name in ComfyUI's models, to read; None where there is none."""
-    found = folder_paths.get_full_path(PROFILE_FOLDER, name)
+    return _model_file(PROFILE_FOLDER, name)
+
+
+def _model_file(folder: str, name: str) -> Path | None:
+    found = folder_paths.get_full_path(folder, name)
     return None if found is None else Path(found)
 
 

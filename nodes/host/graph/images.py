@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
@@ -29,6 +31,13 @@ def picture_or_nothing(draw: Callable[[], Any]) -> Tensor:
     except HeadForcingError as error:
         log.warning("Head Forcing: no plot, %s", error)
         return no_picture()
+
+
+def jpeg(picture: Image.Image) -> bytes:
+    """A PIL image as JPEG."""
+    data = io.BytesIO()
+    picture.convert("RGB").save(data, "JPEG", quality=80)
+    return data.getvalue()
 
 
 def to_image(picture: Any) -> Tensor:

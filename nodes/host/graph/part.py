@@ -59,8 +59,8 @@ class Part:
         half_height = height // 2 // patch * patch
         return max(patch, half_width), max(patch, half_height)
 
-    def describe(self, plan: RenderPlan) -> Sentence | None:
-        """Words before a status line; None for all of the video."""
+    def describe(self, plan: RenderPlan) -> Sentence:
+        """Words before a status line; empty for all of the video."""
         words = []
         if self.draft:
             words.append(Sentence("draft, %1x%2", plan.width, plan.height))
@@ -68,7 +68,7 @@ class Part:
         if until < plan.blocks:
             end = plan.timeline.clock.start_seconds(until - plan.start_blocks)
             words.append(Sentence("up to %1", plain_time(end)))
-        return joined(words, ", ") if words else None
+        return joined(words, ", ")
 
 
 WHOLE = Part()

@@ -4,11 +4,13 @@ and its run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, TypeGuard
 
+from ....headforcing_core.files import Fields
 
-def inputs_of(hidden: Any, node_id: str | None) -> dict[str, Any]:
+
+def inputs_of(hidden: Any, node_id: str | None) -> Fields:
     """The inputs of a node; empty where there is none of that id."""
     return ((hidden.prompt or {}).get(node_id) or {}).get("inputs") or {}
 
@@ -18,7 +20,7 @@ def is_link(value: Any) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def find_source(hidden: Any, class_type: str, values: Mapping[str, Any]) -> str | None:
+def find_source(hidden: Any, class_type: str, values: Fields) -> str | None:
     """The id of the node of a class that `positive` of the running node comes from, straight or
     through other nodes.
 
@@ -32,7 +34,7 @@ def find_source(hidden: Any, class_type: str, values: Mapping[str, Any]) -> str 
     return next(iter(found), None)
 
 
-def _may_have(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+def _may_have(inputs: Fields, values: Fields) -> bool:
     """Whether no input has another value; those that are left out or come over links have none to
     compare.
     """
@@ -53,7 +55,7 @@ def _sources(hidden: Any, link: Any) -> Iterator[str]:
             links += inputs_of(hidden, source).values()
 
 
-def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def rewrite(hidden: Any, node_id: str, before: Fields, after: Fields) -> None:
     """Put other values of all widgets, by name, into a node: nodes that run later write the graph
     into their files.
     """
@@ -73,7 +75,7 @@ def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping
             values[place] = changed[name]
 
 
-def _workflow_node(workflow: Mapping[str, Any], node_id: str) -> dict[str, Any]:
+def _workflow_node(workflow: Fields, node_id: str) -> Fields:
     """A node of a workflow by its id in the queued graph, "5" or, in a subgraph, "12:5"; empty
     where there is none.
     """

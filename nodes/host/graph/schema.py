@@ -10,6 +10,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.options import DEFAULTS
 from ....headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
 from .folders import NODE_TEXTS, check_prefix, output_folder
@@ -53,7 +54,7 @@ def refusal(check: Callable[[Any], object], value: Any) -> bool | str:
 
 
 @functools.cache
-def _texts() -> dict[str, Any]:
+def _texts() -> Fields:
     """The English descriptions and tooltips of all nodes, as ComfyUI reads them for its
     frontend.
     """
@@ -67,7 +68,8 @@ def node_schema(
     *,
     aliases: str,
     inputs: list[Any],
-    outputs: list[Any],
+    outputs: Fields,
+    output_list: str = "",
     advanced: str = "",
     makes_video: bool = False,
     hidden: Sequence[Any] = (),
@@ -75,6 +77,7 @@ def node_schema(
     """The schema of a node in a folder of the menu; `aliases` for the search are separated by
     commas.
 
+    `outputs` are types by their names; the one named `output_list` gives a list.
     Widgets named in `advanced`, separated by spaces, are optional, and shown under "advanced" if
     the frontend supports it. Description and tooltips are those of `locales/en`, but for a tooltip
     that is given. A node that `makes_video` runs without another node after it, and gets the graph,
@@ -84,12 +87,16 @@ def node_schema(
         if widget.id in advanced.split():
             widget.optional = True
             widget.extra_dict["advanced"] = True  # older versions refuse `advanced=`
+    slots = [
+        kind.Output(display_name=output, is_output_list=output == output_list)
+        for output, kind in outputs.items()
+    ]
     texts = _texts().get(node_id, {})
-    for part, slots in (
+    for part, places in (
         ("inputs", {each.id: each for each in inputs}),
-        ("outputs", dict(enumerate(outputs))),
+        ("outputs", dict(enumerate(slots))),
     ):
-        for place, slot in slots.items():
+        for place, slot in places.items():
             slot.tooltip = slot.tooltip or texts.get(part, {}).get(str(place), {}).get("tooltip")
     if makes_video:
         hidden = io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo
@@ -99,7 +106,7 @@ def node_schema(
         category=f"Head Forcing/{folder}",
         description=texts.get("description", ""),
         inputs=inputs,
-        outputs=outputs,
+        outputs=slots,
         hidden=list(hidden),
         is_output_node=makes_video,
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.video.soundtrack import Soundtrack
 
 
-def soundtrack_of(audio: dict[str, Any] | None) -> Soundtrack | None:
+def soundtrack_of(audio: Fields | None) -> Soundtrack | None:
     """The first of AUDIO's tracks; None where none is connected.
 
     Raises HeadForcingError for one that is empty, or is no sound.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from comfy_api.latest import io
 
 from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.rollout.speech import Speech
 from ....headforcing_core.video.soundtrack import Soundtrack
-from .conditioning import node_of
+from .conditioning import Conditioning, node_of
 
 SpeechType = io.Custom("HEAD_FORCING_SPEECH")
 
@@ -25,7 +24,7 @@ class HeardSpeech:
 
 
 def with_length_of(
-    speech: HeardSpeech | None, options: RenderOptions, positive: list[Any]
+    speech: HeardSpeech | None, options: RenderOptions, positive: Conditioning
 ) -> RenderOptions:
     """The options of a render, as long as its speech if neither they nor *Prompt Timeline* give a
     length.

@@ -5,12 +5,12 @@ their metadata.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from comfy.cli_args import args
 from comfy_api.latest import io, ui
 
+from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.request import file_tags
 from .folders import OutputFile
 from .queued_graph import prompt_id
@@ -18,7 +18,8 @@ from .queued_graph import prompt_id
 
 def saved(file: OutputFile) -> ui.SavedResult:
     """A file in the output folder as ComfyUI names it."""
-    return ui.SavedResult(file.name, file.subfolder, io.FolderType.output)
+    folder, _, name = file.label.rpartition("/")
+    return ui.SavedResult(name, folder, io.FolderType.output)
 
 
 def window_of(video: Any) -> tuple[float, float]:
@@ -28,9 +29,9 @@ def window_of(video: Any) -> tuple[float, float]:
     return getattr(video, "get_active_trim_window", lambda: (0.0, 0.0))()  # not in 0.3.75
 
 
-def graph_tags(hidden: Any) -> dict[str, str]:
-    """Metadata tags of a file from which ComfyUI restores the graph when the file is dropped on the
-    canvas.
+def tags_of(hidden: Any, about: Fields | None = None, fps: float | None = None) -> dict[str, str]:
+    """Metadata tags of a file: the graph, which ComfyUI restores when the file is dropped on the
+    canvas, and the prompts and times that *Video Drift Report* reads, see `plan.request.file_tags`.
 
     The graph names its run, so that a page shows no video of a later run of the same workflow on
     it.
@@ -45,11 +46,5 @@ def graph_tags(hidden: Any) -> dict[str, str]:
         }
     if hidden.prompt is not None:
         tags["prompt"] = hidden.prompt
-    return {key: json.dumps(value) for key, value in tags.items()}
-
-
-def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
-    """The metadata tag from which *Video Drift Report* reads prompts and times, see
-    `plan.request.file_tags`.
-    """
-    return {} if args.disable_metadata or not about else file_tags(about, fps)
+    own = file_tags(about, fps) if about else {}
+    return {key: json.dumps(value) for key, value in tags.items()} | own

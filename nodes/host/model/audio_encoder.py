@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import comfy.model_management
 import torch
+from comfy import model_management
 from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
@@ -38,7 +38,7 @@ class HostEncoder(SpeechEncoder):
         channels = self._net.feature_projection.layer_norm.weight.shape[0]
         samples = min(seconds, MAX_WHOLE_SECONDS) * RATE
         one_result = samples / _FIRST_STRIDE * channels * torch.float32.itemsize
-        comfy.model_management.load_models_gpu([self._patcher], memory_required=3 * one_result)
+        model_management.load_models_gpu([self._patcher], memory_required=3 * one_result)
 
     def convolved(self, wave: Tensor) -> Tensor:
         placed = wave.to(self._patcher.load_device, torch.float32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import comfy.ldm.modules.attention
 import comfy.samplers
@@ -22,6 +22,7 @@ from torch import Tensor
 from ....headforcing_core.cache.shape import Shape
 from ....headforcing_core.devices import upload
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
 from ....headforcing_core.model.speech import SpeechProjection
 from ....headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
@@ -31,6 +32,7 @@ from .loaded_model import audio_of, compute_dtype, wan_config
 from .memory import load_with_room
 from .model_contents import KEY, guiding, used_options, used_wrappers
 
+Result = TypeVar("Result")
 _ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "flash")
 
 
@@ -40,7 +42,7 @@ class HostAttention:
     the current pass.
     """
 
-    options: dict[str, Any]
+    options: Fields
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`q [heads, queries, d], k, v [heads, keys, d]` -> `[heads, queries, d]`."""
@@ -89,13 +91,12 @@ class HostedModel:
     """
 
     denoiser: Callable[..., Tensor]
-    extra_args: dict[str, Any]
+    extra_args: Fields
     device: torch.device
     backbone: Any = None  # known from the first forward pass on
     # puts the weights back when another model has run in between, with so many bytes free
     reload: Callable[..., Any] = lambda memory: None
-    # puts the audio tensors of a model that speech drives in place
-    projection: Callable[[], Any] = lambda: None
+    model: Any = None  # the MODEL, for its audio tensors
     _embedding: Tensor | None = None  # of the active prompt, until it is encoded
     _speech: SpeechInputs | None = None
 
@@ -111,7 +112,7 @@ class HostedModel:
         self._embedding = embedding
 
     def use_speech(self, video: TalkingPortrait) -> None:
-        self._speech = SpeechInputs(video, self.projection())
+        self._speech = SpeechInputs(video, _projection(self.model, self.device))
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         return self._call(latents, sigma, cache, write_only=False)
@@ -138,7 +139,7 @@ class HostedModel:
             0, 1
         )
 
-    def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
+    def forward(self, net: Any, x: Tensor, options: Fields) -> Tensor:
         """Replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same
         shape. What a model reads in more channels than it makes is none of `x`.
         """
@@ -191,7 +192,7 @@ def _diffusion_model_wrapper(
 
 
 def _own_channels(
-    executor: Any, x: Tensor, timestep: Tensor, _: Any, *args: Any, **kwargs: Any
+    executor: Any, x: Tensor, timestep: Tensor, context: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Around ComfyUI's `apply_model`, which joins zeros to latents where a model reads more
     channels: the rollout joins what belongs there.
@@ -204,7 +205,7 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
     `prepare_sampling`.
     """
     patched = model.clone()
-    wrappers: dict[str, Callable[..., Any]] = {
+    wrappers = {
         WrappersMP.DIFFUSION_MODEL: _diffusion_model_wrapper,
         WrappersMP.PREPARE_SAMPLING: prepare,
     }
@@ -237,10 +238,11 @@ def host(
     schedule: Schedule,
     block_shape: Sequence[int],
     memory: int,
-    body: Callable[[HostedModel, torch.device], None],
+    body: Callable[[HostedModel, torch.device], Result],
     also: Sequence[Any] = (),
-) -> None:
-    """Run `body` inside ComfyUI's sampling, with the weights loaded and extra memory reserved.
+) -> Result:
+    """The result of `body`, run inside ComfyUI's sampling, with the weights loaded and extra memory
+    reserved.
 
     Args:
         embedding: of the first prompt, `[tokens, text_dim]`; ComfyUI asks for one.
@@ -251,6 +253,7 @@ def host(
     """
 
     loads: list[Callable[[], Any]] = []
+    results: list[Result] = []
 
     def sampler_function(
         denoiser: Any,
@@ -261,10 +264,9 @@ def host(
         disable: Any = None,
         **_: Any,
     ) -> Tensor:
-        projection = partial(_projection, model, x.device)
-        hosted = HostedModel(denoiser, extra_args or {}, x.device, projection=projection)
+        hosted = HostedModel(denoiser, extra_args or {}, x.device, model=model)
         hosted.reload = loads[-1]
-        body(hosted, x.device)
+        results.append(body(hosted, x.device))
         return x
 
     def prepare(executor: Any, patcher: Any, noise_shape: Any, *args: Any, **kwargs: Any) -> Any:
@@ -289,3 +291,4 @@ def host(
         guider.sample(one_block, one_block, sampler, sigmas, disable_pbar=True, seed=0)
     finally:
         loads.clear()  # else a cycle of references
+    return results[0]

@@ -8,18 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import comfy.model_management
+from comfy import model_management
 from torch import Tensor
 
-from ....headforcing_core.files import is_disk_full
+from ....headforcing_core.files import Fields, is_disk_full
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.plan.request import RenderJob
 from ....headforcing_core.render.sinks import VideoFile
 from ....headforcing_core.rollout.loop import Block
 from ....headforcing_core.video.pictures import PictureSheets
 from ..browser.player import growing
-from ..graph import folders
-from ..graph.part import skipped_video_frames
+from ..browser.progress import stop_where_asked
+from ..graph import folders, video_files
+from ..graph.part import WHOLE, skipped_video_frames
 from . import vae
 from .host_render import HostRender
 
@@ -43,7 +44,7 @@ class GrowingVideo(VideoFile):
         is_disk_full: whether it ended early because there was no space left.
     """
 
-    passes = (comfy.model_management.InterruptProcessingException,)
+    passes = (model_management.InterruptProcessingException,)
 
     def __init__(self, host: HostRender, job: RenderJob):
         used = host.vae
@@ -60,11 +61,11 @@ class GrowingVideo(VideoFile):
             lambda plan: vae.codec_of(used).decoder(plan.restart_frames),
             background=used.device if host.decode_in_background and not shares_gpu else None,
             losable=True,
-            while_waiting=comfy.model_management.throw_exception_if_processing_interrupted,
+            while_waiting=stop_where_asked,
         )
 
     @property
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> Fields:
         """The growing file for the player in the editor, see `player.growing`.
 
         None of it before the first video frame is written: until then a file of that name is that
@@ -87,7 +88,8 @@ class GrowingVideo(VideoFile):
             super().__exit__(*error)
 
     def tags(self, job: RenderJob) -> dict[str, str]:
-        return self.host.video_tags(job.about)
+        about = job.about if self.host.part == WHOLE else None
+        return video_files.tags_of(self.host.hidden, about)
 
     def length(self, plan: RenderPlan) -> int:
         return plan.video_frames - skipped_video_frames(plan, self.first)
@@ -105,7 +107,7 @@ class GrowingVideo(VideoFile):
             super().add(block)
 
     def to_decoder(self, latents: Tensor) -> Tensor:
-        return vae.to_latent(self.host.model.model, latents)
+        return vae.to_latent(self.host.model.model.latent_format, latents)
 
     def sentence(self, error: Exception) -> str:
         self.is_disk_full = is_disk_full(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +16,6 @@ from ....headforcing_core.plan.request import RenderRequest
 from ....headforcing_core.plan.resources import COMFYUI, NO_DECODER, Needs, needs_of
 from ....headforcing_core.video.memory import DecoderMemory
 from ..browser.live_story import LiveStory
-from ..graph import video_files
 from ..graph.part import WHOLE, Part
 from . import memory, vae
 from .native_model import is_toy_model
@@ -44,15 +42,6 @@ class HostRender:
     story: LiveStory | None = None
     part: Part = WHOLE
     portrait: Image.Image | None = None
-
-    def video_tags(self, about: Mapping[str, Any]) -> dict[str, str]:
-        """The tags of the file, from what is noted `about` the video."""
-        tags: dict[str, str] = {}
-        if self.hidden is not None:
-            tags |= video_files.graph_tags(self.hidden)
-        if self.part == WHOLE:
-            tags |= video_files.video_tags(about)
-        return tags
 
     def decoder(self, plan: RenderPlan) -> DecoderMemory:
         """Bytes that decoding takes on the device that samples."""

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.model.latents import WAN21, WAN22, latent_format
@@ -22,7 +22,7 @@ from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.weights.identity import identity
 from ....headforcing_core.weights.layouts import SPEECH_CHANNELS, other_wan, reject_experts
 from .model_contents import AUDIO, contents
-from .plain_values import Reader, UnreadableError
+from .plain_values import Named, Reader, UnreadableError
 
 # fields of a WanConfig that ComfyUI's network and its configuration call the same
 SAME_NAMES = (
@@ -42,7 +42,7 @@ def wan_config(model: Any) -> WanConfig:
     other model.
     """
     net = model.model.diffusion_model
-    blocks = getattr(net, "blocks", torch.nn.ModuleList())
+    blocks = getattr(net, "blocks", nn.ModuleList())
     # the first child and not the first item, since some models name their blocks
     if not hasattr(next(blocks.children(), None), "cross_attn") or not hasattr(
         net, "patch_embedding"
@@ -147,9 +147,9 @@ def name_model(model: Any) -> ModelName:
     net = model.model.diffusion_model
     whole = model.model
     parts = {module: name for name, module in net.named_modules()}
-    if isinstance(whole, torch.nn.Module):
+    if isinstance(whole, nn.Module):
         parts[whole] = "whole model"
-    read = list[tuple[str, Tensor]]()
+    read: list[tuple[str, Tensor]] = []
     unread = list(carried.unknown)
     for name in sorted(run):
         try:
@@ -181,7 +181,7 @@ def multiplies_fp8(model: Any) -> bool:
     return False
 
 
-def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+def _tensors(model: Any) -> Named:
     for place, module, name, held in _weights(model.model.diffusion_model):
         full = f"{place}.{name}".removeprefix(".")
         original = model.backup.get(f"diffusion_model.{full}")
@@ -217,7 +217,7 @@ def _weights(net: Any) -> Iterator[tuple[str, Any, str, Any]]:
 
 def _packing(weight: Tensor) -> str:
     """Storage format of a quantised weight; nothing for a plain one."""
-    if type(weight) in (Tensor, torch.nn.Parameter):
+    if type(weight) in (Tensor, nn.Parameter):
         return ""
     # the type of ComfyUI-GGUF
     return f"{type(weight).__name__} {getattr(weight, 'tensor_type', '')}"

@@ -4,7 +4,7 @@ is said without.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ import comfy.model_management as management
 import torch
 from comfy.controlnet import ControlBase
 
+from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.resources import Needs, check_disk, in_turn
 from ..graph import folders
 from .model_contents import KEY
@@ -67,10 +68,10 @@ class _Room(ControlBase):
 
 
 def load_with_room(
-    executor: Callable[..., Any],
+    executor: Any,
     model: Any,
     one_pass: Sequence[int],
-    conds: dict[str, Any],
+    conds: Fields,
     *args: Any,
     memory: int,
     **kwargs: Any,

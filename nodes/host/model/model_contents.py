@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
+from torch import nn
 
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from .plain_values import author, variable
 
 KEY = "head_forcing"  # of our wrappers, and of the hosted model among the options of a pass
@@ -31,7 +32,7 @@ _AROUND = ("wrappers of the whole sampling", "wrappers of loading", "wrappers of
 _BLOCK_FUNCTIONS = ("forward", "_forward", "forward_orig")
 
 # By place and name: `_RUN`, `_SILENT`, or what the report calls something that is not used.
-TABLE: dict[str, dict[str, str]] = {
+TABLE = {
     "wrappers": {
         "outer_sample": _AROUND[0],
         "prepare_sampling": _AROUND[1],
@@ -87,7 +88,7 @@ class Contents:
         unknown: what is in no row of the table.
     """
 
-    run: dict[str, Any] = field(default_factory=dict)
+    run: Fields = field(default_factory=dict)
     unused: dict[str, list[str]] = field(default_factory=dict)
     unknown: list[str] = field(default_factory=list)
 
@@ -165,7 +166,7 @@ def check_contents(model: Any) -> None:
                 )
 
 
-def guiding(model_options: Mapping[str, Any]) -> list[str]:
+def guiding(model_options: Fields) -> list[str]:
     """Names of the nodes whose functions of guidance run in each step."""
     found = set()
     for name, value in model_options.items():
@@ -174,7 +175,7 @@ def guiding(model_options: Mapping[str, Any]) -> list[str]:
     return sorted(found)
 
 
-def used_options(model_options: Mapping[str, Any]) -> dict[str, Any]:
+def used_options(model_options: Fields) -> Fields:
     """`model_options` without what a rollout does not run.
 
     Behind MultiGPU CFG Split ComfyUI would also run the model in threads of its own, outside
@@ -182,14 +183,14 @@ def used_options(model_options: Mapping[str, Any]) -> dict[str, Any]:
     """
     transformer = model_options.get("transformer_options", {})
     wrappers = used_wrappers(transformer.get("wrappers", {}))
-    used: dict[str, Any] = {"transformer_options": {**transformer, "wrappers": wrappers}}
+    used: Fields = {"transformer_options": {**transformer, "wrappers": wrappers}}
     for name, value in model_options.items():
         if name not in used and not name.startswith("multigpu_") and _runs("model_options", name):
             used[name] = value
     return used
 
 
-def used_wrappers(wrappers: Mapping[str, Any]) -> dict[str, Any]:
+def used_wrappers(wrappers: Fields) -> Fields:
     """Wrappers by type and key without those that a rollout does not run; ours stay.
 
     What compiles the model goes, too: Dynamo would follow a pass into the KV cache, and fail.
@@ -244,12 +245,12 @@ def _settings(sampling: Any) -> list[str]:
     return settings
 
 
-def _is_around_layers(net: torch.nn.Module, name: str, value: Any) -> bool:
+def _is_around_layers(net: nn.Module, name: str, value: Any) -> bool:
     """Whether an object patch replaces a function of something that holds layers, which a rollout
     calls by itself.
     """
     path = name.split(".")
-    if path[0] != "diffusion_model" or isinstance(value, torch.nn.Module) or not callable(value):
+    if path[0] != "diffusion_model" or isinstance(value, nn.Module) or not callable(value):
         return False
     try:
         owner = net.get_submodule(".".join(path[1:-1]))
@@ -258,9 +259,9 @@ def _is_around_layers(net: torch.nn.Module, name: str, value: Any) -> bool:
     return not _is_called(owner)
 
 
-def _is_called(module: torch.nn.Module) -> bool:
+def _is_called(module: nn.Module) -> bool:
     """Whether a rollout calls this module, and not only the layers in it."""
-    return isinstance(module, torch.nn.Sequential) or next(module.children(), None) is None
+    return isinstance(module, nn.Sequential) or next(module.children(), None) is None
 
 
 def _add_hooks(found: Contents, net: Any) -> None:

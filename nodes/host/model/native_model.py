@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import comfy.latent_formats
-import comfy.model_management
 import comfy.model_patcher
 import comfy.sd
 import comfy.supported_models
 import torch
-from torch import Tensor
+from comfy import model_management
+from torch import Tensor, nn
 
 from ....headforcing_core.demo import word_hash
 from ....headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_autoencoder, model_path
@@ -25,6 +25,7 @@ from ....headforcing_core.demo.rooms_autoencoder import (
     RoomsStreamingDecoder,
 )
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import WAN21
 from ....headforcing_core.model.speech import audio_tensors
 from ....headforcing_core.rollout.schedule import LIVETALK
@@ -56,14 +57,11 @@ def native_model(
     metadata = {}
     if channels in (WAN21.channels, SPEECH_CHANNELS):  # only those are known as autoregressive
         metadata["config"] = json.dumps({"transformer": {"causal_ar": True}})
-    options = {}
-    if dtype is not None:
-        options["dtype"] = dtype
     more = {}
     if disable_dynamic:  # an argument that older versions lack
         more["disable_dynamic"] = True
     model = comfy.sd.load_diffusion_model_state_dict(
-        state_dict, model_options=options, metadata=metadata, **more
+        state_dict, model_options={"dtype": dtype}, metadata=metadata, **more
     )
     if model is None:
         raise HeadForcingError("ComfyUI does not recognise these weights as a Wan model")
@@ -88,7 +86,7 @@ def cast_to_16_bits(inner: Any) -> None:
         for name, held in list(module.named_parameters(recurse=False)):
             dtype = computed_dtype(module, name, held)
             if held.dtype == torch.float32 and dtype in (torch.float16, torch.bfloat16):
-                setattr(module, name, torch.nn.Parameter(held.to(dtype), requires_grad=False))
+                setattr(module, name, nn.Parameter(held.to(dtype), requires_grad=False))
 
 
 class ToyLatentFormat(comfy.latent_formats.Wan21):
@@ -100,10 +98,10 @@ class ToyLatentFormat(comfy.latent_formats.Wan21):
         self.latent_rgb_factors_bias = list(PREVIEW_BIAS)
         self.taesd_decoder_name = None
 
-    def process_in(self, latent: torch.Tensor) -> torch.Tensor:
+    def process_in(self, latent: Tensor) -> Tensor:
         return latent
 
-    def process_out(self, latent: torch.Tensor) -> torch.Tensor:
+    def process_out(self, latent: Tensor) -> Tensor:
         return latent
 
 
@@ -113,25 +111,25 @@ class ToyTokenizer:
     def __init__(self, **_: Any):
         pass
 
-    def tokenize_with_weights(self, text: str, *_: Any, **__: Any) -> dict[str, list[Any]]:
+    def tokenize_with_weights(self, text: str, *_: Any, **__: Any) -> Fields:
         return {"toy": [[(text, 1.0)]]}
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Fields:
         return {}
 
 
-class ToyTextEncoder(torch.nn.Module):
+class ToyTextEncoder(nn.Module):
     """The word-hash encoder with the methods `comfy.sd.CLIP` calls."""
 
     def __init__(self, **_: Any):
         super().__init__()
         self.dtypes = {torch.float32}
 
-    def encode_token_weights(self, tokens: dict[str, list[Any]]) -> tuple[torch.Tensor, None]:
+    def encode_token_weights(self, tokens: Fields) -> tuple[Tensor, None]:
         [[(text, _)]] = tokens["toy"]
         return word_hash.encode(text)[None], None
 
-    def set_clip_options(self, options: dict[str, Any]) -> None:
+    def set_clip_options(self, options: Fields) -> None:
         pass
 
     def reset_clip_options(self) -> None:
@@ -139,12 +137,12 @@ class ToyTextEncoder(torch.nn.Module):
 
 
 class _ToyClipTarget:
-    params: dict[str, Any] = {}
+    params: Fields = {}
     clip = ToyTextEncoder
     tokenizer = ToyTokenizer
 
 
-class ToyFirstStage(torch.nn.Module):
+class ToyFirstStage(nn.Module):
     """The toy autoencoder with the methods that `comfy.sd.VAE` calls on its network; video frames
     in -1..1.
     """
@@ -153,12 +151,12 @@ class ToyFirstStage(torch.nn.Module):
         super().__init__()
         self.autoencoder = load_autoencoder()
 
-    def decode(self, z: torch.Tensor, **_: Any) -> torch.Tensor:
+    def decode(self, z: Tensor, **_: Any) -> Tensor:
         """`[videos, 16, frames, h, w]` -> `[videos, 3, video frames, H, W]`."""
         video_frames = torch.stack([self.autoencoder.decode(video) for video in z.transpose(1, 2)])
         return video_frames.movedim(-1, 1) * 2 - 1
 
-    def encode(self, x: torch.Tensor, **_: Any) -> torch.Tensor:
+    def encode(self, x: Tensor, **_: Any) -> Tensor:
         """`[videos, 3, video frames, H, W]` -> `[videos, 16, frames, h, w]`."""
         videos = (x.movedim(1, -1) + 1) / 2
         return torch.stack([self.autoencoder.encode(video) for video in videos]).transpose(1, 2)
@@ -185,13 +183,13 @@ class ToyVAE(comfy.sd.VAE):
         self.downscale_ratio = (lambda video_frames: max(0, (video_frames + 3) // 4), 8, 8)
         self.upscale_index_formula = self.downscale_index_formula = (4, 8, 8)
         self.memory_used_decode = self.memory_used_encode = lambda shape, dtype: 64 * 2**20
-        self.device = comfy.model_management.vae_device()
+        self.device = model_management.vae_device()
         self.vae_dtype = torch.float32
-        self.output_device = comfy.model_management.intermediate_device()
+        self.output_device = model_management.intermediate_device()
         self.patcher = comfy.model_patcher.ModelPatcher(
             self.first_stage_model,
             load_device=self.device,
-            offload_device=comfy.model_management.vae_offload_device(),
+            offload_device=model_management.vae_offload_device(),
         )
 
 
@@ -211,14 +209,14 @@ def load_toy_model(disable_dynamic: bool = False) -> Any:
     model_config = getattr(supported, "WAN21_CausalAR_T2V", supported.WAN21_T2V)(config)
     model_config.latent_format = ToyLatentFormat()
     model_config.set_inference_dtype(torch.float32, None)
-    offload_device = comfy.model_management.unet_offload_device()
+    offload_device = model_management.unet_offload_device()
     model = model_config.get_model(state_dict, "", device=offload_device)
     plain = comfy.model_patcher.ModelPatcher
     patcher_class = plain
     if not disable_dynamic:
         patcher_class = getattr(comfy.model_patcher, "CoreModelPatcher", plain)
     patcher = patcher_class(
-        model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device
+        model, load_device=model_management.get_torch_device(), offload_device=offload_device
     )
     model.load_model_weights(state_dict, "")
     return patcher

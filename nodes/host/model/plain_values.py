@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from ....headforcing_core.files import Fields
 
 Named = Iterator[tuple[str, Tensor]]
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
@@ -103,7 +105,7 @@ class Reader:
     def _of_object(self, name: str, value: Any) -> Named:
         attributes = _attributes(value)
         call = type(value).__dict__.get("__call__")
-        if isinstance(call, types.FunctionType) and not isinstance(value, torch.nn.Module):
+        if isinstance(call, types.FunctionType) and not isinstance(value, nn.Module):
             yield from self._of_code(name, call.__code__)
         for cls in type(value).__mro__:
             yield f"{name} {_text(cls)}", _NO_TENSOR
@@ -115,8 +117,8 @@ class Reader:
 
     def _is_own(self, value: Any) -> bool:
         """Whether a value is a module of the MODEL, or a ModelPatcher around it."""
-        module = value if isinstance(value, torch.nn.Module) else getattr(value, "model", None)
-        return isinstance(module, torch.nn.Module) and module in self._parts
+        module = value if isinstance(value, nn.Module) else getattr(value, "model", None)
+        return isinstance(module, nn.Module) and module in self._parts
 
     def _is_own_method(self, value: Any) -> bool:
         return isinstance(value, types.MethodType) and self._is_own(value.__self__)
@@ -155,7 +157,7 @@ def _key(key: Any) -> str:
     raise UnreadableError(type(key).__qualname__)
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def _attributes(value: Any) -> Fields:
     """The attributes of an object of a class that Python code defines."""
     slots = []
     for cls in type(value).__mro__:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-import comfy.model_management
 import torch
+from comfy import model_management
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.hashing import digest
@@ -36,7 +36,7 @@ from . import bridge, memory, vae
 from .growing_video import GrowingVideo
 from .host_render import HostRender
 from .loaded_model import NO_NAME, ModelName, compute_dtype, inexact, wan_config
-from .vae import ModelCodec, to_model
+from .vae import codec_of, to_model
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
 RUNS = folders.runs_folder()
@@ -68,11 +68,11 @@ def request_of(
         soundtrack: their sound.
         speech: what drives the picture.
     """
-    inner = model.model
+    latent_format = model.model.latent_format
     if not named.is_known:
         options = without_measuring(options, wan_config(model))
     if start is not None:
-        latents = [to_model(inner, video) for video in start.latents]
+        latents = [to_model(latent_format, video) for video in start.latents]
         start = replace(start, latents=torch.stack(latents))
     about = dict(notes)
     if part.draft:
@@ -88,13 +88,13 @@ def request_of(
         pictures=model_pictures(model, pictures),
         dtype=compute_dtype(model),
         weights=named.weights,
-        codec=None if vae is None else ModelCodec.of(inner, vae),
+        codec=None if vae is None else codec_of(vae, latent_format),
         runs=RUNS if resume and named.is_known else None,
         found_profiles=FOUND_PROFILES if named.is_known else None,
         until_seconds=part.until_seconds,
         soundtrack=soundtrack,
         speech=speech,
-        latent_format=type(inner.latent_format).__name__,
+        latent_format=type(latent_format).__name__,
         notes=about,
     )
 
@@ -115,7 +115,7 @@ def without_measuring(options: RenderOptions, config: WanConfig) -> RenderOption
 def model_pictures(model: Any, pictures: Mapping[str, Picture]) -> dict[str, Picture]:
     """Pictures with latents as the MODEL sees them."""
     return {
-        name: replace(picture, latents=to_model(model.model, picture.latents))
+        name: replace(picture, latents=to_model(model.model.latent_format, picture.latents))
         for name, picture in pictures.items()
     }
 
@@ -151,7 +151,6 @@ def _sample(
     if render.vae is not None and progress.earlier is None:
         progress.growing = GrowingVideo(render, job)
         listeners.append(progress.growing)
-    results = list[RenderResult]()
 
     def free_for_reload() -> int:
         """Bytes that the render has not allocated yet: before the first block is made, also what
@@ -159,16 +158,16 @@ def _sample(
         """
         return needs.temporary + (0 if kept.blocks else needs.prompt + needs.held)
 
-    def body(hosted: bridge.HostedModel, device: torch.device) -> None:
+    def body(hosted: bridge.HostedModel, device: torch.device) -> RenderResult:
         attention = hosted.attention.or_better(render.request.dtype, device, plan.shape)
         if story is not None:
             load = hosted.reload  # not the hosted model, which refers to the cache
             story.reload = lambda: load(memory=free_for_reload())
             listeners.append(LiveEdits(story))
-        results.append(make_video(job, hosted, Place(device, attention), listeners))
+        return make_video(job, hosted, Place(device, attention), listeners)
 
     one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
-    bridge.host(
+    made = bridge.host(
         render.model,
         job.script.embedding(0),
         plan.schedule,
@@ -177,10 +176,10 @@ def _sample(
         body=body,
         also=[] if render.vae is None else [render.vae.patcher],
     )
-    latents = vae.to_latent(render.model.model, torch.cat(kept.blocks))
+    latents = vae.to_latent(render.model.model.latent_format, torch.cat(kept.blocks))
     made = replace(
-        results[0],
-        latents=latents.to(comfy.model_management.intermediate_device()),
+        made,
+        latents=latents.to(model_management.intermediate_device()),
         seconds=time.perf_counter() - begun,
         video=progress.earlier,
     )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import comfy.model_management
 import comfy.utils
-import torch
 from torch import Tensor
 
 from ....headforcing_core.plan.request import RenderJob
@@ -16,6 +14,7 @@ from ....headforcing_core.render.measured_roles import (
     with_measured_roles,
 )
 from ..browser.player import NodePlayer
+from ..browser.progress import stop_where_asked
 from ..browser.sentences import Sentence
 from . import bridge, memory
 from .host_render import HostRender
@@ -38,10 +37,9 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
     setup = setup_for(job, needs)
     bar = comfy.utils.ProgressBar(setup.steps)
     player = NodePlayer(render.hidden)
-    found: list[tuple[RenderJob, MeasuredRoles | None]] = []
 
     def on_step(block: int, step: int, latents: Tensor | None) -> None:
-        comfy.model_management.throw_exception_if_processing_interrupted()
+        stop_where_asked()
         if latents is not None:
             bar.update(1)
         elif step == 0:
@@ -50,21 +48,18 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
             )
             player.show("running", text)
 
-    def body(hosted: bridge.HostedModel, device: torch.device) -> None:
-        found.append(with_measured_roles(job, hosted, device, on_step, needs))
-
-    config = job.plan.config
     try:
         with memory.explained(needs, kept=False):
-            bridge.host(
+            return bridge.host(
                 render.model,
                 job.script.embedding(0),
                 setup.schedule,
-                (setup.frames_per_block, config.in_dim, *setup.latent_size(config)),
+                setup.block_shape(job.plan.config),
                 memory=needs.working,
-                body=body,
+                body=lambda hosted, device: with_measured_roles(
+                    job, hosted, device, on_step, needs
+                ),
             )
     except BaseException:  # a cancel is no Exception in newer versions
         player.show("stopped", Sentence("Run goes on from there"))
         raise
-    return found[0]

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
-from ....headforcing_core.model.latents import WAN21
+from ....headforcing_core.files import Fields
 from ....headforcing_core.names import DEFAULT_START_SECONDS
 from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.plan.request import StartLatents
@@ -19,7 +19,7 @@ from ....headforcing_core.rollout.rows import Picture
 from ....headforcing_core.rollout.schedule import Schedule
 from ....headforcing_core.video.section import read_section
 from ..graph import video_files
-from ..graph.conditioning import node_of
+from ..graph.conditioning import Conditioning, node_of
 from .vae import check_vae, codec_of, is_draft
 
 STARTS = ("start_frames", "start_image", "start_video")
@@ -27,7 +27,7 @@ _VIDEO_INSTEAD = "connect a short video to start_video"
 
 
 def start_of(
-    options: RenderOptions, inputs: dict[str, Any], vae: Any
+    options: RenderOptions, inputs: Fields, vae: Any
 ) -> tuple[StartLatents | None, list[str]]:
     """The start of a render and lines for its report, from the one of `STARTS` that is connected.
 
@@ -97,7 +97,7 @@ def _start_video(video: Any, options: RenderOptions) -> Start:
     return Start(video_frames, about)
 
 
-def pictures_of(options: RenderOptions, positive: list[Any], vae: Any) -> dict[str, Picture]:
+def pictures_of(options: RenderOptions, positive: Conditioning, vae: Any) -> dict[str, Picture]:
     """The pictures that the prompts of a CONDITIONING can name, with latents as a LATENT holds
     them.
     """
@@ -115,9 +115,7 @@ def pictures_of(options: RenderOptions, positive: list[Any], vae: Any) -> dict[s
     return pictures
 
 
-def _whole_blocks(
-    start_frames: dict[str, Any], schedule: Schedule
-) -> tuple[StartLatents, list[str]]:
+def _whole_blocks(start_frames: Fields, schedule: Schedule) -> tuple[StartLatents, list[str]]:
     """The whole blocks of a LATENT, and a line about latent frames that were dropped at its end."""
     latents = start_frames["samples"]
     frames_per_block = schedule.frames_per_block
@@ -149,8 +147,8 @@ def _whole_blocks(
 def _check_encoder(options: RenderOptions, vae: Any, name: str) -> None:
     """Refuse to encode an input without the VAE of the model."""
     if vae is None or is_draft(vae):
-        which = "2.1" if options.schedule.latents is WAN21 else "2.2"
-        raise HeadForcingError(f"{name} is encoded by the Wan {which} VAE: connect it to vae")
+        wanted = options.schedule.latents.vae
+        raise HeadForcingError(f"{name} is encoded by the {wanted}: connect it to vae")
     check_vae(vae, options.schedule.latents)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import comfy.ldm.wan.vae
 import comfy.ldm.wan.vae2_2
-import comfy.model_management
 import comfy.sd
 import comfy.taesd.taehv
 import comfy.utils
 import torch
+from comfy import model_management
 from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
@@ -113,15 +113,11 @@ def check_vae(vae: Any, latents: LatentFormat | None = None) -> None:
     expected = latents or latent_format(vae.latent_channels)
     if not known or vae.latent_dim != 3 or vae.latent_channels != expected.channels:
         kind = "video" if vae.latent_dim == 3 else "image"
-        if latents is WAN22:
-            wanted = "Wan 2.2 VAE, which has 48"
-            file = "wan2.2_vae"
-        else:
-            wanted = "Wan 2.1 VAE, which has 16"
-            file = "wan_2.1_vae"
+        wanted = latents or WAN21
         raise HeadForcingError(
-            f"vae: expected the {wanted} latent channels, got {type(net).__name__}, one for "
-            f"{kind}s with {vae.latent_channels} latent channels; load {file}"
+            f"vae: expected the {wanted.vae}, which has {wanted.channels} latent channels, got "
+            f"{type(net).__name__}, one for {kind}s with {vae.latent_channels} latent channels; "
+            f"load {wanted.vae_file}"
         )
 
 
@@ -144,37 +140,38 @@ def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
     return DecoderMemory(weights, peak=int(vae.memory_used_decode(shape, vae.vae_dtype)))
 
 
-def codec_of(vae: Any) -> FrameCodec:
-    """Make a codec of this VAE, from and to latents as a LATENT holds them. Its weights must be in
-    place.
-    """
-    net = vae.first_stage_model
-    return FrameCodec(partial(_new_decoder, vae), net, partial(_encode, vae), vae.vae_dtype)
-
-
 @dataclass(frozen=True)
-class ModelCodec(FrameCodec):
-    """A VAE for latents as `model`, the inner one of a MODEL, sees them."""
+class HostCodec(FrameCodec):
+    """A VAE; takes and gives latents as a LATENT holds them, but between rollouts as a model of
+    this format sees them.
+    """
 
-    model: Any = None
-
-    @classmethod
-    def of(cls, model: Any, vae: Any) -> ModelCodec:
-        codec = codec_of(vae)
-        return cls(codec.new_decoder, codec.network, codec.encode, codec.dtype, model=model)
+    latent_format: Any = None
 
     def reencode(self, latents: Tensor) -> Tensor:
-        return to_model(self.model, super().reencode(to_latent(self.model, latents)).to(latents))
+        found = super().reencode(to_latent(self.latent_format, latents))
+        return to_model(self.latent_format, found.to(latents))
 
 
-def to_model(model: Any, latents: Tensor) -> Tensor:
-    """`[frames, 16, h, w]` as a LATENT holds them to the same as the model sees them."""
-    return model.process_latent_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+def codec_of(vae: Any, latent_format: Any = None) -> HostCodec:
+    """Make a codec of this VAE, see `HostCodec`. Its weights must be in place."""
+    decoder = partial(_new_decoder, vae)
+    encode = partial(_encode, vae)
+    return HostCodec(decoder, vae.first_stage_model, encode, vae.vae_dtype, latent_format)
 
 
-def to_latent(model: Any, latents: Tensor) -> Tensor:
-    """`[frames, 16, h, w]` as the model sees them to the same as a LATENT holds them."""
-    return model.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+def to_model(latent_format: Any, latents: Tensor) -> Tensor:
+    """`[frames, 16, h, w]` as a LATENT holds them to the same as a model of this format sees
+    them.
+    """
+    return latent_format.process_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+
+
+def to_latent(latent_format: Any, latents: Tensor) -> Tensor:
+    """`[frames, 16, h, w]` as a model of this format sees them to the same as a LATENT holds
+    them.
+    """
+    return latent_format.process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
 def _new_decoder(vae: Any) -> StreamingDecoder:
@@ -310,5 +307,5 @@ def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[
     """
     check_vae(vae)
     needed = decoder_memory(vae, latent_size).peak
-    comfy.model_management.load_models_gpu([vae.patcher], memory_required=needed)
+    model_management.load_models_gpu([vae.patcher], memory_required=needed)
     return codec_of(vae).decoder(restart_frames)

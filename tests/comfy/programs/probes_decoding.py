@@ -209,7 +209,7 @@ def rollouts_are_encoded_and_decoded_as_comfyui_would():
         first = vae.encode(ended[24:25])[0].transpose(0, 1)
         expected = torch.cat([ended[:24], whole(vae, torch.cat([first, latents[7:]]))])
         codec = vae_decoding.codec_of(vae)
-        of_model = vae_decoding.ModelCodec.of(inner, vae)
+        of_model = vae_decoding.codec_of(vae, inner.latent_format)
         frame = scaled(
             inner.process_latent_out,
             of_model.reencode(scaled(inner.process_latent_in, latents[:7])),

@@ -62,15 +62,20 @@ def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next(
     embeds = {segment.text: core.word_hash.encode(segment.text) for segment in timeline.segments}
     request = render_video.request_of(model, options, timeline, embeds, vae=vae)
 
+    hidden = types.SimpleNamespace(unique_id="1", extra_pnginfo=None, prompt=None)
+
     @torch.inference_mode()
     def run(folder, background=False):
         own = dataclasses.replace(request, runs=folder / "runs")
         job = host_module.HostRender(
-            model, own, vae=vae, filename_prefix=f"{folder.name}/v", decode_in_background=background
+            model,
+            own,
+            vae=vae,
+            filename_prefix=f"{folder.name}/v",
+            hidden=hidden,
+            decode_in_background=background,
         )
-        watcher = RenderProgress(
-            model, [plan], types.SimpleNamespace(unique_id="1", extra_pnginfo=None)
-        )
+        watcher = RenderProgress(model, [plan], hidden)
         watcher.next_video(0, plan)
         return render_video.sample(job, plan, 0, watcher)
 
