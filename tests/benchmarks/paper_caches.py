@@ -110,6 +110,7 @@ class NaiveLoop(HeadCache):
         self.memory_group = next(
             (group for group in self.groups if group.policy.episodic_frames), None
         )
+        self.memory.store = self.memory_group
 
     def write(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
