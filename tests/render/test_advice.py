@@ -45,7 +45,7 @@ def test_what_is_at_hand_is_named(gpus, count, sampling, decoding, tiny, expecte
 def source_of(vae: Path, latents, device=FIRST, vae_device=None, peers=None):
     machine = SimpleNamespace(device=device, vae_device=vae_device, peers=peers)
     plan = SimpleNamespace(config=SimpleNamespace(latents=latents))
-    return SimpleNamespace(machine=machine), vae, plan
+    return SimpleNamespace(machine=machine, files=SimpleNamespace(vae=vae)), plan
 
 
 def test_the_command_line_names_its_option_and_the_tiny_decoder_beside_the_vae(gpus, tmp_path):
