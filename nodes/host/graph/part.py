@@ -66,8 +66,7 @@ class Part:
             words.append(Sentence("draft, %1x%2", plan.width, plan.height))
         until = self.until(plan)
         if until < plan.blocks:
-            end = plan.timeline.clock.start_seconds(until - plan.start_blocks)
-            words.append(Sentence("up to %1", plain_time(end)))
+            words.append(Sentence("up to %1", plain_time(plan.start_seconds(until))))
         return joined(words, ", ")
 
 
