@@ -9,12 +9,13 @@ target.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -38,18 +39,31 @@ Fields = dict[str, Any]
 """Values by name; often a JSON object, or what becomes one."""
 
 
+def json_object(metadata: Mapping[str, str], key: str) -> Fields:
+    """A JSON object in the metadata of a file; anything else, as other programs may write, counts
+    as an empty object.
+    """
+    try:
+        value = json.loads(metadata.get(key, "{}"))
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
 class TargetInUse(HeadForcingError):
     """Another process writes the same file."""
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
-    """Raise errors of the file system in the `with` block as HeadForcingError: `what` and the
-    reason.
+def explained(
+    what: str, errors: tuple[type[Exception], ...] = (OSError, SafetensorError)
+) -> Iterator[None]:
+    """Raise errors, by default of the file system, in the `with` block as HeadForcingError: `what`
+    and the reason.
     """
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except errors as error:
         raise HeadForcingError(f"{what}: {reason(error)}") from error
 
 
@@ -126,8 +140,6 @@ def check_kept(reads: Iterable[Named], writes: Iterable[Named]) -> None:
     Files are the same by device and inode, so through links and in another case, too. Nothing is
     opened.
     """
-    if not (writes := list(writes)):
-        return
     read = {identity: named for named in reads if (identity := _identity(named[1])) is not None}
     written: dict[str, str] = {}
     for option, path in writes:

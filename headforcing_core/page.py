@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from .files import replacing
+from .files import Fields, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +102,7 @@ def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
         canvas = FigureCanvasAgg(figure)
         top = MARGIN
         for panel, text, header in zip(panels, lines, tops, strict=True):
-            common: dict[str, Any] = {"x": MARGIN / WIDTH, "va": "top", "parse_math": False}
+            common: Fields = {"x": MARGIN / WIDTH, "va": "top", "parse_math": False}
             figure.text(
                 y=1 - top / height,
                 s=panel.title,

@@ -21,18 +21,15 @@ STAGES = 2
 LOG2_E = 1.4426950408889634  # powers of 2 are what the hardware computes
 
 
-def attend_reference(
-    q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor
-) -> Tensor:
+def attend_reference(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
     """Attention of `q [heads, tokens, head_dim]` to each head's rows of the buffers; `[tokens,
     heads, head_dim]`.
 
     Args:
-        head_start, head_rows: `[heads]`, a head's first row and the number of rows it attends to.
-        head_order: `[heads]`, the order in which heads are started; it affects the speed only.
+        table: `[heads, 2]`, each `(first row, number of rows)` that a head attends to.
     """
     out = torch.empty(q.shape[1], len(q), q.shape[2], dtype=q.dtype, device=q.device)
-    for head, (start, rows) in enumerate(zip(head_start.tolist(), head_rows.tolist(), strict=True)):
+    for head, (start, rows) in enumerate(table.tolist()):
         keys = k[start : start + rows].float()
         values = v[start : start + rows].float()
         scores = q[head].float() @ keys.T / q.shape[2] ** 0.5
@@ -95,9 +92,7 @@ def _attend_kernel(
     k,
     v,
     out,
-    head_start,
-    head_rows,
-    head_order,
+    table,
     tokens,
     scale,
     HEADS: tl.constexpr,
@@ -107,14 +102,14 @@ def _attend_kernel(
     BLOCK_K: tl.constexpr,
     UPCAST: tl.constexpr,
 ):
-    head = tl.load(head_order + tl.program_id(1))
+    head = tl.program_id(1)
     token = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
     known = (token < tokens)[:, None]
     channel = tl.arange(0, DIM)
     row = (head * tokens + token).to(tl.int64)[:, None]
     queries = load_tile(q, row, known, channel[None, :], HEAD_DIM, UPCAST)
-    start = tl.load(head_start + head).to(tl.int64)
-    rows = tl.load(head_rows + head)
+    start = tl.load(table + 2 * head).to(tl.int64)
+    rows = tl.load(table + 2 * head + 1)
     k += start * HEAD_DIM
     v += start * HEAD_DIM
     acc = tl.zeros((BLOCK_Q, DIM), tl.float32)
@@ -132,9 +127,7 @@ def _attend_kernel(
     tl.store(out + place, result, mask=known & (channel < HEAD_DIM)[None, :])
 
 
-def _launch(
-    q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor
-) -> Tensor:
+def _launch(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
     heads, tokens, head_dim = q.shape
     for x in (q, k, v):
         fits = x.is_contiguous() and x.dtype == q.dtype and x.shape[-1] == head_dim
@@ -150,9 +143,7 @@ def _launch(
         k,
         v,
         out,
-        head_start,
-        head_rows,
-        head_order,
+        table,
         tokens,
         LOG2_E / head_dim**0.5,
         HEADS=heads,
@@ -172,16 +163,12 @@ def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
     q = 2 * noise(3, 2 * s, 128)
     k, v = noise(2, 10 * s, 128, seed=1).to(device, dtype)
 
-    def table(*rows: int) -> Tensor:
-        return torch.tensor(rows, dtype=torch.int32, device=device)
-
+    table = [[8 * s, 2 * s], [0, 4 * s], [5 * s, 3 * s]]
     return dict(
         q=q.to(device, dtype),
         k=k,
         v=v,
-        head_start=table(8 * s, 0, 5 * s),
-        head_rows=table(2 * s, 4 * s, 3 * s),
-        head_order=table(1, 2, 0),
+        table=torch.tensor(table, dtype=torch.int32, device=device),
     )
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import copy
 import logging
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -28,23 +27,10 @@ Place = tuple[torch.device, torch.dtype]
 Arguments = dict[str, Any]  # of an operation, by name
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-_choice = "auto"
+# `auto`, or for tests and benchmarks `reference` or `triton` on any device
+choice = "auto"
 # operations that run without their kernel, and why
 _put_aside: dict[torch.device, dict[str, str]] = {}
-
-
-@contextmanager
-def using(choice: str) -> Iterator[None]:
-    """Context manager for tests and benchmarks: force `reference` or `triton` on any device, or use
-    `auto`.
-    """
-    global _choice
-    before = _choice
-    _choice = choice
-    try:
-        yield
-    finally:
-        _choice = before
 
 
 def kernels_put_aside(device: torch.device) -> str:
@@ -74,7 +60,6 @@ class Operation(Generic[P, R]):
         reference: plain PyTorch, the specification.
         launch: launches the Triton kernel.
         example: `(device, dtype) -> keyword arguments` of a small call for the self-test.
-        failures: per device and dtype, why the kernel is not used there; a traceback if it raised.
     """
 
     def __init__(
@@ -88,7 +73,6 @@ class Operation(Generic[P, R]):
         self.example = example
         self.name = reference.__name__.removesuffix("_reference")
         self._usable: dict[Place, bool] = {}
-        self.failures: dict[Place, str] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         place = _place(*args, **kwargs)
@@ -98,13 +82,13 @@ class Operation(Generic[P, R]):
             return self.kernel(*args, **kwargs)
         # compilers raise many classes, and they do so before the kernel has written
         except Exception as error:
-            if _choice == "triton" or isinstance(error, (LayoutError, torch.cuda.OutOfMemoryError)):
+            if choice == "triton" or isinstance(error, (LayoutError, torch.cuda.OutOfMemoryError)):
                 raise
             self._disable(place, error)
             return self.reference(*args, **kwargs)
 
     def kernel(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the Triton kernel, whatever `using` or the self-test says."""
+        """Run the Triton kernel, whatever `choice` or the self-test says."""
         device, _ = _place(*args, **kwargs)
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             return self.launch(*args, **kwargs)
@@ -115,8 +99,8 @@ class Operation(Generic[P, R]):
         must not happen while a CUDA graph is captured."""
         if torch.compiler.is_compiling():
             return False
-        if _choice != "auto":
-            return _choice == "triton"
+        if choice != "auto":
+            return choice == "triton"
         place = device, dtype
         if place not in self._usable:
             self._usable[place] = device.type != "cpu"
@@ -129,10 +113,10 @@ class Operation(Generic[P, R]):
         try:
             difference = self.difference(*place)
             if difference > TOLERANCE[place[1]]:
-                self._disable(place, f"it is off by {difference:.2g} in a self-test")
+                raise ArithmeticError(f"it is off by {difference:.2g} in a self-test")
         except torch.cuda.OutOfMemoryError:
             raise
-        # no triton, no driver, a compiler error: the reference works without
+        # no triton, no driver, a compiler error, other results: the reference works without
         except Exception as error:
             self._disable(place, error)
 
@@ -147,13 +131,9 @@ class Operation(Generic[P, R]):
         found = _outcome(self.kernel, example)
         return max(map(_distance, expected, found))
 
-    def _disable(self, place: Place, reason: Exception | str) -> None:
+    def _disable(self, place: Place, error: Exception) -> None:
         self._usable[place] = False
-        if isinstance(reason, str):
-            self.failures[place] = reason
-        else:
-            self.failures[place] = "".join(traceback.format_exception(reason))
-        text = str(reason).strip() or type(reason).__name__
+        text = str(error).strip() or type(error).__name__
         # the first sentence; messages of compilers fill pages
         line = text.splitlines()[0].split(". ")[0]
         _put_aside.setdefault(place[0], {})[self.name] = line

@@ -21,13 +21,10 @@ def write_block_reference(
     q: Tensor | None,
     k: Tensor,
     v: Tensor,
-    weights: tuple[Tensor, Tensor] | None,
-    eps: float,
+    norms: tuple[Tensor, Tensor, float] | None,
     k_buffer: Tensor,
     v_buffer: Tensor,
-    slot_row: Tensor,
-    q_row: Tensor,
-    first_rotation: Tensor,
+    table: Tensor,
     temporal: Tensor,
     spatial: Tensor,
 ) -> Tensor | None:
@@ -38,24 +35,23 @@ def write_block_reference(
 
     Args:
         q, k, v: `[tokens, heads * head_dim]`, frame after frame; rows of any stride. q may be None.
-        weights, eps: of the RMS norms of queries and keys, taken over the full width; None if they
-            are normed already.
-        slot_row: `[heads]`, row of the buffers for the block's first token; its other tokens
-            follow.
-        q_row: `[heads]`, row of the result for the first query of a head: the result may order
-            heads differently.
-        first_rotation: `[heads]`, row of `temporal` for the block's first frame; each next frame
-            uses the next row.
+        norms: weights of the RMS norms of queries and keys, taken over the full width, and their
+            eps; None if they are normed already.
+        table: `[heads, 3]`, each `(row of the buffers for the block's first token, row of the
+            result for the first query, row of temporal for the block's first frame)`. Other tokens
+            and frames use the next rows; the result may order heads differently.
         temporal: `[n, 2, pairs]`.
         spatial: `[frame_tokens, 2, pairs]`, for the channels after the temporal ones.
 
     Returns:
         queries `[heads, tokens, head_dim]`.
     """
-    heads = len(slot_row)
+    heads = len(table)
+    slot_row, q_row, first_rotation = table.long()[:, :, None].unbind(1)
     frame_tokens = len(spatial)
+    q_weight, k_weight, eps = norms or (k, k, 0.0)
     place = torch.arange(len(k), device=k.device)
-    row = first_rotation.long()[:, None] + place // frame_tokens
+    row = first_rotation + place // frame_tokens
     angles = torch.cat(
         (temporal[row], spatial[place % frame_tokens].expand(heads, -1, -1, -1)), dim=-1
     )
@@ -63,19 +59,19 @@ def write_block_reference(
     def by_head(x: Tensor) -> Tensor:
         return x.unflatten(1, (heads, -1)).transpose(0, 1)
 
-    def normed_and_rotated(x: Tensor, which: int) -> Tensor:
+    def normed_and_rotated(x: Tensor, weight: Tensor) -> Tensor:
         normed = x.float()
-        if weights is not None:
-            normed = F.rms_norm(normed, x.shape[1:], weights[which].float(), eps)
+        if norms is not None:
+            normed = F.rms_norm(normed, x.shape[1:], weight.float(), eps)
         return rotated(by_head(normed)[:, :, None], angles)[:, :, 0].to(x.dtype)
 
-    rows = slot_row.long()[:, None] + place
-    k_buffer[rows] = normed_and_rotated(k, 1)
+    rows = slot_row + place
+    k_buffer[rows] = normed_and_rotated(k, k_weight)
     v_buffer[rows] = by_head(v)
     if q is None:
         return None
     queries = torch.empty(heads * len(q), k_buffer.shape[1], dtype=q.dtype, device=q.device)
-    queries[q_row.long()[:, None] + place] = normed_and_rotated(q, 0)
+    queries[q_row + place] = normed_and_rotated(q, q_weight)
     return queries.unflatten(0, (heads, -1))
 
 
@@ -101,8 +97,8 @@ def _norm_and_rotate(
     x,
     weight,
     out,
-    first_row,
-    first_rotation,
+    table,
+    column,
     temporal,
     spatial,
     stride,
@@ -132,13 +128,13 @@ def _norm_and_rotate(
         if NORM:
             factor = load_float(weight + head * HEAD_DIM + channel, channel < HEAD_DIM)
             part = part * scale[:, None] * factor[None, :]
-        row = tl.load(first_rotation + head) + token // frame_tokens
+        row = tl.load(table + head * 3 + 2) + token // frame_tokens
         known = tl.where(token < tokens, row, 0)
         cos, sin = _load_angles(
             temporal, spatial, known, token % frame_tokens, pair, TIME_PAIRS, HEAD_DIM // 2
         )
         part = rotate_pairs(part, cos, sin)
-        place = tile_places(tl.load(first_row + head) + token, channel, HEAD_DIM)
+        place = tile_places(tl.load(table + head * 3 + column) + token, channel, HEAD_DIM)
         tl.store(out + place, part, mask=inside)
 
 
@@ -152,9 +148,7 @@ def _write_kernel(
     q_out,
     k_buffer,
     v_buffer,
-    slot_row,
-    q_row,
-    first_rotation,
+    table,
     temporal,
     spatial,
     q_stride,
@@ -175,8 +169,8 @@ def _write_kernel(
             k,
             k_weight,
             k_buffer,
-            slot_row,
-            first_rotation,
+            table,
+            0,
             temporal,
             spatial,
             k_stride,
@@ -196,7 +190,7 @@ def _write_kernel(
         inside = tile_mask(token, tokens, channel, HEAD_DIM)
         source = v + tile_places(token, channel, v_stride)
         for head in range(HEADS):
-            place = tile_places(tl.load(slot_row + head) + token, channel, HEAD_DIM)
+            place = tile_places(tl.load(table + head * 3) + token, channel, HEAD_DIM)
             values = tl.load(source + head * HEAD_DIM, mask=inside, other=0.0)
             tl.store(v_buffer + place, values, mask=inside)
     else:
@@ -204,8 +198,8 @@ def _write_kernel(
             q,
             q_weight,
             q_out,
-            q_row,
-            first_rotation,
+            table,
+            1,
             temporal,
             spatial,
             q_stride,
@@ -225,17 +219,14 @@ def _launch(
     q: Tensor | None,
     k: Tensor,
     v: Tensor,
-    weights: tuple[Tensor, Tensor] | None,
-    eps: float,
+    norms: tuple[Tensor, Tensor, float] | None,
     k_buffer: Tensor,
     v_buffer: Tensor,
-    slot_row: Tensor,
-    q_row: Tensor,
-    first_rotation: Tensor,
+    table: Tensor,
     temporal: Tensor,
     spatial: Tensor,
 ) -> Tensor | None:
-    heads = len(slot_row)
+    heads = len(table)
     head_dim = k_buffer.shape[1]
     frame_tokens = len(spatial)
     queries = (
@@ -249,7 +240,7 @@ def _launch(
         check_layout(
             fits, f"projections must be {k_buffer.dtype} [{len(k)}, {heads * head_dim}]", x
         )
-    q_weight, k_weight = weights or (k, k)
+    q_weight, k_weight, eps = norms or (k, k, 0.0)
     _write_kernel[tiles(len(k), ROWS), 2 if q is None else 3](
         some_q,
         k,
@@ -259,9 +250,7 @@ def _launch(
         some_out,
         k_buffer,
         v_buffer,
-        slot_row,
-        q_row,
-        first_rotation,
+        table,
         temporal,
         spatial,
         some_q.stride(0),
@@ -270,7 +259,7 @@ def _launch(
         len(k),
         frame_tokens,
         eps,
-        NORM=weights is not None,
+        NORM=norms is not None,
         HEADS=heads,
         HEAD_DIM=head_dim,
         TIME_PAIRS=temporal.shape[2],
@@ -289,13 +278,12 @@ def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
         q=q,
         k=k,
         v=v,
-        weights=(q_weight, k_weight),
-        eps=1e-6,
+        norms=(q_weight, k_weight, 1e-6),
         k_buffer=k_buffer,
         v_buffer=v_buffer,
-        slot_row=torch.tensor([96, 0, 300], dtype=torch.int32, device=device),
-        q_row=torch.tensor([72, 144, 0], dtype=torch.int32, device=device),
-        first_rotation=torch.tensor([1, 0, 3], dtype=torch.int32, device=device),
+        table=torch.tensor(
+            [[96, 72, 1], [0, 144, 0], [300, 0, 3]], dtype=torch.int32, device=device
+        ),
         temporal=noise(6, 2, 22).to(device),
         spatial=noise(24, 2, 42).to(device),
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 from ..headforcing_core.cache.head_cache import HeadCache
@@ -149,7 +150,7 @@ class EvenMemoryCache(HeadCache):
             frame = self.shape.policy.episodic.candidate_frame(
                 self.block, self.shape.frames_per_block, fast
             )
-            if frame is not None and not memory.holds(frame):
+            if frame is not None and frame not in chain(*memory.sources):
                 memory.consider(self.block, frame, prompt)
         return super().commit(prompt)
 

@@ -23,7 +23,8 @@ class Cache(BlockCache):
     # --- stored between two blocks
 
     def state(self) -> State | None:
-        """The state between two blocks, to store it; None for none."""
+        """The state between two blocks, to store it; None for none. Not asked where the method does
+        not resume from states."""
         return None
 
     def restore(self, state: State) -> None:

@@ -122,8 +122,7 @@ class HeadCache(Cache):
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         self.scenes: Scenes | None = None
         if shape.policy.kept_scenes:
-            sink_counts = [group.policy.sink_frames for group in self.sink_groups]
-            self.scenes = Scenes(self.memory_group, capacity, self.sink_groups, sink_counts)
+            self.scenes = Scenes(self.memory_group, self.sink_groups)
 
     @property
     def bytes(self) -> int:
@@ -161,11 +160,10 @@ class HeadCache(Cache):
                 None if q is None else q.flatten(1),
                 k.flatten(1),
                 v.flatten(1),
-                None if norms is None else norms[:2],
-                0.0 if norms is None else norms[2],
-                self.k[layer].flatten(0, 1),
-                self.v[layer].flatten(0, 1),
-                *self._tables(layer, len(k)),
+                norms,
+                self.k[layer],
+                self.v[layer],
+                self._table(layer, len(k)),
                 *self.rope.tables(last_index + 1),
             )
         k = by_head(k, self.rope.frame_tokens)
@@ -187,20 +185,20 @@ class HeadCache(Cache):
                 attention = self.meter.around(layer, group, self.attention)
                 attended.extend(attention(part, *group.context(layer)))
         else:
-            k = self.k[layer].flatten(0, 1)
-            v = self.v[layer].flatten(0, 1)
+            k = self.k[layer]
+            v = self.v[layer]
             spans = self.spans(layer)
             attended.extend(attend_layer(self.attention, queries, k, v, spans=spans))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
-    def _tables(self, layer: int, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-        """See `block_tables`, for a block of so many tokens."""
+    def _table(self, layer: int, tokens: int) -> Tensor:
+        """See `block_table`, for a block of so many tokens."""
         starts = []
         for group in self.groups:
             if group.sizes[layer]:
                 first = group.current.start
                 starts.append((first * self.rope.frame_tokens, group.indices[first]))
-        return block_tables(
+        return block_table(
             self.spans(layer),
             starts=tuple(starts),
             places=tuple(self.places[layer]),
@@ -409,7 +407,7 @@ class HeadCache(Cache):
 
 
 def views(buffer: Tensor, shape: CacheShape) -> tuple[list[Tensor], dict[RolePolicy, list[Tensor]]]:
-    """Views of a buffer: per layer `[slots, s, head_dim]` of all its heads, and by policy and layer
+    """Views of a buffer: per layer `[rows, head_dim]` of all its heads, and by policy and layer
     `[heads, slots, s, head_dim]`."""
     slots = buffer.view(-1, shape.frame_tokens, shape.head_dim)
     layers: list[Tensor] = []
@@ -423,7 +421,7 @@ def views(buffer: Tensor, shape: CacheShape) -> tuple[list[Tensor], dict[RolePol
             groups[policy].append(
                 slots[start:end].unflatten(0, (len(heads[layer]), shape.slots[policy]))
             )
-        layers.append(slots[first:end])
+        layers.append(slots[first:end].flatten(0, 1))
     return layers, groups
 
 
@@ -436,15 +434,14 @@ def parts(groups: Sequence[HeadGroup], layer: int, x: Tensor) -> list[tuple[Head
 
 
 @kept_tables
-def block_tables(
+def block_table(
     spans: Spans,
     starts: tuple[tuple[int, int], ...],
     places: tuple[int, ...],
     tokens: int,
     device: torch.device,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Index tables of `kernels.write.write_block` for a layer: `slot_row, q_row, first_rotation
-    [heads]`, int32.
+) -> Tensor:
+    """The table of `kernels.write.write_block` for a layer, `[heads, 3]` int32.
 
     Args:
         starts: for each span, the row within a head at which the current block begins, and the
@@ -460,7 +457,4 @@ def block_tables(
     for place in places:
         row, index = rows[place]
         table.append((row, place * tokens, index))
-    slot_row, q_row, first_rotation = upload(
-        torch.tensor(table, dtype=torch.int32).T.contiguous(), device
-    ).unbind(0)
-    return slot_row, q_row, first_rotation
+    return upload(torch.tensor(table, dtype=torch.int32), device)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent as MemoryEvent  # part of what this module gives
 from .roles import EpisodicPolicy
-from .state import Saved, check_fields
+from .state import Stored
 
 
 @dataclass
@@ -99,12 +99,14 @@ class MemoryHeads:
         return similarity
 
 
-class EpisodicMemory:
+class EpisodicMemory(Stored):
     """The entries, summary first, then in order of admission, and the rules that change them.
 
     `store`, a `HeadGroup`, holds their keys and values, numbered in stored order; None without
     memory heads, where no frame is ever considered.
     """
+
+    saved_fields = ("entries", "has_summary")
 
     def __init__(
         self,
@@ -121,24 +123,9 @@ class EpisodicMemory:
         self.has_summary = False
 
     @property
-    def saved(self) -> Saved:
-        """Its part of a stored cache, see `cache.state`."""
-        return {"entries": self.entries, "has_summary": self.has_summary}
-
-    @saved.setter
-    def saved(self, saved: Saved) -> None:
-        check_fields(saved, ("entries", "has_summary"))
-        self.entries = saved["entries"]
-        self.has_summary = saved["has_summary"]
-
-    @property
     def sources(self) -> list[list[int]]:
         """The source frames of every entry."""
         return [entry.sources for entry in self.entries]
-
-    def holds(self, frame: int) -> bool:
-        """Whether a frame is an entry or part of one."""
-        return any(frame in sources for sources in self.sources)
 
     def consider(self, block: int, frame: int, prompt: PromptKV) -> MemoryEvent:
         """Decide about a candidate after `block`, and change the store."""

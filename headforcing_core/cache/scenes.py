@@ -22,7 +22,7 @@ from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .roles import FREE_ENTRIES
-from .state import KeptFrame, Saved, check_fields
+from .state import KeptFrame, Stored
 
 T = TypeVar("T")
 # by block, for the switches that bring a scene back: its number, from 1, and what else the block
@@ -59,16 +59,16 @@ class Recall:
         return f"before block {self.block}: recalled scene {self.scene}: frames {held}"
 
 
-class Scenes:
+class Scenes(Stored):
     """The scenes of one video so far.
 
     Args:
         memory: the store of memory heads, a `HeadGroup`, whose module imports `memory`; None
             without any.
-        entries: how many frames of a scene come back into it; 0 without memory heads.
-        anchors: stores of sinks; `sinks` has, for each, how many frames it has.
+        anchors: stores of sinks, `policy.sink_frames` each.
 
     Attributes:
+        entries: how many frames of a scene come back into memory; 0 without memory heads.
         starts: per prompt, the first latent frame of the visit that it belongs to.
         numbers: per prompt, the number of its scene: that of the first prompt that made it, from 1.
         kept: by scene number, the frames that are kept of it.
@@ -78,17 +78,12 @@ class Scenes:
             caches.
     """
 
-    def __init__(
-        self,
-        memory: Any,
-        entries: int,
-        anchors: Sequence[Any],
-        sinks: Sequence[int],
-    ) -> None:
+    saved_fields = ("starts", "numbers", "home", "kept", "recalls")
+
+    def __init__(self, memory: Any, anchors: Sequence[Any]) -> None:
         self.memory = memory
-        self.entries = entries
+        self.entries = 0 if memory is None else memory.policy.episodic_frames
         self.anchors = anchors
-        self.sinks = sinks
         self.starts = [0]
         self.numbers = [1]
         self.kept = {1: self._new(0)}
@@ -97,42 +92,21 @@ class Scenes:
         self.pictures: KeptScene | None = None
 
     def _new(self, start: int) -> KeptScene:
-        return KeptScene(start, [[] for _ in self.sinks])
+        return KeptScene(start, [[] for _ in self.anchors])
 
     @property
     def current(self) -> KeptScene:
         """The scene of the last prompt."""
         return self.kept[self.numbers[-1]]
 
-    @property
-    def saved(self) -> Saved:
-        """Its part of a stored cache, see `cache.state`."""
-        return {
-            "starts": self.starts,
-            "numbers": self.numbers,
-            "home": self.home,
-            "kept": self.kept,
-            "recalls": self.recalls,
-        }
-
-    @saved.setter
-    def saved(self, saved: Saved) -> None:
-        check_fields(saved, ("starts", "numbers", "home", "kept", "recalls"))
-        self.starts = saved["starts"]
-        self.numbers = saved["numbers"]
-        self.home = saved["home"]
-        self.kept = saved["kept"]
-        self.recalls = saved["recalls"]
-
     def keep(self, first: int, frames: int) -> None:
         """Keep the frames of a finished block that a recall may bring back; `first` is the block's
         first frame.
         """
         for scene in self.kept.values():
-            for store, held, sinks in zip(self.anchors, scene.first, self.sinks, strict=True):
-                for frame in range(
-                    max(first, scene.start), min(first + frames, scene.start + sinks)
-                ):
+            for store, held in zip(self.anchors, scene.first, strict=True):
+                end = min(first + frames, scene.start + store.policy.sink_frames)
+                for frame in range(max(first, scene.start), end):
                     held.append(store.keep_frame(frame))
         scene = self.current
         # of a later visit nothing is kept
@@ -173,10 +147,11 @@ class Scenes:
             alone: writes latents as a current block with nothing else in its context, while it is
                 entered.
         """
-        kept = self._new(-max(self.sinks, default=0))
+        counts = [store.policy.sink_frames for store in self.anchors]
+        kept = self._new(-max(counts, default=0))
         for number, latents in enumerate(pictures):
             with alone(latents):
-                for store, held, sinks in zip(self.anchors, kept.first, self.sinks, strict=True):
+                for store, held, sinks in zip(self.anchors, kept.first, counts, strict=True):
                     share = max(1, sinks // len(pictures))
                     for frame in range(min(share, len(latents), sinks - len(held))):
                         copy = store.keep_frame(frame)
@@ -270,19 +245,18 @@ def recalled_scenes(script: Script) -> RecalledScenes:
     """By block, the number of the scene, from 1, that its switch names, or the first of the most
     alike kept ones.
     """
-    switches = {
-        block: row.switch for block, row in enumerate(script.rows) if row.switch is not None
-    }
     features: list[Tensor] = []
     numbers: RecalledScenes = {}
-    for ended, (block, switch) in enumerate(switches.items(), 1):
+    for ended, block in enumerate(scene_starts(script.rows)):
+        switch = script.rows[block].switch
+        if switch is None or switch.recall is None:
+            continue
+        numbers[block] = (switch.recall,)
         if switch.recall == 0:
             features = features or scene_features(script)
             first = max(0, ended - MAX_SCENES)
             likeness = torch.stack([feature @ features[ended] for feature in features[first:ended]])
             numbers[block] = (first + int(likeness.argmax()) + 1,)
-        elif switch.recall is not None:
-            numbers[block] = (switch.recall,)
     return numbers
 
 

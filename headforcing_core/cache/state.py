@@ -39,6 +39,23 @@ class State:
     frames: list[KeptFrame] = field(default_factory=list)
 
 
+class Stored:
+    """An object with a part in a stored cache: the attributes that `saved_fields` names."""
+
+    saved_fields: tuple[str, ...] = ()
+
+    @property
+    def saved(self) -> Any:
+        """The values of these attributes, for `pack`."""
+        return {name: getattr(self, name) for name in self.saved_fields}
+
+    @saved.setter
+    def saved(self, saved: Any) -> None:
+        check_fields(saved, self.saved_fields)
+        for name in self.saved_fields:
+            setattr(self, name, saved[name])
+
+
 def pack(value: Any) -> State:
     """Nested lists, dictionaries and dataclasses of tensors, numbers, texts and None as a `State`.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
+from argparse import Namespace
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tqdm import tqdm
 
@@ -20,35 +20,19 @@ from ..plan.describe import markdown_table
 from ..plan.resources import Needs, check_disk, in_turn
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
-from .farms import Embeds, PlannedVideo, farm_of, make_all, render_one
+from .farms import Embeds, farm_of, make_all, render_one
 from .source import Source
 
 # of a worker of a farm: a network disk may keep a dead machine's lock for so long
 PATIENCE_SECONDS = 120.0
 Note = Fields
 """What is known of a finished video, as `finished.json` beside its blocks states it."""
+VideoJob = tuple[Namespace, Embeds]
+"""A video as a worker gets it: arguments as of `read_jobs`, with `patience`, the seconds to wait
+for another process that writes the same files; and the embeddings of its texts."""
 
 
-@dataclass(frozen=True)
-class VideoJob:
-    """A video of a batch, as a worker gets it.
-
-    `args` as of `read_jobs`, `patience` in seconds for another process that writes the same files.
-    """
-
-    args: argparse.Namespace
-    embeds: Embeds
-    patience: float
-
-
-@dataclass(frozen=True)
-class CheckedVideo(PlannedVideo):
-    """A video that is not finished, checked before the first is begun."""
-
-    needs: Needs
-
-
-def batch(args: argparse.Namespace) -> Result:
+def batch(args: Namespace) -> Result:
     """Make the videos that are not finished, and report the outcome of each."""
     begun = time.monotonic()
     farm = farm_of(args)
@@ -56,22 +40,29 @@ def batch(args: argparse.Namespace) -> Result:
     jobs = list(read_jobs(args.jobs, out).items())
     jobs = [jobs[place] for place in pick_part(len(jobs), args.shard)]
     check_writable(out / "probe")
-    notes = {name: finished(video) for name, video in jobs}
-    todo = {name: video for name, video in jobs if notes[name] is None}
-    for video in todo.values():
+    rows = {}
+    todo = {}
+    for name, video in jobs:
+        note = finished(video)
+        if note is not None:
+            rows[name] = {"name": name, **note}
+            continue
         video.json = args.json or farm.parallel  # workers show no bars
+        video.patience = PATIENCE_SECONDS if farm.parallel else 0.0
+        todo[name] = video
     check_files(args.jobs, todo)
-    checked = {name: _check(name, video, farm) for name, video in todo.items()}
-    if checked:
-        check_disk(in_turn([video.needs for video in checked.values()]), out, out)
-    rows = {name: {"name": name, **note} for name, note in notes.items() if note is not None}
-    patience = PATIENCE_SECONDS if farm.parallel else 0.0
-
-    def job_of(name: str, embeds: Embeds) -> VideoJob:
-        return VideoJob(todo[name], embeds, patience)
-
+    sources = {}
+    needs = []
+    for name, video in todo.items():
+        sources[name], needed = _check(name, video, farm)
+        needs.append(needed)
+    if needs:
+        check_disk(in_turn(needs), out, out)
+    made = make_all(
+        farm, make_one, sources, lambda name, embeds: (todo[name], embeds), quiet=args.json
+    )
     try:
-        for outcome in make_all(farm, make_one, checked, job_of, quiet=args.json):
+        for outcome in made:
             note = outcome.get() if outcome.error is None else _failure(outcome.error)
             rows[outcome.name] = row = {"name": outcome.name, **note}
             if not args.json:
@@ -91,14 +82,14 @@ def make_one(job: VideoJob) -> Note:
     process.
     """
     begun = time.monotonic()
-    args = job.args
+    args, embeds = job
     source = Source.of(args)
-    with claimed(args.out, args.latents, patience=job.patience):
+    with claimed(args.out, args.latents, patience=args.patience):
         known = finished(args)
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        result = render_one(source, job.embeds, args.out, args.latents, patience=job.patience)
+        result = render_one(source, embeds, args.out, args.latents, patience=args.patience)
         if result.failure is not None:
             raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
@@ -115,7 +106,7 @@ def make_one(job: VideoJob) -> Note:
     return note
 
 
-def finished(args: argparse.Namespace) -> Note | None:
+def finished(args: Namespace) -> Note | None:
     """The note of a video that is finished: same options, and files as they were written; None for
     another.
     """
@@ -137,7 +128,7 @@ def finished(args: argparse.Namespace) -> Note | None:
         return None
 
 
-def _check(name: str, args: argparse.Namespace, farm: Farm) -> CheckedVideo:
+def _check(name: str, args: Namespace, farm: Farm) -> tuple[Source, Needs]:
     """Check a video. Of a farm of other machines only the worker knows the device, so it checks
     that itself.
     """
@@ -154,7 +145,7 @@ def _check(name: str, args: argparse.Namespace, farm: Farm) -> CheckedVideo:
     except HeadForcingError as error:
         raise HeadForcingError(f"{name}: {error}") from error
     # the worker reads video frames of a start again: of many videos they would not fit into memory
-    return CheckedVideo(replace(source, start=None, references={}), plan, needs)
+    return replace(source, start=None, references={}), needs
 
 
 def _failure(error: Exception) -> Note:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
+from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -41,7 +41,7 @@ def _parser(command: str) -> Parser:
     return parser
 
 
-def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
+def read_jobs(file: Path, out: Path) -> dict[str, Namespace]:
     """The arguments of every video by its name, with absolute paths; a line with `seeds` is a video
     for each of them.
 
@@ -71,16 +71,16 @@ def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
     return jobs
 
 
-def outputs(args: argparse.Namespace) -> list[Path]:
+def outputs(args: Namespace) -> list[Path]:
     """The files of one video."""
     return [path for path in (args.out, args.latents) if path is not None]
 
 
-def check_files(file: Path, jobs: Mapping[str, argparse.Namespace]) -> None:
+def check_files(file: Path, jobs: Mapping[str, Namespace]) -> None:
     """Refuse videos that cannot be written, or are read for another video: they are made in any
     order.
     """
-    reads: dict[Path, str] = {file: "the list of videos"}
+    reads: list[Named] = [("the list of videos", file)]
     writes: list[Named] = []
     for name, args in jobs.items():
         for path in outputs(args):
@@ -91,8 +91,8 @@ def check_files(file: Path, jobs: Mapping[str, argparse.Namespace]) -> None:
             writes.append((name, path))
         if args.out is not None:
             writes += [(name, path) for path in VIDEO.writes(args.out, args)]
-        reads |= {path: f"{name}, {option}" for option, path in args.reads}
-    check_kept([(option, path) for path, option in reads.items()], writes)
+        reads += [(f"{name}, {option}", path) for option, path in args.reads]
+    check_kept(reads, writes)
 
 
 def _videos(line: str, number: int) -> list[tuple[str, Fields]]:
@@ -122,7 +122,7 @@ def _videos(line: str, number: int) -> list[tuple[str, Fields]]:
     return [(f"{name}-seed{seed}", {**fields, "seed": seed}) for seed in seeds]
 
 
-def _arguments(fields: Fields, name: str, out: Path) -> argparse.Namespace:
+def _arguments(fields: Fields, name: str, out: Path) -> Namespace:
     """The arguments of one video, whose files are named after it."""
     own = COMMANDS_OWN.intersection(fields)
     if own:
@@ -152,7 +152,7 @@ def _arguments(fields: Fields, name: str, out: Path) -> argparse.Namespace:
     return args
 
 
-def _identity(args: argparse.Namespace, options: Iterable[str], demo: bool, latents: bool) -> str:
+def _identity(args: Namespace, options: Iterable[str], demo: bool, latents: bool) -> str:
     """The hash of the options of a line, and of size and time of the files among them."""
     values = {name: getattr(args, name) for name in sorted(options)}
     paths = [value for value in values.values() if isinstance(value, (Path, str))]

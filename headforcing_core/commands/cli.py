@@ -9,6 +9,7 @@ import gc
 import json
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
@@ -51,12 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_command(args)
 
 
-def run_command(args: argparse.Namespace) -> int:
+def run_command(args: Namespace) -> int:
     """Run a parsed command, print its result or what went wrong, and return the exit code."""
     return _answer(*_run(args))
 
 
-def _run(args: argparse.Namespace) -> tuple[int, str]:
+def _run(args: Namespace) -> tuple[int, str]:
     """The exit code of a command, and its result or what went wrong."""
     try:
         result = _function(args.run)(args)

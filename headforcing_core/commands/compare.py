@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from ..render.comparison import (
 )
 from ..video.sheets import side_by_side
 from .arguments import Result
-from .farms import Embeds, PlannedVideo, farm_of, make_all, render_one
+from .farms import Embeds, farm_of, make_all, render_one
 from .source import Source
 from .values import changed, portable
 
@@ -36,7 +36,7 @@ from .values import changed, portable
 TURN_SECONDS = 86400.0
 
 
-def compare(args: argparse.Namespace) -> Result:
+def compare(args: Namespace) -> Result:
     """Render, measure, and write `grid.mp4`, `picture.png`, `comparison.md` and `.json` beside the
     videos.
     """
@@ -85,7 +85,7 @@ def compare(args: argparse.Namespace) -> Result:
         )
 
 
-def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> Fields:
+def _about(args: Namespace, source: Source, plan: RenderPlan) -> Fields:
     """Metadata that all videos of a comparison share; `plan` is the plan of one of them."""
     clock = plan.timeline.clock
     return {
@@ -127,7 +127,7 @@ def write_result(
     return Result(lines, found)
 
 
-def compared_source(args: argparse.Namespace) -> Source:
+def compared_source(args: Namespace) -> Source:
     """The source of all videos of a comparison: the model of `--weights` with its VAE, else the
     embedded one.
     """
@@ -139,9 +139,11 @@ def compared_source(args: argparse.Namespace) -> Source:
 
 
 @dataclass(frozen=True)
-class ComparedVideo(PlannedVideo):
+class ComparedVideo:
     """A planned video of a comparison; `source` has the options of its entry."""
 
+    source: Source
+    plan: RenderPlan
     entry: Entry
     path: Path
 
@@ -154,51 +156,48 @@ class ComparedVideo(PlannedVideo):
 
     def job(
         self,
-        args: argparse.Namespace,
+        args: Namespace,
         embeds: Embeds,
         farm: Farm,
         encodes: bool = False,
     ) -> ComparedJob:
         """The video as a job; `args` have its prompts and its length."""
         request = self.source.request
-        given = changed(portable(args), out=self.path.parent, runs=request.runs)
-        if farm.parallel:
-            given = changed(portable(given), json=True)  # workers show no bars
-        patience = TURN_SECONDS if farm.parallel else 0.0
-        return ComparedJob(
-            given,
-            self.entry,
-            request.options.seed,
-            embeds=embeds,
-            encodes=encodes,
-            patience=patience,
+        given = changed(
+            portable(args),
+            out=self.path.parent,
+            runs=request.runs,
+            seed=request.options.seed,
+            patience=0.0,
         )
+        if farm.parallel:  # whose workers show no bars
+            given = changed(portable(given), json=True, patience=TURN_SECONDS)
+        return ComparedJob(given, self.entry, embeds, encodes)
 
 
 @dataclass(frozen=True)
 class ComparedJob:
     """A video of a comparison as a worker gets it.
 
-    `args` have its prompts and length, and its folders; `encodes` and `patience` as for
-    `render_one`.
+    `args` have its prompts and length, its folders and seed, and `patience` as for `render_one`, as
+    `encodes`.
     """
 
-    args: argparse.Namespace
+    args: Namespace
     entry: Entry
-    seed: int
     embeds: Embeds
     encodes: bool
-    patience: float
 
     def planned(self) -> ComparedVideo:
         """The video, planned on the machine that makes it."""
-        return ComparedVideo.of(compared_source(self.args), self.entry, self.seed, self.args.out)
+        args = self.args
+        return ComparedVideo.of(compared_source(args), self.entry, args.seed, args.out)
 
 
 def _plan_videos(
     source: Source,
     entries: Sequence[Entry],
-    args: argparse.Namespace,
+    args: Namespace,
     *,
     skip: bool,
     elsewhere: bool,
@@ -217,18 +216,19 @@ def _plan_videos(
 
 
 def _render_all(
-    videos: Sequence[ComparedVideo], args: argparse.Namespace, farm: Farm
+    videos: Sequence[ComparedVideo], args: Namespace, farm: Farm
 ) -> list[ComparisonRow]:
     """Render and measure all videos; raises the error of the first that fails, with its name."""
     encodes = any(video.plan.restart_frames for video in videos)
     planned = {video.path.stem: video for video in videos}
-
-    def job_of(name: str, embeds: Embeds) -> ComparedJob:
-        return planned[name].job(args, embeds, farm, encodes)
-
-    rows = {}
-    for outcome in make_all(farm, render_compared, planned, job_of, quiet=args.json):
-        rows[outcome.name] = outcome.get()
+    outcomes = make_all(
+        farm,
+        render_compared,
+        {name: video.source for name, video in planned.items()},
+        lambda name, embeds: planned[name].job(args, embeds, farm, encodes),
+        quiet=args.json,
+    )
+    rows = {outcome.name: outcome.get() for outcome in outcomes}
     return [rows[name] for name in planned]
 
 
@@ -236,8 +236,9 @@ def render_compared(job: ComparedJob) -> ComparisonRow:
     """Render and measure one video of a comparison; with `--runs` finished blocks are reused."""
     video = job.planned()
     # `generate --out` may name a file in a comparison's folder
-    with claimed(video.path, patience=job.patience):
+    patience = job.args.patience
+    with claimed(video.path, patience=patience):
         result = render_one(
-            video.source, job.embeds, video.path, encodes=job.encodes, patience=job.patience
+            video.source, job.embeds, video.path, encodes=job.encodes, patience=patience
         )
     return measured(video.entry, result.plan, video.source.machine.dtype, result)

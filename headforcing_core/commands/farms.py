@@ -4,9 +4,9 @@ to the next.
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 from ..distributed.farm import Farm, Job, Outcome, Shared, Value
 from ..distributed.ray_farm import farm_named
-from ..plan.plan import RenderPlan
 from ..render.result import RenderResult
 from .source import Source
 
@@ -54,21 +53,7 @@ Embeds = Mapping[str, Shared[Tensor]]
 """Text embeddings by text, as workers get them."""
 
 
-@dataclass(frozen=True)
-class PlannedVideo:
-    """A video of several, planned before the first is begun."""
-
-    source: Source
-    plan: RenderPlan
-
-    @property
-    def encoder(self) -> Any:
-        """The files of the text encoder or its embeddings; None of both for the embedded
-        model's."""
-        return self.source.files.text_encoder, self.source.files.embeddings
-
-
-def farm_of(args: argparse.Namespace) -> Farm:
+def farm_of(args: Namespace) -> Farm:
     """The farm that the arguments of `add_farm_arguments` name."""
     return farm_named(args.farm, args.farm_gpus, args.farm_workers)
 
@@ -89,16 +74,16 @@ def run_jobs(
 def make_all(
     farm: Farm,
     function: Callable[[Job], Value],
-    videos: Mapping[str, PlannedVideo],
+    sources: Mapping[str, Source],
     job_of: Callable[[str, Embeds], Job],
     *,
     quiet: bool,
 ) -> Iterator[Outcome[Value]]:
-    """Make all videos, and yield their outcomes as they come; `job_of` makes the job of a name and
-    the embeddings of its texts."""
-    if not videos:
+    """Make the videos of these sources by name, and yield their outcomes as they come; `job_of`
+    makes the job of a name and the embeddings of its texts."""
+    if not sources:
         return
-    encoded = _encode(videos.values())
+    encoded = _encode(sources.values())
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
     with farm:
@@ -107,21 +92,20 @@ def make_all(
             shared[encoder] = {text: farm.share(embed) for text, embed in embeds.items()}
         del encoded
         jobs = {}
-        for name, video in videos.items():
-            known = shared[video.encoder]
-            texts = video.source.request.timeline.texts
-            jobs[name] = job_of(name, {text: known[text] for text in texts})
+        for name, source in sources.items():
+            known = shared[source.files.encoder]
+            jobs[name] = job_of(name, {text: known[text] for text in source.request.timeline.texts})
         yield from run_jobs(farm, function, jobs, unit="video", quiet=quiet)
 
 
-def _encode(videos: Iterable[PlannedVideo]) -> dict[Any, dict[str, Tensor]]:
+def _encode(sources: Iterable[Source]) -> dict[Any, dict[str, Tensor]]:
     """The embeddings of all texts, by text encoder and text; each text encoder is loaded once."""
-    sources: dict[Any, dict[str, Source]] = {}
-    for video in videos:
-        known = sources.setdefault(video.encoder, {})
-        known.update(dict.fromkeys(video.source.request.timeline.texts, video.source))
+    texts: dict[Any, dict[str, Source]] = {}
+    for source in sources:
+        known = texts.setdefault(source.files.encoder, {})
+        known.update(dict.fromkeys(source.request.timeline.texts, source))
     encoded = {}
-    for encoder, by_text in sources.items():
+    for encoder, by_text in texts.items():
         embeds = next(iter(by_text.values())).encode(list(by_text))
         encoded[encoder] = {text: embed.cpu() for text, embed in embeds.items()}
     return encoded

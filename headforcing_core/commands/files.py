@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -54,7 +54,7 @@ MAX_CARD_GIB = 100_000
 CHUNK_FRAMES = 3  # of latents that are decoded at a time
 
 
-def inspect(args: argparse.Namespace) -> Result:
+def inspect(args: Namespace) -> Result:
     """Describe a head profile, or a checkpoint and the cache of a minute."""
     # which names a model's files
     if args.file.suffix == ".json" and not args.file.name.endswith(".index.json"):
@@ -96,7 +96,7 @@ def _inspect_profile(profile: HeadProfile) -> Result:
     return Result(lines, found)
 
 
-def methods(args: argparse.Namespace) -> Result:
+def methods(args: Namespace) -> Result:
     """Every method, ablation and alias with its options."""
     options = {}
     for name in method_names():
@@ -110,7 +110,7 @@ def methods(args: argparse.Namespace) -> Result:
     return Result(list_methods(), {"options": options, "aliases": aliases})
 
 
-def budget(args: argparse.Namespace) -> Result:
+def budget(args: Namespace) -> Result:
     """KV cache of a released model by method and length."""
     width, height = parse_size(args.size)
     config = MODELS[args.model_family]
@@ -152,7 +152,7 @@ def budget(args: argparse.Namespace) -> Result:
     return Result([markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells)], found)
 
 
-def memory(args: argparse.Namespace) -> Result:
+def memory(args: Namespace) -> Result:
     """Estimate a minute of a released model on cards; sizes with the same answers share a table."""
     for gib in args.cards:
         if not 0 < gib <= MAX_CARD_GIB:
@@ -211,7 +211,7 @@ def _describe_fit(fit: Fit) -> str:
     return f"{fit.how or 'fits as it is'} ({format_bytes(fit.bytes)})"
 
 
-def convert(args: argparse.Namespace) -> Result:
+def convert(args: Namespace) -> Result:
     """Write a copy of a checkpoint; a LoRA is only renamed, since its strength is set where it is
     used.
     """
@@ -252,7 +252,7 @@ def convert(args: argparse.Namespace) -> Result:
 # render
 
 
-def encode(args: argparse.Namespace) -> Result:
+def encode(args: Namespace) -> Result:
     """Encode every prompt once."""
     from ..weights.umt5 import save_embeddings
 
@@ -270,7 +270,7 @@ def encode(args: argparse.Namespace) -> Result:
     return Result([f"{len(texts)} prompts in {args.out}"], found)
 
 
-def decode(args: argparse.Namespace) -> Result:
+def decode(args: Namespace) -> Result:
     """Decode latents block by block, with the VAE alone in memory."""
     tags = {}
     problems: Sequence[str] = []  # of a stored video; more come while its blocks are read

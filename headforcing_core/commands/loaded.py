@@ -4,7 +4,7 @@ progress.
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ class Machine:
 
     @classmethod
     def of(
-        cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int, elsewhere: bool = False
+        cls, args: Namespace, dtype: torch.dtype, head_dim: int, elsewhere: bool = False
     ) -> Machine:
         """Take the fields from the arguments; `elsewhere`: another process renders, and no device
         is tried here.
@@ -163,7 +163,7 @@ class LoadedModel:
         if machine.peers is not None:
             from ..distributed.ranks import MeasuredRanks
 
-            ranks = MeasuredRanks(str(machine.device))
+            ranks = MeasuredRanks()
             listeners.append(ranks)
         try:
             job, measured = self._with_roles(job.with_request(codec=self.codec), needs)
@@ -190,8 +190,7 @@ class LoadedModel:
         if job.plan.auto is None:
             return job, None
         machine = self.machine
-        model = WanVideoModel(self.backbone, machine.dtype, machine.device)
-        folder = job.request.found_profiles
+        path = job.roles_file
         if machine.peers is not None:
             # all ranks measure together, so none waits for a file or goes on after stored blocks
             job = job.with_request(found_profiles=None)
@@ -199,15 +198,15 @@ class LoadedModel:
         with tqdm(total=steps, unit="step", desc="measuring heads", disable=machine.quiet) as bar:
             job, measured = with_measured_roles(
                 job,
-                model,
+                WanVideoModel(self.backbone, machine.dtype, machine.device),
                 machine.device,
                 lambda block, step, latents: bar.update(latents is not None),
                 needs,
             )
         if machine.peers is not None and measured is not None:
             measured = machine.peers.from_first(measured)
-            if machine.leads and folder is not None:
-                measured = measured.keep(folder, job.request.weights)
+            if machine.leads and path is not None:
+                measured = measured.keep(path)
             job = job.with_roles(measured.profile)
         return job, measured
 

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .. import names
+from ..files import Fields
 from ..methods.registry import method_names
 from ..plan.settings import DEFAULTS
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
@@ -69,7 +70,7 @@ def add(
     """Add an argument: `kind` is its type, its choices, or `bool` for one that is given or not;
     `more` is what else argparse is given."""
     if kind is bool:
-        form: dict[str, Any] = {"action": "store_true"}
+        form: Fields = {"action": "store_true"}
     else:
         form = {"type" if callable(kind) else "choices": kind, "default": default}
     to.add_argument(name, help=text, **{**form, **more})

@@ -10,6 +10,7 @@ import argparse
 import math
 import os
 import re
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,23 @@ from ..methods.options import read_pairs
 from ..names import DEMO_AUTOENCODER, DEMO_MODEL, bundled_profiles
 
 Mistake = argparse.ArgumentTypeError
+# values of arguments that not every command has; peers are set in a rank
+ABSENT = {
+    "audio": None,
+    "audio_gain": 0.0,
+    "audio_offset": 0.0,
+    "follow": None,
+    "peers": None,
+    "reference": (),
+    "set": (),
+    "speech": None,
+    "start_image": None,
+    "start_latents": None,
+    "start_part": None,
+    "start_seconds": None,
+    "start_video": None,
+    "weights": None,
+}
 
 
 def whole_number(text: str, least: int = -999_999_999, most: int = 999_999_999) -> int:
@@ -77,6 +95,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
         self.register("type", int, whole_number)
         self.register("type", float, finite_number)
+        self.set_defaults(**ABSENT)
 
     def error(self, message: str) -> NoReturn:
         super().error(one_line(message))
@@ -87,14 +106,13 @@ class Parser(argparse.ArgumentParser):
         """
         found, unknown = super().parse_known_args(args, namespace)
         if self._subparsers is None:  # a command's own
-            kinds = {action.dest: action.type for action in self._actions}
-            found.peers = None  # set in a rank
-            found.paths = [name for name, kind in kinds.items() if isinstance(kind, PathType)]
+            typed = [action for action in self._actions if isinstance(action.type, PathType)]
+            found.paths = [action.dest for action in typed]
             if not unknown:  # which is an error
                 self.check_files(found)
         return found, unknown
 
-    def check_files(self, found: argparse.Namespace) -> None:
+    def check_files(self, found: Namespace) -> None:
         """Refuse pipes and devices in place of files that are read, and files that would be written
         over one of these, see `check_kept`."""
         reads, writes = named_files(self, found)
@@ -130,7 +148,7 @@ def subcommands(
 # arguments name
 
 
-Files = Callable[[Any, argparse.Namespace], Iterable[Path]]
+Files = Callable[[Any, Namespace], Iterable[Path]]
 
 
 @dataclass(frozen=True)
@@ -170,8 +188,9 @@ def _profile_files(path: Path) -> list[Path]:
     return [path, path.with_suffix(".safetensors")]
 
 
-def _story(path: Path, args: argparse.Namespace) -> Iterable[Path]:
-    target = args.out or args.latents if "weights" in args else args.out / "demo.mp4"
+def _story(path: Path, args: Namespace) -> Iterable[Path]:
+    # `demo` has no VAE to give
+    target = args.out or args.latents if "vae" in args else args.out / "demo.mp4"
     return [] if target is None else [story_path(target)]
 
 
@@ -232,7 +251,7 @@ COMPARED_FILES = (
 
 
 def named_files(
-    parser: argparse.ArgumentParser, args: argparse.Namespace
+    parser: argparse.ArgumentParser, args: Namespace
 ) -> tuple[list[Named], list[Named]]:
     """The files that parsed arguments name: those that are read, and those that are written, by
     option.
@@ -246,13 +265,10 @@ def named_files(
         if action.option_strings:
             option = action.option_strings[0]
         values = getattr(args, action.dest, None)
-        if values is None and action.type is PROFILE:
-            # whichever of them fits
+        if values is None and action.type is PROFILE:  # whichever of them fits
             reads += [(option, path) for path in bundled_profiles().values()]
-        if values is None:
-            values = []
-        elif not isinstance(values, list):
-            values = [values]
+        if not isinstance(values, list):
+            values = [] if values is None else [values]
         for value in values:
             reads += [(option, path) for path in action.type.reads(value, args)]
             writes += [(option, path) for path in action.type.writes(value, args)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +20,10 @@ from ..head_profiles.profiler import measure_returns, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.rules import describe_returns, remark_on_rule, retrieving_heads, with_rule
 from ..head_profiles.shares import HeadShares, ProfileSetup, ReturnStory
-from ..model.wan import WanConfig, WanModel
+from ..model.wan import WanModel
 from ..names import BUDGETS
 from ..page import save_plot
+from ..plan.settings import Size
 from ..rollout.loop import WanVideoModel
 from ..rollout.schedule import SCHEDULES
 from ..timeline.clock import BlockClock
@@ -40,7 +41,7 @@ from .values import (
 )
 
 
-def profile(args: argparse.Namespace) -> Result:
+def profile(args: Namespace) -> Result:
     """Measure attention shares, resuming an interrupted measurement, and save shares and
     profile.
     """
@@ -86,7 +87,7 @@ def setup_of(
     prompts: tuple[str, ...],
     seconds: float,
     *,
-    size: tuple[int, int],
+    size: Size,
     family: str,
     **options: Any,
 ) -> ProfileSetup:
@@ -109,11 +110,6 @@ class MeasuredModel:
     setup: ProfileSetup
     dtype: torch.dtype
     device: str
-
-    @property
-    def config(self) -> WanConfig:
-        """The model's dimensions."""
-        return self.files.inspect().config
 
     def load(self) -> WanVideoModel:
         """The model; the last one is kept in memory for the next prompt."""
@@ -191,25 +187,17 @@ def _measure_here(
     """Measure prompts by their embeddings into `shares`, which are saved after each; then stories
     from all `embeds`.
     """
-    config = measured.config
     model = measured.load()
+    config = model.backbone.config
     steps = len(todo) * measured.setup.blocks * len(measured.setup.sigmas)
-
-    def save(number: int) -> None:
-        shares.save(path)
-
     with tqdm(total=steps, unit="step", desc="profiling", disable=quiet) as bar:
-
-        def step(block: int, step: int, latents: Tensor | None) -> None:
-            bar.update(latents is not None)
-
         profile_heads(
             model,
             config,
             shares,
             todo,
-            on_prompt=save,
-            on_step=step,
+            on_prompt=lambda prompt: shares.save(path),
+            on_step=lambda block, step, latents: bar.update(latents is not None),
             dtype=model.dtype,
             device=model.device,
         )
@@ -219,7 +207,7 @@ def _measure_here(
         shares,
         stories,
         embeds=embeds,
-        on_story=save,
+        on_story=lambda story: shares.save(path),
         dtype=model.dtype,
         device=model.device,
     )
@@ -256,12 +244,17 @@ def measure_prompt(job: tuple[MeasuredModel, int, Shared[Tensor]]) -> HeadShares
     shares = HeadShares(measured.setup)
     model = measured.load()
     profile_heads(
-        model, measured.config, shares, {prompt: embed()}, dtype=model.dtype, device=model.device
+        model,
+        model.backbone.config,
+        shares,
+        {prompt: embed()},
+        dtype=model.dtype,
+        device=model.device,
     )
     return shares
 
 
-def merge(args: argparse.Namespace) -> Result:
+def merge(args: Namespace) -> Result:
     """Add up measurements and save the profile of all of them."""
     _check_profile_name(args.out)
     first, *others = [HeadShares.load(path) for path in args.measured]
@@ -271,7 +264,7 @@ def merge(args: argparse.Namespace) -> Result:
     return _finish(first, args.out, f"merged from {len(args.measured)} measurements")
 
 
-def compare(args: argparse.Namespace) -> Result:
+def compare(args: Namespace) -> Result:
     """Compare two profiles, and warn about unusual values of the first."""
     from ..head_profiles.agreement import compare_profiles, sanity_checks
 
@@ -281,7 +274,7 @@ def compare(args: argparse.Namespace) -> Result:
     return Result([found.text(), *remarks], {**found.to_dict(), "remarks": remarks})
 
 
-def show(args: argparse.Namespace) -> Result:
+def show(args: Namespace) -> Result:
     """Describe a profile."""
     from ..head_profiles.agreement import describe_profile, sanity_checks
 
@@ -293,7 +286,7 @@ def show(args: argparse.Namespace) -> Result:
     return Result(lines, {**found, "disputed": disputed, "remarks": remarks})
 
 
-def plot(args: argparse.Namespace) -> Result:
+def plot(args: Namespace) -> Result:
     """Plot a profile."""
     from ..head_profiles.profile_plot import profile_picture
 

@@ -4,8 +4,8 @@ text and JSON.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,7 +32,7 @@ from .source import Source
 from .texts import FollowedFile
 
 
-def demo(args: argparse.Namespace) -> Result:
+def demo(args: Namespace) -> Result:
     """Render a story with the embedded model, and a contact sheet of it."""
     video = args.out / "demo.mp4"
     sheet = args.out / "demo.png"
@@ -40,25 +40,22 @@ def demo(args: argparse.Namespace) -> Result:
     if args.prompts or args.follow:
         source.note_unlike_training(source.request.timeline)
     with claimed(video, sheet, args.latents, args.follow and story_path(video)):
-        needs, result = _render(source, video, args.latents)
-        found = _result(source, needs, result)
+        found, result = _render(source, video, args.latents)
         found.json["contact_sheet"] = None
         if result.failure is None:
             timeline = result.plan.timeline
+            clock = timeline.clock
+            seconds = result.plan.video_frames / clock.fps
             starts = [
-                (timeline.clock.start_seconds(part.start_block), part.text)
-                for part in timeline.segments
+                (clock.start_seconds(part.start_block), part.text) for part in timeline.segments
             ]
-            seconds = result.plan.video_frames / timeline.clock.fps
-            contact_sheet(
-                video, sheet, labels=[(start, text) for start, text in starts if start < seconds]
-            )
+            contact_sheet(video, sheet, labels=[start for start in starts if start[0] < seconds])
             found = replace(found, lines=[*found.lines, f"sheet    {sheet}"])
             found.json["contact_sheet"] = str(sheet)
     return found
 
 
-def generate(args: argparse.Namespace) -> Result:
+def generate(args: Namespace) -> Result:
     """Render a story with the model of `--weights`."""
     source = Source.of(args)
     check_outputs(args)
@@ -66,15 +63,14 @@ def generate(args: argparse.Namespace) -> Result:
     if args.device == "auto" and source.machine.device.type == "cpu":
         note = f"note: PyTorch {torch.__version__} finds no GPU, so the video is made on the CPU.\n"
     with claimed(args.out, args.latents, args.follow and story_path(args.out or args.latents)):
-        needs, result = _render(source, args.out, args.latents, note)
-    found = _result(source, needs, result)
+        found, _ = _render(source, args.out, args.latents, note)
     return replace(found, lines=[source.info.summary(), *found.lines])
 
 
-def check_outputs(args: argparse.Namespace) -> None:
+def check_outputs(args: Namespace) -> None:
     """Refuse files that `demo` or `generate` could not write."""
     video = args.out
-    if "weights" not in args:
+    if args.weights is None:
         video = args.out / "demo.mp4"
     elif args.out is None and args.latents is None:
         raise HeadForcingError(
@@ -88,7 +84,7 @@ def check_outputs(args: argparse.Namespace) -> None:
     check_writable(args.latents)
 
 
-def follow(args: argparse.Namespace) -> Result:
+def follow(args: Namespace) -> Result:
     """`demo` or `generate` as a rank that writes no files: everything they do up to the latents."""
     _render(Source.of(args), None)
     return Result([], {})
@@ -96,7 +92,7 @@ def follow(args: argparse.Namespace) -> Result:
 
 def _render(
     source: Source, video: Path | None, latents: Path | None = None, note: str = ""
-) -> tuple[Needs, RenderResult]:
+) -> tuple[Result, RenderResult]:
     """Render a source to files; all checks are done before weights are loaded, the note is told
     after the first.
     """
@@ -117,27 +113,29 @@ def _render(
         check_ranks(job, peers)
     check_disk(needs, source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
-    advice = ""
-    if video is not None and source.files.vae is not None:
-        advice = _advice(source, source.files.vae, job.plan)
-    if source.follow is None:
-        return needs, replace(loaded.render(job, needs, video, latents), advice=advice)
-    story = FollowedStory(source, source.follow)
-    job = job.with_request(notes={**job.request.notes, **story.about()})
+    advice = _advice(source, job.plan) if video is not None else ""
+    story = None
+    if source.follow is not None:
+        story = FollowedStory(source, source.follow)
+        job = job.with_request(notes={**job.request.notes, **story.about()})
     result = loaded.render(job, needs, video, latents, story)
     target = video or latents
-    if target is not None:
+    if story is not None and target is not None:
         story.save(story_path(target))
-    return needs, replace(result, advice=advice)
+    result = replace(result, advice=advice)
+    return _result(source, needs, result), result
 
 
-def _advice(source: Source, vae: Path, plan: RenderPlan) -> str:
+def _advice(source: Source, plan: RenderPlan) -> str:
     """A line on faster decoding: by a second GPU, or by a tiny decoder beside the VAE."""
+    vae = source.files.vae
+    machine = source.machine
+    if vae is None or machine.peers is not None:
+        return ""
     from ..video.advice import faster_decoding, tiny_names
     from ..video.codec import is_tiny
 
-    machine = source.machine
-    if machine.peers is not None or is_tiny(vae):
+    if is_tiny(vae):
         return ""
     names = tiny_names(plan.config.latents)
     tiny = [path.name for path in vae.parent.iterdir() if path.name.startswith(names)]

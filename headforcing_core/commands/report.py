@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import math
+from argparse import Namespace
 from pathlib import Path
 
 from ..errors import HeadForcingError
@@ -20,16 +20,15 @@ from .texts import read_text
 from .values import progress_bar
 
 
-def report(args: argparse.Namespace) -> Result:
+def report(args: Namespace) -> Result:
     """Measure a video file, and plot the metrics if `--plot` is given."""
     check_plot(args.plot)
     prompts = None
     if args.prompts is not None:
         timeline = parse_timeline(read_text(args.prompts))
-        prompts = []
-        for (start, _), segment in zip(timeline.requested, timeline.segments, strict=True):
-            # rounded to a block with the file's own frame rate and block length
-            prompts.append((start, segment.text))
+        texts = [segment.text for segment in timeline.segments]
+        # times are rounded to a block with the file's own frame rate and block length
+        prompts = list(zip(timeline.requested, texts, strict=True))
     with progress_bar("measuring", args.json, unit="frame") as on_progress:
         found = report_video(args.video, prompts, args.frames_per_block, on_progress)
     result = found.to_dict()
@@ -50,7 +49,7 @@ def check_plot(path: Path | None) -> None:
     check_writable(path)
 
 
-def list_runs(args: argparse.Namespace) -> Result:
+def list_runs(args: Namespace) -> Result:
     """List stored videos, the last begun first."""
     videos, problems = survey(args.folder)
     found = []
@@ -65,7 +64,7 @@ def list_runs(args: argparse.Namespace) -> Result:
     return _stored_result(args.folder, lines, "runs", found, problems=problems)
 
 
-def list_run_takes(args: argparse.Namespace) -> Result:
+def list_run_takes(args: Namespace) -> Result:
     """Table of all takes, the last begun first."""
     takes, problems = survey(args.folder)
     found = []
@@ -96,16 +95,14 @@ def list_run_takes(args: argparse.Namespace) -> Result:
     return _stored_result(args.folder, lines, "takes", found, problems=problems)
 
 
-def show_run(args: argparse.Namespace) -> Result:
+def show_run(args: Namespace) -> Result:
     """The run report of one stored video."""
     check_plot(args.plot)
     videos, problems = survey(args.folder)
     video = next((video for video in videos if args.name in (None, video.name)), None)
     if video is None:
-        damaged = "".join(f"; {problem}" for problem in problems)
-        raise HeadForcingError(
-            f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them{damaged}"
-        )
+        nothing = f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them"
+        raise HeadForcingError("; ".join([nothing, *problems]))
     report = report_stored(video)
     problems += video.run.problems
     lines = [
@@ -123,7 +120,7 @@ def show_run(args: argparse.Namespace) -> Result:
     return Result(lines, result)
 
 
-def prune_runs(args: argparse.Namespace) -> Result:
+def prune_runs(args: Namespace) -> Result:
     """Remove old run folders; says what that freed, and which folders stayed and why."""
     if not (math.isfinite(args.keep_gb * 1e9) and args.keep_gb >= 0):
         raise HeadForcingError(

@@ -4,10 +4,10 @@ them is one rank.
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, suppress
 from typing import NoReturn
@@ -30,9 +30,9 @@ MOST_SECONDS = 86400
 
 
 def run_on_several(
-    args: argparse.Namespace,
+    args: Namespace,
     argv: Sequence[str],
-    run: Callable[[argparse.Namespace], Outcome],
+    run: Callable[[Namespace], Outcome],
     under_torchrun: bool,
 ) -> Outcome:
     """Run a command as one of several ranks, or start them; `run` runs it in this process."""
@@ -59,7 +59,7 @@ def run_on_several(
     return code, text
 
 
-def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outcome]) -> NoReturn:
+def _as_rank(args: Namespace, run: Callable[[Namespace], Outcome]) -> NoReturn:
     """Run one rank of a render, report its outcome, and end this process; errors while it ends
     change nothing.
     """
@@ -109,7 +109,7 @@ def _kind(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _check_arguments(args: argparse.Namespace, world: int) -> None:
+def _check_arguments(args: Namespace, world: int) -> None:
     """Refuse what cannot be done on so many GPUs and is seen without a model."""
     kind = _kind(args.device)
     speeds = args.gpu_speeds
@@ -142,23 +142,26 @@ def _check_arguments(args: argparse.Namespace, world: int) -> None:
             "several GPUs exchange data by NCCL, which this PyTorch is built without, as on "
             "Windows; use --vae-device for the second GPU, or Linux"
         )
-    if args.follow:
-        raise _not_possible("--follow", "the ranks would read the file at different times")
-    if args.fp8_linears and args.shard_weights:
-        raise _not_possible(
-            "--fp8-linears with --shard-weights", "weights of one dtype are divided"
-        )
-    if args.compile and args.shard_weights:
-        raise _not_possible("--compile with --shard-weights", "weights move between passes")
+    impossible = {
+        "--follow": (args.follow, "the ranks would read the file at different times"),
+        "--fp8-linears with --shard-weights": (
+            args.fp8_linears and args.shard_weights,
+            "weights of one dtype are divided",
+        ),
+        "--compile with --shard-weights": (
+            args.compile and args.shard_weights,
+            "weights move between passes",
+        ),
+    }
+    for option, (given, reason) in impossible.items():
+        if given:
+            raise HeadForcingError(
+                f"{option} is not possible on several GPUs, {reason}; leave it out, or leave out "
+                "--gpus"
+            )
 
 
-def _not_possible(option: str, reason: str) -> HeadForcingError:
-    return HeadForcingError(
-        f"{option} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
-    )
-
-
-def _check_machine(args: argparse.Namespace) -> None:
+def _check_machine(args: Namespace) -> None:
     """Refuse more ranks than this machine has room for."""
     if _kind(args.device) == "cuda":
         gpus = torch.cuda.device_count()
@@ -174,7 +177,7 @@ def _check_machine(args: argparse.Namespace) -> None:
         )
 
 
-def _check_render(args: argparse.Namespace) -> None:
+def _check_render(args: Namespace) -> None:
     """Refuse what `demo` or `generate` would refuse as ranks of this machine, as far as it is seen
     without a GPU.
     """

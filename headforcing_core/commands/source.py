@@ -4,8 +4,8 @@ loaded.
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,7 +77,7 @@ class Source:
     references: Mapping[str, Start] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, args: argparse.Namespace, elsewhere: bool = False) -> Source:
+    def of(cls, args: Namespace, elsewhere: bool = False) -> Source:
         """The inputs that the arguments of a command name: the model of `--weights`, else the
         embedded one.
 
@@ -88,13 +88,12 @@ class Source:
         dtype = torch.float32
         family = known_family(args.model_family)
         family_line = ""
-        if "weights" in args and args.weights is not None:
+        if args.weights is not None:
             files = ModelFiles.of(args)
             dtype = DTYPES[args.dtype]
             family, family_line = family_for(args.model_family, files.weights)
             size = parse_size(args.size, family)
-        speaks = "speech" in args and args.speech is not None
-        if speaks:
+        if args.speech is not None:
             from .speech import chosen_speech, heard
 
             args = heard(args)
@@ -103,24 +102,25 @@ class Source:
             args = changed(args, seconds=soundtrack.story_length())
         options = render_options(args, size, family)
         pictures = reference_files(args)
-        follow = None
-        if "follow" in args and args.follow is not None:
-            follow = FollowedFile(args.follow)
-        if follow is None and files.embedded and not args.prompts:
+        follow = None if args.follow is None else FollowedFile(args.follow)
+        if follow is not None:
+            timeline = options.parse(follow.text, references=tuple(pictures))
+        elif files.embedded and not args.prompts:
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
         else:
-            text = read_text(args.prompts, tuple(pictures)) if follow is None else follow.text
+            text = read_text(args.prompts, tuple(pictures))
             timeline = options.parse(text, references=tuple(pictures))
-        info = _info(files, args.fp8_linears)
+        plain = info = files.inspect()
+        if args.fp8_linears:  # whose blocks are others than those of the plain weights
+            info = replace(plain, identify=lambda: digest(plain.fingerprint, fp8.IDENTITY)[:16])
         machine = Machine.of(args, dtype, info.config.head_dim, elsewhere)
         # after the prompts: a large picture takes seconds
         references = read_references(pictures, options)
         start = chosen_start(args, options)
-        speech = chosen_speech(args, options, timeline, machine.device) if speaks else None
+        speech = None
+        if args.speech is not None:
+            speech = chosen_speech(args, options, timeline, machine.device)
         cache = cache_folder()
-        notes = _notes(info, machine, references)
-        if speaks:
-            notes["speech"] = args.speech.name
         request = RenderRequest(
             info.config,
             options,
@@ -133,7 +133,7 @@ class Source:
             soundtrack=soundtrack,
             speech=speech,
             latent_format=None if files.embedded else info.config.latents.name,
-            notes=notes,
+            notes=_notes(args, info, machine, references),
         )
         return cls(
             request,
@@ -326,30 +326,29 @@ class Source:
         return self.files.codec(machine.vae_device or machine.device, machine.dtype, encodes)
 
 
-def _info(files: ModelFiles, fp8_linears: bool) -> CheckpointInfo:
-    """The description of a model, whose fingerprint tells 8-bit linear layers."""
-    info = files.inspect()
-    if not fp8_linears:
-        return info
-    return replace(info, identify=lambda: digest(info.fingerprint, fp8.IDENTITY)[:16])
-
-
 def _start_latents(
-    args: argparse.Namespace, options: RenderOptions, start: Start | None
+    args: Namespace, options: RenderOptions, start: Start | None
 ) -> StartLatents | None:
     """A stand-in for video frames that are not encoded yet, or the latents of `--start-latents`."""
     if start is not None:
         return StartLatents(torch.empty((1, start.frames, 0, 0, 0)), about=start.about)
-    if "start_latents" not in args or args.start_latents is None:
+    if args.start_latents is None:
         return None
     return StartLatents(load_latents(args.start_latents, options.size)[None])
 
 
-def _notes(info: CheckpointInfo, machine: Machine, references: Mapping[str, Start]) -> Fields:
+def _notes(
+    args: Namespace,
+    info: CheckpointInfo,
+    machine: Machine,
+    references: Mapping[str, Start],
+) -> Fields:
     """The fields of a run's note that no plan has."""
     notes: Fields = {"weights": info.path.name}
     if machine.inexact:
         notes["inexact"] = machine.inexact
     if references:
         notes["references"] = {name: shown.about for name, shown in references.items()}
+    if args.speech is not None:
+        notes["speech"] = args.speech.name
     return notes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
+from pathlib import Path
 
 import torch
 
@@ -18,7 +19,7 @@ from .values import changed
 STORED = ".safetensors"
 
 
-def heard(args: argparse.Namespace) -> argparse.Namespace:
+def heard(args: Namespace) -> Namespace:
     """The arguments with the sound of `--speech` as that of the video, where no other is given."""
     if args.speech.suffix == STORED or args.audio is not None:
         return args
@@ -31,7 +32,7 @@ def heard(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def chosen_speech(
-    args: argparse.Namespace, options: RenderOptions, timeline: Timeline, device: torch.device
+    args: Namespace, options: RenderOptions, timeline: Timeline, device: torch.device
 ) -> Speech:
     """The speech as long as the blocks of the story; encoded on `device` if it is a sound."""
     clock = options.schedule.clock
@@ -41,7 +42,7 @@ def chosen_speech(
     if args.speech.suffix == STORED:
         if args.speech_encoder is not None:
             raise HeadForcingError("--speech-encoder is for sound, --speech names features")
-        return _stored(args, scale)
+        return Speech(_stored_features(args.speech), scale)
     if args.speech_encoder is None:
         raise HeadForcingError(
             "--speech names a sound: give --speech-encoder, a folder with wav2vec2-base-960h, or "
@@ -54,13 +55,12 @@ def chosen_speech(
     return Speech(encode_speech(wave, frames, encoder, stretch), scale, keys)
 
 
-def _stored(args: argparse.Namespace, scale: float) -> Speech:
+def _stored_features(file: Path) -> torch.Tensor:
     """The tensor `features` of a file, `[video frames, width]`."""
-    tensors, _ = read_weights(args.speech)
-    features = tensors.get("features")
+    features = read_weights(file)[0].get("features")
     if not isinstance(features, torch.Tensor) or features.ndim != 2:
         raise HeadForcingError(
-            f"{args.speech.name} has no tensor `features` [video frames, width]; give a sound, or "
+            f"{file.name} has no tensor `features` [video frames, width]; give a sound, or "
             "features of wav2vec2-base-960h"
         )
-    return Speech(features.float(), scale)
+    return features.float()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from tqdm import tqdm
@@ -21,13 +21,13 @@ from ..demo.rooms_autoencoder import RoomsStreamingDecoder
 from ..errors import HeadForcingError, first_sentence
 from ..files import Fields
 from ..hashing import digest, file_hash
-from ..head_profiles.auto import AutoProfile
+from ..head_profiles.auto import AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.rules import with_rule
 from ..names import DEFAULT_START_SECONDS
 from ..plan.options import DEFAULTS, RenderOptions, method_options
 from ..plan.resources import room_on
-from ..plan.settings import MEMORY_INPUTS
+from ..plan.settings import MEMORY_INPUTS, Size
 from ..plan.start import Start, image_frames
 from ..rollout.schedule import SCHEDULES
 from ..timeline.references import check_names
@@ -39,13 +39,10 @@ from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_
 from .parser import named_file
 from .texts import read_text
 
-if TYPE_CHECKING:
-    pass
-
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def parse_size(text: str | None, family: str = DEFAULTS.model_family) -> tuple[int, int]:
+def parse_size(text: str | None, family: str = DEFAULTS.model_family) -> Size:
     """Width and height of `832x480`; None is the default of a model family."""
     if text is None:
         return SCHEDULES[family].size or (DEFAULTS.width, DEFAULTS.height)
@@ -61,13 +58,12 @@ def find_profile(name: str) -> HeadProfile:
 
 
 def render_options(
-    args: argparse.Namespace, size: tuple[int, int] | None = None, family: str | None = None
+    args: Namespace, size: Size | None = None, family: str | None = None
 ) -> RenderOptions:
     """The options from the arguments of `add_render_arguments`; `size` and `family` replace those
     of the arguments.
     """
-    names = [part.name for part in fields(RenderOptions)]
-    named = {name: getattr(args, name) for name in names if name in args}
+    named = _fields_of(RenderOptions, args)
     width, height = size or parse_size(args.size)
     named["width"] = width
     named["height"] = height
@@ -77,12 +73,18 @@ def render_options(
     named["profile"] = _chosen_profile(args.profile, given)
     named["switch"] = Switch(args.switch, args.blend_blocks, args.re_anchor)
     memory = {name: getattr(args, name) for name in MEMORY_INPUTS}
-    pairs = args.set if "set" in args else ()
-    named["method_options"] = method_options(named.get("method", DEFAULTS.method), memory, pairs)
+    method = named.get("method", DEFAULTS.method)
+    named["method_options"] = method_options(method, memory, args.set)
     return RenderOptions(**named)
 
 
-def _chosen_profile(name: str | None, given: Fields) -> HeadProfile | AutoProfile | None:
+def _fields_of(cls: Any, args: Namespace) -> Fields:
+    """The arguments that are fields of a dataclass, as far as the command has them."""
+    names = [part.name for part in fields(cls)]
+    return {name: getattr(args, name) for name in names if name in args}
+
+
+def _chosen_profile(name: str | None, given: Fields) -> ProfileChoice:
     """The head profile of `--profile`, its roles by the `given` arguments of `with_rule`; None for
     the bundled one that fits the model.
     """
@@ -99,26 +101,17 @@ def _chosen_profile(name: str | None, given: Fields) -> HeadProfile | AutoProfil
     return with_rule(profile, **given) if given else profile
 
 
-def _references(args: argparse.Namespace) -> list[str]:
-    """The words of `--reference`, which not every command has."""
-    return args.reference if "reference" in args else []
-
-
-def reference_files(args: argparse.Namespace) -> dict[str, Path]:
+def reference_files(args: Namespace) -> dict[str, Path]:
     """The files of `--reference` by name."""
-    names = []
-    files = {}
-    for word in _references(args):
-        name, file = named_file(word)
+    named = [named_file(word) for word in args.reference]
+    for word, (name, file) in zip(args.reference, named, strict=True):
         if not name or file == Path():
             raise HeadForcingError(
                 f"--reference is NAME=FILE, such as hero=hero.png, got {word[:80]!r}"
             )
-        names.append(name)
-        files[name] = file
-    if names:
-        check_names(names)
-    return files
+    if named:
+        check_names([name for name, _ in named])
+    return dict(named)
 
 
 def read_references(files: Mapping[str, Path], options: RenderOptions) -> dict[str, Start]:
@@ -127,12 +120,8 @@ def read_references(files: Mapping[str, Path], options: RenderOptions) -> dict[s
     return {name: Start.image_file(file, options.size, frames) for name, file in files.items()}
 
 
-def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | None:
-    """The video frames of `--start-image` or `--start-video`, None if neither is given or the
-    command has neither.
-    """
-    if "start_video" not in args:
-        return None
+def chosen_start(args: Namespace, options: RenderOptions) -> Start | None:
+    """The video frames of `--start-image` or `--start-video`, None if neither is given."""
     size = options.size
     schedule = options.schedule
     if args.start_video is None and (args.start_part is not None or args.start_seconds is not None):
@@ -173,10 +162,9 @@ class ModelFiles:
     park_features: bool = False
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> ModelFiles:
+    def of(cls, args: Namespace) -> ModelFiles:
         """Take the fields from the arguments of the same names, as far as the command has them."""
-        names = [file.name for file in fields(cls)]
-        return cls(**{name: getattr(args, name) for name in names if name in args})
+        return cls(**_fields_of(cls, args))
 
     def inspect(self) -> CheckpointInfo:
         """Describe the weights file; the fingerprint includes the LoRA, if one is given."""
@@ -185,6 +173,11 @@ class ModelFiles:
         if lora is None:
             return info
         return replace(info, identify=lambda: digest(info.fingerprint, file_hash(lora))[:16])
+
+    @property
+    def encoder(self) -> Any:
+        """The files that embed prompts; of the embedded model None twice."""
+        return self.text_encoder, self.embeddings
 
     def check_text(self) -> None:
         """Refuse files that do not say from what prompts are encoded."""
@@ -316,7 +309,7 @@ def progress_bar(doing: str, quiet: bool, **options: Any) -> Iterator[Callable[[
         yield show
 
 
-def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
+def changed(args: Namespace, **values: Any) -> Namespace:
     """A copy of arguments with other values."""
     copied = copy(args)
     for name, value in values.items():
@@ -324,7 +317,7 @@ def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
     return copied
 
 
-def portable(args: argparse.Namespace) -> argparse.Namespace:
+def portable(args: Namespace) -> Namespace:
     """A copy that means the same in another process: absolute paths, and the text of a file of
     prompts.
     """
@@ -335,9 +328,8 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
             values[name] = path.absolute()
     if args.profile not in (None, "auto", *bundled_profiles()):
         values["profile"] = str(Path(args.profile).absolute())
-    pictures = [named_file(word) for word in _references(args)]
-    if pictures:
-        values["reference"] = [f"{name}={file.absolute()}" for name, file in pictures]
+    pictures = [named_file(word) for word in args.reference]
+    values["reference"] = [f"{name}={file.absolute()}" for name, file in pictures]
     if args.prompts is not None:
         text = read_text(args.prompts, [name for name, _ in pictures])
         if text.startswith("@"):  # which would be taken for a file
@@ -346,14 +338,12 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
     return changed(args, **values)
 
 
-def chosen_sound(args: argparse.Namespace) -> Soundtrack | None:
-    """The sound of `--audio` in its place; None where the command has none, or none is given."""
-    if "audio" not in args:
-        return None
-    if args.audio is None:
-        placed = {"--audio-offset": args.audio_offset, "--audio-gain": args.audio_gain}
-        for option, value in placed.items():
-            if value:
-                raise HeadForcingError(f"{option} places the sound of --audio; give --audio FILE")
-        return None
-    return Soundtrack.of_file(args.audio).placed(args.audio_offset, args.audio_gain)
+def chosen_sound(args: Namespace) -> Soundtrack | None:
+    """The sound of `--audio` in its place; None if none is given."""
+    if args.audio is not None:
+        return Soundtrack.of_file(args.audio).placed(args.audio_offset, args.audio_gain)
+    placed = {"--audio-offset": args.audio_offset, "--audio-gain": args.audio_gain}
+    for option, value in placed.items():
+        if value:
+            raise HeadForcingError(f"{option} places the sound of --audio; give --audio FILE")
+    return None

@@ -47,7 +47,7 @@ def model_path() -> Path:
     return DEMO_MODEL
 
 
-def inspect_toy(path: str | Path) -> CheckpointInfo:
+def inspect_toy(path: Path) -> CheckpointInfo:
     """Describe a file of a toy model; other dimensions are allowed, with heads as wide as the
     embedded model's.
     """

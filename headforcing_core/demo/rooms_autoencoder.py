@@ -7,6 +7,7 @@ frames, against seams.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -19,26 +20,10 @@ from ..timeline.clock import TEMPORAL_STRIDE
 
 LATENT_CHANNELS = 16
 SPATIAL_FACTOR = 8
-PREVIEW_FACTORS = (
-    (-0.0256, -0.0203, -0.1832),
-    (-0.0238, 0.0361, -0.0303),
-    (-0.1567, -0.2092, -0.0278),
-    (-0.0006, -0.0064, 0.0022),
-    (0.0913, -0.0161, -0.1136),
-    (-0.0026, 0.0032, 0.0035),
-    (0.0000, -0.0007, 0.0044),
-    (-0.0009, 0.0006, 0.0021),
-    (-0.0497, 0.1105, -0.0198),
-    (-0.0061, 0.0196, -0.0465),
-    (-0.0693, 0.0422, 0.0502),
-    (0.0619, 0.0136, 0.0263),
-    (-0.0032, -0.0071, 0.0010),
-    (-0.0014, 0.0076, 0.0009),
-    (0.1280, 0.0159, -0.0014),
-    (-0.0038, -0.0021, 0.0046),
-)
-PREVIEW_BIAS = (-0.2718, -0.3073, -0.3155)
-"""Latent pixel to colour in -1..1, as `training/release.py` prints them."""
+# latent pixel to colour in -1..1, as `research/training/train.py` prints it
+_PREVIEW = json.loads(Path(__file__).with_name("rooms_preview.json").read_text("utf-8"))
+PREVIEW_FACTORS = _PREVIEW["factors"]
+PREVIEW_BIAS = _PREVIEW["bias"]
 _PATCH = 4
 _FULL_CHANNELS = 24  # of the hidden layer at full resolution
 

@@ -37,8 +37,8 @@ def nearest(prompt: str) -> str:
     words = f" {' '.join(split_words(prompt))} "
     chosen = asdict(Look.parse(DEMO_STORY.splitlines()[0].split(maxsplit=1)[1]))
     for kind, choices in CHOICES.items():
-        named = [choice for choice in choices if choice and f" {choice} " in words]
-        chosen[kind] = next(iter(named), chosen[kind])
+        named = (choice for choice in choices if choice and f" {choice} " in words)
+        chosen[kind] = next(named, chosen[kind])
     return Look(**chosen).prompt
 
 
@@ -65,29 +65,29 @@ def advice(prompt: str) -> str | None:
     )
 
 
-def encode(prompt: str, length: int = TEXT_LEN, dim: int = TEXT_DIM) -> Tensor:
-    """Text embedding of `prompt`: float32 `[length, dim]`, one row per word, zero rows after the
-    last.
+def encode(prompt: str) -> Tensor:
+    """Text embedding of `prompt`: float32 `[TEXT_LEN, TEXT_DIM]`, one row per word, zero rows after
+    the last.
 
     Half of each neighbour's vector is added to that of a word, so that a row encodes the word order
-    ("red" before "ball"). Words beyond `length` are ignored. The model was trained with these
+    ("red" before "ball"). Words beyond `TEXT_LEN` are ignored. The model was trained with these
     vectors, so they must never change.
     """
-    words = split_words(prompt)[:length]
-    rows = np.zeros((length, dim), np.float32)
+    words = split_words(prompt)[:TEXT_LEN]
+    rows = np.zeros((TEXT_LEN, TEXT_DIM), np.float32)
     for i, word in enumerate(words):
-        rows[i] = _gaussian("w" + word, dim)
+        rows[i] = _gaussian("w" + word)
         if i + 1 < len(words):
-            rows[i] += 0.5 * _gaussian("n" + words[i + 1], dim)
+            rows[i] += 0.5 * _gaussian("n" + words[i + 1])
         if i > 0:
-            rows[i] += 0.5 * _gaussian("p" + words[i - 1], dim)
+            rows[i] += 0.5 * _gaussian("p" + words[i - 1])
     return torch.from_numpy(rows)
 
 
 @lru_cache(maxsize=1024)
-def _gaussian(salted_word: str, dim: int) -> np.ndarray:
+def _gaussian(salted_word: str) -> np.ndarray:
     seed = int.from_bytes(hashlib.sha256(salted_word.encode()).digest()[:8], "little")
-    return np.random.Generator(np.random.PCG64(seed)).standard_normal(dim).astype(np.float32)
+    return np.random.Generator(np.random.PCG64(seed)).standard_normal(TEXT_DIM).astype(np.float32)
 
 
 def sample_prompts(count: int) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,9 +52,7 @@ class Look:
 
     @property
     def prompt(self) -> str:
-        return (
-            f"a {self.colour} {self.shape} {self.motion} in the {self.room} room {self.camera}"
-        ).strip()
+        return TEMPLATE.format(**asdict(self)).strip()
 
     @classmethod
     def parse(cls, prompt: str) -> Look:

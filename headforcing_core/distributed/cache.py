@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import torch
@@ -62,36 +61,35 @@ class SpreadMemoryHeads(MemoryHeads):
 
     def __init__(self, peers: Peers, shape: CacheShape, division: Division):
         self._peers = peers
-        self._heads: list[list[list[int]]] = []  # per rank and layer, its memory heads
-        for layers in division.heads:
-            self._heads.append([])
-            for roles, own in zip(shape.roles, layers, strict=True):
-                self._heads[-1].append(
-                    [head for head in own if shape.policy.of(roles[head]).episodic_frames]
-                )
+        # layer, head and rank of all memory heads, in the model's order
+        self._places: list[tuple[int, int, int]] = []
+        for rank, layers in enumerate(division.heads):
+            for layer, own in enumerate(layers):
+                policies = [shape.policy.of(role) for role in shape.roles[layer]]
+                self._places += [
+                    (layer, head, rank) for head in own if policies[head].episodic_frames
+                ]
+        self._places.sort()
 
     def in_layer(self, layer: int, here: int) -> bool:
-        return any(heads[layer] for heads in self._heads)
+        return any(place[0] == layer for place in self._places)
 
     def pooled(self, here: Tensor) -> Tensor:
-        places = []
-        for layers in self._heads:
-            places.append([(layer, head) for layer, own in enumerate(layers) for head in own])
-        return self._gather(here, places)
+        return self._gather(here, self._places)
 
     def scores(self, layer: int, here: Tensor) -> Tensor:
-        return self._gather(
-            here, [[(layer, head) for head in layers[layer]] for layers in self._heads]
-        )
+        return self._gather(here, [place for place in self._places if place[0] == layer])
 
     def decisive(self, similarity: Tensor) -> Tensor:
         return self._peers.from_first(similarity)
 
-    def _gather(self, here: Tensor, places: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
-        """All ranks' rows, in the order of their `places`, layer and head, in the model."""
-        rows = self._peers.gather(here, [(len(own), here.shape[1]) for own in places], "memory")
-        flat = list(chain.from_iterable(places))
-        order = torch.tensor(sorted(range(len(flat)), key=flat.__getitem__), dtype=torch.long)
+    def _gather(self, here: Tensor, places: Sequence[tuple[int, int, int]]) -> Tensor:
+        """The rows of all ranks, of the heads in these places, in their order."""
+        ranks = torch.tensor([rank for *_, rank in places], dtype=torch.long)
+        counts = ranks.bincount(minlength=self._peers.world).tolist()
+        rows = self._peers.gather(here, [(count, here.shape[1]) for count in counts], "memory")
+        # where each row stands among those that are sorted by rank
+        order = ranks.argsort(stable=True).argsort()
         return torch.cat(rows)[upload(order, here.device)]
 
 
@@ -229,7 +227,8 @@ def parallel_forward(
     if given is not None:
         given = replace(given, channels=strip.of_frames(given.channels, PATCH))
     flow = forward(backbone, own, timesteps, prompt, cache, write_only=write_only, given=given)
-    peers.check_stop()
+    if peers.any(peers.stopping):
+        raise KeyboardInterrupt
     if flow is None:
         return None
     whole = flow.new_empty(*flow.shape[:2], *latents.shape[2:])

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 from math import gcd
 
+import numpy as np
 from torch import Tensor
 
 from ..cache.shape import CacheShape, Shape
@@ -149,38 +151,27 @@ class Division:
         heads = assign_heads(costs, ranks, speeds)
         return cls(heads, strips(shape.rows, shape.columns, ranks, speeds), costs, speeds)
 
-    @property
-    def ranks(self) -> int:
-        return len(self.heads)
+    @cached_property
+    def loads(self) -> np.ndarray:
+        """The costs of the heads of each rank, `[ranks, layers]`."""
+        loads = np.zeros((len(self.heads), len(self.costs)))
+        for rank, layers in enumerate(self.heads):
+            for layer, own in enumerate(layers):
+                loads[rank, layer] = sum(self.costs[layer][head] for head in own)
+        return loads
 
     @property
     def worst_over_mean(self) -> float:
         """Time of the slowest rank's attention over that of an ideal division, in the layer where
         that is worst.
         """
-        speeds = speed_ratio(self.speeds, self.ranks)
-        worst = 0.0
-        for layer, costs in enumerate(self.costs):
-            slowest = 0.0
-            for rank, speed in enumerate(speeds):
-                load = sum(costs[head] for head in self.heads[rank][layer])
-                slowest = max(slowest, load / speed)
-            worst = max(worst, slowest * sum(speeds) / sum(costs))
-        return worst
+        speeds = np.array(speed_ratio(self.speeds, len(self.heads)))
+        slowest = (self.loads.T / speeds).max(axis=1)
+        return float((slowest * speeds.sum() / self.loads.sum(axis=0)).max())
 
     def share_of_cache(self, rank: int) -> float:
         """The part of the cache's bytes that a rank holds."""
-        own = 0
-        whole = 0
-        for costs, heads in zip(self.costs, self.heads[rank], strict=True):
-            own += sum(costs[head] for head in heads)
-            whole += sum(costs)
-        return own / whole
-
-    def share_of_tokens(self, rank: int) -> float:
-        """The part of every frame's tokens that a rank computes."""
-        whole = sum(strip.tokens for strip in self.strips)
-        return self.strips[rank].tokens / whole
+        return float(self.loads[rank].sum() / self.loads.sum())
 
 
 def grouped(shape: Shape) -> CacheShape:

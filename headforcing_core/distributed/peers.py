@@ -75,11 +75,6 @@ class Peers:
                         "files and versions"
                     )
 
-    def check_stop(self) -> None:
-        """Raise KeyboardInterrupt on all ranks if one of them is `stopping`."""
-        if self.any(self.stopping):
-            raise KeyboardInterrupt
-
     @property
     def waited(self) -> float:
         """Seconds spent in exchanges so far: the transfer, and waiting for the slowest rank."""

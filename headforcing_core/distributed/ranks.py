@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..hashing import digest
 from ..model.attention import AttentionFunction
 from ..names import versions
@@ -32,13 +33,15 @@ def rank_place(
     peers: Peers, device: torch.device, attention: AttentionFunction, choice: str
 ) -> Place:
     """Make the place of a rank: its heads' caches, and rank 0's stored blocks."""
-
-    def new_cache(job: RenderJob) -> ParallelCache:
-        return ParallelCache(
+    return Place(
+        device,
+        attention,
+        choice,
+        new_cache=lambda job: ParallelCache(
             peers, job.plan.shape, job.request.dtype, device=device, attention=attention
-        )
-
-    return Place(device, attention, choice, new_cache=new_cache, share=peers.from_first)
+        ),
+        share=peers.from_first,
+    )
 
 
 def check_ranks(job: RenderJob, peers: Peers) -> None:
@@ -63,6 +66,7 @@ def check_rank_memory(
 
     def part(speeds: Speeds) -> Needs:
         division = Division.of(plan.shape, peers.world, speeds)
+        tokens = division.strips[rank].tokens / plan.shape.frame_tokens
         weights = 1.0
         if sharded:
             weights = min(1.0, 1 / peers.world + LAYERS_AT_ONCE / plan.config.num_layers)
@@ -70,7 +74,7 @@ def check_rank_memory(
             needs,
             weights=round(needs.weights * weights),
             cache=round(needs.cache * division.share_of_cache(rank)),
-            activations=round(needs.activations * division.share_of_tokens(rank)),
+            activations=round(needs.activations * tokens),
         )
 
     own = part(peers.speeds)
@@ -82,7 +86,7 @@ def check_rank_memory(
             remedies.insert(0, "--gpu-speeds closer to each other")
         raise HeadForcingError(
             f"rank {rank} of {peers.world}: not enough memory, its part needs "
-            f"{format_bytes(own.memory)} ({own.describe().splitlines()[0].partition(': ')[2]}) and "
+            f"{format_bytes(own.memory)} ({own.parts}) and "
             f"its GPU has {format_bytes(room)}; choose " + " or ".join(remedies)
         )
     return own
@@ -100,33 +104,17 @@ class RanksReport:
     weights, of caches and of what it sent by kind, and `waited_seconds` in exchanges.
     """
 
-    ranks: Sequence[dict[str, Any]]
+    ranks: Sequence[Fields]
     worst_over_mean: float  # see `Division`
     seconds: float  # of the whole render
     speeds: Speeds = None
-
-    @classmethod
-    def collect(cls, cache: ParallelCache, model: Any, device: str, seconds: float) -> RanksReport:
-        """The report, on every rank; all of them call it."""
-        peers = cache.peers
-        division = cache.division
-        own = {
-            "device": device,
-            "heads": division.heads[peers.rank],
-            "weight_bytes": weight_bytes(model),
-            "cache_bytes": cache.bytes,
-            "sent_bytes": dict(peers.sent),
-            "waited_seconds": round(peers.waited, 3),
-        }
-        seconds = round(peers.from_first(seconds), 3)
-        return cls(peers.share(own), division.worst_over_mean, seconds, division.speeds)
 
     @property
     def slowest(self) -> int:
         """The rank that the others waited for: the one that waited least itself."""
         return min(range(len(self.ranks)), key=lambda rank: self.ranks[rank]["waited_seconds"])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         """The JSON form."""
         return {**asdict(self), "slowest_rank": self.slowest}
 
@@ -152,21 +140,28 @@ class RanksReport:
 
 
 class MeasuredRanks(Listener):
-    """Collects the report when the last block is there.
+    """Collects the report of all ranks, on every rank, when the last block is there."""
 
-    Attributes:
-        report: None before.
-    """
-
-    def __init__(self, device: str):
-        self.device = device
-        self.report: RanksReport | None = None
+    report: RanksReport | None = None
 
     def begin(self, render: Render) -> None:
         self._render = render
         self._begun = time.perf_counter()
 
     def finish(self) -> None:
-        cache: Any = self._render.run.cache  # a `ParallelCache`
-        seconds = time.perf_counter() - self._begun
-        self.report = RanksReport.collect(cache, self._render.model.backbone, self.device, seconds)
+        render = self._render
+        cache: Any = render.run.cache  # a `ParallelCache`
+        peers: Peers = cache.peers
+        division: Division = cache.division
+        own = {
+            "device": str(render.place.device),
+            "heads": division.heads[peers.rank],
+            "weight_bytes": weight_bytes(render.model.backbone),
+            "cache_bytes": cache.bytes,
+            "sent_bytes": dict(peers.sent),
+            "waited_seconds": round(peers.waited, 3),
+        }
+        seconds = round(peers.from_first(time.perf_counter() - self._begun), 3)
+        self.report = RanksReport(
+            peers.share(own), division.worst_over_mean, seconds, division.speeds
+        )

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, cast
 
 from ..errors import HeadForcingError, first_sentence
+from ..files import Fields
 from ..names import VERSION
 from .farm import Farm, Job, Outcome, Shared, Value, log
 
@@ -82,7 +83,7 @@ class RayFarm(Farm):
         returns its resources.
         """
         ray = _ray()
-        options: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+        options: Fields = {"logging_level": "error", "log_to_driver": False}
         if not self.remote:
             for name, value in _LOCAL_SETTINGS.items():
                 os.environ.setdefault(name, value)

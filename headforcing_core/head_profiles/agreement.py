@@ -7,14 +7,24 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any
 
 from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
-from .profile import CURRENT, ROLES, SINK, HeadProfile, heads_of
+from ..files import Fields
+from .profile import CURRENT, ROLES, SINK, HeadProfile, by_head
 from .rules import EVEN_SHARES, anchor_floor, remark_on_rule
 
 LOW_CURRENT_SHARE = 0.5  # in the paper, local heads typically have more than 0.85
+_WEAK_ANCHORS = (
+    "{low} of {heads} anchors give the first frame less attention than a uniform distribution over "
+    "the measured window would ({least:.1%}); the weakest is {first}. They are anchors by rank "
+    "only, so a smaller anchor percentage may fit this model better."
+)
+_FAR_LOCALS = (
+    "{low} of {heads} local heads give the current block less than {least:.0%} of their attention "
+    "(in the paper typically more than 85%); the lowest is {first}. They attend to frames that a "
+    "local cache does not hold, so a smaller local percentage may fit this model better."
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ class ProfileComparison:
             lines.append(f"{role:6} in a  " + "".join(f"{count:13}" for count in row))
         return "\n".join(lines)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         """The comparison for JSON."""
         return {**asdict(self), "same": self.same, "heads": self.heads, "agreement": self.agreement}
 
@@ -99,24 +109,19 @@ def sanity_checks(profile: HeadProfile) -> list[str]:
     """Remarks about unusual shares and roles of a profile, one or two sentences each; none of them
     is an error.
     """
-    remarks = list[str]()
     even = anchor_floor(profile) / EVEN_SHARES
-    anchors = _heads(profile, HeadRole.ANCHOR, SINK)
-    locals_ = _heads(profile, HeadRole.LOCAL, CURRENT)
-    if weak := [anchor for anchor in anchors if anchor[0] < even]:
-        remarks.append(
-            f"{len(weak)} of {len(anchors)} anchors give the first frame less attention than a "
-            f"uniform distribution over the measured window would ({even:.1%}); the weakest is "
-            f"{_place(weak[0])}. They are anchors by rank only, so a smaller anchor percentage may "
-            "fit this model better."
-        )
-    if low := [local for local in locals_ if local[0] < LOW_CURRENT_SHARE]:
-        remarks.append(
-            f"{len(low)} of {len(locals_)} local heads give the current block less than "
-            f"{LOW_CURRENT_SHARE:.0%} of their attention (in the paper typically more than 85%); "
-            f"the lowest is {_place(low[0])}. They attend to frames that a local cache does not "
-            "hold, so a smaller local percentage may fit this model better."
-        )
+    remarks = []
+    for role, part, least, remark in (
+        (HeadRole.ANCHOR, SINK, even, _WEAK_ANCHORS),
+        (HeadRole.LOCAL, CURRENT, LOW_CURRENT_SHARE, _FAR_LOCALS),
+    ):
+        heads = _heads(profile, role, part)
+        low = [entry for entry in heads if entry[0] < least]
+        if low:
+            share, layer, head = low[0]
+            first = f"layer {layer}, head {head} with {share:.1%}"
+            numbers = {"low": len(low), "heads": len(heads), "least": least, "first": first}
+            remarks.append(remark.format(**numbers))
     return [*remarks, *remark_on_rule(profile)]
 
 
@@ -124,15 +129,6 @@ def _heads(profile: HeadProfile, role: str, part: int) -> list[tuple[float, int,
     """(share, layer, head) of all heads of a role, smallest share first; `part` as in
     `HeadProfile.shares`.
     """
-    if profile.shares is None:
-        return []
-    found = []
-    for layer, head in heads_of(profile.roles):
-        if profile.roles[layer][head] == role:
-            found.append((profile.shares[layer][head][part], layer, head))
-    return sorted(found)
-
-
-def _place(entry: tuple[float, int, int]) -> str:
-    share, layer, head = entry
-    return f"layer {layer}, head {head} with {share:.1%}"
+    roles = by_head(profile.roles)
+    shares = by_head(profile.shares)
+    return sorted((shares[at][part], *at) for at in shares if roles[at] == role)

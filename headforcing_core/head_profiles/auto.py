@@ -39,6 +39,10 @@ class AutoProfile:
         return with_rule(profile, self.rule, self.anchor_fraction, self.local_fraction)
 
 
+ProfileChoice = HeadProfile | AutoProfile | None
+"""Known roles, those to be measured, or what fits the model."""
+
+
 def found_profile_path(folder: Path, fingerprint: str) -> Path:
     """The file with the roles of a model, by the fingerprint of its weights."""
     return folder / f"{fingerprint}.json"

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..cache.roles import HeadLabel, HeadRole, Roles
 from ..errors import HeadForcingError
-from ..files import check_regular, replacing
+from ..files import Fields, check_regular, replacing
 from ..names import BUNDLED_FOLDER as BUNDLED_FOLDER
 from ..names import bundled_profiles as bundled_profiles
 
@@ -41,7 +41,9 @@ SINK, MIDDLE, CURRENT = range(3)  # parts of a head's shares
 
 Head = tuple[int, int]  # its layer and its number there
 # shares[layer][head] = sink, middle, current
-Shares = tuple[tuple[tuple[float, float, float], ...], ...]
+Shares = Sequence[Sequence[Sequence[float]]]
+Rows = Sequence[Sequence[Any]]
+RoleRows = tuple[tuple[HeadRole, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -65,35 +67,38 @@ class HeadProfile:
     name: str
     num_layers: int
     num_heads: int
-    roles: tuple[tuple[HeadRole, ...], ...]
+    roles: RoleRows
     shares: Shares | None = None
     anchor_fraction: float | None = ANCHOR_FRACTION
     local_fraction: float | None = LOCAL_FRACTION
     families: tuple[str, ...] = ()
-    measured: dict[str, Any] = field(default_factory=dict)
-    provenance: dict[str, Any] = field(default_factory=dict)
+    measured: Fields = field(default_factory=dict)
+    provenance: Fields = field(default_factory=dict)
     labels: tuple[tuple[HeadLabel, ...], ...] | None = None
-    returns: tuple[tuple[float, ...], ...] | None = None
+    returns: Sequence[Sequence[float]] | None = None
 
     def __post_init__(self) -> None:
-        _require(_is_text, "name", "a text", self.name)
-        _require(_is_count, "num_layers", "a whole number from 1", self.num_layers)
-        _require(_is_count, "num_heads", "a whole number from 1", self.num_heads)
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise _wrong("name", "a text", self.name)
+        for key, count in (("num_layers", self.num_layers), ("num_heads", self.num_heads)):
+            if type(count) is not int or count < 1:
+                raise _wrong(key, "a whole number from 1", count)
         if self.shares is None:
             self._set("anchor_fraction", None)
             self._set("local_fraction", None)
         else:
-            _require(_is_fraction, "anchor_fraction", "a number in 0-1", self.anchor_fraction)
-            _require(_is_fraction, "local_fraction", "a number in 0-1", self.local_fraction)
-        _require(_are_names, "families", "a list of names", self.families)
-        _require(_is_object, "measured", "an object with named values", self.measured)
-        _require(_is_object, "provenance", "an object with named values", self.provenance)
+            _check_fractions(self.anchor_fraction, self.local_fraction)
+        if not _is_list(self.families) or not all(isinstance(name, str) for name in self.families):
+            raise _wrong("families", "a list of names", self.families)
+        for key, notes in (("measured", self.measured), ("provenance", self.provenance)):
+            if not isinstance(notes, dict):
+                raise _wrong(key, "an object with named values", notes)
         self._set("families", tuple(self.families))
-        self._convert("roles", self.roles, "local, anchor or memory", _as_role)
+        self._convert("roles", self.roles, "local, anchor or memory", HeadRole)
         if self.shares is not None:
             self._convert("shares", self.shares, "three numbers from 0 with sum 1", _as_shares)
         if self.labels is not None:
-            self._convert("labels", self.labels, "wave, anchor or veil", _as_label)
+            self._convert("labels", self.labels, "wave, anchor or veil", HeadLabel)
         if self.returns is not None:
             self._convert("returns", self.returns, "a number in 0-1", _as_fraction)
 
@@ -102,7 +107,7 @@ class HeadProfile:
 
     def _convert(self, key: str, rows: Any, wanted: str, convert: Callable[[Any], Any]) -> None:
         """Set a field to its `rows[layer][head]` as tuples; refuses other dimensions and values
-        that `convert` does not take.
+        for which `convert` raises.
         """
         widths = []
         if _is_list(rows):
@@ -113,21 +118,17 @@ class HeadProfile:
                 f"{key} must have {self.num_layers} layers of {self.num_heads} heads, found "
                 f"{len(widths)} of {found}"
             )
-        converted = []
-        for layer, row in enumerate(rows):
-            values = [convert(value) for value in row]
-            if None in values:
-                head = values.index(None)
-                raise _wrong(f"{key} of layer {layer}, head {head}", wanted, row[head])
-            converted.append(tuple(values))
-        self._set(key, tuple(converted))
+        converted = [list(row) for row in rows]
+        for (layer, head), value in by_head(rows).items():
+            try:
+                converted[layer][head] = convert(value)
+            except (TypeError, ValueError):
+                raise _wrong(f"{key} of layer {layer}, head {head}", wanted, value) from None
+        self._set(key, tuple(map(tuple, converted)))
 
-    def heads_for(self, labelled: bool) -> Roles:
-        """The role of every head, or its label; labels that are unknown are those that fit the
-        roles best.
-        """
-        if not labelled:
-            return self.roles
+    @property
+    def labelled(self) -> Roles:
+        """The label of every head; labels that are unknown are those that fit the roles best."""
         if self.labels is not None:
             return self.labels
         return [[LABELS[role] for role in layer] for layer in self.roles]
@@ -143,14 +144,14 @@ class HeadProfile:
         return ", ".join(f"{count} {role}" for role, count in self.counts().items())
 
     @property
-    def disputed(self) -> set[tuple[int, int]]:
+    def disputed(self) -> set[Head]:
         """`(layer, head)` of the heads about which the profile's sources disagree, as its
         provenance lists them.
         """
         listed: Any = self.provenance.get("disputed")
         if not isinstance(listed, list):
             return set()
-        return {(layer, head) for layer, head in heads_of(self.roles) if [layer, head] in listed}
+        return {at for at in by_head(self.roles) if list(at) in listed}
 
     def check_model(self, num_layers: int, num_heads: int) -> None:
         """Raise HeadForcingError unless the profile is for a model with these dimensions."""
@@ -176,9 +177,7 @@ class HeadProfile:
         entries["measured"] = _object_text(self.measured)
         entries["provenance"] = _object_text(self.provenance)
         entries["roles"] = _rows_text(self.roles)
-        entries["shares"] = "null"
-        if self.shares is not None:
-            entries["shares"] = _rows_text(self.shares)
+        entries["shares"] = _rows_text(self.shares)
         if self.labels is not None:  # files of other kinds stay as they were
             entries["labels"] = _rows_text(self.labels)
         if self.returns is not None:
@@ -211,19 +210,18 @@ class HeadProfile:
         known = [item.name for item in fields(cls)]
         return cls(**{key: value for key, value in data.items() if key in known})
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: Path) -> None:
         """Write the profile atomically to a JSON file."""
         text = self.to_json()
         with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 
-def load_profile(path: str | Path) -> HeadProfile:
+def load_profile(path: Path) -> HeadProfile:
     """Read a head profile file. Raises HeadForcingError, which names the file, for a missing or
     invalid file.
     """
     check_regular(path)
-    path = Path(path)
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise HeadForcingError(
@@ -270,10 +268,10 @@ def _bundled() -> tuple[HeadProfile, ...]:
 
 
 def classify(
-    shares: Sequence[Sequence[Sequence[float]]],
+    shares: Shares,
     anchor_fraction: float = ANCHOR_FRACTION,
     local_fraction: float = LOCAL_FRACTION,
-) -> tuple[tuple[HeadRole, ...], ...]:
+) -> RoleRows:
     """Roles `[layer][head]` from attention shares (METHOD.md; paper, supplement "Head Profiling").
 
     `shares[layer][head]` = (sink, middle, current). Of all N heads, the round(anchor_fraction * N)
@@ -281,8 +279,7 @@ def classify(
     largest current share are local. The rest are memory. Halves round up; of equal shares, the
     lower (layer, head) comes first. Raises HeadForcingError for a fraction outside 0-1.
     """
-    _require(_is_fraction, "anchor_fraction", "a number in 0-1", anchor_fraction)
-    _require(_is_fraction, "local_fraction", "a number in 0-1", local_fraction)
+    _check_fractions(anchor_fraction, local_fraction)
     count = sum(map(len, shares))
     anchors = heads_with_most(shares, SINK, _rounded(anchor_fraction * count))
     locals_ = heads_with_most(shares, CURRENT, _rounded(local_fraction * count), besides=anchors)
@@ -297,13 +294,17 @@ def _rounded(value: float) -> int:
     return math.floor(value + 0.5 + 1e-9)
 
 
-def heads_of(rows: Sequence[Sequence[Any]]) -> list[Head]:
-    """`(layer, head)` of all heads of `rows[layer][head]`, in order."""
-    return [(layer, head) for layer, row in enumerate(rows) for head in range(len(row))]
+def by_head(rows: Rows | None) -> dict[Head, Any]:
+    """The values in `rows[layer][head]` by `(layer, head)`, in order; nothing for None."""
+    found = {}
+    for layer, row in enumerate(rows or ()):
+        for head, value in enumerate(row):
+            found[layer, head] = value
+    return found
 
 
 def heads_with_most(
-    shares: Sequence[Sequence[Sequence[float]]],
+    shares: Shares,
     part: int,
     count: int,
     besides: Collection[Head] = (),
@@ -311,16 +312,13 @@ def heads_with_most(
     """The `count` heads with the largest share of a part; of equal shares, the lower comes
     first.
     """
-    heads = [head for head in heads_of(shares) if head not in besides]
-    heads.sort(key=lambda head: -shares[head[0]][head[1]][part])
-    return set(heads[:count])
+    of_part = {at: share[part] for at, share in by_head(shares).items() if at not in besides}
+    return set(sorted(of_part, key=of_part.__getitem__, reverse=True)[:count])
 
 
 def name_heads(
-    shares: Sequence[Sequence[Sequence[float]]],
-    named: Mapping[HeadRole, Collection[Head]],
-    rest: HeadRole,
-) -> tuple[tuple[HeadRole, ...], ...]:
+    shares: Shares, named: Mapping[HeadRole, Collection[Head]], rest: HeadRole
+) -> RoleRows:
     """Roles `[layer][head]`: those of `named`, and `rest` for all other heads."""
     roles = [[rest] * len(row) for row in shares]
     for role, heads in named.items():
@@ -347,43 +345,30 @@ def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
     return result
 
 
-def _object_text(value: dict[str, Any]) -> str:
+def _object_text(value: Fields) -> str:
     """A JSON object in the file, a value per line."""
     return json.dumps(value, indent=2 if value else None, allow_nan=False).replace("\n", "\n  ")
 
 
-def _rows_text(rows: Sequence[Sequence[Any]]) -> str:
+def _rows_text(rows: Rows | None) -> str:
     """A JSON list in the file, a layer per line."""
+    if rows is None:
+        return "null"
     return "[\n    " + ",\n    ".join(json.dumps(row, default=str) for row in rows) + "\n  ]"
 
 
-def _require(fits: Callable[[Any], bool], key: str, wanted: str, value: Any) -> None:
-    if not fits(value):
-        raise _wrong(key, wanted, value)
+def _check_fractions(anchor: Any, local: Any) -> None:
+    for key, fraction in (("anchor_fraction", anchor), ("local_fraction", local)):
+        if not _is_fraction(fraction):
+            raise _wrong(key, "a number in 0-1", fraction)
 
 
 def _wrong(key: str, wanted: str, value: Any) -> HeadForcingError:
     return HeadForcingError(f"{key} must be {wanted}, found {value!r:.60}")
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value > 0
-
-
 def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _are_names(value: Any) -> bool:
-    return _is_list(value) and all(isinstance(name, str) for name in value)
 
 
 def _is_fraction(value: Any) -> bool:
@@ -392,22 +377,17 @@ def _is_fraction(value: Any) -> bool:
     return 0 <= value <= 1.001  # shares are rounded
 
 
-# A head's value in a file, as the profile holds it; None if it is not what the file must have.
+# A head's value in a file, as the profile holds it; ValueError for what a file must not have.
 
 
-def _as_role(value: Any) -> HeadRole | None:
-    return HeadRole(value) if isinstance(value, str) and value in ROLES else None
+def _as_fraction(value: Any) -> float:
+    if not _is_fraction(value):
+        raise ValueError
+    return float(value)
 
 
-def _as_label(value: Any) -> HeadLabel | None:
-    return next((label for label in HeadLabel if label.value == str(value)), None)
-
-
-def _as_fraction(value: Any) -> float | None:
-    return float(value) if _is_fraction(value) else None
-
-
-def _as_shares(values: Any) -> tuple[float, ...] | None:
-    if not _is_list(values) or len(values) != 3 or not all(map(_is_fraction, values)):
-        return None
-    return tuple(map(float, values)) if abs(sum(values) - 1) <= 1e-3 else None
+def _as_shares(values: Any) -> tuple[float, ...]:
+    sink, middle, current = map(_as_fraction, values)
+    if abs(sink + middle + current - 1) > 1e-3:
+        raise ValueError
+    return sink, middle, current

@@ -11,7 +11,7 @@ from PIL import Image
 from .. import page
 from ..page import Panel, Theme
 from .agreement import compare_profiles
-from .profile import CURRENT, ROLES, SINK, HeadProfile, heads_of
+from .profile import CURRENT, ROLES, SINK, HeadProfile, by_head
 from .shares import PUBLISHED_STABILITY, HeadShares, ProfileSetup
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def _shares_panel(profile: HeadProfile) -> Panel:
                 edgecolor=look.background,
                 label=f"{role}: {count} ({count / len(roles):.0%})",
             )
-        ax.xaxis.set_major_formatter(PercentFormatter(1))
-        ax.yaxis.set_major_formatter(PercentFormatter(1))
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_formatter(PercentFormatter(1))
         ax.locator_params(nbins=4)
         ax.set(
             xlabel="attention to the first frame (the sink)",
@@ -150,9 +150,9 @@ def _draw_cells(ax: Axes, look: Theme, a: HeadProfile, b: HeadProfile | None) ->
 
     paper = np.asarray(to_rgb(look.background))
     cells = np.zeros((a.num_heads, 2 * a.num_layers, 3))
-    for layer, head in heads_of(a.roles):
-        role_a = a.roles[layer][head]
-        role_b = role_a if b is None else b.roles[layer][head]
+    roles_b = by_head((b or a).roles)
+    for (layer, head), role_a in by_head(a.roles).items():
+        role_b = roles_b[layer, head]
         colour_a = np.asarray(to_rgb(look.roles[role_a]))
         colour_b = np.asarray(to_rgb(look.roles[role_b]))
         if b is not None and role_a == role_b:
@@ -167,10 +167,11 @@ def _draw_letters(
     ax: Axes, look: Theme, a: HeadProfile, b: HeadProfile | None, *, size: float
 ) -> None:
     """The letter of every head's role, or both where two profiles differ."""
-    for layer, head in heads_of(a.roles):
-        letters = LETTERS[a.roles[layer][head]]
-        if b is not None and b.roles[layer][head] != a.roles[layer][head]:
-            letters += LETTERS[b.roles[layer][head]]
+    roles_b = by_head((b or a).roles)
+    for (layer, head), role in by_head(a.roles).items():
+        letters = LETTERS[role]
+        if roles_b[layer, head] != role:
+            letters += LETTERS[roles_b[layer, head]]
         is_faded = b is not None and len(letters) == 1
         ax.text(
             layer,
@@ -186,12 +187,11 @@ def _draw_letters(
 
 def _draw_grid(ax: Axes, look: Theme, profile: HeadProfile, width: int) -> None:
     """Lines between the heads, and numbers of layers and heads."""
-    from matplotlib.ticker import FixedLocator, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
-    ax.xaxis.set_major_locator(MaxNLocator(15, integer=True))
-    ax.yaxis.set_major_locator(MaxNLocator(15, integer=True))
-    ax.xaxis.set_minor_locator(FixedLocator((np.arange(profile.num_layers + 1) - 0.5).tolist()))
-    ax.yaxis.set_minor_locator(FixedLocator((np.arange(profile.num_heads + 1) - 0.5).tolist()))
+    for axis, count in ((ax.xaxis, profile.num_layers), (ax.yaxis, profile.num_heads)):
+        axis.set_major_locator(MaxNLocator(15, integer=True))
+        axis.set_ticks((np.arange(count + 1) - 0.5).tolist(), minor=True)
     ax.grid(which="minor", color=look.background, linewidth=width)
     ax.tick_params(which="both", length=0)
     ax.spines[:].set_visible(False)

@@ -16,17 +16,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cache.head_cache import AttentionMeter, HeadCache
+from ..cache.head_cache import HeadCache
 from ..cache.head_group import HeadGroup
 from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction, part_shares, with_shares
+from ..model.attention import AttentionFunction, end_shares, part_shares
 from ..model.wan import WanConfig
-from ..rollout.loop import StepCallback, VideoModel, rollout
+from ..rollout.loop import RolloutInputs, StepCallback, VideoModel, rollout
 from ..rollout.rows import Script, SeededNoise, lay_out_rows
 from .shares import HeadShares, ProfileSetup, ReturnStory
 
@@ -52,23 +53,21 @@ class ShareMeter:
         """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
 
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out, shares = with_shares(
-                attention, q, k=k, v=v, first_tokens=self.frame_tokens, last_tokens=q.shape[1]
+            shares = end_shares(
+                attention, q, k=k, first_tokens=self.frame_tokens, last_tokens=q.shape[1]
             )
             heads = group.heads[layer]
             # kept on the device until they are read: a copy to the CPU here would synchronise every
             # layer
             self._shares = self._shares.to(shares)
             self._shares[layer, heads] = shares
-            return out
+            return attention(q, k, v)
 
         return measured
 
 
 class _VisitMeter:
-    """Measures, during one pass of a `HeadCache`, the attention of all heads to the frames of a
-    visit.
-    """
+    """Adds up, over passes of a `HeadCache`, the attention of all heads to a visit's frames."""
 
     def __init__(self, setup: ProfileSetup, visited: range, frame_tokens: int):
         self.active = False
@@ -86,7 +85,7 @@ class _VisitMeter:
             shares = part_shares(
                 attention, q, k=k, part=of_frame.repeat_interleave(self._tokens), parts=2
             )
-            self.shares[layer, group.heads[layer].cpu()] = shares[:, 1].cpu().double()
+            self.shares[layer, group.heads[layer].cpu()] += shares[:, 1].cpu().double()
             return attention(q, k, v)
 
         return measured
@@ -110,23 +109,18 @@ def profile_heads(
     missing = shares.missing_prompts()
     for prompt in [prompt for prompt in embeds if prompt in missing]:
         meter = ShareMeter(setup.num_layers, setup.num_heads, setup.shape(config).frame_tokens)
-
-        def add(block: int, step: int, prompt: int = prompt, meter: ShareMeter = meter) -> None:
-            shares.add(prompt, block, step, meter.shares)
-
         made = shares.made.setdefault(prompt, [])
         shares.forget(prompt, len(made))
-        rows = lay_out_rows([setup.prompts[prompt]] * setup.blocks, setup.schedule, setup.seed)
-        script = Script(rows, {setup.prompts[prompt]: embeds[prompt]})
         _measure(
             model,
             config,
             setup=setup,
-            script=script,
+            prompts=[prompt] * setup.blocks,
+            texts={setup.prompts[prompt]: embeds[prompt]},
             video=prompt,
             meter=meter,
             blocks=range(max(setup.first_block, len(made)), setup.blocks),
-            add=add,
+            add=partial(shares.add, prompt),
             made=made,
             **options,
         )
@@ -149,32 +143,24 @@ def measure_returns(
     Their shares are noted in `shares.returns`; `options` as of `profile_heads`.
     """
     setup = shares.setup
-    texts = dict(zip(shares.setup.prompts, embeds, strict=True))
+    texts = dict(zip(setup.prompts, embeds, strict=True))
     for number in numbers:
         if shares.returns[number].any():
             continue
         story = ReturnStory.of(setup, number)
         meter = _VisitMeter(setup, story.visited, setup.shape(config).frame_tokens)
-        total = torch.zeros_like(meter.shares)
-
-        def add(block: int, step: int, total: Tensor = total, meter: _VisitMeter = meter) -> None:
-            total.add_(meter.shares)
-
-        rows = lay_out_rows(
-            [setup.prompts[prompt] for prompt in story.prompts], setup.schedule, setup.seed
-        )
         _measure(
             model,
             config,
             setup=setup,
-            script=Script(rows, texts),
+            prompts=story.prompts,
+            texts=texts,
             video=FIRST_STORY + number,
             meter=meter,
             blocks=story.measured,
-            add=add,
             **options,
         )
-        shares.returns[number] = total / (len(story.measured) * len(setup.sigmas))
+        shares.returns[number] = meter.shares / (len(story.measured) * len(setup.sigmas))
         on_story(number)
 
 
@@ -182,36 +168,39 @@ def _measure(
     model: VideoModel,
     config: WanConfig,
     setup: ProfileSetup,
-    script: Script,
+    prompts: Sequence[int],
+    texts: Mapping[str, Tensor],
     video: int,
-    meter: AttentionMeter,
+    meter: ShareMeter | _VisitMeter,
     blocks: Container[int],
-    add: Callable[[int, int], None],
+    add: Callable[[int, int, Tensor], None] = lambda block, step, shares: None,
     made: list[Tensor] | None = None,
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     on_step: StepCallback = lambda block, step, latents: None,
 ) -> None:
-    """Make a video of a script from noise number `video`; `add(block, step)` follows each denoising
-    step of `blocks`.
+    """Make a video of the prompts of these numbers, one of each block, from noise number `video`;
+    `add(block, step, shares)` follows each denoising step of `blocks`.
 
     `made` are its first blocks, of an earlier call; new ones are added. `dtype` is that of the KV
     cache; `on_step` may raise to stop.
     """
     made = [] if made is None else made
-    cache = HeadCache(replace(setup, blocks=len(script.rows)).shape(config), dtype, device)
+    rows = lay_out_rows([setup.prompts[prompt] for prompt in prompts], setup.schedule, setup.seed)
+    cache = HeadCache(replace(setup, blocks=len(rows)).shape(config), dtype, device)
     cache.meter = meter
 
     def watch(block: int, step: int, latents: Tensor | None) -> None:
         if latents is not None and meter.active:
-            add(block, step - 1)
+            add(block, step - 1, meter.shares)
         # the clean pass, which follows the last step, is not measured
         meter.active = block in blocks and step < len(setup.sigmas)
         on_step(block, step, latents)
 
     noise = SeededNoise(setup.block_shape(config), video=video)
-    for block in rollout(model, cache, script, noise, given=tuple(made), on_step=watch):
+    inputs = RolloutInputs(Script(rows, texts), noise, given=tuple(made), on_step=watch)
+    for block in rollout(model, cache, inputs):
         if block.index >= len(made):
             made.append(block.in_main_memory)
 

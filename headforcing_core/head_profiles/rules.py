@@ -11,7 +11,6 @@ It is ours.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from statistics import median
@@ -26,8 +25,10 @@ from .profile import (
     SINK,
     Head,
     HeadProfile,
+    RoleRows,
+    Shares,
+    by_head,
     classify,
-    heads_of,
     heads_with_most,
     name_heads,
 )
@@ -39,11 +40,11 @@ EVEN_SHARES = 2.0
 
 
 def classify_by_function(
-    shares: Sequence[Sequence[Sequence[float]]],
+    shares: Shares,
     anchor_fraction: float = ANCHOR_FRACTION,
     local_fraction: float = LOCAL_FRACTION,
     floor: float = 0.0,
-) -> tuple[tuple[HeadRole, ...], ...]:
+) -> RoleRows:
     """Roles `[layer][head]` from attention shares, as many memory heads as `classify` gives.
 
     Memory heads are those with the largest middle share. Of the others, those with the largest sink
@@ -53,7 +54,8 @@ def classify_by_function(
     counts = Counter(chain(*by_quota))
     memory = heads_with_most(shares, MIDDLE, counts[HeadRole.MEMORY])
     most = heads_with_most(shares, SINK, counts[HeadRole.ANCHOR], besides=memory)
-    anchors = {(layer, head) for layer, head in most if shares[layer][head][SINK] >= floor}
+    share = by_head(shares)
+    anchors = {at for at in most if share[at][SINK] >= floor}
     return name_heads(
         shares, {HeadRole.MEMORY: memory, HeadRole.ANCHOR: anchors}, rest=HeadRole.LOCAL
     )
@@ -75,32 +77,25 @@ def misnamed_heads(profile: HeadProfile) -> list[Head]:
     They are called anchors or locals, and give the middle more than the median memory head does; an
     anchor only if its sink share is below `anchor_floor`.
     """
-    shares = profile.shares
-    if shares is None:
-        return []
     floor = anchor_floor(profile)
+    roles = by_head(profile.roles)
     of_memory = []
     others = []  # with their middle shares
-    for layer, head in heads_of(shares):
-        sink, middle, _ = shares[layer][head]
-        role = profile.roles[layer][head]
-        if role == HeadRole.MEMORY:
+    for at, (sink, middle, _) in by_head(profile.shares).items():
+        if roles[at] == HeadRole.MEMORY:
             of_memory.append(middle)
-        elif role == HeadRole.LOCAL or sink < floor:
-            others.append((-middle, (layer, head)))
+        elif roles[at] == HeadRole.LOCAL or sink < floor:
+            others.append((-middle, at))
     usual = median(of_memory or [1.0])
-    return [head for middle, head in sorted(others) if -middle > usual]
+    return [at for middle, at in sorted(others) if -middle > usual]
 
 
 def retrieving_heads(profile: HeadProfile) -> list[Head]:
     """The heads that give an earlier visit `RETRIEVES` times an even share or more, most first."""
-    returns = profile.returns
-    if returns is None:
-        return []
     even = profile.measured.get("return_even_share")
     least = RETRIEVES * even if isinstance(even, float) else 1.0
-    found = [(layer, head) for layer, head in heads_of(returns) if returns[layer][head] >= least]
-    return sorted(found, key=lambda at: -returns[at[0]][at[1]])
+    found = {at: share for at, share in by_head(profile.returns).items() if share >= least}
+    return sorted(found, key=found.__getitem__, reverse=True)
 
 
 def describe_returns(profile: HeadProfile) -> list[str]:
@@ -122,13 +117,12 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
     """A sentence about the heads that a profile misnames: where returns were measured, those that
     retrieve and are no memory heads, else `misnamed_heads`. None if it misnames none."""
     returns = profile.returns
-    if returns is None:
-        wrong = misnamed_heads(profile)
-        does = "give the middle of the context more than most memory heads do"
-        advice = "which makes memory heads of them"
-    else:
-        retrieving = retrieving_heads(profile)
-        wrong = [at for at in retrieving if profile.roles[at[0]][at[1]] != HeadRole.MEMORY]
+    wrong = misnamed_heads(profile)
+    does = "give the middle of the context more than most memory heads do"
+    advice = "which makes memory heads of them"
+    if returns is not None:
+        roles = by_head(profile.roles)
+        wrong = [at for at in retrieving_heads(profile) if roles[at] != HeadRole.MEMORY]
         does = "look up the earlier visit of a scene"
         advice = "or head_forcing_scenes, which gives scenes back to anchors, too"
     if not wrong:
@@ -136,8 +130,7 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
     layer, head = wrong[0]
     if returns is not None:
         share = f"{returns[layer][head]:.0%} to the visit"
-    else:
-        assert profile.shares is not None  # without them no head is misnamed
+    elif profile.shares is not None:
         sink, middle, _ = profile.shares[layer][head]
         share = f"{middle:.0%} there, {sink:.0%} on the first frame"
     return [

@@ -20,11 +20,11 @@ from ..cache.roles import HeadRole, RolePolicy
 from ..cache.scenes import spread_over
 from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
-from ..files import check_regular, replacing
+from ..files import Fields, check_regular, replacing
 from ..methods.head_forcing import CachePolicy
 from ..model.wan import WanConfig
 from ..rollout.schedule import Schedule
-from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability
+from .profile import HeadProfile, classify, stability
 
 FORMAT_VERSION = 1
 MADE = "made_"  # and the number of a prompt: the name of its finished blocks in a file
@@ -237,17 +237,11 @@ class HeadShares:
         values = sums / counts[..., None, None, None]  # NaN where nothing was measured
         return values.nanmean(dim=2).nanmean(dim=1).nanmean(dim=0)
 
-    def profile(
-        self,
-        name: str,
-        provenance: dict[str, Any] | None = None,
-        anchor_fraction: float = ANCHOR_FRACTION,
-        local_fraction: float = LOCAL_FRACTION,
-    ) -> HeadProfile:
-        """The head profile of all measurements so far; fractions as in `profile.classify`."""
+    def profile(self, name: str, provenance: Fields | None = None) -> HeadProfile:
+        """The head profile of all measurements so far; roles as of `profile.classify`."""
         setup = self.setup
         returns = self.returns[self._has_returns]
-        shares = tuple(tuple(tuple(head) for head in layer) for layer in self.mean().tolist())
+        shares = self.mean().tolist()
         measured = {
             "fingerprint": setup.fingerprint,
             "window_frames": setup.window_frames,
@@ -268,13 +262,11 @@ class HeadShares:
             name,
             setup.num_layers,
             setup.num_heads,
-            roles=classify(shares, anchor_fraction, local_fraction),
+            roles=classify(shares),
             shares=shares,
-            anchor_fraction=anchor_fraction,
-            local_fraction=local_fraction,
             measured=measured,
             provenance=provenance or {},
-            returns=tuple(map(tuple, returns.mean(dim=0).tolist())) if len(returns) else None,
+            returns=returns.mean(dim=0).tolist() if len(returns) else None,
         )
 
     def stability(self) -> dict[str, dict[str, float]]:
@@ -317,7 +309,7 @@ class HeadShares:
             )
         return lines
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: Path) -> None:
         """Write sums, counts, blocks of stopped prompts and setup as a safetensors file."""
         tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
         made = {
@@ -329,14 +321,15 @@ class HeadShares:
             temporary.write_bytes(save({**self.tensors, **made}, tags))
 
     @classmethod
-    def load(cls, path: str | Path) -> HeadShares:
+    def load(cls, path: Path) -> HeadShares:
         """Read a file written by `save`; raises HeadForcingError for any other or damaged file."""
         check_regular(path)
         try:
             with safe_open(path, "pt") as file:
-                setup: dict[str, Any] = json.loads(file.metadata()["head_shares"])
+                setup: Fields = json.loads(file.metadata()["head_shares"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
-            if (version := setup.pop("format_version")) != FORMAT_VERSION:
+            version = setup.pop("format_version")
+            if version != FORMAT_VERSION:
                 raise ValueError(
                     f"it has format version {version}, this program reads {FORMAT_VERSION}"
                 )

@@ -18,16 +18,15 @@ from torch import Tensor
 
 from ..cache.base import Cache, WriteClean
 from ..cache.shape import Shape
-from ..cache.state import State, check_fields, pack, unpack
+from ..cache.state import State, Stored, check_fields, pack, unpack
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import Norms, PromptKV
 from ..rollout.loop import MemoryEvent, VideoModel
-from ..rollout.schedule import Schedule
 from ..rollout.speech import TalkingPortrait
 from ..timeline.switch import Switch
-from .method import Method, Passes, VideoFacts, refuse_recall
+from .method import Method, VideoFacts, refuse_recall
 from .options import option_texts
 
 # by what a method needs of its options and sizes: whether they have it
@@ -83,14 +82,6 @@ class MethodPolicy(Method):
         """Conditions that a cache of this shape can be made under."""
         return {}
 
-    @property
-    def recached_frames(self) -> int:
-        """Number of frames, see `Passes`."""
-        return 0
-
-    def passes(self, schedule: Schedule) -> Passes:
-        return Passes(recached_frames=self.recached_frames)
-
     def own_switch(self, switch: Switch) -> Switch | None:
         if switch.recall is not None and not self.recalls:
             refuse_recall(switch)
@@ -104,7 +95,7 @@ class MethodPolicy(Method):
         return own if own.changes_cache else None
 
 
-class MethodCache(Cache):
+class MethodCache(Cache, Stored):
     """A cache that is written call by call. Subclasses store keys and values per layer and compute
     attention.
 
@@ -115,9 +106,8 @@ class MethodCache(Cache):
 
     policy: Any  # subclasses declare the type
     rotates_spatially: bool = True  # the keys and queries that `take` and `context` get
-    # of methods that resume from their state: contents of the cache between two blocks, which
-    # another cache of the same shape takes, and the dataclasses in them
-    saved: Any
+    # of methods that resume from their state, which `saved` is between two blocks: the dataclasses
+    # in it
     state_classes: tuple[type, ...] = ()
 
     def __init_subclass__(cls, of: type[MethodPolicy] | None = None):
@@ -212,9 +202,7 @@ class MethodCache(Cache):
             write_clean(frames)
             self.finish()
 
-    def state(self) -> State | None:
-        if "state" not in self.policy.resumes_from:
-            return None
+    def state(self) -> State:
         return pack({"block": self.block, "cache": self.saved})
 
     def restore(self, state: State) -> None:

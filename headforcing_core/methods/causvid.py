@@ -10,7 +10,7 @@ latent frame of the next one (arXiv 2412.07772; details as in the authors' code)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -21,19 +21,17 @@ from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
 from ..devices import Device, upload
 from ..model.attention import AttentionFunction
-from ..rollout.loop import Block, VideoModel, rollout
+from ..rollout.loop import Block, RolloutInputs, VideoModel, rollout
 from ..rollout.schedule import Schedule
+from ..rollout.unipc import predict
 from .base import MethodPolicy, MethodShape, WrappedModel, check_beginning
 from .head_forcing import CachePolicy
-from .method import Overlap, Passes, RolloutInputs, VideoFacts
+from .method import Overlap, VideoFacts
 
 POLICY = CachePolicy.uniform(RolePolicy(recent_frames=None), rope="absolute")
-SCHEDULES = {
-    # CausVid was distilled for the timesteps 757 and 522; 280 and 120 at shift 8 are the nearest
-    # noise levels
-    "3_steps": Schedule.warped([1000, 280, 120], shift=8.0),
-    "4_steps": Schedule.warped([1000, 750, 500, 250], shift=8.0),
-}
+# CausVid was distilled for the timesteps 757 and 522; 280 and 120 at shift 8 are the nearest noise
+# levels
+SCHEDULE = Schedule.warped([1000, 280, 120], shift=8.0)
 
 
 class WholeTimesteps(WrappedModel):
@@ -42,23 +40,18 @@ class WholeTimesteps(WrappedModel):
     """
 
     def denoise(self, latents: Tensor, sigma: Any, cache: Any) -> Tensor:
-        rounded = round(1000 * sigma) / 1000
-        clean = self.model.denoise(latents, rounded, cache)
-        # the predicted flow times the exact sigma
-        return latents + (clean - latents) * (sigma / rounded)
+        level = round(1000 * sigma) / 1000
+        return predict(self.model, latents, sigma=sigma, level=level, cache=cache)
 
 
 @dataclass(frozen=True)
 class CausVid(MethodPolicy):
     """CausVid's settings, in latent frames."""
 
-    own_schedule: ClassVar[Schedule | None] = SCHEDULES["3_steps"]
+    own_schedule: ClassVar[Schedule | None] = SCHEDULE
 
     rollout_frames: int = 21  # the training length; attention covers all of them
     overlap_frames: int = 3  # that a rollout after the first takes from the one before
-
-    def passes(self, schedule: Schedule) -> Passes:
-        return Passes(overlap=self.overlap(schedule.frames_per_block))
 
     def overlap(self, frames_per_block: int) -> Overlap:
         return Overlap(self.rollout_frames, self.overlap_frames, frames_per_block)
@@ -85,11 +78,9 @@ class CausVid(MethodPolicy):
             shape.frames_per_block,
             self.rollout_frames,
         )
-        return RolloutCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
+        return HeadCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
 
-    def rollout(
-        self, model: VideoModel, cache: HeadCache, video: RolloutInputs
-    ) -> Iterator[OverlapBlock]:
+    def rollout(self, model: VideoModel, cache: HeadCache, video: RolloutInputs) -> Iterator[Block]:
         """Yield the finished blocks of one video, numbered over all rollouts; overlaps are not
         yielded again.
 
@@ -99,8 +90,8 @@ class CausVid(MethodPolicy):
         """
         script = video.script
         given = video.given
-        layout = self.overlap(video.frames_per_block)
-        if script.rows[0].sigmas == SCHEDULES["3_steps"].sigmas:
+        layout = self.overlap(cache.shape.frames_per_block)
+        if script.rows[0].sigmas == SCHEDULE.sigmas:
             model = WholeTimesteps(model)
         latents: list[Tensor] = []  # of the current rollout
         for number in range(layout.rollouts(len(script))):
@@ -123,36 +114,8 @@ class CausVid(MethodPolicy):
             else:
                 cache.rewind(cache.block)
                 known = [*overlap, *given[begin:end]]
-                blocks = rollout(
-                    model,
-                    cache,
-                    script=script,
-                    noise=video.noise,
-                    given=known,
-                    on_step=video.on_step,
-                    part=range(first, end),
-                )
+                blocks = rollout(model, cache, replace(video, given=known), range(first, end))
             for block in blocks:
                 if block.index >= begin:
                     latents.append(block.latents)
-                    begun_with = (
-                        torch.cat(tuple(overlap)) if overlap and block.index == begin else None
-                    )
-                    yield OverlapBlock(block.index, block.latents, rollout=number, given=begun_with)
-
-
-class RolloutCache(HeadCache):
-    """The cache of one of a video's rollouts."""
-
-    def state(self) -> None:
-        """None: a stored state would need the rollouts before it."""
-
-
-@dataclass(frozen=True)
-class OverlapBlock(Block):
-    """A finished block of rollout number `rollout`."""
-
-    rollout: int = 0
-    # of the first new block of a later rollout: what that began with [overlap, channels, h, w], no
-    # part of the video
-    given: Tensor | None = None
+                    yield block

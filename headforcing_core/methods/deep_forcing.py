@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..cache.state import Saved, check_fields
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape
 
 WINDOW_FRAMES = 21
@@ -68,6 +67,7 @@ class Tokens:
 
 class DeepForcingCache(MethodCache, of=DeepForcing):
     policy: DeepForcing
+    saved_fields = ("layers",)
     state_classes = (Tokens,)
     reads_queries = True  # compression scores tokens with them
 
@@ -76,23 +76,13 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
         self.layers = [
             Tokens(kv.flatten(2, 3), none_reused, kv[0].flatten(1, 2)) for kv in self.zeros(0)
         ]
-        self._new: dict[int, Tensor] = {}
-
-    @property
-    def saved(self) -> Saved:
-        return {"layers": self.layers}
-
-    @saved.setter
-    def saved(self, saved: Saved) -> None:
-        check_fields(saved, ("layers",))
-        self.layers = saved["layers"]
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self._new[layer] = torch.stack((self.at_own_index(k), v)).flatten(2, 3)
+        self._new = torch.stack((self.at_own_index(k), v)).flatten(2, 3)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         tokens = self.layers[layer]
-        new = self._new.pop(layer)
+        new = self._new
         q = self.at_own_index(q).flatten(1, 2)
         if self.policy.budget_frames is not None:
             count = self.policy.recent_frames * self.rope.frame_tokens

@@ -12,13 +12,16 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ..model.attention import with_shares
+from ..model.attention import end_shares
 from ..timeline.switch import Switch
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape, last_frames
 from .method import VideoFacts
 from .options import NO_OPTION
 
-Groups = list[dict[str, list[int]]]  # per layer: the heads of `first`, `mid` and `last`
+# kinds of heads
+FIRST = 0
+MID = 1
+LAST = 2
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,6 @@ class DummyForcing(MethodPolicy):
     last_share: float = 0.5  # of all heads, that become last heads
     window_frames: int = 12  # how many of the last frames a prompt switch writes again
     seed: int = field(default=0, metadata=NO_OPTION)  # of the random choice of queries
-    # indices of the sampled queries per layer, in place of random ones
-    rows: tuple[tuple[int, ...], ...] | None = field(default=None, metadata=NO_OPTION)
 
     def for_video(self, video: VideoFacts) -> DummyForcing:
         return replace(self, seed=video.seed)
@@ -75,7 +76,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
 
     def begin_video(self) -> None:
         self.own = self.zeros(0)
-        self.groups: Groups | None = None
+        self.kind_of_head: Tensor | None = None  # [layers, heads]
         self.sampled: dict[int, Tensor] = {}
         self._join()
 
@@ -91,7 +92,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
     def context(self, layer: int, q: Tensor) -> Tensor:
         q = self.at_own_index(q)
         if self._classifies:
-            self.sampled[layer] = q.flatten(1, 2)[:, self._rows(layer)]
+            self.sampled[layer] = q.flatten(1, 2)[:, self.sampled_rows(layer)]
         out = self.empty_attention(q)
         for kind in self.kinds[layer]:
             if len(kind.heads):
@@ -104,7 +105,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
 
     def finish(self) -> None:
         if self._classifies:
-            self.groups = self.classify(
+            self.kind_of_head = self.classify(
                 torch.stack([self._shares(layer) for layer in range(self.shape.layers)])
             )
             self.sampled.clear()
@@ -122,22 +123,24 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
                     latest = last_frames(every.past, kept)
                     every.past = torch.cat((every.past[:, :, :1], latest), dim=2)
         # after a recache, too: the heads are not classified again
-        if self.groups is not None and not self.split:
-            self._split(self.groups)
+        if self.kind_of_head is not None and not self.split:
+            self._split(self.kind_of_head)
 
     def switch_prompt(self, switch: Switch) -> None:
         self._join()
 
     @property
     def _classifies(self) -> bool:
-        return self.groups is None and not self.recaching and self.block == self.policy.split_block
+        return (
+            self.kind_of_head is None
+            and not self.recaching
+            and self.block == self.policy.split_block
+        )
 
-    def _rows(self, layer: int) -> Tensor:
+    def sampled_rows(self, layer: int) -> Tensor:
         """Indices of the queries whose attention is measured, `[n]`, drawn with replacement by a
         separate generator.
         """
-        if self.policy.rows is not None:
-            return torch.tensor(self.policy.rows[layer], device=self.device)
         own = self.shape.frames_per_block * self.rope.frame_tokens
         count = (self.rope.frame_tokens if self.policy.split_block == 1 else own) // 3
         generator = torch.Generator().manual_seed((self.policy.seed * 1000 + layer) % 2**63)
@@ -151,46 +154,34 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         # code
         first = 1 if self.policy.split_block == 1 else self.shape.frames_per_block
         s = self.rope.frame_tokens
-        k, v = self._seen(layer, self.kinds[layer][0]).flatten(2, 3)
-        return with_shares(
+        k, _ = self._seen(layer, self.kinds[layer][0]).flatten(2, 3)
+        return end_shares(
             self.attention,
             self.sampled[layer],
             k=k,
-            v=v,
             first_tokens=first * s,
             last_tokens=self.frames * s,
-        )[1]
+        )
 
-    def classify(self, shares: Tensor) -> Groups:
-        """Classify the heads of the whole model by their shares `[layers, heads, 3]`."""
+    def classify(self, shares: Tensor) -> Tensor:
+        """The kind of every head of the model, `[layers, heads]`: FIRST, MID or LAST, by the heads'
+        shares `[layers, heads, 3]`.
+        """
         first = shares[..., 0] / shares[..., 0].sum()
         middle = shares[..., 1] / shares[..., 1].sum()
         needs_past = torch.maximum(first, middle).flatten()
         count = round(self.policy.last_share * len(needs_past))
-        dummies = set(needs_past.argsort(stable=True)[:count].tolist())
-        groups: Groups = []
-        for layer in range(self.shape.layers):
-            found: dict[str, list[int]] = {"first": [], "mid": [], "last": []}
-            for head in range(self.shape.heads):
-                kind = "first"
-                if layer * self.shape.heads + head in dummies:
-                    kind = "last"
-                elif first[layer, head] < middle[layer, head]:
-                    kind = "mid"
-                found[kind].append(head)
-            groups.append(found)
-        return groups
+        kinds = torch.where(first < middle, MID, FIRST).flatten()
+        kinds[needs_past.argsort(stable=True)[:count]] = LAST
+        return kinds.view(first.shape)
 
-    def _split(self, groups: Groups) -> None:
+    def _split(self, kinds_of_heads: Tensor) -> None:
         self.split = True
-        for layer, found in enumerate(groups):
+        for layer, kinds in enumerate(kinds_of_heads):
             past = self.kinds[layer][0].past
-            first = self._indices(found["first"])
-            mid = self._indices(found["mid"])
-            last = self._indices(found["last"])
+            first = (kinds == FIRST).nonzero()[:, 0]
+            mid = (kinds == MID).nonzero()[:, 0]
+            last = (kinds == LAST).nonzero()[:, 0]
             one = torch.cat((past[:, first, :1], past[:, last, -1:]), dim=1)
             short = Kept(torch.cat((first, last)), one, fixed=len(first))
             self.kinds[layer] = [short, Kept(mid, past[:, mid, 1:])]
-
-    def _indices(self, heads: list[int]) -> Tensor:
-        return torch.tensor(heads, dtype=torch.long, device=self.device)

@@ -17,15 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache.scenes import Recall, RecalledScenes
-from ..cache.state import Saved, check_fields
 from ..devices import upload
-from ..rollout.loop import Block, VideoModel
+from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape, played
 from .echo_layers import History, Layer, TokenScores
 from .echo_scenes import Scene, ScenePlan, plan_scenes
-from .method import RolloutInputs, VideoFacts
+from .method import VideoFacts
 from .options import NO_OPTION
 
 CANDIDATES = range(0, 12, 4)  # frames of a scene from which its memory frame is made
@@ -122,6 +121,19 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
 
     policy: EchoForcing
     rotates_spatially = False
+    saved_fields = (
+        "filled",
+        "memory",
+        "memory_of",
+        "recalled",
+        "scene",
+        "scene_start",
+        "scene_blocks",
+        "kept",
+        "ready",
+        "query_count",
+        "layers",
+    )
     state_classes = (Layer, History, Scene, Recall)
     reads_queries = True  # their statistics decide which tokens are chosen
     scenes: Callable[[], ScenePlan]
@@ -167,44 +179,12 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
             for kv, first, none in zip(*parts, strict=True)
         ]
 
-    @property
-    def saved(self) -> Saved:
-        return {
-            "filled": self.filled,
-            "memory": self.memory,
-            "memory_of": self.memory_of,
-            "recalled": self.recalled,
-            "scene": self.scene,
-            "scene_start": self.scene_start,
-            "scene_blocks": self.scene_blocks,
-            "kept": self.kept,
-            "ready": self.ready,
-            "query_count": self.query_count,
-            "layers": self.layers,
-        }
-
-    @saved.setter
-    def saved(self, saved: Saved) -> None:
-        check_fields(saved, self.saved)
-        self.filled = saved["filled"]
-        self.memory = saved["memory"]
-        self.memory_of = saved["memory_of"]
-        self.scene = saved["scene"]
-        self.scene_start = saved["scene_start"]
-        self.scene_blocks = saved["scene_blocks"]
-        self.kept = saved["kept"]
-        self.ready = saved["ready"]
-        self.query_count = saved["query_count"]
-        self.layers = saved["layers"]
-        self.recalled = saved["recalled"]
-
     # --- a call
 
     def open(self) -> None:
         self.local = self.start - self.scene_start + self.kept
         self.rolls = self.local + self.frames > self.window
         self.filled = min(self.local + self.frames, self.window)
-        self._undecided: set[int] = set()  # layers that have not yet chosen tokens
         # the last sinks take the scene's first frames, forwards and backwards in turn
         if self.rolls:
             begun = self.local - (self.window - self.period)
@@ -215,9 +195,9 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         state = self.layers[layer]
         frames = self.frames
-        if self.rolls and self.first_pass(layer):
+        self._rolled = self.rolls and self.first_pass(layer)
+        if self._rolled:
             self._roll(state)
-            self._undecided.add(layer)
         kv = torch.stack((k, v))
         state.kv[:, :, self.filled - frames : self.filled] = kv
         if not self.rolls:
@@ -237,10 +217,8 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         state = self.layers[layer]
-        if layer in self._undecided:
-            self._undecided.discard(layer)
-            if self.ready:
-                self._compress(layer, q)
+        if self._rolled and self.ready:
+            self._compress(layer, q)
         if self.clean:
             self._take_clean_pass(state, q)
         current = range(self.filled - self.frames, self.filled)

@@ -45,6 +45,7 @@ class CachePolicy(Method):
 
     shape_class: ClassVar[type[Shape]] = CacheShape
     cache_class: ClassVar[Callable[..., Cache]] = HeadCache
+    resumes_from = ("blocks", "state")
 
     local: RolePolicy = RolePolicy(recent_frames=1)
     anchor: RolePolicy = RolePolicy(sink_frames=3, recent_frames=1)
@@ -90,10 +91,6 @@ class CachePolicy(Method):
     @property
     def heads_by(self) -> str:
         return "roles" if len({self.local, self.anchor, self.memory}) > 1 else ""
-
-    @property
-    def resumes_from(self) -> tuple[str, ...]:
-        return "blocks", "state"
 
     @property
     def key(self) -> dict[str, Any]:
@@ -174,7 +171,7 @@ class CachePolicy(Method):
         return ("memory.episodic_frames", "memory.recent_frames", *rules)
 
     @classmethod
-    def uniform(cls, policy: RolePolicy, rope: str) -> CachePolicy:
+    def uniform(cls, policy: RolePolicy, rope: str = "absolute") -> CachePolicy:
         """The same cache for every head."""
         return cls(local=policy, anchor=policy, memory=policy, rope=rope)
 
@@ -198,16 +195,8 @@ PRESETS: dict[str, CachePolicy] = {
         RolePolicy(recent_frames=3, episodic_frames=3), "contiguous"
     ),
     # one cache for all heads; windows count the current block of three frames
-    "self_forcing": CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute"),
-    "self_forcing_window_21": CachePolicy.uniform(RolePolicy(recent_frames=18), "absolute"),
-    "self_forcing_sink": CachePolicy.uniform(
-        RolePolicy(sink_frames=1, recent_frames=17), "absolute"
-    ),
-    "livetalk": CachePolicy.uniform(RolePolicy(sink_frames=9, recent_frames=3), "absolute"),
+    "self_forcing": CachePolicy.uniform(RolePolicy(recent_frames=None)),
+    "self_forcing_window_21": CachePolicy.uniform(RolePolicy(recent_frames=18)),
+    "self_forcing_sink": CachePolicy.uniform(RolePolicy(sink_frames=1, recent_frames=17)),
+    "livetalk": CachePolicy.uniform(RolePolicy(sink_frames=9, recent_frames=3)),
 }
-
-
-def preset(name: str) -> CachePolicy:
-    """The policy of that name, or an error that lists the names."""
-    check_choice("method", name, tuple(PRESETS))
-    return PRESETS[name]

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from ..cache.base import WriteClean
-from ..rollout.loop import Block, VideoModel
+from ..rollout.loop import Block, RolloutInputs, VideoModel
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape, WrappedModel
-from .method import RolloutInputs
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,10 @@ class MakesEntries(WrappedModel):
 
 @dataclass(frozen=True)
 class BlockEntry:
-    """Keys and values of block number `block` in every layer, without temporal rotation, read from
-    `place` on.
+    """Keys and values of a block in every layer, without temporal rotation, read from `place`
+    on.
     """
 
-    block: int
     layers: list[Tensor]
     place: int
 
@@ -166,7 +164,7 @@ class IdForcingCache(MethodCache, of=IdForcing):
         self.end = start + frames
 
     def _entry(self, block: int) -> BlockEntry:
-        return BlockEntry(block, list(self.made), block * self.shape.frames_per_block)
+        return BlockEntry(list(self.made), block * self.shape.frames_per_block)
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.made[layer] = torch.stack((k, v))

@@ -181,7 +181,7 @@ class LongLiveCache(WindowCache, of=LongLive):
     def protected(self, layer: int) -> int:
         # a recache from the first frame on writes the sinks under the new prompt, too
         kept = self.recaching and self.start > 0 and self.policy.keeps_sinks
-        return self.sinks if kept else super().protected(layer)
+        return self.sinks if kept else 0
 
     def switch_prompt(self, switch: Switch) -> None:
         if not self.policy.keeps_sinks:

@@ -7,12 +7,11 @@ for other papers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from ..cache.base import Cache
 from ..cache.roles import Roles
@@ -21,32 +20,12 @@ from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..model.wan import WanConfig
-from ..rollout.loop import Block, StepCallback, VideoModel, rollout
-from ..rollout.rows import NoiseSource, Script
+from ..rollout.loop import Block, RolloutInputs, VideoModel, rollout
+from ..rollout.rows import Script
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .options import options_of
-
-
-@dataclass(frozen=True)
-class RolloutInputs:
-    """The inputs of one video's rollout, besides model and cache; as for `rollout.loop.rollout`.
-
-    Attributes:
-        unfinished: `Block.unfinished` of the last given block.
-        reencode: decodes latents `[frames, channels, h, w]` and encodes the last video frame as the
-            first latent frame of a new video; needed where a video is made of several rollouts.
-    """
-
-    script: Script
-    noise: NoiseSource
-    frames_per_block: int = 3
-    given: Sequence[Tensor] = ()
-    held: Tensor | None = None
-    unfinished: Sequence[Tensor] = ()
-    reencode: Callable[[Tensor], Tensor] | None = None
-    on_step: StepCallback = lambda block, step, latents: None
 
 
 @dataclass(frozen=True)
@@ -117,17 +96,6 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Passes:
-    """Division of a video into passes of the model by a method's loop."""
-
-    blocks_per_pass: int = 1  # how many consecutive blocks one model call denoises together
-    # how many of the last latent frames a prompt switch writes again in one clean pass
-    recached_frames: int = 0
-    # lengths of the rollouts that make up a video; None if one makes the whole video
-    overlap: Overlap | None = None
-
-
-@dataclass(frozen=True)
 class Method:
     """The settings of a method, and everything that a render asks of it. The fields are its options
     (`options.py`).
@@ -143,6 +111,7 @@ class Method:
         rope: temporal index of a key: its frame's index in the video (`absolute`) or in the context
             (`contiguous`).
         needs_shots: the model must have been trained with shots (`Schedule.shot_prefix`).
+        denoises_jointly: one model call denoises consecutive blocks, one at each noise level.
         most_pictures: how many pictures of a scene its caches can hold.
     """
 
@@ -151,6 +120,7 @@ class Method:
     own_schedule: ClassVar[Schedule | None] = None
     repeats_image: ClassVar[bool] = False
     needs_shots: ClassVar[bool] = False
+    denoises_jointly: ClassVar[bool] = False
 
     @property
     def heads_by(self) -> str:
@@ -215,19 +185,16 @@ class Method:
         """Yield the finished blocks of one video in order; by default each block is denoised
         alone.
         """
-        return rollout(
-            model,
-            cache,
-            script=video.script,
-            noise=video.noise,
-            given=video.given,
-            on_step=video.on_step,
-            held=video.held,
-        )
+        return rollout(model, cache, video)
 
-    def passes(self, schedule: Schedule) -> Passes:
-        """Division of a video by `rollout`."""
-        return Passes()
+    @property
+    def recached_frames(self) -> int:
+        """Number of last latent frames that a prompt switch writes again in one clean pass."""
+        return 0
+
+    def overlap(self, frames_per_block: int) -> Overlap | None:
+        """The rollouts that make up a video; None if one makes the whole video."""
+        return None
 
     def with_scenes(self, timeline: Timeline) -> Timeline:
         """The timeline with a tag for every scene that the method brings back, by default those of

@@ -39,6 +39,7 @@ class PyramidForcing(MethodPolicy):
     """
 
     heads_by = "labels"
+    resumes_from = ("blocks", "state")
     wave_sinks: int = 1
     anchor_sinks: int = 3
     veil_sinks: int = 3
@@ -51,10 +52,6 @@ class PyramidForcing(MethodPolicy):
     merged_blocks: int = 4
     nearest: int = 18
     farthest: int = 21
-
-    @property
-    def resumes_from(self) -> tuple[str, ...]:
-        return "blocks", "state"
 
     def sinks(self, label: HeadLabel) -> int:
         """Number of sink frames of heads with this label."""
@@ -268,7 +265,7 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
     def context(self, layer: int, q: Tensor) -> Tensor:
         s = self.rope.frame_tokens
         q = self.at_own_index(self.rope.rotate_spatial(q))
-        out = q.new_empty(q.shape[0], self.frames * s, q.shape[-1])
+        out = self.empty_attention(q)
         for place, frame in enumerate(range(self.start, self.end)):
             for heads, parts in zip(self.layers[layer], self.parts(layer, frame), strict=True):
                 k, v = self._joined(parts)

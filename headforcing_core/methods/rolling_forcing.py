@@ -17,10 +17,10 @@ from torch import Tensor
 
 from ..devices import upload
 from ..errors import HeadForcingError
-from ..rollout.loop import Block, VideoModel
+from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.schedule import Schedule
 from .base import MethodCache, MethodPolicy, MethodShape, check_beginning
-from .method import Passes, RolloutInputs, VideoFacts
+from .method import VideoFacts
 
 SCHEDULE = Schedule.warped([1000, 800, 600, 400, 200])
 # constants of the authors' code, there 24 and 21 latent frames
@@ -35,12 +35,10 @@ class RollingForcing(MethodPolicy):
     """
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULE
+    denoises_jointly = True
 
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         return HELD_BLOCKS * shape.frames_per_block
-
-    def passes(self, schedule: Schedule) -> Passes:
-        return Passes(blocks_per_pass=len(schedule.sigmas))
 
     def for_video(self, video: VideoFacts) -> RollingForcing:
         schedule = video.schedule

@@ -19,6 +19,7 @@ from .attention_backends import (
     PLANNED,
     AttentionFunction,
     LayerAttention,
+    Operands,
     Span,
     Spans,
     by_span,
@@ -63,17 +64,18 @@ def attention_function(
     an unknown name and for a backend that is not installed, fails or is inaccurate there.
     """
     device = torch.device(device)
+    operands = Operands(device, dtype, head_dim)
     if name == "auto":
         timed = None
         if sizes is not None and device.type == "cuda":
-            timed = fastest_backend(TIMED, device, dtype, head_dim, sizes=sizes)
+            timed = fastest_backend(TIMED, operands, sizes)
         order = AUTO_ON_CPU if device.type == "cpu" else AUTO
-        return timed or first_working(order, device, dtype, head_dim)[1]
+        return timed or first_working(order, operands)[1]
     name = backend_name(name)
     if name not in BACKENDS:
         raise unknown_name("attention", name, ["auto", *BACKENDS])
     try:
-        attention = load_attention(name, device, dtype, head_dim)
+        attention = load_attention(name, operands)
     except Exception as error:
         raise HeadForcingError(
             f"attention {name!r} cannot be used on {device} in {dtype} with heads of {head_dim}: "
@@ -81,53 +83,48 @@ def attention_function(
         ) from error
     if name != PLANNED:
         return attention
-    other, meanwhile = first_working(AUTO, device, dtype, head_dim)
+    other, meanwhile = first_working(AUTO, operands)
     return planned(attention, meanwhile, f"{name}, and {other} until contexts are full")
 
 
 @functools.cache
 def fastest_backend(
-    names: tuple[str, ...],
-    device: torch.device,
-    dtype: torch.dtype,
-    head_dim: int,
-    sizes: LayerSizes,
+    names: tuple[str, ...], operands: Operands, sizes: LayerSizes
 ) -> AttentionFunction | None:
     """The fastest of these backends at these sizes, with its times as a name; None if none could be
     timed.
     """
-    times = attention_timing.fastest(names, sizes, device=device, dtype=dtype, head_dim=head_dim)
+    times = attention_timing.fastest(names, sizes, operands)
     try:  # the times may be stored ones, and something may have changed since
-        best, attention = first_working(tuple(times), device, dtype, head_dim)
+        best, attention = first_working(tuple(times), operands)
         name = attention_timing.described(
             {other: ms for other, ms in times.items() if ms >= times[best]}
         )
         if best == PLANNED:
             order = [other for other in times if other != PLANNED] or AUTO
-            other, meanwhile = first_working(tuple(order), device, dtype, head_dim)
+            other, meanwhile = first_working(tuple(order), operands)
             name += f", and {other} until contexts are full"
             attention = planned(attention, meanwhile)
     except (torch.OutOfMemoryError, HeadForcingError):
         return None
-    log.info("Head Forcing: attention on %s in %s is %s", device, dtype, name)
+    log.info("Head Forcing: attention on %s in %s is %s", operands.device, operands.dtype, name)
     if isinstance(attention, LayerAttention):
         return replace(attention, name=name)
     return LayerAttention(functools.partial(by_span, attention), name)
 
 
 @functools.cache
-def first_working(
-    names: tuple[str, ...], device: torch.device, dtype: torch.dtype, head_dim: int
-) -> tuple[str, AttentionFunction]:
+def first_working(names: tuple[str, ...], operands: Operands) -> tuple[str, AttentionFunction]:
     """The first of these backends that passes the self-test, after its name; logs the rejected ones
     and why.
 
     Raises HeadForcingError if none passes.
     """
     rejected = []
+    place = f"{operands.device} in {operands.dtype}"
     for name in names:
         try:
-            attention = load_attention(name, device, dtype, head_dim)
+            attention = load_attention(name, operands)
         except torch.OutOfMemoryError:
             raise  # says nothing about the backend: a later attempt may succeed
         # not installed, not for this device or inaccurate: try the next one
@@ -135,34 +132,20 @@ def first_working(
             rejected.append(f"not {name} ({first_sentence(error)})")
             continue
         if rejected:
-            log.info(
-                "Head Forcing: attention on %s in %s is %s, %s",
-                device,
-                dtype,
-                name,
-                ", ".join(rejected),
-            )
+            log.info("Head Forcing: attention on %s is %s, %s", place, name, ", ".join(rejected))
         return name, attention
-    raise HeadForcingError(
-        f"no attention backend works on {device} in {dtype}: {', '.join(rejected)}"
-    )
+    raise HeadForcingError(f"no attention backend works on {place}: {', '.join(rejected)}")
 
 
-def with_shares(
-    attention: AttentionFunction,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    first_tokens: int,
-    last_tokens: int,
-) -> tuple[Tensor, Tensor]:
-    """Attention `[heads, queries, d]`, and the shares `[heads, 3]` of it that the first, the middle
-    and the last keys receive (paper, Eq. 3), with so many `first_tokens` and `last_tokens`."""
+def end_shares(
+    attention: AttentionFunction, q: Tensor, k: Tensor, first_tokens: int, last_tokens: int
+) -> Tensor:
+    """Shares of attention `[heads, 3]` that the first, the middle and the last keys receive (paper,
+    Eq. 3), with so many `first_tokens` and `last_tokens`."""
     part = torch.ones(k.shape[1], dtype=torch.long, device=k.device)
     part[:first_tokens] = 0
     part[k.shape[1] - last_tokens :] = 2
-    shares = part_shares(attention, q, k=k, part=part, parts=3)
-    return attention(q, k, v), shares
+    return part_shares(attention, q, k=k, part=part, parts=3)
 
 
 def part_shares(

@@ -47,6 +47,15 @@ Spans = tuple[Span, ...]  # all heads of a layer, contiguous, in the order of th
 
 
 @dataclass(frozen=True)
+class Operands:
+    """Device, dtype and channels per head of queries, keys and values."""
+
+    device: torch.device
+    dtype: torch.dtype
+    head_dim: int
+
+
+@dataclass(frozen=True)
 class LayerAttention:
     """A backend that can compute all heads of a layer in one call."""
 
@@ -208,28 +217,25 @@ def sequence_starts(spans: Spans, queries: int, device: torch.device) -> tuple[T
     return _table(q_starts, device), _table(k_starts, device)
 
 
-def _table(numbers: Sequence[int], device: torch.device) -> Tensor:
+def _table(numbers: Sequence[object], device: torch.device) -> Tensor:
     return upload(torch.tensor(numbers, dtype=torch.int32), device)
 
 
 def _triton() -> AttentionFunction:
     def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-        return attend.kernel(q.contiguous(), k, v, *head_tables(spans, q.device)).transpose(0, 1)
+        return attend.kernel(q.contiguous(), k, v, head_table(spans, q.device)).transpose(0, 1)
 
     return LayerAttention(layer)
 
 
 @kept_tables
-def head_tables(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Every head's first row, its number of keys, and the order in which heads are launched,
-    `[heads]` int32 each.
-    """
-    starts: list[int] = []
-    rows: list[int] = []
+def head_table(spans: Spans, device: torch.device) -> Tensor:
+    """Every head's first row and its number of keys, `[heads, 2]` int32."""
+    rows = []
     for span in spans:
-        starts += range(span.first, span.first + span.heads * span.room, span.room)
-        rows += span.heads * [span.rows]
-    return _table(starts, device), _table(rows, device), _table(range(len(rows)), device)
+        for head in range(span.heads):
+            rows.append((span.first + head * span.room, span.rows))
+    return _table(rows, device)
 
 
 BACKENDS: dict[str, Callable[[], AttentionFunction]] = {
@@ -254,9 +260,7 @@ VERSIONS = {
 # the self-test
 
 
-def load_attention(
-    name: str, device: torch.device, dtype: torch.dtype, head_dim: int
-) -> AttentionFunction:
+def load_attention(name: str, operands: Operands) -> AttentionFunction:
     """The backend `name`, in its newest version that passes the self-test; raises what its import
     or kernel raises.
     """
@@ -264,7 +268,9 @@ def load_attention(
     for load in (*VERSIONS.get(name, ()), BACKENDS[name]):
         try:
             attention = load()
-            _check(attention, device, dtype, head_dim, allowed=_allowed_error(name, dtype))
+            difference = self_test(attention, operands)
+            if not difference < _allowed_error(name, operands.dtype):  # also true for NaN
+                raise RuntimeError(f"its largest error in a self-test is {difference:.2g}")
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
@@ -283,23 +289,8 @@ def _allowed_error(name: str, dtype: torch.dtype) -> float:
     return 5e-3 if dtype == torch.float32 else 2e-2
 
 
-def _check(
-    attention: AttentionFunction,
-    device: torch.device,
-    dtype: torch.dtype,
-    head_dim: int,
-    *,
-    allowed: float,
-) -> None:
-    error = self_test(attention, device, dtype, head_dim)
-    if not error < allowed:  # also true for NaN
-        raise RuntimeError(f"its largest error in a self-test is {error:.2g}")
-
-
 @torch.no_grad()
-def self_test(
-    attention: AttentionFunction, device: torch.device, dtype: torch.dtype, head_dim: int
-) -> float:
+def self_test(attention: AttentionFunction, operands: Operands) -> float:
     """Largest absolute difference from `explicit`, infinite for a wrong shape.
 
     Tests three heads with two numbers of keys (160 and 88), one group with allocated rows that hold
@@ -308,7 +299,8 @@ def self_test(
     generator = torch.Generator().manual_seed(0)
 
     def noise(rows: int) -> Tensor:
-        return torch.randn(rows, head_dim, generator=generator).to(device, dtype)
+        drawn = torch.randn(rows, operands.head_dim, generator=generator)
+        return drawn.to(operands.device, operands.dtype)
 
     q = noise(3 * 72).unflatten(0, (3, 72))
     k = noise(480)

@@ -22,7 +22,14 @@ from torch import Tensor
 
 from ..errors import HeadForcingError, first_sentence
 from ..files import cache_folder, replacing
-from .attention_backends import AttentionFunction, Span, Spans, attend_layer, load_attention
+from .attention_backends import (
+    AttentionFunction,
+    Operands,
+    Span,
+    Spans,
+    attend_layer,
+    load_attention,
+)
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +64,7 @@ class LayerSizes:
         return tuple(spans)
 
 
-def fastest(
-    names: Sequence[str], sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int
-) -> dict[str, float]:
+def fastest(names: Sequence[str], sizes: LayerSizes, operands: Operands) -> dict[str, float]:
     """Milliseconds per layer of those of `names` that work, the fastest first.
 
     They are read from a file in the cache folder where they are known. Names for which there was no
@@ -67,12 +72,12 @@ def fastest(
     """
     folder = cache_folder()
     file = None if folder is None else folder / "attention.json"
-    key = _key(names, sizes, device=device, dtype=dtype, head_dim=head_dim)
+    key = _key(names, sizes, operands)
     known = _read(file, key)
     left = [name for name in names if name not in known]
     if left:
         try:
-            _time_all(left, sizes, _inputs(sizes, device, dtype, head_dim), known)
+            _time_all(left, sizes, operands, known)
         # the weights leave no room for keys and values of a layer: nothing is timed
         except torch.OutOfMemoryError:
             pass
@@ -109,7 +114,7 @@ def _now(device: torch.device) -> float:
 def _time_all(
     names: Sequence[str],
     sizes: LayerSizes,
-    inputs: Sequence[Tensor],
+    operands: Operands,
     known: dict[str, float | None],
 ) -> None:
     """Put into `known` the milliseconds of every backend for which there is time; None for one that
@@ -118,24 +123,25 @@ def _time_all(
     A backend that runs out of memory gets no entry: there may be more of it when the program is
     started again.
     """
-    q = inputs[0]
-    begun = _now(q.device)
+    inputs = _inputs(sizes, operands)
+    device = operands.device
+    begun = _now(device)
     used = 0.0
     for place, name in enumerate(names):
         # raises if the backend before has left the device unusable: the next program leaves it out
-        if _now(q.device) - begun >= LOADING_SECONDS or used >= SECONDS:
+        if _now(device) - begun >= LOADING_SECONDS or used >= SECONDS:
             break
         # of the time left, so that all have their turn
         share = (SECONDS - used) / (len(names) - place)
         try:
-            attention = load_attention(name, q.device, q.dtype, q.shape[-1])
+            attention = load_attention(name, operands)
             known[name], seconds = _time(attention, sizes.spans, inputs, limit=share)
             used += seconds
         except torch.OutOfMemoryError:
             log.info(
                 "Head Forcing: attention %s was not timed: it needs more memory than is free", name
             )
-            if q.device.type == "cuda":
+            if device.type == "cuda":
                 torch.cuda.empty_cache()
         except Exception as error:  # not installed, not for this device, inaccurate
             log.info("Head Forcing: attention %s was not timed: %s", name, first_sentence(error))
@@ -168,15 +174,19 @@ def _time(
 
 
 @torch.no_grad()
-def _inputs(
-    sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int
-) -> tuple[Tensor, ...]:
+def _inputs(sizes: LayerSizes, operands: Operands) -> tuple[Tensor, ...]:
     heads = sum(count for count, _ in sizes.groups)
     rows = sum(count * keys for count, keys in sizes.groups)
-    generator = torch.Generator(device).manual_seed(0)
+    generator = torch.Generator(operands.device).manual_seed(0)
 
     def noise(*shape: int) -> Tensor:
-        return torch.randn(*shape, head_dim, generator=generator, device=device, dtype=dtype)
+        return torch.randn(
+            *shape,
+            operands.head_dim,
+            generator=generator,
+            device=operands.device,
+            dtype=operands.dtype,
+        )
 
     return noise(heads, sizes.queries), noise(rows), noise(rows)
 
@@ -185,13 +195,12 @@ def _inputs(
 # the file of times
 
 
-def _key(
-    names: Sequence[str], sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int
-) -> str:
+def _key(names: Sequence[str], sizes: LayerSizes, operands: Operands) -> str:
     """Everything that a time depends on, as text."""
-    parts = [f"torch {torch.__version__}", f"{dtype}".removeprefix("torch."), " ".join(names)]
-    if device.type == "cuda":
-        parts.append(torch.cuda.get_device_name(device))
+    dtype = f"{operands.dtype}".removeprefix("torch.")
+    parts = [f"torch {torch.__version__}", dtype, " ".join(names)]
+    if operands.device.type == "cuda":
+        parts.append(torch.cuda.get_device_name(operands.device))
         driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
         parts.append(f"driver {driver}")
         parts.append(f"cuDNN {torch.backends.cudnn.version()}")
@@ -199,7 +208,9 @@ def _key(
         with suppress(metadata.PackageNotFoundError):
             parts.append(f"{package} {metadata.version(package)}")
     groups = " ".join(f"{heads}x{keys}" for heads, keys in sizes.groups)
-    return "; ".join([*parts, f"{sizes.queries} queries, keys {groups}, {head_dim} channels"])
+    return "; ".join(
+        [*parts, f"{sizes.queries} queries, keys {groups}, {operands.head_dim} channels"]
+    )
 
 
 def _stored(file: Path | None) -> dict[str, Any]:

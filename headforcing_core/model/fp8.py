@@ -166,9 +166,8 @@ def _seconds(device: torch.device, run: Callable[[], Tensor]) -> float:
     return time.perf_counter() - begun
 
 
-def use_fp8_linears(model: WanModel, native: bool = False) -> int:
-    """Replace the linear layers of all transformer blocks in place; returns how many."""
-    replaced = 0
+def use_fp8_linears(model: WanModel, native: bool = False) -> None:
+    """Replace the linear layers of all transformer blocks in place."""
     rounding = Rounding()
     block: Any
     for block in model.blocks:
@@ -186,8 +185,6 @@ def use_fp8_linears(model: WanModel, native: bool = False) -> int:
                 setattr(
                     parent, name, Fp8Linear(child, native, rounding, gelu=child is block.ffn[2])
                 )
-                replaced += 1
-    return replaced
 
 
 def saved_bytes(config: WanConfig, dtype: torch.dtype) -> int:

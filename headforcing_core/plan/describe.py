@@ -17,16 +17,30 @@ TRAINED_FRAMES = 21  # latent frames of a training clip of Self Forcing and its 
 def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     """Plain text: length, head roles, cache size, and the table of prompts of a render."""
     lines = [
-        f"{plan.width}x{plan.height}, {_length(plan)}, {_blocks(plan)}, {_steps(plan)}",
+        f"{plan.width}x{plan.height}, {_length(plan)}",
         f"head roles: {_roles(plan)} ({plan.profile_name}); rotary positions {plan.policy.rope}",
         _cache(plan, dtype),
         *_notes_on_roles(plan),
         *_notes_on_cache(plan, dtype),
-        *_notes_on_start(plan),
-        *(_picture(plan, name) for name in plan.timeline.references),
-        "",
-        plan.timeline.table(video_frames_of(plan.start_frames)),
     ]
+    if plan.config.speaks:
+        lines.append("the portrait is the first latent frame; it and the speech drive every block")
+    elif plan.held_frames:
+        lines.append(
+            "the image is the first latent frame, held while the rest of its block is made; the "
+            "authors of LongLive 2.0 say that its released weights saw no such training, so that "
+            "quality may be lower"
+        )
+    timeline = plan.timeline
+    for name in timeline.references:
+        prompts = [
+            str(number)
+            for number, segment in enumerate(timeline.segments, 1)
+            if name in timeline.pictures(segment)
+        ]
+        where = f"held in prompts {', '.join(prompts)}" if prompts else "no prompt names it"
+        lines.append(f"picture @{name}: {where}")
+    lines += ["", timeline.table(video_frames_of(plan.start_frames))]
     if plan.start_frames:
         lines.append(
             f"Times and blocks are counted from the end of the {plan.start_frames} start frames, "
@@ -36,17 +50,21 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
 
 
 def _length(plan: RenderPlan) -> str:
+    """Video frames, seconds, blocks and denoising steps."""
     fps = plan.timeline.clock.fps
-    return f"{plan.video_frames} frames = {plan.video_frames / fps:.2f} s at {fps:g} fps"
-
-
-def _blocks(plan: RenderPlan) -> str:
-    blocks = f"{plan.new_blocks} blocks of {plan.schedule.frames_per_block} latent frames to make"
+    schedule = plan.schedule
+    blocks = f"{plan.new_blocks} blocks of {schedule.frames_per_block} latent frames to make"
     if plan.start_frames:
         blocks += f" after {plan.start_frames} start frames"
     if plan.held_frames:
         blocks += " from a start image"
-    return blocks
+    first = len(schedule.for_block(0))
+    later = len(schedule.sigmas)
+    steps = f"{later} steps each"
+    if first != later:
+        steps = f"{first} steps for the first and {later} for every later one"
+    seconds = plan.video_frames / fps
+    return f"{plan.video_frames} frames = {seconds:.2f} s at {fps:g} fps, {blocks}, {steps}"
 
 
 def _roles(plan: RenderPlan) -> str:
@@ -104,35 +122,12 @@ def _notes_on_cache(plan: RenderPlan, dtype: torch.dtype) -> Iterator[str]:
             "this cache cannot be rebuilt from blocks: an interrupted or longer render "
             "goes on where the cache was last stored, or starts from the beginning"
         )
-    if plan.passes.overlap is not None and plan.restart_frames:
+    if plan.overlap is not None and plan.restart_frames:
         yield (
-            f"{1 + len(plan.restart_frames)} rollouts of {plan.passes.overlap.frames} latent "
+            f"{1 + len(plan.restart_frames)} rollouts of {plan.overlap.frames} latent "
             "frames; each after the first begins with a video frame of the one before, decoded "
             "and encoded again"
         )
-
-
-def _notes_on_start(plan: RenderPlan) -> Iterator[str]:
-    if plan.config.speaks:
-        yield "the portrait is the first latent frame; it and the speech drive every block"
-    elif plan.held_frames:
-        yield (
-            "the image is the first latent frame, held while the rest of its block is made; the "
-            "authors of LongLive 2.0 say that its released weights saw no such training, so that "
-            "quality may be lower"
-        )
-
-
-def _picture(plan: RenderPlan, name: str) -> str:
-    """The prompts in which a picture is held."""
-    timeline = plan.timeline
-    prompts = [
-        str(number)
-        for number, segment in enumerate(timeline.segments, 1)
-        if name in timeline.pictures(segment)
-    ]
-    where = f"held in prompts {', '.join(prompts)}" if prompts else "no prompt names it"
-    return f"picture @{name}: {where}"
 
 
 def going_on(plan: RenderPlan) -> str:
@@ -140,15 +135,6 @@ def going_on(plan: RenderPlan) -> str:
     if plan.rebuilds_cache:
         return "go on"
     return "go on from where the cache was last stored, or begin again without that"
-
-
-def _steps(plan: RenderPlan) -> str:
-    schedule = plan.schedule
-    first = len(schedule.for_block(0))
-    later = len(schedule.sigmas)
-    if first == later:
-        return f"{later} steps each"
-    return f"{first} steps for the first and {later} for every later one"
 
 
 def format_bytes(count: float) -> str:

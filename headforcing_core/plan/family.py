@@ -87,6 +87,4 @@ def family_for(chosen: str, path: str | Path | None) -> tuple[str, str]:
 def with_family(options: RenderOptions, path: str | Path | None) -> tuple[RenderOptions, str]:
     """The options with the family of `family_for`, and its line."""
     family, line = family_for(options.model_family, path)
-    return options if family == options.model_family else replace(
-        options, model_family=family
-    ), line
+    return replace(options, model_family=family), line

@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from ..cache.roles import HeadRole, Roles, arrange_roles
 from ..errors import HeadForcingError
-from ..head_profiles.auto import AutoProfile
+from ..head_profiles.auto import AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile, default_profile
 from ..methods.head_forcing import CachePolicy
 from ..methods.method import Method, VideoFacts
 from ..model.wan import WanConfig
 from ..rollout.rows import BlockRow, lay_out_rows
 from ..rollout.schedule import Schedule, known_family
-from ..timeline.clock import MAX_SECONDS, video_frames_of
+from ..timeline.clock import video_frames_of
 from ..timeline.switch import Blend
 from ..timeline.timeline import Timeline
 from .settings import RenderSettings
@@ -31,6 +31,7 @@ class Layout:
     """A timeline on the blocks of a video.
 
     Attributes:
+        schedule: noise levels and blocks of the model.
         timeline: with the block length and duration of the video, and a tag for every scene that
             comes back.
         start_frames: number of latent frames at the beginning of the video that are given, not
@@ -73,21 +74,24 @@ class Layout:
         """The row of every block; raises HeadForcingError for switches and pictures that the method
         cannot do.
         """
-        switches = {}
-        for segment in self.timeline.segments[1:]:
-            switch = policy.own_switch(segment.switch)
-            if switch is not None:
-                switches[self.start_blocks + segment.start_block] = switch
         prompts = _block_prompts(self.timeline)
         prompts = [prompts[0]] * self.start_blocks + prompts
-        rows = lay_out_rows(prompts, self.schedule, seed, switches, start_blocks=self.start_blocks)
+        rows = lay_out_rows(prompts, self.schedule, seed, start_blocks=self.start_blocks)
         for number, segment in enumerate(self.timeline.segments, 1):
             first = self.start_blocks + segment.start_block
+            if number > 1:
+                rows[first] = replace(rows[first], switch=policy.own_switch(segment.switch))
             if segment.seed is not None:
                 rows[first:] = [replace(row, seed=segment.seed) for row in rows[first:]]
             pictures = self.timeline.pictures(segment)
+            if len(pictures) > policy.most_pictures:
+                named = ", ".join(f"@{name}" for name in pictures)
+                raise HeadForcingError(
+                    f"prompt {number} names {named}, but with this method a scene holds "
+                    f"{policy.most_pictures or 'no'} pictures; leave some out, or choose "
+                    "head_forcing"
+                )
             if pictures:
-                _check_pictures(number, pictures, policy.most_pictures)
                 # start frames are written behind those of the first prompt
                 first = first if segment.start_block else 0
                 rows[first] = replace(rows[first], pictures=pictures)
@@ -97,18 +101,13 @@ class Layout:
 def lay_out(
     timeline: Timeline, seconds: float, schedule: Schedule, policy: Method, start_frames: int
 ) -> Layout:
-    """Put a timeline on the blocks of a video; raises HeadForcingError for lengths that are out of
-    range.
+    """Put a timeline on the blocks of a video.
 
     Args:
         seconds: of the new part of the video; 0 takes the timeline's. A shorter one cuts the
             timeline, a longer one extends its last prompt.
     """
     seconds = seconds or timeline.seconds
-    if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
-        raise HeadForcingError(
-            f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}"
-        )
     if start_frames % schedule.frames_per_block:
         raise HeadForcingError(
             f"start frames must fill whole blocks of {schedule.frames_per_block} latent frames, "
@@ -119,14 +118,12 @@ def lay_out(
     blocks = clock.blocks_for(seconds)
     segments = [segment for segment in timeline.segments if segment.start_block < blocks]
     segments[-1] = replace(segments[-1], end_block=blocks)
-    requested = list(timeline.requested[: len(segments)])
-    requested[-1] = (requested[-1][0], seconds)
     timeline = replace(
         timeline,
         segments=tuple(segments),
         clock=clock,
         seconds=seconds,
-        requested=tuple(requested),
+        requested=timeline.requested[: len(segments)],
         shot_prefix=schedule.shot_prefix,
     )
     return Layout(schedule, policy.with_scenes(timeline), start_frames)
@@ -146,16 +143,6 @@ def _block_prompts(timeline: Timeline) -> list[str | Blend]:
         prompts += [text] * (segment.end_block - len(prompts))
         before = text
     return prompts
-
-
-def _check_pictures(number: int, pictures: tuple[str, ...], most: int) -> None:
-    """Refuse more pictures in a prompt than a scene holds with the method."""
-    if len(pictures) > most:
-        named = ", ".join(f"@{name}" for name in pictures)
-        raise HeadForcingError(
-            f"prompt {number} names {named}, but with this method a scene holds {most or 'no'} "
-            "pictures; leave some out, or choose head_forcing"
-        )
 
 
 def check_size(name: str, value: int, multiple: int = 16) -> None:
@@ -185,25 +172,25 @@ class HeadRoles(NamedTuple):
 def head_roles(
     config: WanConfig,
     policy: Method,
-    profile: HeadProfile | AutoProfile | None,
+    profile: ProfileChoice,
     settings: RenderSettings,
 ) -> HeadRoles:
     """The roles from the arguments of `RenderPlan.make`; raises HeadForcingError where they do not
     fit together.
     """
     arrangement = settings.roles
-    source = "profile"
-    if profile is None and policy.heads_by:
-        source = "bundled profile"
-        profile = profile_without_choice(config, policy, known_family(settings.model_family))
     if arrangement != "profile" and policy.heads_by != "roles":
         raise HeadForcingError(
             f"roles = {arrangement!r} rearranges head roles, but this method uses "
             f"{policy.heads_by or 'none'}; choose roles = 'profile'"
         )
-    if profile is None or not policy.heads_by:
+    if not policy.heads_by:
         every_head = [[HeadRole.MEMORY] * config.num_heads] * config.num_layers
         return HeadRoles("one cache for every head", every_head)
+    source = "profile"
+    if profile is None:
+        source = "bundled profile"
+        profile = profile_without_choice(config, policy, known_family(settings.model_family))
     auto = None
     if isinstance(profile, AutoProfile):
         auto = profile
@@ -215,7 +202,7 @@ def head_roles(
     if policy.heads_by == "labels":
         if not profile.labels:
             name += ", labels from its roles"
-        return HeadRoles(name, profile.heads_for(labelled=True), auto)
+        return HeadRoles(name, profile.labelled, auto)
     if arrangement == "profile":
         return HeadRoles(name, profile.roles, auto, judged=None if auto else profile)
     name += f", roles {arrangement}"

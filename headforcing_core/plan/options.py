@@ -10,10 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import HeadForcingError, unknown_name
-from ..head_profiles.auto import AutoProfile
-from ..head_profiles.profile import HeadProfile
+from ..head_profiles.auto import ProfileChoice
 from ..methods.method import Method
-from ..methods.options import Pairs, pairs_text, with_options
+from ..methods.options import Pairs, with_options
 from ..methods.registry import check_model, method_policy, method_schedule
 from ..model.wan import WanConfig
 from ..names import ROLE_ARRANGEMENTS
@@ -36,7 +35,7 @@ class RenderOptions(RenderSettings):
         policy: a method's settings, used in place of those that `method` names.
     """
 
-    profile: HeadProfile | AutoProfile | None = None
+    profile: ProfileChoice = None
     policy: Method | None = None
 
     @property
@@ -66,13 +65,6 @@ class RenderOptions(RenderSettings):
         if not self.method_options:
             return policy
         return with_options(policy, self.method_options, self.method)
-
-    @property
-    def method_name(self) -> str:
-        """The method with its options, for reports: `longlive (window_frames=9)`."""
-        if not self.method_options:
-            return self.method
-        return f"{self.method} ({pairs_text(self.method_options)})"
 
     def for_method(self, method: str, policy: Method | None = None) -> RenderOptions:
         """The same options for another method, without those of episodic memory that it does not
@@ -117,7 +109,7 @@ class RenderOptions(RenderSettings):
         config: WanConfig,
         timeline: Timeline,
         start_frames: int = 0,
-        profile: HeadProfile | AutoProfile | None = None,
+        profile: ProfileChoice = None,
     ) -> RenderPlan:
         """The checked plan after so many start latent frames; `profile`, if given, replaces that of
         the options.

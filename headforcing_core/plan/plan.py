@@ -12,10 +12,11 @@ import torch
 from ..cache.base import Cache
 from ..cache.scenes import number_recalls
 from ..cache.shape import Shape
+from ..devices import Device
 from ..errors import HeadForcingError
-from ..head_profiles.auto import AutoProfile
+from ..head_profiles.auto import AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile
-from ..methods.method import Method, Passes
+from ..methods.method import Method, Overlap
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.rows import BlockRow, Embeddings, Picture, Script
@@ -28,11 +29,10 @@ from .settings import RenderSettings
 
 
 @dataclass(frozen=True)
-class RenderPlan:
+class RenderPlan(Layout):
     """A checked render.
 
     Attributes:
-        layout: the prompts on the blocks.
         rows: one per block. Start blocks get the first prompt, because the prompts they were made
             with are not known. Their switches name no recalled scenes yet; see `script`.
         seed: of the noise, where the timeline sets no other.
@@ -43,7 +43,6 @@ class RenderPlan:
     """
 
     config: WanConfig
-    layout: Layout
     shape: Shape
     rows: tuple[BlockRow, ...]
     seed: int
@@ -62,7 +61,7 @@ class RenderPlan:
         schedule: Schedule,
         timeline: Timeline,
         settings: RenderSettings,
-        profile: HeadProfile | AutoProfile | None = None,
+        profile: ProfileChoice = None,
         start_frames: int = 0,
     ) -> RenderPlan:
         """Check all settings and derive the plan; raises HeadForcingError for the first setting
@@ -97,8 +96,10 @@ class RenderPlan:
             total_frames=len(rows) * frames_per_block,
         )
         return cls(
+            schedule,
+            layout.timeline,
+            start_frames,
             config=config,
-            layout=layout,
             shape=shape,
             rows=rows,
             seed=settings.seed,
@@ -121,63 +122,32 @@ class RenderPlan:
             start_frames=self.start_frames,
         )
         rows = layout.make_rows(self.policy, self.seed)
-        shape = self._shape_of(len(rows) * self.schedule.frames_per_block, layout.video_frames)
+        shape = replace(self.shape, total_frames=len(rows) * self.schedule.frames_per_block)
+        why = ""
+        if len(rows) != self.blocks:
+            if self.overlap is not None or self.blocks_per_pass > 1:
+                why = "this method divides the whole video into passes"
+            elif shape.frame_slots != self.shape.frame_slots:
+                why = "the caches of a video this short are as long as the video"
+        if why:
+            given = video_frames_of(self.start_frames)
+            fps = self.timeline.clock.fps
+            raise HeadForcingError(
+                f"{why}, so its length cannot change during the render: it has "
+                f"{(self.video_frames - given) / fps:g} s, the new story "
+                f"{(layout.video_frames - given) / fps:g} s; make the new story as long as the "
+                "video"
+            )
         if self.policy.for_video(layout.facts).key != self.policy.key:
             raise HeadForcingError(
                 "this method caches a video with one prompt differently from one with several; "
                 "render the new story from the beginning"
             )
-        return replace(self, layout=layout, shape=shape, rows=rows)
+        return replace(self, timeline=layout.timeline, shape=shape, rows=rows)
 
     def with_layout_of(self, other: RenderPlan) -> RenderPlan:
         """The plan with the prompts and the length of another one, for a description."""
-        return replace(self, layout=other.layout, rows=other.rows)
-
-    @property
-    def schedule(self) -> Schedule:
-        """Noise levels and blocks of the model."""
-        return self.layout.schedule
-
-    @property
-    def timeline(self) -> Timeline:
-        """The prompts, with a tag for every scene that comes back."""
-        return self.layout.timeline
-
-    @property
-    def start_frames(self) -> int:
-        """Number of latent frames at the beginning of the video that are given."""
-        return self.layout.start_frames
-
-    @property
-    def start_blocks(self) -> int:
-        """The same in blocks."""
-        return self.layout.start_blocks
-
-    @cached_property
-    def video_frames(self) -> int:
-        """Length of the video in video frames, start frames included."""
-        return self.layout.video_frames
-
-    def _shape_of(self, frames: int, video_frames: int) -> Shape:
-        """The shape of a video of another length whose caches are the same; raises HeadForcingError
-        if they are not.
-        """
-        shape = replace(self.shape, total_frames=frames)
-        if frames == self.frames:
-            return shape
-        if self.passes.overlap is not None or self.passes.blocks_per_pass > 1:
-            why = "this method divides the whole video into passes"
-        elif shape.frame_slots != self.shape.frame_slots:
-            why = "the caches of a video this short are as long as the video"
-        else:
-            return shape
-        given = video_frames_of(self.start_frames)
-        fps = self.timeline.clock.fps
-        raise HeadForcingError(
-            f"{why}, so its length cannot change during the render: it has "
-            f"{(self.video_frames - given) / fps:g} s, the new story "
-            f"{(video_frames - given) / fps:g} s; make the new story as long as the video"
-        )
+        return replace(self, timeline=other.timeline, rows=other.rows)
 
     def script(
         self, embeds: Embeddings, pictures: Mapping[str, Picture] = MappingProxyType({})
@@ -269,7 +239,7 @@ class RenderPlan:
     def make_cache(
         self,
         dtype: torch.dtype,
-        device: torch.device | str,
+        device: Device,
         attention: AttentionFunction = sdpa,
     ) -> Cache:
         """An empty cache for this render."""
@@ -282,28 +252,33 @@ class RenderPlan:
     @property
     def frames_per_pass(self) -> int:
         """The largest number of latent frames in one model call."""
-        recached = self.passes.recached_frames if self.switches else 0
+        recached = self.policy.recached_frames if self.switches else 0
         return max(
-            self.schedule.frames_per_block * self.passes.blocks_per_pass, min(recached, self.frames)
+            self.schedule.frames_per_block * self.blocks_per_pass, min(recached, self.frames)
         )
 
     @cached_property
-    def passes(self) -> Passes:
-        """Division of the video into model calls, and into overlapping rollouts."""
-        return self.policy.passes(self.schedule)
+    def blocks_per_pass(self) -> int:
+        """Number of consecutive blocks that one model call denoises together."""
+        return len(self.schedule.sigmas) if self.policy.denoises_jointly else 1
+
+    @cached_property
+    def overlap(self) -> Overlap | None:
+        """The overlapping rollouts that make up the video; None if one makes the whole."""
+        return self.policy.overlap(self.schedule.frames_per_block)
 
     @cached_property
     def restart_frames(self) -> tuple[int, ...]:
         """First latent frame of every rollout after the first, see
         `video.restarts.RestartingDecoder`.
         """
-        overlap = self.passes.overlap
+        overlap = self.overlap
         return () if overlap is None else overlap.restart_frames(self.blocks)
 
     def check_encoder(self, given: bool, remedy: str) -> None:
         """Refuse a video of several rollouts without a VAE, which encodes a video frame between
         them; `remedy` is what the error tells the user to do."""
-        overlap = self.passes.overlap
+        overlap = self.overlap
         if overlap is not None and self.restart_frames and not given:
             clock = self.timeline.clock
             raise HeadForcingError(
@@ -316,20 +291,21 @@ class RenderPlan:
 def _check_family(config: WanConfig, schedule: Schedule, family: str) -> None:
     """Refuse the schedule of a model family whose latents or inputs are others than the model's."""
     speaks = config.audio_dim > 0
-    if config.latents is schedule.latents and speaks == schedule.speaks:
-        return
     fits = [
         name
         for name, row in SCHEDULES.items()
         if row.latents is config.latents and row.speaks == speaks
     ]
-    choose = f"choose auto or one of {', '.join(fits)}"
-    if config.latents is schedule.latents:
-        driven = "is driven by speech" if speaks else "is not driven by speech"
-        raise HeadForcingError(
-            f"model_family: the model {driven}, other than those of the family {family}; {choose}"
+    if config.latents is not schedule.latents:
+        differs = (
+            f"has {config.out_dim} latent channels, models of the family {family} have "
+            f"{schedule.latents.channels}"
         )
+    elif speaks != schedule.speaks:
+        driven = "is driven" if speaks else "is not driven"
+        differs = f"{driven} by speech, other than those of the family {family}"
+    else:
+        return
     raise HeadForcingError(
-        f"model_family: the model has {config.out_dim} latent channels, models of the family "
-        f"{family} have {schedule.latents.channels}; {choose}"
+        f"model_family: the model {differs}; choose auto or one of {', '.join(fits)}"
     )

@@ -3,15 +3,16 @@ frames in memory heads, a smaller video, another method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..head_profiles.auto import AutoProfile
 from ..methods.head_forcing import CachePolicy
 from ..methods.method import VideoFacts
@@ -33,21 +34,18 @@ def too_large(
     """The error for a render that does not fit into `room` bytes, with sizes and the cheapest
     remedies.
     """
-    ways: list[str] = []
-    for remedy in remedies(needs, plan, dtype=dtype, room=room, host=host):
-        way = f"{remedy.text} ({format_bytes(remedy.needs.wanted(host))})"
-        if way not in ways:
-            ways.append(way)
-        if len(ways) == _REMEDIES:
-            break
+    found = (
+        f"{remedy.text} ({format_bytes(remedy.needs.wanted(host))})"
+        for remedy in remedies(needs, plan, dtype=dtype, room=room, host=host)
+    )
+    ways = list(dict.fromkeys(found))[:_REMEDIES]
     besides = " besides the weights" if host.streams_weights else ""
-    parts = needs.describe().splitlines()[0].partition(": ")[2]
     helps = "No setting of this video fits"
     if ways:
         helps = f"What fits, cheapest first: {'; '.join(ways)}"
     return HeadForcingError(
         f"not enough memory: {plan.width}x{plan.height} needs "
-        f"{format_bytes(needs.wanted(host))}{besides} ({parts}), the device has "
+        f"{format_bytes(needs.wanted(host))}{besides} ({needs.parts}), the device has "
         f"{format_bytes(max(0, room))} for it. {helps}"
     )
 
@@ -63,6 +61,10 @@ def check_decoder(decoder: DecoderMemory, size: str, room: int) -> None:
         )
 
 
+Change = tuple[str, Fields, Fields]
+"""The words for a change, the sizes of `Needs` that it sets, and the fields of the plan."""
+
+
 @dataclass(frozen=True)
 class Remedy:
     """A render with changes, described by `text`, and what it needs then."""
@@ -71,101 +73,66 @@ class Remedy:
     plan: RenderPlan
     needs: Needs
 
-    def save(self, text: str, **sizes: int) -> Remedy:
-        """With these sizes, too; the same where they are so already."""
+    def then(self, change: Change, dtype: torch.dtype) -> Remedy:
+        """With a change, too; the same where all sizes are so already."""
+        text, sizes, fields = change
+        plan = replace(self.plan, **fields)
         needs = replace(self.needs, **sizes)
-        return self if needs == self.needs else Remedy(self._and(text), self.plan, needs)
-
-    def take(self, text: str, dtype: torch.dtype, **changed: Any) -> Remedy:
-        """With other fields of the plan, and all sizes that depend on it."""
-        plan = replace(self.plan, **changed)
-        area = plan.width * plan.height / (self.plan.width * self.plan.height)
-        needs = replace(
-            self.needs,
-            cache=plan.cache_bytes(dtype),
-            activations=activation_bytes(plan, dtype),
-            held=int(self.needs.held * area),
-            decode=int(self.needs.decode * area),
-        )
-        return Remedy(self._and(text), plan, needs)
-
-    def _and(self, text: str) -> str:
-        return f"{self.text} and {text}" if self.text else text
-
-
-Change = Callable[[Remedy], Remedy]
+        if fields:
+            area = plan.width * plan.height / (self.plan.width * self.plan.height)
+            needs = replace(
+                needs,
+                cache=plan.cache_bytes(dtype),
+                activations=activation_bytes(plan, dtype),
+                held=int(needs.held * area),
+                decode=int(needs.decode * area),
+            )
+        elif needs == self.needs:
+            return self
+        return Remedy(f"{self.text} and {text}" if self.text else text, plan, needs)
 
 
 def remedies(
     needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host
 ) -> Iterator[Remedy]:
     """Yield what makes the render fit into `room` bytes: each change alone, or with all that cost
-    nothing.
+    nothing. Of sizes the largest that fits.
     """
-    asked = least = Remedy("", plan, needs)
-    alone = list(_exact_changes(plan, dtype, host))
-    for change in alone:
-        least = change(least)
-    sizes = list(_sizes(plan, dtype))
-    groups = [[change] for change in (*alone, *_smaller(plan, dtype))]
-    if host.fp8_linears:
-        groups.append([_with_fp8_linears(plan, dtype, host)])
-    groups += [sizes, *([change] for change in _other_methods(plan, dtype))]
-    for group in groups:
-        remedy = _first_that_fits(group, (asked, least), room, host)
-        if remedy is not None:
-            yield remedy
-
-
-def _first_that_fits(
-    changes: list[Change], begun: Sequence[Remedy], room: int, host: Host
-) -> Remedy | None:
-    """The first of these changes, of sizes the largest, that fits: by itself, then with all that
-    cost nothing.
-    """
-    for before in begun:
-        for change in changes:
-            remedy = change(before)
-            if remedy.needs.wanted(host) <= room:
-                return remedy
-    return None
-
-
-def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator[Change]:
-    """Changes that leave the video as it is."""
+    exact: list[Change] = []  # which leave the video as it is
     if not plan.restart_frames:
-        yield lambda remedy: remedy.save(host.decode_afterwards, vae=0, held=0, decode=0)
+        exact.append((host.decode_afterwards, {"vae": 0, "held": 0, "decode": 0}, {}))
     if host.park:
-        yield lambda remedy: remedy.save(host.park, held=0)
+        exact.append((host.park, {"held": 0}, {}))
+    asked = least = Remedy("", plan, needs)
+    for change in exact:
+        least = least.then(change, dtype)
+    groups = [[change] for change in (*exact, *_smaller(plan))]
+    if host.fp8_linears:
+        weights = max(0, needs.weights - saved_bytes(plan.config, dtype))
+        groups.append([(host.fp8_linears, {"weights": weights}, {})])
+    groups += [list(_sizes(plan)), *([change] for change in _other_methods(plan))]
+    for group in groups:
+        for before, change in product((asked, least), group):
+            remedy = before.then(change, dtype)
+            if remedy.needs.wanted(host) <= room:
+                yield remedy
+                break
 
 
-def _with_fp8_linears(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Change:
-    """The change to 8-bit linear layers, with which the video is another."""
-    saved = saved_bytes(plan.config, dtype)
-
-    def change(remedy: Remedy) -> Remedy:
-        return remedy.save(host.fp8_linears, weights=max(0, remedy.needs.weights - saved))
-
-    return change
-
-
-def _smaller(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
+def _smaller(plan: RenderPlan) -> Iterator[Change]:
     """Settings of memory heads that need less and less memory."""
     policy = plan.policy
     if not (isinstance(policy, CachePolicy) and policy.heads_by and policy.memory.episodic_frames):
         return
     memory = replace(policy.memory, episodic_frames=min(2, policy.memory.episodic_frames))
-    yield _with_policy(plan, replace(policy, memory=memory), "episodic_frames 2", dtype)
-    policy = replace(policy, memory=replace(memory, recent_frames=0))
-    yield _with_policy(plan, policy, "episodic_frames 2, recent_frames 0", dtype)
+    for text, fewer in (
+        ("episodic_frames 2", memory),
+        ("episodic_frames 2, recent_frames 0", replace(memory, recent_frames=0)),
+    ):
+        yield text, {}, {"shape": replace(plan.shape, policy=replace(policy, memory=fewer))}
 
 
-def _with_policy(plan: RenderPlan, policy: CachePolicy, text: str, dtype: torch.dtype) -> Change:
-    shape = replace(plan.shape, policy=policy)
-    return partial(Remedy.take, text=text, dtype=dtype, shape=shape)
-
-
-def _sizes(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
+def _sizes(plan: RenderPlan) -> Iterator[Change]:
     """Smaller sizes of about the same shape, the largest first."""
     latents = plan.config.latents
     _, patch_rows, patch_columns = plan.config.patch_size
@@ -175,17 +142,10 @@ def _sizes(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
         rows = height // latents.stride // patch_rows
         columns = width // latents.stride // patch_columns
         shape = replace(plan.shape, rows=rows, columns=columns)
-        yield partial(
-            Remedy.take,
-            text=f"{width}x{height}",
-            dtype=dtype,
-            width=width,
-            height=height,
-            shape=shape,
-        )
+        yield f"{width}x{height}", {}, {"width": width, "height": height, "shape": shape}
 
 
-def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
+def _other_methods(plan: RenderPlan) -> Iterator[Change]:
     """Methods whose cache does not grow; those with head roles if a bundled profile fits the
     model.
     """
@@ -204,6 +164,4 @@ def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
                 roles = found.roles
             shape = policy.shape(config, roles, *sizes)
             if policy.key != plan.policy.key:
-                yield partial(
-                    Remedy.take, text=f"method {name}", dtype=dtype, shape=shape, auto=None
-                )
+                yield f"method {name}", {}, {"shape": shape, "auto": None}

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from ..devices import free_memory
 from ..errors import HeadForcingError
-from ..files import check_writable
+from ..files import Fields, check_writable
 from ..hashing import SHORT, digest
-from ..head_profiles.auto import AutoProfile, found_profile_path, load_found_profile
+from ..head_profiles.auto import ProfileChoice, found_profile_path, load_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..methods.head_forcing import CachePolicy
+from ..methods.options import pairs_text
 from ..model.wan import WanConfig
 from ..rollout.rows import Embeddings, Picture, Script
 from ..rollout.speech import Speech
@@ -76,7 +77,7 @@ class RenderRequest:
         soundtrack: the sound of the videos; no block depends on it.
         speech: what drives the picture of a model with `config.speaks`, whose start is a portrait.
         latent_format: ComfyUI's name for the scale of the latents, for notes.
-        notes: more notes on the videos, see `about_video`.
+        notes: more notes on the videos, see `RenderJob.about`.
     """
 
     config: WanConfig
@@ -95,14 +96,13 @@ class RenderRequest:
     soundtrack: Soundtrack | None = None
     speech: Speech | None = None
     latent_format: str | None = None
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Fields = field(default_factory=dict)
 
-    def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
+    def plan(self, profile: ProfileChoice = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
         start_frames = 0 if self.start is None else self.start.latents.shape[1]
         plan = self.options.plan(self.config, self.timeline, start_frames, profile)
-        if self.config.audio_dim or self.speech is not None:
-            self.check_speech(plan)
+        self.check_speech(plan)
         return plan
 
     def check_speech(self, plan: RenderPlan) -> None:
@@ -113,15 +113,6 @@ class RenderRequest:
     def job(self, plan: RenderPlan | None = None, video: int = 0) -> RenderJob:
         """A video of this request's plan, or of `plan`."""
         return RenderJob(self, plan or self.plan(), video)
-
-    def with_story(
-        self, timeline: Timeline, seconds: float, embeds: Embeddings, notes: Mapping[str, Any]
-    ) -> RenderRequest:
-        """The request with other prompts and another length; `notes` are added."""
-        options = replace(self.options, seconds=seconds)
-        return replace(
-            self, options=options, timeline=timeline, embeds=embeds, notes={**self.notes, **notes}
-        )
 
     def check_needs(
         self,
@@ -157,27 +148,24 @@ class RenderRequest:
 
     def check_finite(self) -> None:
         """Refuse text embeddings, start latents and pictures that hold NaN or infinity."""
-        from_vae = {
-            f"the picture @{name}": picture.latents for name, picture in self.pictures.items()
-        }
-        if self.start is not None:
-            from_vae["the start latents"] = self.start.latents
-        from_text = {
-            f"the embedding of prompt {number}": embed
-            for number, embed in enumerate(self.embeds.values(), 1)
-        }
         if self.speech is not None and not torch.isfinite(self.speech.features).all():
             raise HeadForcingError(
                 "the features of the speech: NaN or infinity; encode again, with the audio encoder "
                 "in float32, or give another sound"
             )
-        for model, tensors in (("VAE", from_vae), ("text encoder", from_text)):
-            for name, values in tensors.items():
-                if not torch.isfinite(values).all():
-                    raise HeadForcingError(
-                        f"{name}: NaN or infinity; encode again, with the {model} in bf16 or "
-                        "float32 instead of fp16"
-                    )
+        encoded = {}
+        for name, picture in self.pictures.items():
+            encoded[f"the picture @{name}"] = (picture.latents, "VAE")
+        if self.start is not None:
+            encoded["the start latents"] = (self.start.latents, "VAE")
+        for number, embed in enumerate(self.embeds.values(), 1):
+            encoded[f"the embedding of prompt {number}"] = (embed, "text encoder")
+        for name, (values, model) in encoded.items():
+            if not torch.isfinite(values).all():
+                raise HeadForcingError(
+                    f"{name}: NaN or infinity; encode again, with the {model} in bf16 or float32 "
+                    "instead of fp16"
+                )
 
 
 @dataclass(frozen=True)
@@ -205,16 +193,36 @@ class RenderJob:
         return self.plan.blocks_until(self.request.until_seconds)
 
     @cached_property
-    def about(self) -> dict[str, Any]:
-        """Notes on the video, for the run folder, files and reports."""
-        options = self.request.options
-        about = about_video(
-            self.plan, options.method_name, options.seed, self.request.latent_format
-        )
-        start = self.request.start
-        if start is not None and start.about:
-            about["start"] = start.about
-        return {**about, **self.request.notes}
+    def about(self) -> Fields:
+        """Notes on the video, for people, *Load Head Forcing Run*, files and reports."""
+        plan = self.plan
+        request = self.request
+        clock = plan.timeline.clock
+        policy = plan.policy
+        options = request.options
+        method = options.method  # with its options: `longlive (window_frames=9)`
+        if options.method_options:
+            method += f" ({pairs_text(options.method_options)})"
+        threshold = None
+        if isinstance(policy, CachePolicy) and policy.memory.episodic_frames:
+            threshold = policy.episodic.novelty_threshold
+        about = {
+            "method": method,
+            "seed": options.seed,
+            "size": f"{plan.width}x{plan.height}",
+            **about_story(plan),
+            "fps": clock.fps,
+            "frames_per_block": clock.frames_per_block,
+            "start_frames": plan.start_frames,
+            "restart_frames": list(plan.restart_frames),
+            "novelty_threshold": threshold,
+            "latent_format": request.latent_format,
+        }
+        if plan.held_frames:
+            about["held_frames"] = plan.held_frames
+        if request.start is not None and request.start.about:
+            about["start"] = request.start.about
+        return {**about, **request.notes}
 
     @cached_property
     def setup(self) -> str:
@@ -251,7 +259,7 @@ class RenderJob:
         plan = self.plan
         codec = self.request.codec
         more: dict[int, str] = {}
-        overlap = plan.passes.overlap
+        overlap = plan.overlap
         if overlap is not None and plan.restart_frames and codec is not None:  # for later rollouts
             more[overlap.blocks] = codec.fingerprint()
         speech = self.request.speech
@@ -259,7 +267,7 @@ class RenderJob:
             frames = plan.schedule.frames_per_block
             for block in range(plan.blocks):
                 more[block] = speech.block_key(block * frames, frames)
-        return self.script.keys(self.setup, plan.passes.blocks_per_pass - 1, more)
+        return self.script.keys(self.setup, plan.blocks_per_pass - 1, more)
 
     @property
     def folder(self) -> Path | None:
@@ -276,15 +284,20 @@ class RenderJob:
         """The job with other fields of its request, which do not change the plan."""
         return replace(self, request=replace(self.request, **changes))
 
+    @property
+    def roles_file(self) -> Path | None:
+        """The file with the head roles that were measured for this model."""
+        folder = self.request.found_profiles
+        return None if folder is None else found_profile_path(folder, self.request.weights)
+
     def with_found_roles(self) -> RenderJob:
         """The job with the head roles that were measured before an earlier render of this model, if
         its plan lacks them.
         """
-        request = self.request
-        if self.plan.auto is None or request.found_profiles is None:
+        auto = self.plan.auto
+        if auto is None or self.roles_file is None:
             return self
-        path = found_profile_path(request.found_profiles, request.weights)
-        found = load_found_profile(path, self.plan.auto)
+        found = load_found_profile(self.roles_file, auto)
         return self if found is None else self.with_roles(found)
 
     def with_roles(self, profile: HeadProfile) -> RenderJob:
@@ -296,45 +309,16 @@ class RenderJob:
 # on a video
 
 
-def about_video(
-    plan: RenderPlan, method: str, seed: int, latent_format: str | None
-) -> dict[str, Any]:
-    """Metadata of a video for people, *Load Head Forcing Run* and reports; `latent_format` is
-    ComfyUI's name for the scale of the latents."""
-    clock = plan.layout.timeline.clock
-    policy = plan.policy
-    threshold = None
-    if isinstance(policy, CachePolicy) and policy.memory.episodic_frames:
-        threshold = policy.episodic.novelty_threshold
-    about = {
-        "method": method,
-        "seed": seed,
-        "size": f"{plan.width}x{plan.height}",
-        **about_story(plan),
-        "fps": clock.fps,
-        "frames_per_block": clock.frames_per_block,
-        "start_frames": plan.layout.start_frames,
-        "restart_frames": list(plan.restart_frames),
-        "novelty_threshold": threshold,
-        "latent_format": latent_format,
-    }
-    if plan.held_frames:
-        about["held_frames"] = plan.held_frames
-    return about
-
-
-def about_story(plan: RenderPlan) -> dict[str, Any]:
-    """The part of `about_video` that prompts and length decide, start frames included in times and
-    frames.
-    """
-    segments = plan.layout.timeline.segments
-    fps = plan.layout.timeline.clock.fps
+def about_story(plan: RenderPlan) -> Fields:
+    """Notes that prompts and length decide, start frames included in times and frames."""
+    segments = plan.timeline.segments
+    fps = plan.timeline.clock.fps
     return {
         "prompts": [segment.text for segment in segments],
         "starts_seconds": [video_frame / fps for video_frame in plan.start_video_frames],
         "switches": [str(segment.switch) for segment in segments],
         "seeds": [segment.seed for segment in segments],
-        "video_frames": plan.layout.video_frames,
+        "video_frames": plan.video_frames,
     }
 
 

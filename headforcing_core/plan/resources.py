@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -108,8 +107,9 @@ class Needs:
         """
         return self.vae + self.working if host.streams_weights else self.rendering
 
-    def describe(self) -> str:
-        """One line for memory and, if something is written, one for the disk."""
+    @property
+    def parts(self) -> str:
+        """The parts of the memory."""
         always = {
             "weights": self.weights,
             "KV cache": self.cache,
@@ -122,7 +122,11 @@ class Needs:
             parts.append(f"while decoding {format_bytes(self.decode)}")
         if self.text_encoder:
             parts.append(f"before that the text encoder {format_bytes(self.text_encoder)}")
-        lines = [f"memory   about {format_bytes(self.memory)}: {'; '.join(parts)}"]
+        return "; ".join(parts)
+
+    def describe(self) -> str:
+        """One line for memory and, if something is written, one for the disk."""
+        lines = [f"memory   about {format_bytes(self.memory)}: {self.parts}"]
         if self.scenes:
             lines.append(f"main memory  about {format_bytes(self.scenes)} for frames of scenes")
         if self.disk:
@@ -163,7 +167,7 @@ def needs_of(
         finished_blocks: number of blocks, of all videos together, that are stored already.
     """
     # float32, with unfinished ones
-    block = 4 * math.prod(plan.block_shape) * plan.passes.blocks_per_pass
+    block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass
     pixels = plan.video_frames * plan.width * plan.height * scale**2
     stores_state = kept and state and "state" in plan.policy.resumes_from
     scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0
@@ -245,41 +249,23 @@ def check_disk(
     remedy: str = "remove old renders with `headforcing runs prune`",
 ) -> None:
     """Refuse a render whose files, the cache's state left out, do not fit into these folders."""
-    files = [
-        _File(video, "video", needs.video, "decode later or to another disk"),
-        _File(
-            run_folder,
-            "finished blocks",
-            needs.run_folder,
-            "keep none of them: turn resume off, or leave out --runs",
-        ),
-    ]
-    disks: dict[int, list[_File]] = {}
-    for file in files:
-        if file.folder is not None and file.size:
-            disks.setdefault(file.folder.stat().st_dev, []).append(file)
-    for on_disk in disks.values():
-        folder = on_disk[-1].folder
-        assert folder is not None
-        wanted = sum(file.size for file in on_disk)
+    parts: list[tuple[Path, str, int, str]] = []  # folder, name, bytes, and how to write less
+    if video is not None and needs.video:
+        parts.append((video, "video", needs.video, "decode later or to another disk"))
+    if run_folder is not None and needs.run_folder:
+        less = "keep none of them: turn resume off, or leave out --runs"
+        parts.append((run_folder, "finished blocks", needs.run_folder, less))
+    for place, *_ in parts:
+        disk = place.stat().st_dev
+        on_disk = [part for part in parts if part[0].stat().st_dev == disk]
+        folder = on_disk[-1][0]
+        wanted = sum(size for _, _, size, _ in on_disk)
         free = shutil.disk_usage(folder).free
         if wanted > free:
-            remedies = [
-                remedy,
-                *(f"{file.remedy} (saves {format_bytes(file.size)})" for file in on_disk),
-            ]
-            remedies.append("make a shorter or smaller video")
+            saving = [f"{how} (saves {format_bytes(size)})" for _, _, size, how in on_disk]
+            remedies = [remedy, *saving, "make a shorter or smaller video"][:3]
             raise HeadForcingError(
                 f"not enough disk: the render writes about {format_bytes(wanted)} "
-                f"({_parts({file.name: file.size for file in on_disk})}), {folder} has "
-                f"{format_bytes(free)} free. Remedies, cheapest first: {'; '.join(remedies[:3])}"
+                f"({_parts({name: size for _, name, size, _ in on_disk})}), {folder} has "
+                f"{format_bytes(free)} free. Remedies, cheapest first: {'; '.join(remedies)}"
             )
-
-
-class _File(NamedTuple):
-    """Bytes that a render writes into a folder, and how to write less."""
-
-    folder: Path | None
-    name: str
-    size: int
-    remedy: str

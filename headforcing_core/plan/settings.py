@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from ..timeline.switch import Switch
 
+Size = tuple[int, int]
+"""Width and height in pixels."""
+
 
 @dataclass(frozen=True)
 class RenderSettings:

@@ -5,7 +5,6 @@ pictures.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from ..rollout.schedule import SCHEDULES, Schedule
 from ..timeline.clock import TEMPORAL_STRIDE, video_frames_of
 from ..video.reader import fit, read_image
 from ..video.restarts import FrameCodec
+from .settings import Size
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Start:
     def image(
         cls,
         picture: Tensor,
-        size: tuple[int, int],
+        size: Size,
         name: str,
         frames: int = 1,
         *,
@@ -56,7 +56,7 @@ class Start:
 
     @classmethod
     def image_file(
-        cls, path: Path, size: tuple[int, int], frames: int = 1, *, portrait: bool = False
+        cls, path: Path, size: Size, frames: int = 1, *, portrait: bool = False
     ) -> Start:
         """An image file, see `reader.read_image`."""
         picture = read_image(path)
@@ -66,11 +66,6 @@ class Start:
     def frames(self) -> int:
         """Number of latent frames."""
         return 1 + (len(self.video_frames) - 1) // TEMPORAL_STRIDE
-
-    @cached_property
-    def content(self) -> str:
-        """The hash of the video frames."""
-        return digest(self.video_frames)
 
     def encoded(self, codec: FrameCodec) -> Tensor:
         """The latents `[frames, channels, h, w]` by a VAE, in main memory."""
@@ -84,7 +79,7 @@ class Start:
         """Key of the latents in the keys of blocks; another device would round the latents
         themselves otherwise.
         """
-        return digest(self.content, codec.fingerprint())
+        return digest(digest(self.video_frames), codec.fingerprint())
 
 
 def image_frames(method: Method, schedule: Schedule, family: str, instead: str) -> int:

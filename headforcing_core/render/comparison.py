@@ -183,7 +183,7 @@ TABLE_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "in use": ("slots_in_use", "{:,.0f}".format),
     "cache, at most": ("cache_bytes", format_bytes),
     "s/block": ("seconds_per_block", "{:.3g}".format),
-    **{metric.heading: (metric.key, metric.form) for metric in METRICS if metric.heading},
+    **{metric.heading: (metric.key, metric.form.format) for metric in METRICS if metric.heading},
 }
 
 

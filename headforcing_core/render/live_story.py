@@ -125,13 +125,17 @@ class LiveEdits(Listener):
         texts are encoded.
         """
         job = self._render.job
-        known = dict(job.request.embeds)
+        request = job.request
+        known = dict(request.embeds)
         if new:
             known.update(self._story.encode(new))
-        # others would stay until the render ends
-        embeds = {text: known[text] for text in plan.timeline.texts}
-        request = job.request.with_story(
-            timeline, plan.timeline.seconds, embeds, self._story.about()
+        request = replace(
+            request,
+            options=replace(request.options, seconds=plan.timeline.seconds),
+            timeline=timeline,
+            # others would stay until the render ends
+            embeds={text: known[text] for text in plan.timeline.texts},
+            notes={**request.notes, **self._story.about()},
         )
         request.check_finite()
         return replace(job, request=request, plan=plan)

@@ -6,20 +6,16 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from ..devices import Device
 from ..errors import HeadForcingError
 from ..files import claimed
-from ..head_profiles.auto import (
-    AutoProfile,
-    found_profile_path,
-    load_found_profile,
-    store_found_profile,
-)
+from ..head_profiles.auto import store_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.profiler import profile_heads
 from ..head_profiles.shares import HeadShares, ProfileSetup
@@ -41,7 +37,7 @@ class MeasuredRoles:
 
     profile: HeadProfile
     seconds: float
-    kept: Path | None
+    kept: Path | None = None
 
     @property
     def line(self) -> str:
@@ -55,16 +51,15 @@ class MeasuredRoles:
             line += f"; kept for all renders of this model in {self.kept.name}"
         return line
 
-    def keep(self, folder: Path, fingerprint: str) -> MeasuredRoles:
+    def keep(self, path: Path) -> MeasuredRoles:
         """Store the roles for later renders of the model."""
-        path = found_profile_path(folder, fingerprint)
         return replace(self, profile=store_found_profile(path, self.profile), kept=path)
 
 
 def with_measured_roles(
     job: RenderJob,
     model: VideoModel,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
     on_step: StepCallback = lambda block, step, latents: None,
     needs: Needs | None = None,
 ) -> tuple[RenderJob, MeasuredRoles | None]:
@@ -82,17 +77,20 @@ def with_measured_roles(
     if auto is None:
         return job, None
     begun = time.perf_counter()
-    folder = job.request.found_profiles
-    path = None if folder is None else found_profile_path(folder, job.request.weights)
-    with nullcontext() if path is None else claimed(path, patience=PATIENCE):
-        # another process may have measured it meanwhile
-        found = None if path is None else load_found_profile(path, auto)
-        if found is not None:
-            return job.with_roles(found), None
+    path = job.roles_file
+    partial = None if path is None else path.with_suffix(".safetensors")
+    with claimed(path, patience=PATIENCE):
+        known = job.with_found_roles()  # another process may have measured them meanwhile
+        if known.plan.auto is None:
+            return known, None
         setup = setup_for(job, needs or needs_of(job.plan, job.request.dtype, 0))
-        found = _measured(job, auto, model, setup, path=path, device=device, on_step=on_step)
-    measured = MeasuredRoles(found, time.perf_counter() - begun, path)
-    return job.with_roles(found), measured
+        shares = _measured(job, model, setup, partial=partial, device=device, on_step=on_step)
+        profile = shares.profile("measured", {"note": "one prompt, measured before a render"})
+        measured = MeasuredRoles(auto.of(profile), time.perf_counter() - begun)
+        if path is not None and partial is not None:
+            measured = measured.keep(path)
+            partial.unlink(missing_ok=True)
+    return job.with_roles(measured.profile), measured
 
 
 def setup_for(job: RenderJob, needs: Needs) -> ProfileSetup:
@@ -103,7 +101,6 @@ def setup_for(job: RenderJob, needs: Needs) -> ProfileSetup:
     schedule = plan.schedule
     dtype = job.request.dtype
     step = schedule.latents.stride * plan.config.patch_size[2]
-    setup = None
     for width in range(plan.width, 0, -step):
         height = max(step, int(plan.height * width / plan.width) // step * step)
         setup = ProfileSetup.of(
@@ -120,7 +117,6 @@ def setup_for(job: RenderJob, needs: Needs) -> ProfileSetup:
         taken = shape.bytes(dtype) + pass_bytes(plan.config, tokens, dtype)
         if taken + needs.prompt <= needs.working:
             break
-    assert setup is not None  # a plan has a size
     return setup
 
 
@@ -137,17 +133,22 @@ def fewer_steps(schedule: Schedule) -> Schedule:
 
 def _measured(
     job: RenderJob,
-    auto: AutoProfile,
     model: VideoModel,
     setup: ProfileSetup,
     *,
-    path: Path | None,
-    device: torch.device | str,
+    partial: Path | None,
+    device: Device,
     on_step: StepCallback,
-) -> HeadProfile:
-    """Measure the roles, going on after the blocks that `path` has beside it."""
-    partial = None if path is None else path.with_suffix(".safetensors")
-    shares = _unfinished(partial, setup)
+) -> HeadShares:
+    """Measure the shares, going on after the blocks of a stopped measurement with the same setup,
+    which are stored in `partial`.
+    """
+    shares = HeadShares(setup)
+    if partial is not None and partial.exists():
+        with suppress(HeadForcingError):  # damaged: measured again
+            stored = HeadShares.load(partial)
+            if stored.setup == setup:
+                shares = stored
     try:
         profile_heads(
             model,
@@ -166,22 +167,4 @@ def _measured(
             "head roles: NaN or infinity while they were measured; compute in bf16 or float32, "
             "or load the model again"
         )
-    profile = shares.profile("measured", {"note": "one prompt, measured before a render"})
-    found = auto.of(profile)
-    if path is None or partial is None:
-        return found
-    found = store_found_profile(path, found)
-    partial.unlink(missing_ok=True)
-    return found
-
-
-def _unfinished(partial: Path | None, setup: ProfileSetup) -> HeadShares:
-    """The shares that a stopped measurement with the same setup has stored, else empty ones."""
-    if partial is not None and partial.exists():
-        try:
-            shares = HeadShares.load(partial)
-        except HeadForcingError:
-            return HeadShares(setup)
-        if shares.setup == setup:
-            return shares
-    return HeadShares(setup)
+    return shares

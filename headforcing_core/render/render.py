@@ -16,14 +16,13 @@ from torch import Tensor
 
 from ...kernels.dispatch import kernels_put_aside
 from ..cache.base import Cache
-from ..devices import upload
+from ..devices import Device, upload
 from ..errors import HeadForcingError
-from ..methods.method import RolloutInputs
 from ..model.attention import AttentionFunction, sdpa
 from ..names import versions
 from ..plan.request import RenderJob
 from ..queue_thread import QueueThread
-from ..rollout.loop import Block, VideoModel
+from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import SeededNoise
 from ..rollout.speech import TalkingPortrait
 from ..runs.folder import RunFolder
@@ -37,7 +36,7 @@ from .run import WAITING_TASKS, Run, Task, carry_out
 class Place:
     """Device, attention and caches with which a video is made."""
 
-    device: torch.device | str = "cpu"
+    device: Device = "cpu"
     attention: AttentionFunction = sdpa
     attention_choice: str = "auto"  # the user's name for `attention`, for reports
     # an empty one in place of the plan's; it is never stored
@@ -103,7 +102,6 @@ class Render:
         self.run = Run(self, folder, thread, place.share)
         if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
             self.run.state_seconds = 0.0
-        self.finished = 0
         # per block under way, whether each step's prediction is finite
         self._finite: dict[int, list[Tensor]] = {}
 
@@ -114,19 +112,20 @@ class Render:
         self.run.resume(self._new_cache, self.script)
         for listener in self.listeners:
             listener.begin(self)
+        finished = 0
         begun = time.perf_counter()
         for block in self._rollout():
             self.check_finite(block)
             block = self.run.add(block, time.perf_counter() - begun)
-            self.finished = block.index + 1
+            finished = block.index + 1
             for listener in self.listeners:
                 listener.add(block)
             self.run.measure(block)
             yield block
-            if self.finished == self.job.until < self.job.plan.blocks:
+            if finished == self.job.until < self.job.plan.blocks:
                 break
             begun = time.perf_counter()
-        self.run.finish(self.finished == self.job.plan.blocks)
+        self.run.finish(finished == self.job.plan.blocks)
         for listener in self.listeners:
             listener.finish()
 
@@ -194,7 +193,6 @@ class Render:
         inputs = RolloutInputs(
             self.script,
             SeededNoise(job.plan.block_shape, job.video),
-            job.plan.schedule.frames_per_block,
             given,
             held=run.start if job.plan.held_frames else None,
             unfinished=run.stored[-1].unfinished if run.stored else (),

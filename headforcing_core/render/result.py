@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -56,7 +56,7 @@ class RenderResult:
     recalls: Sequence[Recall] = ()
     kernels: str = ""
     advice: str = ""
-    reports: Mapping[str, Any] = field(default_factory=dict)
+    reports: Fields = field(default_factory=dict)
 
     @property
     def plan(self) -> RenderPlan:
@@ -123,7 +123,7 @@ def report_stored(video: StoredVideo) -> RunReport:
     frame slots.
     """
     meter = RunMeter()
-    events = video.first_events()
+    events = video.run.start_events(video.keys[0])
     for block in video.read():
         frames = video.about.get("frames_per_block", len(block.latents))
         for first in range(0, len(block.latents), frames):

@@ -147,7 +147,7 @@ class Run:
         if self.stored:
             # a rolling window denoises several blocks at once: those after the last finished one
             # are partly denoised already, so their rows cannot change any more
-            begun = self.first_made + len(self.stored) + self.plan.passes.blocks_per_pass - 1
+            begun = self.first_made + len(self.stored) + self.plan.blocks_per_pass - 1
             script.begun = min(len(script), begun)
 
     def _read_end(self, folder: RunFolder) -> Fields | None:
@@ -156,16 +156,13 @@ class Run:
         if not self.stored or len(self.stored) < self.plan.new_blocks:
             return None
         # decisions that no stored block holds; `add` takes those of blocks
-        start_events = folder.load_events(START_EVENTS, self.job.keys[:1])
+        start_events = folder.start_events(self.job.keys[0])
         events = len(start_events) + sum(block.event is not None for block in self.stored)
-        note = folder.load_note(FINISHED, self.job.keys[-1:])
+        note = folder.load_note(FINISHED, self.job.keys[-1])
         if note is None or note["events"] != events or len(note["occupied"]) != len(self.stored):
             return None
         self.events = start_events
-        recalls = [
-            Recall(saved["block"], saved["scene"], saved["frames"]) for saved in note["recalls"]
-        ]
-        return {**note, "recalls": recalls}
+        return {**note, "recalls": [Recall(**saved) for saved in note["recalls"]]}
 
     def _restore(self, folder: RunFolder, script: Script) -> None:
         """Set the cache to the latest stored state. A state of a story with other scenes is
@@ -183,7 +180,7 @@ class Run:
                 f"{saved_starts}, those of this one with {starts}"
             )
         # a restored cache does not decide again about start blocks
-        self._start_events = folder.load_events(START_EVENTS, self.job.keys[:1])
+        self._start_events = folder.start_events(self.job.keys[0])
         self.events += self._start_events
 
     def _drop_what_cannot_go_on(self) -> None:
@@ -237,9 +234,9 @@ class Run:
             return block
         if place < len(self.stored):
             block = replace(block, event=self.stored[place].event)
-        if place == 0 and self.ended is None and self._start_events:
-            events = [event.to_dict() for event in self._start_events]
-            self._store_note(START_EVENTS, 0, events=events)
+        if place == 0 and self._start_events and self.ended is None and self.folder is not None:
+            note = {"events": [event.to_dict() for event in self._start_events]}
+            self.folder.save_note(START_EVENTS, self.job.keys[0], note)
         if self.is_made(block.index):
             self._block_seconds.append(seconds)
             self._store(place, block)
@@ -275,10 +272,6 @@ class Run:
             with suppress(HeadForcingError):
                 self.folder.save_note(FINISHED, self.job.keys[-1], note)
 
-    def _store_note(self, kind: str, place: int, **fields: Any) -> None:
-        if self.folder is not None and self._thread is not None:
-            self._thread.put(partial(self.folder.save_note, kind, self.job.keys[place], fields))
-
     def _store(self, place: int, block: Block) -> None:
         """Store a new block, after it a copy of the cache if it is time."""
         if self.folder is None or self._thread is None:
@@ -294,7 +287,9 @@ class Run:
             previous=keys[place - 1] if place else None,
         )
         self._thread.put(save)
-        if not self.state_seconds or time.monotonic() - self._state_stored <= self.state_seconds:
+        if "state" not in self.plan.policy.resumes_from or not self.state_seconds:
+            return
+        if time.monotonic() - self._state_stored <= self.state_seconds:
             return
         self._thread.settle()  # one copy at a time
         state = self.cache.state()
@@ -333,7 +328,7 @@ class Run:
         """Denoising steps of stored blocks, those of unfinished ones included: in a rolling window
         of n blocks the first one after the last finished has n - 1 steps, the next n - 2.
         """
-        window = self.plan.passes.blocks_per_pass
+        window = self.plan.blocks_per_pass
         start = self.first_made
         begun = len(self.stored[-1].unfinished) if self.stored else 0
         finished = sum(len(row.sigmas) for row in self.plan.rows[start : start + len(self.stored)])

@@ -8,9 +8,9 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors.torch import save
@@ -22,6 +22,7 @@ from ..files import partial_path, replacing
 from ..model.latents import WAN21, WAN22, latent_format
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob, file_tags
+from ..plan.settings import Size
 from ..rollout.loop import Block
 from ..video.pictures import PictureSheets
 from ..video.sound import Sound
@@ -45,10 +46,11 @@ class KeptLatents(Listener):
         self.blocks.append(block.in_main_memory)
 
 
+@dataclass(eq=False)
 class VideoFile(Listener):
     """The video of a render as an MP4 that grows while blocks are made, and plays at any time.
 
-    Args:
+    Attributes:
         path: of the file; None where `claim` of a subclass chooses it.
         decoder: makes the decoder of a plan.
         background: decode in a thread, on that device, while the next blocks are sampled; None
@@ -62,28 +64,17 @@ class VideoFile(Listener):
     """
 
     # errors that end the render even where the video may be lost
-    passes: tuple[type[BaseException], ...] = ()
+    passes: ClassVar[tuple[type[BaseException], ...]] = ()
 
-    def __init__(
-        self,
-        path: Path | None,
-        decoder: Callable[[RenderPlan], StreamingDecoder],
-        *,
-        scale: int = 1,
-        background: torch.device | None = None,
-        losable: bool = False,
-        while_waiting: Callable[[], None] = lambda: None,
-    ):
-        self.path = path
-        self.decoder = decoder
-        self.scale = scale
-        self.background = background
-        self.losable = losable
-        self.while_waiting = while_waiting
-        self.info: VideoInfo | None = None
-        self.failure: str | None = None
-        self.video: VideoStream
-        self._stack = ExitStack()
+    path: Path | None
+    decoder: Callable[[RenderPlan], StreamingDecoder]
+    scale: int = 1
+    background: torch.device | None = None
+    losable: bool = False
+    while_waiting: Callable[[], None] = lambda: None
+    info: VideoInfo | None = None
+    failure: str | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
 
     def begin(self, render: Render) -> None:
         self._render = render
@@ -235,7 +226,7 @@ class LatentsFile(KeptLatents):
             temporary.write_bytes(save({"latents": latents}, {"head_forcing": json.dumps(about)}))
 
 
-def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:
+def load_latents(path: Path, plan_size: Size | None = None) -> Tensor:
     """Latents `[frames, channels, h, w]` of a `LatentsFile`; raises HeadForcingError for another
     file, other shapes and types, NaN and infinity, and another `(width, height)` in pixels."""
     try:

@@ -9,15 +9,16 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
-import av
 import numpy as np
+from av.container import InputContainer
+from av.error import FFmpegError
 
 from ..errors import HeadForcingError
 from ..files import Fields, check_regular
 from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
 from ..video.reader import VideoSource, open_video
-from .meter import LEVELS, DriftMeter
-from .metrics import GROUPS, OF_LUMA, Numbers, numbers_of, ratio
+from .meter import LEVELS, OF_LUMA, DriftMeter
+from .metrics import GROUPS, Numbers, numbers_of, ratio
 from .thumbnails import Array, Matrix, Pixels, SwitchResponse, self_similarity, similarity_by_lag
 from .video_tags import VideoTags, read_tags
 
@@ -56,7 +57,7 @@ class DriftReport:
     whole: Numbers
     first: Numbers
     first_seconds: float
-    prompts: list[tuple[float, str]]
+    prompts: Prompts
     switches: list[SwitchResponse]
     series: dict[str, list[float]]
     similarity: Matrix = field(repr=False)
@@ -217,7 +218,7 @@ def report_frames(
         tags.prompts if prompts is None else prompts, BlockClock(per_block, fps), first_video_frame
     )
     begins = [round(start * fps) for start, _ in given[1:]]
-    meter = DriftMeter(fps, per_block, begins, first_video_frame, of_luma=OF_LUMA)
+    meter = DriftMeter(fps, per_block, begins, first_video_frame)
     size = (0, 0)
     for chunk in chunks:
         meter.add(chunk)
@@ -262,9 +263,7 @@ def _series(sums: Mapping[str, Array]) -> dict[str, list[float]]:
     return {name: values.tolist() for name, values in series.items()}
 
 
-def _snap_prompts(
-    prompts: Prompts, clock: BlockClock, first_video_frame: int
-) -> list[tuple[float, str]]:
+def _snap_prompts(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> Prompts:
     """(start in seconds, text) in order; starts are moved to block starts and counted from the
     first measured frame.
     """
@@ -277,7 +276,7 @@ def _snap_prompts(
 
 
 def read_frames(
-    container: av.container.InputContainer, name: str, first: int = 0, last: int | None = None
+    container: InputContainer, name: str, first: int = 0, last: int | None = None
 ) -> Iterator[Pixels]:
     """Video frames `first` to `last` (exclusive), one at a time, `[1, H, W, 3]`; an error names the
     video `name`.
@@ -287,7 +286,7 @@ def read_frames(
         for frame in islice(container.decode(stream), first, last):
             pixels = frame.to_ndarray(format="rgb24", width=stream.width, height=stream.height)
             yield pixels.astype(np.uint8, copy=False)[None]
-    except av.error.FFmpegError as error:
+    except FFmpegError as error:
         raise HeadForcingError(
             f"{name} is damaged and cannot be read to its end ({error}): make it again"
         ) from error

@@ -75,10 +75,11 @@ def _curves_panel(report: DriftReport) -> Panel:
         f"One value per second. Shaded: the first {report.first_seconds:.3g} s, for comparison."
     )
     if several:
-        texts = [page.cut_name(text, 34) for _, text in report.prompts]
-        starts = [f"{number}: {text}" for number, text in enumerate(texts[:6], 1)]
-        more = ["..."] if len(texts) > 6 else []
-        subtitle += f" Dotted: new prompts. {'; '.join([*starts, *more])}"
+        shown = enumerate(report.prompts[:6], 1)
+        starts = [f"{number}: {page.cut_name(text, 34)}" for number, (_, text) in shown]
+        if len(report.prompts) > 6:
+            starts.append("...")
+        subtitle += f" Dotted: new prompts. {'; '.join(starts)}"
 
     def draw(ax: Axes, look: Theme) -> None:
         ax.set_axis_off()

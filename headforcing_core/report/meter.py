@@ -7,13 +7,13 @@ are VBench scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..timeline.clock import BlockClock
+from ..timeline.clock import TEMPORAL_STRIDE
 from .thumbnails import THUMBNAIL, Array, Pixels, SwitchWatch, Thumbnails
 
 # mean change below which a frame counts as frozen; as in FFmpeg's freezedetect
@@ -25,6 +25,43 @@ _SAMPLE_PIXELS = 40_000  # pixels sampled for colour statistics; more do not cha
 HUES = 180  # OpenCV's, of 8-bit colours, in integers: ID-Forcing's histogram is of them
 _HUE_BITS = 12  # after the point
 _MOTION_SIDE = 128  # longer side, in pixels, of the grey image in which motion is measured
+
+
+def laplacian_variance(luma: Pixels) -> float:
+    """Variance of the 4-neighbour Laplacian of `[H, W]`, a measure of sharpness. 0 for fewer than
+    3x3 pixels.
+    """
+    if min(luma.shape) < 3:
+        return 0.0
+    x = luma.astype(np.int16)
+    above = x[:-2, 1:-1]
+    below = x[2:, 1:-1]
+    left = x[1:-1, :-2]
+    right = x[1:-1, 2:]
+    edges = 4 * x[1:-1, 1:-1] - above - below - left - right
+    return float(edges.var(dtype=np.float32))
+
+
+def detail_share(luma: Pixels) -> float:
+    """Fraction of the variance of `[H, W]` that is within 4x4 pixel squares (high frequencies); 0
+    for a flat image.
+    """
+    rows = luma.shape[0] // 4
+    columns = luma.shape[1] // 4
+    if not rows or not columns:
+        return 0.0
+    x = luma[: 4 * rows, : 4 * columns].astype(np.float32)
+    total = float(x.var())
+    means = x.reshape(rows, 4, columns, 4).mean(axis=(1, 3))
+    if total < 1e-3:
+        return 0.0
+    return max(0.0, 1 - float(means.var()) / total)
+
+
+OF_LUMA = {
+    "sharpness": laplacian_variance,
+    "detail": detail_share,
+}  # measured in every frame's brightness
 
 # The row of one second: sums over its video frames, or over the changes between adjacent frames
 # that end in it.
@@ -48,6 +85,7 @@ FIELDS = (
     *KINDS,
     *(f"{kind}_changes" for kind in KINDS),
     *LEVELS,
+    *OF_LUMA,
 )
 
 
@@ -55,8 +93,7 @@ class DriftMeter:
     """Measures video frames `[n, H, W, 3]` uint8 of one size as they are added.
 
     `switches` are the video frames with which a new prompt begins, counted from the first frame
-    added, which is number `first_video_frame` of the whole video. `of_luma` are functions of a
-    frame's brightness `[H, W]`; their sums are more fields.
+    added, which is number `first_video_frame` of the whole video.
     """
 
     def __init__(
@@ -65,22 +102,17 @@ class DriftMeter:
         frames_per_block: int = 3,
         switches: Sequence[int] = (),
         first_video_frame: int = 0,
-        *,
-        of_luma: Mapping[str, Callable[[Pixels], float]],
     ):
-        self.clock = BlockClock(frames_per_block, fps)
-        self._clocks = {
-            "edge": self.clock,
-            "frame": BlockClock(1, fps),
-            "period": BlockClock(PERIOD_FRAMES, fps),
+        self._lengths = {  # of blocks, latent frames and periods, in video frames
+            "edge": TEMPORAL_STRIDE * frames_per_block,
+            "frame": TEMPORAL_STRIDE,
+            "period": TEMPORAL_STRIDE * PERIOD_FRAMES,
         }
-        self.fps = self.clock.fps
+        self.fps = fps
         self.video_frames = 0
         self.thumbnails = Thumbnails()
         self._first = first_video_frame
-        self._of_luma = of_luma
-        self._fields = (*FIELDS, *of_luma)
-        self.watch = SwitchWatch(switches, fps, _block_video_frames(self.clock))
+        self.watch = SwitchWatch(switches, fps, self._lengths["edge"])
         self._rows: list[dict[str, float]] = []
         self._histograms: list[Array] = []  # of brightness, one of each second
         self._freeze_run = 0
@@ -100,7 +132,7 @@ class DriftMeter:
         for row, histogram in zip(self._rows, self._histograms, strict=True):
             row["histogram_distance"] = histogram_distance(histogram, reference)
         self._close_hues()
-        return {name: np.array([row[name] for row in self._rows]) for name in self._fields}
+        return {name: np.array([row[name] for row in self._rows]) for name in FIELDS}
 
     def _measure(self, video_frame: Pixels) -> None:
         if self._hues is None:
@@ -110,7 +142,7 @@ class DriftMeter:
         row = self._row()
         row["frames"] += 1
         luma = np.asarray(grey)
-        for name, measure in self._of_luma.items():
+        for name, measure in OF_LUMA.items():
             row[name] += measure(luma)
         step = max(1, round((luma.size / _SAMPLE_PIXELS) ** 0.5))
         for name, value in zip(LEVELS, colour(video_frame[::step, ::step]), strict=True):
@@ -148,8 +180,9 @@ class DriftMeter:
         if self.video_frames in self.watch.switches:
             # alone: a new prompt may change everything and must not count as a block edge
             return ["switch"]
-        number = self.video_frames + self._first
-        kinds = [kind for kind, clock in self._clocks.items() if _begins(clock, number)]
+        # the first latent frame of a video is as long as one video frame
+        number = self.video_frames + self._first + TEMPORAL_STRIDE - 1
+        kinds = [kind for kind, length in self._lengths.items() if number % length == 0]
         if "edge" not in kinds:
             return ["inside", *kinds]
         return [kind for kind in kinds if kind != "frame"]
@@ -158,7 +191,7 @@ class DriftMeter:
         """The row of the current second, appended if it has just begun."""
         if int(self.video_frames / self.fps) >= len(self._rows):
             self._close_hues()
-            self._rows.append(dict.fromkeys(self._fields, 0.0))
+            self._rows.append(dict.fromkeys(FIELDS, 0.0))
             self._histograms.append(np.zeros(256))
         return self._rows[-1]
 
@@ -168,16 +201,6 @@ class DriftMeter:
             self._rows[-1]["hue_distance"] = hue_distance(
                 self._hues, hue_histogram(self._before[0])
             )
-
-
-def _block_video_frames(clock: BlockClock) -> int:
-    """Video frames of every block but the first."""
-    return clock.video_frames(2) - clock.video_frames(1)
-
-
-def _begins(clock: BlockClock, video_frame: int) -> bool:
-    """Whether a block begins with a video frame, which is not the first of the video."""
-    return (video_frame - clock.video_frames(1)) % _block_video_frames(clock) == 0
 
 
 def colour(video_frame: Pixels) -> tuple[float, ...]:
@@ -270,18 +293,14 @@ def hue(video_frame: Pixels) -> NDArray[np.int64]:
     from_blue = red - green + 4 * spread
     above = np.where(most == red, from_red, np.where(most == green, from_green, from_blue))
     turns = np.rint((HUES << _HUE_BITS) / (6.0 * np.maximum(spread, 1))).astype(np.int64)
-    turns[spread == 0] = 0
     half = 1 << (_HUE_BITS - 1)
-    found: NDArray[np.int64] = (above * turns + half) >> _HUE_BITS
-    found[found < 0] += HUES
-    return found
+    return ((above * turns + half) >> _HUE_BITS) % HUES
 
 
 def hue_histogram(video_frame: Pixels) -> Array:
     """The share of pixels with each hue, `[180]`."""
-    counts = np.bincount(hue(video_frame).ravel(), minlength=HUES)
-    shares: Array = counts / counts.sum()
-    return shares
+    hues = hue(video_frame)
+    return np.bincount(hues.ravel(), minlength=HUES) / hues.size
 
 
 def hue_distance(a: Array, b: Array) -> float:

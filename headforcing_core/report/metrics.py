@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from .meter import REFERENCE_SECONDS, DriftMeter, color_drift
-from .thumbnails import Array, Pixels, repetition, self_similarity
+from .thumbnails import Array, repetition, self_similarity
 
-Format = Callable[[float], str]
-Numbers = dict[str, float | None]
-"""Metrics of a video by their keys; None where one cannot be measured."""
+Number = float | None
+"""None where it cannot be measured."""
+Numbers = dict[str, Number]
+"""Metrics of a video by their keys."""
 
 COMPARED_SECONDS = 10  # length of the compared end and beginning; halves of shorter videos
 _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
@@ -22,50 +22,45 @@ _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
 @dataclass(frozen=True)
 class Measurements:
     """Measurements of a video or of its beginning: `sums` are the columns of `meter.FIELDS`, one
-    value per second, `thumbnails [n, h, w, 3]`, `switches` start times of new prompts in
-    seconds."""
+    value per second, `repetition` as of `thumbnails.repetition`, `switches` start times of new
+    prompts in seconds."""
 
     sums: Mapping[str, Array]
     fps: float
-    thumbnails: Pixels
-    spacing_seconds: float
+    repetition: tuple[float, Number]
     switches: Sequence[float] = ()
-
-    @cached_property
-    def repetition(self) -> tuple[float, float | None]:
-        return repetition(self_similarity(self.thumbnails), self.spacing_seconds)
 
     def per_frame(self, field: str) -> Array:
         """The mean of a field in each second."""
         return self.sums[field] / self.sums["frames"]
 
-    def mean(self, field: str, count: str = "changes") -> float | None:
+    def mean(self, field: str, count: str = "changes") -> Number:
         """The mean of a field over the changes between adjacent frames, or over those that `count`
         counts.
         """
-        return quotient(float(self.sums[field].sum()), float(self.sums[count].sum()))
+        return quotient(self.sums[field].sum(), self.sums[count].sum())
 
     @property
-    def flicker(self) -> float | None:
+    def flicker(self) -> Number:
         """VBench's temporal flickering formula, which VBench applies to static videos only."""
         change = self.mean("change")
         return None if change is None else (255 - change) / 255
 
-    def seam(self, kind: str) -> float | None:
+    def seam(self, kind: str) -> Number:
         """Mean change at the transitions of a kind, over that inside blocks."""
         return quotient(self.mean(kind, f"{kind}_changes"), self.mean("inside", "inside_changes"))
 
     @property
-    def frame_seam(self) -> float | None:
+    def frame_seam(self) -> Number:
         """Mean change where a latent frame starts inside a block, over that inside latent
         frames.
         """
         sums = self.sums
-        change = float((sums["inside"] - sums["frame"]).sum())
-        count = float((sums["inside_changes"] - sums["frame_changes"]).sum())
+        change = (sums["inside"] - sums["frame"]).sum()
+        count = (sums["inside_changes"] - sums["frame_changes"]).sum()
         return quotient(self.mean("frame", "frame_changes"), quotient(change, count))
 
-    def slope_per_minute(self, field: str) -> float | None:
+    def slope_per_minute(self, field: str) -> Number:
         """Least-squares slope of a field's mean per frame, in units per minute; None for less than
         2 seconds.
 
@@ -79,20 +74,18 @@ class Measurements:
         keep = np.ones(len(values), dtype=bool)
         for switch in self.switches:
             keep &= (starts + 1 <= switch) | (starts >= switch + _SETTLING_SECONDS)
-        prompt = np.searchsorted(
-            np.asarray(sorted(self.switches), dtype=np.float64), starts, side="right"
-        )
+        prompt = np.searchsorted(sorted(self.switches), starts, side="right")
         above = below = 0.0
         for part in np.unique(prompt[keep]):
             chosen = keep & (prompt == part)
             w = weights[chosen]
             t = starts[chosen] - np.average(starts[chosen], weights=w)
             v = values[chosen] - np.average(values[chosen], weights=w)
-            above += float((w * t * v).sum())
-            below += float((w * t * t).sum())
+            above += (w * t * v).sum()
+            below += (w * t * t).sum()
         return quotient(60 * above, below)
 
-    def max_deviation(self, field: str) -> float | None:
+    def max_deviation(self, field: str) -> Number:
         """The difference of largest magnitude, with its sign, between a later second and the mean
         of the first two.
         """
@@ -104,7 +97,7 @@ class Measurements:
         differences = values - np.average(values[beginning], weights=weights[beginning])
         return float(differences[np.abs(differences).argmax()])
 
-    def end_over_beginning(self, field: str) -> float | None:
+    def end_over_beginning(self, field: str) -> Number:
         """Mean of the last 10 s divided by that of the first 10 (halves of shorter videos); None
         below 2 s.
         """
@@ -115,47 +108,10 @@ class Measurements:
             return None
         end = np.average(values[-count:], weights=weights[-count:])
         start = np.average(values[:count], weights=weights[:count])
-        return quotient(float(end), float(start))
+        return quotient(end, start)
 
     def largest(self, field: str) -> float:
         return float(self.sums[field].max(initial=0))
-
-
-def laplacian_variance(luma: Pixels) -> float:
-    """Variance of the 4-neighbour Laplacian of `[H, W]`, a measure of sharpness. 0 for fewer than
-    3x3 pixels.
-    """
-    if min(luma.shape) < 3:
-        return 0.0
-    x = luma.astype(np.int16)
-    above = x[:-2, 1:-1]
-    below = x[2:, 1:-1]
-    left = x[1:-1, :-2]
-    right = x[1:-1, 2:]
-    edges = 4 * x[1:-1, 1:-1] - above - below - left - right
-    return float(edges.var(dtype=np.float32))
-
-
-def detail_share(luma: Pixels) -> float:
-    """Fraction of the variance of `[H, W]` that is within 4x4 pixel squares (high frequencies); 0
-    for a flat image.
-    """
-    rows = luma.shape[0] // 4
-    columns = luma.shape[1] // 4
-    if not rows or not columns:
-        return 0.0
-    x = luma[: 4 * rows, : 4 * columns].astype(np.float32)
-    total = float(x.var())
-    means = x.reshape(rows, 4, columns, 4).mean(axis=(1, 3))
-    if total < 1e-3:
-        return 0.0
-    return max(0.0, 1 - float(means.var()) / total)
-
-
-OF_LUMA = {
-    "sharpness": laplacian_variance,
-    "detail": detail_share,
-}  # measured in every frame's brightness
 
 
 @dataclass(frozen=True)
@@ -169,27 +125,27 @@ class DriftMetric:
 
     key: str
     name: str
-    form: Format
-    measure: Callable[[Measurements], float | None]
+    form: str
+    measure: Callable[[Measurements], Number]
     headline: str = ""
     heading: str = ""
 
     def text(self, numbers: Numbers) -> str:
         """The metric's number, or - if it was not measured."""
         value = numbers[self.key]
-        return "-" if value is None else self.form(value)
+        return "-" if value is None else self.form.format(value)
 
 
-_ONE_DIGIT = "{:.1f}".format
-_TWO_DIGITS = "{:.2f}".format
-_FOUR_DIGITS = "{:.4f}".format
-_SIGNED = "{:+.2f}".format
-_PERCENT = "{:.1%}".format
-_SIGNED_PERCENT = "{:+.1%}".format
+_ONE_DIGIT = "{:.1f}"
+_TWO_DIGITS = "{:.2f}"
+_FOUR_DIGITS = "{:.4f}"
+_SIGNED = "{:+.2f}"
+_PERCENT = "{:.1%}"
+_SIGNED_PERCENT = "{:+.1%}"
 
 
 def _level(
-    field: str, name: str, form: Format = _SIGNED, headline: str = "", heading: str = ""
+    field: str, name: str, form: str = _SIGNED, headline: str = "", heading: str = ""
 ) -> list[DriftMetric]:
     """Change per minute of a level that `meter.LEVELS` names, and its largest deviation from the
     beginning; `headline` and `heading` are of the change.
@@ -209,11 +165,6 @@ def _level(
         measure=lambda m: m.max_deviation(field),
     )
     return [change, deviation]
-
-
-def _color_drift(measured: Measurements) -> float | None:
-    distances = measured.sums["hue_distance"]
-    return color_drift(float(distances[-1])) if len(distances) else None
 
 
 GROUPS: dict[str, list[DriftMetric]] = {
@@ -271,7 +222,7 @@ GROUPS: dict[str, list[DriftMetric]] = {
             "color_drift",
             "colour drift (ID-Forcing's; 100: same hues)",
             _ONE_DIGIT,
-            _color_drift,
+            lambda m: color_drift(float(m.sums["hue_distance"][-1])),
             heading="colour drift (100: none)",
         ),
         DriftMetric(
@@ -343,22 +294,17 @@ def numbers_of(
     """
     sums = {name: column[:seconds] for name, column in meter.seconds().items()}
     thumbnails = meter.thumbnails.stack(None if seconds is None else round(seconds * meter.fps))
-    measured = Measurements(
-        sums,
-        meter.fps,
-        thumbnails=thumbnails,
-        spacing_seconds=meter.thumbnails.spacing / meter.fps,
-        switches=switches,
-    )
+    repeated = repetition(self_similarity(thumbnails), meter.thumbnails.spacing / meter.fps)
+    measured = Measurements(sums, meter.fps, repeated, switches)
     return {metric.key: metric.measure(measured) for metric in METRICS}
 
 
-def ratio(value: float | None, reference: float | None) -> float | None:
+def ratio(value: Number, reference: Number) -> Number:
     """|value / reference|; None if either is None or the reference is 0."""
     result = quotient(value, reference)
     return None if result is None else abs(result)
 
 
-def quotient(value: float | None, reference: float | None) -> float | None:
+def quotient(value: Number, reference: Number) -> Number:
     """The value divided by the reference; None if either is None or the reference is 0."""
-    return None if value is None or not reference else value / reference
+    return None if value is None or not reference else float(value / reference)

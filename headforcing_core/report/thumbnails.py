@@ -48,7 +48,7 @@ class Thumbnails:
 
     def stack(self, video_frames: int | None = None) -> Pixels:
         """The stored thumbnails `[n, 18, 32, 3]`, of all frames or of the first `video_frames`."""
-        count = len(self._kept) if video_frames is None else -(-video_frames // self.spacing)
+        count = None if video_frames is None else -(-video_frames // self.spacing)
         return np.stack(self._kept[:count])
 
 
@@ -137,40 +137,32 @@ class SwitchWatch:
         """All responses so far, including that to the current switch."""
         if self._reference is None:
             return self._done
+        return [*self._done, self._response(self._reference)]
+
+    def _response(self, before: Array) -> SwitchResponse:
+        """The response to the current switch, from the mean thumbnail before it.
+
+        The final state is the mean of the second half of those after it. Progress is the projection
+        of each thumbnail on the direction from `before` to the final state, so that other motion
+        does not count as a response.
+        """
         after = np.stack(self._after).astype(np.float64)
-        return [
-            *self._done,
-            response(
-                self._start, self._reference, after=after, block_frames=self._block, fps=self._fps
-            ),
-        ]
-
-
-def response(
-    video_frame: int, before: Array, after: Array, block_frames: int, fps: float
-) -> SwitchResponse:
-    """The response to a switch, from the mean thumbnail `before` and the thumbnails `after [n, 18,
-    32, 3]`.
-
-    The final state is the mean of the second half of `after`. Progress is the projection of each
-    thumbnail on the direction from `before` to the final state, so that other motion does not count
-    as a response.
-    """
-    towards = after[len(after) // 2 :].mean(axis=0) - before
-    change = float(np.abs(towards).mean())
-    if change < _NOISE or len(after) < 2 * block_frames:
-        return SwitchResponse(video_frame, change, None, ())
-    changes = (after - before).reshape(len(after), -1)
-    progress = changes @ towards.ravel() / float((towards**2).sum())
-    by_block = []
-    for begin in range(0, len(progress), block_frames):
-        block = progress[begin : begin + block_frames]
-        by_block.append(round(float(block.mean()), 4))
-    reached = int(np.argmax(progress >= 0.8))
-    if progress[reached] < 0.8:
-        return SwitchResponse(video_frame, change, None, tuple(by_block))
-    frames = 0.0
-    if reached:  # between two video frames
-        before_it = progress[reached - 1]
-        frames = reached - 1 + float((0.8 - before_it) / (progress[reached] - before_it))
-    return SwitchResponse(video_frame, change, frames / fps, tuple(by_block))
+        towards = after[len(after) // 2 :].mean(axis=0) - before
+        change = float(np.abs(towards).mean())
+        if change < _NOISE or len(after) < 2 * self._block:
+            return SwitchResponse(self._start, change, None, ())
+        changes = (after - before).reshape(len(after), -1)
+        progress = changes @ towards.ravel() / float((towards**2).sum())
+        by_block = []
+        for begin in range(0, len(progress), self._block):
+            block = progress[begin : begin + self._block]
+            by_block.append(round(float(block.mean()), 4))
+        seconds = None
+        reached = int(np.argmax(progress >= 0.8))
+        if progress[reached] >= 0.8:
+            seconds = 0.0
+            if reached:  # between two video frames
+                before_it = progress[reached - 1]
+                part = float((0.8 - before_it) / (progress[reached] - before_it))
+                seconds = (reached - 1 + part) / self._fps
+        return SwitchResponse(self._start, change, seconds, tuple(by_block))

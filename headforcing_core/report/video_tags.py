@@ -4,13 +4,12 @@ stores.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import HeadForcingError, one_line
-from ..files import Fields
+from ..files import Fields, json_object
 from ..rollout.schedule import SCHEDULES
 from ..timeline.clock import is_finite
 from ..timeline.timeline import MAX_TEXT_BYTES, parse_timeline
@@ -20,26 +19,28 @@ from ..timeline.timeline import MAX_TEXT_BYTES, parse_timeline
 class VideoTags:
     """Origin of a video; everything is None or empty for videos of other programs.
 
-    `texts` are all prompts, `prompts` the same with their start in seconds of the file; empty if
-    that is unknown.
+    `texts` are all prompts, `starts` their starts in seconds of the file; empty if these are
+    unknown.
     """
 
     method: str | None = None
     seed: int | None = None
     frames_per_block: int | None = None
     texts: tuple[str, ...] = ()
-    prompts: tuple[tuple[float, str], ...] = ()
+    starts: tuple[float, ...] = ()
+
+    @property
+    def prompts(self) -> tuple[tuple[float, str], ...]:
+        """(start in seconds, text) of each prompt; empty if the starts are unknown."""
+        return tuple(zip(self.starts, self.texts, strict=False))
 
 
 def read_tags(metadata: Mapping[str, str], fps: float) -> VideoTags:
     """Tags of a file with `fps` frames per second. Values of unexpected type are ignored."""
-    own = _json(metadata.get("head_forcing"))
-    if isinstance(own, dict):
+    own = json_object(metadata, "head_forcing")
+    if own:
         return _own_tags(own)
-    graph = _json(metadata.get("prompt"))
-    if isinstance(graph, dict):
-        return _graph_tags(graph, fps)
-    return VideoTags()
+    return _graph_tags(json_object(metadata, "prompt"), fps)
 
 
 def _own_tags(tags: Fields) -> VideoTags:
@@ -50,20 +51,12 @@ def _own_tags(tags: Fields) -> VideoTags:
     prompts = tags.get("prompts")
     if not isinstance(prompts, list):
         return plain
-    texts = [one_line(text, MAX_TEXT_BYTES) for text in prompts]
-    starts = [0.0] if len(texts) == 1 else tags.get("starts_seconds")
-    if (
-        isinstance(starts, list)
-        and len(starts) == len(texts)
-        and all(is_finite(start) and start >= 0 for start in starts)
-    ):
-        return _with_prompts(plain, map(float, starts), texts)
-    return replace(plain, texts=tuple(texts))
-
-
-def _with_prompts(tags: VideoTags, starts: Iterable[float], texts: Sequence[str]) -> VideoTags:
-    """The tags with prompts and their starts in seconds."""
-    return replace(tags, texts=tuple(texts), prompts=tuple(zip(starts, texts, strict=True)))
+    texts = tuple(one_line(text, MAX_TEXT_BYTES) for text in prompts)
+    starts: Any = [0.0] if len(texts) == 1 else tags.get("starts_seconds")
+    known = isinstance(starts, list) and len(starts) == len(texts)
+    if not known or not all(is_finite(start) and start >= 0 for start in starts):
+        starts = []
+    return replace(plain, texts=texts, starts=tuple(map(float, starts)))
 
 
 _STARTS = {
@@ -102,7 +95,7 @@ def _graph_tags(graph: Fields, fps: float) -> VideoTags:
         return plain
     starts = [parsed.clock.video_frames(segment.start_block) / fps for segment in parsed.segments]
     texts = [one_line(segment.text, MAX_TEXT_BYTES) for segment in parsed.segments]
-    return _with_prompts(plain, starts, texts)
+    return replace(plain, texts=tuple(texts), starts=tuple(starts))
 
 
 def _only(graph: Fields, kind: str) -> Fields | None:
@@ -112,13 +105,6 @@ def _only(graph: Fields, kind: str) -> Fields | None:
     ]
     inputs = nodes[0].get("inputs") if len(nodes) == 1 else None
     return inputs if isinstance(inputs, dict) else None
-
-
-def _json(text: str | None) -> Any:
-    try:
-        return None if text is None else json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _text(value: Any) -> str | None:

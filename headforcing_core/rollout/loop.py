@@ -18,7 +18,7 @@ from ..errors import HeadForcingError
 from ..model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 from ..timeline.switch import SWITCHES, Switch
 from . import unipc
-from .rows import BlockRow, NoiseSource, Script
+from .rows import BlockRow, Script, SeededNoise
 from .speech import SpeechInputs, TalkingPortrait
 
 
@@ -26,7 +26,7 @@ def make_block(
     model: VideoModel,
     cache: BlockCache,
     row: BlockRow,
-    noise: NoiseSource,
+    noise: SeededNoise,
     block: int,
     on_step: StepCallback = lambda block, step, latents: None,
     held: Tensor | None = None,
@@ -35,7 +35,7 @@ def make_block(
     (METHOD.md, "One block").
 
     Args:
-        on_step: as for `rollout`.
+        on_step: as in `RolloutInputs`.
         held: with UniPC and `renoise_held`, first frames of the block that are given, clean,
             `[frames, channels, h, w]`.
 
@@ -53,10 +53,10 @@ def make_block(
     else:
         for step, sigma in enumerate(row.sigmas):
             if held is not None:
-                x = _hold(held, x)
+                x = unipc.hold(held, x)
             x0 = _predict(model, x, row=row, sigma=sigma, cache=cache)
             if held is not None:
-                x0 = _hold(held, x0)
+                x0 = unipc.hold(held, x0)
             on_step(block, step + 1, x0)
             if step + 1 < len(row.sigmas):
                 sigma = row.sigmas[step + 1]
@@ -64,11 +64,6 @@ def make_block(
                 x = (1 - sigma) * x0 + sigma * fresh
     _clean_pass(model, cache, x0)
     return x0, cache.commit(model.prompt)
-
-
-def _hold(held: Tensor, latents: Tensor) -> Tensor:
-    """The latents of a block with the frames that are given in place of the first ones."""
-    return torch.cat((held.to(latents), latents[len(held) :]))
 
 
 def _predict(
@@ -80,9 +75,7 @@ def _predict(
     if row.solver == "renoise":
         return model.denoise(x, sigma, cache)
     level = bf16_timestep(sigma) / 1000
-    x0 = model.denoise(x, level, cache)
-    x = x.to(x0.device)
-    return x + (x0 - x) * (sigma / level)
+    return unipc.predict(model, x, sigma=sigma, level=level, cache=cache)
 
 
 def bf16_timestep(sigma: float) -> float:
@@ -91,28 +84,18 @@ def bf16_timestep(sigma: float) -> float:
 
 
 def rollout(
-    model: VideoModel,
-    cache: BlockCache,
-    script: Script,
-    noise: NoiseSource,
-    given: Sequence[Tensor] = (),
-    on_step: StepCallback = lambda block, step, latents: None,
-    part: range | None = None,
-    held: Tensor | None = None,
+    model: VideoModel, cache: BlockCache, video: RolloutInputs, part: range | None = None
 ) -> Iterator[Block]:
     """Yield the finished blocks of one video. A block's row is read when the caller asks for the
     block.
 
     Args:
-        given: the first blocks of the part that are there already, `[frames, channels, h, w]` each.
-            They are yielded unchanged, moved to the cache's device when they are read, and written
-            to a cache that lacks them.
-        on_step: called as `(block, step, predicted clean latents)` after each step, and with step 0
-            and None before the first; its exceptions stop the rollout within one model call.
-        part: the blocks of the video that this rollout makes, with an empty cache; None: all of
-            them.
-        held: given first frames of the first block, as for `make_block`; fewer than a block.
+        part: the blocks of the video that this rollout makes, with an empty cache, and of which
+            `video.given` are the first; None: all of them.
     """
+    script = video.script
+    given = video.given
+    on_step = video.on_step
     first = 0 if part is None else part.start
     # of any switch, since rows may be replaced
     most = max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES)
@@ -136,13 +119,13 @@ def rollout(
                     model,
                     cache,
                     row=row,
-                    noise=noise,
+                    noise=video.noise,
                     block=block,
                     on_step=on_step,
-                    held=None if block else held,
+                    held=None if block else video.held,
                 )
                 if block + 1 < len(script):  # drawn before anything waits for this block
-                    noise.ahead(block + 1, script.rows[block + 1].seed)
+                    video.noise.ahead(block + 1, script.rows[block + 1].seed)
             else:
                 cache.begin_block()
                 write_clean(latents)
@@ -199,6 +182,31 @@ def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequen
 
 StepCallback = Callable[[int, int, Tensor | None], None]
 WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
+
+
+@dataclass(frozen=True)
+class RolloutInputs:
+    """The inputs of one video's rollout, besides model and cache.
+
+    Attributes:
+        given: the first blocks of the video that are there already, `[frames, channels, h, w]`
+            each. They are yielded unchanged, moved to the cache's device when they are read, and
+            written to a cache that lacks them.
+        held: given first frames of the first block, as for `make_block`; fewer than a block.
+        unfinished: `Block.unfinished` of the last given block.
+        reencode: decodes latents `[frames, channels, h, w]` and encodes the last video frame as the
+            first latent frame of a new video; needed where a video is made of several rollouts.
+        on_step: called as `(block, step, predicted clean latents)` after each step, and with step 0
+            and None before the first; its exceptions stop the rollout within one model call.
+    """
+
+    script: Script
+    noise: SeededNoise
+    given: Sequence[Tensor] = ()
+    held: Tensor | None = None
+    unfinished: Sequence[Tensor] = ()
+    reencode: Callable[[Tensor], Tensor] | None = None
+    on_step: StepCallback = lambda block, step, latents: None
 
 
 @dataclass(frozen=True)

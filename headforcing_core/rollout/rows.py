@@ -9,7 +9,6 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -176,23 +175,9 @@ def first_difference(rows: Sequence[BlockRow], others: Sequence[BlockRow]) -> in
 # noise
 
 
-class NoiseSource(Protocol):
-    """Noise as a pure function of its arguments, so that a resumed video has the same; `seed` is of
-    the block's row.
-    """
-
-    def initial(self, block: int, seed: int) -> Tensor:
-        """The initial noise of block `block`, `[frames, channels, h, w]` float32."""
-
-    def renoise(self, block: int, seed: int, step: int) -> Tensor:
-        """Fresh noise added after denoising step `step` of block `block`, same shape."""
-
-    def ahead(self, block: int, seed: int) -> None:
-        """Draw the initial noise of a block now, while a GPU is at work, if it takes time."""
-
-
 class SeededNoise:
-    """Gaussian noise seeded by (seed, video, block, step); the same numbers for every device.
+    """Gaussian noise seeded by (seed, video, block, step), a pure function of these, so that a
+    resumed video has the same; the same numbers for every device. `seed` is of the block's row.
 
     Args:
         shape: `(frames_per_block, channels, h, w)`.
@@ -205,13 +190,16 @@ class SeededNoise:
         self._ahead: dict[tuple[int, int], Tensor] = {}
 
     def initial(self, block: int, seed: int) -> Tensor:
+        """The initial noise of a block, `[frames, channels, h, w]` float32."""
         drawn = self._ahead.pop((block, seed), None)
         return self._draw(block, seed, -1) if drawn is None else drawn
 
     def renoise(self, block: int, seed: int, step: int) -> Tensor:
+        """Fresh noise added after a denoising step of a block, same shape."""
         return self._draw(block, seed, step)
 
     def ahead(self, block: int, seed: int) -> None:
+        """Draw the initial noise of a block now, while a GPU is at work."""
         self._ahead = {(block, seed): self._draw(block, seed, -1)}
 
     def _draw(self, block: int, seed: int, step: int) -> Tensor:

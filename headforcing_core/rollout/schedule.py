@@ -94,21 +94,14 @@ class Schedule:
         return self.first_block_sigmas if block == 0 and self.first_block_sigmas else self.sigmas
 
     @classmethod
-    def warped(
-        cls,
-        steps: list[int],
-        shift: float = 5.0,
-        frames_per_block: int = 3,
-        first: list[int] | None = None,
-    ) -> Schedule:
+    def warped(cls, steps: list[int], shift: float = 5.0, frames_per_block: int = 3) -> Schedule:
         """Timesteps out of 1000, shifted by `sigma' = shift * sigma / (1 + (shift - 1) * sigma)`,
         rounded to float32.
 
         [1000, 750, 500, 250] at shift 5 is 1, 0.9375, 0.8333, 0.625: Self Forcing's
         `warp_denoising_step`.
         """
-        first_sigmas = None if first is None else tuple(_shift(step, shift) for step in first)
-        return cls(tuple(_shift(step, shift) for step in steps), frames_per_block, first_sigmas)
+        return cls(tuple(_shift(step, shift) for step in steps), frames_per_block)
 
     @classmethod
     def unipc(cls, steps: int, frames_per_block: int = 8, shift: float = 5.0) -> Schedule:
@@ -119,7 +112,7 @@ class Schedule:
         return cls(sigmas, frames_per_block, solver="unipc")
 
     @classmethod
-    def parse(cls, text: str, frames_per_block: int = 3) -> Schedule:
+    def parse(cls, text: str) -> Schedule:
         """Parse text such as `"1, 0.9375, 0.8333, 0.625"`; a final 0 is allowed and ignored."""
         try:
             sigmas = [float(part) for part in text.replace(",", " ").split()[: MAX_STEPS + 2]]
@@ -127,7 +120,7 @@ class Schedule:
             raise HeadForcingError(
                 f"sigmas must be numbers separated by commas, got {text[:80]!r}"
             ) from None
-        return cls(tuple(sigmas[:-1] if sigmas and sigmas[-1] == 0 else sigmas), frames_per_block)
+        return cls(tuple(sigmas[:-1] if sigmas and sigmas[-1] == 0 else sigmas))
 
 
 def _shift(step: float, shift: float) -> float:
@@ -141,29 +134,28 @@ def _float32(value: float) -> float:
     return rounded
 
 
+FOUR_STEPS = Schedule.warped([1000, 750, 500, 250])
+FRAMEWISE = replace(FOUR_STEPS, frames_per_block=1)
+# with fewer steps after the first frame
+_FEWER_STEPS = replace(FRAMEWISE, first_block_sigmas=FOUR_STEPS.sigmas)
 LONGLIVE2 = replace(Schedule.unipc(4), shot_prefix="The scene transitions. ", latents=WAN22)
-_FOUR_STEPS = [1000, 750, 500, 250]
-LIVETALK = replace(
-    Schedule.warped(_FOUR_STEPS), solver="renoise_held", speaks=True, size=(512, 512)
-)
+LIVETALK = replace(FOUR_STEPS, solver="renoise_held", speaks=True, size=(512, 512))
 
 SCHEDULES: dict[str, Schedule] = {
-    "self_forcing": Schedule.warped(_FOUR_STEPS),
-    "longlive": Schedule.warped(_FOUR_STEPS),
-    "raven": Schedule.warped(_FOUR_STEPS),
-    "krea_14b": Schedule.warped(_FOUR_STEPS),
-    "causal_forcing_chunkwise": Schedule.warped(_FOUR_STEPS),
-    "causal_forcing_framewise": Schedule.warped(_FOUR_STEPS, frames_per_block=1),
-    "causal_forcing_framewise_2_steps": Schedule.warped(
-        [1000, 500], frames_per_block=1, first=_FOUR_STEPS
+    "self_forcing": FOUR_STEPS,
+    "longlive": FOUR_STEPS,
+    "raven": FOUR_STEPS,
+    "krea_14b": FOUR_STEPS,
+    "causal_forcing_chunkwise": FOUR_STEPS,
+    "causal_forcing_framewise": FRAMEWISE,
+    "causal_forcing_framewise_2_steps": replace(
+        _FEWER_STEPS, sigmas=Schedule.warped([1000, 500]).sigmas
     ),
-    "causal_forcing_framewise_1_step": Schedule.warped(
-        [1000], frames_per_block=1, first=_FOUR_STEPS
-    ),
+    "causal_forcing_framewise_1_step": replace(_FEWER_STEPS, sigmas=Schedule.warped([1000]).sigmas),
     "longlive2": LONGLIVE2,
     "livetalk": LIVETALK,
-    "self_gradient_forcing": Schedule.warped(_FOUR_STEPS),
-    "self_gradient_forcing_framewise": Schedule.warped(_FOUR_STEPS, frames_per_block=1),
+    "self_gradient_forcing": FOUR_STEPS,
+    "self_gradient_forcing_framewise": FRAMEWISE,
 }
 
 

@@ -36,8 +36,9 @@ def denoise(
     before = x  # the corrected latents of the step before
     for step, sigma in enumerate(sigmas):
         if held is not None:
-            x = torch.cat((held.to(x), x[len(held) :]))
-        x0 = _predict(model, x, sigma=sigma, cache=cache, held=0 if held is None else len(held))
+            x = hold(held, x)
+        level = whole_timestep(sigma) / 1000
+        x0 = predict(model, x, sigma=sigma, level=level, cache=cache, held=held)
         on_step(step + 1, x0)
         predictions.append(x0)
         if step + 1 == len(sigmas):
@@ -56,14 +57,20 @@ def denoise(
     return x0
 
 
-def _predict(model: Any, x: Tensor, sigma: float, cache: Any, held: int) -> Tensor:
-    """The clean latents predicted from `x`, whose `held` first frames are clean: the model is asked
-    at the whole timestep below `1000 sigma`, and its flow counts at sigma itself."""
-    level = whole_timestep(sigma) / 1000
+def hold(held: Tensor, latents: Tensor) -> Tensor:
+    """The latents of a block with the frames that are given in place of the first ones."""
+    return torch.cat((held.to(latents), latents[len(held) :]))
+
+
+def predict(
+    model: Any, x: Tensor, sigma: float, level: float, cache: Any, held: Tensor | None = None
+) -> Tensor:
+    """The clean latents predicted from `x`, whose first frames `held` are clean: the model is asked
+    at a noise level that it knows, and its flow counts at sigma itself."""
     levels: float | Tensor = level
-    if held:
+    if held is not None:
         levels = torch.full((len(x),), level, dtype=torch.float64)
-        levels[:held] = 0
+        levels[: len(held)] = 0
     x0 = model.denoise(x, levels, cache)
     x = x.to(x0.device)
     return x + (x0 - x) * (sigma / level)

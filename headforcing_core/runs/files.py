@@ -74,12 +74,8 @@ def own_files(folder: Path) -> list[Path]:
     Raises HeadForcingError if the folder cannot be read; one that is gone has no files.
     """
     with explained(f"{folder} cannot be read"):
-        names = sorted(os.listdir(folder)) if folder.is_dir() else []
-        return [
-            folder / name
-            for name in names
-            if _OWN_NAME.fullmatch(name) and (folder / name).is_file()
-        ]
+        paths = sorted(folder.iterdir()) if folder.is_dir() else []
+        return [path for path in paths if _OWN_NAME.fullmatch(path.name) and path.is_file()]
 
 
 def files_of(folder: Path, kind: str) -> dict[str, Path]:
@@ -144,7 +140,7 @@ def write_note(folder: Path, stem: str, fields: Fields) -> Path:
     text = json.dumps(
         {"format_version": FORMAT_VERSION, **fields}, sort_keys=True, indent=1, default=str
     )
-    return _write(folder, stem, ".json", lambda path: path.write_text(text, encoding="utf-8"))
+    return write_bytes(folder, stem, ".json", text.encode("utf-8"))
 
 
 def write_tensors(folder: Path, stem: str, tensors: dict[str, Tensor], fields: Fields) -> Path:
@@ -170,24 +166,16 @@ def _write(folder: Path, stem: str, suffix: str, write: Callable[[Path], Any]) -
         sync_folder(folder)
         return path
     except (OSError, SafetensorError) as error:
-        raise HeadForcingError(
-            f"{reason(error)}: {folder} cannot be written{_free(folder)}"
-        ) from error
+        advice = ": the folder is gone; queue the same render again"
+        with suppress(OSError):
+            advice = (
+                f" ({shutil.disk_usage(folder).free / 1e9:.1f} GB free): make room and queue the "
+                "same render again, everything finished so far is kept there"
+            )
+        raise HeadForcingError(f"{reason(error)}: {folder} cannot be written{advice}") from error
     finally:
         with suppress(OSError):  # the next run removes it
             temporary.unlink(missing_ok=True)
-
-
-def _free(folder: Path) -> str:
-    """Say how much room there is, and what to do about it."""
-    try:
-        free = shutil.disk_usage(folder).free / 1e9
-    except OSError:
-        return ": the folder is gone; queue the same render again"
-    return (
-        f" ({free:.1f} GB free): make room and queue the same render again, everything finished so "
-        "far is kept there"
-    )
 
 
 def _check_hash(path: Path) -> None:
@@ -196,12 +184,11 @@ def _check_hash(path: Path) -> None:
 
 
 def _fields(path: Path, text: str | bytes) -> Fields:
-    try:
+    known = False
+    with suppress(ValueError, RecursionError, TypeError, KeyError):
         fields = json.loads(text)
         version = fields["format_version"]
         known = version != FORMAT_VERSION or _FIELDS[path.name.split("-")[0]] <= fields.keys()
-    except (ValueError, RecursionError, TypeError, KeyError):
-        known = False
     if not known:
         raise DamagedFile(f"{path.name} is not a file of a run")
     if version != FORMAT_VERSION:

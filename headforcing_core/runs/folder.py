@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +35,7 @@ from ..hashing import SHORT
 from .files import (
     LABEL,
     LEFTOVER,
+    START_EVENTS,
     DamagedFile,
     files_of,
     named_hash,
@@ -68,10 +69,10 @@ class Take(NamedTuple):
     begun: float
 
 
-def take_of(folder: Path, key: str, about: Mapping[str, Any]) -> Take:
-    """The take of the video of a run folder whose last block has this key: that of its note, or the
-    next one of the workflow or story that `about` tells, begun now. A video that another workflow
-    made first gets a number here."""
+def take_of(folder: Path, key: str, about: Fields) -> Take:
+    """The take of a run folder's video, by the key in its name: that of its note, or the next one
+    of the workflow or story that `about` tells, begun now. A video that another workflow made first
+    gets a number here."""
     highest = 0
     begun = time.time()
     for run in [path for path in folder.parent.iterdir() if path.is_dir()]:
@@ -80,7 +81,7 @@ def take_of(folder: Path, key: str, about: Mapping[str, Any]) -> Take:
                 with suppress(HeadForcingError, OSError):
                     note = read_note(path)
                     is_here = _counted_in(note["about"]) == _counted_in(about)
-                    if (run, video) == (folder, key[:SHORT]):
+                    if (run, video) == (folder, key):
                         begun = note["begun"]
                         if is_here:
                             return Take(note["take"], begun)
@@ -89,7 +90,7 @@ def take_of(folder: Path, key: str, about: Mapping[str, Any]) -> Take:
     return Take(highest + 1, begun)
 
 
-def _counted_in(about: Mapping[str, Any]) -> Any:
+def _counted_in(about: Fields) -> Any:
     """The workflow or else the story whose takes are counted."""
     return about.get("workflow") or about["prompts"][:1]
 
@@ -136,8 +137,7 @@ class RunReader:
             event = fields["event"]
             if event is not None:
                 event = MemoryEvent(**event)
-            unfinished = tuple(tensors.get("unfinished", ()))
-            yield StoredBlock(tensors["latents"], event, unfinished)
+            yield StoredBlock(tensors["latents"], event, tuple(tensors.get("unfinished", ())))
 
     def load_blocks(self, keys: Sequence[str]) -> list[StoredBlock]:
         """`read_blocks` as a list; only the last block keeps its `unfinished` latents, to save
@@ -171,36 +171,33 @@ class RunReader:
 
     def load_start(self) -> Tensor | None:
         """The start frames `[frames, 16, h, w]`, None if there are none."""
-        content = self._read(
-            files_of(self.folder, "start").get(self.setup[:SHORT]), read_block_tensors
-        )
+        path = files_of(self.folder, "start").get(self.setup[:SHORT])
+        content = self._read(path, read_block_tensors)
         if content is None or content[1]["key"] != self.setup:
             return None
         return content[0]["latents"]
 
-    def load_note(self, kind: str, keys: Sequence[str]) -> Fields | None:
-        """The first note of a kind that belongs to one of these blocks, None without one."""
-        files = files_of(self.folder, kind)
-        notes = (self._read(files.get(key[:SHORT]), read_note) for key in keys)
-        return next((note for note in notes if note is not None), None)
+    def load_note(self, kind: str, key: str) -> Fields | None:
+        """The note of a kind that belongs to a block, None without one."""
+        return self._read(files_of(self.folder, kind).get(key[:SHORT]), read_note)
 
-    def load_events(self, kind: str, keys: Sequence[str]) -> list[MemoryEvent]:
-        """The memory events in the note of a kind that belongs to one of these blocks; empty
-        without one.
+    def start_events(self, key: str) -> list[MemoryEvent]:
+        """Decisions of episodic memory that belong to no block, those of start frames; `key` is
+        that of the first block after them.
         """
-        note = self.load_note(kind, keys)
-        return [] if note is None else [MemoryEvent(**event) for event in note["events"]]
+        note = self.load_note(START_EVENTS, key) or {"events": ()}
+        return [MemoryEvent(**event) for event in note["events"]]
 
     def _read(self, path: Path | None, read: Callable[[Path], Content]) -> Content | None:
         """The content of a file, read by `read`; None if it is missing or damaged."""
         if path is None:
             return None
         try:
-            return read(path)
+            # else the render that holds the lock has just replaced it
+            with suppress(FileNotFoundError):
+                return read(path)
         except DamagedFile as error:
             self._set_aside(path, str(error))
-        except FileNotFoundError:  # the render that holds the lock has just replaced it
-            pass
         except OSError as error:  # of the disk: the file may be intact, so it stays
             self._note(f"{path.name} cannot be read ({reason(error)})")
         return None
@@ -300,7 +297,8 @@ class RunFolder(RunReader):
         """Store the start frames `[frames, 16, h, w]` of the setup, unless they are stored already;
         returns those.
         """
-        if (stored := self.load_start()) is None:
+        stored = self.load_start()
+        if stored is None:
             stored = latents.float().cpu()
             self._write_tensors("start", 0, self.setup, {"latents": stored})
         return stored
@@ -314,14 +312,15 @@ class RunFolder(RunReader):
         A new video is the next take, or that of the video `in_place_of`, given by its keys, whose
         note it replaces; blocks stay.
         """
-        known = keys[-1][:SHORT] in files_of(self.folder, "video")
-        take = take_of(self.folder, (keys if known else in_place_of or keys)[-1], about)
+        after = keys[-1][:SHORT]
+        before = in_place_of[-1][:SHORT] if in_place_of else after
+        known = after in files_of(self.folder, "video")
+        take = take_of(self.folder, after if known else before, about)
         fields = {"setup": self.setup, "keys": list(keys), "about": about}
-        self.save_note("video", keys[-1], {**fields, "take": take.number, "begun": take.begun})
-        if in_place_of and in_place_of[-1] != keys[-1]:
-            before = in_place_of[-1][:SHORT]
-            after = keys[-1][:SHORT]
-            if (label := files_of(self.folder, LABEL).get(before)) is not None:
+        self.save_note("video", after, {**fields, "take": take.number, "begun": take.begun})
+        if before != after:
+            label = files_of(self.folder, LABEL).get(before)
+            if label is not None:
                 label.rename(label.with_name(label.name.replace(before, after)))
             self._remove(f"video-{before}-*.json")
         return known
@@ -330,7 +329,7 @@ class RunFolder(RunReader):
         """Store JSON fields that belong to a block, or to the whole setup if `key` is empty."""
         stem = f"{kind}-{key[:SHORT]}" if key else kind
         # read first: reports damage, and raises before a newer format version is overwritten
-        self._read(files_of(self.folder, kind).get(key[:SHORT] or kind), read_note)
+        self.load_note(kind, key or kind)
         self._remove(f"{stem}-*.json", older_than=write_note(self.folder, stem, fields))
 
     def _write_tensors(

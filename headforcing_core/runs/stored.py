@@ -8,17 +8,16 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..cache.memory import MemoryEvent
 from ..errors import HeadForcingError
 from ..files import Fields, explained, reason
 from ..timeline.clock import VIDEO_FPS, plain_time, video_frames_of
-from .files import START_EVENTS, DamagedFile, files_of, read_note
+from .files import DamagedFile, files_of, read_note
 from .folder import RunReader, StoredBlock, Take, count_blocks
 
 log = logging.getLogger(__name__)
@@ -51,10 +50,6 @@ class StoredVideo:
         """All finished latent frames `[frames, 16, h, w]`, start frames included."""
         return torch.cat(list(self.blocks()))
 
-    def first_events(self) -> list[MemoryEvent]:
-        """Decisions of episodic memory that belong to no block: those of start frames."""
-        return self.run.load_events(START_EVENTS, self.keys)
-
     def read(self) -> Iterator[StoredBlock]:
         """The finished blocks with their decisions, start frames first; raises as `blocks` does."""
         start = self.run.load_start()
@@ -62,14 +57,15 @@ class StoredVideo:
             raise HeadForcingError(
                 f"the start frames of this video in {self.folder} are missing or damaged"
             )
-        held = self.about.get("held_frames")  # part of the first block
-        given = [] if start is None or held else [StoredBlock(start, None)]
         block = None
-        for block in chain(given, self.run.read_blocks(self.keys)):
+        if start is not None and not self.about.get("held_frames"):  # a part of the first block
+            block = StoredBlock(start, None)
+            yield block
+        for block in self.run.read_blocks(self.keys):
             yield block
         if block is None:
-            damaged = "".join(f"; {problem}" for problem in self.run.problems)
-            raise HeadForcingError(f"{self.folder} holds no finished block of this video{damaged}")
+            nothing = f"{self.folder} holds no finished block of this video"
+            raise HeadForcingError("; ".join([nothing, *self.run.problems]))
 
     # ---------------------------------------------------------------------------------------- as a
     # list shows it
@@ -129,6 +125,8 @@ def _cut(text: str, most: int) -> str:
 # ------------------------------------------------------------------------------------------------
 # finding videos
 
+_last_begun = attrgetter("take.begun", "take.number")  # sort key
+
 
 def stored_videos(parent: Path) -> list[StoredVideo]:
     """All videos in a folder of runs, the last begun first; unreadable ones are logged and
@@ -154,10 +152,6 @@ def survey(parent: Path) -> tuple[list[StoredVideo], list[str]]:
     return sorted(videos, key=_last_begun, reverse=True), problems
 
 
-def _last_begun(video: StoredVideo) -> tuple[float, int]:
-    return video.take.begun, video.take.number
-
-
 def find_video(parent: Path, name: str) -> StoredVideo | None:
     """The video of that name in a folder of runs; only its own run folder is read."""
     with suppress(HeadForcingError, OSError):  # as if it were not there; `survey` says why
@@ -177,14 +171,12 @@ def find_stored(place: Path) -> StoredVideo:
     folder = place if place.is_dir() else place.parent
     problems = list[str]()
     videos = videos_of(folder, problems)
-    if found := [
-        video for video in videos if place == folder or video.name.endswith(f"/{place.name}")
-    ]:
-        return max(found, key=_last_begun)
-    damaged = "".join(f"; {problem}" for problem in problems)
-    raise HeadForcingError(
-        f"{place} is neither a run folder nor a video in one; `runs list` names them{damaged}"
-    )
+    if place != folder:
+        videos = [video for video in videos if video.name.endswith(f"/{place.name}")]
+    if videos:
+        return max(videos, key=_last_begun)
+    nothing = f"{place} is neither a run folder nor a video in one; `runs list` names them"
+    raise HeadForcingError("; ".join([nothing, *problems]))
 
 
 def videos_of(folder: Path, problems: list[str]) -> list[StoredVideo]:

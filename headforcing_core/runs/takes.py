@@ -147,17 +147,13 @@ def _files_of_take(
     last = video.keys[-1][:SHORT]
     own = {key[:SHORT] for key in video.keys}
     own -= {key[:SHORT] for other in others for key in other.keys}
-
-    def is_its(path: Path) -> bool:
+    found = []
+    for path in paths:
         words = path.stem.split("-")
-        if len(words) < 3:
-            return False
-        key = words[-2]
-        if words[0] in ("video", FINISHED, LABEL):
-            return key == last
-        return key in own
-
-    return [path for path in paths if is_its(path)]
+        keys = {last} if words[0] in ("video", FINISHED, LABEL) else own
+        if len(words) > 2 and words[-2] in keys:
+            found.append(path)
+    return found
 
 
 def remove_take(video: StoredVideo) -> int:

@@ -41,7 +41,7 @@ MAX_SEGMENTS = 10_000
 _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
 _FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of these
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
-_ESCAPED = re.compile(r"\\([{}])")
+ESCAPED = re.compile(r"\\([{}])")
 _NOTE = re.compile(r"#{1,6}\s|//|/\*")
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
@@ -324,7 +324,7 @@ def split_outside(text: str, most: int) -> list[str]:
 
 def find_choice(text: str) -> str | None:
     """The first braces in a text that choose between words; None where there are none."""
-    hidden = _ESCAPED.sub("  ", text)
+    hidden = ESCAPED.sub("  ", text)
     for begin, end in sorted(_pairs(hidden)):
         if "|" in hidden[begin:end]:
             return text[begin : end + 1]

@@ -31,10 +31,8 @@ nearest block start.
 from __future__ import annotations
 
 import bisect
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from ..errors import HeadForcingError
 from .characters import fold
@@ -46,14 +44,13 @@ from .clock import (
     is_finite,
     short_time,
 )
-from .grammar import check_words, read_prompts, split_shared
+from .grammar import ESCAPED, check_words, read_prompts, split_shared
 from .likeness import telling_texts
 from .prompt import Prompt, TimelineError
 from .references import named_in, spoken
 from .switch import RESET, Switch, has_seed
 
 SECONDS_PER_PROMPT = 10.0
-_ESCAPED = re.compile(r"\\([{}])")
 MAX_TEXT_BYTES = 1 << 20
 MAX_SHARED_CHARACTERS = 4_000  # the shared prompt is repeated in every segment
 
@@ -87,8 +84,7 @@ class Timeline:
     segments: tuple[Segment, ...]  # at least one
     clock: BlockClock
     seconds: float  # requested length; the blocks last at least as long
-    # start and end of each segment, before they are moved to blocks
-    requested: tuple[tuple[float, float], ...]
+    requested: tuple[float, ...]  # start of each segment, before it is moved to a block
     shot_prefix: str = ""  # as of `rollout.schedule.Schedule`
     # as for `rollout.rows.Script`; empty if no prompt recalls
     alike: Mapping[str, str] = field(default_factory=dict)
@@ -141,8 +137,8 @@ class Timeline:
         """
         if clock == self.clock:
             return self
-        prompts = [Prompt("", start=start, token=short_time(start)) for start, _ in self.requested]
-        blocks = _snap(prompts, self.requested, clock)
+        prompts = [Prompt("", start=start, token=short_time(start)) for start in self.requested]
+        blocks = _snap(prompts, self.requested, self.seconds, clock)
         ends = [*blocks[1:], clock.blocks_for(self.seconds)]
         segments = tuple(
             replace(segment, start_block=block, end_block=end)
@@ -161,7 +157,7 @@ class Timeline:
             block = segment.start_block
             row = (
                 str(number),
-                format_time(self.requested[number - 1][0]),
+                format_time(self.requested[number - 1]),
                 format_time(clock.start_seconds(block)),
                 str(video_frames_before + clock.video_frames(block)),
                 str(block),
@@ -182,7 +178,7 @@ class Timeline:
             f"Asked for {self.seconds:g} s: {self.blocks} blocks hold {held:g} s, the video is cut "
             "to length."
         )
-        first = self.requested[0][0]
+        first = self.requested[0]
         if first > 0:
             notes.append(
                 f"The first prompt was asked for at {short_time(first)} and starts at 0:00."
@@ -240,19 +236,22 @@ def parse_timeline(
     shared = _shared_words(shared_prompt, own)
     prompts = read_prompts(text, clock)
     if all(prompt.start is None for prompt in prompts):
-        spans = _equal_shares(len(prompts), seconds)
+        length = seconds or _checked_length(SECONDS_PER_PROMPT * len(prompts))
+        asked = [cut_to_millisecond(index * length / len(prompts)) for index in range(len(prompts))]
     else:
-        spans = _asked_times(prompts, seconds)
-    texts = [_unescaped(_join(shared, prompt.text)) for prompt in prompts]
+        asked = _asked_starts(prompts, seconds)
+        length = seconds or _checked_length(
+            prompts[-1].end or cut_to_millisecond(asked[-1] + SECONDS_PER_PROMPT)
+        )
+    # the text that a model reads: `\{` and `\}` are braces
+    texts = [ESCAPED.sub(r"\1", _join(shared, prompt.text)) for prompt in prompts]
     if references:
         _check_pictures(prompts, texts, references)
-    starts = _snap(prompts, spans, clock)
-    ends = [*starts[1:], clock.blocks_for(spans[-1][1])]
+    starts = _snap(prompts, asked, length, clock)
+    ends = [*starts[1:], clock.blocks_for(length)]
     seeds = [prompt.seed for prompt in prompts]
     segments = map(Segment, texts, starts, ends, _switches(prompts, switch), seeds)
-    timeline = Timeline(
-        tuple(segments), clock, spans[-1][1], tuple(spans), references=tuple(references)
-    )
+    timeline = Timeline(tuple(segments), clock, length, tuple(asked), references=tuple(references))
     if not timeline.recalls:
         return timeline
     # of the whole story: a render that ends before tells scenes apart by the same words
@@ -316,16 +315,9 @@ def _join(shared: str, text: str) -> str:
     return f"{shared} {text}"
 
 
-def _equal_shares(count: int, seconds: float | None) -> list[tuple[float, float]]:
-    """(start, end) of every prompt in seconds where none has a time."""
-    total = _checked_length(SECONDS_PER_PROMPT * count) if seconds is None else seconds
-    starts = [cut_to_millisecond(index * total / count) for index in range(count)]
-    return list(pairwise([*starts, total]))
-
-
-def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[float, float]]:
-    """(start, end) of every prompt in seconds; a missing end is the next start, or the end of the
-    video.
+def _asked_starts(prompts: list[Prompt], seconds: float | None) -> list[float]:
+    """The start of every prompt in seconds; raises TimelineError for times that are missing or do
+    not follow one another.
     """
     starts: list[float] = []
     for index, prompt in enumerate(prompts):
@@ -350,21 +342,18 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
                 f"{short_time(late)} is {place} of the video ({seconds} s)", prompt.line
             )
         starts.append(start)
-    total = seconds or _checked_length(
-        prompts[-1].end or cut_to_millisecond(starts[-1] + SECONDS_PER_PROMPT)
-    )
-    ends = [prompt.end or start for prompt, start in zip(prompts, starts[1:], strict=False)]
-    return list(zip(starts, [*ends, total], strict=True))
+    return starts
 
 
 def _snap(
-    prompts: Sequence[Prompt], spans: Sequence[tuple[float, float]], clock: BlockClock
+    prompts: Sequence[Prompt], asked: Sequence[float], total: float, clock: BlockClock
 ) -> list[int]:
-    """First block of every prompt: the nearest one to its start, 0 for the first prompt."""
-    total = spans[-1][1]
+    """First block of every prompt in a video of `total` seconds: the nearest one to the start that
+    was asked for, 0 for the first prompt.
+    """
     blocks = clock.blocks_for(total)
     starts = [0]
-    for prompt, (start, _) in zip(prompts[1:], spans[1:], strict=True):
+    for prompt, start in zip(prompts[1:], asked[1:], strict=True):
         block = clock.block_at(start)
         if starts[-1] < block < blocks:
             starts.append(block)
@@ -389,8 +378,3 @@ def _checked_length(seconds: float) -> float:
             f"{seconds!r:.40}"
         )
     return cut_to_millisecond(float(seconds))
-
-
-def _unescaped(text: str) -> str:
-    """The text that a model reads: `\\{` and `\\}` are braces."""
-    return _ESCAPED.sub(r"\1", text)

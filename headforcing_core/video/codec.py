@@ -4,18 +4,18 @@ file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import HeadForcingError
 from ..model.latents import WAN21, WAN22, LatentFormat
-from ..weights.containers import all_finite, read_tensors
+from ..weights.containers import Weights, all_finite, read_tensors, tensor_of
 from . import wan_vae
 from .memory import DecoderMemory
 from .restarts import FrameCodec
@@ -24,6 +24,11 @@ from .tiny_decoder import NORMALISED, TinyDecoder, TinyVideoDecoder, tiny_sizes
 from .wan22 import Wan22Decoder, Wan22Encoder
 from .wan_decoder import WanDecoder
 from .wan_encoder import WanEncoder
+
+_NETWORKS: dict[LatentFormat, tuple[type[WanDecoder], type[WanEncoder]]] = {
+    WAN21: (WanDecoder, WanEncoder),
+    WAN22: (Wan22Decoder, Wan22Encoder),
+}
 
 
 def load_codec(
@@ -55,29 +60,23 @@ def load_codec(
     for part in parts.values():
         _fill(part, tensors, path.name, what, wanted=wanted, device=device, dtype=dtype)
     network.prepare()
-    make: Callable[[], StreamingDecoder]
+    make: Callable[[], StreamingDecoder] = partial(wan_vae.WanVideoDecoder, network, park=park)
     if isinstance(network, TinyDecoder):
-        make = partial(TinyVideoDecoder, network, name=name)
-    else:
-        make = partial(wan_vae.WanVideoDecoder, network, park=park)
+        make = partial(TinyVideoDecoder, network, normalised=not NORMALISED[name])
     return FrameCodec(make, parts, encode)
 
 
 def _fill(
-    module: nn.Module, weights: Mapping[str, Tensor], file: str, what: str, wanted: str, **to: Any
+    module: nn.Module, weights: Weights, file: str, what: str, wanted: str, **to: Any
 ) -> None:
     """Load tensors of a file into a module on the meta device; refuse missing, other and not finite
     ones.
     """
     ready = {}
     for name, empty in module.state_dict().items():
-        tensor = weights.get(name)
-        if tensor is None or tensor.shape != empty.shape:
-            state = "missing" if tensor is None else f"of shape {list(tensor.shape)}"
-            raise HeadForcingError(
-                f"{file} is not {what}: {name} is {state}, expected {list(empty.shape)}; use "
-                f"{wanted}."
-            )
+        tensor = tensor_of(
+            weights, name, empty.shape, f"{file} is not {what}", advice=f"; use {wanted}"
+        )
         if not tensor.is_floating_point():
             raise HeadForcingError(
                 f"{file} holds {name} in {tensor.dtype}, not in floating point: use {wanted}."
@@ -132,7 +131,7 @@ def decoder_memory(
 
 
 def _networks(
-    path: Path, tensors: Mapping[str, Tensor], decoder: str, encodes: bool
+    path: Path, tensors: Weights, decoder: str, encodes: bool
 ) -> tuple[str, WanDecoder | TinyDecoder, WanEncoder | None]:
     """Name as in `names.DECODERS`, decoder and encoder of a file, in the sizes of its tensors and
     without values.
@@ -168,23 +167,18 @@ def _networks(
 
 
 def _wan_networks(
-    latents: LatentFormat, tensors: Mapping[str, Tensor], encodes: bool
+    latents: LatentFormat, tensors: Weights, encodes: bool
 ) -> tuple[WanDecoder, WanEncoder | None]:
     """Decoder and encoder in the base widths of the tensors; in those of the released model where
     one is missing.
     """
-    base = _length(tensors.get("decoder.head.0.gamma"))
-    encoder_base = _length(tensors.get("encoder.conv1.weight"))
-    decoder: type[WanDecoder] = Wan22Decoder
-    encoder: type[WanEncoder] = Wan22Encoder
-    if latents is WAN21:
-        decoder = WanDecoder
-        encoder = WanEncoder
+    base = _length(tensors, "decoder.head.0.gamma")
+    encoder_base = _length(tensors, "encoder.conv1.weight")
+    decoder, encoder = _NETWORKS[latents]
     with torch.device("meta"):
         return decoder(base), encoder(encoder_base) if encodes else None
 
 
-def _length(tensor: Tensor | None) -> int | None:
-    if tensor is None or not tensor.ndim or not tensor.numel():
-        return None
-    return len(tensor)
+def _length(tensors: Weights, name: str) -> int:
+    """The rows of a tensor, 0 if it is missing."""
+    return tensors[name].shape[:1].numel() if name in tensors else 0

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 
-import av
 import numpy as np
+from av import AudioFrame
 
+from .sound import as_floats
 from .soundtrack import decoded_frames
 
 RATE = 22_050  # samples a second that are analysed
@@ -34,6 +34,7 @@ _LEAST_FLUX = 5.0  # of an onset: what noise and quiet music stay below
 _APART_SECONDS = 0.08  # between two onsets
 _BPM = (60.0, 180.0)
 _TEMPO_SECONDS = 120.0  # of the sound in which the tempo is looked for
+_NOTHING = np.zeros(0, np.float32)
 _CLEAR = 2.0  # how much more flux than the usual lies on the beats of a tempo
 
 
@@ -70,7 +71,7 @@ def heard(pieces: Iterable[np.ndarray]) -> Heard:
     peaks = []
     flux = []
     before = _Spectra()
-    rest = np.zeros(0, np.float32)
+    rest = _NOTHING
     samples = 0
     for piece in pieces:
         samples += len(piece)
@@ -96,17 +97,13 @@ def heard(pieces: Iterable[np.ndarray]) -> Heard:
     )
 
 
-def _mono(frames: Iterable[av.AudioFrame]) -> Iterator[np.ndarray]:
-    resampler = av.AudioResampler(format="fltp", layout="mono", rate=RATE)
-    for frame in chain(frames, [None]):  # None: what it holds back
-        if frame is not None:
-            frame.pts = None
-        for part in resampler.resample(frame):
-            yield part.to_ndarray()[0]
+def _mono(frames: Iterable[AudioFrame]) -> Iterator[np.ndarray]:
+    for part in as_floats(frames, RATE, "mono"):
+        yield part.to_ndarray()[0]
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, np.float32), *parts])
+    return np.concatenate([_NOTHING, *parts])
 
 
 class _Spectra:
@@ -126,7 +123,7 @@ class _Spectra:
         count = (len(samples) - WINDOW) // HOP
         if count < 1:
             self._rest = samples
-            return np.zeros(0, np.float32)
+            return _NOTHING
         windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP][:count]
         self._rest = samples[count * HOP :]
         size = np.abs(np.fft.rfft(windows * self._window, axis=1))[:, self._low]

@@ -12,6 +12,8 @@ from typing import Any
 import av
 import numpy as np
 import torch
+from av.container import InputContainer
+from av.error import FFmpegError
 from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
@@ -48,7 +50,7 @@ def address(path: str | Path) -> str:
     return os.path.abspath(path)
 
 
-def open_container(opened: str | io.BytesIO, formats: str) -> av.container.InputContainer:
+def open_container(opened: str | io.BytesIO, formats: str) -> InputContainer:
     """Open a file in one of these formats, separated by commas, read from this disk alone; raises
     what PyAV raises.
     """
@@ -56,7 +58,7 @@ def open_container(opened: str | io.BytesIO, formats: str) -> av.container.Input
     return av.open(opened, "r", options=options, **_OF_TAGS)
 
 
-def open_video(source: VideoSource, name: str | None = None) -> av.container.InputContainer:
+def open_video(source: VideoSource, name: str | None = None) -> InputContainer:
     """Open a video file for a `with` block: a regular file in one of `VIDEO_FORMATS`, read from
     this disk alone.
 
@@ -71,7 +73,7 @@ def open_video(source: VideoSource, name: str | None = None) -> av.container.Inp
         opened = address(source)
     try:
         container = open_container(opened, VIDEO_FORMATS)
-    except (OSError, ValueError, av.error.FFmpegError) as error:
+    except (OSError, ValueError, FFmpegError) as error:
         raise HeadForcingError(
             f"{name} cannot be read as a video ({error}): give a video file"
         ) from error

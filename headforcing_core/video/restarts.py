@@ -66,6 +66,7 @@ class FrameCodec:
         return digest(*(weight.detach().flatten()[:4].to(dtype=self.dtype) for weight in weights))
 
 
+@dataclass
 class RestartingDecoder:
     """A `stream.StreamingDecoder` for a video of several rollouts.
 
@@ -75,33 +76,29 @@ class RestartingDecoder:
     with rollouts that overlap by 3 or 6.
     """
 
-    def __init__(
-        self,
-        decoder: StreamingDecoder,
-        encode: Callable[[Tensor], Tensor],
-        restart_frames: Sequence[int],
-    ):
-        self._decoder = decoder
-        self._encode = encode
-        self._restarts = set(restart_frames)
+    decoder: StreamingDecoder
+    encode: Callable[[Tensor], Tensor]
+    restart_frames: Sequence[int]
+
+    def __post_init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        self._decoder.reset()
+        self.decoder.reset()
         self._frames = 0
 
     def decode(self, latents: Tensor) -> Tensor:
         """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`: 4 per latent frame, 1
         for the first.
         """
-        restart = next((i for i in range(len(latents)) if self._frames + i in self._restarts), None)
-        until = len(latents) if restart is None else restart + 1
-        video_frames = self._decoder.decode(latents[:until])
+        restarts = [i for i in range(len(latents)) if self._frames + i in self.restart_frames]
+        until = restarts[0] + 1 if restarts else len(latents)
+        video_frames = self.decoder.decode(latents[:until])
         rest = latents[until:]
         self._frames += until
-        if restart is not None:
-            self._decoder.reset()
+        if restarts:
+            self.decoder.reset()
             video_frames = torch.cat(
-                [video_frames[:-1], self._decoder.decode(self._encode(video_frames[-1:]))]
+                [video_frames[:-1], self.decoder.decode(self.encode(video_frames[-1:]))]
             )
         return torch.cat([video_frames, self.decode(rest)]) if len(rest) else video_frames

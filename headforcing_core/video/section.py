@@ -8,12 +8,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from statistics import median_high
+from typing import Any
 
-import av
 import numpy as np
 import torch
+from av import VideoFrame
+from av.error import FFmpegError
 from torch import Tensor
 
 from ..errors import HeadForcingError
@@ -43,12 +45,12 @@ class Clock:
         with open_video(source, name_of(source)) as container:
             stream = container.streams.video[0]
             rate = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
-            shown = []
+            shown: list[Any] = []
             try:
                 for packet in container.demux(stream):
                     if packet.size and not packet.is_discard:
-                        shown.append((packet.pts, packet.duration))
-            except av.error.FFmpegError as error:
+                        shown.append((packet.pts, packet.duration or 0))
+            except FFmpegError as error:
                 raise _damage_error(source, error) from error
             unit = float(stream.time_base or 0)
         if not shown:
@@ -56,10 +58,11 @@ class Clock:
         if not unit or any(pts is None for pts, _ in shown):
             times = [place / rate for place in range(len(shown))]
             return cls(times, times[-1] + 1 / rate, rate, timed=False)
-        times = sorted((pts or 0) * unit for pts, _ in shown)
+        shown.sort()
+        times = [pts * unit for pts, _ in shown]
         gaps = [later - time for time, later in pairwise(times)]
         usual = median_high(gaps or [1 / rate])
-        _, duration = max((pts or 0, duration or 0) for pts, duration in shown)
+        _, duration = shown[-1]
         end = times[-1] + max(duration * unit, usual)  # some files state too short a duration
         count = len(times)
         span = end - times[0]
@@ -118,7 +121,7 @@ def read_section(
         raise HeadForcingError(
             f"start seconds must be above 0 and at most {MAX_START_SECONDS:g}, got {seconds:g}"
         )
-    name, (width, height) = name_of(source), size
+    name = name_of(source)
     clock = Clock.of(source).within(*window)
     available = min(clock.frames_at(fps), math.floor(seconds * fps + 1e-6))
     frames = 1 + (available - 1) // TEMPORAL_STRIDE
@@ -136,7 +139,7 @@ def read_section(
     length = clock.end - clock.times[0]
     return video_frames, (
         f"the {part} {count / fps:.2f} of {length:.2f} s of {name}, {count} video frames at "
-        f"{fps:g} a second, fitted to {width}x{height}"
+        f"{fps:g} a second, fitted to {size[0]}x{size[1]}"
     )
 
 
@@ -210,18 +213,9 @@ def read_frames(
     With a `size` (width, height) they are fitted to it, in 0..1. Raises HeadForcingError for a file
     that is damaged there.
     """
-    # from the last key frame before them, if the file's index leads there
-    seeks = clock.timed and times[0] > 1
-    frames = frames_shown(source, clock, times, seeks)
-    first = next(frames, None)
-    if first is None and seeks:
-        frames = frames_shown(source, clock, times, seeks=False)
-        first = next(frames, None)
-    if first is None:
-        raise HeadForcingError(
-            f"{name_of(source)} holds no video frames that can be decoded: {_PLAYS}"
-        )
-    for frame, aspect, count in chain([first], frames):
+    shown = 0
+    for frame, aspect, count in frames_shown(source, clock, times, clock.timed and times[0] > 1):
+        shown += count
         turns = round(frame.rotation / 90) % 4  # counterclockwise
         pixels = torch.from_numpy(
             np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
@@ -231,16 +225,21 @@ def read_frames(
         if size is not None:
             pixels = fit(pixels[None].float() / 255, *size, aspect)[0]
         yield from [pixels] * count
+    if not shown:
+        raise HeadForcingError(
+            f"{name_of(source)} holds no video frames that can be decoded: {_PLAYS}"
+        )
 
 
 def frames_shown(
     source: VideoSource, clock: Clock, times: Sequence[float], seeks: bool
-) -> Iterator[tuple[av.VideoFrame, float, int]]:
+) -> Iterator[tuple[VideoFrame, float, int]]:
     """The frames shown at these times, ascending, each with its pixels' aspect and at how many of
-    the times it is shown; none if a seek went too far.
+    the times it is shown; with `seeks` from the last key frame before them, if the file's index
+    leads there.
     """
     known = 0  # times at which the frame is known
-    before: av.VideoFrame | None = None
+    before: VideoFrame | None = None
     with open_video(source, name_of(source)) as container:
         stream = container.streams.video[0]
         aspect = float(stream.sample_aspect_ratio or 1)
@@ -256,7 +255,7 @@ def frames_shown(
                     continue
                 until = bisect_left(times, time - clock.rounding)
                 if before is None and seeks and until:
-                    return
+                    break  # the seek went too far
                 if before is not None and until > known:
                     # most frames of a file with more of them are never shown
                     yield before, aspect, until - known
@@ -264,10 +263,12 @@ def frames_shown(
                 before = frame
                 if known == len(times):
                     return
-        except av.error.FFmpegError as error:
+        except FFmpegError as error:
             raise _damage_error(source, error) from error
         if before is not None:
             yield before, aspect, len(times) - known
+    if before is None and seeks:
+        yield from frames_shown(source, clock, times, seeks=False)
 
 
 def _damage_error(source: VideoSource, error: Exception) -> HeadForcingError:

@@ -8,7 +8,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -110,27 +110,28 @@ def contact_sheet(path: Path, out_png: Path, labels: Sequence[Label] = ()) -> Pa
     sheet.write(_MARGIN, _MARGIN, title, size=17, width=width - 2 * _MARGIN)
     # whole seconds would repeat on adjacent tiles of a short video
     tenths = times[-1] < count - 1
+    corners = []
     for place, (seconds, tile) in enumerate(zip(times, tiles, strict=True)):
         row, column = divmod(place, COLUMNS)
         corner = (_MARGIN + column * step, head + row * row_height + strip)
+        corners.append(corner)
         sheet.image.paste(tile, corner)
         sheet.stamp(*corner, format_time(seconds)[:-2] if tenths else plain_time(seconds))
     starts = [start for start, _ in prompts]
     prompt_of = [bisect_right(starts, seconds) - 1 for seconds in times]  # the prompt of each tile
-    for (row, prompt), places in groupby(range(count), lambda i: (i // COLUMNS, prompt_of[i])):
+    for (_, prompt), places in groupby(range(count), lambda i: (i // COLUMNS, prompt_of[i])):
         if prompt < 0:
             continue
         first, *others = places
-        left = _MARGIN + first % COLUMNS * step
+        left, top = corners[first]
         width = (1 + len(others)) * step - gap
-        top = head + row * row_height
-        sheet.mark(left, top + _STRIP - 7, left + width, height=4, prompt=prompt)
+        sheet.mark(left, top - 7, left + width, height=4, prompt=prompt)
         start, text = prompts[prompt]
         ink = _DIM
         if prompt_of.index(prompt) == first:
             text = f"{plain_time(start)}  {text}"
             ink = BRIGHT
-        sheet.write(left, top + 1, text, size=14, width=width, ink=ink)
+        sheet.write(left, top - strip + 1, text, size=14, width=width, ink=ink)
     return sheet.save(out_png)
 
 
@@ -147,8 +148,8 @@ def side_by_side(
     starts = [*(start for start, _ in prompts), seconds]
     texts = [text for _, text in prompts[:MAX_PROMPTS]]
     times = [
-        start + min(AFTER_SECONDS, (starts[i + 1] - start) / 2)
-        for i, start in enumerate(starts[: len(texts)])
+        start + min(AFTER_SECONDS, (end - start) / 2)
+        for start, end in pairwise(starts[: len(texts) + 1])
     ]
     tile = 160
     name_width = 210
@@ -158,7 +159,8 @@ def side_by_side(
     head = bars_top - 2 + 2 * _GAP
     left = _MARGIN + name_width
     row_height = rows[0][0].height + _GAP
-    width = left + len(texts) * (tile + _GAP) - _GAP + _MARGIN
+    columns = [left + column * (tile + _GAP) for column in range(len(texts))]
+    width = columns[-1] + tile + _MARGIN
     sheet = Sheet(width, head + len(videos) * row_height - _GAP + _MARGIN)
     story = "One story"
     if len(videos) > 1:
@@ -169,11 +171,10 @@ def side_by_side(
     text_width = width - 2 * _MARGIN
     sheet.write(_MARGIN, _MARGIN, story, size=17, width=text_width)
     sheet.write(_MARGIN, _MARGIN + 22, advice, size=14, width=text_width, ink=_DIM)
-    for column, (start, text) in enumerate(zip(starts, texts, strict=False)):
-        x = left + column * (tile + _GAP)
+    for x, start, text in zip(columns, starts, texts, strict=False):
         time = plain_time(round(start))
         prompt = texts.index(text)
-        if prompt < column:
+        if columns[prompt] < x:
             time += ", again"
         sheet.write(x, top, time, size=14, width=tile)
         sheet.write_lines(x, top + _LINE_HEIGHT, wrap(text, 24), size=13, width=tile, ink=_DIM)
@@ -181,8 +182,8 @@ def side_by_side(
     for row, ((name, _), tiles) in enumerate(zip(videos, rows, strict=True)):
         y = head + row * row_height
         sheet.write_lines(_MARGIN, y, wrap(name, 26), size=14, width=name_width - _GAP)
-        for column, image in enumerate(tiles):
-            sheet.image.paste(image, (left + column * (tile + _GAP), y))
+        for x, image in zip(columns, tiles, strict=True):
+            sheet.image.paste(image, (x, y))
     return sheet.save(out_png)
 
 

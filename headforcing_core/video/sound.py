@@ -8,10 +8,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import takewhile
 
-import av
 import numpy as np
+from av import AudioFrame, AudioResampler, AudioStream, Packet
+from av.container import InputContainer, OutputContainer
 from torch import Tensor
 
 from .reader import VideoSource, name_of, open_video
@@ -32,7 +34,7 @@ class Sound:
         ends: whether it ends by itself; else it goes on with silence, and ends with the pictures.
     """
 
-    packets: Callable[[av.container.OutputContainer], Iterator[av.Packet]]
+    packets: Callable[[OutputContainer], Iterator[Packet]]
     ends: bool = True
 
 
@@ -45,13 +47,12 @@ def sound_of_file(
     Packets are copied; a codec that MP4 files do not hold is encoded as AAC.
     """
     with open_video(source, name_of(source)) as container:
-        if _stream(container) is None:
+        if not decodable(container):
             return None
 
-    def packets(target: av.container.OutputContainer) -> Iterator[av.Packet]:
+    def packets(target: OutputContainer) -> Iterator[Packet]:
         with open_video(source, name_of(source)) as container:
-            stream = _stream(container)
-            assert stream is not None
+            stream = decodable(container)[-1]  # as ComfyUI takes it
             if stream.codec_context.name not in _IN_MP4:
                 frames = (frame for frame in container.decode(stream) if (frame.time or 0) >= start)
                 before = takewhile(lambda frame: (frame.time or 0) < end, frames)
@@ -78,11 +79,13 @@ def sound_of_file(
 
 def sound_of_samples(samples: Tensor, rate: int) -> Sound:
     """Samples `[channels, n]` in -1..1, of one channel or two, as AAC."""
-    return sound_of_pieces(
-        lambda: (piece.float().cpu().numpy() for piece in samples[:2].split(PIECE, dim=1)),
-        rate,
-        channels=min(2, len(samples)),
-    )
+    return sound_of_pieces(partial(sample_pieces, samples), rate, channels=min(2, len(samples)))
+
+
+def sample_pieces(samples: Tensor) -> Iterator[np.ndarray]:
+    """Two channels of samples `[channels, n]`, piece by piece."""
+    for piece in samples[:2].split(PIECE, dim=1):
+        yield piece.float().cpu().numpy()
 
 
 def sound_of_pieces(
@@ -93,25 +96,31 @@ def sound_of_pieces(
     """
     layout = "mono" if channels == 1 else "stereo"
 
-    def frames() -> Iterator[av.AudioFrame]:
-        for values in pieces():
-            frame = av.AudioFrame.from_ndarray(
-                np.ascontiguousarray(values, np.float32), format="fltp", layout=layout
-            )
-            frame.sample_rate = rate
-            yield frame
+    def packets(target: OutputContainer) -> Iterator[Packet]:
+        frames = (audio_frame(values, rate, layout) for values in pieces())
+        return _encoded(target, frames, rate, layout)
 
-    return Sound(lambda target: _encoded(target, frames(), rate, layout), ends)
+    return Sound(packets, ends)
 
 
-def as_floats(frames: Iterable[av.AudioFrame], rate: int, layout: str) -> Iterator[av.AudioFrame]:
+def audio_frame(values: np.ndarray, rate: int, layout: str) -> AudioFrame:
+    """Samples `[channels, n]` in -1..1 as a frame of sound."""
+    frame = AudioFrame.from_ndarray(
+        np.ascontiguousarray(values, np.float32), format="fltp", layout=layout
+    )
+    frame.sample_rate = rate
+    return frame
+
+
+def as_floats(frames: Iterable[AudioFrame], rate: int, layout: str) -> Iterator[AudioFrame]:
     """Decoded sound as planes of 32 bit floats, at this rate and with these channels."""
-    resampler = av.AudioResampler(format="fltp", layout=layout, rate=rate)
+    new_resampler = partial(AudioResampler, format="fltp", layout=layout, rate=rate)
+    resampler = new_resampler()
     for frame in frames:
         try:
             yield from resampler.resample(frame)
         except ValueError:  # some files change their rate or channels on the way
-            resampler = av.AudioResampler(format="fltp", layout=layout, rate=rate)
+            resampler = new_resampler()
             yield from resampler.resample(frame)
     yield from resampler.resample(None)  # what it held back
 
@@ -121,13 +130,11 @@ class SoundStream:
     muxed as far as there are pictures.
     """
 
-    def __init__(self, container: av.container.OutputContainer, sound: Sound | None):
+    def __init__(self, container: OutputContainer, sound: Sound | None):
+        sound = sound or Sound(lambda container: iter(()))
         self._container = container
-        self._packets: Iterator[av.Packet] = iter(())
-        self._ends = True
-        if sound is not None:
-            self._packets = sound.packets(container)
-            self._ends = sound.ends
+        self._packets = sound.packets(container)
+        self._ends = sound.ends
         self._next = next(self._packets, None)
 
     def write(self, seconds: float) -> None:
@@ -141,14 +148,13 @@ class SoundStream:
         self.write(math.inf if self._ends else seconds)
 
 
-def _stream(container: av.container.InputContainer) -> av.AudioStream | None:
-    """The last stream of sound that can be decoded, as ComfyUI takes it."""
+def decodable(container: InputContainer) -> list[AudioStream]:
+    """The streams of sound that can be decoded."""
     # a stream without a decoder has no codec context, and its packets crash FFmpeg
-    found = [stream for stream in container.streams.audio if stream.codec_context is not None]
-    return found[-1] if found else None
+    return [stream for stream in container.streams.audio if stream.codec_context is not None]
 
 
-def _layout(stream: av.AudioStream) -> str:
+def _layout(stream: AudioStream) -> str:
     """The channels of a stream by a name; some files only have their number, which an encoder does
     not take.
     """
@@ -157,8 +163,8 @@ def _layout(stream: av.AudioStream) -> str:
 
 
 def _encoded(
-    target: av.container.OutputContainer, frames: Iterable[av.AudioFrame], rate: int, layout: str
-) -> Iterator[av.Packet]:
+    target: OutputContainer, frames: Iterable[AudioFrame], rate: int, layout: str
+) -> Iterator[Packet]:
     stream = target.add_stream("aac", rate=rate if rate in _AAC_RATES else 48000, layout=layout)
     stream.bit_rate = _BIT_RATE
     samples = 0

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import av
 import numpy as np
+from av import AudioFrame, AudioStream
+from av.container import InputContainer
+from av.error import FFmpegError
 from torch import Tensor
 
 from ..errors import HeadForcingError
@@ -17,7 +19,7 @@ from ..files import check_regular
 from ..hashing import digest, file_hash
 from ..timeline.clock import MAX_SECONDS
 from .reader import VIDEO_FORMATS, address, open_container
-from .sound import PIECE, Sound, as_floats, sound_of_pieces
+from .sound import PIECE, Sound, as_floats, decodable, sample_pieces, sound_of_pieces
 
 SOUND_FORMATS = f"{VIDEO_FORMATS},mp3,wav,w64,flac,aac,aiff,caf,oga,ac3,eac3,amr,au,ape,wv,tta"
 MAX_GAIN_DB = 40.0
@@ -88,7 +90,7 @@ class Soundtrack:
             raise HeadForcingError(f"audio: the sound is empty; {_GIVE}")
         return cls(
             name="audio",
-            pieces=lambda: (part.float().cpu().numpy() for part in heard.split(PIECE, dim=1)),
+            pieces=partial(sample_pieces, heard),
             rate=rate,
             channels=len(heard),
             seconds=heard.shape[1] / rate,
@@ -104,21 +106,17 @@ class Soundtrack:
         """A hash of what is heard in the story."""
         return digest(self.key, self.offset_seconds, self.gain_db)
 
-    @property
-    def story_seconds(self) -> float:
-        """Length of a story that ends with the sound."""
-        return max(0.0, self.offset_seconds + self.seconds)
-
     def story_length(self) -> float:
-        """The same, for a story that has no other length; raises HeadForcingError where it is no
-        length of a story.
+        """Length of a story that ends with the sound; raises HeadForcingError where it is no length
+        of a story.
         """
-        if not 0 < self.story_seconds <= MAX_SECONDS:
+        seconds = max(0.0, self.offset_seconds + self.seconds)
+        if not 0 < seconds <= MAX_SECONDS:
             raise HeadForcingError(
-                f"the story would end with the sound at {self.story_seconds:g} s, expected above 0 "
-                f"and at most {MAX_SECONDS:.0f}; give the seconds of the story, or another offset"
+                f"the story would end with the sound at {seconds:g} s, expected above 0 and at "
+                f"most {MAX_SECONDS:.0f}; give the seconds of the story, or another offset"
             )
-        return self.story_seconds
+        return seconds
 
     def from_second(self, second: float) -> Sound:
         """The sound of a file that begins at this second of the story; below 0 it begins
@@ -145,21 +143,21 @@ class Soundtrack:
             yield np.zeros((self.channels, PIECE), np.float32)
 
 
-def _open(path: Path) -> av.container.InputContainer:
+def _open(path: Path) -> InputContainer:
     try:
         return open_container(address(path), SOUND_FORMATS)
-    except (OSError, ValueError, av.error.FFmpegError) as error:
+    except (OSError, ValueError, FFmpegError) as error:
         raise HeadForcingError(f"{path.name} cannot be read as sound ({error}): {_GIVE}") from error
 
 
-def _stream(container: av.container.InputContainer, path: Path) -> av.AudioStream:
-    for stream in container.streams.audio:
-        if stream.codec_context is not None:  # else no decoder knows it
-            return stream
-    raise HeadForcingError(f"{path.name} has no sound: {_GIVE}")
+def _stream(container: InputContainer, path: Path) -> AudioStream:
+    found = decodable(container)
+    if not found:
+        raise HeadForcingError(f"{path.name} has no sound: {_GIVE}")
+    return found[0]
 
 
-def decoded_frames(path: Path) -> Generator[av.AudioFrame, None, None]:
+def decoded_frames(path: Path) -> Generator[AudioFrame, None, None]:
     """The decoded sound of a file, as floats, of one channel or two; damaged packets are left
     out.
     """
@@ -167,15 +165,11 @@ def decoded_frames(path: Path) -> Generator[av.AudioFrame, None, None]:
         stream = _stream(container, path)
         layout = "mono" if stream.codec_context.layout.nb_channels == 1 else "stereo"
 
-        def decoded() -> Iterator[av.AudioFrame]:
-            packets = container.demux(stream)
-            while True:
-                try:
-                    yield from next(packets).decode()
-                except StopIteration:
-                    return
-                except av.error.FFmpegError:
-                    continue
+        def decoded() -> Iterator[AudioFrame]:
+            with suppress(FFmpegError):
+                for packet in container.demux(stream):
+                    with suppress(FFmpegError):
+                        yield from packet.decode()
 
         yield from as_floats(decoded(), stream.codec_context.sample_rate, layout)
 
@@ -191,7 +185,7 @@ def _length(path: Path) -> float:
     """Seconds of a file's sound, by its packets."""
     seconds = 0.0
     # a damaged end: what is before it is heard
-    with _open(path) as container, suppress(av.error.FFmpegError):
+    with _open(path) as container, suppress(FFmpegError):
         for packet in container.demux(_stream(container, path)):
             seconds += float((packet.duration or 0) * (packet.time_base or 0))
     return seconds

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import av
 import numpy as np
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from torch.nn import functional as F
 from ..errors import HeadForcingError, import_optional
 from ..hashing import digest, file_hash
 from ..timeline.clock import VIDEO_FPS
-from .sound import as_floats
+from .sound import as_floats, audio_frame
 from .soundtrack import Soundtrack
 
 RATE = 16_000  # samples a second that the encoder reads
@@ -124,12 +123,12 @@ def _stretches(wave: Tensor, video_frames: int, seconds: float) -> list[_Stretch
     """The whole sound, cut to the video or with silence up to its end, or stretches of it, all of
     them of the same length.
     """
-    longest = MAX_WHOLE_SECONDS
     length = seconds or video_frames / VIDEO_FPS
-    if length > longest:
+    if length > MAX_WHOLE_SECONDS:
         raise HeadForcingError(
             f"the encoder would read {length:.0f} s of speech at once, expected at most "
-            f"{longest:.0f}; encode stretches of it (segment_seconds, --speech-segment), such as 60"
+            f"{MAX_WHOLE_SECONDS:.0f}; encode stretches of it (segment_seconds, --speech-segment), "
+            "such as 60"
         )
     if seconds and not seconds >= MIN_STRETCH_SECONDS:
         raise HeadForcingError(
@@ -144,8 +143,7 @@ def _stretches(wave: Tensor, video_frames: int, seconds: float) -> list[_Stretch
     for first in range(0, video_frames, frames):
         sound = _fitted(wave[first * _SAMPLES :], frames * _SAMPLES)
         # Its last feature stands at the first video frame of the next stretch.
-        used = min(frames, video_frames - first)
-        stretches.append(_Stretch(sound, frames + 1, used))
+        stretches.append(_Stretch(sound, frames + 1, min(frames, video_frames - first)))
     return stretches
 
 
@@ -156,11 +154,7 @@ def _fitted(wave: Tensor, samples: int) -> Tensor:
 
 def _resampled(wave: Tensor, rate: int) -> Tensor:
     """One channel at the rate of the encoder."""
-    frame = av.AudioFrame.from_ndarray(
-        np.ascontiguousarray(wave.numpy()[None]), format="fltp", layout="mono"
-    )
-    frame.sample_rate = rate
-    frame.pts = 0
+    frame = audio_frame(wave.numpy()[None], rate, "mono")
     frames = [each.to_ndarray()[0] for each in as_floats([frame], RATE, "mono")]
     return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *frames]))
 
@@ -190,13 +184,12 @@ class TransformersEncoder:
         return torch.cat(states)
 
 
-def load_encoder(folder: str | Path, device: str | torch.device = "cpu") -> TransformersEncoder:
+def load_encoder(folder: Path, device: str | torch.device = "cpu") -> TransformersEncoder:
     """The encoder in a folder as it is published, with `config.json` and `model.safetensors`.
 
     Raises HeadForcingError for a missing package or file, or another kind of model.
     """
     transformers = import_optional("transformers")
-    folder = Path(folder)
     weights = folder / "model.safetensors"
     if not weights.is_file() or not (folder / "config.json").is_file():
         raise HeadForcingError(

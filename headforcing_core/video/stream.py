@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -108,6 +109,7 @@ class VideoStream:
     _encoder: QueueThread[HostCopy] | None = None
     _decoder_thread: QueueThread[HostCopy] | None = None
     _decoded: int = 0  # video frames so far
+    _loaded_by: torch.cuda.Stream | None = None
 
     def __post_init__(self) -> None:
         # both raise before sampling starts, not after the first block
@@ -178,7 +180,7 @@ class VideoStream:
         # inference mode and the CUDA stream are per thread; without its own stream decoding would
         # run between the sampler's kernels instead of beside them
         gpu_stream: Any = nullcontext()
-        if self.background is not None and self.background.type == "cuda":
+        if self._loaded_by is not None:
             own = torch.cuda.Stream(self.background)
             own.wait_stream(self._loaded_by)
             gpu_stream = torch.cuda.stream(own)
@@ -211,22 +213,21 @@ class VideoStream:
             _, height, width, _ = video_frames.shape
             writer = VideoWriter(self.settings, width * scale, height * scale, sound=self.sound)
             self._writer = self._stack.enter_context(writer)
-            encoder = QueueThread("encoder", self._encode, WAITING_CHUNKS)
+            encoder = QueueThread("encoder", partial(self._encode, writer), WAITING_CHUNKS)
             self._encoder = self._stack.enter_context(encoder)
         self._decoded += len(video_frames)
         self._encoder.put(to_host(to_uint8(video_frames)))
         self.on_progress(self.video_frames)
 
-    def _encode(self, copies: Iterator[HostCopy]) -> None:
+    def _encode(self, writer: VideoWriter, copies: Iterator[HostCopy]) -> None:
         """Write video frames `[n, H, W, 3]`, every pixel as a square of side `scale`."""
-        assert self._writer is not None
         for chunk in arrived(copies):
             if self.pictures is not None:
-                self.pictures.add(self._writer.video_frames, chunk)
+                self.pictures.add(writer.video_frames, chunk)
             if self.settings.scale > 1:
                 for axis in (1, 2):
                     chunk = chunk.repeat_interleave(self.settings.scale, axis)
-            self._writer.write(chunk)
+            writer.write(chunk)
 
 
 def write_video(

@@ -7,13 +7,12 @@ before, so a video is decoded latent frame by latent frame, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..model.latents import WAN21, LatentFormat, latent_format
+from ..weights.containers import Weights
 from .wan_decoder import DoublingConv, made_bytes
 from .wan_vae import WanVideoDecoder
 
@@ -25,6 +24,8 @@ WIDTHS = (256, 128, 64, 64)
 _LAYERS = (3, 9, 15)
 _FRAMES = (1, 2, 2)  # that the last layer of a level makes of one
 _LIMIT = 3.0  # latents are squashed to -3..3
+
+Past = dict[nn.Module, Tensor]  # the last frame of every layer with memory
 
 
 class MemoryBlock(nn.Module):
@@ -40,7 +41,7 @@ class MemoryBlock(nn.Module):
             nn.Conv2d(dim, dim, 3, padding=1),
         )
 
-    def forward(self, x: Tensor, past: dict[nn.Module, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, past: Past) -> Tensor:
         """`[t, C, H, W]`; the last frame is left in `past`."""
         before = past.get(self, torch.zeros_like(x[:1]))
         past[self] = x[-1:].clone()
@@ -90,7 +91,7 @@ class TinyDecoder(nn.Module):
                 layer.prepare()
         return self.requires_grad_(False).eval()
 
-    def forward(self, z: Tensor, past: dict[nn.Module, Tensor]) -> Tensor:
+    def forward(self, z: Tensor, past: Past) -> Tensor:
         """Decode a latent frame `[1, channels, h, w]` to `[4, 3, H, W]` in about 0..1; `past`
         belongs to the video.
         """
@@ -116,14 +117,13 @@ class TinyDecoder(nn.Module):
 
 
 class TinyVideoDecoder(WanVideoDecoder):
-    """Decodes one video with a tiny decoder, by its key of `NORMALISED`."""
-
-    def __init__(self, network: TinyDecoder, name: str):
-        super().__init__(network, normalised=not NORMALISED[name])
+    """Decodes one video with a tiny decoder; some take latents as the transformer sees them, see
+    `NORMALISED`.
+    """
 
     def reset(self) -> None:
         """Forget the frames before: the next latent frame starts a new video."""
-        self._past: dict[nn.Module, Tensor] = {}
+        self._past: Past = {}
 
     def _decode(self, latents: Tensor) -> Tensor:
         video_frames = []
@@ -136,7 +136,7 @@ class TinyVideoDecoder(WanVideoDecoder):
         return torch.cat(video_frames)
 
 
-def tiny_sizes(weights: Mapping[str, Tensor]) -> tuple[tuple[int, ...], LatentFormat] | None:
+def tiny_sizes(weights: Weights) -> tuple[tuple[int, ...], LatentFormat] | None:
     """The widths and the latents of a tiny decoder with these tensors; None if they are of
     something else.
     """

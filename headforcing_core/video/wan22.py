@@ -38,11 +38,11 @@ class UpStage(nn.Module):
             self.upsamples.append(Upsample(outputs, doubles_frames, outputs))
             self.frames = 1 + doubles_frames
 
-    def forward(self, x: Activations, features: Features, first: bool) -> Activations:
+    def forward(self, x: Activations, features: Features) -> Activations:
         if not self.frames:
-            return through(self.upsamples, x, features, first)
+            return through(self.upsamples, x, features)
         before = x.total()
-        made = through(self.upsamples, x, features, first).total()
+        made = through(self.upsamples, x, features).total()
         _add_repeated(made, before, self.frames)
         return Activations(made)
 
@@ -60,9 +60,9 @@ class DownStage(nn.Module):
             self.downsamples.append(Downsample(outputs, halves_frames))
             self.cell = (1 + halves_frames, 2)
 
-    def forward(self, x: Activations, features: Features, first: bool) -> Activations:
+    def forward(self, x: Activations, features: Features) -> Activations:
         before = x.total()
-        made = through(self.downsamples, x, features, first).total()
+        made = through(self.downsamples, x, features).total()
         made += _averaged(before, *self.cell, made.shape[-1])
         return Activations(made)
 
@@ -102,9 +102,9 @@ class Wan22Decoder(WanDecoder):
     def levels(self, widths: list[int]) -> list[nn.Module]:
         return list(map(UpStage, (widths[0], *widths), widths, (*DOUBLES_FRAMES, None)))
 
-    def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
+    def forward(self, z: Tensor, features: Features) -> Tensor:
         # [t, H, W, colours, columns, rows]
-        made = super().forward(z, features, first).unflatten(-1, (3, 2, 2))
+        made = super().forward(z, features).unflatten(-1, (3, 2, 2))
         return made.permute(0, 1, 5, 2, 4, 3).flatten(3, 4).flatten(1, 2)
 
 
@@ -116,9 +116,7 @@ class Wan22Encoder(WanEncoder):
     def levels(self, widths: list[int]) -> list[nn.Module]:
         return list(map(DownStage, (widths[0], *widths), widths, (*HALVES_FRAMES, None)))
 
-    def _next(self, clip: Tensor, features: Features, first: bool) -> Tensor:
+    def _next(self, clip: Tensor, features: Features) -> Tensor:
         t, height, width, _ = clip.shape
         cells = clip.view(t, height // 2, 2, width // 2, 2, 3)
-        return super()._next(
-            cells.permute(0, 1, 3, 5, 4, 2).flatten(3).contiguous(), features, first
-        )
+        return super()._next(cells.permute(0, 1, 3, 5, 4, 2).flatten(3).contiguous(), features)

@@ -37,6 +37,7 @@ class Features:
     """
 
     def __init__(self) -> None:
+        self.begun = False  # the first latent frame is done
         self.kept: dict[nn.Module, Tensor] = {}
         self._parked: dict[nn.Module, Tensor] = {}
 
@@ -166,11 +167,13 @@ class CausalConv(nn.Conv3d):
         """
         images = frames.permute(0, 3, 1, 2)
         t = len(frames) - PAST_FRAMES
-        y: Tensor | None = None
-        for i, weight in enumerate(self.weight.unbind(2)):
-            part = F.conv2d(images[i : i + t], weight, None, padding=self.padding[1:])
-            y = part if y is None else y.add_(part)
-        assert y is not None
+        parts = (
+            F.conv2d(images[i : i + t], weight, None, padding=self.padding[1:])
+            for i, weight in enumerate(self.weight.unbind(2))
+        )
+        y = next(parts)
+        for part in parts:
+            y.add_(part)
         return y.permute(0, 2, 3, 1).contiguous()
 
 
@@ -189,7 +192,7 @@ class ResidualBlock(nn.Module):
         )
         self.shortcut = nn.Conv3d(inputs, outputs, 1) if inputs != outputs else None
 
-    def forward(self, x: Activations, features: Features, first: bool) -> Activations:
+    def forward(self, x: Activations, features: Features) -> Activations:
         norm_1, conv_1, norm_2, conv_2 = self.residual.values()
         # nested, so that nothing is in memory for longer than it is read
         hidden = conv_2(
@@ -212,7 +215,7 @@ class FrameAttention(nn.Module):
         self.to_qkv = nn.Conv2d(dim, 3 * dim, 1)
         self.proj = nn.Conv2d(dim, dim, 1)
 
-    def forward(self, x: Activations, features: Features, first: bool) -> Activations:
+    def forward(self, x: Activations, features: Features) -> Activations:
         total = x.total()  # [t, H, W, C]
         pixels = (
             F.normalize(total.float(), dim=-1)
@@ -270,16 +273,16 @@ class Upsample(nn.Module):
         self.time_conv = CausalConv(dim, 2 * dim, side=1) if doubles_frames else None
         self.resample: Any = nn.ModuleDict({"1": DoublingConv(dim, outputs)})
 
-    def in_time(self, frames: Tensor, features: Features, first: bool) -> Tensor:
+    def in_time(self, frames: Tensor, features: Features) -> Tensor:
         """Twice as many frames, or as many."""
-        if self.time_conv is None or first:
+        if self.time_conv is None or not features.begun:
             return frames
         pairs = self.time_conv(features.before(self.time_conv, frames)) + self.time_conv.bias
         return pairs.unflatten(-1, (2, -1)).movedim(-2, 1).flatten(0, 1)
 
-    def forward(self, x: Activations, features: Features, first: bool) -> Activations:
+    def forward(self, x: Activations, features: Features) -> Activations:
         conv = self.resample["1"]
-        enlarged = conv(self.in_time(x.total(), features, first).permute(0, 3, 1, 2))
+        enlarged = conv(self.in_time(x.total(), features).permute(0, 3, 1, 2))
         return Activations(enlarged.permute(0, 2, 3, 1).contiguous(), conv.bias)
 
 
@@ -290,7 +293,7 @@ class WanDecoder(nn.Module):
     colours = 3
     base = 96
 
-    def __init__(self, base: int | None = None):
+    def __init__(self, base: int = 0):
         super().__init__()
         self.base = base = base or self.base
         widths = [base * multiple for multiple in LEVELS]
@@ -349,11 +352,11 @@ class WanDecoder(nn.Module):
         activations = scale * (4 * self.base + (4 + 4 + PAST_FRAMES) * inputs) * dtype.itemsize
         return held, held + pixels * (activations + made_bytes(self.latents))
 
-    def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
+    def forward(self, z: Tensor, features: Features) -> Tensor:
         """Decode the next latent frame `[h, w, 16]` of a video to `[1 if it is the first, else 4,
         8h, 8w, 3]`.
         """
-        return run_parts(self.decoder, pointwise(self.conv2, z)[None], features, first)
+        return run_parts(self.decoder, pointwise(self.conv2, z)[None], features)
 
 
 def residual_blocks(inputs: int, width: int, count: int) -> list[nn.Module]:
@@ -368,20 +371,21 @@ def middle(width: int) -> nn.ModuleList:
     )
 
 
-def run_parts(parts: Any, x: Tensor, features: Features, first: bool) -> Tensor:
+def run_parts(parts: Any, x: Tensor, features: Features) -> Tensor:
     """Run a network's first convolution, its lists of layers and its head on `[t, H, W, C]`."""
     conv, *layers, head = parts.values()
     norm, last = head.values()
     hidden = Activations(conv(features.before(conv, x)), conv.bias)
     for part in layers:
-        hidden = through(part, hidden, features, first)
+        hidden = through(part, hidden, features)
+    features.begun = True
     return last(hidden.normed(norm, last, features)) + last.bias
 
 
-def through(layers: Any, x: Activations, features: Features, first: bool) -> Activations:
+def through(layers: Any, x: Activations, features: Features) -> Activations:
     """Run layers one after another."""
     for layer in layers:
-        x = layer(x, features, first)
+        x = layer(x, features)
     return x
 
 

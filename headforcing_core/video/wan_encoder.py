@@ -37,14 +37,14 @@ class Downsample(nn.Module):
         self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, dim, 3, stride=2)})
         self.time_conv = CausalConv(dim, dim, side=1) if halves_frames else None
 
-    def forward(self, x: Activations, features: Features, first: bool) -> Activations:
+    def forward(self, x: Activations, features: Features) -> Activations:
         padded = F.pad(x.total().permute(0, 3, 1, 2), (0, 1, 0, 1))
         frames = self.resample["1"](padded).permute(0, 2, 3, 1).contiguous()
         time_conv = self.time_conv
         if time_conv is not None:
             # this convolution reads one frame of the past, not two
             before = features.before(time_conv, frames)[1:]
-            if not first:
+            if features.begun:
                 taps = time_conv.weight[..., 0, 0].unbind(2)
                 pairs = [F.linear(before[i : i - 2 or None : 2], tap) for i, tap in enumerate(taps)]
                 return Activations(pairs[0] + pairs[1] + pairs[2], time_conv.bias)
@@ -58,7 +58,7 @@ class WanEncoder(nn.Module):
     colours = 3
     base = 96
 
-    def __init__(self, base: int | None = None):
+    def __init__(self, base: int = 0):
         super().__init__()
         base = base or self.base
         widths = [base * multiple for multiple in reversed(LEVELS)]
@@ -92,16 +92,16 @@ class WanEncoder(nn.Module):
         """
         # zeros: nothing comes before the video
         features = Features()
-        latents: list[Tensor] = []
+        latents = []
         starts = tuple(range(1, len(video_frames), TEMPORAL_STRIDE))
         for frames in video_frames.tensor_split(starts):
             clip = frames.to(self.conv1.weight).contiguous()
-            latents.append(self._next(clip * 2 - 1, features, not latents))
+            latents.append(self._next(clip * 2 - 1, features))
         return torch.cat(latents)
 
-    def _next(self, clip: Tensor, features: Features, first: bool) -> Tensor:
+    def _next(self, clip: Tensor, features: Features) -> Tensor:
         """The next latent frame `[1, h, w, 16]`, from its video frames `[1 or 4, H, W, 3]` in
         -1..1.
         """
-        moments = run_parts(self.encoder, clip, features, first)
+        moments = run_parts(self.encoder, clip, features)
         return pointwise(self.conv1, moments)[..., : self.conv1.out_channels // 2]

@@ -5,7 +5,6 @@ frame at a time.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..model.latents import WAN21, WAN22, LatentFormat, latent_format
+from ..weights.containers import Weights
 from .wan_decoder import Features
 from .wan_encoder import WanEncoder
 
@@ -59,7 +59,6 @@ class WanVideoDecoder:
     def reset(self) -> None:
         """Forget the features: the next latent frame starts a new video."""
         self.features = Features()
-        self._begun = False
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
@@ -81,9 +80,8 @@ class WanVideoDecoder:
         self.features.fetch(self._device)
         video_frames = []
         for z in latents.permute(0, 2, 3, 1):
-            made = self._network(z.to(self._dtype).contiguous(), self.features, not self._begun)
+            made = self._network(z.to(self._dtype).contiguous(), self.features)
             video_frames.append(made.float().add_(1).div_(2).clamp_(0, 1))
-            self._begun = True
         if self._park:
             self.features.park()
         return torch.cat(video_frames)
@@ -98,7 +96,7 @@ def encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
     return ((latents - mean) / std).permute(0, 3, 1, 2)
 
 
-def latents_of(path: Path, weights: Mapping[str, Tensor]) -> LatentFormat:
+def latents_of(path: Path, weights: Weights) -> LatentFormat:
     """The latents of a VAE of Wan with these tensors; raises HeadForcingError if this is none."""
     first = weights.get("decoder.conv1.weight")
     what = f"it holds {', '.join(sorted(weights)[:3]) or 'no tensors'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -14,12 +14,15 @@ from typing import cast
 import av
 import numpy as np
 import torch
+from av import Packet, VideoFrame, VideoStream
 from av.bitstream import BitStreamFilterContext
+from av.container import OutputContainer
+from av.error import FFmpegError
 from av.video.reformatter import ColorRange, Colorspace
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import check_writable, reason, remove_leftovers, replacing, temporary_path
+from ..files import check_writable, explained, remove_leftovers, replacing, temporary_path
 from ..timeline.clock import VIDEO_FPS
 from .reader import address, open_video
 from .sound import Sound, SoundStream
@@ -134,19 +137,24 @@ class VideoWriter:
             }
 
     @property
+    def _seconds(self) -> float:
+        """Length of what is written so far."""
+        return self.video_frames / self.settings.fps
+
+    @property
     def info(self) -> VideoInfo:
         """The file if nothing more is written."""
         return VideoInfo(
             self.settings.path,
             self.video_frames,
-            seconds=self.video_frames / self.settings.fps,
+            seconds=self._seconds,
             width=self.width,
             height=self.height,
         )
 
     def __enter__(self) -> VideoWriter:
         check_writable(self.settings.path)
-        with ExitStack() as stack, self._explain_errors():
+        with ExitStack() as stack, self._explained():
             if self._keep:
                 check_writable(self._partial)
             else:
@@ -166,10 +174,10 @@ class VideoWriter:
         with self._cleanup:
             if error_type is not None:
                 # the first error is the one to report
-                with suppress(OSError, av.error.FFmpegError):
+                with suppress(OSError, FFmpegError):
                     self._finish()
                 return
-            with self._explain_errors():
+            with self._explained():
                 self._finish()
                 self._remux()
             self._remove_partial()
@@ -181,15 +189,15 @@ class VideoWriter:
     def write(self, video_frames: Tensor) -> None:
         """Append video frames `[n, height, width, 3]`, uint8 or float in 0..1."""
         for video_frame in to_uint8(video_frames).cpu().numpy():
-            rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
-            with self._explain_errors():
+            rgb = VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
+            with self._explained():
                 frame = rgb.reformat(
                     format="yuv420p",
                     dst_colorspace=Colorspace.ITU601,
                     dst_color_range=ColorRange.MPEG,
                 )
                 frame.pts = self.video_frames
-                self._track.write(self.video_frames / self.settings.fps)
+                self._track.write(self._seconds)
                 self._container.mux(self._stream.encode(frame))
             self.video_frames += 1
 
@@ -200,12 +208,12 @@ class VideoWriter:
         for group in _groups(earlier):
             for packet in group:
                 packet.stream = self._stream
-            self._track.write(self.video_frames / self.settings.fps)
+            self._track.write(self._seconds)
             self._container.mux(group)
             self.video_frames += len(group)
         earlier.unlink(missing_ok=True)
 
-    def _open(self) -> av.container.OutputContainer:
+    def _open(self) -> OutputContainer:
         if self._keep:
             remove_leftovers(self._partial)
             self._remove_partial()  # it may be a link to another file, which opening would empty
@@ -215,20 +223,15 @@ class VideoWriter:
         self._partial = self._partial.with_name(f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
         return av.open(address(self._partial), "w", format="mp4", options=options)
 
-    @contextmanager
-    def _explain_errors(self) -> Iterator[None]:
+    def _explained(self) -> AbstractContextManager[None]:
         """Convert errors of the disk and of the encoder to a HeadForcingError."""
-        try:
-            yield
-        except (OSError, av.error.FFmpegError) as error:
-            raise HeadForcingError(
-                f"the video {self.settings.path} cannot be written: {reason(error)}"
-            ) from error
+        what = f"the video {self.settings.path} cannot be written"
+        return explained(what, (OSError, FFmpegError))
 
     def _finish(self) -> None:
         """Flush the encoder and close the fragmented file."""
         if self.video_frames:
-            self._track.finish(self.video_frames / self.settings.fps)
+            self._track.finish(self._seconds)
             self._container.mux(self._stream.encode())
         self._container.close()
 
@@ -248,11 +251,11 @@ class VideoWriter:
                     packet.stream = copied[packet.stream.index]
                     target.mux(packet)
 
-    def _open_stream(self) -> av.VideoStream:
+    def _open_stream(self) -> VideoStream:
         fps = self.settings.fps
         rate = Fraction(fps).limit_denominator(1001)  # exact for 24000/1001
         stream = cast(
-            av.VideoStream,
+            VideoStream,
             self._container.add_stream(self._encoder, rate=rate, options=self._options),
         )
         stream.width = self.width
@@ -270,12 +273,12 @@ class VideoWriter:
         return stream
 
 
-def _groups(path: Path) -> Iterator[list[av.Packet]]:
+def _groups(path: Path) -> Iterator[list[Packet]]:
     """Packets with start codes (Annex B), as an encoder gives them: one list from each key frame to
     the next, without the last list, which may be cut off.
     """
-    group: list[av.Packet] = []
-    with suppress(OSError, av.error.FFmpegError, HeadForcingError), open_video(path) as source:
+    group: list[Packet] = []
+    with suppress(OSError, FFmpegError, HeadForcingError), open_video(path) as source:
         stream = source.streams.video[0]
         to_start_codes = BitStreamFilterContext("h264_mp4toannexb", stream)
         for packet in source.demux(stream):

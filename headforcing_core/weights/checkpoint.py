@@ -11,15 +11,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError, one_line
-from ..files import check_kept
+from ..files import Fields, check_kept, json_object
 from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
 from . import layouts
@@ -27,7 +27,6 @@ from .containers import (
     WRITABLE,
     Metadata,
     Weights,
-    file_bytes,
     first_not_finite,
     read_weights,
     write_safetensors,
@@ -35,6 +34,7 @@ from .containers import (
 from .identity import file_identity, identity
 from .lora import LoraPatch, comfyui_names, read_patches
 from .lora_scale import StatedAlpha, stated_alpha
+from .shards import shard_files
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class CheckpointInfo:
 
 
 def inspect_checkpoint(
-    path: str | Path, weights: str = "auto", num_heads: int | None = None
+    path: Path, weights: str = "auto", num_heads: int | None = None
 ) -> CheckpointInfo:
     """Describe a checkpoint from its header; raises HeadForcingError if it cannot be used.
 
@@ -105,14 +105,14 @@ def inspect_checkpoint(
     prefers the EMA weights. `num_heads` is needed only if heads are not 128 wide and the file does
     not state it.
     """
-    return _open(Path(path), weights, num_heads)[1]
+    return _open(path, weights, num_heads).info
 
 
 def load_state_dict(
     path: str | Path,
     weights: str = "auto",
     num_heads: int | None = None,
-    lora: str | Path | None = None,
+    lora: Path | None = None,
     lora_strength: float = 1.0,
     dtype: torch.dtype | None = None,
 ) -> tuple[Weights, CheckpointInfo]:
@@ -131,11 +131,11 @@ def load_state_dict(
 
 
 def convert(
-    path: str | Path,
-    out: str | Path,
+    path: Path,
+    out: Path,
     weights: str = "auto",
     dtype: torch.dtype = torch.bfloat16,
-    lora: str | Path | None = None,
+    lora: Path | None = None,
     lora_strength: float = 1.0,
     num_heads: int | None = None,
     frames_per_block: int | None = None,
@@ -147,9 +147,7 @@ def convert(
 
     Memory use is about one tensor. `on_progress(written_bytes, total_bytes)`.
     """
-    path = Path(path)
-    out = Path(out)
-    _check_output(out, [path] if lora is None else [path, Path(lora)])
+    _check_output(out, filter(None, (path, lora)))
     if dtype not in WRITABLE:
         raise HeadForcingError(
             f"dtype is {dtype}, but must be torch.bfloat16, torch.float16 or torch.float32"
@@ -161,13 +159,12 @@ def convert(
         )
     opened = _open_patched(path, weights, num_heads, lora=lora, strength=lora_strength)
     info = opened.info
+    value = partial(opened.value, dtype=dtype)
     stated = {
         "lora_strength": lora_strength if lora else None,
         "frames_per_block": frames_per_block or info.frames_per_block,
         "model_family": model_family or stated_family(path)[0],
-        "fingerprint": identity(
-            (name, opened.value(name, dtype)) for name in sorted(opened.tensors)
-        ),
+        "fingerprint": identity((name, value(name)) for name in sorted(opened.tensors)),
     }
     metadata = _metadata(info, stated)
     write_safetensors(
@@ -175,7 +172,7 @@ def convert(
         opened.tensors,
         dtype,
         metadata,
-        value=lambda name: opened.value(name, dtype),
+        value=value,
         on_progress=on_progress,
     )
     return inspect_checkpoint(out)
@@ -183,14 +180,14 @@ def convert(
 
 def _metadata(info: CheckpointInfo, stated: Mapping[str, object]) -> Metadata:
     """The metadata of a converted file, with what is `stated` besides its source."""
-    history: dict[str, object] = {
+    history: Fields = {
         "converter_version": _CONVERTER_VERSION,
         "source": info.path.name,
         "source_layout": info.layout,
         "lora": info.lora,
         **stated,
     }
-    transformer: dict[str, object] = {"num_heads": info.config.num_heads}
+    transformer: Fields = {"num_heads": info.config.num_heads}
     if info.config.latents is WAN21:
         transformer["causal_ar"] = True
     else:
@@ -205,12 +202,10 @@ def _metadata(info: CheckpointInfo, stated: Mapping[str, object]) -> Metadata:
     }
 
 
-def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
+def convert_lora(path: Path, out: Path, dtype: torch.dtype = torch.bfloat16) -> int:
     """Write a LoRA such as LongLive's as a safetensors file that ComfyUI's LoRA loaders read; its
     number of tensors.
     """
-    path = Path(path)
-    out = Path(out)
     _check_output(out, [path])
     adapters, stated = _adapters(path)
     renamed = comfyui_names(adapters, path.name, stated)
@@ -221,30 +216,27 @@ def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.b
     return len(renamed)
 
 
-def holds_lora(path: str | Path) -> bool:
+def holds_lora(path: Path) -> bool:
     """Whether a file holds a LoRA and no model."""
-    found = layouts.find_layouts(read_weights(Path(path))[0]).values()
+    found = layouts.find_layouts(read_weights(path)[0]).values()
     return any(map(layouts.is_lora, found)) and not any(map(layouts.looks_like_wan, found))
 
 
 def _adapters(lora: Path) -> tuple[Weights, StatedAlpha | None]:
     """The tensors of a LoRA file, and the alpha that it states other than by them."""
     tree, metadata = read_weights(lora)
-    found = {}
-    for name, tensors in layouts.find_layouts(tree).items():
-        if layouts.is_lora(tensors):
-            found[name] = tensors
+    by_layout = layouts.find_layouts(tree)
+    found = {name: by_layout[name] for name in by_layout if layouts.is_lora(by_layout[name])}
     if not found:
         raise HeadForcingError(
             f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint"
         )
-    adapters = next(iter(found.values()))
-    if layouts.LORA_WRAPPER in found:  # a training file may hold running means of a LoRA, too
-        adapters = found[layouts.LORA_WRAPPER]
+    # a training file may hold running means of a LoRA, too
+    adapters = found.get(layouts.LORA_WRAPPER, next(iter(found.values())))
     return adapters, stated_alpha(lora, metadata, adapters)
 
 
-def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, CheckpointInfo]:
+def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
     """Memory-map a checkpoint and validate it; the tensors have Wan names and are exactly the
     model's.
     """
@@ -252,10 +244,10 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
     by_layout = layouts.find_layouts(tree)
     layout, tensors = layouts.read_layout(by_layout, weights, path.name)
     layouts.reject_other_models(tensors, path.name)
-    transformer = _read_json(metadata, "config").get("transformer")
+    transformer = json_object(metadata, "config").get("transformer")
     if not isinstance(transformer, dict):
         transformer = {}
-    history = _read_json(metadata, "head_forcing")
+    history = json_object(metadata, "head_forcing")
     if num_heads is None:
         # a tag in the recorded cases
         num_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))
@@ -285,7 +277,7 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
     causal = transformer.get("causal_ar", history.get("causal_ar"))
     merged = history.get("lora")
     models = [name for name in by_layout if layouts.looks_like_wan(by_layout[name])]
-    return tensors, CheckpointInfo(
+    info = CheckpointInfo(
         path=path,
         layout=layout,
         available=tuple(models),
@@ -293,7 +285,7 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
         family=family,
         parameters=sizes.total(),
         dtype=str(most_used).removeprefix("torch."),
-        bytes=file_bytes(path),
+        bytes=sum(file.stat().st_size for file in shard_files(path)),
         causal_ar=causal if isinstance(causal, bool) else None,
         frames_per_block=_integer(history.get("frames_per_block")),
         lora=merged if isinstance(merged, str) else None,
@@ -301,6 +293,7 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[Weights, Che
             path, layout, lambda: _identity_of_file(path, layout, num_heads)
         ),
     )
+    return _OpenedCheckpoint(info, tensors)
 
 
 @dataclass(frozen=True)
@@ -311,8 +304,8 @@ class _OpenedCheckpoint:
 
     info: CheckpointInfo
     tensors: Weights
-    patches: Mapping[str, LoraPatch]
-    strength: float
+    patches: Mapping[str, LoraPatch] = field(default_factory=dict)
+    strength: float = 1.0
 
     def value(self, name: str, dtype: torch.dtype | None) -> Tensor:
         """A tensor with its patch; `dtype` as for `load_state_dict`."""
@@ -325,25 +318,25 @@ class _OpenedCheckpoint:
 
 
 def _open_patched(
-    path: Path, weights: str, num_heads: int | None, *, lora: str | Path | None, strength: float
+    path: Path, weights: str, num_heads: int | None, *, lora: Path | None, strength: float
 ) -> _OpenedCheckpoint:
     """Open a checkpoint, and a LoRA after checking that it fits the model."""
     if lora is not None and not math.isfinite(strength):
         raise HeadForcingError(
             f"lora_strength is {strength}, but must be a finite number such as 1.0"
         )
-    tensors, info = _open(path, weights, num_heads)
+    opened = _open(path, weights, num_heads)
     if lora is None:
-        return _OpenedCheckpoint(info, tensors, {}, strength)
-    lora = Path(lora)
+        return opened
     adapters, stated = _adapters(lora)
-    patches = read_patches(tensors, adapters, lora.name, stated)
-    names = f"{info.lora} + {lora.name}" if info.lora else lora.name
-    return _OpenedCheckpoint(replace(info, lora=names), tensors, patches, strength)
+    patches = read_patches(opened.tensors, adapters, lora.name, stated)
+    names = " + ".join(filter(None, (opened.info.lora, lora.name)))
+    info = replace(opened.info, lora=names)
+    return replace(opened, info=info, patches=patches, strength=strength)
 
 
 def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
-    tensors, _ = _open(path, layout, num_heads)
+    tensors = _open(path, layout, num_heads).tensors
     bad = first_not_finite(tensors.items())
     if bad is not None:
         raise HeadForcingError(
@@ -352,36 +345,22 @@ def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
     return identity(sorted(tensors.items()))
 
 
-def stated_family(path: str | Path) -> tuple[str | None, int | None, int | None]:
+def stated_family(path: Path) -> tuple[str | None, int | None, int | None]:
     """The model family and latent frames of a block that `convert` wrote, and the input channels;
     None if absent.
     """
-    tree, metadata = read_weights(Path(path))
-    history = _read_json(metadata, "head_forcing")
+    tree, metadata = read_weights(path)
+    history = json_object(metadata, "head_forcing")
     family = history.get("model_family")
     if not isinstance(family, str):
         family = None
-    channels = None
-    for tensors in layouts.find_layouts(tree).values():
-        for name, tensor in tensors.items():
-            if (
-                channels is None
-                and tensor.ndim == 5
-                and layouts.wan_name(name) == "patch_embedding.weight"
-            ):
-                channels = tensor.shape[1]
-    return family, _integer(history.get("frames_per_block")), channels
-
-
-def _read_json(metadata: Metadata, key: str) -> dict[str, Any]:
-    """A JSON object in the metadata; anything else, as other programs may write, counts as an empty
-    object.
-    """
-    try:
-        value = json.loads(metadata.get(key, "{}"))
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {}
+    named = chain(*(tensors.items() for tensors in layouts.find_layouts(tree).values()))
+    channels = (
+        tensor.shape[1]
+        for name, tensor in named
+        if tensor.ndim == 5 and layouts.wan_name(name) == "patch_embedding.weight"
+    )
+    return family, _integer(history.get("frames_per_block")), next(channels, None)
 
 
 def _integer(value: object) -> int | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import mmap
-import os
 import pickle
 import re
 import shutil
@@ -25,13 +24,14 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import check_regular, reason, replacing
-from .shards import NAMES, shard_files
+from ..files import Fields, check_regular, reason, replacing
+from .shards import shard_files
 
 Tree = Mapping[object, object]
 """Names of a file with their tensors, or with dicts of tensors."""
 Weights = dict[str, Tensor]  # by name
 Metadata = Mapping[str, str]  # of a file
+Content = tuple[Tree, Metadata]
 _MAX_HEADER_BYTES = 8 << 20  # a 14B model's header is 0.15 MB
 # three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
 _MAX_PICKLE_BYTES = 2 << 20
@@ -65,42 +65,29 @@ _INSTEAD_OF_GGUF = {
 WRITABLE = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
-def read_weights(path: Path, kind: str = "model") -> tuple[Tree, Metadata]:
+def read_weights(path: Path, kind: str = "model") -> Content:
     """Memory-map a model file, or all files of a model in several, see `shards`; `kind` is one of
     `_INSTEAD_OF_GGUF`.
 
     Returns the top-level names with their tensors or dicts of tensors, and the metadata (empty for
     .pt). Raises HeadForcingError for anything that is not a readable model file.
     """
-    parts = _parts(Path(path))
-    if len(parts) == 1:
-        return _read_file(parts[0], kind)
-    joined: dict[object, object] = {}
-    metadata: Metadata = {}
-    for part in parts:
+    first, *others = shard_files(path)
+    tree, metadata = _read_file(first, kind)
+    joined = dict(tree)
+    for part in others:
         tree, stated = _read_file(part, kind)
-        again = [name for name in tree if name in joined]
-        if again:
-            raise HeadForcingError(
-                f"{part.name} holds {again[0]} again: keep the files of one model in a folder"
-            )
-        joined.update(tree)
+        for name in tree:
+            if name in joined:
+                raise HeadForcingError(
+                    f"{part.name} holds {name} again: keep the files of one model in a folder"
+                )
+        joined |= tree
         metadata = metadata or stated
     return joined, metadata
 
 
-def file_bytes(path: Path) -> int:
-    """Size of a model on the disk, of all its files."""
-    return sum(part.stat().st_size for part in _parts(path))
-
-
-def _parts(path: Path) -> list[Path]:
-    """The files of a model."""
-    several = shard_files(path) if NAMES.search(path.name) or os.path.isdir(path) else []
-    return several or [path]
-
-
-def _read_file(path: Path, kind: str) -> tuple[Tree, Metadata]:
+def _read_file(path: Path, kind: str) -> Content:
     check_regular(path)
     tree: Tree
     metadata: Metadata = {}
@@ -142,6 +129,19 @@ def _tensors_of(tree: Tree) -> Weights:
     return {str(name): tensor for name, tensor in tree.items() if isinstance(tensor, Tensor)}
 
 
+def tensor_of(
+    tensors: Weights, name: str, shape: torch.Size, unfit: str, advice: str = ""
+) -> Tensor:
+    """The tensor of this name and shape; raises HeadForcingError, which begins with `unfit`, where
+    there is none.
+    """
+    found = tensors.get(name)
+    if found is None or found.shape != shape:
+        state = "missing" if found is None else f"of shape {list(found.shape)}"
+        raise HeadForcingError(f"{unfit}: {name} is {state}, expected {list(shape)}{advice}.")
+    return found
+
+
 def _other_format(path: Path, start: bytes, kind: str) -> HeadForcingError:
     what = "is no model file, neither safetensors nor PyTorch's: download the model file itself"
     if start.startswith(b"GGUF"):
@@ -154,7 +154,7 @@ def _other_format(path: Path, start: bytes, kind: str) -> HeadForcingError:
     return HeadForcingError(f"{path.name} {what}")
 
 
-def _read_safetensors(path: Path) -> tuple[Tree, Metadata]:
+def _read_safetensors(path: Path) -> Content:
     """Map the tensors. The library's own reserve the file's size, so it maps no file larger than
     the memory.
     """
@@ -163,13 +163,11 @@ def _read_safetensors(path: Path) -> tuple[Tree, Metadata]:
         metadata = checked.metadata() or {}
     with open(path, "rb") as file:
         # copy-on-write, because torch warns about tensors on read-only memory
-        if os.name == "nt":
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        else:
+        how: dict[str, int] = {"access": mmap.ACCESS_COPY}
+        if sys.platform == "linux":
             # Python names MAP_NORESERVE only in newer versions
-            no_reserve = 0x4000 if sys.platform == "linux" else 0
-            access = mmap.PROT_READ | mmap.PROT_WRITE
-            data = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE | no_reserve, prot=access)
+            how = {"flags": mmap.MAP_PRIVATE | 0x4000, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
+        data = mmap.mmap(file.fileno(), 0, **how)
     start = 8 + int.from_bytes(data[:8], "little")
     if start > _MAX_HEADER_BYTES:
         raise HeadForcingError(
@@ -274,7 +272,7 @@ def write_safetensors(
     `value` returns the tensor of a name in `dtype`. Raises HeadForcingError if the disk has too
     little free space.
     """
-    header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
+    header: Fields = {"__metadata__": {"format": "pt", **metadata}}
     names = sorted(tensors)
     total = 0
     for name in names:

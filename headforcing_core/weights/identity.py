@@ -53,7 +53,7 @@ def file_identity(path: Path, part: str, compute: Callable[[], str]) -> str:
     """The identity of a part of a model, kept in the user's cache folder by path, size, inode and
     times of change of its files."""
     folder = cache_folder()
-    files = shard_files(path) or [path]
+    files = shard_files(path)
     stats = [each.stat() for each in files]
     if folder is None or time.time() - max(stat.st_mtime for stat in stats) < _SETTLED_SECONDS:
         return compute()

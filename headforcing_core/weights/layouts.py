@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,10 @@ from ..errors import HeadForcingError
 from ..model.latents import WAN21, WAN22
 from ..model.speech import VIDEO_FRAMES, SpeechProjection, audio_tensors
 from ..model.wan import WanConfig, WanModel
-from .containers import Weights
+from .containers import Tree, Weights
 
+Shape = tuple[int, ...]
+Layouts = dict[str, Weights]  # the tensors of a file by the key or prefix that they stand under
 BARE = "bare"
 LORA_WRAPPER = "generator_lora"
 # keys of training checkpoints, preferred first; in flat files they may be prefixes of names
@@ -92,20 +94,19 @@ def looks_like_wan(names: Iterable[str]) -> bool:
     return any(wan_name(name) == "patch_embedding.weight" for name in names)
 
 
-def is_lora(names: Iterable[str]) -> bool:
+def is_lora(names: Collection[str]) -> bool:
     """Whether the names are those of a LoRA alone: adapter tensors without their base model."""
-    names = list(names)
     return any(map(LORA_SUFFIX.search, names)) and not looks_like_wan(names)
 
 
-def find_layouts(tree: Mapping[object, object]) -> dict[str, Weights]:
+def find_layouts(tree: Tree) -> Layouts:
     """Group the tensors of a file by the key, or the prefix of names, that they stand under,
     preferred groups first.
 
     Averaged weights (EMA) come first. Prefixes in front of a model's names are taken off, whatever
     they are called; teachers, critics and optimizer states are left out.
     """
-    layouts: dict[str, Weights] = {}
+    layouts: Layouts = {}
     for path, tensors in _mappings(tree, ()):
         by_prefix = _by_prefix(tensors)
         for prefix, group in by_prefix.items():
@@ -119,20 +120,13 @@ def find_layouts(tree: Mapping[object, object]) -> dict[str, Weights]:
     return {key: layouts[key] for key in sorted(layouts, key=_order)}
 
 
-def _order(key: str) -> int:
-    """Place of a group of tensors among those of a file, preferred ones first."""
-    if key == _WRAPPERS[0]:
-        return 0
-    if _EMA.search(key):
-        return 1
-    if key in _WRAPPERS:
-        return 1 + _WRAPPERS.index(key)
-    return len(_WRAPPERS) + 2 if key == BARE else len(_WRAPPERS) + 1
+def _order(key: str) -> tuple[bool, ...]:
+    """By this the groups of tensors of a file are sorted, preferred ones first."""
+    first, *wrappers = [key != wrapper for wrapper in _WRAPPERS]
+    return first, _EMA.search(key) is None, *wrappers, key == BARE
 
 
-def _mappings(
-    tree: Mapping[object, object], path: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], Weights]]:
+def _mappings(tree: Tree, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Weights]]:
     """Every dict in a file that holds tensors, with the keys that lead to it."""
     tensors = {
         str(name): value.detach() for name, value in tree.items() if isinstance(value, Tensor)
@@ -141,30 +135,27 @@ def _mappings(
         yield path, tensors
     if len(path) < _MOST_LEVELS:
         for name, value in tree.items():
-            if isinstance(value, Mapping) and not _TRAINING_ONLY.search(str(name)):
+            if isinstance(value, Mapping):
                 yield from _mappings(value, (*path, str(name)))
 
 
-def _by_prefix(tensors: Weights) -> dict[str, Weights]:
+def _by_prefix(tensors: Weights) -> Layouts:
     """The tensors of a dict by what stands in front of each model's names in it; those of no model
     under "".
     """
     names = {name: _without_infixes(name) for name in tensors}
-    found = set()
-    for name in names.values():
-        if name.endswith("patch_embedding.weight"):
-            found.add(name.removesuffix("patch_embedding.weight"))
+    first = "patch_embedding.weight"
+    found = {name.removesuffix(first) for name in names.values() if name.endswith(first)}
     # usual ones stay: `wan_name` takes them off, and two copies of a model in one dict are noticed
     # there
     unusual = [prefix for prefix in found if prefix.endswith(".") and strip_prefixes(prefix)]
-    prefixes = sorted(unusual, key=len)
-    groups: dict[str, Weights] = {}
+    groups: Layouts = {}
     for name, plain in names.items():
         own = ""
         wrapper = plain.partition(".")[0]
         if wrapper in _WRAPPERS or _TRAINING_ONLY.search(wrapper):  # as in a flat file of a LoRA
             own = f"{wrapper}."
-        for prefix in prefixes:  # the longest one counts
+        for prefix in sorted(unusual, key=len):  # the longest one counts
             if plain.startswith(prefix):
                 own = prefix
         groups.setdefault(own, {})[plain.removeprefix(own)] = tensors[name]
@@ -179,11 +170,10 @@ def _layout_key(path: tuple[str, ...], prefix: str, alone: bool) -> str:
     for wrapper in _WRAPPERS:
         if wrapper in path or wrapper in prefix.split("."):
             return wrapper
-    if path and (alone or not prefix):
-        return path[-1]
-    if path:
-        return f"{path[-1]}.{prefix.partition('.')[0]}"
-    return BARE if alone or not prefix else prefix.partition(".")[0]
+    names = [*path[-1:]]
+    if not alone and prefix:
+        names.append(prefix.partition(".")[0])
+    return ".".join(names) or BARE
 
 
 def _without_infixes(name: str) -> str:
@@ -193,7 +183,7 @@ def _without_infixes(name: str) -> str:
     return name
 
 
-def read_layout(layouts: Mapping[str, Weights], weights: str, file: str) -> tuple[str, Weights]:
+def read_layout(layouts: Layouts, weights: str, file: str) -> tuple[str, Weights]:
     """The wrapper key `weights`, or for "auto" the first one that holds a Wan model, and its
     tensors by Wan's names.
 
@@ -345,14 +335,14 @@ def _names_through_links(path: Path) -> list[str]:
     return [*(hop.parent.name for hop in hops), *(hop.name for hop in hops)]
 
 
-def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: WanConfig) -> dict[str, Shape]:
     """Names and shapes of all parameters of a Wan text-to-video model: 27 per layer and 15
     others, and the audio tensors of one that speech drives.
     """
     with torch.device("meta"):
         model = WanModel(replace(config, num_layers=1, audio_dim=0))
         projection = SpeechProjection(config) if config.speaks else nn.Module()
-    shapes: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, Shape] = {}
     for name, parameter in model.named_parameters():
         shapes[name] = tuple(parameter.shape)
         if name.startswith("blocks.0."):
@@ -379,7 +369,7 @@ def infer_config(
         raise HeadForcingError(
             f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads"
         )
-    audio: tuple[int, ...] = (0, 0)
+    audio: Shape = (0, 0)
     if patch[1] == SPEECH_CHANNELS:
         audio = shape("audio_proj.proj.weight", 2)
     config = WanConfig(
@@ -404,7 +394,7 @@ def infer_config(
     return config
 
 
-def _shape(tensors: Weights, name: str, dimensions: int, file: str) -> tuple[int, ...]:
+def _shape(tensors: Weights, name: str, dimensions: int, file: str) -> Shape:
     """The shape of a tensor that must be there with this many dimensions; raises HeadForcingError
     if it is not.
     """

@@ -32,9 +32,6 @@ _COMFYUI = {
     "set": "set_weight",
     "magnitude": "dora_scale",
 }
-_HADA = {"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"}
-_LOKR = {"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b"}
-_FACTORS = ("lokr_w1", "lokr_w2")
 _RANKED = (
     "down",
     "hada_w1_b",
@@ -68,10 +65,11 @@ class LoraPatch:
                 f"{lora_name} is incomplete: half of its tensors for {target} are missing"
             ) from error
         if not fits:
-            given = []
-            for what, tensor in self.tensors.items():
-                if what not in ("alpha", "rank"):
-                    given.append(tuple(tensor.shape))
+            given = [
+                tuple(tensor.shape)
+                for what, tensor in self.tensors.items()
+                if what not in ("alpha", "rank")
+            ]
             raise HeadForcingError(
                 f"{lora_name} was made for a model of another size: {target} is {tuple(shape)} "
                 f"here, its tensors are {given}; use a LoRA for this model"
@@ -104,7 +102,7 @@ class LoraPatch:
         result = before
         product = self._product()
         if product is not None:
-            delta = (self._scale_of_product() * product).reshape(weight.shape)
+            delta = (self.scale() * product).reshape(weight.shape)
             magnitude = self.tensors.get("magnitude")
             if magnitude is not None:
                 delta = _decomposed(before + delta, magnitude) - before
@@ -120,37 +118,34 @@ class LoraPatch:
         given = {what: tensor.to(device, torch.float32) for what, tensor in self.tensors.items()}
         if given.keys() & {"up", "down"}:
             return given["up"].flatten(1) @ given["down"].flatten(1)
-        if given.keys() & _HADA:
-            first = given["hada_w1_a"] @ given["hada_w1_b"]
-            second = given["hada_w2_a"] @ given["hada_w2_b"]
+        kinds = {what.partition("_")[0] for what in given}
+        if "hada" in kinds:
+            first = _factor(given, "hada_w1")
+            second = _factor(given, "hada_w2")
             if first.shape != second.shape:
                 raise RuntimeError("the factors of a LoHa have two sizes")
             return first * second
-        if given.keys() & _LOKR:
-            factors = []
-            for part in _FACTORS:
-                if part in given:
-                    factors.append(given[part])
-                else:
-                    factors.append(given[f"{part}_a"] @ given[f"{part}_b"])
-            return torch.kron(*factors)
+        if "lokr" in kinds:
+            return torch.kron(_factor(given, "lokr_w1"), _factor(given, "lokr_w2"))
         return None
 
-    def _scale_of_product(self) -> float:
-        """The factor of `_product` at strength 1; of LoKr by the factor that is divided, else alpha
-        has no meaning.
+    def scale(self) -> float:
+        """The factor of the product at strength 1: alpha by rank, 1 if the file states no alpha; of
+        LoKr by the factor that is divided, else alpha has no meaning.
         """
-        for part in _RANKED:
-            if part in self.tensors:
-                return self.scale(len(self.tensors[part]))
+        ranks = [len(self.tensors[part]) for part in _RANKED if part in self.tensors]
+        if ranks and "alpha" in self.tensors:
+            return float(self.tensors["alpha"]) / ranks[0]
+        if ranks and self.stated is not None:
+            return self.stated.scale(self.module, ranks[0])
         return 1.0
 
-    def scale(self, rank: int) -> float:
-        """The factor of the product: alpha by rank, 1 if the file states no alpha."""
-        alpha = self.tensors.get("alpha")
-        if alpha is not None:
-            return float(alpha) / rank
-        return 1.0 if self.stated is None else self.stated.scale(self.module, rank)
+
+def _factor(given: Weights, part: str) -> Tensor:
+    """A factor of LyCORIS, whole or divided in two; KeyError if it is missing."""
+    if part in given:
+        return given[part]
+    return given[f"{part}_a"] @ given[f"{part}_b"]
 
 
 def _decomposed(merged: Tensor, magnitude: Tensor) -> Tensor:
@@ -196,8 +191,7 @@ def comfyui_names(
         tensors = dict(patch.tensors)
         tensors.pop("rank", None)  # that of the factors
         if "down" in tensors and "alpha" not in tensors and stated is not None:
-            rank = len(tensors["down"])
-            tensors["alpha"] = torch.tensor(patch.scale(rank) * rank)
+            tensors["alpha"] = torch.tensor(patch.scale() * len(tensors["down"]))
         for what, tensor in tensors.items():
             suffix = _COMFYUI.get(what, what)
             if what == "diff" and target.endswith(".bias"):
@@ -223,7 +217,7 @@ def _scale_biases(patches: Mapping[str, LoraPatch], lora_name: str) -> None:
             )
         if "diff" in patch.tensors:
             raise HeadForcingError(f"{lora_name} changes {target} twice: use a file with one LoRA")
-        patch.tensors["diff"] = product.scale(len(product.tensors["down"])) * bias.to(torch.float32)
+        patch.tensors["diff"] = product.scale() * bias.to(torch.float32)
 
 
 def _match(
@@ -234,8 +228,8 @@ def _match(
     """
     targets = Targets(names)
     patches: dict[str, LoraPatch] = {}
-    unknown = list[str]()
-    images = list[str]()
+    unknown = []
+    images = []
     for key, tensor in lora.items():
         module, what = split_key(key) or (key, "")
         if what in OTHER_KINDS and targets.find(module, "down") is not None:

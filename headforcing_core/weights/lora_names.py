@@ -10,6 +10,10 @@ from collections.abc import Collection, Mapping
 from .layouts import DIFFUSERS_NAMES, wan_name
 
 _ADAPTER = r"(?:\.[^.]+)?"  # PEFT may add the adapter's name
+_LYCORIS = (
+    "hada_w1_a hada_w1_b hada_w2_a hada_w2_b hada_t1 hada_t2 "
+    "lokr_w1 lokr_w1_a lokr_w1_b lokr_w2 lokr_w2_a lokr_w2_b lokr_t2"
+).split()
 # By what a tensor is: the end of its name. The first that fits counts.
 SPELLINGS: Mapping[str, re.Pattern[str]] = {
     what: re.compile(rf"^(?P<module>.+?)\.{ending}$")
@@ -27,11 +31,7 @@ SPELLINGS: Mapping[str, re.Pattern[str]] = {
         "diff_b": r"diff_b",
         "diff_m": r"diff_m",
         "set": r"set_weight",
-        **{f"hada_{part}": f"hada_{part}" for part in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2")},
-        **{
-            f"lokr_{part}": f"lokr_{part}"
-            for part in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")
-        },
+        **{name: name for name in _LYCORIS},
         "oft": r"(?:oft_blocks|oft_diag|oft_R|boft_[A-Z]|rescale)(?:\.weight)?",
         "glora": r"(?:a1|a2|b1|b2)(?:\.weight)?",
         "norm": r"(?:w_norm|b_norm)",
@@ -59,7 +59,6 @@ _ROOTS = (
     r"proj_out\b|scale_shift_table\b"
 )
 _DOTTED = re.compile(rf"^(?:.*?\.)?(?P<module>(?:{_ROOTS}).*)$")
-_INFIX = re.compile(r"(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod|base_layer)\.")
 _OF_IMAGES = re.compile(
     r"(?:^|[._])(?:k_img|v_img|norm_k_img|add_k_proj|add_v_proj|norm_added_k|img_emb|image_embedder)"
 )
@@ -88,12 +87,11 @@ class Targets:
     def __init__(self, names: Collection[str]):
         self._names = names
         # by the name of a layer with "_" in place of dots, Wan's and diffusers'
-        self._flat: dict[str, str] = {}
+        self._flat = {}
         for name in names:
-            if name.endswith(".weight"):
-                layer = name.removesuffix(".weight")
-                for spelling in (layer, _diffusers_name(layer)):
-                    self._flat[spelling.replace(".", "_")] = layer
+            layer = name.removesuffix(".weight")
+            for spelling in (layer, _diffusers_name(layer)):
+                self._flat[spelling.replace(".", "_")] = layer
 
     def find(self, module: str, what: str) -> str | None:
         """The parameter that a tensor changes, from the two parts of its name; None if the model
@@ -102,19 +100,15 @@ class Targets:
         parameter = _PARAMETERS.get(what, "weight")
         flat = _FLAT.match(module)
         if flat is not None:
-            layer = self._flat.get(flat["module"].replace(".", "_"))
-            candidates = [] if layer is None else [f"{layer}.{parameter}"]
+            layer = self._flat.get(flat["module"].replace(".", "_"), "")
+            candidates = [f"{layer}.{parameter}"]
         else:
-            module = _INFIX.sub("", module)
             dotted = _DOTTED.match(module)
             layer = module if dotted is None else dotted["module"]
             candidates = [wan_name(f"{layer}.{parameter}")]
             if what in ("diff", "set"):  # of a parameter without ".weight", such as a modulation
                 candidates.append(wan_name(layer))
-        for candidate in candidates:
-            if candidate in self._names:
-                return candidate
-        return None
+        return next((name for name in candidates if name in self._names), None)
 
 
 def _diffusers_name(layer: str) -> str:

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..errors import HeadForcingError
+from ..files import Fields
 from .containers import Metadata
 
 _CONFIG = "adapter_config.json"  # beside `adapter_model.safetensors`
@@ -83,7 +83,7 @@ def _from_header(path: Path, metadata: Metadata, kohya_names: bool) -> StatedAlp
     return None
 
 
-def _from_fields(fields: Mapping[str, Any], name: str, prefix: str) -> StatedAlpha | None:
+def _from_fields(fields: Fields, name: str, prefix: str) -> StatedAlpha | None:
     alpha = fields.get(f"{prefix}lora_alpha")
     if alpha is None:
         return None
@@ -96,7 +96,7 @@ def _from_fields(fields: Mapping[str, Any], name: str, prefix: str) -> StatedAlp
     return StatedAlpha(float(alpha), bool(fields.get(f"{prefix}use_rslora")), patterns)
 
 
-def _read(data: bytes, name: str) -> dict[str, Any]:
+def _read(data: bytes, name: str) -> Fields:
     try:
         fields = json.loads(data[:_MOST_BYTES])
     except (ValueError, RecursionError) as error:

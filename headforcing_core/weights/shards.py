@@ -17,15 +17,13 @@ _NUMBERED = re.compile(
 )
 _MOST_FILES = 1000
 _MOST_INDEX_BYTES = 16 << 20
-# any file of a model in several has such a name
-NAMES = re.compile(r"-of-\d|^(?:non_)?block|\.index\.json$")
 # LightX2V: a file for each layer, and one for the rest
 _BLOCK = re.compile(r"block_(\d{1,3})\.safetensors")
 _REST = "non_block.safetensors"
 
 
 def shard_files(path: Path) -> list[Path]:
-    """The files of a model that is stored in several, in order; empty for a file that is whole.
+    """The files of a model, in order: several, or a whole one.
 
     `path` is one of the files, the index that names them, or the folder that holds one such model.
     Raises HeadForcingError that names a missing file.
@@ -39,7 +37,7 @@ def shard_files(path: Path) -> list[Path]:
         return _numbered(path, numbered)
     if _BLOCK.fullmatch(path.name) or path.name == _REST:
         return _by_block(path.parent)
-    return []
+    return [path]
 
 
 def _in_folder(folder: Path) -> list[Path]:
@@ -76,25 +74,19 @@ def _numbered(path: Path, found: re.Match[str]) -> list[Path]:
         raise HeadForcingError(
             f"{path.name} states {count} files, expected 1 to {_MOST_FILES}: rename it"
         )
-    files = []
-    for number in range(1, count + 1):
-        digits = str(number).zfill(len(found["number"]))
-        files.append(
-            path.with_name(f"{found['stem']}-{digits}-of-{found['count']}{found['ending']}")
-        )
-    return _present(files)
+    digits = len(found["number"])
+    end = f"of-{found['count']}{found['ending']}"
+    numbers = range(1, count + 1)
+    return _present(
+        [path.with_name(f"{found['stem']}-{number:0{digits}}-{end}") for number in numbers]
+    )
 
 
 def _by_block(folder: Path) -> list[Path]:
-    last = 0
-    for path in folder.glob("block_*.safetensors"):
-        block = _BLOCK.fullmatch(path.name)
-        if block is not None:
-            last = max(last, int(block[1]))
-    files = [folder / _REST]
-    for number in range(last + 1):
-        files.append(folder / f"block_{number}.safetensors")
-    return _present(files)
+    blocks = [_BLOCK.fullmatch(path.name) for path in folder.glob("block_*.safetensors")]
+    last = max((int(block[1]) for block in blocks if block), default=0)
+    layers = [folder / f"block_{number}.safetensors" for number in range(last + 1)]
+    return _present([folder / _REST, *layers])
 
 
 def _present(files: list[Path]) -> list[Path]:

@@ -12,6 +12,7 @@ import importlib
 import json
 import re
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 
 from ..errors import HeadForcingError, import_optional
 from ..files import replacing
-from .containers import WRITABLE, Weights, all_finite, read_tensors, read_weights
+from .containers import WRITABLE, Weights, all_finite, read_tensors, read_weights, tensor_of
 
 MAX_TOKENS = 512
 _END = 1  # id of the end-of-sequence token
@@ -51,12 +52,12 @@ _WAN_BLOCK = {
 }
 
 
+@dataclass
 class UMT5Encoder:
     """A umT5 encoder and its sentencepiece tokenizer."""
 
-    def __init__(self, model: Any, tokenizer: Any):
-        self.model = model
-        self.tokenizer = tokenizer
+    model: Any
+    tokenizer: Any
 
     def tokens(self, prompt: str) -> list[int]:
         """Token ids of the cleaned prompt with the end token, at most 512."""
@@ -86,7 +87,7 @@ def clean_prompt(prompt: str) -> str:
 
 
 def load_text_encoder(
-    path: str | Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16
+    path: Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.bfloat16
 ) -> UMT5Encoder:
     """Load a umT5 encoder from ComfyUI's file (`umt5_xxl_*.safetensors`) or Wan's
     (`models_t5_umt5-xxl-enc-bf16.pth`).
@@ -97,7 +98,6 @@ def load_text_encoder(
     """
     transformers = import_optional("transformers")
     sentencepiece = import_optional("sentencepiece")
-    path = Path(path)
     weights, scales, tokenizer_model = _read_umt5(path)
     tokenizer = _load_tokenizer(path, tokenizer_model, sentencepiece)
     config = transformers.UMT5Config(**sizes_of(weights, path), feed_forward_proj="gated-gelu")
@@ -112,16 +112,13 @@ def load_text_encoder(
     expected = model.state_dict()
     del expected["encoder.embed_tokens.weight"]  # the same as `shared.weight`
     for name in sorted(expected):
-        found = weights.get(name)
-        shape = expected[name].shape
-        if found is None or found.shape != shape:
-            state = "missing" if found is None else f"of shape {list(found.shape)}"
-            raise HeadForcingError(
-                f"{path.name} is not a umT5 encoder: {name} is {state}, expected {list(shape)}."
-            )
-        # `pop` frees each tensor after its conversion, so that stored and converted weights never
+        stored = tensor_of(
+            weights, name, expected[name].shape, f"{path.name} is not a umT5 encoder"
+        )
+        # each tensor is freed after its conversion, so that stored and converted weights never
         # exist together
-        _put(model, name.removesuffix(".weight"), weights.pop(name).to(device), dtype, scales)
+        del weights[name]
+        _put(model, name.removesuffix(".weight"), stored.to(device), dtype, scales)
     model.set_input_embeddings(model.shared)
     if scales:
         raise HeadForcingError(
@@ -132,17 +129,16 @@ def load_text_encoder(
 
 def _put(model: Any, layer: str, stored: Tensor, dtype: torch.dtype, scales: Weights) -> None:
     """Put a layer's weight into the model, and its scale, which is taken out of `scales`."""
-    if not _stays(layer, stored, dtype):
-        stored = stored.to(dtype)
-    elif layer == "shared":
+    stays = _stays(layer, stored, dtype)
+    if stays and layer != "shared":
+        model.set_submodule(layer, StoredLinear(stored, scales.pop(layer, None)))
+        return
+    if stays:
         # of a mapped file the system reads the pages of the rows that are used; a converted copy
         # would be a second
         model.shared.register_forward_hook(lambda module, inputs, rows: rows.to(dtype))
     else:
-        parent, _, last = layer.rpartition(".")
-        linear = StoredLinear(stored, scales.pop(layer, None))
-        setattr(model.get_submodule(parent), last, linear)
-        return
+        stored = stored.to(dtype)
     model.load_state_dict({f"{layer}.weight": stored}, strict=False, assign=True)
 
 
@@ -167,19 +163,17 @@ class StoredLinear(nn.Module):
         return product if self.scale is None else (product * self.scale).to(x.dtype)
 
 
-def encoder_bytes(path: str | Path) -> int:
+def encoder_bytes(path: Path) -> int:
     """Estimated memory in bytes of encoding a prompt in bf16 with the umT5 encoder of a file, by
     the shapes in it.
     """
     dtype = torch.bfloat16
-    weights = _read_umt5(Path(path))[0]
-    sizes = sizes_of(weights, Path(path))
+    weights = _read_umt5(path)[0]
+    sizes = sizes_of(weights, path)
     total = 0
     for name, tensor in weights.items():
-        if _stays(name.removesuffix(".weight"), tensor, dtype):
-            total += tensor.nbytes
-        else:
-            total += tensor.numel() * dtype.itemsize
+        stays = _stays(name.removesuffix(".weight"), tensor, dtype)
+        total += tensor.numel() * (tensor.dtype if stays else dtype).itemsize
     heads = sizes["num_heads"]
     widest = sizes["d_model"] * max(sizes["d_ff"], heads * sizes["d_kv"]) * dtype.itemsize
     score_bytes = 3 * torch.float32.itemsize + 2 * dtype.itemsize
@@ -193,13 +187,10 @@ def _stays(layer: str, stored: Tensor, dtype: torch.dtype) -> bool:
     A table of words in fp8 is not: PyTorch cannot read its rows everywhere, and transformers' mask
     takes its dtype.
     """
-    if (
-        stored.ndim != 2
-        or layer.endswith("attention_bias")
-        or (layer == "shared" and stored.dtype.itemsize == 1)
-    ):
-        return False
-    return stored.dtype != dtype and stored.dtype.itemsize <= dtype.itemsize
+    size = stored.dtype.itemsize
+    is_matrix = stored.ndim == 2 and not layer.endswith("attention_bias")
+    is_fp8_table = layer == "shared" and size == 1
+    return is_matrix and not is_fp8_table and stored.dtype != dtype and size <= dtype.itemsize
 
 
 def _read_umt5(path: Path) -> tuple[Weights, Weights, Tensor | None]:
@@ -268,16 +259,16 @@ def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleTy
     folder = path if path.is_dir() else path.parent
     places = ("", "google/umt5-xxl", "../tokenizer")  # the last beside diffusers' text_encoder
     beside = [folder / place / "spiece.model" for place in places]
-    files = [file for file in beside if file.is_file()]
-    if embedded is None and not files:
+    file = next((str(place) for place in beside if place.is_file()), None)
+    if embedded is None and file is None:
         raise HeadForcingError(
             f"{path.name} contains no tokenizer; put spiece.model of google/umt5-xxl beside it, at "
             f"{beside[0]} or {beside[1]}."
         )
     try:
-        if embedded is not None:
-            return sentencepiece.SentencePieceProcessor(model_proto=embedded.numpy().tobytes())
-        return sentencepiece.SentencePieceProcessor(model_file=str(files[0]))
+        if embedded is None:
+            return sentencepiece.SentencePieceProcessor(model_file=file)
+        return sentencepiece.SentencePieceProcessor(model_proto=embedded.numpy().tobytes())
     except (OSError, RuntimeError) as error:
         raise HeadForcingError(
             f"The tokenizer of {path.name} is not a sentencepiece model ({error})."
@@ -296,13 +287,14 @@ class PromptEmbeddings(dict[str, Tensor]):
         )
 
 
-def save_embeddings(path: str | Path, embeddings: Weights) -> None:
+def save_embeddings(path: Path, embeddings: Weights) -> None:
     """Write `{prompt: [tokens, text_dim]}` as tensors `prompt_0`, ..., with the prompts as JSON in
     the metadata.
     """
-    tensors = {}
-    for number, rows in enumerate(embeddings.values()):
-        tensors[f"prompt_{number}"] = rows.detach().cpu().clone().contiguous()
+    tensors = {
+        f"prompt_{number}": rows.detach().cpu().clone().contiguous()
+        for number, rows in enumerate(embeddings.values())
+    }
     metadata = {
         "format": _EMBEDDINGS_FORMAT,
         "prompts": json.dumps(list(embeddings), ensure_ascii=False),
@@ -311,11 +303,10 @@ def save_embeddings(path: str | Path, embeddings: Weights) -> None:
         temporary.write_bytes(save(tensors, metadata))
 
 
-def load_embeddings(path: str | Path) -> PromptEmbeddings:
+def load_embeddings(path: Path) -> PromptEmbeddings:
     """Read a file written by `save_embeddings`. Raises HeadForcingError for any other file and for
     NaN and infinity.
     """
-    path = Path(path)
     try:
         tensors, metadata = read_weights(path)
         prompts = json.loads(metadata["prompts"])

@@ -140,7 +140,7 @@ def _table(scores: Mapping[str, VideoScores], panel: Panel) -> Sequence[str]:
                 rows.append([column.name, *cells])
     for drift in DRIFT_METRICS:
         cells = [
-            _cell(drift.form, drift.key, each.report.whole, each.report.first)
+            _cell(drift.form.format, drift.key, each.report.whole, each.report.first)
             for each in scores.values()
         ]
         rows.append([drift.name, *cells])

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ...headforcing_core.cache.roles import HeadLabel
+from ...headforcing_core.methods.dummy_forcing import DummyForcing, DummyForcingCache
 from ...headforcing_core.methods.longlive import LongLive, LongLiveCache, WindowCache
 from ...headforcing_core.methods.memrope import MemRoPECache
 from ...headforcing_core.methods.pyramid_forcing import (
@@ -62,6 +64,20 @@ SINKS_ONCE: dict[Any, type[WindowCache]] = {
     LongLiveCache: LongLiveSinksOnce,
     MemRoPECache: MemRoPESinksOnce,
 }
+
+
+@dataclass(frozen=True)
+class RecordedDummyForcing(DummyForcing):
+    """Dummy Forcing with the queries that a recorded render sampled, `rows` by layer."""
+
+    rows: tuple[tuple[int, ...], ...] = ()
+
+
+class RecordedDummyForcingCache(DummyForcingCache, of=RecordedDummyForcing):
+    policy: RecordedDummyForcing
+
+    def sampled_rows(self, layer: int) -> Tensor:
+        return torch.tensor(self.policy.rows[layer], device=self.device)
 
 
 @dataclass(frozen=True)

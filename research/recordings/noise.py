@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ...headforcing_core.rollout.rows import SeededNoise
 
-class RecordedNoise:
+
+class RecordedNoise(SeededNoise):
     """Noise from given tensors, whatever the seed: `noise [frames, channels, h, w]`, which is cut
     into blocks, and `renoise [blocks, steps - 1, frames_per_block, channels, h, w]`, from block
     `first_block` on."""

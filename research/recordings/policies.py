@@ -14,7 +14,7 @@ from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.method import Method
 from ...headforcing_core.methods.pyramid_forcing import PyramidForcing
 from ...headforcing_core.methods.registry import METHODS
-from .authors import AuthorsPyramidForcing, CommitForcing
+from .authors import AuthorsPyramidForcing, CommitForcing, RecordedDummyForcing
 
 Fields = dict[str, Any]  # of config.json
 _LABELS = {-1: HeadLabel.WAVE, 1: HeadLabel.ANCHOR, 2: HeadLabel.VEIL}
@@ -43,7 +43,8 @@ def recorded_policy(
         return _pyramid_forcing(run), roles
     if method == "commit_forcing":
         return _commit_forcing(run), roles
-    return replace(METHODS[method].policy, **OPTIONS[method](run)), roles
+    plain = RecordedDummyForcing() if method == "dummy_forcing" else METHODS[method].policy
+    return replace(plain, **OPTIONS[method](run)), roles
 
 
 def _pyramid_forcing(run: Fields) -> PyramidForcing:

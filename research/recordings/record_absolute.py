@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...headforcing_core.cache.shape import CacheShape
 from ...headforcing_core.model.wan import WanModel
-from ...headforcing_core.rollout.loop import WanVideoModel, rollout
+from ...headforcing_core.rollout.loop import RolloutInputs, WanVideoModel, rollout
 from ...headforcing_core.rollout.rows import Script, lay_out_rows
 from ...headforcing_core.weights.checkpoint import load_state_dict
 from .reference_cache import ReferenceCache
@@ -84,6 +84,6 @@ def reference_run(case: Case) -> tuple[Tensor, list[dict[str, Any]], list[list[i
     prompts = [str(prompt) for prompt in run.prompts]
     embeds = {str(number): embedding for number, embedding in enumerate(run.embeds)}
     script = Script(lay_out_rows(prompts, run.schedule), embeds)
-    blocks = list(rollout(model, cache, script, run.noise))
+    blocks = list(rollout(model, cache, RolloutInputs(script, run.noise)))
     events = [block.event.to_dict() for block in blocks if block.event]
     return torch.cat([block.latents for block in blocks]), events, cache.memory.sources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.methods.base import MethodShape
-from ...headforcing_core.methods.causvid import SCHEDULES, CausVid, OverlapBlock
+from ...headforcing_core.methods.causvid import SCHEDULE, CausVid
 from ...headforcing_core.methods.head_forcing import CachePolicy
 from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.memrope import MemRoPE
-from ...headforcing_core.methods.method import Method, RolloutInputs
+from ...headforcing_core.methods.method import Method, Overlap
 from ...headforcing_core.model.attention import attention_function
 from ...headforcing_core.model.wan import WanConfig, WanModel
-from ...headforcing_core.rollout.loop import WanVideoModel, split_start_latents
+from ...headforcing_core.rollout.loop import RolloutInputs, WanVideoModel, split_start_latents
 from ...headforcing_core.rollout.rows import Script, lay_out_rows
 from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.rollout.speech import Speech, TalkingPortrait
@@ -135,23 +135,38 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
     if run.speech is not None:
         model.use_speech(run.speech)
     script = number_recalls(run.script, run.policy.recalled(run.script))
-    frames = run.schedule.frames_per_block
-    video = RolloutInputs(
-        script, run.noise, frames, run.start, held=run.held, reencode=run.reencode
-    )
+    encoded: list[Tensor] = []
+
+    def reencode(finished: Tensor) -> Tensor:
+        assert run.reencode is not None
+        encoded.append(run.reencode(finished))
+        return encoded[-1]
+
+    video = RolloutInputs(script, run.noise, run.start, held=run.held, reencode=reencode)
     made = list(run.policy.rollout(model, cache, video))
-    begun_with = {block.index: block.given for block in made if isinstance(block, OverlapBlock)}
-    parts = [
-        part
-        for block in made
-        for part in (begun_with.get(block.index), block.latents)
-        if part is not None
-    ]
+    latents = torch.cat([block.latents.cpu() for block in made])
+    if isinstance(run.policy, CausVid):
+        layout = run.policy.overlap(run.schedule.frames_per_block)
+        latents = with_overlaps(latents, layout, encoded)
     return Replay(
-        torch.cat([part.cpu() for part in parts]),
+        latents,
         [block.event.to_dict() for block in made if block.event],
         cache.memory.sources if isinstance(run.policy, CachePolicy) else [],
     )
+
+
+def with_overlaps(latents: Tensor, layout: Overlap, encoded: Sequence[Tensor]) -> Tensor:
+    """The latents of all rollouts, each after the first with the frames that it began with: one
+    that was `encoded`, and the last ones of the rollout before.
+    """
+    rollouts = [latents[: layout.frames]]
+    stride = layout.stride * layout.frames_per_block
+    for number, first in enumerate(encoded, 1):
+        rest = rollouts[-1][layout.finished_frames :]
+        begin = number * stride
+        new = latents[begin + layout.overlap : begin + layout.frames]
+        rollouts.append(torch.cat((first, rest, new)))
+    return torch.cat(rollouts)
 
 
 @dataclass(frozen=True)
@@ -288,7 +303,11 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     block = run.get("per_block") or run.get("frames_per_block") or config["frames_per_block"]
     # some name the clean end
     steps = [step for step in run.get("steps") or config["denoising_steps_listed"] if step]
-    schedule = Schedule.warped(steps, config["timestep_shift"], block, run.get("first_chunk"))
+    shift = config["timestep_shift"]
+    schedule = Schedule.warped(steps, shift, block)
+    if "first_chunk" in run:
+        first = Schedule.warped(run["first_chunk"], shift).sigmas
+        schedule = replace(schedule, first_block_sigmas=first)
     kind = (
         {1: "renoise_framewise", 3: "renoise_chunkwise"}[block] if "per_block" in run else "renoise"
     )
@@ -412,7 +431,7 @@ def _read_causvid_run(case: Case, run_name: str) -> RecordedRun:
     recorded = iter(tensors.get("reencoded_first_frame", ()))
     return RecordedRun(
         replace(
-            SCHEDULES["4_steps" if run.get("warp") else "3_steps"],
+            Schedule.warped([1000, 750, 500, 250], shift=8.0) if run.get("warp") else SCHEDULE,
             frames_per_block=layout.frames_per_block,
         ),
         RecordedNoise(

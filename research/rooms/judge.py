@@ -101,7 +101,7 @@ class RoomsJudge:
     """
 
     def __init__(self, weights: str | Path, autoencoder: str | Path, profile: HeadProfile):
-        self.info = assets.inspect_toy(weights)
+        self.info = assets.inspect_toy(Path(weights))
         self.backbone = WanModel.from_state_dict(
             self.info.config, load_file(weights), torch.float32
         )

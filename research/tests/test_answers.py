@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 from headforcing.headforcing_core.cache.roles import RolePolicy
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy, preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.cards import paper_heads
 from headforcing.headforcing_core.plan.options import RenderOptions
@@ -106,7 +106,7 @@ def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
         sunk.sink_frames,
         sunk.recent_frames,
     ) == (0, 6, 3, 3)
-    ours = preset("head_forcing")
+    ours = PRESETS["head_forcing"]
     baseline, allocated, remembering, last = (PAPERS_ROWS[name].policy for name in "ABCD")
     assert isinstance(allocated, CachePolicy) and isinstance(remembering, CachePolicy)
     assert [policy.rope for policy in (baseline, allocated, remembering, last)] == [

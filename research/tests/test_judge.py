@@ -11,7 +11,7 @@ from itertools import islice
 import pytest
 import torch
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy
-from headforcing.headforcing_core.methods.head_forcing import preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.render.render import begin_render
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.research.ablations import (
@@ -38,7 +38,7 @@ def test_the_stories_are_those_of_the_pre_registration_and_a_timeline_shows_them
 ):
     for story in STORIES.values():
         looks = story(80_001)
-        plan = judge.plan(preset("head_forcing"), "profile", timeline_of(looks), 0)
+        plan = judge.plan(PRESETS["head_forcing"], "profile", timeline_of(looks), 0)
         assert [row.prompt for row in plan.rows] == [look.prompt for look in looks]
     looks = STORIES["second_away_30"](84_000)
     assert (
@@ -177,7 +177,7 @@ def test_given_frames_are_those_of_the_visit_before_and_change_nothing_before_it
     )
     looks = (TEAL, TEAL, SAND, NAVY, TEAL, TEAL)
     given, _, shown = roll(judge, given_last_visits(looks), looks)
-    _, _, plain = roll(judge, preset("head_forcing"), looks)
+    _, _, plain = roll(judge, PRESETS["head_forcing"], looks)
     assert [torch.equal(a, b) for a, b in zip(shown, plain, strict=True)][:5] == [True] * 4 + [
         False
     ]
@@ -188,7 +188,7 @@ def test_even_memory_has_the_frame_slots_of_head_forcing_and_random_admission_ad
     judge,
 ):
     story = timeline_of(STORIES["away_15"](80_000))
-    ours = judge.plan(preset("head_forcing"), "profile", story, 0).shape
+    ours = judge.plan(PRESETS["head_forcing"], "profile", story, 0).shape
     even = judge.plan(EvenMemory(), "profile", story, 0).shape
     assert even.frame_slots == ours.frame_slots
     assert {policy.recent_frames for policy in even.groups} == {3}

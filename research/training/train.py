@@ -120,5 +120,5 @@ def train_all(args: argparse.Namespace) -> Result:
     clips = (run.autoencoder.encode(training_clip(i).video_frames) for i in range(PREVIEW_CLIPS))
     factors = [x.numpy() for x in fit_preview_factors(run.autoencoder, clips)]
     lines = [np.array2string(x, precision=4, separator=", ", floatmode="fixed") for x in factors]
-    told = [f"trained  {args.out}", "PREVIEW_FACTORS and PREVIEW_BIAS of rooms_autoencoder.py:"]
+    told = [f"trained  {args.out}", "factors and bias of rooms_preview.json:"]
     return Result([*told, *lines], {"trained": str(args.out)})

@@ -14,6 +14,7 @@ import torch
 from headforcing import kernels as package
 from headforcing.headforcing_core.model.attention import BACKENDS, AttentionFunction, explicit
 from headforcing.headforcing_core.model.attention_backends import (
+    Operands,
     attend_layer,
     by_span,
     load_attention,
@@ -71,7 +72,7 @@ def attention(case: Case, name: str) -> dict[str, Any]:
         return float((attend_layer(function, few, k, v, sizes.spans).double() - exact).abs().max())
 
     try:
-        function = load_attention(name, case.device, case.dtype, HEAD_DIM)
+        function = load_attention(name, Operands(case.device, case.dtype, HEAD_DIM))
         with torch.no_grad():
             ms = fastest(case.device, lambda: attend_layer(function, q, k, v, sizes.spans))
             off = error(function)

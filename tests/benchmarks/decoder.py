@@ -32,7 +32,7 @@ def random_decoder(case: Case) -> WanVideoDecoder:
 
 def tiny_random_decoder(case: Case) -> TinyVideoDecoder:
     """A tiny decoder of the published widths."""
-    return TinyVideoDecoder(_random(case, TinyDecoder), "taew2_1")
+    return TinyVideoDecoder(_random(case, TinyDecoder), normalised=False)
 
 
 def _random(case: Case, network: Any, *widths: int) -> Any:
@@ -52,8 +52,8 @@ def enlarged_images() -> Iterator[None]:
     `DoublingConv`.
     """
 
-    def forward(self: Any, x: Any, features: Any, first: bool) -> Any:
-        frames = self.in_time(x.total(), features, first)
+    def forward(self: Any, x: Any, features: Any) -> Any:
+        frames = self.in_time(x.total(), features)
         images = F.interpolate(frames.permute(0, 3, 1, 2), scale_factor=2.0, mode="nearest-exact")
         conv = self.resample["1"]
         y = F.conv2d(

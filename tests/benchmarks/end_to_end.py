@@ -24,7 +24,7 @@ from headforcing.headforcing_core.plan.resources import needs_of
 from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.queue_thread import HostCopy, QueueThread, arrived, to_host
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
-from headforcing.headforcing_core.rollout.loop import Block, rollout
+from headforcing.headforcing_core.rollout.loop import Block, RolloutInputs, rollout
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
 from headforcing.headforcing_core.video.wan_decoder import WanDecoder
@@ -201,7 +201,7 @@ def waits(case: Case) -> dict[str, Any]:
         return not_available("only CUDA tells when something waits for it")
     plan, attention = random_plan(case, 20.0)
     cache = plan.make_cache(case.dtype, case.device, attention)
-    blocks = rollout(case.model(), cache, case.script(plan.new_blocks), case.noise())
+    blocks = rollout(case.model(), cache, RolloutInputs(case.script(plan.new_blocks), case.noise()))
     watched = 6
     for _ in range(plan.new_blocks - watched):
         next(blocks)

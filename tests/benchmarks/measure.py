@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from statistics import median
@@ -12,11 +13,11 @@ from unittest.mock import patch
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
-from headforcing.headforcing_core.rollout.loop import Block, rollout
+from headforcing.headforcing_core.rollout.loop import Block, RolloutInputs, rollout
 from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder
-from headforcing.kernels import dispatch
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.write import write_block
+from headforcing.tests.helpers.kernel_choice import using
 from torch import Tensor
 
 from .apart import not_available, refusal
@@ -39,7 +40,7 @@ def measure(case: Case, row: Row, decodes: bool = True) -> dict[str, Any]:
     try:
         if reason := row.reason(case):
             return not_available(reason)
-        with dispatch.using(row.kernels), torch.no_grad():
+        with using(row.kernels), torch.no_grad():
             return _measure(case, row, random_decoder(case) if decodes and case.vae_dim else None)
     # whatever a backend or a compiler may throw: the other rows still count
     except Exception as error:
@@ -65,12 +66,11 @@ def _measure(case: Case, row: Row, vae: WanVideoDecoder | None) -> dict[str, Any
                 reset_peak(case.device)
             del cache
     gc.collect()  # the next thing measured has the memory for itself
-    if unused := [operation.name for operation in row.needs if operation.name not in launched]:
-        failures = (why for operation in row.needs for why in operation.failures.values())
+    if unused := [operation for operation in row.needs if operation.name not in launched]:
+        names = ", ".join(operation.name for operation in unused)
+        reasons = [_failure(operation, case) for operation in unused]
         raise RuntimeError(
-            "\n".join(
-                [f"the engine did not use these kernels here: {', '.join(unused)}", *failures]
-            )
+            "\n".join([f"the engine did not use these kernels here: {names}", *reasons])
         )
     peak = peak_bytes(case.device)
     timed = laps[warm_up:]
@@ -114,7 +114,7 @@ def timed_blocks(
         watch.stage("cache")(cache.begin_block),
         watch.stage("cache")(cache.commit),
     )
-    made = rollout(model, cache, case.script(blocks), case.noise())
+    made = rollout(model, cache, RolloutInputs(case.script(blocks), case.noise()))
     admitted = 0
     for index in range(blocks):
         with watch.stage("block"):
@@ -159,6 +159,15 @@ def cache_steps(case: Case, row: Row, hollow: bool) -> dict[str, float]:
         timed.append(watch.lap())
     fastest = min(timed[warm_up:], key=lambda steps: sum(steps.values()))
     return {f"{step}_ms": ms for step, ms in fastest.items()} | {"alone_ms": sum(fastest.values())}
+
+
+def _failure(operation: Operation, case: Case) -> str:
+    """Why a kernel does not work: the traceback of its self-test, or its result."""
+    try:
+        off = operation.difference(case.device, case.dtype)
+    except Exception:
+        return traceback.format_exc()
+    return f"{operation.name} is off by {off:.2g} in a self-test"
 
 
 def _calls(cache: Any, case: Case) -> tuple[Callable[[int], Any], Callable[[int, Any], Any]]:

@@ -26,9 +26,9 @@ from headforcing.headforcing_core.model.attention import AttentionFunction, Span
 from headforcing.headforcing_core.model.attention_backends import attend_layer
 from headforcing.headforcing_core.model.rope import RotaryEmbedding, by_head
 from headforcing.headforcing_core.model.wan import Norms, PromptKV
-from headforcing.kernels import dispatch
 from headforcing.kernels.move import move_frames
 from headforcing.kernels.rotation import rotate
+from headforcing.tests.helpers.kernel_choice import using
 from torch import Tensor
 
 
@@ -168,7 +168,7 @@ class CacheKernels(PackedHeads):
     once.
 
     Args:
-        kernels: as for `dispatch.using`: `triton`, or `reference` to check everything else on a
+        kernels: as for `kernel_choice.using`: `triton`, or `reference` to check everything else on a
             CPU.
     """
 
@@ -185,7 +185,7 @@ class CacheKernels(PackedHeads):
         return q
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        with dispatch.using(self.kernels):
+        with using(self.kernels):
             return super().commit(prompt)
 
 
@@ -234,7 +234,7 @@ class FusedAssembly(CacheKernels):
         k, v = (
             buffer[: sum(span.rows for span in self.packed_spans[layer])] for buffer in self.packed
         )
-        with dispatch.using(self.kernels):
+        with using(self.kernels):
             move_frames(*self.flat, k, v, self.moves[layer], self.rotations, self.s)
         q = self.rope.rotate_spatial(by_head(queries, self.s))
         t = self.rope.temporal_dim

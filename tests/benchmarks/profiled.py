@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from headforcing.kernels import dispatch
+from headforcing.tests.helpers.kernel_choice import using
 from torch.profiler import ProfilerActivity, profile
 
 from .case import Case, warm_up_blocks
@@ -26,7 +26,7 @@ def blocks(case: Case) -> dict[str, Any]:
     row = BY_NAME["B3" if case.device.type == "cuda" else "B1"]
     warm_up = warm_up_blocks(row.policy)
     found: dict[str, Any] = {"row": row.name}
-    with dispatch.using(row.kernels), torch.no_grad():
+    with using(row.kernels), torch.no_grad():
         made = timed_blocks(case, row, warm_up + 6)
         for _ in range(warm_up):
             next(made)

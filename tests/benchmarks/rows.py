@@ -12,7 +12,7 @@ import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy, preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from headforcing.headforcing_core.model.attention import (
     ONE_CALL,
     AttentionFunction,
@@ -22,6 +22,7 @@ from headforcing.headforcing_core.model.attention import (
     fastest_backend,
     sdpa,
 )
+from headforcing.headforcing_core.model.attention_backends import Operands
 from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.fp8 import has_product
 from headforcing.headforcing_core.model.wan import finish_layer, forward_block
@@ -40,7 +41,7 @@ from .case import HEAD_DIM, Case
 from .paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
 
 ADMIT_ALL = 2.0  # a novelty threshold above every cosine: memory is full as early as it can be
-WINDOW_21 = preset("self_forcing_window_21")
+WINDOW_21 = PRESETS["self_forcing_window_21"]
 
 
 def with_memory(entries: int, recent: int, novelty: float, interval: int) -> CachePolicy:
@@ -67,7 +68,7 @@ class Row:
             layer at once.
         cache: the kind of its cache.
         policy: what heads keep; rows of one policy make the same latents.
-        kernels: whether the engine may use its Triton kernels, as for `dispatch.using`.
+        kernels: whether the engine may use its Triton kernels, as for `kernel_choice.using`.
         needs: kernels that must work for the row to be what it says; the engine must launch them.
         forward: makes what the model runs its passes with; `forward_block` where there is none.
         fp8: whether the linear layers of the blocks compute in 8-bit floating point: other latents.
@@ -93,7 +94,8 @@ class Row:
             return sdpa  # of one head at a time
         if case.device.type == "cpu":
             raise ImportError("a CPU has no attention to sequences of different lengths")
-        found = fastest_backend(ONE_CALL, case.device, case.dtype, HEAD_DIM, sizes)
+        operands = Operands(case.device, case.dtype, HEAD_DIM)
+        found = fastest_backend(ONE_CALL, operands, sizes)
         if not isinstance(found, LayerAttention):
             raise ImportError("no attention to sequences of different lengths works here")
         return found

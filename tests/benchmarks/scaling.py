@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from headforcing.kernels import dispatch
+from headforcing.tests.helpers.kernel_choice import using
 
 from .case import Case, warm_up_blocks
 from .measure import timed_blocks
@@ -61,7 +61,7 @@ def _lines(
     shape = case.shape(policy, max(ends))
     times = list[float]()
     lines = list[Line]()
-    with dispatch.using(row.kernels), torch.no_grad():
+    with using(row.kernels), torch.no_grad():
         for index, (stages, _, cache) in enumerate(timed_blocks(case, row, max(ends)), 1):
             times.append(stages["block"])
             if index in ends:

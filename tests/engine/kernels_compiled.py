@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import triton
 from headforcing.kernels import attend, feature_frames, merge, modulate, move, pool, quantise, write
-from headforcing.kernels.dispatch import using
+from kernel_choice import using
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompilationError
 
@@ -54,7 +54,6 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     rows = data(FRAMES, 6, DIM)
     x = data(TOKENS, DIM)
     rotations = angles(32, 2, 22)
-    heads = (table(HEADS), table(HEADS), table(HEADS))
     q = data(HEADS, TOKENS, HEAD_DIM)
     yield "move", lambda: move.move_frames(k, v, k, v, table(HEADS, 3, 3), rotations, FRAME_TOKENS)
     yield "pool", lambda: pool.pooled_keys(k, table(HEADS, 2), rotations, FRAME_TOKENS)
@@ -67,17 +66,17 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
         "residual_norm",
         lambda: modulate.norm_modulate(x, x, rows[:, 2], rows[:, 4], rows[:, 3], 1e-6),
     )
-    tables = (*heads, rotations, angles(FRAME_TOKENS, 2, 42))
-    norms = (data(DIM), data(DIM))
-    yield "write", lambda: write.write_block(x, x, x, norms, 1e-6, k, v, *tables)
-    yield "write_normed", lambda: write.write_block(x, x, x, None, 1e-6, k, v, *tables)
+    tables = (table(HEADS, 3), rotations, angles(FRAME_TOKENS, 2, 42))
+    norms = (data(DIM), data(DIM), 1e-6)
+    yield "write", lambda: write.write_block(x, x, x, norms, k, v, *tables)
+    yield "write_normed", lambda: write.write_block(x, x, x, None, k, v, *tables)
     gamma = data(96)
     past = data(2, 480, 832, 96)
     shown = data(4, 480, 832, 96)
     yield "feature_frames", lambda: feature_frames.feature_frames(shown, past, gamma, gamma, shown)
     yield "quantise", lambda: quantise.quantise(data(TOKENS, 8960))
     yield "quantise_gelu", lambda: quantise.quantise_gelu(data(TOKENS, 8960))
-    yield "attend", lambda: attend.attend(q, k, v, *heads)
+    yield "attend", lambda: attend.attend(q, k, v, table(HEADS, 2))
 
 
 def recorded(launch: Callable[[], Any]) -> tuple[ASTSource, dict[str, Any]]:

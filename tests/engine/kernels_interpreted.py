@@ -8,13 +8,14 @@ import pytest
 import torch
 from headforcing.headforcing_core.model import fp8
 from headforcing.kernels import attend, write
-from headforcing.kernels.dispatch import TOLERANCE, Operation, using
+from headforcing.kernels.dispatch import TOLERANCE, Operation
 from headforcing.kernels.feature_frames import feature_frames
 from headforcing.kernels.language import interpreting
 from headforcing.kernels.layout import LayoutError
 from headforcing.kernels.modulate import norm_modulate
 from headforcing.kernels.move import move_frames
 from kernel_cases import OPERATIONS, ROLE_MAPS, case, distance, roll_out
+from kernel_choice import using
 
 assert interpreting(), "run by test_kernels.py"
 

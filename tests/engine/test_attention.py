@@ -34,6 +34,8 @@ from torch.nn import functional as F_
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
+FLOAT32 = backends.Operands(CPU, torch.float32, 32)
+BFLOAT16 = backends.Operands(CPU, torch.bfloat16, 32)
 
 
 def raises(error: Exception):
@@ -76,7 +78,7 @@ def test_a_broken_backend_is_passed_over_with_one_line_and_refused_by_name(
     monkeypatch.setitem(backends.BACKENDS, "is_full", raises(torch.OutOfMemoryError("full")))
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            assert first((broken, "sdpa"), CPU, torch.bfloat16, 32)[1] is sdpa
+            assert first((broken, "sdpa"), BFLOAT16)[1] is sdpa
     (line,) = caplog.messages
     assert f"not {broken} (" in line and "is sdpa" in line and "\n" not in line
     with pytest.raises(
@@ -87,9 +89,9 @@ def test_a_broken_backend_is_passed_over_with_one_line_and_refused_by_name(
     with pytest.raises(
         HeadForcingError, match=f"no attention backend works on cpu .*: not {broken}"
     ):
-        first((broken,), CPU, torch.float32, 32)
+        first((broken,), FLOAT32)
     with pytest.raises(torch.OutOfMemoryError):  # which says nothing about the backend
-        first(("is_full", "sdpa"), CPU, torch.float32, 32)
+        first(("is_full", "sdpa"), FLOAT32)
 
 
 WITH_LSE = {"flash_attn_varlen_func": lambda *given: (sequence_attention(*given), 0)}
@@ -116,10 +118,8 @@ def test_packages_are_called_as_they_want_to_be_and_auto_never_takes_what_rounds
         install(monkeypatch, package, functions)
         found = attention_function(name, "cpu", torch.bfloat16, 32)
         assert isinstance(found, backends.LayerAttention) == (name != "sage")
-        assert backends.self_test(found, CPU, torch.float32, 32) < (
-            0.05 if name == "sage" else 1e-5
-        )
-    assert isinstance(first(AUTO, CPU, torch.bfloat16, 32)[1], backends.LayerAttention)
+        assert backends.self_test(found, FLOAT32) < (0.05 if name == "sage" else 1e-5)
+    assert isinstance(first(AUTO, BFLOAT16)[1], backends.LayerAttention)
     assert "sage" not in AUTO and set(AUTO) < set(backends.BACKENDS)
     # nothing else is even imported there
     assert attention_function("auto", "cpu", torch.bfloat16, 32) is sdpa
@@ -198,7 +198,7 @@ def test_cudnn_is_called_by_its_operator_and_no_other_thread_notices(monkeypatch
 
     monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", operator)
     found = attention_function("cudnn", "cpu", torch.float32, 32)
-    assert backends.self_test(found, CPU, torch.float32, 32) < 1e-4
+    assert backends.self_test(found, FLOAT32) < 1e-4
     # both groups of the first self-test; the one that is full of the second
     assert all(seen) and len(seen) == 3
 
@@ -219,7 +219,7 @@ def test_plain_sdpa_never_computes_by_cudnn_whose_plans_would_be_made_again_in_e
             torch.backends.cuda, "is_flash_attention_available", lambda is_so=available: is_so
         )
         monkeypatch.setattr(torch.ops.aten, f"_scaled_dot_product_{name}_attention", operator)
-        assert backends.self_test(sdpa, CPU, torch.float32, 32) < 1e-4
+        assert backends.self_test(sdpa, FLOAT32) < 1e-4
         assert len(called) == 2, "each group of heads once"
         called.clear()
 
@@ -237,7 +237,7 @@ def test_a_backend_with_plans_is_called_for_full_rooms_alone_and_the_other_one_f
 
     for meanwhile in (backends.LayerAttention(layer), sdpa):
         found = backends.planned(dense, meanwhile)
-        assert backends.self_test(found, CPU, torch.float32, 32) < 1e-4
+        assert backends.self_test(found, FLOAT32) < 1e-4
     grown = (backends.Span(2, first=0, room=160, rows=88),)
     assert given == [("planned", 1, 160), ("meanwhile", 320, grown), ("planned", 1, 160)]
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 from attention_cases import sequence_attention
 from headforcing.headforcing_core.cache.shape import CacheShape
-from headforcing.headforcing_core.methods.head_forcing import preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model import attention, attention_timing
 from headforcing.headforcing_core.model.attention import (
     LayerAttention,
     LayerSizes,
     sdpa,
 )
-from headforcing.headforcing_core.model.attention_backends import self_test, varlen
+from headforcing.headforcing_core.model.attention_backends import Operands, self_test, varlen
 from headforcing.headforcing_core.model.attention_timing import (
     LOADING_SECONDS,
     PROBE,
@@ -78,7 +78,7 @@ class FakeGpu:
 
     def timed(self, sizes=SIZES, **backends) -> dict[str, float]:
         self.backends = backends or self.backends
-        return fastest(list(self.backends), sizes, CPU, torch.float32, 16)
+        return fastest(list(self.backends), sizes, Operands(CPU, torch.float32, 16))
 
     def stored(self) -> dict:
         return json.loads(self.file.read_text())
@@ -260,7 +260,7 @@ def test_auto_takes_what_was_fastest_and_gives_way_where_it_no_longer_works(monk
     assert isinstance(found, LayerAttention) and found.name.startswith("sdpa (timed"), (
         "a dense one, group by group"
     )
-    assert self_test(found, CPU, torch.float32, 32) < 1e-4
+    assert self_test(found, Operands(CPU, torch.float32, 32)) < 1e-4
     forget()
     times.clear()
     assert choose() == works["torch_varlen"], "without times the order decides"
@@ -271,9 +271,9 @@ def test_the_sizes_are_those_of_the_render_s_roles():
         ["memory"] * 6 + ["anchor"] * 4 + ["local"] * 2,
         ["memory"] * 8 + ["anchor"] * 2 + ["local"] * 2,
     ]
-    shape = CacheShape(roles, preset("head_forcing"), 30, 52, 128, 3, 120)
+    shape = CacheShape(roles, PRESETS["head_forcing"], 30, 52, 128, 3, 120)
     assert shape.layer_sizes == LayerSizes(4680, ((7, 11 * 1560), (3, 7 * 1560), (2, 4 * 1560)))
-    window = preset("self_forcing_window_21")
+    window = PRESETS["self_forcing_window_21"]
     shape = CacheShape.for_model(
         WanConfig(num_layers=1), [["memory"] * 12], window, 60, 104, 3, 120
     )

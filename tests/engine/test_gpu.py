@@ -12,7 +12,7 @@ import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import BACKENDS, attention_function, explicit
-from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
+from headforcing.headforcing_core.rollout.loop import RolloutInputs, WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
 from headforcing.research.recordings.replay import Case, replay
@@ -61,7 +61,7 @@ def test_a_block_is_made_without_waiting_for_the_device(name):
     shape = CacheShape.for_model(model.config, ROLES, BUSY, 8, 12, 3, 60)
     cache = HeadCache(shape, torch.bfloat16, "cuda", backend(name, torch.bfloat16, 128))
     script = script_of([0] * 20, SCHEDULES["self_forcing"], [torch.ones(4, 10)])
-    blocks = rollout(video, cache, script, SeededNoise((3, 16, 8, 12)))
+    blocks = rollout(video, cache, RolloutInputs(script, SeededNoise((3, 16, 8, 12))))
     for _ in range(3):  # kernels are tried and compiled
         next(blocks)
 

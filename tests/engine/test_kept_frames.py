@@ -8,7 +8,7 @@ import torch
 from headforcing.headforcing_core import devices
 from headforcing.headforcing_core.devices import download_together, in_pieces, pinned_bytes
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.plan.resources import Needs, check_scenes
 
 # heads by layer: the paper's 198 memory and 90 anchor heads of 30 layers
@@ -67,4 +67,4 @@ def test_a_render_without_room_for_its_scenes_is_refused_with_what_to_change():
     with pytest.raises(HeadForcingError, match="they take 3.00 GB, 2.00 GB is free.*scenes=off"):
         check_scenes(needs, 2_000_000_000)
     assert "main memory  about 3.00 GB for frames of scenes" in needs.describe()
-    assert preset("head_forcing").kept_scenes == 0
+    assert PRESETS["head_forcing"].kept_scenes == 0

@@ -16,8 +16,9 @@ from headforcing.headforcing_core.cache.roles import EpisodicPolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.base import MethodPolicy
+from headforcing.headforcing_core.methods.dummy_forcing import LAST
 from headforcing.headforcing_core.methods.longlive import LongLiveCache
-from headforcing.headforcing_core.methods.method import Overlap, RolloutInputs, VideoFacts
+from headforcing.headforcing_core.methods.method import Overlap, VideoFacts
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy, method_schedule
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingForcing
 from headforcing.headforcing_core.model.wan import WanModel
@@ -26,7 +27,7 @@ from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.plan.resources import needs_of
 from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.render.render import begin_render, make_blocks
-from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import RolloutInputs, WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Blend
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -186,7 +187,7 @@ def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(bac
         plan(name, TWO.replace("0:04.5 ", f"0:04.5 {tag}"), 7.0, seed=3)
         for tag in ("", "[seed 7] ")
     )
-    kept = straight.timeline.segments[1].start_block - (straight.passes.blocks_per_pass - 1)
+    kept = straight.timeline.segments[1].start_block - (straight.blocks_per_pass - 1)
     before, after = (latents_of(made, backbone).split(3) for made in (straight, take))
     same = [torch.equal(old, new) for old, new in zip(before, after, strict=True)]
     assert same == [block < kept for block in range(straight.blocks)]
@@ -236,7 +237,7 @@ def test_a_new_prompt_takes_over_in_the_methods_own_way_and_any_other_is_refused
 
 def test_a_plan_counts_the_frames_of_one_pass_and_a_recache_reads_its_window_in_one(backbone):
     plans = plan("longlive"), plan("longlive", TWO, 6.0), rolling_plan()
-    counted = [(made.passes.blocks_per_pass, made.frames_per_pass) for made in plans]
+    counted = [(made.blocks_per_pass, made.frames_per_pass) for made in plans]
     assert counted == [(1, 3), (1, 12), (5, 15)]
     needs = [needs_of(made, torch.float32, 0, kept=True) for made in plans]
     assert [taken.activations / needs[0].activations for taken in needs] == [1, 4, 5]
@@ -278,9 +279,9 @@ def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_genera
         state = torch.get_rng_state()
         cache = rendered(video, model).run.cache
         assert torch.equal(torch.get_rng_state(), state)
-        heads = [head for layer in cache.groups for kind in layer.values() for head in kind]
-        assert len(heads) == 9 and sum(len(layer["last"]) for layer in cache.groups) == round(4.5)
-        return [cache.groups, *(cache._rows(layer).tolist() for layer in range(3))]
+        kinds = cache.kind_of_head.flatten().tolist()
+        assert len(kinds) == 9 and kinds.count(LAST) == round(4.5)
+        return [kinds, *(cache.sampled_rows(layer).tolist() for layer in range(3))]
 
     first = drawn(3)
     _ = torch.manual_seed(2)
@@ -388,7 +389,7 @@ def test_rolling_forcing_goes_on_with_its_unfinished_blocks_alone_and_refuses_wh
     for noise, blocks, words in (
         (SCHEDULE, 4, "5 steps needs a video of at least 5 blocks .* got 4"),
         (Schedule.warped([1000, 850, 700, 550, 400, 250, 100]), 10, "at most 6 steps fit, got 7"),
-        (Schedule.warped([1000, 500], first=[1000]), 10, "same noise levels"),
+        (replace(SCHEDULE, first_block_sigmas=(1.0,)), 10, "same noise levels"),
     ):
         with pytest.raises(HeadForcingError, match=words):
             RollingForcing().for_video(VideoFacts(noise, blocks))

@@ -9,10 +9,9 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 from headforcing.headforcing_core.methods.head_forcing import CachePolicy
-from headforcing.headforcing_core.methods.method import RolloutInputs
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.attention import sdpa
-from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
+from headforcing.headforcing_core.rollout.loop import RolloutInputs, WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
@@ -130,7 +129,7 @@ def counting_rollout(model, switches=None, **options):
     video = CountingModel(model, torch.float32)
     script = script_of([0] * 6, TWO_STEPS, embeds(model), switches=switches)
     cache = new_cache(model, mixed(model), CachePolicy(), 6)
-    return video, rollout(video, cache, script, SeededNoise(SHAPE), **options)
+    return video, rollout(video, cache, RolloutInputs(script, SeededNoise(SHAPE), **options))
 
 
 @pytest.mark.parametrize(
@@ -179,6 +178,7 @@ def test_finished_blocks_are_put_on_the_device_one_at_a_time(loop):
     """Those of a long video would take gigabytes of a GPU."""
     there = MagicMock(device=torch.device("meta"), block=0)  # a model and a cache
     there.switch_blocks.return_value = 0
+    there.shape.frames_per_block = 3
     there.write_clean = lambda latents, cache: written.append(latents.device.type)
     written = []
     alive = []
@@ -186,7 +186,7 @@ def test_finished_blocks_are_put_on_the_device_one_at_a_time(loop):
     script = script_of([0] * 8, TWO_STEPS, [torch.zeros(1, 1)])
     unfinished = [torch.zeros(3, 16, 2, 2)]
     if loop == "rollout":
-        blocks = rollout(there, there, script, None, made)
+        blocks = rollout(there, there, RolloutInputs(script, None, made))
     else:
         inputs = RolloutInputs(
             script, None, given=made, unfinished=unfinished if loop == "rolling_forcing" else []
@@ -234,7 +234,9 @@ def test_a_long_video_stays_finite_and_holds_no_more_than_a_short_one(
     )
     held = []
     for block in rollout(
-        WanVideoModel(model, torch.float32), cache, script, SeededNoise((F, 16, *size))
+        WanVideoModel(model, torch.float32),
+        cache,
+        RolloutInputs(script, SeededNoise((F, 16, *size))),
     ):
         assert block.latents.isfinite().all()
         if block.index in (first, blocks - 2):  # the last one has no noise of a next one beside it

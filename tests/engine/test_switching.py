@@ -151,9 +151,12 @@ def test_a_scene_comes_back_with_frames_of_its_whole_visit_and_with_its_first_on
 
 
 def test_frames_of_the_first_visit_are_spread_over_it_whatever_its_length():
-    spread, numbers = {}, SimpleNamespace(keep_frame=lambda frame: frame)
+    spread = {}
+    numbers = SimpleNamespace(
+        keep_frame=lambda frame: frame, policy=RolePolicy(recent_frames=3, episodic_frames=5)
+    )
     for blocks in (1, 4, 6, 11, 300):
-        story = scenes.Scenes(numbers, 5, (), ())
+        story = scenes.Scenes(numbers, ())
         for block in range(blocks):
             story.keep(3 * block, 3)
             assert len(story.kept[1].spread) < 10
@@ -162,7 +165,7 @@ def test_frames_of_the_first_visit_are_spread_over_it_whatever_its_length():
     gaps = [b - a for a, b in zip(spread[300], spread[300][1:], strict=False)]
     assert len(gaps) == 4 and max(gaps) <= 2 * min(gaps) and spread.pop(300)[-1] > 0.7 * 3 * 300
     assert spread == {1: [0], 4: [0, 3, 6, 9], 6: [0, 3, 6, 12, 15], 11: [0, 6, 12, 24, 30]}
-    story = scenes.Scenes(numbers, 5, (), ())  # of a later visit nothing is kept
+    story = scenes.Scenes(numbers, ())  # of a later visit nothing is kept
     for block, switch in enumerate(
         [None, None, None, Switch(), Switch(recall=1), Switch(continues=True), None]
     ):

@@ -11,7 +11,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.speech import speech_rows
-from headforcing.headforcing_core.rollout import loop
+from headforcing.headforcing_core.rollout import loop, unipc
 from headforcing.headforcing_core.rollout import speech as inputs
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LIVETALK
@@ -172,7 +172,7 @@ MISTAKES = {
     "mask inverted": (TalkingPortrait, "channels", channels_with_mask(lambda mask: 1 - mask)),
     "mask first": (TalkingPortrait, "channels", mask_first),
     "portrait in the first block": (TalkingPortrait, "channels", portrait_in_the_first_block),
-    "first frame not held": (loop, "_hold", lambda held, latents: latents),
+    "first frame not held": (unipc, "hold", lambda held, latents: latents),
     "clean pass without rows": (WanVideoModel, "write_clean", silent_clean_pass),
     "no row": (wan, "_add_row", lambda x, row: x),
 }
@@ -186,7 +186,7 @@ def test_a_mistake_that_is_easily_made_is_seen(monkeypatch, mistake):
 
 
 def test_a_frame_that_is_held_only_while_it_is_noisy_is_seen(monkeypatch):
-    hold = loop._hold
+    hold = unipc.hold
     calls = []
 
     def only_before_a_prediction(held, latents):
@@ -194,7 +194,7 @@ def test_a_frame_that_is_held_only_while_it_is_noisy_is_seen(monkeypatch):
         return hold(held, latents) if len(calls) % 2 else latents
 
     # a step holds the frame in what the model is given, then in what it predicts
-    monkeypatch.setattr(loop, "_hold", only_before_a_prediction)
+    monkeypatch.setattr(unipc, "hold", only_before_a_prediction)
     assert differs("three_blocks") > 100 * TOLERANCE
 
 

@@ -6,7 +6,6 @@ Their latents are compared in test_golden_peers.py, too.
 
 import pytest
 import torch
-from headforcing.headforcing_core.methods import causvid
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE
 from headforcing.headforcing_core.model import rope
 from headforcing.research.recordings.replay import read_run
@@ -44,5 +43,5 @@ def test_the_causvid_schedules_are_the_recorded_ones(which, name, run):
     case = open_case(which, name)
     expected = case.tensors[f"denoising_steps/{run}"].tolist()
     warped = case.run(run)["warp"]
-    timesteps = [1000 * sigma for sigma in causvid.SCHEDULES[f"{len(expected)}_steps"].sigmas]
+    timesteps = [1000 * sigma for sigma in read_run(case, run).schedule.sigmas]
     assert [t if warped else round(t) for t in timesteps] == pytest.approx(expected, abs=1e-4)

@@ -5,7 +5,7 @@ from headforcing.headforcing_core.model.attention_backends import (
     LayerAttention,
     Span,
     explicit,
-    head_tables,
+    head_table,
     varlen,
 )
 from headforcing.kernels.attend import attend_reference
@@ -42,7 +42,7 @@ def sequence_attention(
 
 
 def _by_tables(q: Tensor, k: Tensor, v: Tensor, spans: tuple[Span, ...]) -> Tensor:
-    return attend_reference(q, k, v, *head_tables(spans, q.device)).transpose(0, 1)
+    return attend_reference(q, k, v, head_table(spans, q.device)).transpose(0, 1)
 
 
 # the two ways in which kernels are told where a layer's heads lie

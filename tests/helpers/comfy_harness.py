@@ -50,6 +50,13 @@ class RunResult:
     prompt_id: str = ""
 
 
+def crowd() -> float:
+    """How many processes want each core, at least 1: how much longer all takes than it would
+    alone.
+    """
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 class ComfyServer:
     """A running ComfyUI with the pack in it. Use as a context manager; `base_dir` receives
     everything it writes.

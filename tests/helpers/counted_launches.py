@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 from headforcing import kernels
-from headforcing.kernels.dispatch import using
 from headforcing.kernels.language import Kernel
+from kernel_choice import using
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -13,7 +13,7 @@ from headforcing.headforcing_core.model.attention import attention_function, exp
 from headforcing.headforcing_core.model.rope import angles, axis_dims
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.kernels.attend import attend
-from headforcing.kernels.dispatch import Operation, using
+from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.feature_frames import feature_frames
 from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate
@@ -21,6 +21,7 @@ from headforcing.kernels.move import move_frames
 from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.quantise import quantise, quantise_gelu
 from headforcing.kernels.write import write_block
+from kernel_choice import using
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -83,18 +84,18 @@ def case(
         spatial = torch.rand(s, head_dim // 2 - rotations.shape[2], generator=generator) * 6
         # rows with gaps, as of one projection
         q_raw, k_raw, v_raw = noise(frames * s, 3, heads * head_dim).unbind(1)
-        weights = noise(2, heads * head_dim).unbind() if seed % 4 != 2 else None
+        norms = (*noise(2, heads * head_dim).unbind(), 1e-6) if seed % 4 != 2 else None
+        slot_row = [s * slot for slot in (5, 0, 9)]
+        first_rotation = pick(17, heads)
+        q_row = [frames * s * place for place in pick(heads, heads)]
         return dict(
             q=q_raw if seed % 4 else None,
             k=k_raw,
             v=v_raw,
-            weights=weights,
-            eps=1e-6,
+            norms=norms,
             k_buffer=k,
             v_buffer=v,
-            slot_row=int_table([s * slot for slot in (5, 0, 9)]),
-            first_rotation=int_table(pick(17, heads)),
-            q_row=int_table([frames * s * place for place in pick(heads, heads)]),
+            table=int_table([slot_row, q_row, first_rotation]).T.contiguous(),
             temporal=rotations,
             spatial=rotation_table(spatial),
         )
@@ -156,9 +157,7 @@ def case(
         q=2 * noise(3, 2 * s, head_dim),
         k=k,
         v=v,
-        head_start=int_table([3 * s, 0, 9 * s]),
-        head_rows=int_table([5 * s - 7, 1 * s, 0]),
-        head_order=int_table([0, 2, 1]),
+        table=int_table([[3 * s, 5 * s - 7], [0, 1 * s], [9 * s, 0]]),
     )
 
 

@@ -11,7 +11,12 @@ from headforcing.headforcing_core.cache.scenes import MAX_SCENES, Scenes
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
-from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
+from headforcing.headforcing_core.rollout.loop import (
+    RolloutInputs,
+    WanVideoModel,
+    rollout,
+    split_start_latents,
+)
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import SWITCHES, Switch
@@ -119,7 +124,9 @@ def film(
     script = script_of(prompts or [0] * blocks, schedule, embeds(model), **told)
     return list(
         rollout(
-            WanVideoModel(model, dtype, forward=forward), cache, script, noise, given, **options
+            WanVideoModel(model, dtype, forward=forward),
+            cache,
+            RolloutInputs(script, noise, given, **options),
         )
     )
 

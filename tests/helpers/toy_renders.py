@@ -9,7 +9,7 @@ import torch
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.hashing import digest
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy, preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from headforcing.headforcing_core.methods.registry import method_schedule
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.model.wan import WanModel
@@ -111,7 +111,7 @@ class Render:
         )
         shown = [(name, digest(picture.latents)) for name, picture in (pictures or {}).items()]
         self.asked = repr((asked, profile, shown, start is not None and digest(start)))
-        policy = policy or preset(method)
+        policy = policy or PRESETS[method]
         noise = method_schedule(policy, family, sigmas)
         if isinstance(policy, CachePolicy):
             policy = with_memory(policy, 5, 3, 0.99, 1)  # admits much and often: summaries are made

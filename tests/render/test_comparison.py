@@ -203,7 +203,7 @@ def test_workers_of_a_farm_get_whole_paths_and_wait_for_each_other_in_one_run_fo
             and job.args.runs == tmp_path / "runs"
             and job.args.prompts == BALL
         )
-        assert job.args.json and job.patience > 3600, (
+        assert job.args.json and job.args.patience > 3600, (
             "a worker shows no bar, and waits while another makes its video"
         )
 

@@ -12,7 +12,7 @@ from headforcing.headforcing_core.demo.rooms_autoencoder import (
 )
 from headforcing.headforcing_core.demo.words import Look
 from headforcing.headforcing_core.head_profiles.profile import default_profile
-from headforcing.headforcing_core.methods.head_forcing import preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.names import DEMO_AUTOENCODER
 from headforcing.research.rooms.judge import STORIES, RoomsJudge
 from headforcing.research.rooms.scenes import render
@@ -67,6 +67,6 @@ def test_the_model_shows_what_its_prompts_say():
     """A minute of the demo is too long to judge here: nine seconds with two other rooms between."""
     judge = RoomsJudge(assets.model_path(), DEMO_AUTOENCODER, default_profile(8, 6))
     found = judge.measure_story(
-        preset("head_forcing"), "profile", STORIES["twelve_blocks"](90_000), 90_000
+        PRESETS["head_forcing"], "profile", STORIES["twelve_blocks"](90_000), 90_000
     )
     assert found["background"] > 0.9 and found["single"] > 0.9

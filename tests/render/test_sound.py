@@ -169,7 +169,7 @@ def test_a_part_of_the_story_has_its_part_of_the_sound(tmp_path, ending):
         path = encoded
     soundtrack = Soundtrack.of_file(path).placed(-2.0, 0.0)
     assert soundtrack.seconds == pytest.approx(30, abs=0.1)
-    assert soundtrack.story_seconds == pytest.approx(28, abs=0.1)
+    assert soundtrack.story_length() == pytest.approx(28, abs=0.1)
     begins_at = (2 * APART) / FPS - 2.0
     settings = VideoSettings(tmp_path / "v.mp4", crf=20)
     with VideoWriter(settings, 48, 32, sound=soundtrack.from_second(begins_at)) as writer:

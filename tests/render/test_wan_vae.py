@@ -18,7 +18,7 @@ from headforcing.headforcing_core.video.codec import decoder_memory, load_codec
 from headforcing.headforcing_core.video.stream import StreamingDecoder
 from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder, statistics
 from headforcing.kernels import feature_frames
-from headforcing.kernels.dispatch import using
+from kernel_choice import using
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch._prims_common import suggest_memory_format

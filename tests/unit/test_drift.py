@@ -10,17 +10,16 @@ from headforcing.headforcing_core.report.meter import (
     DriftMeter,
     color_drift,
     colour,
+    detail_share,
     hue,
     hue_distance,
     hue_histogram,
+    laplacian_variance,
     motion,
 )
 from headforcing.headforcing_core.report.metrics import (
     GROUPS,
-    OF_LUMA,
     Numbers,
-    detail_share,
-    laplacian_variance,
     numbers_of,
     ratio,
 )
@@ -56,7 +55,7 @@ def grey(luma: np.ndarray) -> np.ndarray:
 def measured(
     video_frame: Callable[[int], np.ndarray], count: int, per_block=3, switches=(), first=0
 ) -> DriftMeter:
-    meter = DriftMeter(FPS, per_block, switches, first, of_luma=OF_LUMA)
+    meter = DriftMeter(FPS, per_block, switches, first)
     for start in range(first, count, 7):  # chunks that fit neither seconds nor blocks
         meter.add(np.stack([video_frame(i) for i in range(start, min(start + 7, count))]))
     return meter
@@ -288,7 +287,7 @@ def test_hues_are_opencvs_and_color_drift_is_the_authors(repo_root, shared_dir, 
 
 def test_a_report_measures_the_colour_drift_of_its_own_video():
     frames = turning_red_to_green()
-    meter = DriftMeter(16.0, of_luma=OF_LUMA)
+    meter = DriftMeter(16.0)
     meter.add(frames)
     expected = color_drift(hue_distance(hue_histogram(frames[0]), hue_histogram(frames[-1])))
     whole, first = (numbers_of(meter, seconds=seconds)["color_drift"] for seconds in (None, 2))

@@ -316,9 +316,10 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
         os.mkfifo(path)
     if kind == "folder":
         path.mkdir()
-    uses = (inspect_checkpoint, load_embeddings, load_latents, HeadShares.load, values.find_profile)
-    for use in (*uses, lambda path: texts.read_text(f"@{path}")):
-        assert path.name in refusal(lambda use=use: use(str(path)))
+    for use in (inspect_checkpoint, load_embeddings, load_latents, HeadShares.load):
+        assert path.name in refusal(lambda use=use: use(path))
+    for use, text in ((values.find_profile, str(path)), (texts.read_text, f"@{path}")):
+        assert path.name in refusal(lambda use=use, text=text: use(text))
     generate = ["generate", "--prompts", "a", "--latents", str(tmp_path / "out"), "--weights"]
     assert [run(*words, str(path))[0] for words in (["report"], ["inspect"], generate)] == [2, 2, 2]
 

@@ -14,7 +14,7 @@ from headforcing.headforcing_core.commands.values import find_profile, render_op
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.rules import with_rule
-from headforcing.headforcing_core.methods.head_forcing import PRESETS, preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.methods.options import (
     option_text,
     options_of,
@@ -129,7 +129,7 @@ def test_a_command_without_arguments_asks_for_the_defaults_which_are_those_of_th
         asked = render_options(_parser().parse_args(command.split()))
         # nodes keep what shared graphs were made with
         assert asked == replace(DEFAULTS, model_family="auto")
-    assert DEFAULTS.cache_policy == preset("head_forcing") and DEFAULTS.schedule == schedule(
+    assert DEFAULTS.cache_policy == PRESETS["head_forcing"] and DEFAULTS.schedule == schedule(
         "self_forcing"
     )
     for name, policy in PRESETS.items():

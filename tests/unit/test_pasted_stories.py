@@ -22,7 +22,7 @@ def starts(text: str) -> list[tuple[float, str]]:
     timeline = parse_timeline(text)
     return [
         (start, prompt.text)
-        for (start, _), prompt in zip(timeline.requested, timeline.segments, strict=True)
+        for start, prompt in zip(timeline.requested, timeline.segments, strict=True)
     ]
 
 
@@ -233,7 +233,7 @@ def test_what_is_no_story_is_refused_with_the_words_and_a_way_out(text):
 
 def test_frames_of_a_schedule_are_those_of_the_model():
     timeline = parse_timeline('"0": "a",\n"48": "b"', clock=LONGLIVE2.clock)
-    assert [start for start, _ in timeline.requested] == [0.0, 2.0]
+    assert timeline.requested == (0.0, 2.0)
 
 
 def test_the_editor_reads_a_pasted_text_and_leaves_it_as_it_is():

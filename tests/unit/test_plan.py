@@ -28,7 +28,7 @@ from headforcing.headforcing_core.head_profiles.profile import (
     load_profile,
 )
 from headforcing.headforcing_core.head_profiles.rules import with_rule
-from headforcing.headforcing_core.methods.head_forcing import PRESETS, preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.fp8 import saved_bytes
 from headforcing.headforcing_core.model.wan import WanConfig
@@ -50,7 +50,7 @@ from headforcing.headforcing_core.report.latents import describe_events
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
 from headforcing.kernels import modulate, write
-from headforcing.kernels.dispatch import using
+from kernel_choice import using
 
 TWO_PROMPTS = "0:00 a cat wakes up\n0:10 the cat jumps"  # 20 s
 TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
@@ -195,7 +195,7 @@ ROLES = [["local", "anchor", "memory"] * 2, ["memory"] * 6]
 
 def test_every_preset_makes_a_cache_as_large_as_it_announces():
     for name, total_frames in itertools.product(PRESETS, (3, 240)):
-        shape = CacheShape.for_model(TINY, ROLES, preset(name), 4, 6, 3, total_frames)
+        shape = CacheShape.for_model(TINY, ROLES, PRESETS[name], 4, 6, 3, total_frames)
         cache = HeadCache(shape, torch.float16)
         assert 0 < shape.frame_slots <= 12 * total_frames, name
         held = sum(x.nbytes for group in cache.groups for x in (*group.k, *group.v))

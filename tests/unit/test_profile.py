@@ -226,8 +226,8 @@ def test_the_default_follows_the_family_and_then_the_size_and_labels_where_a_met
     asked, name
 ):
     profile = profiles.default_profile(*asked)
-    labels = profile.heads_for(labelled=True)
-    assert profile.name == name and profile.heads_for(labelled=False) == profile.roles
+    labels = profile.labelled
+    assert profile.name == name
     assert labels == profile.labels if name.startswith("pyramid") else profile.labels is None
     assert {label for row in labels for label in row} <= set(HeadLabel)
     assert HeadLabel.ANCHOR != HeadRole.ANCHOR and HeadLabel.ANCHOR not in profile.roles[0]

@@ -14,7 +14,7 @@ from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.options import RenderOptions
-from headforcing.headforcing_core.plan.request import about_video, file_tags
+from headforcing.headforcing_core.plan.request import RenderRequest, file_tags
 from headforcing.headforcing_core.report.drift import NOTE, DriftReport, report_video
 from headforcing.headforcing_core.report.latents import RunMeter, novelty_trace
 from headforcing.headforcing_core.report.metrics import GROUPS
@@ -84,7 +84,7 @@ def test_a_file_tells_about_itself_and_the_text_has_every_number_beside_that_of_
         (line,) = [line for line in lines if line.startswith(f"  {row.name} ")]
         values = measured.whole[row.key], measured.first[row.key]
         assert line[52:].split()[:2] == [
-            "-" if value is None else row.form(value) for value in values
+            "-" if value is None else row.form.format(value) for value in values
         ]
     assert any("5.06 s  80 % after 0.00 s" in line and "a yellow ring" in line for line in lines)
     assert max(map(len, lines)) < 200 and NOTE in measured.text()
@@ -139,7 +139,11 @@ def test_the_workflow_in_a_file_tells_prompts_and_blocks_and_one_that_is_not_cle
         return read_tags({"prompt": json.dumps(made)}, fps)
 
     assert read(graph(method="no_episodic_memory")) == VideoTags(
-        "no_episodic_memory", 3, 3, tuple(text for _, text in TIMES), tuple(TIMES)
+        "no_episodic_memory",
+        3,
+        3,
+        texts=tuple(text for _, text in TIMES),
+        starts=tuple(start for start, _ in TIMES),
     )
     framewise = read(graph(model_family="causal_forcing_framewise"))
     assert framewise.frames_per_block == 1 and framewise.prompts[1] == (81 / 16, "a yellow ring")
@@ -320,7 +324,8 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
 
 def test_what_is_noted_is_plain_json_that_the_tag_of_a_file_tells_with_times_of_that_file():
     timeline = parse_timeline("0:00 a red ball\n0:05 [flush] a pink star", 10.0)
-    about = about_video(RenderOptions().plan(WanConfig(), timeline), "head_forcing", 7, "Wan21")
+    request = RenderRequest(WanConfig(), RenderOptions(seed=7), timeline, latent_format="Wan21")
+    about = request.job().about
     assert json.loads(json.dumps(about)) == about
     assert about["starts_seconds"] == [0, 81 / 16] and about["switches"] == ["reset", "flush"]
     for fps in (None, 8.0):

@@ -30,18 +30,17 @@ FRAMEWISE = BlockClock(frames_per_block=1)
 
 
 def asked(text: str, seconds: float | None = None, **options) -> list[tuple[float, float, str]]:
-    """What was read: (start, end, prompt) in seconds; checks on the way that the blocks have no
-    gaps.
+    """What was read: (start, start of the next one or end of the video, prompt) in seconds; checks
+    on the way that the blocks have no gaps.
     """
     timeline = parse_timeline(text, seconds, **options)
     starts = [segment.start_block for segment in timeline.segments]
     assert starts[0] == 0
     assert [segment.end_block for segment in timeline.segments] == [*starts[1:], timeline.blocks]
     assert all(segment.start_block < segment.end_block for segment in timeline.segments)
-    return [
-        (*span, segment.text)
-        for span, segment in zip(timeline.requested, timeline.segments, strict=True)
-    ]
+    ends = [*timeline.requested[1:], timeline.seconds]
+    texts = [segment.text for segment in timeline.segments]
+    return list(zip(timeline.requested, ends, texts, strict=True))
 
 
 def check_written(text: str, timeline: Timeline) -> None:
@@ -109,11 +108,11 @@ READS = {
     "bracketed seconds": (
         "[0-10s] a\n[10-20] b\n[20.5s] c",
         30,
-        [(0, 10, "a"), (10, 20, "b"), (20.5, 30, "c")],
+        [(0, 10, "a"), (10, 20.5, "b"), (20.5, 30, "c")],
     ),
     "plain seconds": ("0s a\n12.5s b\n20s c", 30, [(0, 12.5, "a"), (12.5, 20, "b"), (20, 30, "c")]),
     "the last range ends early": ("[0-5s] a", 9, [(0, 9, "a")]),
-    "a gap continues": ("[0:00-0:05] a\n[0:10-0:15] b", None, [(0, 5, "a"), (10, 15, "b")]),
+    "a gap continues": ("[0:00-0:05] a\n[0:10-0:15] b", None, [(0, 10, "a"), (10, 15, "b")]),
     "continuation lines": (
         "0:00 a\ngoes on\n\nand on\n0:10\nb\n",
         20,

@@ -64,7 +64,6 @@ WALKS = {
         "headforcing_core/rollout/rows lay_out_rows",
         "headforcing_core/plan/resources needs_of",
         "headforcing_core/render/live_story _with",
-        "headforcing_core/plan/request with_story",
         "headforcing_core/runs/folder save_video",
         "headforcing_core/rollout/rows replace",
         "nodes/host/browser/live_story taken",

@@ -2,7 +2,7 @@
 import { make } from "../shared.js";
 import { t } from "../texts.js";
 import { Bar, help } from "./bar.js";
-import { Labels } from "./labels.js";
+import { fitted, Labels } from "./labels.js";
 import { Playhead } from "./playhead.js";
 import { drawGrid, Ruler } from "./ruler.js";
 import { blockAt, moved, placeFor, range, reordered, startSeconds, within } from "./segments.js";
@@ -83,7 +83,7 @@ export class Bars {
   /** Draw the bars in view. Hundreds that are out of sight would be laid out at each move of the pointer. */
   #drawBars() {
     if (!this.#state) return;
-    const { segments } = this.#state;
+    const { segments, view } = this.#state;
     const shown = this.#shown();
     for (const [index, bar] of this.#bars) {
       if (shown.has(index)) continue;
@@ -100,7 +100,8 @@ export class Bars {
       else if (!known) this.track.append(...bar.parts);
       next = bar.element;
       this.#bars.set(index, bar);
-      bar.draw(this.#state, labels[index], range(segments, index, free));
+      const label = fitted(segments[index], labels[index], view, this.pixels);
+      bar.draw(this.#state, label, range(segments, index, free));
     }
     this.playhead.draw(this.#state, this.#bars, this.pixels);
   }

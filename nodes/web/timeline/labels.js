@@ -1,6 +1,8 @@
 // The words that bars show.
+import { startSeconds } from "./segments.js";
 
 const LONG = 12; // letters in common that are left out
+const LETTER = 8; // pixels, about
 const SEPARATOR = "\0"; // of words, before all letters: sorted, texts that begin alike are neighbours
 
 /** Labels of bars, made anew when a text changes. */
@@ -37,6 +39,19 @@ export function labels(segments) {
     found.set(text, words.slice(0, same).join(" ").length < LONG ? text : `… ${words.slice(same).join(" ")}`);
   }
   return segments.map(({ text }) => found.get(text));
+}
+
+/**
+ * What a bar shows: the whole text where there is room for it, else its label; the bars have so many pixels in all.
+ * @param {import("./segments.js").Segment} segment
+ * @param {string} label
+ * @param {import("./segments.js").View} view
+ * @param {number} pixels
+ */
+export function fitted({ text, start_block, end_block }, label, view, pixels) {
+  const seconds = startSeconds(view, end_block) - startSeconds(view, start_block);
+  const room = (seconds / startSeconds(view, view.blocks)) * pixels;
+  return text.length * LETTER < room ? text : label;
 }
 
 /**

@@ -21,7 +21,7 @@ from headforcing.headforcing_core.commands import profiles
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.values import pick_device
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.methods.head_forcing import preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
@@ -170,7 +170,7 @@ def test_modulations_that_a_host_leaves_on_the_cpu_are_not_waited_for():
             part.modulation = torch.nn.Parameter(part.modulation.cpu(), requires_grad=False)
         video = WanVideoModel(model, torch.float32, device)
         video.use_prompt(torch.ones(4, 10))
-        policy = preset("no_episodic_memory")
+        policy = PRESETS["no_episodic_memory"]
         roles = [["local", "anchor", "memory", "memory"]] * 2
         cache = HeadCache(
             CacheShape.for_model(config, roles, policy, 4, 6, 3, 9), torch.float32, device

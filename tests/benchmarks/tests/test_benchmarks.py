@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
-from headforcing.headforcing_core.methods.head_forcing import preset
+from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.loop import RolloutInputs, rollout
 from headforcing.kernels.language import interpreting
 from headforcing.tests.benchmarks import command, paper_caches, rehearsal, report, scaling
 from headforcing.tests.benchmarks.case import Case, block_flops, warm_up_blocks
@@ -56,7 +56,7 @@ def made_by(
 ) -> tuple[torch.Tensor, list[tuple]]:
     """Latents of a video, and what was decided about frames for episodic memory."""
     cache = build(replace(TINY.shape(policy, blocks), roles=roles), torch.float32)
-    made = list(rollout(TINY.model(), cache, TINY.script(blocks), TINY.noise()))
+    made = list(rollout(TINY.model(), cache, RolloutInputs(TINY.script(blocks), TINY.noise())))
     events = [block.event for block in made if block.event]
     decided = [(event.frame, event.admitted, event.merged) for event in events]
     return torch.stack([block.latents for block in made]), decided
@@ -117,7 +117,7 @@ def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkey
         paper_caches, "upload", lambda *given: built.append(built.pop() + 1) or upload(*given)
     )
     cache = FusedAssembly(TINY.shape(HEAD_FORCING, 24), torch.float32, kernels="reference")
-    made = rollout(TINY.model(), cache, TINY.script(24), TINY.noise())
+    made = rollout(TINY.model(), cache, RolloutInputs(TINY.script(24), TINY.noise()))
     counts = [built[0] for _ in made]
     assert counts[0] > 0 and counts[-4:] == 4 * built
 
@@ -179,7 +179,7 @@ def test_operations_of_the_real_model():
     assert block_flops(case.config, shape) == pytest.approx(118.5e12 - last_layer, rel=0.005)
     assert (
         warm_up_blocks(HEAD_FORCING) == 17
-        and warm_up_blocks(preset("self_forcing_window_21")) == 10
+        and warm_up_blocks(PRESETS["self_forcing_window_21"]) == 10
     )
 
 

@@ -166,7 +166,7 @@ def comfyuis_tiny_decoder_for_drafts_streams_exactly():
     tiny = core.tiny_decoder.TinyDecoder()
     tiny.load_state_dict({name: t for name, t in weights.items() if name.startswith("decoder.")})
     # as it is, like ComfyUI here
-    tiny = core.tiny_decoder.TinyVideoDecoder(tiny.prepare(), "taew2_1")
+    tiny = core.tiny_decoder.TinyVideoDecoder(tiny.prepare(), normalised=False)
     assert kind_of(draft) == "OverlapDecoder" and spread > 1e-3
     assert exact < 3e-4 * spread, "the whole network in float32, fed in other portions"
     ours = apart(decoded(tiny, latents), at_once.clamp(0, 1))
