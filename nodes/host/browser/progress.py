@@ -94,7 +94,7 @@ class RenderProgress(Listener):
     @property
     def _until(self) -> int:
         """The number of blocks that are made, start blocks included."""
-        return self.part.until(self.plan)
+        return self.plan.blocks_until(self.part.until_seconds)
 
     def begin(self, render: Render) -> None:
         """Set the number of reused steps and the run folder."""
@@ -163,7 +163,9 @@ class RenderProgress(Listener):
 
     def _steps(self, plan: RenderPlan) -> int:
         """Number of denoising steps of a video."""
-        return sum(len(row.sigmas) for row in plan.rows[: self.part.until(plan)])
+        return sum(
+            len(row.sigmas) for row in plan.rows[: plan.blocks_until(self.part.until_seconds)]
+        )
 
     def _speed(self, took: float) -> Sentence:
         """Video frames a second, of those that were made in so many seconds."""
