@@ -76,10 +76,11 @@ class MakesEntries(WrappedModel):
 
 @dataclass(frozen=True)
 class BlockEntry:
-    """Keys and values of a block in every layer, without temporal rotation, read from `place`
-    on.
+    """Keys and values of block number `block` in every layer, without temporal rotation, read from
+    `place` on.
     """
 
+    block: int
     layers: list[Tensor]
     place: int
 
@@ -164,7 +165,7 @@ class IdForcingCache(MethodCache, of=IdForcing):
         self.end = start + frames
 
     def _entry(self, block: int) -> BlockEntry:
-        return BlockEntry(list(self.made), block * self.shape.frames_per_block)
+        return BlockEntry(block, list(self.made), block * self.shape.frames_per_block)
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.made[layer] = torch.stack((k, v))

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from .containers import (
     WRITABLE,
     Metadata,
     Weights,
+    file_bytes,
     first_not_finite,
     read_weights,
     write_safetensors,
@@ -34,7 +34,6 @@ from .containers import (
 from .identity import file_identity, identity
 from .lora import LoraPatch, comfyui_names, read_patches
 from .lora_scale import StatedAlpha, stated_alpha
-from .shards import shard_files
 
 log = logging.getLogger(__name__)
 
@@ -250,9 +249,9 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
     history = json_object(metadata, "head_forcing")
     if num_heads is None:
         # a tag in the recorded cases
-        num_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))
+        num_heads = layouts.stated_size(transformer.get("num_heads", metadata.get("num_heads")))
     config = layouts.infer_config(
-        tensors, num_heads, _integer(transformer.get("text_len")), path.name
+        tensors, num_heads, layouts.stated_size(transformer.get("text_len")), path.name
     )
     layouts.reject_experts(path, config)
     extra = layouts.check_complete(tensors, config, path.name)
@@ -285,9 +284,9 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
         family=family,
         parameters=sizes.total(),
         dtype=str(most_used).removeprefix("torch."),
-        bytes=sum(file.stat().st_size for file in shard_files(path)),
+        bytes=file_bytes(path),
         causal_ar=causal if isinstance(causal, bool) else None,
-        frames_per_block=_integer(history.get("frames_per_block")),
+        frames_per_block=layouts.stated_size(history.get("frames_per_block")),
         lora=merged if isinstance(merged, str) else None,
         identify=lambda: file_identity(
             path, layout, lambda: _identity_of_file(path, layout, num_heads)
@@ -360,14 +359,7 @@ def stated_family(path: Path) -> tuple[str | None, int | None, int | None]:
         for name, tensor in named
         if tensor.ndim == 5 and layouts.wan_name(name) == "patch_embedding.weight"
     )
-    return family, _integer(history.get("frames_per_block")), next(channels, None)
-
-
-def _integer(value: object) -> int | None:
-    """A stated size, a number or its digits; what no model has counts as not stated."""
-    if isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value):
-        value = int(value)
-    return value if type(value) is int and 0 < value < 10_000 else None
+    return family, layouts.stated_size(history.get("frames_per_block")), next(channels, None)
 
 
 def _check_output(out: Path, inputs: Iterable[Path]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 import pickle
 import re
 import shutil
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import Fields, check_regular, reason, replacing
-from .shards import shard_files
+from .shards import NAMES, shard_files
 
 Tree = Mapping[object, object]
 """Names of a file with their tensors, or with dicts of tensors."""
@@ -72,7 +73,7 @@ def read_weights(path: Path, kind: str = "model") -> Content:
     Returns the top-level names with their tensors or dicts of tensors, and the metadata (empty for
     .pt). Raises HeadForcingError for anything that is not a readable model file.
     """
-    first, *others = shard_files(path)
+    first, *others = _model_files(path)
     tree, metadata = _read_file(first, kind)
     joined = dict(tree)
     for part in others:
@@ -85,6 +86,17 @@ def read_weights(path: Path, kind: str = "model") -> Content:
         joined |= tree
         metadata = metadata or stated
     return joined, metadata
+
+
+def _model_files(path: Path) -> list[Path]:
+    """The files of a model, mostly one."""
+    several = NAMES.search(path.name) or os.path.isdir(path)
+    return shard_files(path) if several else [path]
+
+
+def file_bytes(path: Path) -> int:
+    """Size of a model on the disk, of all its files."""
+    return sum(file.stat().st_size for file in _model_files(path))
 
 
 def _read_file(path: Path, kind: str) -> Content:

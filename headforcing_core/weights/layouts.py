@@ -335,6 +335,13 @@ def _names_through_links(path: Path) -> list[str]:
     return [*(hop.parent.name for hop in hops), *(hop.name for hop in hops)]
 
 
+def stated_size(value: object) -> int | None:
+    """A stated size, a number or its digits; what no model has counts as not stated."""
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value):
+        value = int(value)
+    return value if type(value) is int and 0 < value < 10_000 else None
+
+
 def expected_shapes(config: WanConfig) -> dict[str, Shape]:
     """Names and shapes of all parameters of a Wan text-to-video model: 27 per layer and 15
     others, and the audio tensors of one that speech drives.

@@ -17,6 +17,8 @@ _NUMBERED = re.compile(
 )
 _MOST_FILES = 1000
 _MOST_INDEX_BYTES = 16 << 20
+# any file of a model in several has such a name
+NAMES = re.compile(r"-of-\d|^(?:non_)?block|\.index\.json$")
 # LightX2V: a file for each layer, and one for the rest
 _BLOCK = re.compile(r"block_(\d{1,3})\.safetensors")
 _REST = "non_block.safetensors"
