@@ -122,19 +122,18 @@ class NativeRequest:
         of `sigmas`.
         """
         clock = self.options.schedule.clock
-        _, _, frames, height, width = shape
-        blocks, rest = divmod(frames, clock.frames_per_block)
+        blocks, rest = divmod(shape[2], clock.frames_per_block)
         if rest:
             near = [str(clock.video_frames(n)) for n in (blocks, blocks + 1) if n]
             raise HeadForcingError(
-                f"latent_image: its {frames} latent frames are no whole number of blocks of "
+                f"latent_image: its {shape[2]} latent frames are no whole number of blocks of "
                 f"{clock.frames_per_block}; set the empty latent's length to {' or '.join(near)}"
             )
-        stride = self.options.schedule.latents.stride
+        width, height = self.options.schedule.latents.pixels(shape)
         options = replace(
             self.options,
-            width=width * stride,
-            height=height * stride,
+            width=width,
+            height=height,
             seed=seed,
             seconds=clock.start_seconds(blocks),
         )

@@ -80,9 +80,8 @@ class DecodeLatentsToVideo(schema.FileNode):
         progress = comfy.utils.ProgressBar(sum(video.video_frames for video in videos))
         files = []
         before = 0
-        stride = latent_format(vae.latent_channels).stride
         for video in videos:
-            height, width = video.size
+            width, height = latent_format(vae.latent_channels).pixels(video.size)
             about = video.about
             # the widget's default is that of Wan 2.1
             rate = about.get("fps", fps) if fps == VIDEO_FPS else fps
@@ -91,7 +90,7 @@ class DecodeLatentsToVideo(schema.FileNode):
                 stop_where_asked()
                 progress.update_absolute(before + done)
 
-            with folders.output_file(filename_prefix, width * stride, height * stride) as file:
+            with folders.output_file(filename_prefix, width, height) as file:
                 tags = video_files.tags_of(cls.hidden, about, rate)
                 write_video(
                     VideoSettings(file.path, rate, tags, crf, scale=upscale),
@@ -104,7 +103,7 @@ class DecodeLatentsToVideo(schema.FileNode):
             before += video.video_frames
             files.append(file)
             if stored is not None:
-                runs.link_file(stored.folder, stored.keys[-1], file.path, made_by="")
+                runs.link_file(stored, file.path, made_by="")
         shown = player.NodePlayer(cls.hidden)
         shown.show("done", Sentence("wrote %1", ", ".join(file.place for file in files)))
         return io.NodeOutput(
@@ -115,7 +114,7 @@ class DecodeLatentsToVideo(schema.FileNode):
 @dataclass(frozen=True)
 class _Latents:
     """One video to decode: `chunks` of `[frames, 16, h, w]`; `video_frames` is the number of video
-    frames that it is trimmed to, `about` the metadata of `about_video`, empty for latents from
+    frames that it is trimmed to, `about` the metadata of `RenderJob.about`, empty for latents from
     elsewhere.
     """
 

@@ -138,9 +138,8 @@ def _in_size_of(start: StartLatents | None, options: RenderOptions) -> RenderOpt
     """The options with the width and height of what the video begins with, if it does."""
     if start is None:
         return options
-    stride = options.schedule.latents.stride
-    height, width = start.latents.shape[-2:]
-    return replace(options, width=width * stride, height=height * stride)
+    width, height = options.schedule.latents.pixels(start.latents.shape)
+    return replace(options, width=width, height=height)
 
 
 def _soundtrack(story: live_story.LiveStory, speech: HeardSpeech | None) -> Soundtrack | None:

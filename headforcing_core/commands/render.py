@@ -212,7 +212,7 @@ class FollowedStory(Story):
 
     def taken(self, plan: RenderPlan, block: int) -> None:
         self._file.text = self._asked
-        time = format_time(plan.timeline.clock.start_seconds(max(0, block - plan.start_blocks)))
+        time = format_time(plan.start_seconds(block))
         tqdm.write(
             f"{self._file.path} is taken from {time} on (block {block + 1} of {plan.blocks})",
             file=sys.stderr,

@@ -334,8 +334,7 @@ def _start_latents(
         return StartLatents(torch.empty((1, start.frames, 0, 0, 0)), about=start.about)
     if args.start_latents is None:
         return None
-    size = (options.width, options.height)
-    return StartLatents(load_latents(args.start_latents, size)[None])
+    return StartLatents(load_latents(args.start_latents, options.size)[None])
 
 
 def _notes(

@@ -116,14 +116,13 @@ def reference_files(args: Namespace) -> dict[str, Path]:
 
 def read_references(files: Mapping[str, Path], options: RenderOptions) -> dict[str, Start]:
     """The pictures by name, each shown for a block."""
-    size = (options.width, options.height)
     frames = options.schedule.frames_per_block
-    return {name: Start.image_file(file, size, frames) for name, file in files.items()}
+    return {name: Start.image_file(file, options.size, frames) for name, file in files.items()}
 
 
 def chosen_start(args: Namespace, options: RenderOptions) -> Start | None:
     """The video frames of `--start-image` or `--start-video`, None if neither is given."""
-    size = (options.width, options.height)
+    size = options.size
     schedule = options.schedule
     if args.start_video is None and (args.start_part is not None or args.start_seconds is not None):
         raise HeadForcingError(

@@ -104,20 +104,14 @@ class ProfileSetup:
         every_head = [[HeadRole.MEMORY] * self.num_heads] * self.num_layers
         recent = self.window_frames - self.sink_frames - self.frames_per_block
         policy = CachePolicy.uniform(RolePolicy(self.sink_frames, recent), self.rope)
-        sizes = (
-            *self.latent_size(config),
-            self.frames_per_block,
-            self.blocks * self.frames_per_block,
-        )
+        _, _, height, width = self.block_shape(config)
+        sizes = (height, width, self.frames_per_block, self.blocks * self.frames_per_block)
         return CacheShape.for_model(config, every_head, policy, *sizes)
-
-    def latent_size(self, config: WanConfig) -> tuple[int, int]:
-        """Height and width of the latents."""
-        return self.height // config.latents.stride, self.width // config.latents.stride
 
     def block_shape(self, config: WanConfig) -> tuple[int, int, int, int]:
         """The shape of a block's latents, `[frames, channels, h, w]`."""
-        return self.frames_per_block, config.out_dim, *self.latent_size(config)
+        stride = config.latents.stride
+        return self.frames_per_block, config.out_dim, self.height // stride, self.width // stride
 
     @property
     def prompts_hash(self) -> str:

@@ -4,6 +4,7 @@ TI2V-5B.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -25,6 +26,11 @@ class LatentFormat:
         of 2.
         """
         return 2 * self.stride
+
+    def pixels(self, shape: Sequence[int]) -> tuple[int, int]:
+        """Width and height in pixels of latents of the shape `[..., h, w]`."""
+        *_, rows, columns = shape
+        return columns * self.stride, rows * self.stride
 
 
 WAN21 = LatentFormat(

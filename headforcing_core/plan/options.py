@@ -38,6 +38,11 @@ class RenderOptions(RenderSettings):
     profile: ProfileChoice = None
     policy: Method | None = None
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        return self.width, self.height
+
     def __post_init__(self) -> None:
         check_size("width", self.width)
         check_size("height", self.height)

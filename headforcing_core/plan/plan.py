@@ -184,6 +184,10 @@ class RenderPlan(Layout):
         """Index of a block's timeline segment; 0 for start blocks."""
         return self.timeline.prompt_index(max(0, block - self.start_blocks))
 
+    def start_seconds(self, block: int) -> float:
+        """The second of the story at which a block begins; 0 for start blocks."""
+        return self.timeline.clock.start_seconds(max(0, block - self.start_blocks))
+
     @cached_property
     def start_video_frames(self) -> list[int]:
         """Per prompt the first video frame that is made with it, start frames included in the

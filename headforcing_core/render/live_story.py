@@ -161,7 +161,7 @@ def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:
         raise HasBegunError(
             "all blocks have begun, nothing is left to change; queue the new story as a render"
         )
-    start = plan.timeline.clock.start_seconds(max(0, begun - plan.start_blocks))
+    start = plan.start_seconds(begun)
     if first >= begun:
         raise HasBegunError(
             f"the blocks before {format_time(start)} have begun and stay (block {begun + 1} of "

@@ -247,11 +247,10 @@ def load_latents(path: Path, plan_size: Size | None = None) -> Tensor:
             f"{path} is not a latents file written by this program: it holds no latents [frames, "
             "16 or 48, h, w] in float32, float16 or bfloat16 without NaN and infinity"
         )
-    (rows, columns), stride = latents.shape[-2:], latent_format(latents.shape[1]).stride
-    if plan_size is not None and plan_size != (columns * stride, rows * stride):
+    columns, rows = latent_format(latents.shape[1]).pixels(latents.shape)
+    if plan_size not in (None, (columns, rows)):
         width, height = plan_size
         raise HeadForcingError(
-            f"{path}: latents are for {columns * stride}x{rows * stride} frames, the render is "
-            f"{width}x{height}"
+            f"{path}: latents are for {columns}x{rows} frames, the render is {width}x{height}"
         )
     return latents.clone()

@@ -200,7 +200,7 @@ class LiveStory(Story):
         request = self._asked
         self._asked = None
         assert request is not None and self.node is not None and self.node_id is not None
-        seconds = plan.timeline.clock.start_seconds(max(0, block - plan.start_blocks))
+        seconds = plan.start_seconds(block)
         place = f"block {block + 1} of {plan.blocks}, {format_time(seconds)}"
         self.notes.append(f"the story was changed while it was rendered, from {place} on")
         log.info("Head Forcing: %s", self.notes[-1])

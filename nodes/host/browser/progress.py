@@ -91,6 +91,11 @@ class RenderProgress(Listener):
         """The plan with the current story."""
         return self._planned if self._render is None else self._render.job.plan
 
+    @property
+    def _until(self) -> int:
+        """The number of blocks that are made, start blocks included."""
+        return self.plan.blocks_until(self.part.until_seconds)
+
     def begin(self, render: Render) -> None:
         """Set the number of reused steps and the run folder."""
         self._render = render
@@ -136,7 +141,7 @@ class RenderProgress(Listener):
     def completed(self) -> None:
         """Show a summary of the render."""
         took = time.perf_counter() - self.begun
-        seconds = self._seconds(self.part.until(self.plan)) * self.videos
+        seconds = self._seconds(self._until) * self.videos
         parts = [Sentence("%1 of video in %2", plain_time(seconds), plain_time(took))]
         if self.made:
             parts.append(self._speed(took))
@@ -158,7 +163,9 @@ class RenderProgress(Listener):
 
     def _steps(self, plan: RenderPlan) -> int:
         """Number of denoising steps of a video."""
-        return sum(len(row.sigmas) for row in plan.rows[: self.part.until(plan)])
+        return sum(
+            len(row.sigmas) for row in plan.rows[: plan.blocks_until(self.part.until_seconds)]
+        )
 
     def _speed(self, took: float) -> Sentence:
         """Video frames a second, of those that were made in so many seconds."""
@@ -193,13 +200,11 @@ class RenderProgress(Listener):
 
     def _seconds(self, block: int) -> float:
         """Seconds of the story before this block."""
-        start = max(0, block - self.plan.start_blocks)
-        return min(self.plan.timeline.clock.start_seconds(start), self.plan.timeline.seconds)
+        return min(self.plan.start_seconds(block), self.plan.timeline.seconds)
 
     def _times(self, block: int) -> tuple[str, str]:
         """The time at which a block begins, and the length of what is made."""
-        end = self._seconds(self.part.until(self.plan))
-        return plain_time(self._seconds(block)), plain_time(end)
+        return plain_time(self._seconds(block)), plain_time(self._seconds(self._until))
 
     def _show(self, state: str, text: Sentence) -> None:
         self.text = joined([self.part.describe(self.plan), text], ": ")
@@ -220,7 +225,7 @@ class RenderProgress(Listener):
         as `timeline.editor` answers them."""
         finished = self.block or 0
         if state == "done":
-            finished = self.part.until(self.plan)
+            finished = self._until
         clock = self.plan.timeline.clock
         start = self.plan.start_blocks
         skipped = skipped_video_frames(self.plan, self.part.first(self.plan)) / clock.fps

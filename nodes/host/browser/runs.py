@@ -199,15 +199,18 @@ def _file(label: str) -> Fields | None:
     return {**video_files.saved(folders.OutputFile(path))}
 
 
-def link_file(folder: Path, key: str, path: Path, made_by: str) -> None:
-    """Note the video file of a take, see `Label`; a folder that cannot be written goes without."""
+def link_file(take: Any, path: Path, made_by: str) -> None:
+    """Note the video file of a take, stored or just made, see `Label`; a folder that cannot be
+    written goes without.
+    """
     with suppress(HeadForcingError):
-        write_label(folder, key, file=folders.OutputFile(path).label, made_by=_maker(made_by, path))
+        label = folders.OutputFile(path).label
+        write_label(take.folder, take.keys[-1], file=label, made_by=_maker(made_by, path))
 
 
-def linked_file(folder: Path, key: str, made_by: str) -> Path | None:
+def linked_file(take: Any, made_by: str) -> Path | None:
     """The video file of a take, if this decoder has made it and it is still there."""
-    label = read_label(folder, key)
+    label = read_label(take.folder, take.keys[-1])
     path = folders.output_folder() / label.file
     if _file(label.file) is None or label.made_by != _maker(made_by, path):
         return None

@@ -35,12 +35,6 @@ class Part:
             asked.get("draft") is True,
         )
 
-    def until(self, plan: RenderPlan) -> int:
-        """The number of blocks that are made, start blocks included; raises HeadForcingError for
-        what is no time.
-        """
-        return plan.blocks_until(self.until_seconds)
-
     def first(self, plan: RenderPlan) -> int:
         """The block with which the file begins: the one before the part, since a decoder has to see
         what was before.
@@ -48,7 +42,7 @@ class Part:
         if self.from_seconds == 0 or plan.restart_frames:
             return 0
         block = plan.start_blocks + plan.timeline.clock.block_at(self.from_seconds) - 1
-        return max(0, min(block, self.until(plan) - 1))
+        return max(0, min(block, plan.blocks_until(self.until_seconds) - 1))
 
     def size(self, width: int, height: int, latents: LatentFormat) -> tuple[int, int]:
         """Width and height in pixels: of a draft half of both, in whole patches."""
@@ -64,10 +58,9 @@ class Part:
         words = []
         if self.draft:
             words.append(Sentence("draft, %1x%2", plan.width, plan.height))
-        until = self.until(plan)
+        until = plan.blocks_until(self.until_seconds)
         if until < plan.blocks:
-            end = plan.timeline.clock.start_seconds(until - plan.start_blocks)
-            words.append(Sentence("up to %1", plain_time(end)))
+            words.append(Sentence("up to %1", plain_time(plan.start_seconds(until))))
         return joined(words, ", ")
 
 

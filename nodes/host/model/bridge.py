@@ -256,16 +256,9 @@ def host(
     results: list[Result] = []
 
     def sampler_function(
-        denoiser: Any,
-        x: Tensor,
-        sigmas: Tensor,
-        extra_args: Any = None,
-        callback: Any = None,
-        disable: Any = None,
-        **_: Any,
+        denoiser: Any, x: Tensor, sigmas: Tensor, extra_args: Any, **_: Any
     ) -> Tensor:
-        hosted = HostedModel(denoiser, extra_args or {}, x.device, model=model)
-        hosted.reload = loads[-1]
+        hosted = HostedModel(denoiser, extra_args, x.device, reload=loads[-1], model=model)
         results.append(body(hosted, x.device))
         return x
 

@@ -197,7 +197,7 @@ def _with_file(render: HostRender, made: RenderResult, file: GrowingVideo) -> Re
         )
     job = made.job
     if file.info is not None and job.folder is not None and not file.first:
-        link_file(job.folder, job.keys[-1], file.info.path, _file_key(render, job))
+        link_file(job, file.info.path, _file_key(render, job))
     advice = vae.advice(render.vae, render.model.load_device)
     return replace(made, video=file.info, failure=file.failure, advice=advice)
 
@@ -228,7 +228,7 @@ def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
         return None
     if render.story is not None and render.story.waits:
         return None
-    path = linked_file(job.folder, job.keys[-1], _file_key(render, job))
+    path = linked_file(job, _file_key(render, job))
     if path is None or not folders.has_prefix(
         path, render.filename_prefix, plan.width, plan.height
     ):

@@ -78,16 +78,15 @@ def _start_image(images: Tensor, options: RenderOptions) -> Start:
         options.cache_policy, options.schedule, options.model_family, _VIDEO_INSTEAD
     )
     picture = one_image(images, "start_image", f", or {_VIDEO_INSTEAD}")
-    size = (options.width, options.height)
     portrait = options.schedule.speaks
-    return Start.image(picture, size, "the start image", frames, portrait=portrait)
+    return Start.image(picture, options.size, "the start image", frames, portrait=portrait)
 
 
 def _start_video(video: Any, options: RenderOptions) -> Start:
     """The last seconds of a VIDEO, of what *Video Slice* left of it."""
     video_frames, about = read_section(
         video.get_stream_source(),
-        (options.width, options.height),
+        options.size,
         DEFAULT_START_SECONDS,
         "last",
         frames_per_block=options.schedule.frames_per_block,
@@ -107,11 +106,10 @@ def pictures_of(options: RenderOptions, positive: Conditioning, vae: Any) -> dic
         return pictures
     for name, image in node.references.items():
         _check_encoder(options, vae, "references")
-        size = (options.width, options.height)
-        start = Start.image(image, size, f"the picture @{name}", options.schedule.frames_per_block)
-        pictures[name] = Picture(
-            vae.encode(start.video_frames)[0].transpose(0, 1), start.key(codec_of(vae))
-        )
+        frames = options.schedule.frames_per_block
+        start = Start.image(image, options.size, f"the picture @{name}", frames)
+        latents = vae.encode(start.video_frames)[0].transpose(0, 1)
+        pictures[name] = Picture(latents, start.key(codec_of(vae)))
     return pictures
 
 
@@ -129,12 +127,13 @@ def _whole_blocks(start_frames: Fields, schedule: Schedule) -> tuple[StartLatent
             f"start_frames: expected video latents of the model, [videos, {kind.channels}, frames, "
             f"h, w], of at least {frames_per_block} frames, got {list(latents.shape)}"
         )
-    _, _, frames, rows, columns = latents.shape
-    if rows % 2 or columns % 2:  # a patch of the model is 2x2
+    width, height = kind.pixels(latents.shape)
+    if width % kind.side_multiple or height % kind.side_multiple:
         raise HeadForcingError(
-            f"start_frames: the video is {columns * kind.stride}x{rows * kind.stride}; crop it so "
-            f"that width and height are multiples of {kind.side_multiple}"
+            f"start_frames: the video is {width}x{height}; crop it so that width and height are "
+            f"multiples of {kind.side_multiple}"
         )
+    frames = latents.shape[2]
     dropped = frames % frames_per_block
     notes = []
     if dropped:

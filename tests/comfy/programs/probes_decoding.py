@@ -279,7 +279,8 @@ def a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sa
     given = model.model.process_latent_in(start.latents.transpose(1, 2))[0].transpose(0, 1)
     cache = plan.make_cache(torch.float32, "cpu")
     script = plan.script(embeds_of(timeline))
-    blocks = core.loop.rollout(core_model(), cache, script, NativeNoise(), given.split(1))
+    inputs = core.loop.RolloutInputs(script, NativeNoise(), given.split(1))
+    blocks = core.loop.rollout(core_model(), cache, inputs)
     ours = scaled(model.model.process_latent_out, torch.cat([block.latents for block in blocks]))
     assert apart(first.transpose(1, 2), start.latents) == 0 and len(ours) == 5
     assert apart(theirs[0].transpose(0, 1), ours) < 1e-3 * float(theirs.std())
