@@ -15,10 +15,10 @@ from ..errors import HeadForcingError
 from ..hashing import digest
 from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, short_time
-from .grammar import check_words, read_prompts, split_shared
+from .grammar import check_words, read_prompts, read_tag, split_shared
 from .headings import Kind, read_heading, time_inside
 from .prompt import Prompt, TimelineError
-from .switch import MAX_SEED, RESET, Switch, read_tag, tag_of
+from .switch import MAX_SEED, RESET, Switch, tag_of
 from .timeline import Timeline, parse_timeline
 
 _KINDS: dict[type, str] = {

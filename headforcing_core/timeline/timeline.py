@@ -44,11 +44,11 @@ from .clock import (
     is_finite,
     short_time,
 )
-from .grammar import ESCAPED, check_words, read_prompts, split_shared
+from .grammar import ESCAPED, check_words, has_seed, read_prompts, split_shared
 from .likeness import telling_texts
 from .prompt import Prompt, TimelineError
 from .references import named_in, spoken
-from .switch import RESET, Switch, has_seed
+from .switch import RESET, Switch
 
 SECONDS_PER_PROMPT = 10.0
 MAX_TEXT_BYTES = 1 << 20
