@@ -83,6 +83,7 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
     def context(self, layer: int, q: Tensor) -> Tensor:
         tokens = self.layers[layer]
         new = self._new
+        del self._new  # these are parts of the layer's tokens from here on
         q = self.at_own_index(q).flatten(1, 2)
         if self.policy.budget_frames is not None:
             count = self.policy.recent_frames * self.rope.frame_tokens

@@ -31,6 +31,7 @@ _FORGET = f"""() => {{
 }}"""
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_archive_runs_its_demo_whose_first_picture_comes_within_two_seconds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -108,6 +108,7 @@ def fresh(comfy: ComfyServer) -> ComfyServer:
 # measure
 
 
+@pytest.mark.thorough
 def test_measure_look_and_sample_in_one_graph(fresh: ComfyServer):
     result = queued(fresh, whole_graph(save_name="measured_here"))
     assert result.progress["measure"][-1] == (2 * STEPS, 2 * STEPS)

@@ -139,6 +139,7 @@ def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(comfy: ComfyServe
     assert [path.name for path in (comfy.output_dir / "cancel").iterdir()] == ["stream_00001_.mp4"]
 
 
+@pytest.mark.thorough
 def test_a_server_that_is_killed_goes_on_when_it_is_back(comfy: ComfyServer):
     """SIGKILL while sampling, and one of the blocks is damaged; the same graph ends with the same
     latents.

@@ -41,6 +41,7 @@ def waits(page: Page, script: str, arg: Any = None) -> None:
     page.wait_for_function(script, arg=arg)
 
 
+@pytest.mark.thorough
 def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Browser):
     """The tab that queued it is closed; two others then show the same render, and the later edit is
     kept.

@@ -201,6 +201,7 @@ def drag(page: Page, seconds: float, alt: bool = False) -> None:
     page.wait_for_function("(before) => " + f"{_EDITOR_TEXT}.value !== before", arg=before)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
 def test_a_dragged_bar_snaps_to_an_onset_and_with_alt_to_none(browser: Browser):

@@ -147,6 +147,7 @@ _FIRST = f"""() => {{
 }}"""
 
 
+@pytest.mark.thorough
 def test_a_minute_that_grows_takes_no_memory_leaves_no_address_and_asks_once_a_second(
     browser: Browser,
 ):

@@ -206,6 +206,7 @@ def test_a_rank_that_does_not_answer_is_lost_after_the_time_that_was_asked_for(m
             torch.distributed.destroy_process_group()
 
 
+@pytest.mark.thorough
 @linux
 @pytest.mark.slow
 def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, tmp_path, capsys):
