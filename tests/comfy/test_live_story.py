@@ -140,6 +140,7 @@ def test_story_length_and_switch_of_a_running_render_change_and_every_file_holds
     assert saved_latents(both, old).shape != made.shape
 
 
+@pytest.mark.thorough
 def test_the_button_is_on_the_node_that_is_in_the_graph_now_and_a_batch_goes_on_with_the_changed_story(
     comfy: ComfyServer,
 ):

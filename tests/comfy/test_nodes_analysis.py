@@ -99,6 +99,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped_and_names_the_method_it_m
     assert len(video_frames(video)) == 96
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_made_by_one_of_the_methods_is_refused_before_the_first_video(
     comfy: ComfyServer,
 ):
