@@ -205,11 +205,10 @@ class RolloutSampler(comfy.samplers.Sampler):
         render = self.request.render(model, noise.shape, sigmas, seed=seed, named=named)
         first = render.request.job().with_found_roles()
         plan = first.plan
-        method = render.request.options.method
         if plan.restart_frames:
             raise HeadForcingError(
-                f"method {method} encodes video frames between its rollouts; use Head Forcing "
-                "Sampler with a vae"
+                f"method {render.request.options.method} encodes video frames between its "
+                "rollouts; use Head Forcing Sampler with a vae"
             )
         needs = render.check_needs(plan, len(noise))
         # what runs in each step is read there, from a copy that ComfyUI made for this sampling

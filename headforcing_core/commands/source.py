@@ -79,9 +79,7 @@ class Source:
     @classmethod
     def of(cls, args: Namespace, elsewhere: bool = False) -> Source:
         """The inputs that the arguments of a command name: the model of `--weights`, else the
-        embedded one.
-
-        `elsewhere`: another machine renders.
+        embedded one; `elsewhere`: another machine renders.
         """
         files: ModelFiles = EmbeddedModel(assets.model_path())
         size = assets.SIZE
@@ -103,13 +101,7 @@ class Source:
         options = render_options(args, size, family)
         pictures = reference_files(args)
         follow = None if args.follow is None else FollowedFile(args.follow)
-        if follow is not None:
-            timeline = options.parse(follow.text, references=tuple(pictures))
-        elif files.embedded and not args.prompts:
-            timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
-        else:
-            text = read_text(args.prompts, tuple(pictures))
-            timeline = options.parse(text, references=tuple(pictures))
+        timeline = _timeline(args, options, follow, tuple(pictures))
         plain = info = files.inspect()
         if args.fp8_linears:  # whose blocks are others than those of the plain weights
             info = replace(plain, identify=lambda: digest(plain.fingerprint, fp8.IDENTITY)[:16])
@@ -324,6 +316,22 @@ class Source:
         """The VAE, None if none is given."""
         machine = self.machine
         return self.files.codec(machine.vae_device or machine.device, machine.dtype, encodes)
+
+
+def _timeline(
+    args: Namespace,
+    options: RenderOptions,
+    follow: FollowedFile | None,
+    references: tuple[str, ...],
+) -> Timeline:
+    """The story of `--follow` or `--prompts`, which may name these pictures, else that of the
+    embedded model.
+    """
+    if follow is not None:
+        return options.parse(follow.text, references=references)
+    if args.weights is None and not args.prompts:
+        return parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
+    return options.parse(read_text(args.prompts, references), references=references)
 
 
 def _start_latents(
