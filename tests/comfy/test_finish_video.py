@@ -214,6 +214,7 @@ def test_a_model_that_gives_nan_is_an_error_and_another_model_begins_anew(comfy:
     assert frames_of(comfy.output_dir / "nan" / "v_00001_.mp4").mean() > 40
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
 @pytest.mark.same_page

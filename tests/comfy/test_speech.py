@@ -103,6 +103,7 @@ def test_the_blocks_of_a_shorter_video_are_kept_and_a_rebuilt_cache_hears_what_t
     )
 
 
+@pytest.mark.thorough
 def test_another_ending_keeps_the_blocks_of_earlier_stretches_and_none_of_speech_encoded_at_once(
     talking: ComfyServer,
 ):

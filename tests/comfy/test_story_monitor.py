@@ -43,6 +43,7 @@ def told_of(editor: Browser, name: str, fps: int) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_step_is_one_video_frame_whatever_the_frame_rate(browser: Browser):
     page = browser.page
     opened(browser)
