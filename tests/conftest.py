@@ -155,7 +155,7 @@ def skip_repetitions(items: list[pytest.Item]) -> None:
     if os.environ.get("HEADFORCING_EVERYTHING"):
         return
     skip = pytest.mark.skip(
-        reason="repeats a test with other methods or sizes; HEADFORCING_EVERYTHING=1 runs it"
+        reason="repeats a test with other methods, sizes or versions; HEADFORCING_EVERYTHING=1 runs it"
     )
     skip_long = pytest.mark.skip(
         reason="takes long and is for releases; HEADFORCING_EVERYTHING=1 runs it"

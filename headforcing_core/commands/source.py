@@ -78,9 +78,7 @@ class Source:
 
     @classmethod
     def of(cls, args: Namespace, elsewhere: bool = False) -> Source:
-        """The inputs that the arguments of a command name: the model of `--weights`, else the
-        embedded one; `elsewhere`: another machine renders.
-        """
+        """The inputs that the arguments of a command name; `elsewhere`: another machine renders."""
         files: ModelFiles = EmbeddedModel(assets.model_path())
         size = assets.SIZE
         dtype = torch.float32
