@@ -38,6 +38,13 @@ def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> None:
         raise SystemExit(done.returncode)
 
 
+def install(python: Path, *what: str) -> None:
+    """Install packages for a Python. Their modules are compiled when they are imported first: pip
+    would compile all of them, which takes longer than the rest of the installation.
+    """
+    run(python, "-m", "pip", "install", "--quiet", "--no-compile", *what)
+
+
 def environment(extra: str = "") -> Path:
     """A virtual environment with the package and, for `dev` or `test`, its requirements, installed
     once; its Python.
@@ -53,12 +60,12 @@ def environment(extra: str = "") -> Path:
     if not python.exists():
         run(sys.executable, "-m", "venv", VENV)
     # torch first: a range would make pip look for the newest build, which may be another one
-    run(python, "-m", "pip", "install", "--quiet", TORCH)
-    run(python, "-m", "pip", "install", "--quiet", "--editable", ".")
+    install(python, TORCH)
+    install(python, "--editable", ".")
     if extra:
-        run(python, "-m", "pip", "install", "--quiet", "--requirement", f"requirements-{extra}.txt")
+        install(python, "--requirement", f"requirements-{extra}.txt")
         if sys.platform == "linux":  # elsewhere there is none, and the tests that need it say so
-            run(python, "-m", "pip", "install", "--quiet", "--no-deps", TRITON)
+            install(python, "--no-deps", TRITON)
     stamp.touch()
     return python
 

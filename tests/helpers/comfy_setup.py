@@ -178,10 +178,10 @@ def _environment(cache: Path, comfy_requirements: Path) -> Path:
     with _made_once(folder, key, "Python environment (torch first, about a minute)") as todo:
         if todo:
             venv.create(folder, with_pip=True)
-            _pip(python, "install", TORCH)
-            _pip(python, "install", "--no-deps", *TORCH_COMPANIONS, TEMPLATES)
+            _install(python, TORCH)
+            _install(python, "--no-deps", *TORCH_COMPANIONS, TEMPLATES)
             _use_without_cuda(next(folder.glob("lib/python*/site-packages")))
-            _pip(python, "install", *wanted)
+            _install(python, *wanted)
             _run(
                 python,
                 "-c",
@@ -204,7 +204,7 @@ def _frontend(cache: Path, name: str, pin: str, python: Path) -> Path:
     folder = cache / f"frontend-{name}"
     with _made_once(folder, pin, f"frontend, {pin}") as todo:
         if todo:
-            _pip(python, "install", "--no-deps", "--target", str(folder), pin)
+            _install(python, "--no-deps", "--target", str(folder), pin)
     return folder / "comfyui_frontend_package" / "static"
 
 
@@ -255,6 +255,11 @@ def _locked(path: Path) -> Iterator[None]:
             print("[comfy_setup] another run is installing; waiting for it ...", flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _install(python: Path, *args: str) -> None:
+    # modules are compiled when they are imported: pip would take longer for all of them
+    _pip(python, "install", "--no-compile", *args)
 
 
 def _pip(python: Path | str, command: str, *args: str) -> None:
