@@ -387,6 +387,33 @@ def test_the_panel_follows_the_workflow_that_is_open_and_says_when_it_has_no_sto
     assert browser.page_errors == []
 
 
+@pytest.mark.same_page
+def test_a_low_panel_shows_takes_at_a_click_and_a_wide_timeline_again_at_another(browser: Browser):
+    page = browser.page
+    size = page.viewport_size
+    page.set_viewport_size({"width": 1280, "height": 720})
+    opened(browser)
+    takes = page.locator(".hf-story-takes")
+    button = page.locator(".hf-story-show-takes")
+    bars = page.locator(".hf-story .hf-scroll")
+    wide = bars.bounding_box()
+    assert button.is_visible() and not takes.is_visible()
+    button.click()
+    panel = page.locator(".hf-story").bounding_box()
+    shown = takes.bounding_box()
+    assert shown["width"] >= 200 and shown["height"] > 0.6 * panel["height"]
+    assert shown["x"] + shown["width"] <= panel["x"] + panel["width"]
+    narrower = bars.bounding_box()
+    assert narrower["x"] + narrower["width"] <= shown["x"] and narrower["width"] > 400
+    button.click()
+    page.wait_for_selector(".hf-story-takes", state="hidden")
+    assert bars.bounding_box() == wide
+    page.set_viewport_size(size)
+    page.wait_for_selector(".hf-story-takes", state="visible")
+    assert not button.is_visible(), "a higher panel has room for both"
+    assert browser.page_errors == []
+
+
 def test_another_tab_without_a_call_of_destroy_and_a_second_call_of_render_leave_one_editor(
     browser: Browser,
 ):

@@ -61,14 +61,14 @@ def photograph(server: ComfyServer, folder: Path, size: str, renderer: str, them
         take(page, name("menu"))
         page.keyboard.press("Escape")
         takes = page.locator(".hf-story-takes")
-        if takes.is_visible():
-            takes.get_by_label("of all workflows").check()  # the render may be an earlier one's
-            takes.get_by_label("beside the video").first.click()
-            page.locator(".hf-story").focus()
-            page.keyboard.press("w")
-            take(page, name("wiped"))
-        else:
-            sys.stdout.write(f"{size}, {renderer}, {theme}: the panel is too low for takes\n")
+        if not takes.is_visible():
+            page.locator(".hf-story-show-takes").click()
+            take(page, name("takes"))
+        takes.get_by_label("of all workflows").check()  # the render may be an earlier one's
+        takes.get_by_label("beside the video").first.click()
+        page.locator(".hf-story").focus()
+        page.keyboard.press("w")
+        take(page, name("wiped"))
         editor.write("PromptTimeline", prompts=f"{STORY}\n0:50 [flsh] a star")
         take(page, name("refused"))
         page.evaluate(TOGGLE)

@@ -54,7 +54,8 @@ export class Monitor {
       button("[ ]", t("Full screen (F)"), () => this.#fullScreen()),
     ];
     const toolbar = { class: "hf-story-transport", role: "toolbar", "aria-label": t("Player") };
-    this.element = make("div", { class: "hf-story-monitor" }, this.screen, make("div", toolbar, ...tools));
+    this.buttons = make("div", toolbar, ...tools);
+    this.element = make("div", { class: "hf-story-monitor" }, this.screen, this.buttons);
   }
 
   /**

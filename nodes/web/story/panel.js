@@ -4,7 +4,7 @@
 // and go back to their nodes when it is closed, in app mode, and where the frontend has no bottom panel.
 import { app } from "../../../scripts/app.js";
 import { viewOf } from "../player/player.js";
-import { editors, make, placeOf, rootGraph, storyNodeOf } from "../shared.js";
+import { button, editors, make, placeOf, rootGraph, storyNodeOf } from "../shared.js";
 import { shelfOf } from "../takes/shelf.js";
 import { t } from "../texts.js";
 import { startSeconds } from "../timeline/segments.js";
@@ -65,6 +65,9 @@ class StoryPanel {
     this.empty = make("p", { class: "hf-story-empty" });
     this.place = make("div", { class: "hf-story-place" });
     this.takes = make("div", { class: "hf-story-takes hf-shelf", role: "region", "aria-label": t("Takes") });
+    this.showTakes = button(t("takes"), t("Show the takes of this workflow"), () => this.#toggleTakes()); // of a low panel
+    this.showTakes.classList.add("hf-story-show-takes");
+    this.monitor.buttons.append(this.showTakes);
     this.said = make("div", { class: "hf-story-said", role: "status" });
     this.grid = make("div", { class: "hf-story-grid" });
     this.grid.append(this.title, this.monitor.element, this.place, this.takes, this.said, this.empty);
@@ -82,6 +85,12 @@ class StoryPanel {
 
   #fit(size) {
     for (const [name, isSo] of Object.entries(SIZES)) this.grid.classList.toggle(name, isSo(size));
+  }
+
+  /** A low panel has room for the takes or for a wide timeline. */
+  #toggleTakes() {
+    const areShown = this.grid.classList.toggle("hf-story-with-takes");
+    this.showTakes.setAttribute("aria-pressed", String(areShown));
   }
 
   /** The frontend calls this at any time, again for the same element, and before the element is in the page. */
