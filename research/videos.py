@@ -31,6 +31,7 @@ from ..headforcing_core.files import replacing
 from ..headforcing_core.hashing import SHORT, digest, file_hash
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.plan.resources import Needs, check_disk, in_turn
+from ..headforcing_core.timeline.timeline import parse_timeline
 from . import vbench
 from .metrics.base import Panel
 from .metrics.models import Models
@@ -123,7 +124,8 @@ def plan_videos(
         folder = args.out / "videos" / story
         runs = (args.runs or args.out / "runs") / story
         common = compared_source(changed(args, prompts=texts[0]))
-        timelines = [common.request.options.parse(read_text(text)) for text in texts[1:]]
+        arguments = common.request.options.timeline_arguments
+        timelines = [parse_timeline(read_text(text), **arguments) for text in texts[1:]]
         sources = [common, *(common.with_request(timeline=timeline) for timeline in timelines)]
         for name, row in rows.items():
             try:

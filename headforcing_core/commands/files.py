@@ -25,6 +25,7 @@ from ..plan.cards import MODELS, TEXT_ENCODERS, Card, Fit, card, paper_heads, re
 from ..plan.describe import describe, format_bytes, markdown_table
 from ..plan.family import with_family
 from ..plan.options import RenderOptions
+from ..plan.plan import RenderPlan
 from ..plan.request import file_tags
 from ..plan.resources import Needs
 from ..render.sinks import load_latents
@@ -67,7 +68,7 @@ def inspect(args: Namespace) -> Result:
         if info.config.speaks:
             width, height = parse_size(None, options.model_family)
             options = replace(options, method="livetalk", width=width, height=height)
-        plan = options.plan(info.config, parse_timeline("a minute", 60.0))
+        plan = RenderPlan.of(info.config, options, parse_timeline("a minute", 60.0))
         size = f"{plan.width}x{plan.height}"
         lines += [family, f"a minute at {size}:", describe(plan, torch.bfloat16)]
         found[f"cache_bytes_{size}"] = plan.shape.bytes(torch.bfloat16)
@@ -139,7 +140,7 @@ def budget(args: Namespace) -> Result:
                 options = RenderOptions(
                     method=method, width=width, height=height, model_family=args.model_family
                 )
-                shape = options.plan(config, timeline, profile=profile).shape
+                shape = RenderPlan.of(config, options, timeline, profile=profile).shape
             except HeadForcingError:
                 if method in PRESETS:
                     raise
@@ -261,7 +262,9 @@ def encode(args: Namespace) -> Result:
             f"the file of embeddings must end in .safetensors, got {args.out.name!r}"
         )
     options = RenderOptions(model_family=args.model_family)
-    timelines = [options.parse(read_text(text)) for text in args.prompts]
+    timelines = [
+        parse_timeline(read_text(text), **options.timeline_arguments) for text in args.prompts
+    ]
     texts = list(dict.fromkeys(text for timeline in timelines for text in timeline.texts))
     with claimed(args.out):
         embeds = encode_texts(args.text_encoder, texts, pick_device(args.device))

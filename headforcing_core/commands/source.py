@@ -143,7 +143,9 @@ class Source:
 
     def parse(self, text: str) -> Timeline:
         """Another story for this source."""
-        return self.request.options.parse(text, references=self.request.timeline.references)
+        request = self.request
+        references = request.timeline.references
+        return parse_timeline(text, **request.options.timeline_arguments, references=references)
 
     def note_unlike_training(self, timeline: Timeline) -> None:
         """Write to stderr one sentence on the first prompt that is unlike those the embedded model
@@ -326,10 +328,12 @@ def _timeline(
     embedded model.
     """
     if follow is not None:
-        return options.parse(follow.text, references=references)
-    if args.weights is None and not args.prompts:
+        text = follow.text
+    elif args.weights is None and not args.prompts:
         return parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
-    return options.parse(read_text(args.prompts, references), references=references)
+    else:
+        text = read_text(args.prompts, references)
+    return parse_timeline(text, **options.timeline_arguments, references=references)
 
 
 def _start_latents(

@@ -83,7 +83,7 @@ def released_needs(
     options = RenderOptions(width=width, height=height, model_family=family)
     config = MODELS[family]
     profile = None if family == "self_forcing" else paper_heads(config)
-    plan = options.plan(config, parse_timeline("a minute", 60.0), profile=profile)
+    plan = RenderPlan.of(config, options, parse_timeline("a minute", 60.0), profile=profile)
     decoder = decoder_memory(None, (height, width), _DTYPE, latents=config.latents)
     return plan, needs_of(plan, _DTYPE, WEIGHTS[family], decoder=decoder)
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ..errors import HeadForcingError, unknown_name
+from ..files import Fields
 from ..head_profiles.auto import ProfileChoice
 from ..methods.method import Method
 from ..methods.options import Pairs, with_options
-from ..methods.registry import check_model, method_policy, method_schedule
-from ..model.wan import WanConfig
+from ..methods.registry import method_policy, method_schedule
 from ..names import ROLE_ARRANGEMENTS
 from ..rollout.schedule import Schedule
 from ..timeline.clock import MAX_SECONDS
 from ..timeline.switch import RESET, Switch
-from ..timeline.timeline import Timeline, parse_timeline
 from .layout import check_size
-from .plan import RenderPlan
 from .settings import MEMORY_INPUTS, RenderSettings
 
 
@@ -81,8 +79,9 @@ class RenderOptions(RenderSettings):
             self.policy or method_policy(self.method), self.model_family, self.sigmas
         )
 
-    def parse(self, text: str, shared_prompt: str = "", references: Sequence[str] = ()) -> Timeline:
-        """The timeline of a text for this render, which may name the pictures `references`.
+    @property
+    def timeline_arguments(self) -> Fields:
+        """The arguments of `parse_timeline` that a render of these options needs.
 
         A plain `switch` is a scene cut where the model was trained with them and the method knows
         cuts.
@@ -94,37 +93,12 @@ class RenderOptions(RenderSettings):
                 cut = Switch(re_anchor=True)
                 if self.cache_policy.own_switch(cut):
                     switch = cut
-        timeline = parse_timeline(
-            text,
-            self.seconds or None,
-            clock=schedule.clock,
-            shared_prompt=shared_prompt,
-            switch=switch,
-            references=references,
-        )
-        return replace(timeline, shot_prefix=schedule.shot_prefix)
-
-    def plan(
-        self,
-        config: WanConfig,
-        timeline: Timeline,
-        start_frames: int = 0,
-        profile: ProfileChoice = None,
-    ) -> RenderPlan:
-        """The checked plan after so many start latent frames; `profile`, if given, replaces that of
-        the options.
-        """
-        check_model(self.cache_policy, self.schedule)
-        profile = profile or self.profile
-        return RenderPlan.make(
-            config,
-            self.cache_policy,
-            schedule=self.schedule,
-            timeline=timeline,
-            settings=self,
-            profile=profile,
-            start_frames=start_frames,
-        )
+        return {
+            "seconds": self.seconds or None,
+            "clock": schedule.clock,
+            "switch": switch,
+            "shot_prefix": schedule.shot_prefix,
+        }
 
 
 DEFAULTS = RenderOptions()

@@ -17,6 +17,7 @@ from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile
 from ..methods.method import Method, Overlap
+from ..methods.registry import check_model
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.rows import BlockRow, Embeddings, Picture, Script
@@ -25,6 +26,7 @@ from ..timeline.clock import video_frames_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .layout import Layout, check_size, head_roles, lay_out
+from .options import RenderOptions
 from .settings import RenderSettings
 
 
@@ -52,6 +54,24 @@ class RenderPlan(Layout):
     auto: AutoProfile | None = None
     judged: HeadProfile | None = None
     held_frames: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        config: WanConfig,
+        options: RenderOptions,
+        timeline: Timeline,
+        start_frames: int = 0,
+        profile: ProfileChoice = None,
+    ) -> RenderPlan:
+        """The checked plan of a render after so many start latent frames; `profile`, if given,
+        replaces that of the options.
+        """
+        policy = options.cache_policy
+        schedule = options.schedule
+        check_model(policy, schedule)
+        profile = profile or options.profile
+        return cls.make(config, policy, schedule, timeline, options, profile, start_frames)
 
     @classmethod
     def make(

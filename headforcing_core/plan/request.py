@@ -101,7 +101,7 @@ class RenderRequest:
     def plan(self, profile: ProfileChoice = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
         start_frames = 0 if self.start is None else self.start.latents.shape[1]
-        plan = self.options.plan(self.config, self.timeline, start_frames, profile)
+        plan = RenderPlan.of(self.config, self.options, self.timeline, start_frames, profile)
         self.check_speech(plan)
         return plan
 

@@ -211,6 +211,7 @@ def parse_timeline(
     shared_prompt: str = "",
     switch: Switch = RESET,
     references: Sequence[str] = (),
+    shot_prefix: str = "",
 ) -> Timeline:
     """Parse a prompt timeline (grammars: see the module) and assign its prompts to blocks.
 
@@ -220,6 +221,7 @@ def parse_timeline(
         shared_prompt: prepended to every prompt, before the text's own `[shared]` words.
         switch: for prompts without a tag, except the first, which follows none.
         references: names of pictures; another name after `@` is refused where there are any.
+        shot_prefix: see `Timeline`.
 
     In a gap between times the previous prompt continues; the first prompt always starts at 0.
     Raises TimelineError with the line number, where the error is in one line.
@@ -251,7 +253,14 @@ def parse_timeline(
     ends = [*starts[1:], clock.blocks_for(length)]
     seeds = [prompt.seed for prompt in prompts]
     segments = map(Segment, texts, starts, ends, _switches(prompts, switch), seeds)
-    timeline = Timeline(tuple(segments), clock, length, tuple(asked), references=tuple(references))
+    timeline = Timeline(
+        tuple(segments),
+        clock,
+        length,
+        tuple(asked),
+        shot_prefix=shot_prefix,
+        references=tuple(references),
+    )
     if not timeline.recalls:
         return timeline
     # of the whole story: a render that ends before tells scenes apart by the same words

@@ -18,6 +18,7 @@ from ...headforcing_core.model.wan import WanConfig
 from ...headforcing_core.plan.cards import paper_heads
 from ...headforcing_core.plan.describe import markdown_table
 from ...headforcing_core.plan.options import RenderOptions
+from ...headforcing_core.plan.plan import RenderPlan
 from ...headforcing_core.timeline.timeline import parse_timeline
 from .. import profiling
 
@@ -89,7 +90,7 @@ def budget_table(out: Path) -> Made:
     heads = paper_heads(config)
     slots = {}
     for label, (method, *_) in BUDGETS.items():
-        plan = RenderOptions(method=method).plan(config, minute, profile=heads)
+        plan = RenderPlan.of(config, RenderOptions(method=method), minute, profile=heads)
         slots[label] = plan.shape.frame_slots
     count = config.num_layers * config.num_heads
     cells = []

@@ -14,6 +14,7 @@ from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePoli
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.cards import paper_heads
 from headforcing.headforcing_core.plan.options import RenderOptions
+from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.claims.claims import PAPERS_ROWS
 from headforcing.research.rooms.answers import Question, answer
@@ -132,5 +133,7 @@ def test_budgets_are_those_of_the_caches(repo_root):
     config = WanConfig()
     minute = parse_timeline("a minute", 60.0)
     for method, told in rows:
-        plan = RenderOptions(method=method).plan(config, minute, profile=paper_heads(config))
+        plan = RenderPlan.of(
+            config, RenderOptions(method=method), minute, profile=paper_heads(config)
+        )
         assert f"{plan.shape.frame_slots:,}" == told, method

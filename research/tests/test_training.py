@@ -18,6 +18,7 @@ from headforcing.headforcing_core.demo.rooms_autoencoder import (
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.plan.options import RenderOptions
+from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.rooms.scenes import render
@@ -84,7 +85,9 @@ def engine_flows(model, clean, noisy, sigmas, texts):
         " | ".join(f"prompt {i}" for i in range(len(texts))),
         (12 * len(texts) - 3) / 16,
     )
-    plan = RenderOptions(method="self_forcing", width=64, height=64).plan(model.config, timeline)
+    plan = RenderPlan.of(
+        model.config, RenderOptions(method="self_forcing", width=64, height=64), timeline
+    )
     assert [row.prompt for row in plan.rows] == [segment.text for segment in plan.timeline.segments]
     video = WanVideoModel(model, torch.float32)
     cache = plan.make_cache(torch.float32, "cpu")

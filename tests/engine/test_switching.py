@@ -244,7 +244,7 @@ def plan(
     text: str, seconds=0.0, method="self_forcing", start_frames=0, config=assets.TOY_CONFIG
 ) -> RenderPlan:
     options = RenderOptions(method=method, width=64, height=64)
-    return options.plan(config, parse_timeline(text, seconds), start_frames)
+    return RenderPlan.of(config, options, parse_timeline(text, seconds), start_frames)
 
 
 def test_a_blend_is_the_weighted_sum_and_the_shorter_text_counts_as_padded():

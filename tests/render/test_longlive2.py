@@ -17,10 +17,12 @@ from headforcing.headforcing_core.methods.method import VideoFacts
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.plan.options import RenderOptions
+from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.plan.start import Start
 from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2, schedule
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from jobs import job_of
@@ -176,7 +178,7 @@ def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_w
     def made(
         text: str, stop: int | None = None, runs: Path | None = None, listeners=()
     ) -> torch.Tensor:
-        plan = options.plan(config, options.parse(text))
+        plan = RenderPlan.of(config, options, parse_timeline(text, **options.timeline_arguments))
         job = job_of(plan, {text: embeds[text] for text in plan.timeline.texts}, "tiny", runs=runs)
         return torch.cat(rendered(job, model, stop_after=stop, listeners=listeners).blocks)
 
@@ -190,7 +192,7 @@ def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_w
     assert torch.equal(made(first, runs=tmp_path), straight), "a stopped render goes on"
     assert torch.equal(made(other, runs=tmp_path), changed), "a take"
     story = Told({}, 6.0)
-    asked = iter([None, options.parse(other)])
+    asked = iter([None, parse_timeline(other, **options.timeline_arguments)])
     story.ask, story.encode = (
         lambda: next(asked, None),
         lambda texts: {text: embeds[text] for text in texts},

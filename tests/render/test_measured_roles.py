@@ -21,6 +21,7 @@ from headforcing.headforcing_core.render import measured_roles
 from headforcing.headforcing_core.render.measured_roles import setup_for, with_measured_roles
 from headforcing.headforcing_core.render.render import make_video
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
 from toy_renders import toy_model
 
@@ -42,7 +43,7 @@ def job_for(folder, auto: AutoProfile | None = None) -> RenderJob:
     """A video of the demo's model, whose roles are not known."""
     auto = auto or AutoProfile(rule="quota")
     options = RenderOptions(width=64, height=64, seconds=0.75, profile=auto, seed=3)
-    timeline = options.parse(word_hash.sample_prompts(1)[0])
+    timeline = parse_timeline(word_hash.sample_prompts(1)[0], **options.timeline_arguments)
     embeds = {text: word_hash.encode(text) for text in timeline.texts}
     return RenderRequest(
         assets.TOY_CONFIG, options, timeline, embeds, weights=NAME, found_profiles=folder
@@ -172,7 +173,9 @@ def test_every_method_that_uses_roles_can_have_measured_ones(model, tmp_path, sh
 def needs_and_setup(decoder: DecoderMemory, **options):
     """The needs of a minute with the 1.3B model, and how its roles are measured."""
     options = RenderOptions(seconds=60, **options)
-    job = RenderRequest(WAN, options, options.parse("a fox"), dtype=torch.bfloat16).job()
+    job = RenderRequest(
+        WAN, options, parse_timeline("a fox", **options.timeline_arguments), dtype=torch.bfloat16
+    ).job()
     needs = needs_of(job.plan, torch.bfloat16, 0, decoder=decoder)
     return needs, setup_for(job, needs)
 

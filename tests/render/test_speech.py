@@ -26,6 +26,7 @@ from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.rollout.schedule import LIVETALK, SCHEDULES
 from headforcing.headforcing_core.rollout.speech import Speech, SpeechInputs
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from thread_peers import together
 from toy_renders import Told, rendered
 
@@ -80,7 +81,7 @@ def request(
         seconds=seconds,
         profile=profile,
     )
-    timeline = options.parse(text)
+    timeline = parse_timeline(text, **options.timeline_arguments)
     embeds = {text: word_hash.encode(text) for text in timeline.texts}
     given = {"start": StartLatents(PORTRAIT), "speech": Speech(FEATURES), **fields}
     return RenderRequest(CONFIG, options, timeline, embeds, weights="tiny", **given)
@@ -238,7 +239,9 @@ def test_speech_that_is_not_finite_other_models_and_other_families_are_refused(b
         replace(request(), options=options).plan()
     with pytest.raises(HeadForcingError, match="references: "):
         pictured = request()
-        timeline = pictured.options.parse("@hero speaks", references=["hero"])
+        timeline = parse_timeline(
+            "@hero speaks", **pictured.options.timeline_arguments, references=["hero"]
+        )
         replace(
             pictured,
             timeline=timeline,

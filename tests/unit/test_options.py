@@ -28,6 +28,7 @@ from headforcing.headforcing_core.methods.registry import (
     method_policy,
 )
 from headforcing.headforcing_core.plan.options import DEFAULTS, RenderOptions
+from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from jobs import job_of
@@ -43,9 +44,10 @@ CHOICES = {
 
 
 def setup_of(method: str, options: str = "", **more) -> str:
-    plan = RenderOptions(
+    asked = RenderOptions(
         method=method, width=96, height=64, method_options=read_pairs(options), **more
-    ).plan(SMALL, parse_timeline("a red ball", 9.0), profile=STRIPES)
+    )
+    plan = RenderPlan.of(SMALL, asked, parse_timeline("a red ball", 9.0), profile=STRIPES)
     return job_of(plan, {}, "0123456789abcdef", dtype=torch.bfloat16).setup
 
 
@@ -281,7 +283,7 @@ def last_key(
     method: str, text: str, profile=PROFILE, start_frames: int = 0, roles: str = "profile"
 ) -> str:
     options = RenderOptions(method=method, width=96, height=64, seconds=9.0, roles=roles, seed=3)
-    plan = options.plan(SMALL, parse_timeline(text), start_frames, profile)
+    plan = RenderPlan.of(SMALL, options, parse_timeline(text), start_frames, profile)
     start = torch.full((start_frames, 16, 8, 12), 0.25) if start_frames else None
     embeds = {
         segment.text: torch.full((4, 8), 0.5 + i)

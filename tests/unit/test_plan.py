@@ -66,7 +66,7 @@ def plan(
     **options,
 ):
     asked = RenderOptions(method=method, model_family=family, **options)
-    return asked.plan(config or WanConfig(), parse_timeline(text), start_frames, profile)
+    return RenderPlan.of(config or WanConfig(), asked, parse_timeline(text), start_frames, profile)
 
 
 def prompts_of(made: RenderPlan) -> list[int]:
@@ -278,7 +278,7 @@ DECODER = DecoderMemory(weights=150_000_000, held=2_000_000_000, peak=6_000_000_
 def minute(config=None, seconds=60.0, width=832, height=480, method="head_forcing", **memory):
     asked = method_options(method, memory, ())
     options = RenderOptions(method=method, width=width, height=height, method_options=asked)
-    return options.plan(config or WanConfig(), parse_timeline("a minute", seconds))
+    return RenderPlan.of(config or WanConfig(), options, parse_timeline("a minute", seconds))
 
 
 @pytest.mark.slow

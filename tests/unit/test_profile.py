@@ -32,6 +32,7 @@ from headforcing.headforcing_core.head_profiles.rules import (
 from headforcing.headforcing_core.head_profiles.shares import ProfileSetup, ReturnStory
 from headforcing.headforcing_core.plan.describe import describe
 from headforcing.headforcing_core.plan.options import RenderOptions
+from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 
@@ -273,7 +274,7 @@ def test_the_quota_makes_an_anchor_of_a_head_that_retrieves_and_the_rule_by_func
     options = RenderOptions(width=64, height=64)
     timeline = parse_timeline("a red ball in the navy room", 2.0)
     plans = [
-        options.plan(assets.TOY_CONFIG, timeline, profile=used)
+        RenderPlan.of(assets.TOY_CONFIG, options, timeline, profile=used)
         for used in (toy, with_rule(toy, "function"))
     ]
     assert ["layer 4, head 3" in describe(plan, torch.float32) for plan in plans] == [True, False]

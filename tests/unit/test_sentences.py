@@ -29,7 +29,7 @@ FILE = Path(__file__).with_name("sentences.txt")
 def planned(method: str, options: str) -> object:
     """A render whose method options no cache can have is refused when it is planned."""
     asked = RenderOptions(method=method, width=96, height=64, method_options=read_pairs(options))
-    return asked.plan(SMALL, parse_timeline("a red ball", 9.0), profile=STRIPES)
+    return RenderPlan.of(SMALL, asked, parse_timeline("a red ball", 9.0), profile=STRIPES)
 
 
 def drafted(recent_frames: int | None = 3, start_frames: int = 0) -> object:

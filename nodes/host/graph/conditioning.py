@@ -84,7 +84,12 @@ class TimelineNode:
         if not seconds and self.soundtrack is not None:
             seconds = self.soundtrack.story_length()
         options = replace(self.options, seconds=seconds, switch=self.switch)
-        return options.parse(self.text, self.shared_prompt, tuple(self.references))
+        return parse_timeline(
+            self.text,
+            **options.timeline_arguments,
+            shared_prompt=self.shared_prompt,
+            references=tuple(self.references),
+        )
 
     def encode(self, texts: Iterable[str]) -> Fields:
         """By text its `[tensor, options]`, the entry of a CONDITIONING."""

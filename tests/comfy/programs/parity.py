@@ -40,7 +40,7 @@ start_inputs = module(".nodes.host.model.start")
 vae_decoding = module(".nodes.host.model.vae")
 CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.profile
 head_profiles.profiler head_profiles.shares model.attention model.wan plan.request render.render
-render.live_story plan.options plan.resources rollout.loop rollout.schedule timeline.timeline
+render.live_story plan.options plan.plan plan.resources rollout.loop rollout.schedule timeline.timeline
 video.codec video.stream video.tiny_decoder video.writer weights.checkpoint""".split()
 core = types.SimpleNamespace(
     **{name.rpartition(".")[2]: module(f".headforcing_core.{name}") for name in CORE}
@@ -82,9 +82,9 @@ def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="o
     options = core.options.RenderOptions(
         method=method, seed=seed, profile=PROFILE, method_options=own, **size
     )
-    return options.plan(
-        loaded_model.wan_config(model), core.timeline.parse_timeline(text, seconds), start_frames
-    )
+    config = loaded_model.wan_config(model)
+    timeline = core.timeline.parse_timeline(text, seconds)
+    return core.plan.RenderPlan.of(config, options, timeline, start_frames)
 
 
 def embeds_of(timeline):

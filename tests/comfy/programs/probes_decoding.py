@@ -275,7 +275,7 @@ def a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sa
 
     config = loaded_model.wan_config(model)
     timeline = core.timeline.parse_timeline("one", 1.0)
-    plan = options.plan(config, timeline, start.latents.shape[1])
+    plan = core.plan.RenderPlan.of(config, options, timeline, start.latents.shape[1])
     given = model.model.process_latent_in(start.latents.transpose(1, 2))[0].transpose(0, 1)
     cache = plan.make_cache(torch.float32, "cpu")
     script = plan.script(embeds_of(timeline))

@@ -58,7 +58,7 @@ def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next(
     timeline = core.timeline.parse_timeline(text, 3.0)
     options = core.options.RenderOptions(seed=3, state_seconds=0.01)
     size = core.options.RenderOptions(width=64, height=64, seed=3)
-    plan = size.plan(loaded_model.wan_config(model), timeline)
+    plan = core.plan.RenderPlan.of(loaded_model.wan_config(model), size, timeline)
     embeds = {segment.text: core.word_hash.encode(segment.text) for segment in timeline.segments}
     request = render_video.request_of(model, options, timeline, embeds, vae=vae)
 
