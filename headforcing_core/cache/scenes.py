@@ -1,7 +1,14 @@
 """Scenes that come back: the latent frames that are kept of every scene, and which scene a prompt
 recalls.
 
-BEYOND_THE_PAPER.md specifies it. The caches hold the tokens (`head_group.py`), this module decides.
+Recalling scenes is not in the paper; BEYOND_THE_PAPER.md specifies it. A scene has the number, from
+1, of the first prompt that showed it, so numbers may have gaps. A visit is a run of prompts in one
+scene: one whose switch `continues` stays in the visit of the prompt before it. Sinks are first
+frames to which heads always attend; memory heads hold more frames, the entries of memory.
+
+A cache (`head_cache.py`) calls `keep` after every block, and `begin` and `brought_back` before the
+first block of a prompt, with `keep_pictures` between them if the prompt names pictures. The groups
+of heads hold the tokens (`head_group.py`); this module decides which.
 """
 
 from __future__ import annotations
@@ -25,10 +32,11 @@ from .roles import FREE_ENTRIES
 from .state import KeptFrame, Stored
 
 T = TypeVar("T")
-# by block, for the switches that bring a scene back: its number, from 1, and what else the block
-# depends on
+# by block, for the switches that bring a scene back: its number, and further numbers that a method
+# adds to the keys of stored blocks
 RecalledScenes = dict[int, tuple[int, ...]]
-MAX_SCENES = 8  # scenes that can come back: those that were visited last
+MAX_SCENES = 8  # visited last, whose frames are kept besides those of the home scene
+MOST_ALIKE = 0  # in place of a number: the scene of the most similar prompt
 
 
 @dataclass
@@ -36,17 +44,17 @@ class KeptScene:
     """The frames that are kept of one scene, which begins at latent frame `start`."""
 
     start: int
-    # for every store of sinks, the scene's first frames, as many as it has sinks
+    # for every group of `Scenes.anchors`: the first frames from `start` on, as many as it has sinks
     first: list[list[KeptFrame]]
-    # of its first visit for memory heads, one of `step` blocks
+    # for memory heads: the first frame of every `step`-th block of the scene's first visit
     spread: list[KeptFrame] = field(default_factory=list)
     step: int = 1
 
 
 @dataclass(frozen=True)
 class Recall:
-    """A scene that was brought back before `block`: its number, from 1, and the latent frames that
-    came back.
+    """A scene that was brought back before `block`: its number, and the latent frames that were
+    kept of it; pictures that the prompt names take the places of some.
     """
 
     block: int
@@ -63,19 +71,19 @@ class Scenes(Stored):
     """The scenes of one video so far.
 
     Args:
-        memory: the store of memory heads, a `HeadGroup`, whose module imports `memory`; None
-            without any.
-        anchors: stores of sinks, `policy.sink_frames` each.
+        memory: the `HeadGroup` of memory heads, None without any; its module imports this one.
+        anchors: the `HeadGroup`s that hold sinks, `policy.sink_frames` each.
 
     Attributes:
         entries: how many frames of a scene come back into memory; 0 without memory heads.
-        starts: per prompt, the first latent frame of the visit that it belongs to.
-        numbers: per prompt, the number of its scene: that of the first prompt that made it, from 1.
+        starts: per prompt, the first latent frame of its visit.
+        numbers: per prompt, the number of its scene.
         kept: by scene number, the frames that are kept of it.
-        home: the scene whose first frames are the sinks while no other one is recalled.
+        home: the scene of the last prompt with `[re-anchor]`, else the first: its first frames are
+            the sinks unless another scene is recalled.
         recalls: the scenes that were brought back.
-        pictures: frames of the pictures that the prompt about to begin names, until they are in the
-            caches.
+        pictures: frames of the pictures that the next prompt names, between `keep_pictures` and
+            `brought_back`; no state is stored in between.
     """
 
     saved_fields = ("starts", "numbers", "home", "kept", "recalls")
@@ -86,12 +94,12 @@ class Scenes(Stored):
         self.anchors = anchors
         self.starts = [0]
         self.numbers = [1]
-        self.kept = {1: self._new(0)}
+        self.kept = {1: self._empty_scene(0)}
         self.home = 1
         self.recalls: list[Recall] = []
         self.pictures: KeptScene | None = None
 
-    def _new(self, start: int) -> KeptScene:
+    def _empty_scene(self, start: int) -> KeptScene:
         return KeptScene(start, [[] for _ in self.anchors])
 
     @property
@@ -99,38 +107,41 @@ class Scenes(Stored):
         """The scene of the last prompt."""
         return self.kept[self.numbers[-1]]
 
-    def keep(self, first: int, frames: int) -> None:
-        """Keep the frames of a finished block that a recall may bring back; `first` is the block's
-        first frame.
-        """
+    def keep(self, first_frame: int, frame_count: int) -> None:
+        """Keep the frames of a finished block that a recall may bring back."""
+        # a scene shorter than its sinks is filled up with the frames after it, as the sinks are
         for scene in self.kept.values():
-            for store, held in zip(self.anchors, scene.first, strict=True):
-                end = min(first + frames, scene.start + store.policy.sink_frames)
-                for frame in range(max(first, scene.start), end):
-                    held.append(store.keep_frame(frame))
+            for group, held in zip(self.anchors, scene.first, strict=True):
+                end = min(first_frame + frame_count, scene.start + group.policy.sink_frames)
+                for frame in range(max(first_frame, scene.start), end):
+                    held.append(group.keep_frame(frame))
         scene = self.current
-        # of a later visit nothing is kept
-        if self.memory is None or self.starts[-1] != scene.start:
+        is_first_visit = self.starts[-1] == scene.start
+        if self.memory is None or not is_first_visit:
             return
-        if (first - scene.start) // frames % scene.step == 0:
-            scene.spread.append(self.memory.keep_frame(first))
+        block_of_scene = (first_frame - scene.start) // frame_count
+        if block_of_scene % scene.step == 0:
+            scene.spread.append(self.memory.keep_frame(first_frame))
+        # how long the scene will be is not known: every second frame goes when there are too many
         if len(scene.spread) == 2 * self.entries:
             del scene.spread[1::2]
             scene.step *= 2
 
     def begin(self, switch: Switch, frames_seen: int) -> None:
-        """Begin the scene of a new prompt after so many latent frames."""
+        """Begin a new prompt after so many latent frames: in the scene of the one before it, in a
+        new scene, or in an earlier one.
+        """
         number = scene_of(switch, self.numbers)
         if not switch.continues:
             ended = self.current
             ended.spread = spread_over(ended.spread, self.entries)
             latest = {*latest_scenes(self.numbers, MAX_SCENES), self.home}
-            self.kept = {scene: kept for scene, kept in self.kept.items() if scene in latest}
+            self.kept = {number: scene for number, scene in self.kept.items() if number in latest}
             if switch.recall is not None and number not in self.kept:
                 raise HeadForcingError(
                     f"no frames of scene {number} are kept in this cache; render the story anew"
                 )
-            self.kept.setdefault(number, self._new(frames_seen))
+            self.kept.setdefault(number, self._empty_scene(frames_seen))
             if switch.re_anchor:
                 self.home = number
         self.starts.append(self.starts[-1] if switch.continues else frames_seen)
@@ -139,55 +150,62 @@ class Scenes(Stored):
     def keep_pictures(
         self, pictures: Sequence[Tensor], alone: Callable[[Tensor], AbstractContextManager[None]]
     ) -> None:
-        """Keep what heads hold of pictures, for the next `brought_back` (BEYOND_THE_PAPER.md).
+        """Keep the keys and values of reference pictures, for the next `brought_back`
+        (BEYOND_THE_PAPER.md).
 
         Args:
-            pictures: `[frames, channels, h, w]` each, at most a block; their frames get negative
-                numbers.
-            alone: writes latents as a current block with nothing else in its context, while it is
-                entered.
+            pictures: latents `[frames, channels, h, w]` of each, at most a block.
+            alone: while it is entered, the groups hold nothing but the keys and values of these
+                latents, as frames 0, 1, ...
         """
-        counts = [store.policy.sink_frames for store in self.anchors]
-        kept = self._new(-max(counts, default=0))
-        for number, latents in enumerate(pictures):
+        counts = [group.policy.sink_frames for group in self.anchors]
+        # pictures come before the video: their frames have numbers below 0
+        kept = self._empty_scene(-max(counts, default=0))
+        for index, latents in enumerate(pictures):
             with alone(latents):
-                for store, held, sinks in zip(self.anchors, kept.first, counts, strict=True):
-                    share = max(1, sinks // len(pictures))
-                    for frame in range(min(share, len(latents), sinks - len(held))):
-                        copy = store.keep_frame(frame)
+                for group, held, sinks in zip(self.anchors, kept.first, counts, strict=True):
+                    share = max(1, sinks // len(pictures))  # of the sinks, for each picture
+                    room = sinks - len(held)
+                    for frame in range(min(share, len(latents), room)):
+                        copy = group.keep_frame(frame)
                         copy.frame = kept.start + len(held)
                         held.append(copy)
-                if self.memory is not None and number < self.entries - FREE_ENTRIES:
+                if self.memory is not None and index < self.entries - FREE_ENTRIES:
                     copy = self.memory.keep_frame(0)
-                    copy.frame = number - len(pictures)
+                    copy.frame = index - len(pictures)
                     kept.spread.append(copy)
         self.pictures = kept
 
     def brought_back(self, switch: Switch, block: int) -> tuple[KeptScene, list[KeptFrame]] | None:
-        """The frames that are the sinks from `block` on, and the entries of memory in place of all
-        others; without entries memory keeps its own, but for pictures. None: nothing changes."""
+        """The scene whose first frames are the sinks from `block` on, and the frames that replace
+        the entries of memory; None: nothing changes. Notes the recall; the pictures are used up.
+
+        Where no frames are given, memory keeps its entries, but for those of earlier pictures.
+        """
         pictures = self.pictures
         self.pictures = None
         if switch.continues and pictures is None:
             return None
-        scene = self.kept[self.home]
+        with_sinks = self.kept[self.home]
         entries: list[KeptFrame] = []
         if switch.recall is not None:
-            scene = self.current
-            entries = scene.spread
-            back = {kept.frame for kept in chain(scene.spread, *scene.first)}
+            with_sinks = self.current
+            entries = with_sinks.spread
+            back = {kept.frame for kept in chain(entries, *with_sinks.first)}
             self.recalls.append(Recall(block, self.numbers[-1], sorted(back)))
         if pictures is not None:
-            scene = pictures
+            with_sinks = pictures
             entries = [*pictures.spread, *entries][: self.entries]
-        return scene, entries
+        return with_sinks, entries
 
 
 def spread_over(values: list[T], count: int) -> list[T]:
-    """At most `count` of the values, evenly spaced, the first and the last one among them."""
+    """At most `count` (0 or from 2 on) of the values, evenly spaced, the first and the last one
+    among them.
+    """
     if len(values) <= count:
         return values
-    return [values[round(place * (len(values) - 1) / (count - 1))] for place in range(count)]
+    return [values[round(index * (len(values) - 1) / (count - 1))] for index in range(count)]
 
 
 def check_recalls(timeline: Timeline) -> None:
@@ -196,7 +214,7 @@ def check_recalls(timeline: Timeline) -> None:
     for number, segment in enumerate(timeline.segments[1:], 2):
         latest = latest_scenes(scenes, MAX_SCENES)
         recall = segment.switch.recall
-        if recall and scenes[recall - 1] not in latest:
+        if recall is not None and recall != MOST_ALIKE and scenes[recall - 1] not in latest:
             raise HeadForcingError(
                 f"prompt {number} recalls the scene of prompt {recall}, but only frames of the "
                 f"last {MAX_SCENES} scenes are kept; recall one from prompt {min(latest)} on"
@@ -209,10 +227,15 @@ def check_recalls(timeline: Timeline) -> None:
 
 
 def scene_features(script: Script, by_words: bool = False) -> list[Tensor]:
-    """A feature of every scene, normalised: of the words of its prompt, or the mean over the rows
-    that are not zero of its embedding, or of that of its text in `Script.alike`."""
-    ends = [*scene_starts(script.rows)[1:], len(script)]
-    prompts = [script.rows[end - 1].prompt for end in ends]  # a scene's last block has no blend
+    """A unit vector for every prompt, by which prompts are compared: the mean of the rows of its
+    embedding that are not zero.
+
+    `Script.alike` may name another text for a prompt, whose embedding is taken. With `by_words` the
+    vectors count words instead, where the script has such texts.
+    """
+    ends = [*prompt_starts(script.rows)[1:], len(script)]
+    # the first blocks of a prompt may be blended with the one before it, its last is not
+    prompts = [script.rows[end - 1].prompt for end in ends]
     if by_words and script.alike:
         return word_features([str(prompt) for prompt in prompts])
     features = []
@@ -225,14 +248,14 @@ def scene_features(script: Script, by_words: bool = False) -> list[Tensor]:
     return features
 
 
-def scene_starts(rows: Sequence[BlockRow]) -> list[int]:
+def prompt_starts(rows: Sequence[BlockRow]) -> list[int]:
     """The first block of every prompt, where every new prompt is a switch in the rows."""
     return [0, *(block for block, row in enumerate(rows) if row.switch is not None)]
 
 
 def visit_starts(rows: Sequence[BlockRow]) -> list[int]:
-    """For every prompt the first block of the visit to a scene that it belongs to, as in
-    `Scenes.starts`.
+    """For every prompt the first block of its visit; `Scenes.starts` has the same in latent
+    frames.
     """
     starts = [0]
     for block, row in enumerate(rows):
@@ -242,42 +265,42 @@ def visit_starts(rows: Sequence[BlockRow]) -> list[int]:
 
 
 def recalled_scenes(script: Script) -> RecalledScenes:
-    """By block, the number of the scene, from 1, that its switch names, or the first of the most
-    alike kept ones.
+    """By block, the number of the prompt whose scene its switch brings back: the one that it names,
+    or the most similar of the last `MAX_SCENES` prompts, of equals the first.
     """
     features: list[Tensor] = []
     numbers: RecalledScenes = {}
-    for ended, block in enumerate(scene_starts(script.rows)):
+    for index, block in enumerate(prompt_starts(script.rows)):
         switch = script.rows[block].switch
         if switch is None or switch.recall is None:
             continue
         numbers[block] = (switch.recall,)
-        if switch.recall == 0:
+        if switch.recall == MOST_ALIKE:
             features = features or scene_features(script)
-            first = max(0, ended - MAX_SCENES)
-            likeness = torch.stack([feature @ features[ended] for feature in features[first:ended]])
-            numbers[block] = (first + int(likeness.argmax()) + 1,)
+            oldest = max(0, index - MAX_SCENES)  # these are of scenes that are kept
+            candidates = features[oldest:index]
+            likeness = torch.stack([feature @ features[index] for feature in candidates])
+            numbers[block] = (oldest + int(likeness.argmax()) + 1,)
     return numbers
 
 
 def number_recalls(script: Script, recalled: RecalledScenes) -> Script:
-    """The script with the number of a scene in every switch that brings one back; `recalled` as
-    `Method.recalled`.
+    """The script with the number of a prompt in every switch that brings its scene back; `recalled`
+    is what `Method.recalled` returns.
 
-    These rows, and those of scenes after them or after pictures, also depend on where the scenes
-    before them begin.
+    From the first recall or picture on, what comes back depends on where scenes begin: each row
+    with a switch gets this as `recall_key`, a part of its block's key.
     """
     rows = list(script.rows)
     with_pictures = [block for block, row in enumerate(rows) if row.pictures]
-    first = min((*recalled, *with_pictures), default=len(rows))
+    first_affected = min((*recalled, *with_pictures), default=len(rows))
     for block, row in enumerate(rows):
-        if row.switch is None or row.switch.continues or block < first:
+        if row.switch is None or row.switch.continues or block < first_affected:
             continue
         switch = row.switch
-        numbers = recalled.get(block, (0,))
+        numbers = recalled.get(block, (0,))  # in keys of stored blocks: nothing is recalled
         if block in recalled:
             switch = replace(switch, recall=numbers[0])
-        rows[block] = replace(
-            row, switch=switch, recall=(*numbers, *visit_starts(rows[: block + 1]))
-        )
+        key = (*numbers, *visit_starts(rows[: block + 1]))
+        rows[block] = replace(row, switch=switch, recall_key=key)
     return Script(rows, script.embeds, script.alike, script.pictures)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..cache.scenes import scene_features, scene_starts
+from ..cache.scenes import prompt_starts, scene_features
 from ..rollout.rows import Script
 
 HARD_CUT_INDEX = 45  # added to the temporal indices of the first block after a hard cut
@@ -41,7 +41,7 @@ def plan_scenes(script: Script, by_words: bool = False) -> ScenePlan:
     scenes: ScenePlan = {}
     features = scene_features(script, by_words)
     first = 0  # scene since the last cut or recall
-    for number, block in enumerate(scene_starts(script.rows)):
+    for number, block in enumerate(prompt_starts(script.rows)):
         switch = script.rows[block].switch
         if not number or switch is None:
             continue

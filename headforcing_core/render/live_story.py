@@ -113,8 +113,8 @@ class LiveEdits(Listener):
             )
         # its note takes the place of the one on the video that will not be finished
         if folder is not None:
-            render.run.known = folder.save_video(
-                job.keys, job.about, () if render.run.known else before.keys
+            render.run.was_known = folder.save_video(
+                job.keys, job.about, () if render.run.was_known else before.keys
             )
         render.script.replace(job.script)
         render.job = job

@@ -29,7 +29,7 @@ from ..runs.folder import RunFolder
 from ..weights.containers import first_not_finite
 from .measured_roles import MeasuredRoles, with_measured_roles
 from .result import RenderResult
-from .run import WAITING_TASKS, Run, Task, carry_out
+from .run import MAX_WAITING_TASKS, Run, Task, run_tasks
 
 
 @dataclass(frozen=True)
@@ -184,16 +184,16 @@ class Render:
         """
         job = self.job
         run = self.run
-        given = run.given()
-        if run.is_stored:
-            for index, latents in enumerate(given):
+        ready = run.ready_blocks()
+        if run.needs_no_model:
+            for index, latents in enumerate(ready):
                 self.step(index, 0, None)
                 yield Block(index, upload(latents, run.cache.device))
             return
         inputs = RolloutInputs(
             self.script,
             SeededNoise(job.plan.block_shape, job.video),
-            given,
+            ready,
             held=run.start if job.plan.held_frames else None,
             unfinished=run.stored[-1].unfinished if run.stored else (),
             reencode=None if job.request.codec is None else job.request.codec.reencode,
@@ -257,7 +257,7 @@ def begin_render(
             folder = stack.enter_context(
                 RunFolder(request.runs, job.setup, job.about, request.patience)
             )
-            thread = stack.enter_context(QueueThread("storing", carry_out, WAITING_TASKS))
+            thread = stack.enter_context(QueueThread("storing", run_tasks, MAX_WAITING_TASKS))
         render = Render(job, model, place=place, folder=folder, thread=thread, listeners=listeners)
         try:
             yield render

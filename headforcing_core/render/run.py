@@ -1,4 +1,6 @@
-"""The stored part of one video: what earlier renders have finished, and what this one adds."""
+"""The blocks of one video in its run folder: those of earlier renders, and those that this render
+adds.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ from ..runs.folder import RunFolder, StoredBlock
 
 log = logging.getLogger(__name__)
 
-WAITING_TASKS = 8  # blocks and notes that may wait for the disk
+MAX_WAITING_TASKS = 8  # blocks and cache states that may wait for the disk
 Task = Callable[[], None]
 
 
 class JobHolder(Protocol):
-    """The render. Its job changes with the story, so it is asked each time."""
+    """The render. Its story may change while it runs: `job` has the current one."""
 
     job: RenderJob
 
@@ -45,21 +47,21 @@ class Run:
 
     A thread stores, in order, so that the next block need not wait for the disk. An error there is
     raised by the next call, and nothing is stored after it. `job.keys` has a key for each block
-    after the start blocks, which depends on all blocks before it.
+    after the start blocks: the hash of everything that this block and all before it depend on.
 
     Args:
         folder: None stores nothing, and needs no `thread`.
-        share: gives all processes of a render the value of the first one.
+        share: gives every process of a render on several GPUs the value of the first one.
 
     Attributes:
-        known: whether the folder knew the video before this render.
+        was_known: whether the folder knew the video before this render.
         start: `[frames, 16, h, w]`, latents that the video begins with.
-        first_made: number of the first block that is made; those before it are given.
-        stored: blocks of earlier renders, the first ones after the start.
-        cache: there from `resume` on.
+        first_new: number of the first block after the start blocks, stored or not.
+        stored: blocks of earlier renders, the first ones after the start blocks.
+        cache: set by `resume`.
         events: decisions of episodic memory, in order: those of start blocks, and of every block
             that was added.
-        ended: the note of an earlier render that finished the video, see `finish`.
+        end_note: the note of an earlier render that finished the video, see `finish`.
     """
 
     def __init__(
@@ -74,15 +76,15 @@ class Run:
         self._thread = thread
         self._share = share
         job = self.job
-        self.first_made = job.plan.start_blocks
+        self.first_new = job.plan.start_blocks
         self.state_seconds = job.request.options.state_seconds
-        self._state_stored = time.monotonic()
-        self.known = False
+        self._state_stored_at = time.monotonic()
+        self.was_known = False
         self.start: Tensor | None = None
         self.stored: list[StoredBlock] = []
         self.cache: Cache
         self.events: list[MemoryEvent] = []
-        self.ended: Fields | None = None
+        self.end_note: Fields | None = None
         self._start_events: list[MemoryEvent] = []  # decisions when start blocks were closed
         self._block_seconds: list[float] = []
 
@@ -102,9 +104,9 @@ class Run:
         return self.job.plan
 
     @property
-    def _asked_for(self) -> int:
-        """Number of blocks that the render makes or reads, without start blocks."""
-        return max(0, self.job.until - self.first_made)
+    def _wanted_blocks(self) -> int:
+        """Number of blocks after the start blocks that the render makes or reads."""
+        return max(0, self.job.until - self.first_new)
 
     # ---------------------------------------------------------------------------------------------
     # resuming
@@ -112,29 +114,34 @@ class Run:
     def resume(self, make_cache: Callable[[], Cache], script: Script) -> None:
         """Read what earlier renders have finished, and make the cache.
 
-        Start latents of an earlier render, which another device may have encoded, are taken in
-        place of the job's.
+        Start latents of an earlier render are taken in place of the job's: another device may have
+        encoded them, with other last bits and so other blocks. Raises ValueError if the job has
+        another number of start latents than its plan.
 
         Args:
             make_cache: gives an empty cache.
+            script: `begun` is set, the number of its rows that cannot change any more.
         """
         start = self.job.start_latents
         folder = self.folder
         if folder is not None:
-            self.known = folder.save_video(self.job.keys, self.job.about)
+            self.was_known = folder.save_video(self.job.keys, self.job.about)
             if start is not None:
                 start = folder.save_start(start)
         self.start = self._share(start)
-        given = 0 if self.start is None else len(self.start)
+        start_length = 0 if self.start is None else len(self.start)
+        # those of start blocks, and those that stay as they are in the first block after them
         expected = self.plan.start_frames + self.plan.held_frames
-        if given != expected:
-            raise ValueError(f"the plan begins with {expected} latent frames, {given} are given")
+        if start_length != expected:
+            raise ValueError(
+                f"the plan begins with {expected} latent frames, {start_length} are given"
+            )
         self.stored = self._share(
-            [] if folder is None else folder.load_blocks(self.job.keys[: self._asked_for])
+            [] if folder is None else folder.load_blocks(self.job.keys[: self._wanted_blocks])
         )
-        self.ended = self._share(None if folder is None else self._read_end(folder))
+        self.end_note = self._share(None if folder is None else self._read_end(folder))
         self.cache = make_cache()
-        if not self.is_stored:
+        if not self.needs_no_model:
             try:
                 if folder is not None and self.stored and self.state_seconds:
                     self._restore(folder, script)
@@ -143,30 +150,34 @@ class Run:
                     "Head Forcing: the cache is rebuilt from the finished blocks, %s", error
                 )
                 self.cache = make_cache()
-            self._drop_what_cannot_go_on()
+            self._drop_blocks_not_in_cache()
         if self.stored:
             # a rolling window denoises several blocks at once: those after the last finished one
             # are partly denoised already, so their rows cannot change any more
-            begun = self.first_made + len(self.stored) + self.plan.blocks_per_pass - 1
-            script.begun = min(len(script), begun)
+            finished = self.first_new + len(self.stored)
+            partly_denoised = self.plan.blocks_per_pass - 1
+            script.begun = min(len(script), finished + partly_denoised)
 
     def _read_end(self, folder: RunFolder) -> Fields | None:
-        """The note of the render that finished the video. None if it is missing or does not fit the
-        stored blocks: the blocks are then written to a cache again, to report on it."""
+        """The note of the render that finished the video, whose start blocks' decisions are taken
+        into `events`. None if it is missing or does not fit the stored blocks: these are then
+        written to a cache again, whose report needs what the note has.
+        """
         if not self.stored or len(self.stored) < self.plan.new_blocks:
             return None
-        # decisions that no stored block holds; `add` takes those of blocks
+        # those of start blocks are in a note; `add` takes those of the stored blocks
         start_events = folder.start_events(self.job.keys[0])
         events = len(start_events) + sum(block.event is not None for block in self.stored)
         note = folder.load_note(FINISHED, self.job.keys[-1])
         if note is None or note["events"] != events or len(note["occupied"]) != len(self.stored):
-            return None
+            return None  # it was written with other files
         self.events = start_events
         return {**note, "recalls": [Recall(**saved) for saved in note["recalls"]]}
 
     def _restore(self, folder: RunFolder, script: Script) -> None:
         """Set the cache to the latest stored state. A state of a story with other scenes is
-        refused: keys do not tell it, as the same prompt in a new scene gives the same key."""
+        refused: before the first recall, a prompt has the same key in a new scene and in the old.
+        """
         state = folder.load_state(self.job.keys[: len(self.stored)])
         if state is None:
             return
@@ -179,16 +190,17 @@ class Run:
                 f"the saved state is of a story whose scenes begin with latent frames "
                 f"{saved_starts}, those of this one with {starts}"
             )
-        # a restored cache does not decide again about start blocks
+        # start blocks are not written to a restored cache, so it makes no decisions about them
         self._start_events = folder.start_events(self.job.keys[0])
         self.events += self._start_events
 
-    def _drop_what_cannot_go_on(self) -> None:
+    def _drop_blocks_not_in_cache(self) -> None:
         """Leave out stored blocks of an unfinished video that the restored cache has not seen, if
         the method cannot rebuild its cache from blocks.
         """
-        in_cache = max(0, self.cache.block - self.first_made)
-        if not self.plan.rebuilds_cache and in_cache < len(self.stored) < self.plan.new_blocks:
+        in_cache = max(0, self.cache.block - self.first_new)
+        needs_cache = len(self.stored) < self.plan.new_blocks and not self.plan.rebuilds_cache
+        if needs_cache and in_cache < len(self.stored):
             log.warning(
                 "Head Forcing: of %d finished blocks all after the first %d are made again; this "
                 "cache cannot be rebuilt from blocks, and was last stored there",
@@ -200,57 +212,64 @@ class Run:
     # ---------------------------------------------------------------------------------------------
     # blocks
 
-    def given(self) -> list[Tensor]:
+    def ready_blocks(self) -> list[Tensor]:
         """The blocks that this render does not make: start blocks, then stored ones, which are in
         main memory.
         """
-        # frames that are held are a part of the first block
+        # held frames are no blocks: the model makes the rest of the first block around them
         before = None if self.plan.held_frames else self.start
         start = split_start_latents(before, self.plan.schedule.frames_per_block)
         return [*start, *(block.latents for block in self.stored)]
 
     @property
-    def is_stored(self) -> bool:
-        """Whether earlier renders have made all that is asked for, so that the model is not called:
-        all blocks of a part of a video, or a whole video with the note of its end.
+    def needs_no_model(self) -> bool:
+        """Whether earlier renders have made all that is asked for: a part of the video, or the
+        whole with the note of its end, which a report on the whole needs.
         """
-        if self._asked_for < self.plan.new_blocks and len(self.stored) == self._asked_for:
+        is_part = self._wanted_blocks < self.plan.new_blocks
+        if is_part and len(self.stored) == self._wanted_blocks:
             return True
-        return self.ended is not None
+        return self.end_note is not None
 
     def is_made(self, index: int) -> bool:
-        """Whether this render makes the block of that number."""
-        return index >= self.first_made + len(self.stored)
+        """Whether this render makes the block of that number, and does not read it."""
+        return index >= self.first_new + len(self.stored)
 
     def add(self, block: Block, seconds: float) -> Block:
-        """Take the next block, which is stored if it is new; returns it with its decision of
-        episodic memory.
+        """Take the next block, made in so many seconds, and store it if it is new; returns it with
+        its decision of episodic memory: of a stored block the one it was made with.
         """
-        place = block.index - self.first_made
-        if place < 0:
-            if block.event is not None and self.ended is None:
+        index = block.index - self.first_new
+        if index < 0:
+            if block.event is not None and self.end_note is None:
                 self._start_events.append(block.event)
                 self.events.append(block.event)
             return block
-        if place < len(self.stored):
-            block = replace(block, event=self.stored[place].event)
-        if place == 0 and self._start_events and self.ended is None and self.folder is not None:
-            note = {"events": [event.to_dict() for event in self._start_events]}
-            self.folder.save_note(START_EVENTS, self.job.keys[0], note)
-        if self.is_made(block.index):
+        if index == 0 and self.end_note is None:
+            self._note_start_events()
+        if index < len(self.stored):
+            block = replace(block, event=self.stored[index].event)
+        else:
             self._block_seconds.append(seconds)
-            self._store(place, block)
+            self._store(index, block)
         if block.event is not None:
             self.events.append(block.event)
         return block
 
+    def _note_start_events(self) -> None:
+        """Store the decisions about start blocks, which are not stored themselves."""
+        if self._start_events and self.folder is not None:
+            note = {"events": [event.to_dict() for event in self._start_events]}
+            self.folder.save_note(START_EVENTS, self.job.keys[0], note)
+
     def measure(self, block: Block) -> None:
         """Take the statistics of a block that was added, for the report."""
-        place = block.index - self.first_made
+        index = block.index - self.first_new
         occupied = None
-        if place >= 0 and self.ended is not None:
-            occupied = self.ended["occupied"][place]
-        elif place >= 0 and self.cache.block == block.index + 1:  # no later block is in it yet
+        if index >= 0 and self.end_note is not None:
+            occupied = self.end_note["occupied"][index]
+        # a restored cache holds later blocks, too: how full it was after this one is not known
+        elif index >= 0 and self.cache.block == block.index + 1:
             occupied = self.cache.occupied
         self.meter.add(block.in_main_memory, occupied)
 
@@ -261,45 +280,47 @@ class Run:
         if self.folder is None or self._thread is None:
             return
         self._thread.finish()
-        if whole and self.ended is None:
+        if whole and self.end_note is None:
             note = {
                 "seconds": self.seconds_per_block,
                 "events": len(self.events),
                 "recalls": [asdict(recall) for recall in self.recalls],
                 "occupied": self.meter.occupied[-self.plan.new_blocks :],
             }
-            # without it a later render takes longer, and no block is lost
+            # without the note a later render takes longer, and no block is lost
             with suppress(HeadForcingError):
                 self.folder.save_note(FINISHED, self.job.keys[-1], note)
 
-    def _store(self, place: int, block: Block) -> None:
-        """Store a new block, after it a copy of the cache if it is time."""
+    def _store(self, index: int, block: Block) -> None:
+        """Store a new block, and after it the cache if the last state is older than
+        `state_seconds`.
+        """
         if self.folder is None or self._thread is None:
             return
         keys = self.job.keys
         save = partial(
             self.folder.save_block,
-            place,
-            keys[place],
+            index,
+            keys[index],
             block.in_main_memory,
             event=block.event,
             unfinished=[latents.cpu() for latents in block.unfinished],
-            previous=keys[place - 1] if place else None,
+            previous=keys[index - 1] if index else None,
         )
         self._thread.put(save)
         if "state" not in self.plan.policy.resumes_from or not self.state_seconds:
             return
-        if time.monotonic() - self._state_stored <= self.state_seconds:
+        if time.monotonic() - self._state_stored_at <= self.state_seconds:
             return
-        self._thread.settle()  # one copy at a time
+        self._thread.settle()  # so that main memory holds one copy at a time
         state = self.cache.state()
         if state is not None:
-            # the next block changes the cache meanwhile, but not the frames that scenes keep
+            # a copy, since the next block changes these tensors; `state.frames` never change
             state.tensors = {
                 name: tensor.to("cpu", copy=True) for name, tensor in state.tensors.items()
             }
-            self._thread.put(partial(_save_state, self.folder, place, keys[place], state=state))
-        self._state_stored = time.monotonic()
+            self._thread.put(partial(_save_state, self.folder, index, keys[index], state=state))
+        self._state_stored_at = time.monotonic()
 
     # ---------------------------------------------------------------------------------------------
     # reports
@@ -312,42 +333,43 @@ class Run:
     @property
     def recalls(self) -> Sequence[Recall]:
         """Scenes that were brought back so far, in earlier renders of the video, too."""
-        return self.cache.recalls if self.ended is None else self.ended["recalls"]
+        return self.cache.recalls if self.end_note is None else self.end_note["recalls"]
 
     @property
     def seconds_per_block(self) -> float | None:
-        """Median time per block made so far, else that of the render that finished the video,
-        without decoding.
+        """Median time without decoding per block made so far, else that of the render that finished
+        the video.
         """
         if self._block_seconds:
             return statistics.median(self._block_seconds)
-        return None if self.ended is None else self.ended["seconds"]
+        return None if self.end_note is None else self.end_note["seconds"]
 
     @property
     def stored_steps(self) -> int:
         """Denoising steps of stored blocks, those of unfinished ones included: in a rolling window
-        of n blocks the first one after the last finished has n - 1 steps, the next n - 2.
+        of n blocks the first one after the last finished has had n - 1 of its n steps, the next
+        n - 2, and so on.
         """
         window = self.plan.blocks_per_pass
-        start = self.first_made
-        begun = len(self.stored[-1].unfinished) if self.stored else 0
+        start = self.first_new
+        unfinished = len(self.stored[-1].unfinished) if self.stored else 0
         finished = sum(len(row.sigmas) for row in self.plan.rows[start : start + len(self.stored)])
-        return finished + sum(window - behind for behind in range(1, begun + 1))
+        return finished + sum(window - behind for behind in range(1, unfinished + 1))
 
 
-def carry_out(tasks: Iterator[Task]) -> None:
-    """The work of the thread that stores."""
+def run_tasks(tasks: Iterator[Task]) -> None:
+    """What the storing thread does until there are no more tasks."""
     for task in tasks:
         task()
 
 
-def _save_state(folder: RunFolder, place: int, key: str, state: State) -> None:
+def _save_state(folder: RunFolder, index: int, key: str, state: State) -> None:
+    """Store the cache after a block. An error is a warning: resuming takes longer without."""
     try:
-        folder.save_state(place, key, state)
-    # not needed to resume: the cache can be rebuilt from the blocks
+        folder.save_state(index, key, state)
     except HeadForcingError as error:
         log.warning("Head Forcing: rendering continues without a stored cache state, %s", error)
     finally:
-        # their memory is free at once, whoever still holds the task
+        # frees the copy although the queue may still refer to this task
         state.tensors.clear()
         state.frames.clear()

@@ -42,8 +42,8 @@ class BlockRow:
     seed: int = 0  # of the block's noise
     # before it; None within a prompt, and where a new prompt leaves the cache alone
     switch: Switch | None = None
-    # what it depends on because of a scene that came back (`scenes.number_recalls`)
-    recall: tuple[int, ...] = ()
+    # what it depends on because scenes come back (`scenes.number_recalls`)
+    recall_key: tuple[int, ...] = ()
     solver: str = "renoise"  # as in `Schedule`
     # names of those that the caches hold from this block on; empty within a prompt
     pictures: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ class BlockRow:
         rows share.
         """
         parts: list[object] = [embedding, list(self.sigmas), self.seed]
-        if self.switch is not None and (self.switch.changes_cache or self.recall):
-            parts += [self.switch.kind, self.switch.re_anchor, list(self.recall)]
+        if self.switch is not None and (self.switch.changes_cache or self.recall_key):
+            parts += [self.switch.kind, self.switch.re_anchor, list(self.recall_key)]
         if pictures:
             parts += ["pictures", *pictures]
         return digest(*parts)

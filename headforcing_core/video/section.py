@@ -1,5 +1,5 @@
-"""Video frames of any file, by their timestamps: a section at a render's size and frame rate, or
-all, one by one.
+"""Video frames of any file, by their timestamps: a section of it at a render's size and frame rate,
+which a render begins with, or all frames, one by one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from ..timeline.clock import TEMPORAL_STRIDE, VIDEO_FPS, video_frames_of
 from .reader import VideoSource, fit, name_of, open_video
 from .sound import Sound, sound_of_file
 
-# Containers round timestamps, to the millisecond at worst: a video frame counts as shown this much
-# earlier, or by a quarter of the time between two frames, if that is less.
+# Containers round timestamps, to the millisecond at worst: a frame is also taken for times so many
+# seconds before its own, and at most a quarter of a frame.
 _ROUNDING = 0.004
-MAX_START_SECONDS = 30.0  # of video frames in memory
-_PLAYS = "give a video that plays elsewhere"
+_SEEK_FROM = 1.0  # seconds; up to there decoding from the beginning is as fast
+MAX_START_SECONDS = 30.0  # of a section, all of whose frames are in memory
+_ADVICE = "give a video that plays elsewhere"
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Clock:
     """The times, in seconds, at which the video frames of a file are shown, in order."""
 
     times: list[float]
-    end: float  # of the last one
-    fps: float  # as the file states it where that fits, else the mean
-    timed: bool = True  # the file has timestamps
+    end: float  # when the last frame ends
+    fps: float  # as the file states it, or the mean where that is over 1 % off
+    timed: bool = True  # the file has timestamps; else its frames are counted at `fps`
 
     @classmethod
     def of(cls, source: VideoSource) -> Clock:
@@ -45,34 +46,36 @@ class Clock:
         with open_video(source, name_of(source)) as container:
             stream = container.streams.video[0]
             rate = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
-            shown: list[Any] = []
+            packets: list[Any] = []
             try:
                 for packet in container.demux(stream):
+                    # neither empty nor marked as not to be shown
                     if packet.size and not packet.is_discard:
-                        shown.append((packet.pts, packet.duration or 0))
+                        packets.append((packet.pts, packet.duration or 0))
             except FFmpegError as error:
                 raise _damage_error(source, error) from error
             unit = float(stream.time_base or 0)
-        if not shown:
-            raise HeadForcingError(f"{name_of(source)} holds no video frames: {_PLAYS}")
-        if not unit or any(pts is None for pts, _ in shown):
-            times = [place / rate for place in range(len(shown))]
+        if not packets:
+            raise HeadForcingError(f"{name_of(source)} holds no video frames: {_ADVICE}")
+        if not unit or any(pts is None for pts, _ in packets):
+            times = [index / rate for index in range(len(packets))]
             return cls(times, times[-1] + 1 / rate, rate, timed=False)
-        shown.sort()
-        times = [pts * unit for pts, _ in shown]
+        packets.sort()
+        times = [pts * unit for pts, _ in packets]
         gaps = [later - time for time, later in pairwise(times)]
         usual = median_high(gaps or [1 / rate])
-        _, duration = shown[-1]
+        _, duration = packets[-1]
         end = times[-1] + max(duration * unit, usual)  # some files state too short a duration
         count = len(times)
         span = end - times[0]
-        if span and abs(rate * span - count) > 0.01 * count:
+        is_off = abs(rate * span - count) > 0.01 * count
+        if span and is_off:
             rate = count / span
         return cls(times, end, rate)
 
     def within(self, start: float, duration: float) -> Clock:
-        """The part from `start` on, counted from the beginning, with the frame shown then, and so
-        long; 0: the rest.
+        """The part that begins `start` seconds after the first frame and lasts `duration` seconds;
+        0: to the end. Its first time is `start` itself, for the frame that is shown then.
         """
         if not start and not duration:
             return self
@@ -85,20 +88,22 @@ class Clock:
 
     @property
     def rounding(self) -> float:
-        """Seconds by which a video frame counts as shown earlier."""
+        """Seconds before its own time for which a frame is also taken."""
         return min(_ROUNDING, 0.25 / self.fps)
 
-    def frames_at(self, fps: float) -> int:
-        """Number of video frames of the file at another frame rate."""
+    def count_at(self, fps: float) -> int:
+        """Number of video frames of the file at another frame rate, at least 1."""
         return max(1, math.floor((self.end - self.times[0] + self.rounding) * fps))
 
     def section(self, count: int, fps: float, part: str) -> list[float]:
-        """The times of `count` video frames at `fps` from the beginning, or up to the end."""
-        last = max(self.times[-1], self.end - 1 / fps)
-        begin = last - (count - 1) / fps
+        """The times of `count` video frames at `fps`, the `first` or the `last` of the file."""
         if part == "first":
             begin = self.times[0]
-        return [begin + place / fps for place in range(count)]
+        else:
+            # the last one ends with the file, or is its last frame, if that is shown shorter
+            last = max(self.times[-1], self.end - 1 / fps)
+            begin = last - (count - 1) / fps
+        return [begin + index / fps for index in range(count)]
 
 
 def read_section(
@@ -110,12 +115,12 @@ def read_section(
     window: tuple[float, float] = (0.0, 0.0),
     fps: float = VIDEO_FPS,
 ) -> tuple[Tensor, str]:
-    """The `first` or `last` seconds of a video file, `[4(n-1)+1, height, width, 3]` in 0..1, and
-    what was taken.
+    """The `first` or `last` seconds of a video file, and a sentence that says what was taken.
 
-    Blocks of `frames_per_block` latent frames, upright, fitted to `size` (width, height); `window`
-    as in `within`. Raises HeadForcingError for a file that cannot be read, is damaged in this
-    section, or is shorter than one block.
+    The frames `[4(n-1)+1, height, width, 3]` in 0..1 are upright and fitted to `size` (width,
+    height); n latent frames are whole blocks of `frames_per_block`. `window` is a start and a
+    duration as in `Clock.within`. Raises HeadForcingError for a file that cannot be read, is
+    damaged in this section, or is shorter than one block.
     """
     if not 0 < seconds <= MAX_START_SECONDS:
         raise HeadForcingError(
@@ -123,16 +128,16 @@ def read_section(
         )
     name = name_of(source)
     clock = Clock.of(source).within(*window)
-    available = min(clock.frames_at(fps), math.floor(seconds * fps + 1e-6))
-    frames = 1 + (available - 1) // TEMPORAL_STRIDE
-    frames -= frames % frames_per_block
-    if frames < 1:
+    available = min(clock.count_at(fps), math.floor(seconds * fps + 1e-6))
+    latent_frames = 1 + (available - 1) // TEMPORAL_STRIDE
+    latent_frames -= latent_frames % frames_per_block
+    if latent_frames < 1:
         needed = video_frames_of(frames_per_block)
         raise HeadForcingError(
             f"{name}: expected at least one block of {needed} video frames ({needed / fps:.2f} s "
             f"at {fps:g} a second) to start from, got {available}; give a longer section of a video"
         )
-    count = video_frames_of(frames)
+    count = video_frames_of(latent_frames)
     video_frames = torch.stack(
         list(read_frames(source, clock, clock.section(count, fps, part), size))
     )
@@ -151,7 +156,7 @@ class Footage:
     fps: float
     width: int
     height: int
-    # all frames from one on, one by one, `[h, w, 3]`, uint8 or in 0..1
+    # read(first): the frames from number `first` on, one by one, `[h, w, 3]`, uint8 or in 0..1
     read: Callable[[int], Iterator[Tensor]]
     sound: Sound | None = None
 
@@ -161,7 +166,7 @@ class Footage:
         be read.
         """
         clock = Clock.of(source).within(*window)
-        times = clock.section(clock.frames_at(clock.fps), clock.fps, "first")
+        times = clock.section(clock.count_at(clock.fps), clock.fps, "first")
         height, width, _ = next(read_frames(source, clock, times[:1])).shape
         return cls(
             video_frames=len(times),
@@ -186,21 +191,20 @@ class Footage:
         )
 
     def chunks(self, first: int, length: int) -> Iterator[Tensor]:
-        """Chunks `[n, height, width, 3]` in 0..1 from a frame on, each of which brings up to
-        `length` frames.
+        """The frames from number `first` on in chunks `[length + 1, height, width, 3]` in 0..1; the
+        last one may be shorter.
 
-        The first chunk has one frame more; later ones begin with the last frame of the one before,
-        for models that take pairs of frames.
+        Each begins with the last frame of the one before, for models that take pairs of frames.
         """
         held = []
-        begun = False
+        overlap = 0
         for frame in self.read(first):
             held.append(frame if frame.is_floating_point() else frame.float() / 255)
-            if len(held) > length:
+            if len(held) == length + 1:
                 yield torch.stack(held)
-                begun = True
+                overlap = 1
                 held = held[-1:]
-        if len(held) > begun:
+        if len(held) > overlap:
             yield torch.stack(held)
 
 
@@ -214,9 +218,10 @@ def read_frames(
     that is damaged there.
     """
     shown = 0
-    for frame, aspect, count in frames_shown(source, clock, times, clock.timed and times[0] > 1):
+    seeks = clock.timed and times[0] > _SEEK_FROM
+    for frame, aspect, count in frames_shown(source, clock, times, seeks):
         shown += count
-        turns = round(frame.rotation / 90) % 4  # counterclockwise
+        turns = round(frame.rotation / 90) % 4  # counterclockwise, as of `np.rot90`
         pixels = torch.from_numpy(
             np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
         )
@@ -227,19 +232,21 @@ def read_frames(
         yield from [pixels] * count
     if not shown:
         raise HeadForcingError(
-            f"{name_of(source)} holds no video frames that can be decoded: {_PLAYS}"
+            f"{name_of(source)} holds no video frames that can be decoded: {_ADVICE}"
         )
 
 
 def frames_shown(
     source: VideoSource, clock: Clock, times: Sequence[float], seeks: bool
 ) -> Iterator[tuple[VideoFrame, float, int]]:
-    """The frames shown at these times, ascending, each with its pixels' aspect and at how many of
-    the times it is shown; with `seeks` from the last key frame before them, if the file's index
-    leads there.
+    """The frames shown at these times, ascending, each with its pixels' aspect and the number of
+    times at which it is shown.
+
+    With `seeks` decoding begins at the last key frame before the first time, or at the beginning
+    where the file's index leads too far.
     """
-    known = 0  # times at which the frame is known
-    before: VideoFrame | None = None
+    answered = 0  # times, the first ones, whose frames have been given
+    before: VideoFrame | None = None  # shown until the next one is
     with open_video(source, name_of(source)) as container:
         stream = container.streams.video[0]
         aspect = float(stream.sample_aspect_ratio or 1)
@@ -249,27 +256,29 @@ def frames_shown(
                     math.floor((times[0] - clock.rounding) / float(stream.time_base or 1)),
                     stream=stream,
                 )
-            for place, frame in enumerate(container.decode(stream)):
-                time = frame.time if clock.timed else place / clock.fps
+            for index, frame in enumerate(container.decode(stream)):
+                time = frame.time if clock.timed else index / clock.fps
                 if time is None:
                     continue
-                until = bisect_left(times, time - clock.rounding)
-                if before is None and seeks and until:
-                    break  # the seek went too far
-                if before is not None and until > known:
-                    # most frames of a file with more of them are never shown
-                    yield before, aspect, until - known
-                    known = until
+                earlier_times = bisect_left(times, time - clock.rounding)
+                if before is None and seeks and earlier_times:
+                    break  # the seek went too far: below it is decoded from the beginning
+                # of a file with a higher rate, most frames are shown at none of the times
+                if before is not None and earlier_times > answered:
+                    yield before, aspect, earlier_times - answered
+                    answered = earlier_times
                 before = frame
-                if known == len(times):
+                if answered == len(times):
                     return
         except FFmpegError as error:
             raise _damage_error(source, error) from error
         if before is not None:
-            yield before, aspect, len(times) - known
+            yield before, aspect, len(times) - answered
     if before is None and seeks:
         yield from frames_shown(source, clock, times, seeks=False)
 
 
 def _damage_error(source: VideoSource, error: Exception) -> HeadForcingError:
-    return HeadForcingError(f"{name_of(source)} is damaged ({error}): {_PLAYS}, or another section")
+    return HeadForcingError(
+        f"{name_of(source)} is damaged ({error}): {_ADVICE}, or another section"
+    )

@@ -226,7 +226,9 @@ def test_a_part_has_the_blocks_of_the_whole_video_and_is_read_again_without_the_
     assert take.length == ("0:06 of 0:10" if "start" in options else "0:05 of 0:09")
     assert torch.equal(whole.go(), expected) and whole.reused == 7
     assert not part()[1]
-    assert torch.equal(whole.go(), expected) and whole.run.ended is not None, "it is still finished"
+    assert torch.equal(whole.go(), expected) and whole.run.end_note is not None, (
+        "it is still finished"
+    )
 
 
 def test_finished_blocks_wait_in_the_hosts_memory_and_a_restored_state_needs_no_pass_over_them(
@@ -240,7 +242,7 @@ def test_finished_blocks_wait_in_the_hosts_memory_and_a_restored_state_needs_no_
     ) as again:
         again.run.resume(lambda: render.plan.make_cache(torch.float32, "meta"), again.script)
         assert again.run.cache.device.type == "meta"
-        assert [latents.device.type for latents in again.run.given()] == ["cpu"] * 2
+        assert [latents.device.type for latents in again.run.ready_blocks()] == ["cpu"] * 2
     touched = []
     render.go(on_step=lambda block, step, latents: touched.append(block))
     assert min(touched) == 2

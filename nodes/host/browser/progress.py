@@ -32,21 +32,38 @@ Preview = tuple[str, Any, int]
 """What ComfyUI's `ProgressBar` takes: a format, an image, and the longest side to show."""
 
 
+LONGEST = 32  # characters of a prompt in the status line
+
+
 def stop_where_asked(*_: Any, **__: Any) -> None:
-    """Raise ComfyUI's error if a person has cancelled the run; takes what any callback gets."""
+    """Raise ComfyUI's error if a person has cancelled the run; a callback with any arguments."""
     model_management.throw_exception_if_processing_interrupted()
 
 
 class RenderProgress(Listener):
     """Progress bar, animated preview, growing video and a status line on the node.
 
-    Stops within one model call on cancel. The player in the editor shows the preview, then the
-    video and the status line, which it keeps. Elsewhere they are ComfyUI's own; an editor then
-    keeps showing the last preview in place of a video that the node outputs at its end, and
-    `previews` must be off for that video to be shown.
+    Stops within one model call on cancel. The player of the pack shows the preview, then the video
+    and the status line. Without it ComfyUI shows them itself, and goes on to show the last preview
+    in place of a video that the node outputs at its end: `previews` must then be off.
 
     Args:
+        plans: one for each video of the batch.
+        hidden: the node's hidden inputs.
+        part: what is rendered of each video.
         portrait: picture that is shown until the first block is finished.
+
+    Attributes:
+        reused_steps: denoising steps of blocks that were read.
+        made_blocks: blocks that were made, of all videos.
+        is_sampled: whether the current block has had a denoising step, so that it is not read.
+        earlier: the finished file of an earlier render, if it is this video; set by the caller.
+        done: denoising steps, those of blocks that were read included.
+        video: index of the video in the batch.
+        name: of the video, empty where the videos have no names.
+        block: index of the block that is made or read now; None before the first.
+        stored: number of blocks of this video that were there when its render began.
+        growing: the `GrowingVideo`, if the video is decoded while it is sampled; set by the caller.
     """
 
     def __init__(
@@ -63,92 +80,95 @@ class RenderProgress(Listener):
         self.part = part
         self.player = NodePlayer(hidden)
         self.text = Sentence("")
-        self.reused = 0  # steps
-        self.made = 0  # blocks
-        self.stepped = False  # whether the block is being made
-        # the file of an earlier render, where it is the one of this video
+        self.reused_steps = 0
+        self.made_blocks = 0
+        self.is_sampled = False
         self.earlier: VideoInfo | None = None
         self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))
         self.done = 0
         self.preview = MovingPreview(model, portrait) if previews else None
-        self.begun = time.perf_counter()
+        self.start_time = time.perf_counter()
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
         """Begin this video of the batch."""
-        self.video = video  # its number
-        self._planned = plan  # before it is made
-        self._counted = plan
-        self.name = name  # where each has one
+        self.video = video
+        self._first_plan = plan
+        self._plan_in_bar = plan  # whose steps the bar's total has
+        self.name = name
         self._render: Render | None = None
-        self.block: int | None = None  # that is being made, or read again; None before the first
-        self.stored = 0  # blocks of this video that were there when it began
-        # the `GrowingVideo`, where the video is decoded while it is sampled
+        self.block: int | None = None
+        self.stored = 0
         self.growing: Any = None
-        self.run: RunFolder | None = None
+        self.run_folder: RunFolder | None = None
 
     @property
     def plan(self) -> RenderPlan:
         """The plan with the current story."""
-        return self._planned if self._render is None else self._render.job.plan
+        return self._first_plan if self._render is None else self._render.job.plan
 
     @property
-    def _until(self) -> int:
-        """The number of blocks that are made, start blocks included."""
+    def _end_block(self) -> int:
+        """The block before which the part ends."""
         return self.plan.blocks_until(self.part.until_seconds)
 
     def begin(self, render: Render) -> None:
-        """Set the number of reused steps and the run folder."""
+        """Count the blocks and steps that are read, and note the run folder."""
         self._render = render
-        self.run = render.run.folder
+        self.run_folder = render.run.folder
         self.stored = len(render.run.stored)
-        self.reused += render.run.stored_steps
+        self.reused_steps += render.run.stored_steps
         self.done += render.run.stored_steps
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
+        """Count denoising step `step`, from 1; latents of None: the block is about to begin."""
         stop_where_asked()
         if latents is None:
             self.block = block
-            self._count()
-            self._say()
+            self._correct_total()
+            self._show_running()
             return
         self.done += 1
-        self.stepped = True
-        if step < len(self.plan.rows[block].sigmas):
-            self._advance(None)
+        self.is_sampled = True
+        is_last = step >= len(self.plan.rows[block].sigmas)
+        if not is_last:  # `add` shows the last one, with the finished block
+            self._update_bar(None)
 
     def add(self, block: Block) -> None:
         """Count a finished block and show it."""
         stop_where_asked()
-        if self.stepped:
-            self._advance(block.latents)
-            self.made += 1
-            self.stepped = False
+        if self.is_sampled:
+            self._update_bar(block.latents)
+            self.made_blocks += 1
+            self.is_sampled = False
 
-    def _advance(self, latents: Tensor | None) -> None:
-        image = None if self.preview is None else self.preview.next(latents)
+    def _update_bar(self, latents: Tensor | None) -> None:
+        """Move the bar, and show a picture: of a finished block's latents, or the next one of the
+        block before.
+        """
+        preview = None if self.preview is None else self.preview.next(latents)
         if self.player and self.growing is not None and self.growing.failure is None:
             self.bar.update_absolute(self.done)
-            self._tell("running", image and image[1])
+            self._send("running", None if preview is None else preview[1])
         else:
-            self.bar.update_absolute(self.done, preview=image)
+            self.bar.update_absolute(self.done, preview=preview)
 
-    def _count(self) -> None:
-        """Count the steps of the current story, in later videos too."""
+    def _correct_total(self) -> None:
+        """Let the bar have the steps of the current story, of later videos of the batch, too."""
         videos = self.videos - self.video  # this one and those after it
-        self.bar.total += (self._steps(self.plan) - self._steps(self._counted)) * videos
-        self._counted = self.plan
+        self.bar.total += (self._steps(self.plan) - self._steps(self._plan_in_bar)) * videos
+        self._plan_in_bar = self.plan
 
     def completed(self) -> None:
         """Show a summary of the render."""
-        took = time.perf_counter() - self.begun
-        seconds = self._seconds(self._until) * self.videos
+        took = time.perf_counter() - self.start_time
+        seconds = self._seconds(self._end_block) * self.videos
         parts = [Sentence("%1 of video in %2", plain_time(seconds), plain_time(took))]
-        if self.made:
+        if self.made_blocks:
             parts.append(self._speed(took))
         state = "done"
         if self.earlier is not None:
-            place = OutputFile(self.earlier.path).place
-            parts.insert(0, Sentence("%1 is this video already", place))
+            file = OutputFile(self.earlier.path)
+            parts.insert(0, Sentence("%1 is this video already", file.place))
         elif self.growing is not None and self.growing.info is not None:
             parts.insert(0, Sentence("wrote %1", OutputFile(self.growing.info.path).place))
         elif self.growing is not None:
@@ -168,8 +188,8 @@ class RenderProgress(Listener):
         )
 
     def _speed(self, took: float) -> Sentence:
-        """Video frames a second, of those that were made in so many seconds."""
-        video_frames = self.made * self.plan.schedule.frames_per_block * TEMPORAL_STRIDE
+        """Video frames that were made per second of rendering; `took` is its seconds so far."""
+        video_frames = self.made_blocks * self.plan.schedule.frames_per_block * TEMPORAL_STRIDE
         return Sentence("%1 fps", f"{video_frames / took:.1f}")
 
     def stopped(self) -> None:
@@ -178,13 +198,13 @@ class RenderProgress(Listener):
         """
         if self.block is None:
             return
-        # start blocks and those of an earlier render are finished, too
+        # the blocks before this one, or more, if it was reading those of an earlier render
         finished = max(self.block, self.plan.start_blocks + self.stored)
-        place = Sentence("stopped at %1 of %2", *self._times(finished))
-        parts = [joined([self.name, place], " ")]
-        if self.run is not None and self.plan.rebuilds_cache:
+        stopped = Sentence("stopped at %1 of %2", *self._position(finished))
+        parts = [joined([self.name, stopped], " ")]
+        if self.run_folder is not None and self.plan.rebuilds_cache:
             parts.append(Sentence("Run goes on from there"))
-        elif self.run is not None:
+        elif self.run_folder is not None:
             parts.append(
                 Sentence(
                     "Run goes on from the last stored state of the cache, or begins again if there "
@@ -194,40 +214,49 @@ class RenderProgress(Listener):
         if self.growing is not None and self.growing.growing.path.is_file():
             parts.append(Sentence("the video so far is %1", self.growing.growing.place))
         text = joined(parts, "; ")
-        kept = "" if self.run is None else f"; finished blocks are kept in {self.run.folder}"
+        kept = (
+            ""
+            if self.run_folder is None
+            else f"; finished blocks are kept in {self.run_folder.folder}"
+        )
         log.info("Head Forcing: %s%s", text, kept)
         self._show("stopped", text)
 
     def _seconds(self, block: int) -> float:
-        """Seconds of the story before this block."""
+        """Seconds of the story before this block; the last block may go on after its end."""
         return min(self.plan.start_seconds(block), self.plan.timeline.seconds)
 
-    def _times(self, block: int) -> tuple[str, str]:
-        """The time at which a block begins, and the length of what is made."""
-        return plain_time(self._seconds(block)), plain_time(self._seconds(self._until))
+    def _position(self, block: int) -> tuple[str, str]:
+        """The time at which a block begins, and that at which the part ends."""
+        return plain_time(self._seconds(block)), plain_time(self._seconds(self._end_block))
 
     def _show(self, state: str, text: Sentence) -> None:
+        """Set the status line and send it."""
         self.text = joined([self.part.describe(self.plan), text], ": ")
-        self._tell(state)
+        self._send(state)
 
-    def _tell(self, state: str, image: Image.Image | None = None) -> None:
-        """Show the status line, and the video as far as it is written; before that, the preview."""
+    def _send(self, state: str, image: Image.Image | None = None) -> None:
+        """Send the player the status line, and the video as far as it is written; before that, the
+        preview.
+        """
         video = None
         if self.growing is not None:
             video = self.growing.shown
             if video["bytes"] and self.player.grows:
                 image = None
-        self.player.show(state, self.text, video, preview=image, place=self._place(state))
+        self.player.show(state, self.text, video, preview=image, place=self._in_story(state))
 
-    def _place(self, state: str) -> Fields:
-        """Finished blocks of the story (`done`), the second of the video at which it begins
-        (`lead`), video frames a second (`fps`), and its `scenes`: first and last block and words,
-        as `timeline.editor` answers them."""
+    def _in_story(self, state: str) -> Fields:
+        """How the file belongs to the story: its finished blocks (`done`), the seconds of the file
+        before the story begins (`lead`), video frames a second (`fps`), and its `scenes` with their
+        blocks and the key of their words, which `timeline.editor` gives the bars, too.
+        """
         finished = self.block or 0
         if state == "done":
-            finished = self._until
+            finished = self._end_block
         clock = self.plan.timeline.clock
         start = self.plan.start_blocks
+        # the file of a part begins later than the video
         skipped = skipped_video_frames(self.plan, self.part.first(self.plan)) / clock.fps
         lead = clock.start_seconds(start) - skipped
         scenes = [
@@ -241,8 +270,9 @@ class RenderProgress(Listener):
         done = max(0, finished - start)
         return {"done": done, "lead": lead, "fps": clock.fps, "scenes": scenes}
 
-    def _say(self) -> None:
-        assert self.block is not None
+    def _show_running(self) -> None:
+        """Show where the render is, its speed and the time that is left."""
+        assert self.block is not None  # `step` has set it
         parts = []
         # first, since ComfyUI cuts the text after two lines
         if self.growing is not None and self.growing.failure is not None:
@@ -252,31 +282,33 @@ class RenderProgress(Listener):
         if self.videos > 1:
             video = Sentence("video %1 of %2", self.video + 1, self.videos)
             parts.append(joined([video, self.name], ": "))
-        parts.append(Sentence("%1 of %2", *self._times(self.block)))
+        parts.append(Sentence("%1 of %2", *self._position(self.block)))
         if len(self.plan.timeline.segments) > 1:
-            prompt = self.plan.segment_index(self.block)
-            words = shortened(self.plan.timeline.segments[prompt].text)
-            parts.append(Sentence("prompt %1: %2", prompt + 1, words))
-        if self.done > self.reused:
-            took = time.perf_counter() - self.begun
-            left = (self.bar.total - self.done) * took / (self.done - self.reused)
+            index = self.plan.segment_index(self.block)
+            words = shortened(self.plan.timeline.segments[index].text)
+            parts.append(Sentence("prompt %1: %2", index + 1, words))
+        if self.done > self.reused_steps:
+            took = time.perf_counter() - self.start_time
+            seconds_per_step = took / (self.done - self.reused_steps)
+            left = (self.bar.total - self.done) * seconds_per_step
             remaining = Sentence("%1 left", plain_time(left))
             parts.append(joined([self._speed(took), remaining], ", "))
         self._show("running", joined(parts, " - "))
 
 
 def shortened(text: str) -> str:
-    """The first 32 characters of a text, cut after a word where there is a space to cut at."""
+    """At most 32 characters of a text, cut after a word where there is a space to cut at."""
     text = " ".join(text.split())
-    if len(text) <= 32:
+    if len(text) <= LONGEST:
         return text
-    words = text[:32].rpartition(" ")[0]
-    return (words or text[:31]).rstrip(" ,.;:") + "…"
+    start = text[: LONGEST - 1]
+    words = text[:LONGEST].rpartition(" ")[0]
+    return (words or start).rstrip(" ,.;:") + "…"
 
 
 class MovingPreview:
-    """Shows the frames of the last finished block one after another while the next one is made;
-    before the first block is finished a picture, if there is one.
+    """Shows the frames of the last finished block one after another while the next one is made, and
+    `first`, if that is given, until the first block is finished.
 
     ComfyUI's own previewers return an image of the first frame they get. Those of VideoHelperSuite
     take all frames, play them in the browser, and return no image.
@@ -287,24 +319,24 @@ class MovingPreview:
         self._first = None if first is None else ("JPEG", first, max(first.size))
         self._block: Tensor | None = None  # [1, 16, frames, h, w]
         self._frame = 0
-        self._plays_itself = False
+        self._takes_all_frames = False
 
     def next(self, finished: Tensor | None) -> Preview | None:
         """The image to show at this step; `finished` is a new block's clean latents `[frames, 16,
         h, w]`.
 
-        They are shown from the host's memory: ComfyUI's previewers read a copy from a GPU before it
-        is complete.
+        They are copied to the CPU first: ComfyUI's previewers copy from a GPU without waiting, and
+        read the copy before it is complete.
         """
         if finished is not None:
             self._block = finished.to("cpu").transpose(0, 1)[None]
             self._frame = 0
         if self._block is None:
             return self._first
-        image = self._previewer(
-            self._block if self._plays_itself else self._block[:, :, self._frame :]
-        )
-        self._plays_itself |= image is None
+        frames = self._block if self._takes_all_frames else self._block[:, :, self._frame :]
+        image = self._previewer(frames)
+        if image is None:
+            self._takes_all_frames = True
         self._frame = min(self._frame + 1, self._block.shape[2] - 1)
         return image
 

@@ -1,25 +1,27 @@
 // Film strips in the bars of the story panel, and a larger picture at the pointer.
 //
-// A picture is kept for each second that the player has shown; those of a finished file that it has not shown are read
-// from the file. Pictures belong to one render, and each to a scene of it: a bar shows those of the scene with its words.
+// There is a picture for each second of a render: made by the server, else taken while the player shows that second, else
+// read from the finished file. A bar shows those of the rendered scene with its words, or paler those of the scene that
+// begins where it does. Times are seconds of the story; in a file it begins `place.lead` seconds after the beginning.
 import { MIDDLE } from "../player/sprite.js";
 import { make } from "../shared.js";
 import { picturesIn, smallPicture } from "../timeline/pictures.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
 
-const HEIGHT = 96; // of a picture, in pixels
+const PICTURE_HEIGHT = 96; // in pixels
 const MOST_READ = 90; // pictures that are read from a finished file
-const EARLY = 0.2; // seconds at the beginning of a second whose frame may be one of the scene before
-const KEPT_RENDERS = 4;
-const CHANGED = 0.3; // opacity of the pictures of a scene whose words have been changed since
+const EARLY = 0.2; // no picture is taken in the first part of a second: it may still show the scene before
+const KEPT_RENDERS = 4; // whose pictures are kept
+const CHANGED_OPACITY = 0.3; // of the pictures of a scene whose words have been changed since
+const MARGIN = 4; // pixels between the large picture and the edge of the panel
 
 export class Film {
-  #view = null;
+  #player = null;
   #editor = null;
-  #reels = new Map(); // by render: pictures by second of the story
-  #read = new Set(); // files that were read
+  #reels = new Map(); // by render: its pictures by second, and the addresses of files that were read
   #listening = new AbortController();
-  #drawn = "";
+  #drawn = ""; // what the canvas shows, as JSON,
+  #drawnScenes = null; // and the rendered scenes that it was drawn for
 
   constructor() {
     this.canvas = make("canvas", { class: "hf-story-film", "aria-hidden": "true" });
@@ -28,13 +30,13 @@ export class Film {
     this.hover = make("div", { class: "hf-story-hover", hidden: true }, this.large, this.time);
   }
 
-  /** Draw into the bars of an editor what a player shows; none where both are null. */
-  bind(view, editor) {
+  /** Draw into the bars of an editor what a player has shown. Without an editor nothing is drawn; `player` may be null. */
+  bind(player, editor) {
     this.#listening.abort();
-    if (this.#view) this.#view.onFrame = undefined;
+    if (this.#player) this.#player.onFrame = undefined;
     this.canvas.remove();
     this.hover.remove();
-    this.#view = view;
+    this.#player = player;
     this.#editor = editor;
     this.#drawn = "";
     if (!editor) return;
@@ -42,120 +44,143 @@ export class Film {
     editor.element.closest(".hf-story")?.append(this.hover);
     this.#listening = new AbortController();
     const { signal } = this.#listening;
-    editor.bars.element.addEventListener("scroll", () => this.draw(), { signal }); // after the bars' own listener
+    editor.bars.element.addEventListener("scroll", () => this.draw(), { signal }); // `bars.left` is set by then
     editor.bars.track.addEventListener("pointermove", (event) => this.#peek(event), { signal });
     editor.bars.track.addEventListener("pointerleave", () => (this.hover.hidden = true), { signal });
-    if (view) view.onFrame = (mediaTime) => this.#keep(mediaTime);
+    if (player) player.onFrame = (mediaTime) => this.#takeShown(mediaTime);
   }
 
-  /** The pictures of the render that is played. */
-  get #reel() {
-    const render = this.#view?.source;
-    if (!render) return new Map();
-    if (!this.#reels.has(render)) this.#reels.set(render, new Map());
+  /** The pictures of the render that is played, and the files that were read for it; those of old renders are dropped. */
+  #reel() {
+    const render = this.#player?.source;
+    if (!render) return { pictures: new Map(), filesRead: new Set() };
+    if (!this.#reels.has(render)) this.#reels.set(render, { pictures: new Map(), filesRead: new Set() });
     while (this.#reels.size > KEPT_RENDERS) this.#reels.delete(this.#reels.keys().next().value);
     return this.#reels.get(render);
   }
 
-  #keep(mediaTime) {
-    const { video, place, made } = this.#view;
-    if (made) return;
+  /** Keep what the player shows as the picture of its second, if there is none. */
+  #takeShown(mediaTime) {
+    const { video, place, made } = this.#player;
+    if (made) return; // the server's pictures are of the middle of their seconds
+    const { pictures } = this.#reel();
     const seconds = mediaTime - place.lead;
     const second = Math.floor(seconds);
-    if (second < 0 || seconds - second < EARLY || video.seeking || this.#reel.has(second)) return;
-    this.#reel.set(second, smallPicture(video, HEIGHT));
+    if (second < 0 || seconds - second < EARLY || video.seeking || pictures.has(second)) return;
+    pictures.set(second, smallPicture(video, PICTURE_HEIGHT));
     this.draw();
   }
 
-  /** Take what the server has made, which is nearer to the middle of its second than what was shown. */
+  /** Take the pictures that the server has made, by second of the file. */
   #takeMade() {
-    const { made, place } = this.#view ?? {};
+    const { made, place } = this.#player ?? {};
     if (!made) return;
-    const reel = this.#reel;
-    for (const [second, picture] of made) {
-      const shows = Math.floor(second + MIDDLE - place.lead);
-      if (shows >= 0) reel.set(shows, picture);
+    const { pictures } = this.#reel();
+    for (const [fileSecond, picture] of made) {
+      const second = Math.floor(fileSecond + MIDDLE - place.lead);
+      if (second >= 0) pictures.set(second, picture);
     }
   }
 
-  /** Read the seconds of a finished file that were not shown. */
-  async #fill() {
-    const { url, source, place, files } = this.#view ?? {};
+  /** Seconds between two pictures that are read from a finished file. */
+  get #spacing() {
+    return Math.max(1, Math.ceil(Math.floor(this.#editor.view.seconds) / MOST_READ));
+  }
+
+  /** Read from a finished file, once, the pictures that are missing. */
+  async #readFile() {
+    const { url, source, place, files, made } = this.#player ?? {};
+    const { pictures, filesRead } = this.#reel();
+    const isFinished = Boolean(url && files);
+    if (!isFinished || made || filesRead.has(url)) return;
+    filesRead.add(url);
     const length = Math.floor(this.#editor.view.seconds);
-    if (!url || !files || this.#view.made || this.#read.has(url)) return;
-    this.#read.add(url);
-    const reel = this.#reel;
-    const every = Math.max(1, Math.ceil(length / MOST_READ));
     const missing = [];
-    for (let second = 0; second < length; second += every) if (!reel.has(second)) missing.push(second);
+    for (let second = 0; second < length; second += this.#spacing) if (!pictures.has(second)) missing.push(second);
     const times = missing.map((second) => second + MIDDLE + place.lead);
-    await picturesIn(url, times, HEIGHT, (picture, index) => {
-      reel.set(missing[index], picture);
-      if (source === this.#view?.source) this.draw();
+    await picturesIn(url, times, PICTURE_HEIGHT, (picture, index) => {
+      pictures.set(missing[index], picture);
+      if (source === this.#player?.source) this.draw();
     });
   }
 
+  /** Draw the strips that can be seen, if anything has changed. */
   draw() {
     if (!this.#editor?.view) return;
     this.#takeMade();
-    this.#fill();
-    const { bars, view, segments } = this.#editor;
-    const { left: scrollLeft, width: clientWidth, pixels: all } = bars;
-    const reel = this.#reel;
-    const places = segments.map(({ start_block, words }) => [start_block, words]);
-    const what = JSON.stringify([scrollLeft, clientWidth, all, reel.size, this.#view?.made?.size, this.#view?.source, places]);
-    if (what === this.#drawn || !clientWidth) return;
-    this.#drawn = what;
+    this.#readFile();
+    const { bars, view: story, segments } = this.#editor;
+    const { left: scrollLeft, width: shownWidth, pixels: wholeWidth } = bars;
+    const { pictures } = this.#reel();
+    const bounds = segments.map(({ start_block, words }) => [start_block, words]);
+    const { made, source, place } = this.#player ?? {};
+    const drawn = JSON.stringify([scrollLeft, shownWidth, wholeWidth, pictures.size, made?.size, source, bounds]);
+    if ((drawn === this.#drawn && place?.scenes === this.#drawnScenes) || !shownWidth) return;
+    this.#drawn = drawn;
+    this.#drawnScenes = place?.scenes;
     this.canvas.style.left = `${scrollLeft}px`;
-    this.canvas.width = clientWidth;
+    this.canvas.width = shownWidth; // which clears it
     const height = bars.track.clientHeight;
     this.canvas.height = height;
-    if (!reel.size) return;
+    if (!pictures.size) return;
     const context = this.canvas.getContext("2d");
-    const total = startSeconds(view, view.blocks);
-    const pixels = all / total;
-    const seconds = [...reel.keys()].toSorted((a, b) => a - b);
+    const pixelsPerSecond = wholeWidth / startSeconds(story, story.blocks);
     for (const segment of segments) {
-      const found = bars.playhead.sceneFor(segment);
-      if (!found) continue;
-      const from = startSeconds(view, segment.start_block);
-      const left = from * pixels - scrollLeft;
-      const right = startSeconds(view, segment.end_block) * pixels - scrollLeft;
-      if (right < 0 || left > clientWidth) continue;
-      const scene = { from: startSeconds(view, found.scene.start_block), until: startSeconds(view, found.scene.end_block) };
-      const own = seconds.filter((second) => second + MIDDLE >= scene.from && second + MIDDLE < scene.until);
-      context.globalAlpha = found.isSame ? 1 : CHANGED;
-      if (own.length) drawStrip(context, { left, right, height, pixels }, own, scene.from, reel);
+      const left = startSeconds(story, segment.start_block) * pixelsPerSecond - scrollLeft;
+      const right = startSeconds(story, segment.end_block) * pixelsPerSecond - scrollLeft;
+      const found = right < 0 || left > shownWidth ? null : this.#sceneOf(segment);
+      if (!found?.seconds.length) continue;
+      context.globalAlpha = found.hasSameWords ? 1 : CHANGED_OPACITY;
+      drawStrip(context, { left, right, height, pixelsPerSecond }, found, pictures);
     }
   }
 
+  /** The rendered scene of a bar: when it begins, its seconds with pictures, and whether it has the words of the bar. */
+  #sceneOf(segment) {
+    const { bars, view: story } = this.#editor;
+    const found = bars.playhead.sceneFor(segment);
+    if (!found) return null;
+    const start = startSeconds(story, found.scene.start_block);
+    const end = startSeconds(story, found.scene.end_block);
+    const isIn = (second) => second + MIDDLE >= start && second + MIDDLE < end;
+    return { start, seconds: [...this.#reel().pictures.keys()].filter(isIn), hasSameWords: found.isSame };
+  }
+
+  /** Show the picture at the pointer, large, with its time; none while a bar is dragged. */
   #peek(event) {
-    const { bars, view, segments } = this.#editor;
+    const { bars, view: story, segments } = this.#editor;
+    this.hover.hidden = true;
+    if (!story || event.buttons) return;
     const seconds = bars.secondsAt(event);
     const segment = segments[bars.indexAt(seconds)];
-    const found = segment && bars.playhead.sceneFor(segment);
-    const startOf = ({ start_block }) => startSeconds(view, start_block);
-    const picture = found && this.#reel.get(Math.floor(seconds - startOf(segment) + startOf(found.scene)));
+    const found = segment && this.#sceneOf(segment);
     const root = this.hover.parentElement?.getBoundingClientRect();
-    if (!picture || !root || event.buttons) {
-      this.hover.hidden = true;
-      return;
-    }
+    if (!found?.seconds.length || !root) return;
+    const wanted = found.start + seconds - startSeconds(story, segment.start_block); // as far into the scene as into the bar
+    const second = nearestTo(wanted, found.seconds);
+    if (Math.abs(second + MIDDLE - wanted) > this.#spacing) return; // not rendered, or not read, so far
+    const picture = this.#reel().pictures.get(second);
     this.large.width = picture.width;
     this.large.height = picture.height;
     this.large.getContext("2d").drawImage(picture, 0, 0);
     this.time.textContent = plainTime(seconds);
     this.hover.hidden = false;
     const half = this.hover.offsetWidth / 2;
-    const x = Math.min(Math.max(event.clientX - root.left, half + 4), root.width - half - 4);
+    const x = Math.min(Math.max(event.clientX - root.left, half + MARGIN), root.width - half - MARGIN);
     this.hover.style.left = `${x}px`;
     this.hover.style.top = `${bars.element.getBoundingClientRect().top - root.top}px`;
   }
 }
 
-/** Pictures side by side from `left` to `right`; each is the one nearest to the middle of its place. */
-function drawStrip(context, { left, right, height, pixels }, own, from, reel) {
-  const first = reel.get(own[0]);
+/** Of seconds with pictures the one whose middle is nearest to a time. */
+function nearestTo(time, seconds) {
+  const far = (second) => Math.abs(second + MIDDLE - time);
+  return seconds.reduce((best, second) => (far(second) < far(best) ? second : best));
+}
+
+/** Pictures of a scene side by side from `left` to `right`; each is nearest to the time at its middle. */
+function drawStrip(context, { left, right, height, pixelsPerSecond }, { start, seconds }, pictures) {
+  const first = pictures.get(seconds[0]);
   const width = Math.max(1, (height * first.width) / first.height);
   context.save();
   context.beginPath();
@@ -163,10 +188,8 @@ function drawStrip(context, { left, right, height, pixels }, own, from, reel) {
   context.clip();
   for (let x = left; x < right; x += width) {
     if (x + width < 0 || x > context.canvas.width) continue;
-    const wanted = from + (Math.min(x + width / 2, right) - left) / pixels;
-    const far = (second) => Math.abs(second + MIDDLE - wanted);
-    const nearest = own.reduce((best, second) => (far(second) < far(best) ? second : best));
-    context.drawImage(reel.get(nearest), x, 0, width, height);
+    const middle = start + (Math.min(x + width / 2, right) - left) / pixelsPerSecond;
+    context.drawImage(pictures.get(nearestTo(middle, seconds)), x, 0, width, height);
   }
   context.restore();
 }
