@@ -71,6 +71,7 @@ def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(browser: B
 
 
 @pytest.mark.slow
+@pytest.mark.same_page
 def test_graph_undo_keeps_the_bars_with_their_text_and_an_edit_that_cannot_be_taken_says_so(
     browser: Browser,
 ):
@@ -146,6 +147,7 @@ PREFIX = "made/%date:yyyy-MM-dd%/%HeadForcingSampler.seed%-%width%"
     "browser", ["comfy_floor", "comfy", "comfy_latest, Nodes 2.0"], indirect=True
 )
 @pytest.mark.repeat("comfy_floor]", "comfy]")
+@pytest.mark.same_page
 def test_a_prefix_is_filled_in_as_that_of_comfyuis_save_nodes_and_its_text_stays(browser: Browser):
     page = browser.page
     graph = demo_graph(filename_prefix=PREFIX, seed=7)
