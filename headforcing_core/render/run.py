@@ -358,7 +358,7 @@ class Run:
 
 
 def run_tasks(tasks: Iterator[Task]) -> None:
-    """What the storing thread does until there are no more tasks."""
+    """Run tasks until there are no more: the work of the storing thread."""
     for task in tasks:
         task()
 

@@ -20,6 +20,15 @@ export function make(tag, attributes = {}, ...children) {
 }
 
 /**
+ * Set properties of an element where they have other values: a browser draws anew what is set, also to what it was.
+ * @param {HTMLElement} element
+ * @param {Record<string, any>} values
+ */
+export function put(element, values) {
+  for (const [name, value] of Object.entries(values)) if (element[name] !== value) element[name] = value;
+}
+
+/**
  * A button. As an <input>, since ComfyUI leaves the keys of those alone: Ctrl+Z on a <button> would undo the graph.
  * @param {string} label
  * @param {string} title

@@ -47,7 +47,7 @@ def both(request: pytest.FixtureRequest) -> ComfyServer:
 
 
 PASSED = pytest.StashKey[bool]()  # whether the body of a test did
-FOLLOWED = pytest.StashKey[bool]()  # whether the next test shares a page, too
+FOLLOWED = pytest.StashKey[bool]()  # whether the next test shares a page, too, or is skipped
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -59,7 +59,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    item.stash[FOLLOWED] = nextitem is not None and bool(nextitem.get_closest_marker("same_page"))
+    marks = ("same_page", "skip")
+    item.stash[FOLLOWED] = nextitem is not None and any(map(nextitem.get_closest_marker, marks))
 
 
 @pytest.fixture(scope="session")

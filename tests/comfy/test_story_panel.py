@@ -414,6 +414,24 @@ def test_a_low_panel_shows_takes_at_a_click_and_a_wide_timeline_again_at_another
     assert browser.page_errors == []
 
 
+@pytest.mark.same_page
+def test_a_panel_in_which_nothing_happens_draws_nothing(browser: Browser):
+    """A value that is set again is drawn again, five times a second, on a laptop's battery."""
+    opened(browser)
+    browser.page.wait_for_timeout(1000)
+    changes = browser.page.evaluate(
+        """async () => {
+          const seen = [];
+          const note = (records) => seen.push(...records.map(({ type, target }) => `${type} ${target.className}`));
+          const watched = { subtree: true, childList: true, attributes: true, characterData: true };
+          new MutationObserver(note).observe(document.querySelector(".hf-story"), watched);
+          await new Promise((done) => setTimeout(done, 1500));
+          return seen;
+        }"""
+    )
+    assert changes == []
+
+
 def test_another_tab_without_a_call_of_destroy_and_a_second_call_of_render_leave_one_editor(
     browser: Browser,
 ):

@@ -190,6 +190,7 @@ def test_a_smaller_length_greys_what_is_beyond_it_and_offers_ways_out(browser: B
 
 
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
+@pytest.mark.same_page
 def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser):
     page = browser.page
     opened(browser, seconds=12.0)

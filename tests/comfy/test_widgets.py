@@ -178,6 +178,7 @@ def test_a_prefix_is_filled_in_as_that_of_comfyuis_save_nodes_and_its_text_stays
 
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
+@pytest.mark.same_page
 def test_the_app_has_its_controls_and_the_timeline_in_place_of_the_text(browser: Browser):
     page = browser.page
     app = WORKFLOWS["10 Minute video as an app"]

@@ -347,7 +347,7 @@ def test_scenes_are_compared_by_their_own_embedding_and_not_by_a_blend():
         1,
         None,
     ]
-    assert numbered.rows[3].recall == (1, 0, 2, 3), (
+    assert numbered.rows[3].recall_key == (1, 0, 2, 3), (
         "its number, and where the visits up to it begin"
     )
 

@@ -1,6 +1,6 @@
 // The video of a story, large, with what plays it and the marks of the part to render.
 import { queuePart } from "../queue_part.js";
-import { button, make } from "../shared.js";
+import { button, make, put } from "../shared.js";
 import { t } from "../texts.js";
 import { startSeconds, timeText } from "../timeline/segments.js";
 
@@ -93,14 +93,12 @@ export class Monitor {
     if (!this.#view) return;
     const { video } = this.#view;
     const at = this.#at ?? 0;
-    this.none.hidden = video.readyState > 0 || this.#view.image.style.display !== "none";
-    this.time.textContent = `${timeText(Math.floor(at * 10) / 10)} / ${timeText(Math.round(this.#total))}`;
-    this.playing.value = video.paused ? "▶" : "||";
-    this.sound.setAttribute("aria-pressed", String(!this.#view.pair.isSilent));
-    this.sound.disabled = !this.#view.hasSound;
-    this.part.disabled = this.#marks.out === null || !this.#sampler;
-    this.live.setAttribute("aria-pressed", String(this.#isLive));
-    this.live.disabled = !this.#view.growing;
+    put(this.none, { hidden: video.readyState > 0 || this.#view.image.style.display !== "none" });
+    put(this.time, { textContent: `${timeText(Math.floor(at * 10) / 10)} / ${timeText(Math.round(this.#total))}` });
+    put(this.playing, { value: video.paused ? "▶" : "||" });
+    put(this.sound, { ariaPressed: String(!this.#view.pair.isSilent), disabled: !this.#view.hasSound });
+    put(this.part, { disabled: this.#marks.out === null || !this.#sampler });
+    put(this.live, { ariaPressed: String(this.#isLive), disabled: !this.#view.growing });
     if (this.#isLive && this.#view.growing) this.#toNewest();
     this.#drawRange();
   }
@@ -250,7 +248,7 @@ export class Monitor {
   #drawRange() {
     const view = this.#editor?.view;
     const { in: from, out } = this.#marks;
-    this.range.hidden = !view || (from === null && out === null);
+    put(this.range, { hidden: !view || (from === null && out === null) });
     if (this.range.hidden) return;
     const total = startSeconds(view, view.blocks);
     const left = from ?? 0;

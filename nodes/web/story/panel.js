@@ -4,7 +4,7 @@
 // and go back to their nodes when it is closed, in app mode, and where the frontend has no bottom panel.
 import { app } from "../../../scripts/app.js";
 import { viewOf } from "../player/player.js";
-import { button, editors, make, placeOf, rootGraph, storyNodeOf } from "../shared.js";
+import { button, editors, make, placeOf, put, rootGraph, storyNodeOf } from "../shared.js";
 import { shelfOf } from "../takes/shelf.js";
 import { t } from "../texts.js";
 import { startSeconds } from "../timeline/segments.js";
@@ -141,7 +141,7 @@ class StoryPanel {
       this.#lend(story, sampler, editor);
     }
     const many = all.filter(({ comfyClass }) => comfyClass === TIMELINE).length > 1;
-    this.title.textContent = story && many ? t("Story of %1 (node %2)", story.title, story.id) : "";
+    put(this.title, { textContent: story && many ? t("Story of %1 (node %2)", story.title, story.id) : "" });
     this.#editor?.refresh();
     this.monitor.look();
     this.film.draw();

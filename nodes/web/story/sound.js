@@ -3,7 +3,7 @@
 // The server reads the file, see nodes/host/browser/sounds.py. A scene begins at a block, so that a beat is met only
 // about: the lane says how far the chosen scene is from the nearest one.
 import { app } from "../../../scripts/app.js";
-import { audioOf, button, make, putProperty, putStory } from "../shared.js";
+import { audioOf, button, make, put, putProperty, putStory } from "../shared.js";
 import { t } from "../texts.js";
 import { startSeconds } from "../timeline/segments.js";
 
@@ -76,7 +76,7 @@ export class SoundLane {
     this.#name = name;
     this.#offset = offset;
     if (name && !this.#sounds.has(name)) this.#read(name);
-    this.element.hidden = !this.#heard;
+    put(this.element, { hidden: !this.#heard });
     const style = getComputedStyle(this.element);
     this.#colours = Object.fromEntries(COLOURS.map((part) => [part, style.getPropertyValue(`--hf-${part}`)]));
     this.draw();

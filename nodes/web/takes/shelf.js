@@ -5,7 +5,7 @@ import { address } from "../player/growing_file.js";
 import { queuePart } from "../queue_part.js";
 import { viewOf } from "../player/player.js";
 import { button, demoOf, editors, isLinked, keepFromCanvas, make, openId } from "../shared.js";
-import { putStory, storyNodeOf, whileInGraph } from "../shared.js";
+import { put, putStory, storyNodeOf, whileInGraph } from "../shared.js";
 import { change, factsOf, fetchTakes, line, megabytes, nameOf, pictures, STYLE, takes, watch } from "./store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
@@ -58,8 +58,8 @@ class Shelf {
 
   /** A draft is smaller than the video, and the demo model has one size. */
   checkDraft() {
-    this.draft.disabled = demoOf(this.node) !== null;
-    this.draft.title = this.draft.disabled ? t("The demo model makes videos of 64x64 only: no draft") : DRAFT();
+    const disabled = demoOf(this.node) !== null;
+    put(this.draft, { disabled, title: disabled ? t("The demo model makes videos of 64x64 only: no draft") : DRAFT() });
   }
 
   say(sentence) {
