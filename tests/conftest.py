@@ -130,8 +130,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow groups first, so that no process is left with one at the end; in a group those first
-    that share the page of the group before, since a page of the editor takes 13 s of a processor.
+    """Slow groups first, so that no process is left with one at the end.
+
+    A page of the editor takes 13 s of a processor: in a group those come first that share the page
+    of the group before, which is often of the same process.
     """
     skip_repetitions(items)
     groups = {item: process_group(item.nodeid) for item in items}
@@ -152,7 +154,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def page_of(item: pytest.Item) -> str:
-    """The parameter of the page that a test shares with others; "" where it shares none."""
+    """The parameter of the page that a test shares with others; "" where it shares none, or is
+    skipped.
+    """
     if item.get_closest_marker("same_page") is None or item.get_closest_marker("skip"):
         return ""
     return item.nodeid.partition("[")[2] or "comfy_latest, Nodes 2.0]"

@@ -32,8 +32,8 @@ from .roles import FREE_ENTRIES
 from .state import KeptFrame, Stored
 
 T = TypeVar("T")
-# by block, for the switches that bring a scene back: its number, and further numbers that a method
-# adds to the keys of stored blocks
+# by block, for the switches that bring a scene back: the number of a prompt that shows it, and
+# further numbers that a method adds to the keys of stored blocks
 RecalledScenes = dict[int, tuple[int, ...]]
 MAX_SCENES = 8  # visited last, whose frames are kept besides those of the home scene
 MOST_ALIKE = 0  # in place of a number: the scene of the most similar prompt
@@ -75,7 +75,7 @@ class Scenes(Stored):
         anchors: the `HeadGroup`s that hold sinks, `policy.sink_frames` each.
 
     Attributes:
-        entries: how many frames of a scene come back into memory; 0 without memory heads.
+        capacity: how many frames of a scene come back into memory; 0 without memory heads.
         starts: per prompt, the first latent frame of its visit.
         numbers: per prompt, the number of its scene.
         kept: by scene number, the frames that are kept of it.
@@ -90,7 +90,7 @@ class Scenes(Stored):
 
     def __init__(self, memory: Any, anchors: Sequence[Any]) -> None:
         self.memory = memory
-        self.entries = 0 if memory is None else memory.policy.episodic_frames
+        self.capacity = 0 if memory is None else memory.policy.episodic_frames
         self.anchors = anchors
         self.starts = [0]
         self.numbers = [1]
@@ -123,7 +123,7 @@ class Scenes(Stored):
         if block_of_scene % scene.step == 0:
             scene.spread.append(self.memory.keep_frame(first_frame))
         # how long the scene will be is not known: every second frame goes when there are too many
-        if len(scene.spread) == 2 * self.entries:
+        if len(scene.spread) == 2 * self.capacity:
             del scene.spread[1::2]
             scene.step *= 2
 
@@ -134,9 +134,9 @@ class Scenes(Stored):
         number = scene_of(switch, self.numbers)
         if not switch.continues:
             ended = self.current
-            ended.spread = spread_over(ended.spread, self.entries)
+            ended.spread = spread_over(ended.spread, self.capacity)
             latest = {*latest_scenes(self.numbers, MAX_SCENES), self.home}
-            self.kept = {number: scene for number, scene in self.kept.items() if number in latest}
+            self.kept = {each: scene for each, scene in self.kept.items() if each in latest}
             if switch.recall is not None and number not in self.kept:
                 raise HeadForcingError(
                     f"no frames of scene {number} are kept in this cache; render the story anew"
@@ -170,7 +170,7 @@ class Scenes(Stored):
                         copy = group.keep_frame(frame)
                         copy.frame = kept.start + len(held)
                         held.append(copy)
-                if self.memory is not None and index < self.entries - FREE_ENTRIES:
+                if self.memory is not None and index < self.capacity - FREE_ENTRIES:
                     copy = self.memory.keep_frame(0)
                     copy.frame = index - len(pictures)
                     kept.spread.append(copy)
@@ -195,7 +195,7 @@ class Scenes(Stored):
             self.recalls.append(Recall(block, self.numbers[-1], sorted(back)))
         if pictures is not None:
             with_sinks = pictures
-            entries = [*pictures.spread, *entries][: self.entries]
+            entries = [*pictures.spread, *entries][: self.capacity]
         return with_sinks, entries
 
 
@@ -289,7 +289,7 @@ def number_recalls(script: Script, recalled: RecalledScenes) -> Script:
     is what `Method.recalled` returns.
 
     From the first recall or picture on, what comes back depends on where scenes begin: each row
-    with a switch gets this as `recall_key`, a part of its block's key.
+    with which a visit begins gets this as `recall_key`, a part of its block's key.
     """
     rows = list(script.rows)
     with_pictures = [block for block, row in enumerate(rows) if row.pictures]

@@ -32,7 +32,7 @@ _ADVICE = "give a video that plays elsewhere"
 
 
 @dataclass(frozen=True)
-class Clock:
+class FrameTimes:
     """The times, in seconds, at which the video frames of a file are shown, in order."""
 
     times: list[float]
@@ -41,7 +41,7 @@ class Clock:
     timed: bool = True  # the file has timestamps; else its frames are counted at `fps`
 
     @classmethod
-    def of(cls, source: VideoSource) -> Clock:
+    def of(cls, source: VideoSource) -> FrameTimes:
         """Read it from the packets of a file, without decoding them."""
         with open_video(source, name_of(source)) as container:
             stream = container.streams.video[0]
@@ -73,9 +73,9 @@ class Clock:
             rate = count / span
         return cls(times, end, rate)
 
-    def within(self, start: float, duration: float) -> Clock:
+    def within(self, start: float, duration: float) -> FrameTimes:
         """The part that begins `start` seconds after the first frame and lasts `duration` seconds;
-        0: to the end. Its first time is `start` itself, for the frame that is shown then.
+        0: to the end. Its first time is that of the cut, for the frame that is shown then.
         """
         if not start and not duration:
             return self
@@ -119,7 +119,7 @@ def read_section(
 
     The frames `[4(n-1)+1, height, width, 3]` in 0..1 are upright and fitted to `size` (width,
     height); n latent frames are whole blocks of `frames_per_block`. `window` is a start and a
-    duration as in `Clock.within`. Raises HeadForcingError for a file that cannot be read, is
+    duration as in `FrameTimes.within`. Raises HeadForcingError for a file that cannot be read, is
     damaged in this section, or is shorter than one block.
     """
     if not 0 < seconds <= MAX_START_SECONDS:
@@ -127,8 +127,8 @@ def read_section(
             f"start seconds must be above 0 and at most {MAX_START_SECONDS:g}, got {seconds:g}"
         )
     name = name_of(source)
-    clock = Clock.of(source).within(*window)
-    available = min(clock.count_at(fps), math.floor(seconds * fps + 1e-6))
+    timing = FrameTimes.of(source).within(*window)
+    available = min(timing.count_at(fps), math.floor(seconds * fps + 1e-6))
     latent_frames = 1 + (available - 1) // TEMPORAL_STRIDE
     latent_frames -= latent_frames % frames_per_block
     if latent_frames < 1:
@@ -139,9 +139,9 @@ def read_section(
         )
     count = video_frames_of(latent_frames)
     video_frames = torch.stack(
-        list(read_frames(source, clock, clock.section(count, fps, part), size))
+        list(read_frames(source, timing, timing.section(count, fps, part), size))
     )
-    length = clock.end - clock.times[0]
+    length = timing.end - timing.times[0]
     return video_frames, (
         f"the {part} {count / fps:.2f} of {length:.2f} s of {name}, {count} video frames at "
         f"{fps:g} a second, fitted to {size[0]}x{size[1]}"
@@ -162,19 +162,20 @@ class Footage:
 
     @classmethod
     def of_file(cls, source: VideoSource, window: tuple[float, float] = (0.0, 0.0)) -> Footage:
-        """A video file, `window` as in `Clock.within`. Raises HeadForcingError for one that cannot
-        be read.
+        """A video file, `window` as in `FrameTimes.within`.
+
+        Raises HeadForcingError for one that cannot be read.
         """
-        clock = Clock.of(source).within(*window)
-        times = clock.section(clock.count_at(clock.fps), clock.fps, "first")
-        height, width, _ = next(read_frames(source, clock, times[:1])).shape
+        timing = FrameTimes.of(source).within(*window)
+        times = timing.section(timing.count_at(timing.fps), timing.fps, "first")
+        height, width, _ = next(read_frames(source, timing, times[:1])).shape
         return cls(
             video_frames=len(times),
-            fps=clock.fps,
+            fps=timing.fps,
             width=width,
             height=height,
-            read=lambda first: read_frames(source, clock, times[first:]),
-            sound=sound_of_file(source, clock.times[0], clock.end),
+            read=lambda first: read_frames(source, timing, times[first:]),
+            sound=sound_of_file(source, timing.times[0], timing.end),
         )
 
     @classmethod
@@ -209,7 +210,10 @@ class Footage:
 
 
 def read_frames(
-    source: VideoSource, clock: Clock, times: list[float], size: tuple[int, int] | None = None
+    source: VideoSource,
+    timing: FrameTimes,
+    times: list[float],
+    size: tuple[int, int] | None = None,
 ) -> Iterator[Tensor]:
     """The video frames that are shown at these times, ascending, one by one: `[height, width, 3]`,
     uint8, upright.
@@ -218,8 +222,8 @@ def read_frames(
     that is damaged there.
     """
     shown = 0
-    seeks = clock.timed and times[0] > _SEEK_FROM
-    for frame, aspect, count in frames_shown(source, clock, times, seeks):
+    seeks = timing.timed and times[0] > _SEEK_FROM
+    for frame, aspect, count in frames_shown(source, timing, times, seeks):
         shown += count
         turns = round(frame.rotation / 90) % 4  # counterclockwise, as of `np.rot90`
         pixels = torch.from_numpy(
@@ -237,7 +241,7 @@ def read_frames(
 
 
 def frames_shown(
-    source: VideoSource, clock: Clock, times: Sequence[float], seeks: bool
+    source: VideoSource, timing: FrameTimes, times: Sequence[float], seeks: bool
 ) -> Iterator[tuple[VideoFrame, float, int]]:
     """The frames shown at these times, ascending, each with its pixels' aspect and the number of
     times at which it is shown.
@@ -253,14 +257,14 @@ def frames_shown(
         try:
             if seeks:
                 container.seek(
-                    math.floor((times[0] - clock.rounding) / float(stream.time_base or 1)),
+                    math.floor((times[0] - timing.rounding) / float(stream.time_base or 1)),
                     stream=stream,
                 )
             for index, frame in enumerate(container.decode(stream)):
-                time = frame.time if clock.timed else index / clock.fps
+                time = frame.time if timing.timed else index / timing.fps
                 if time is None:
                     continue
-                earlier_times = bisect_left(times, time - clock.rounding)
+                earlier_times = bisect_left(times, time - timing.rounding)
                 if before is None and seeks and earlier_times:
                     break  # the seek went too far: below it is decoded from the beginning
                 # of a file with a higher rate, most frames are shown at none of the times
@@ -275,7 +279,7 @@ def frames_shown(
         if before is not None:
             yield before, aspect, len(times) - answered
     if before is None and seeks:
-        yield from frames_shown(source, clock, times, seeks=False)
+        yield from frames_shown(source, timing, times, seeks=False)
 
 
 def _damage_error(source: VideoSource, error: Exception) -> HeadForcingError:

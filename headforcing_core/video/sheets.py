@@ -20,7 +20,7 @@ from ..errors import HeadForcingError
 from ..files import replacing
 from ..timeline.clock import format_time, plain_time
 from .reader import open_video
-from .section import Clock, frames_shown
+from .section import FrameTimes, frames_shown
 
 # of a contact sheet, at most
 COLUMNS = 12
@@ -92,10 +92,10 @@ def contact_sheet(path: Path, out_png: Path, labels: Sequence[Label] = ()) -> Pa
     with open_video(path) as container:
         stream = container.streams.video[0]
         size = f"{stream.width} x {stream.height} pixels"
-    clock = Clock.of(path)
-    frames = len(clock.times)
+    timing = FrameTimes.of(path)
+    frames = len(timing.times)
     count = min(COLUMNS * ROWS, frames)
-    times = [clock.times[round(i * (frames - 1) / max(count - 1, 1))] for i in range(count)]
+    times = [timing.times[round(i * (frames - 1) / max(count - 1, 1))] for i in range(count)]
     tiles = _frames_at(path, times, 128)
     prompts = sorted(labels)
     gap = 4
@@ -105,7 +105,7 @@ def contact_sheet(path: Path, out_png: Path, labels: Sequence[Label] = ()) -> Pa
     row_height = strip + tiles[0].height + gap
     width = 2 * _MARGIN + min(count, COLUMNS) * step - gap
     sheet = Sheet(width, head + math.ceil(count / COLUMNS) * row_height - gap + _MARGIN)
-    length = f"{clock.end - times[0]:.1f} s \u00b7 {frames} frames at {clock.fps:g} fps"
+    length = f"{timing.end - times[0]:.1f} s \u00b7 {frames} frames at {timing.fps:g} fps"
     title = f"{path.name} \u00b7 {length} \u00b7 {size}"
     sheet.write(_MARGIN, _MARGIN, title, size=17, width=width - 2 * _MARGIN)
     # whole seconds would repeat on adjacent tiles of a short video
@@ -198,7 +198,7 @@ def scale_frame(frame: av.VideoFrame, width: int, height: int | None = None) -> 
 def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Image]:
     """The video frames that are shown at these times, ascending, or the last one."""
     images = []
-    for frame, _, count in frames_shown(path, Clock.of(path), times, seeks=False):
+    for frame, _, count in frames_shown(path, FrameTimes.of(path), times, seeks=False):
         images += [scale_frame(frame, width)] * count
     if not images:
         raise HeadForcingError(f"{path} has no frames that can be decoded.")

@@ -213,6 +213,11 @@ def test_a_render_plays_in_the_panel_and_fills_the_bars_with_its_pictures(browse
     }"""
     page.wait_for_function(painted)
     assert page.evaluate(SIZES) == sizes
+    hover = page.locator(".hf-story-hover")
+    page.locator(".hf-story .hf-bar").nth(1).hover()
+    assert hover.is_visible() and hover.inner_text() == "0:03", "the picture at the pointer"
+    page.locator(".hf-story-said").hover()
+    assert not hover.is_visible()
     page.evaluate(f"{VIDEO}.pause()")
     page.locator(".hf-story-transport").click(position={"x": 2, "y": 2})
     page.locator(".hf-story").focus()

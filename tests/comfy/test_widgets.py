@@ -147,7 +147,6 @@ PREFIX = "made/%date:yyyy-MM-dd%/%HeadForcingSampler.seed%-%width%"
     "browser", ["comfy_floor", "comfy", "comfy_latest, Nodes 2.0"], indirect=True
 )
 @pytest.mark.repeat("comfy_floor]", "comfy]")
-@pytest.mark.same_page
 def test_a_prefix_is_filled_in_as_that_of_comfyuis_save_nodes_and_its_text_stays(browser: Browser):
     page = browser.page
     graph = demo_graph(filename_prefix=PREFIX, seed=7)

@@ -19,7 +19,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.plan.start import Start
 from headforcing.headforcing_core.video import section as section_module
 from headforcing.headforcing_core.video.reader import fit, open_video, read_image
-from headforcing.headforcing_core.video.section import Clock, Footage, read_section
+from headforcing.headforcing_core.video.section import Footage, FrameTimes, read_section
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from PIL import Image
 
@@ -246,7 +246,7 @@ def test_the_end_of_a_long_file_is_decoded_from_a_key_frame_on(tmp_path, monkeyp
 
 def test_a_file_without_timestamps_is_read_by_its_frame_rate(tmp_path):
     path = video(tmp_path / "a.h264", [n / 16 for n in range(40)], unit=Fraction(1, 16))
-    clock = Clock.of(path)
+    clock = FrameTimes.of(path)
     assert not clock.timed and len(clock.times) == 40
     middle = round(clock.fps / 2), round(clock.fps * 1.5) - 1
     for window, (first, last) in (((0.0, 0.0), (0, 37)), ((0.5, 1.0), middle)):

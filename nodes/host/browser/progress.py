@@ -45,7 +45,7 @@ class RenderProgress(Listener):
 
     Stops within one model call on cancel. The player of the pack shows the preview, then the video
     and the status line. Without it ComfyUI shows them itself, and goes on to show the last preview
-    in place of a video that the node outputs at its end: `previews` must then be off.
+    in place of a video that the node outputs: for such a node `previews` must be off.
 
     Args:
         plans: one for each video of the batch.

@@ -20,8 +20,7 @@ export class Film {
   #editor = null;
   #reels = new Map(); // by render: its pictures by second, and the addresses of files that were read
   #listening = new AbortController();
-  #drawn = ""; // what the canvas shows, as JSON,
-  #drawnScenes = null; // and the rendered scenes that it was drawn for
+  #drawn = ""; // what the canvas shows, as JSON
 
   constructor() {
     this.canvas = make("canvas", { class: "hf-story-film", "aria-hidden": "true" });
@@ -67,7 +66,9 @@ export class Film {
     const seconds = mediaTime - place.lead;
     const second = Math.floor(seconds);
     if (second < 0 || seconds - second < EARLY || video.seeking || pictures.has(second)) return;
-    pictures.set(second, smallPicture(video, PICTURE_HEIGHT));
+    const picture = smallPicture(video, PICTURE_HEIGHT);
+    if (!picture) return;
+    pictures.set(second, picture);
     this.draw();
   }
 
@@ -91,7 +92,7 @@ export class Film {
   async #readFile() {
     const { url, source, place, files, made } = this.#player ?? {};
     const { pictures, filesRead } = this.#reel();
-    const isFinished = Boolean(url && files);
+    const isFinished = Boolean(source && url && files);
     if (!isFinished || made || filesRead.has(url)) return;
     filesRead.add(url);
     const length = Math.floor(this.#editor.view.seconds);
@@ -112,12 +113,12 @@ export class Film {
     const { bars, view: story, segments } = this.#editor;
     const { left: scrollLeft, width: shownWidth, pixels: wholeWidth } = bars;
     const { pictures } = this.#reel();
-    const bounds = segments.map(({ start_block, words }) => [start_block, words]);
+    const beginnings = segments.map(({ start_block, words }) => [start_block, words]);
     const { made, source, place } = this.#player ?? {};
-    const drawn = JSON.stringify([scrollLeft, shownWidth, wholeWidth, pictures.size, made?.size, source, bounds]);
-    if ((drawn === this.#drawn && place?.scenes === this.#drawnScenes) || !shownWidth) return;
+    const sizes = [scrollLeft, shownWidth, wholeWidth, pictures.size, made?.size];
+    const drawn = JSON.stringify([sizes, source, beginnings, place?.scenes]);
+    if (drawn === this.#drawn || !shownWidth) return;
     this.#drawn = drawn;
-    this.#drawnScenes = place?.scenes;
     this.canvas.style.left = `${scrollLeft}px`;
     this.canvas.width = shownWidth; // which clears it
     const height = bars.track.clientHeight;
@@ -158,7 +159,8 @@ export class Film {
     if (!found?.seconds.length || !root) return;
     const wanted = found.start + seconds - startSeconds(story, segment.start_block); // as far into the scene as into the bar
     const second = nearestTo(wanted, found.seconds);
-    if (Math.abs(second + MIDDLE - wanted) > this.#spacing) return; // not rendered, or not read, so far
+    const most = this.#player?.made ? 1 : this.#spacing;
+    if (Math.abs(second + MIDDLE - wanted) > most) return; // not rendered, or not read, so far
     const picture = this.#reel().pictures.get(second);
     this.large.width = picture.width;
     this.large.height = picture.height;

@@ -67,6 +67,7 @@ class StoryPanel {
     this.takes = make("div", { class: "hf-story-takes hf-shelf", role: "region", "aria-label": t("Takes") });
     this.showTakes = button(t("takes"), t("Show the takes of this workflow"), () => this.#toggleTakes()); // of a low panel
     this.showTakes.classList.add("hf-story-show-takes");
+    this.showTakes.ariaPressed = "false";
     this.monitor.buttons.append(this.showTakes);
     this.said = make("div", { class: "hf-story-said", role: "status" });
     this.grid = make("div", { class: "hf-story-grid" });
@@ -90,7 +91,7 @@ class StoryPanel {
   /** A low panel has room for the takes or for a wide timeline. */
   #toggleTakes() {
     const areShown = this.grid.classList.toggle("hf-story-with-takes");
-    this.showTakes.setAttribute("aria-pressed", String(areShown));
+    this.showTakes.ariaPressed = String(areShown);
   }
 
   /** The frontend calls this at any time, again for the same element, and before the element is in the page. */
