@@ -60,7 +60,7 @@ def environment(extra: str = "") -> Path:
     if any(each.exists() and each.stat().st_mtime > newest for each in stamps):
         return python
     if not python.exists():
-        run(sys.executable, "-m", "venv", VENV)
+        run(sys.executable, "-m", "venv", "--upgrade-deps", VENV)
     # torch first: a range would make pip look for the newest build, which may be another one
     install(python, TORCH)
     install(python, "--editable", ".")

@@ -177,7 +177,7 @@ def _environment(cache: Path, comfy_requirements: Path) -> Path:
     python = folder / "bin" / "python"
     with _made_once(folder, key, "Python environment (torch first, about a minute)") as todo:
         if todo:
-            venv.create(folder, with_pip=True)
+            venv.create(folder, with_pip=True, upgrade_deps=True)
             _install(python, TORCH)
             _install(python, "--no-deps", *TORCH_COMPANIONS, TEMPLATES)
             _use_without_cuda(next(folder.glob("lib/python*/site-packages")))

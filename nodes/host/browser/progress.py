@@ -247,7 +247,7 @@ class RenderProgress(Listener):
         self.player.show(state, self.text, video, preview=image, place=self._in_story(state))
 
     def _in_story(self, state: str) -> Fields:
-        """How the file belongs to the story: its finished blocks (`done`), the seconds of the file
+        """The place of the file in its story: finished blocks (`done`), the seconds of the file
         before the story begins (`lead`), video frames a second (`fps`), and its `scenes` with their
         blocks and the key of their words, which `timeline.editor` gives the bars, too.
         """
