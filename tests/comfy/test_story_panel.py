@@ -216,7 +216,7 @@ def test_a_render_plays_in_the_panel_and_fills_the_bars_with_its_pictures(browse
     hover = page.locator(".hf-story-hover")
     page.locator(".hf-story .hf-bar").nth(1).hover()
     assert hover.is_visible() and hover.inner_text() == "0:03", "the picture at the pointer"
-    page.locator(".hf-story-said").hover()
+    page.locator(".hf-story-screen").hover()
     assert not hover.is_visible()
     page.evaluate(f"{VIDEO}.pause()")
     page.locator(".hf-story-transport").click(position={"x": 2, "y": 2})
@@ -370,6 +370,10 @@ def test_the_panel_follows_the_workflow_that_is_open_and_says_when_it_has_no_sto
     browser: Browser,
 ):
     page = browser.page
+    page.evaluate(TOGGLE)
+    page.wait_for_selector(".hf-story-empty:visible")
+    assert not page.locator(".hf-story-monitor").is_visible(), "nothing but the sentence"
+    page.evaluate(TOGGLE)
     opened(browser)
     page.evaluate("app.graph.clear()")
     page.wait_for_selector(".hf-story-empty:visible")

@@ -141,6 +141,9 @@ class StoryPanel {
       this.#giveBack();
       this.#lend(story, sampler, editor);
     }
+    this.grid.classList.toggle("hf-story-none", !editor);
+    const none = t("This workflow has no Prompt Timeline. Add one, or open a template of Head Forcing.");
+    put(this.empty, { textContent: editor ? "" : none });
     const many = all.filter(({ comfyClass }) => comfyClass === TIMELINE).length > 1;
     put(this.title, { textContent: story && many ? t("Story of %1 (node %2)", story.title, story.id) : "" });
     this.#editor?.refresh();
@@ -171,8 +174,6 @@ class StoryPanel {
     this.#story = story;
     this.#sampler = sampler;
     this.#editor = editor;
-    this.grid.classList.toggle("hf-story-none", !editor);
-    this.empty.textContent = editor ? "" : t("This workflow has no Prompt Timeline. Add one, or open a template of Head Forcing.");
     if (editor) {
       editor.home.lend(this.place);
       const selected = this.#selected.get(placeOf(story));
