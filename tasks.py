@@ -110,9 +110,8 @@ def pytest(*arguments: str | Path) -> int:
     ).returncode
 
 
-def in_parallel() -> list[str]:
-    """Options of pytest for a process per core and one more, as servers and browsers let theirs
-    wait.
+def in_parallel(more: int) -> list[str]:
+    """Options of pytest for a process per core and some more.
 
     The tests of a file or a ComfyUI server stay in one process.
     """
@@ -121,7 +120,7 @@ def in_parallel() -> list[str]:
     )
     return [
         "--numprocesses",
-        str(min(cores + 1, MOST_PROCESSES)),
+        str(min(cores + more, MOST_PROCESSES)),
         "--dist",
         "loadscope",
         "--no-loadscope-reorder",
@@ -131,7 +130,7 @@ def in_parallel() -> list[str]:
 def quick(arguments: list[str]) -> None:
     """The quick tests; more arguments go to pytest."""
     environment("dev")
-    raise SystemExit(pytest(*in_parallel(), "-m", "not slow", *arguments, *QUICK_FOLDERS))
+    raise SystemExit(pytest(*in_parallel(0), "-m", "not slow", *arguments, *QUICK_FOLDERS))
 
 
 def named_tests(arguments: list[str]) -> list[Path]:
@@ -167,7 +166,8 @@ def test(arguments: list[str]) -> None:
         "-raR",
         "--rerun-show-tracebacks",
     ]
-    raise SystemExit(pytest(*in_parallel(), *again))
+    # one more, since servers and browsers let theirs wait
+    raise SystemExit(pytest(*in_parallel(1), *again))
 
 
 def check(arguments: list[str]) -> None:
@@ -238,7 +238,9 @@ def benchmark_tests(arguments: list[str]) -> None:
     environment("test")
     folder = ROOT / "tests" / "benchmarks" / "tests"
     timing_failed = pytest("-m", "alone", *arguments, folder)
-    raise SystemExit(pytest(*in_parallel(), "-m", "not alone", *arguments, folder) or timing_failed)
+    raise SystemExit(
+        pytest(*in_parallel(0), "-m", "not alone", *arguments, folder) or timing_failed
+    )
 
 
 def write(arguments: list[str]) -> None:
@@ -271,7 +273,7 @@ def research(arguments: list[str]) -> None:
 def research_tests(arguments: list[str]) -> None:
     """The tests of research; more arguments go to pytest."""
     environment("dev")
-    raise SystemExit(pytest(*in_parallel(), *arguments, ROOT / "research" / "tests"))
+    raise SystemExit(pytest(*in_parallel(0), *arguments, ROOT / "research" / "tests"))
 
 
 def browser() -> None:

@@ -146,6 +146,7 @@ def assert_as_specified(model, roles, policy, f, switches, pictures, whole="tabl
         assert len(set(map(tuple, group.sources))) == len(group.sources), "a frame is held twice"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", STORIES)
 def test_the_cache_equals_the_specification_for_random_roles_policies_and_stories(kind, seed):
@@ -203,6 +204,7 @@ SPECIAL = {  # policy and frames of a block, switches, pictures
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SPECIAL)
 def test_the_cache_equals_the_specification_where_scenes_meet(model, case):
     (policy, f), switches, *pictures = SPECIAL[case]
@@ -226,6 +228,7 @@ STOPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("story", STOPS)
 def test_a_stored_cache_goes_on_to_the_same_blocks_and_decisions(model, story):
     policy, switches, pictures, stops = STOPS[story]

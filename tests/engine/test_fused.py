@@ -176,6 +176,7 @@ def test_weights_of_a_norm_are_rounded_to_the_dtype_of_its_input():
     assert torch.equal(found, expected)
 
 
+@pytest.mark.slow
 def test_compiled_layers_make_the_same_video_and_are_compiled_once_for_all(model):
     """Traced as for any compiler, and then run as it is: making machine code takes twenty
     seconds.

@@ -135,6 +135,7 @@ def numbers(backbone, method: str, settings: dict, text: str) -> list[float]:
     return (torch.stack(made) @ direction / direction.norm()).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [*CASES, *CASES_22])
 def test_a_method_makes_the_recorded_video(backbones, case):
     found = numbers(backbones[case in CASES_22], *(CASES | CASES_22)[case])

@@ -107,6 +107,7 @@ COMMITTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*OWN_CACHE, *COMMITTED])
 def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name):
     made = plan(COMMITTED.get(name, name), TWO, 7.0)
@@ -162,6 +163,7 @@ def test_clean_passes_read_recent_frames_and_no_sink_where_the_option_says_so(
             assert frames == (newest if reads == "recent" and is_clean else window)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9])
 def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state(
     backbone, tmp_path, state_seconds
@@ -324,6 +326,7 @@ ROLLING = rolling_plan(TWO, seconds=7.0)
 CAUSVID = causvid_plan(8.0, TWO)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stop_after"), [("rolling", 1), ("rolling", 10), ("causvid", 3), ("causvid", 7)]
 )

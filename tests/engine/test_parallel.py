@@ -108,6 +108,7 @@ def divided(shape: CacheShape, heads) -> Division:
     return Division(heads, strips(4, 3, 2), head_costs(shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["3 ranks", "unequal GPUs", *HEADS_OF])
 def test_several_ranks_make_the_video_of_one(model, case):
     shape = shape_of(model, ROLES if "memory" in case else mixed(model))
@@ -152,6 +153,7 @@ def test_a_scene_comes_back_on_every_rank_and_holds_a_picture(model):
     assert [recall.frames for recall in alone.recalls] == [[0, 1, 2, 3, 6], [9, 10, 11, 12, 15]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy", ["random_tokens", "fifo_eviction", "one recent frame", "in bf16"]
 )

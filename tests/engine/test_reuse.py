@@ -39,6 +39,7 @@ def rounded_otherwise(q, k, v):
     return sdpa(q, k, v) * (1 + 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_blocks_are_reused_as_far_as_two_videos_are_the_same_and_no_further(
     backbone, tmp_path, change
@@ -81,6 +82,7 @@ def test_a_stored_cache_is_not_used_after_a_block_that_another_machine_rounded_o
     assert torch.equal(again, without.go())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "restored"])
 @pytest.mark.parametrize("tag", ["recache", "flush, re-anchor", "recall 1"])
 def test_a_render_stopped_around_a_prompt_switch_goes_on_to_the_same_bytes(

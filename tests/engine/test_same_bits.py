@@ -39,6 +39,7 @@ def cudnn(monkeypatch):
     CALLS.clear()
 
 
+@pytest.mark.slow
 def test_a_video_has_the_same_bits_twice_in_a_process_once_in_another_and_resumed(model, cudnn):
     first, cache = video(model)
     full = {(span.heads, span.room) for layer in range(2) for span in cache.spans(layer)}

@@ -140,6 +140,7 @@ VIDEOS = {  # a video, how many frames, options, and its numbers
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VIDEOS)
 def test_a_video_has_the_numbers_that_it_was_made_with(name):
     video, count, options, expected = VIDEOS[name]

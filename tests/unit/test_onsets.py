@@ -40,6 +40,7 @@ def pieces(samples: np.ndarray, length: int) -> list[np.ndarray]:
     return [samples[place : place + length] for place in range(0, len(samples), length)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("note", [kick(), bass(), bass(50)], ids=["kick", "bass", "low bass"])
 @pytest.mark.parametrize(("bpm", "first"), [(120, 0.0), (97.3, 0.31), (140, 0.2), (75, 1.234)])
 def test_onsets_lie_on_the_beats_and_the_tempo_is_found(note, bpm, first):
