@@ -112,8 +112,8 @@ def inputs_of(info: dict[str, Any]) -> dict[str, Any] | str:
         choices = kind if isinstance(kind, list) else settings.get("options", [])
         if name == "lora_name":
             given[name] = LORA
-        elif is_choice and not choices:
-            return f"loads a file of its own, {name}"
+        elif is_choice and (not choices or name in ("unet_name", "ckpt_name")):
+            return f"loads a file of its own, {name}"  # which another test may have put there
         elif is_choice:
             given[name] = settings.get("default", choices[0])
         elif kind in SOCKETS:
