@@ -132,8 +132,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow groups first, so that no process is left with one at the end.
 
-    A page of the editor takes 13 s of a processor: in a group those come first that share the page
-    of the group before, which is often of the same process.
+    Opening a page of the editor takes long: in a group those come first that share the page of the
+    group before, which is often of the same process.
     """
     skip_repetitions(items)
     groups = {item: process_group(item.nodeid) for item in items}

@@ -26,7 +26,7 @@ from ..errors import HeadForcingError
 from ..rollout.rows import BlockRow, Script
 from ..timeline.likeness import word_features
 from ..timeline.returns import latest_scenes, scene_of
-from ..timeline.switch import Switch
+from ..timeline.switch import MOST_ALIKE, Switch
 from ..timeline.timeline import Timeline
 from .roles import FREE_ENTRIES
 from .state import KeptFrame, Stored
@@ -36,7 +36,6 @@ T = TypeVar("T")
 # further numbers that a method adds to the keys of stored blocks
 RecalledScenes = dict[int, tuple[int, ...]]
 MAX_SCENES = 8  # visited last, whose frames are kept besides those of the home scene
-MOST_ALIKE = 0  # in place of a number: the scene of the most similar prompt
 
 
 @dataclass

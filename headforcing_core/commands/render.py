@@ -23,7 +23,7 @@ from ..plan.resources import Needs, check_disk, check_growth, room_on
 from ..render.live_story import Story
 from ..render.result import RenderResult
 from ..timeline.clock import format_time
-from ..timeline.timeline import Timeline
+from ..timeline.timeline import Timeline, parse_timeline
 from ..video.sheets import contact_sheet
 from ..video.soundtrack import Soundtrack
 from .arguments import Result
@@ -195,7 +195,9 @@ class FollowedStory(Story):
         if text is None:
             return None
         self._asked = text
-        timeline = self._source.parse(text)
+        request = self._source.request
+        references = request.timeline.references
+        timeline = parse_timeline(text, **request.options.timeline_arguments, references=references)
         self._source.note_unlike_training(timeline)
         return timeline
 

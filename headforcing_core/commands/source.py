@@ -141,12 +141,6 @@ class Source:
         """The same with other fields of the request."""
         return replace(self, request=replace(self.request, **changes))
 
-    def parse(self, text: str) -> Timeline:
-        """Another story for this source."""
-        request = self.request
-        references = request.timeline.references
-        return parse_timeline(text, **request.options.timeline_arguments, references=references)
-
     def note_unlike_training(self, timeline: Timeline) -> None:
         """Write to stderr one sentence on the first prompt that is unlike those the embedded model
         was trained on.

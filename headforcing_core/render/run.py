@@ -155,8 +155,7 @@ class Run:
             # a rolling window denoises several blocks at once: those after the last finished one
             # are partly denoised already, so their rows cannot change any more
             finished = self.first_new + len(self.stored)
-            partly_denoised = self.plan.blocks_per_pass - 1
-            script.begun = min(len(script), finished + partly_denoised)
+            script.begun = min(len(script), finished + self.plan.blocks_per_pass - 1)
 
     def _read_end(self, folder: RunFolder) -> Fields | None:
         """The note of the render that finished the video, whose start blocks' decisions are taken

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SWITCHES = ("reset", "recache", "flush")
 MAX_BLEND_BLOCKS = 16
+MOST_ALIKE = 0  # in place of a prompt's number: the scene of the most similar one
 MAX_SEED = 2**64 - 1
 
 
@@ -35,8 +36,7 @@ class Switch:
             last two from the cache (KV flush of Infinity-RoPE).
         blend_blocks: number of blocks over which the text embedding is interpolated.
         re_anchor: a scene cut: the first latent frames of the new scene replace the attention sink.
-        recall: number of an earlier prompt, from 1, whose scene comes back; 0 for the most alike
-            one.
+        recall: number of an earlier prompt, from 1, whose scene comes back, or `MOST_ALIKE`.
         new_scene: the prompt begins a new scene, whatever its words are.
         continues: the prompt is one more of the scene before it, see `returns.with_returns`; no tag
             says so.

@@ -237,14 +237,7 @@ def parse_timeline(
     own, text = split_shared(text)
     shared = _shared_words(shared_prompt, own)
     prompts = read_prompts(text, clock)
-    if all(prompt.start is None for prompt in prompts):
-        length = seconds or _checked_length(SECONDS_PER_PROMPT * len(prompts))
-        asked = [cut_to_millisecond(index * length / len(prompts)) for index in range(len(prompts))]
-    else:
-        asked = _asked_starts(prompts, seconds)
-        length = seconds or _checked_length(
-            prompts[-1].end or cut_to_millisecond(asked[-1] + SECONDS_PER_PROMPT)
-        )
+    asked, length = _asked_times(prompts, seconds)
     # the text that a model reads: `\{` and `\}` are braces
     texts = [ESCAPED.sub(r"\1", _join(shared, prompt.text)) for prompt in prompts]
     if references:
@@ -322,6 +315,19 @@ def _join(shared: str, text: str) -> str:
     if shared[-1] not in ".,;:!?…。，！？、":
         shared += ","
     return f"{shared} {text}"
+
+
+def _asked_times(prompts: list[Prompt], seconds: float | None) -> tuple[list[float], float]:
+    """The start of every prompt and the length of the video, in seconds, before they are moved to
+    blocks; prompts without times get equal shares.
+    """
+    count = len(prompts)
+    if all(prompt.start is None for prompt in prompts):
+        length = seconds or _checked_length(SECONDS_PER_PROMPT * count)
+        return [cut_to_millisecond(index * length / count) for index in range(count)], length
+    asked = _asked_starts(prompts, seconds)
+    end = prompts[-1].end or cut_to_millisecond(asked[-1] + SECONDS_PER_PROMPT)
+    return asked, seconds or _checked_length(end)
 
 
 def _asked_starts(prompts: list[Prompt], seconds: float | None) -> list[float]:

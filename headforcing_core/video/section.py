@@ -68,8 +68,7 @@ class FrameTimes:
         end = times[-1] + max(duration * unit, usual)  # some files state too short a duration
         count = len(times)
         span = end - times[0]
-        is_off = abs(rate * span - count) > 0.01 * count
-        if span and is_off:
+        if span and abs(rate * span - count) > 0.01 * count:  # the stated rate is off
             rate = count / span
         return cls(times, end, rate)
 

@@ -426,7 +426,7 @@ def test_a_low_panel_shows_takes_at_a_click_and_a_wide_timeline_again_at_another
 
 @pytest.mark.same_page
 def test_a_panel_in_which_nothing_happens_draws_nothing(browser: Browser):
-    """A value that is set again is drawn again, five times a second, on a laptop's battery."""
+    """A value that is set again is drawn again, as often as the panel looks for changes."""
     opened(browser)
     browser.page.wait_for_timeout(1000)
     changes = browser.page.evaluate(

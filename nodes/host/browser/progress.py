@@ -301,9 +301,8 @@ def shortened(text: str) -> str:
     text = " ".join(text.split())
     if len(text) <= LONGEST:
         return text
-    start = text[: LONGEST - 1]
     words = text[:LONGEST].rpartition(" ")[0]
-    return (words or start).rstrip(" ,.;:") + "…"
+    return (words or text[: LONGEST - 1]).rstrip(" ,.;:") + "…"
 
 
 class MovingPreview:
