@@ -164,7 +164,8 @@ def test_nodes_keep_their_size_through_reloads_in_the_middle_of_a_render(browser
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
 def test_a_smaller_length_greys_what_is_beyond_it_and_offers_ways_out(browser: Browser):
     page = browser.page
-    opened(browser, seconds=12.0, prompts=f"0:00 {BALL}\n0:08 {CROSS}")
+    long = f"0:00 {BALL}\n0:08 {CROSS}"
+    opened(browser, seconds=12.0, prompts=long)
     ways = ".hf-foot .hf-tools input"
 
     def shorten() -> None:
@@ -180,12 +181,14 @@ def test_a_smaller_length_greys_what_is_beyond_it_and_offers_ways_out(browser: B
     shorten()
     page.locator(ways).nth(1).click()
     page.wait_for_function("document.querySelectorAll('.hf-bar.hf-beyond').length === 0")
+    # bars are drawn at once, the text has it after the server's answer
+    page.wait_for_function("(long) => " + f"{_TEXT}.value !== long", arg=long)
     assert len(page.evaluate(f"{_TEXT}.value").split("\n")) == 2
-    browser.write("PromptTimeline", prompts=f"0:00 {BALL}\n0:08 {CROSS}")
+    browser.write("PromptTimeline", prompts=long)
     shorten()
     page.locator(ways).nth(0).click()
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 1")
-    assert page.evaluate(f"{_TEXT}.value") == f"0:00 {BALL}"
+    page.wait_for_function("(short) => " + f"{_TEXT}.value === short", arg=f"0:00 {BALL}")
     assert page.evaluate(f"{of_widget('PromptTimeline', 'seconds')}.value") == 6
 
 
@@ -203,8 +206,10 @@ def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser)
     page.locator(".hf-tools input[value='Add']").click()
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
     assert page.evaluate("document.activeElement.className") == "hf-text"
+    page.wait_for_function("(before) => " + f"{_TEXT}.value !== before", arg=before)
     page.keyboard.press("Control+z")
     page.wait_for_function("(before) => " + f"{_TEXT}.value === before", arg=before)
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 2")
 
     # words that were pasted into one prompt are not undone in another one
     page.locator(".hf-bar").nth(0).focus()
