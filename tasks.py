@@ -1,14 +1,14 @@
 """The project's commands; everything they need is installed into .venv first.
 
-python tasks.py demo      make a one-minute video with the embedded model
-python tasks.py quick     run the tests that take seconds, without ComfyUI and browser (a minute on
-two cores) python tasks.py test      run all tests, those in a real ComfyUI and a browser included;
-or those that are named python tasks.py check     lint and types
-python tasks.py write     write generated files anew: workflows, locales or thumbnails
-python tasks.py benchmark measure speed and memory on this machine; --help for what can be chosen
-python tasks.py benchmark-tests run the tests of the folder benchmarks
-python tasks.py research  run a command of the folder research; --help lists them
-python tasks.py research-tests run the tests of the folder research
+python tasks.py demo             make a one-minute video with the embedded model
+python tasks.py quick            run the tests that take seconds, without ComfyUI and browser
+python tasks.py test             run all tests, or those of the paths and options that follow
+python tasks.py check            lint and types
+python tasks.py write            write generated files anew: workflows, locales or thumbnails
+python tasks.py benchmark        measure speed and memory on this machine; --help lists options
+python tasks.py benchmark-tests  run the tests of the folder benchmarks
+python tasks.py research         run a command of the folder research; --help lists them
+python tasks.py research-tests   run the tests of the folder research
 """
 
 import os

@@ -221,8 +221,7 @@ def check_recalls(timeline: Timeline) -> None:
         scenes.append(scene_of(segment.switch, scenes))
 
 
-# ------------------------------------------------------------------------------------------------
-# likeness of prompts
+# ------------------------------------------------------------------------------ likeness of prompts
 
 
 def scene_features(script: Script, by_words: bool = False) -> list[Tensor]:

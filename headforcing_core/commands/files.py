@@ -249,8 +249,7 @@ def convert(args: Namespace) -> Result:
     return Result([summary, f"wrote {args.out}, {format_bytes(found['bytes'])}"], found)
 
 
-# ------------------------------------------------------------------------------------- parts of a
-# render
+# -------------------------------------------------------------------------------- parts of a render
 
 
 def encode(args: Namespace) -> Result:

@@ -144,8 +144,7 @@ def subcommands(
     return add_command
 
 
-# ------------------------------------------------------------------------------- files that
-# arguments name
+# ------------------------------------------------------------------------ files that arguments name
 
 
 Files = Callable[[Any, Namespace], Iterable[Path]]

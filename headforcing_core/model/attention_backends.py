@@ -70,8 +70,7 @@ class LayerAttention:
         return self.layer(q, k.flatten(0, 1), v.flatten(0, 1), (span,))
 
 
-# ------------------------------------------------------------------------------------ heads with
-# equally many keys
+# --------------------------------------------------------------------- heads with equally many keys
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -158,8 +157,7 @@ def _sage() -> AttentionFunction:
     return lambda q, k, v: sageattn(q[None], k[None], v[None], tensor_layout="HND")[0]
 
 
-# ----------------------------------------------------------------------------- sequences of
-# different lengths
+# ------------------------------------------------------------------- sequences of different lengths
 
 
 def varlen(call: Callable[..., Any]) -> LayerAttention:
@@ -256,8 +254,7 @@ VERSIONS = {
 """Newer versions of a backend, the newest first. Each needs a newer GPU than the one after it."""
 
 
-# -------------------------------------------------------------------------------------------------
-# the self-test
+# ------------------------------------------------------------------------------------ the self-test
 
 
 def load_attention(name: str, operands: Operands) -> AttentionFunction:

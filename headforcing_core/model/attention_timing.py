@@ -191,8 +191,7 @@ def _inputs(sizes: LayerSizes, operands: Operands) -> tuple[Tensor, ...]:
     return noise(heads, sizes.queries), noise(rows), noise(rows)
 
 
-# -------------------------------------------------------------------------------------------------
-# the file of times
+# -------------------------------------------------------------------------------- the file of times
 
 
 def _key(names: Sequence[str], sizes: LayerSizes, operands: Operands) -> str:

@@ -305,8 +305,7 @@ class RenderJob:
         return replace(self, plan=self.request.plan(profile))
 
 
-# ------------------------------------------------------------------------------------------- notes
-# on a video
+# --------------------------------------------------------------------------------- notes on a video
 
 
 def about_story(plan: RenderPlan) -> Fields:

@@ -205,8 +205,7 @@ class Render:
         yield from job.plan.policy.rollout(self.model, run.cache, inputs)
 
 
-# ------------------------------------------------------------------------------------------ making
-# a video
+# ----------------------------------------------------------------------------------- making a video
 
 
 def make_video(

@@ -108,8 +108,7 @@ class Run:
         """Number of blocks after the start blocks that the render makes or reads."""
         return max(0, self.job.until - self.first_new)
 
-    # ---------------------------------------------------------------------------------------------
-    # resuming
+    # ------------------------------------------------------------------------------------- resuming
 
     def resume(self, make_cache: Callable[[], Cache], script: Script) -> None:
         """Read what earlier renders have finished, and make the cache.
@@ -208,8 +207,7 @@ class Run:
             )
             self.stored = self.stored[:in_cache]
 
-    # ---------------------------------------------------------------------------------------------
-    # blocks
+    # --------------------------------------------------------------------------------------- blocks
 
     def ready_blocks(self) -> list[Tensor]:
         """The blocks that this render does not make: start blocks, then stored ones, which are in
@@ -321,8 +319,7 @@ class Run:
             self._thread.put(partial(_save_state, self.folder, index, keys[index], state=state))
         self._state_stored_at = time.monotonic()
 
-    # ---------------------------------------------------------------------------------------------
-    # reports
+    # -------------------------------------------------------------------------------------- reports
 
     @property
     def problems(self) -> list[str]:

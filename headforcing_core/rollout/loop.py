@@ -177,7 +177,7 @@ def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequen
     return latents.split(frames_per_block)
 
 
-# ----------------------------------------------------------------- outputs and inputs of the loop
+# ------------------------------------------------------------------- outputs and inputs of the loop
 
 
 StepCallback = Callable[[int, int, Tensor | None], None]
@@ -334,7 +334,7 @@ class VideoModel(Protocol):
         """The clean pass: run at timestep 0, only to write keys and values to the cache."""
 
 
-# ----------------------------------------------------------------- the model of the loop
+# ---------------------------------------------------------------------------- the model of the loop
 
 
 class WanVideoModel:

@@ -67,8 +67,7 @@ class StoredVideo:
             nothing = f"{self.folder} holds no finished block of this video"
             raise HeadForcingError("; ".join([nothing, *self.run.problems]))
 
-    # ---------------------------------------------------------------------------------------- as a
-    # list shows it
+    # --------------------------------------------------------------------------- as a list shows it
 
     @property
     def finished(self) -> int:
@@ -122,8 +121,7 @@ def _cut(text: str, most: int) -> str:
     return text[: most - 1].rstrip() + "…"
 
 
-# ------------------------------------------------------------------------------------------------
-# finding videos
+# ----------------------------------------------------------------------------------- finding videos
 
 _last_begun = attrgetter("take.begun", "take.number")  # sort key
 

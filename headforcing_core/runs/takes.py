@@ -65,8 +65,7 @@ def write_label(folder: Path, key: str, **changed: Any) -> None:
             before.unlink(missing_ok=True)
 
 
-# -------------------------------------------------------------------------------------------------
-# pictures
+# ----------------------------------------------------------------------------------------- pictures
 
 
 def pictured_blocks(video: StoredVideo) -> list[int]:
@@ -107,8 +106,7 @@ def thumbnail(video: StoredVideo, number: int, draw: Callable[[Tensor], bytes]) 
     return picture
 
 
-# ------------------------------------------------------------------------------------------ disk
-# space and removal
+# --------------------------------------------------------------------------- disk space and removal
 
 
 def _stats(folder: Path) -> dict[Path, os.stat_result]:

@@ -3,12 +3,12 @@
 `parse_timeline` chooses the grammar by the beginning of the text; `headings.FORMS` lists how a time
 can be written:
 
-    0:00 text / 1:02.5 - text / [0:10-0:20] text / 12.5s text     times, one prompt per line or more
-    Scene 1: text / Scene 2 [0:10]: text                          scenes, equal shares unless they
-        carry times {"prompts": ["text", "text"]} or ["text", "text"]             LongLive's JSON,
-        equal shares "0": "text", "80": "text"                                     by video frames
-    text | text | text                                            equal shares
-    anything else                                                 one prompt
+    0:00 text / 1:02.5 - text / [0:10-0:20] text / 12.5s text   times, a prompt has a line or more
+    Scene 1: text / Scene 2 [0:10]: text                        scenes; equal shares without times
+    {"prompts": ["text", "text"]} or ["text", "text"]           LongLive's JSON, equal shares
+    "0": "text", "80": "text"                                   JSON, by video frames
+    text | text | text                                          equal shares
+    anything else                                               one prompt
 
 In all of them a first line can hold words that every prompt keeps, which are put before its own:
 

@@ -137,8 +137,7 @@ def _by_layer(flat: Sequence[Any], config: WanConfig) -> list[list[Any]]:
     return [list(flat[first : first + heads]) for first in range(0, len(flat), heads)]
 
 
-# -------------------------------------------------------------------------------------------------
-# the first frame
+# ---------------------------------------------------------------------------------- the first frame
 
 
 def with_first_frame(*without: str, rope: str = "contiguous") -> CachePolicy:
@@ -180,8 +179,7 @@ def with_other_frame(first: int) -> OtherFirstFrame:
     )
 
 
-# -------------------------------------------------------------------------------------------------
-# measures of novelty
+# ------------------------------------------------------------------------------ measures of novelty
 
 
 @dataclass(frozen=True)

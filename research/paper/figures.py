@@ -142,8 +142,7 @@ def write_picture(path: Path, picture: Image.Image) -> None:
         small.save(temporary, format="PNG", optimize=True)
 
 
-# -------------------------------------------------------------------------------------------------
-# heads
+# -------------------------------------------------------------------------------------------- heads
 
 
 def _maps(asked: Asked) -> Drawn:
@@ -178,8 +177,7 @@ def _roles(asked: Asked) -> Drawn:
     return Drawn(profile_picture(profile, theme="light"), [told], dict(profile.counts()))
 
 
-# -------------------------------------------------------------------------------------------------
-# the first frame
+# ---------------------------------------------------------------------------------- the first frame
 
 
 def _first_frame(asked: Asked) -> Drawn:
@@ -216,8 +214,7 @@ def _first_frame(asked: Asked) -> Drawn:
     return Drawn(page.draw_page([panel], "light"), [table, "", f"- {told}"], data)
 
 
-# -------------------------------------------------------------------------------------------------
-# video frames
+# ------------------------------------------------------------------------------------- video frames
 
 Story = tuple[str, int]
 Draw = Callable[[Asked], Drawn]
@@ -282,8 +279,7 @@ COMPONENTS = {
 }
 
 
-# -------------------------------------------------------------------------------------------------
-# keys
+# --------------------------------------------------------------------------------------------- keys
 
 
 def _keys(asked: Asked) -> Drawn:
@@ -306,8 +302,7 @@ def _mean(values: Sequence[float | None]) -> float:
     return sum(known) / max(1, len(known))
 
 
-# -------------------------------------------------------------------------------------------------
-# parameters and length
+# ---------------------------------------------------------------------------- parameters and length
 
 
 def _sweeps(*names: str) -> Callable[[Asked], Drawn]:
@@ -377,8 +372,7 @@ def _long_strips(rows: int) -> Callable[[Asked], Drawn]:
     return draw
 
 
-# -------------------------------------------------------------------------------------------------
-# all of them
+# -------------------------------------------------------------------------------------- all of them
 
 
 WEIGHTS = "real weights; no command reads their attention or changes the first frame of some heads"

@@ -195,8 +195,7 @@ def shown(videos: Sequence[Numbers], key: str) -> str:
     return f"{interval.mean:.2f} ({interval.low:.2f} to {interval.high:.2f}; {interval.count})"
 
 
-# -------------------------------------------------------------------------------------------------
-# real weights
+# ------------------------------------------------------------------------------------- real weights
 
 
 def checked_rows(folder: Path) -> Known:

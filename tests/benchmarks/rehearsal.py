@@ -6,11 +6,10 @@ rendered.
 Writes a checkpoint of 1.42 B parameters, umT5-xxl in bf16 and in scaled fp8, and the VAE, one after
 another, into a temporary folder of 28 GB (below $TMPDIR); takes them through the command line and
 the native loaders of a real ComfyUI server; renders two blocks at 128x64; and reports time and peak
-memory of every stage beside the estimate. It needs
-16 GB of memory and is a measurement, no test: its numbers are in rehearsal.json, where those of
-other stages stay. `--longlive2` takes LongLive 2.0's checkpoint of 5.0 B parameters in bf16 and the
-Wan 2.2 VAE through the command line
-instead, with random text embeddings: 12 GB of disk, 14 GB of memory.
+memory of every stage beside the estimate. It needs 16 GB of memory and is a measurement, no test: its numbers are in
+rehearsal.json, where those of other stages stay. `--longlive2` takes LongLive 2.0's checkpoint of
+5.0 B parameters in bf16 and the Wan 2.2 VAE through the command line instead, with random text
+embeddings: 12 GB of disk, 14 GB of memory.
 """
 
 from __future__ import annotations

@@ -45,8 +45,7 @@ FROZEN: dict[str, dict[str, Any]] = json.loads(
 )
 
 
-# --- registration
-# -------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------- registration
 
 
 def test_ids_names_types_and_defaults_never_change(both: ComfyServer):
@@ -96,8 +95,7 @@ def test_every_node_and_input_explains_itself_and_is_found_by_other_words(comfy:
                 assert len(options.get("tooltip", "")) > 10, (node_id, name)
 
 
-# --- the demo
-# -------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------- the demo
 
 
 def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(both: ComfyServer):
@@ -186,8 +184,7 @@ def test_two_videos_of_a_batch_differ_and_become_two_files(comfy: ComfyServer):
     assert [opened(comfy.view(**file))[:4] for file in files] == [(8, 64, 64, 8.0)] * 2
 
 
-# --- together with core nodes
-# ----------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------- together with core nodes
 
 
 def test_core_nodes_decode_and_join_the_latents_and_encode_a_video_to_go_on_from(
@@ -258,8 +255,7 @@ def test_a_compute_dtype_set_by_a_node_is_that_of_the_caches_too(tiny: ComfyServ
         )
 
 
-# --- errors
-# -------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------- errors
 
 
 def test_zero_seconds_are_those_of_the_timeline_or_ten_and_a_size_of_zero_is_that_of_the_model(

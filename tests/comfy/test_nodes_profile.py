@@ -104,8 +104,7 @@ def fresh(comfy: ComfyServer) -> ComfyServer:
     return comfy
 
 
-# -------------------------------------------------------------------------------------------------
-# measure
+# ------------------------------------------------------------------------------------------ measure
 
 
 @pytest.mark.thorough
@@ -222,8 +221,7 @@ def test_a_name_that_is_no_file_name_is_refused_before_anything_is_measured(fres
     assert kept_by_the_pack(fresh, "measured") == []
 
 
-# -------------------------------------------------------------------------------------------------
-# inspect
+# ------------------------------------------------------------------------------------------ inspect
 
 
 def test_a_profile_that_is_still_to_be_found_has_nothing_to_show(comfy: ComfyServer):
@@ -237,8 +235,7 @@ def test_a_profile_that_is_still_to_be_found_has_nothing_to_show(comfy: ComfySer
     assert picture_of(comfy, shown, "show").size == (64, 64)  # an empty one
 
 
-# -------------------------------------------------------------------------------------------------
-# auto
+# --------------------------------------------------------------------------------------------- auto
 
 
 def test_auto_measures_the_roles_before_the_first_render_and_the_next_runs_start_with_them(

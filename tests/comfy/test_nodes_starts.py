@@ -161,8 +161,7 @@ def test_a_picture_from_scene_references_is_held_in_the_scene_that_names_it(star
     )
 
 
-# -------------------------------------------------------------------------------------------------
-# Wan 2.2
+# ------------------------------------------------------------------------------------------ Wan 2.2
 
 NAME = "hf_tiny_22.safetensors"
 SIZE = {"width": 96, "height": 64, "seconds": 2.0}

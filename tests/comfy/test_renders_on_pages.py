@@ -230,8 +230,7 @@ def graph_in(file: Path) -> dict[str, Any]:
         return json.loads(container.metadata["workflow"])
 
 
-# ---------------------------------------------------------------------------------- the story of a
-# running render
+# -------------------------------------------------------------------- the story of a running render
 
 RENDERS = """() => {
   window.__sent = [];

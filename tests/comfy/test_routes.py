@@ -102,8 +102,7 @@ def test_a_body_of_another_kind_gets_one_sentence(comfy: ComfyServer):
     assert "Traceback" not in comfy.log()[before:]
 
 
-# ------------------------------------------------------------------------------------------------
-# what pages are told
+# ------------------------------------------------------------------------------ what pages are told
 
 
 def registered(server: ComfyServer, client: str, workflow: str = "") -> list[dict[str, Any]]:
@@ -162,8 +161,7 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(both: ComfyServer)
             registered(both, unknown)
 
 
-# -------------------------------------------------------------------------------------------------
-# takes
+# -------------------------------------------------------------------------------------------- takes
 
 # a story of this file alone: takes are counted by story
 BALL = "a pink ball circling in the brown plain room"

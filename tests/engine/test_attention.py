@@ -174,8 +174,7 @@ def test_a_name_that_is_unknown_or_was_removed_is_refused_with_those_that_there_
     assert f"invalid choice: '{name}' (choose from" in capsys.readouterr().err
 
 
-# -------------------------------------------------------------------------------------------------
-# one backend
+# -------------------------------------------------------------------------------------- one backend
 
 
 def test_every_head_is_a_sequence_and_rows_without_keys_are_one_without_queries():
@@ -242,8 +241,7 @@ def test_a_backend_with_plans_is_called_for_full_rooms_alone_and_the_other_one_f
     assert given == [("planned", 1, 160), ("meanwhile", 320, grown), ("planned", 1, 160)]
 
 
-# -------------------------------------------------------------------------------------------------
-# waiting for a device
+# ----------------------------------------------------------------------------- waiting for a device
 
 
 class Transfers(TorchDispatchMode):

@@ -212,8 +212,7 @@ def test_a_backend_that_leaves_the_device_unusable_is_not_tried_again_but_after_
     assert fake.tried == ["a", "b", *(["b"] if interrupted else []), "c"]
 
 
-# -------------------------------------------------------------------------------------------------
-# the choice
+# --------------------------------------------------------------------------------------- the choice
 
 
 def test_auto_takes_what_was_fastest_and_gives_way_where_it_no_longer_works(monkeypatch):

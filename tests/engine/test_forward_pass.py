@@ -114,8 +114,7 @@ def test_a_bf16_rollout_follows_the_float32_one_for_a_while(model):
     assert latents(blocks).isfinite().all()
 
 
-# -------------------------------------------------------------------------------------------------
-# rotary embedding
+# --------------------------------------------------------------------------------- rotary embedding
 
 
 @pytest.fixture

@@ -42,8 +42,7 @@ def test_moves_in_sequence_bring_every_slot_to_its_place(order, kept):
     assert slots[:kept] == order[:kept]
 
 
-# -------------------------------------------------------------------------------------------------
-# who decides
+# -------------------------------------------------------------------------------------- who decides
 
 
 ELSEWHERE = torch.ones(2, device="meta")  # stands for a device with kernels
@@ -228,8 +227,7 @@ def test_every_kernel_equals_plain_torch_on_a_gpu(tested, dtype):
         assert compared.difference(device, dtype) <= dispatch.TOLERANCE[dtype]
 
 
-# ----------------------------------------------------------------------------- in a process of
-# their own, without a GPU
+# --------------------------------------------------------- in a process of their own, without a GPU
 
 HERE = Path(__file__).resolve().parent
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB that one kernel may use

@@ -319,8 +319,7 @@ def test_random_tokens_are_drawn_by_the_videos_seed():
     assert len(set(drawn[0].tolist())) == 20 and drawn[0].tolist() == sorted(drawn[0].tolist())
 
 
-# --------------------------------------------------------------------------------------------- in
-# an order of their own
+# ------------------------------------------------------------------------- in an order of their own
 
 ROLLING = rolling_plan(TWO, seconds=7.0)
 CAUSVID = causvid_plan(8.0, TWO)

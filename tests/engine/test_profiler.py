@@ -172,8 +172,7 @@ def test_shards_merge_in_any_order_to_the_same_bytes(small, measured):
         assert merged.profile("x") == measured.profile("x")
 
 
-# -------------------------------------------------------------------------------------------------
-# averages and files
+# ------------------------------------------------------------------------------- averages and files
 
 
 def test_shards_part_the_prompts_evenly_and_a_shard_that_is_none_is_refused():
@@ -310,8 +309,7 @@ def test_a_measured_profile_has_the_right_numbers_of_heads_and_says_how_it_was_m
     assert lines[0] == "1 local, 2 anchor, 3 memory" and len(lines) == 4
 
 
-# ----------------------------------------------------------------------------------------------
-# shares beside attention
+# -------------------------------------------------------------------------- shares beside attention
 
 
 def some_heads(heads=3, queries=7, keys=31, dim=22):

@@ -130,8 +130,7 @@ def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, po
     assert torch.equal(again, made[5].latents)
 
 
-# -------------------------------------------------------------------------------------------------
-# scenes and pictures
+# ------------------------------------------------------------------------------ scenes and pictures
 
 
 def test_a_scene_comes_back_with_frames_of_its_whole_visit_and_with_its_first_ones(model):
@@ -236,8 +235,7 @@ def test_a_picture_is_written_alone(model):
     assert latents(short).isfinite().all(), "a video of one block has room for its pictures"
 
 
-# -------------------------------------------------------------------------------------------------
-# plans and keys
+# ----------------------------------------------------------------------------------- plans and keys
 
 
 def plan(

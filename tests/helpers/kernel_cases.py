@@ -58,8 +58,7 @@ def rotations_around(head_dim: int, most: int) -> Tensor:
     return rotation_table(angles(torch.arange(-most, most + 1), axis_dims(head_dim)[0]))
 
 
-# -------------------------------------------------------------------------------------------------
-# random cases
+# ------------------------------------------------------------------------------------- random cases
 
 
 def case(
@@ -175,8 +174,7 @@ def distance(operation: Operation, arguments: Callable[[], dict[str, Any]]) -> f
     ).difference(torch.device("cpu"), torch.float32)
 
 
-# ----------------------------------------------------------------------------- the engine, with
-# kernels and without
+# ------------------------------------------------------------- the engine, with kernels and without
 
 
 def roll_out(roles: list[list[str]], episodic_frames: int, rope: str) -> None:

@@ -166,8 +166,7 @@ def test_every_method_that_uses_roles_can_have_measured_ones(model, tmp_path, sh
     assert made.measured_roles is not None and made.plan.auto is None
 
 
-# -------------------------------------------------------------------------------------------------
-# memory and time, by count
+# ------------------------------------------------------------------------ memory and time, by count
 
 
 def needs_and_setup(decoder: DecoderMemory, **options):

@@ -92,8 +92,7 @@ def test_a_picture_encoded_anew_is_the_last_one_of_its_frames(codec):
     assert (first - codec.encode(video_frames[71:72])).abs().max() > 1e-3
 
 
-# -------------------------------------------------------------------------------------------------
-# the command line
+# --------------------------------------------------------------------------------- the command line
 
 
 SMALL = ("--size", "48x32", "--method", "causvid", "--seconds")

@@ -121,8 +121,7 @@ def test_an_image_is_shown_for_as_many_latent_frames_as_the_method_was_trained_w
         assert start.frames == frames and torch.equal(start.video_frames[-1], picture)
 
 
-# -------------------------------------------------------------------------------------------
-# pictures of scenes
+# ------------------------------------------------------------------------------- pictures of scenes
 
 
 HERO = "a red ball in the teal room"

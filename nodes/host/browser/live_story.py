@@ -115,7 +115,7 @@ class LiveStory(Story):
         if latest is not None:
             self._waiting = _Request(latest)
 
-    # ------------------------------------------------------------------ in the thread of a request
+    # ------------------------------------------------------------------- in the thread of a request
 
     def tell(self, text: str, widgets: Fields, client: str) -> Fields:
         """Put a story in place of the one that waits, and wait until the render takes or refuses
@@ -156,8 +156,7 @@ class LiveStory(Story):
             waiting.refuse("a newer text replaced this one before the next block")
         return request.result()
 
-    # ------------------------------------------------------------------- in the thread of the
-    # sampler
+    # ----------------------------------------------------------------- in the thread of the sampler
 
     @property
     def waits(self) -> bool:

@@ -99,8 +99,7 @@ def compute_dtype(model: Any) -> torch.dtype:
     return model.get_model_object("manual_cast_dtype") or model.model.get_dtype()
 
 
-# ------------------------------------------------------------------------------------------- names
-# of weights
+# --------------------------------------------------------------------------------- names of weights
 
 
 @dataclass(frozen=True)

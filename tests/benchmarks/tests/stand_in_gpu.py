@@ -266,8 +266,7 @@ def _check_devices(operator: Any, tensors: list[Tensor]) -> None:
     )
 
 
-# ------------------------------------------------------------------------- operators that a CPU
-# does not have
+# --------------------------------------------------------------- operators that a CPU does not have
 
 
 def _sequences(q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor) -> Tensor:
@@ -328,8 +327,7 @@ _EMULATED = {
 }
 
 
-# ------------------------------------------------------------------------------------------------
-# torch.cuda
+# --------------------------------------------------------------------------------------- torch.cuda
 
 
 class Stream:
