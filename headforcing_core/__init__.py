@@ -1,7 +1,7 @@
 """The Head Forcing engine: pure PyTorch, usable from Python and from the command line, never
 imports ComfyUI.
 
-The names that the README's Python example uses can be imported from here. Each is loaded at first
+The names that the example of docs/python.md uses can be imported from here. Each is loaded at first
 use, so that importing the package stays fast.
 """
 

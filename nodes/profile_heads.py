@@ -22,7 +22,6 @@ from ..headforcing_core.plan.options import DEFAULTS
 from ..headforcing_core.plan.resources import pass_bytes
 from ..headforcing_core.rollout.loop import StepCallback
 from ..headforcing_core.rollout.schedule import schedule
-from ..headforcing_core.timeline.clock import BlockClock
 from ..headforcing_core.timeline.grammar import split_prompts
 from .host.browser.player import say
 from .host.browser.progress import previewer, stop_where_asked
@@ -92,7 +91,7 @@ class ProfileHeads(io.ComfyNode):
             texts = (
                 word_hash.sample_prompts(count) if is_toy_clip(clip) else PROFILING_PROMPTS[:count]
             )
-        blocks = BlockClock(family.frames_per_block).blocks_for(seconds)
+        blocks = family.clock.blocks_for(seconds)
         check_contents(model)
         named = name_model(model)
         setup = ProfileSetup.of(

@@ -82,7 +82,9 @@ class HeadCache(Cache):
         # the first sink frame: 0 until a re-anchor or a recall; below 0 the sinks are pictures
         self.origin = 0
         self.oldest = 0  # no recent frame is older than this one
-        self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
+        self.rope = RotaryEmbedding(
+            shape.head_dim, shape.rows, shape.columns, device, shape.rope_axes
+        )
         # keys and values of all layers `[rows, head_dim]`, each in one piece so that one launch can
         # change all of them; zeroed, because some kernels multiply the rows after the last key by
         # zero, which leaves NaN as NaN

@@ -23,9 +23,10 @@ class Shape:
 
     Attributes:
         roles: per layer and head; methods without head roles use only their number.
-        policy: the method's settings.
+        policy: the method's settings, as `Method.for_video` fits them to the blocks.
         rows, columns: of tokens in one latent frame, `latent height / 2` and `latent width / 2`.
         total_frames: length of the video in latent frames; the upper bound of what a head keeps.
+        rope_axes: as in `WanConfig`.
     """
 
     roles: Roles
@@ -35,6 +36,7 @@ class Shape:
     head_dim: int
     frames_per_block: int
     total_frames: int
+    rope_axes: tuple[int, int, int] | None = None
 
     @property
     def frame_tokens(self) -> int:
@@ -95,7 +97,16 @@ class Shape:
         _, ph, pw = config.patch_size
         rows = latent_height // ph
         columns = latent_width // pw
-        return cls(roles, policy, rows, columns, config.head_dim, frames_per_block, total_frames)
+        return cls(
+            roles,
+            policy,
+            rows,
+            columns,
+            config.head_dim,
+            frames_per_block,
+            total_frames,
+            config.rope_axes,
+        )
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from ..page import save_plot
 from ..plan.settings import Size
 from ..rollout.loop import WanVideoModel
 from ..rollout.schedule import SCHEDULES
-from ..timeline.clock import BlockClock
 from ..timeline.grammar import split_prompts
 from .arguments import Result
 from .farms import LastValue, farm_of, run_jobs
@@ -96,7 +95,7 @@ def setup_of(
     """
     info = files.inspect()
     schedule = SCHEDULES[family]
-    blocks = BlockClock(schedule.frames_per_block).blocks_for(seconds)
+    blocks = schedule.clock.blocks_for(seconds)
     return ProfileSetup.of(
         info.fingerprint, info.config, prompts, blocks, family=schedule, size=size, **options
     )

@@ -126,7 +126,9 @@ class MethodCache(Cache, Stored):
         self.dtype = dtype
         self.device = torch.device(device)
         self.attention = attention
-        self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
+        self.rope = RotaryEmbedding(
+            shape.head_dim, shape.rows, shape.columns, device, shape.rope_axes
+        )
         self.block = 0  # blocks committed so far
         self.start = self.end = 0  # first frame of the current call, and the frame after its last
         self.clean = False  # whether the current pass is a clean one

@@ -77,6 +77,7 @@ class CausVid(MethodPolicy):
             shape.head_dim,
             shape.frames_per_block,
             self.rollout_frames,
+            shape.rope_axes,
         )
         return HeadCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
 

@@ -146,7 +146,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.window = self.policy.window_frames
         self.sinks = self.policy.sink_frames
         self.period = self.policy.played_frames(self.shape.frames_per_block)
-        self.scores = TokenScores(self.policy, self.shape.head_dim, self.device)
+        self.scores = TokenScores(self.policy, self.rope.temporal_dim, self.device)
         self._begin_scene(None)
 
     @property

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..model.rope import angles, axis_dims
+from ..model.rope import angles
 
 
 @dataclass
@@ -60,10 +60,9 @@ class TokenScores:
     `echo_forcing.EchoForcing`.
     """
 
-    def __init__(self, policy: Any, head_dim: int, device: torch.device):
+    def __init__(self, policy: Any, temporal_dim: int, device: torch.device):
         self.policy = policy
-        temporal, _, _ = axis_dims(head_dim)
-        self.frequencies = angles(torch.arange(2), temporal)[1].float().to(device)
+        self.frequencies = angles(torch.arange(2), temporal_dim)[1].float().to(device)
         self.offsets = [2**power for power in range(policy.window_frames.bit_length())]
 
     def of(self, state: Layer, queries: Tensor, counted: int) -> Tensor:

@@ -1,8 +1,8 @@
 """The interface of every method: its options, the size of its cache, the cache itself, and the
 rollout loop.
 
-`policy.CachePolicy` implements it for heads that keep frames by role, `methods.base.MethodPolicy`
-for other papers.
+`head_forcing.CachePolicy` implements it for heads that keep frames by role, `base.MethodPolicy` for
+other papers.
 """
 
 from __future__ import annotations

@@ -57,11 +57,18 @@ class RotaryEmbedding:
     """Rotations for latent frames of `rows x columns` tokens, at any temporal index.
 
     Angles are computed in float64 from the integer index: low-precision ones become
-    indistinguishable in long videos.
+    indistinguishable in long videos. `axes`: channels of the three groups, by default Wan's.
     """
 
-    def __init__(self, head_dim: int, rows: int, columns: int, device: Device = "cpu"):
-        self.temporal_dim, height_dim, width_dim = axis_dims(head_dim)
+    def __init__(
+        self,
+        head_dim: int,
+        rows: int,
+        columns: int,
+        device: Device = "cpu",
+        axes: tuple[int, int, int] | None = None,
+    ):
+        self.temporal_dim, height_dim, width_dim = axes or axis_dims(head_dim)
         self.device = torch.device(device)
         self.frame_tokens = rows * columns
         height = angles(torch.arange(rows), height_dim)[:, None].expand(rows, columns, -1)

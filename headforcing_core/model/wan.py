@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,13 @@ from .speech import SpeechProjection
 
 @dataclass(frozen=True)
 class WanConfig:
-    """Dimensions of a Wan text-to-video transformer, by default Wan 2.1's 1.3B model."""
+    """Dimensions of a Wan text-to-video transformer, by default Wan 2.1's 1.3B model.
+
+    `rope_axes`: a head's channels that are rotated by time, height and width; None: `axis_dims`. A
+    subclass for another transformer has its own, and its own `latents`.
+    """
+
+    rope_axes: ClassVar[tuple[int, int, int] | None] = None
 
     dim: int = 1536
     ffn_dim: int = 8960
@@ -76,7 +82,7 @@ class KeyValueCache:
 
     Attributes:
         reads_queries: whether the clean pass must compute the last layer's queries, too.
-        fused: whether `write` takes norms, if kernels work.
+        fused: whether `write` takes norms where `write_block.usable`; elsewhere it takes none.
     """
 
     reads_queries: bool = False
@@ -103,7 +109,7 @@ class KeyValueCache:
 @dataclass(frozen=True)
 class PromptKV:
     """A prompt's cross-attention keys and values, one `[1, heads, text_len, head_dim]` pair per
-    layer.
+    layer; a layer without cross-attention has those of another.
 
     `valid_tokens` is the number of text tokens; the rest is padding, not masked in attention, as in
     Wan's own code.
@@ -113,7 +119,10 @@ class PromptKV:
     valid_tokens: int
 
     def mean_key(self, layer: int) -> Tensor:
-        """Mean key over the real tokens for every head of a layer, `[heads, head_dim]` float32."""
+        """Mean key over the real tokens for every head of a layer, `[heads, head_dim]` float32.
+
+        Asked for layers with memory heads when two entries merge, first when the memory is full.
+        """
         return self.layers[layer][0][0, :, : self.valid_tokens].float().mean(dim=1)
 
 

@@ -23,7 +23,6 @@ from ..plan.request import RenderJob
 from ..plan.resources import Needs, needs_of, pass_bytes
 from ..rollout.loop import StepCallback, VideoModel
 from ..rollout.schedule import Schedule
-from ..timeline.clock import BlockClock
 
 SECONDS = 30.0  # of the video that is measured
 MOST_STEPS = 2  # denoising steps of each block
@@ -107,7 +106,7 @@ def setup_for(job: RenderJob, needs: Needs) -> ProfileSetup:
             job.request.weights,
             plan.config,
             (plan.timeline.texts[0],),
-            BlockClock(schedule.frames_per_block).blocks_for(SECONDS),
+            schedule.clock.blocks_for(SECONDS),
             family=fewer_steps(schedule),
             size=(width, height),
             seed=SEED,

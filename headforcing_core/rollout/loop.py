@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from ..devices import Device, upload
-from ..errors import HeadForcingError
 from ..model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 from ..timeline.switch import SWITCHES, Switch
 from . import unipc
@@ -164,17 +163,8 @@ def _clean_pass(
 
 
 def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequence[Tensor]:
-    """Split `[frames, channels, h, w]` into blocks; raises HeadForcingError if the last one is not
-    complete.
-    """
-    if latents is None:
-        return ()
-    if not len(latents) or len(latents) % frames_per_block:
-        raise HeadForcingError(
-            f"start frames must fill whole blocks of {frames_per_block} latent frames, got "
-            f"{len(latents)}; drop {len(latents) % frames_per_block} from the end"
-        )
-    return latents.split(frames_per_block)
+    """Split `[frames, channels, h, w]` into blocks, which `lay_out` has checked to be whole."""
+    return () if latents is None else latents.split(frames_per_block)
 
 
 # ------------------------------------------------------------------- outputs and inputs of the loop
@@ -331,7 +321,10 @@ class VideoModel(Protocol):
         """
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
-        """The clean pass: run at timestep 0, only to write keys and values to the cache."""
+        """The clean pass: run at timestep 0, only to write keys and values to the cache.
+
+        The last layer may leave out its queries unless `cache.reads_queries`.
+        """
 
 
 # ---------------------------------------------------------------------------- the model of the loop

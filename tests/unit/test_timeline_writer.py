@@ -339,6 +339,12 @@ def test_words_of_all_prompts_are_written_once_before_the_first_time():
         assert got["text"] == f"{first}0:00 trots\n0:10 [flush] rests"
 
 
+def test_a_ratio_on_a_line_of_shared_words_is_no_time():
+    for ratio in ("16:9 wide", "2.39:1 wide", "35 mm"):
+        text = f"[shared] noir\n{ratio}\n0:00 a"
+        assert split_shared(text) == (f"noir {ratio}", "\n\n0:00 a")
+
+
 def of_a(**segment):
     return {"segments": [{"text": "a", "start_block": 0} | segment]}
 
