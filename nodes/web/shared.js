@@ -50,11 +50,14 @@ export function keepFromCanvas(element) {
 /** The open workflow, whichever of its subgraphs is shown. */
 export const rootGraph = () => app.rootGraph ?? app.graph;
 
-/** The id of the open workflow as the server tells it: none is all zeros in the editor. */
-export function openId() {
-  const id = String(rootGraph()?.id ?? "");
+/** The id of a workflow as the server tells it: none is all zeros in the editor. */
+export function idOf(workflow) {
+  const id = String(workflow?.id ?? "");
   return /[^0-]/.test(id) ? id : "";
 }
+
+/** The id of the open workflow. */
+export const openId = () => idOf(rootGraph());
 
 /** Whether the workflow of this id is open; one without an id, as when a script queued it, may be any. */
 export function isOpen(workflow) {

@@ -4,7 +4,7 @@ import { app } from "../../../scripts/app.js";
 import { address } from "./growing_file.js";
 import { View } from "./view.js";
 import { listen } from "../server_events.js";
-import { isOpen, nodeOf, openId, rootGraph } from "../shared.js";
+import { idOf, isOpen, nodeOf, openId, rootGraph } from "../shared.js";
 import { said, t } from "../texts.js";
 
 const DROPPED_MS = 10000; // until a dropped file that brings no workflow is forgotten
@@ -19,6 +19,7 @@ function plays(node) {
 }
 const views = new WeakMap(); // a node's View
 const heard = new Set(); // prompt ids of all runs that this page knows
+const queued = new Map(); // the workflow of each run, by prompt id: another may be open when something is told of it
 
 /** Whether a message is about the open graph's run: a graph that was dropped as a file names its own until the next. */
 function isOfRun({ prompt_id }) {
@@ -41,6 +42,21 @@ export function viewOf(node) {
 
 const placeOf = ({ workflow, node }) => `${workflow} ${node}`;
 
+/** The workflow of a run: the open one where it is not known yet, as in the moment in which it is queued. */
+const workflowOf = (prompt_id) => queued.get(prompt_id) ?? openId();
+
+/** Note the workflow of each run that this page queues. */
+function noteQueued() {
+  const { api } = app;
+  const { queuePrompt } = api;
+  api.queuePrompt = async function (...given) {
+    const workflow = idOf(given[1]?.workflow);
+    const answer = await queuePrompt.apply(this, given);
+    if (answer?.prompt_id) queued.set(answer.prompt_id, workflow);
+    return answer;
+  };
+}
+
 function remember(message, asked = false) {
   const { preview, ...kept } = message;
   const place = placeOf(message);
@@ -49,6 +65,7 @@ function remember(message, asked = false) {
   if (asked) heard.add(message.prompt_id);
   show(message);
   heard.add(message.prompt_id);
+  queued.set(message.prompt_id, message.workflow);
 }
 
 /** A message about a render of a workflow that this page shows. */
@@ -75,18 +92,20 @@ function onReconnecting() {
 
 /** A run begins: nothing has failed in it. */
 function onStart({ detail }) {
+  const workflow = workflowOf(detail.prompt_id);
   for (const message of messages.values())
-    if (message.state === "failed" && isOpen(message.workflow) && message.prompt_id !== detail.prompt_id)
+    if (message.state === "failed" && message.workflow === workflow && message.prompt_id !== detail.prompt_id)
       remember({ ...message, state: "done", text: "" });
 }
 
 /** A node of the pack failed that has no player: the players of the open workflow say why nothing comes. */
 function onError({ detail }) {
-  const failed = nodeOf(detail.node_id);
+  const workflow = workflowOf(detail.prompt_id);
+  const failed = isOpen(workflow) ? nodeOf(detail.node_id) : null;
   if (!failed?.comfyClass?.startsWith("HeadForcing") || plays(failed)) return;
   const text = t("failed in %1: %2", failed.title, String(detail.exception_message).trim());
   for (const node of rootGraph().nodes.filter(plays))
-    remember({ node: String(node.id), workflow: openId(), prompt_id: detail.prompt_id, state: "failed", text });
+    remember({ node: String(node.id), workflow, prompt_id: detail.prompt_id, state: "failed", text });
 }
 
 /** The outputs of a node that has not run, since ComfyUI had them; one that ran has told them in a message. */
@@ -94,13 +113,15 @@ function onExecuted({ detail }) {
   const { node: ran, prompt_id, output } = detail;
   if ([...messages.values()].some((told) => told.prompt_id === prompt_id && told.node === String(ran))) return;
   const id = String(detail.display_node ?? ran);
-  const node = nodeOf(id);
-  if (!plays(node)) return;
+  const workflow = workflowOf(prompt_id);
+  const known = messages.get(placeOf({ workflow, node: id }));
+  const node = isOpen(workflow) ? nodeOf(id) : null;
+  if (node ? !plays(node) : !known) return;
   if (output?.video?.length) {
-    const message = { node: id, workflow: openId(), prompt_id, state: "done", text: "", files: output.video };
-    const known = messages.get(placeOf(message)); // its text may be that of another render
-    if (known?.files?.length && address(known.files[0]) === address(message.files[0])) message.text = known.text;
-    remember(message);
+    const files = output.video;
+    const isSame = known?.files?.length && address(known.files[0]) === address(files[0]);
+    const { text = "", place, video } = isSame ? known : {}; // else they may be those of another render
+    remember({ node: id, workflow, prompt_id, state: "done", text, place, video, files });
   } else if (output?.images) views.get(node)?.clear();
 }
 
@@ -108,6 +129,7 @@ const lost = () =>
   t("The server was restarted, which ended the render. Run goes on from the finished part.");
 
 export function setup() {
+  noteQueued();
   listen(MESSAGE, {
     take: onProgress,
     known: () => [...messages.values()].filter(({ state, workflow }) => state === "running" && isOpen(workflow)),
