@@ -8,6 +8,7 @@ import { idOf, isOpen, nodeOf, openId, rootGraph } from "../shared.js";
 import { said, t } from "../texts.js";
 
 const DROPPED_MS = 10000; // until a dropped file that brings no workflow is forgotten
+const DIALOG = "comfy-file-input"; // the id that the frontend gives to the field of its dialog for workflows
 const MESSAGE = "head_forcing.progress"; // nodes/host/browser/player.py
 // the last one of each node of a workflow, the newest at the end: nodes are made anew when another workflow was open
 const messages = new Map();
@@ -147,9 +148,18 @@ export function setup() {
 
 let dropped = null; // the video whose workflow is being opened
 
-/** Note a video that is dropped on the page or chosen in a file dialog: ComfyUI opens the workflow in it. */
+/** Whether a node takes what is dropped: then ComfyUI opens no workflow. In Nodes 2.0 it is noted after this event. */
+function isTaken({ target }) {
+  const id = target.closest?.("[data-node-id]")?.dataset.nodeId;
+  const node = app.dragOverNode ?? app.canvas?.graph?.nodes.find((each) => String(each.id) === id);
+  return Boolean(node?.onDragDrop);
+}
+
+/** Note a video that is dropped on the page or chosen in the dialog for workflows: ComfyUI opens the one in it. */
 function noteVideo(event) {
-  const [file] = event.dataTransfer?.files ?? event.target?.files ?? [];
+  const isDialog = event.type === "change";
+  if (isDialog ? event.target.id !== DIALOG : isTaken(event)) return;
+  const [file] = (isDialog ? event.target.files : event.dataTransfer?.files) ?? [];
   if (file?.type !== "video/mp4") return;
   dropped = file;
   setTimeout(() => (dropped = null), DROPPED_MS);
@@ -163,7 +173,8 @@ export function nodeCreated(node) {
 
 export function afterConfigureGraph() {
   messages.forEach(show);
-  const node = dropped && rootGraph().nodes.find(plays);
+  const isOurs = rootGraph().extra?.head_forcing_run; // noted in the workflows of all files of the pack
+  const node = dropped && isOurs && rootGraph().nodes.find(plays);
   if (node) viewOf(node).playDropped(dropped);
   dropped = null;
 }
