@@ -66,8 +66,8 @@ export class View {
     this.video.addEventListener("loadedmetadata", () => this.show(this.video));
     for (const event of ["loadeddata", "timeupdate", "seeked"]) this.video.addEventListener(event, () => this.mark());
     this.video.addEventListener("ended", () => this.files && this.play(this.files.indexOf(this.file) + 1));
-    this.video.addEventListener("play", () => this.#isLent && this.#played()); // else it may begin by itself
-    for (const event of ["pointerdown", "keydown"]) this.stage.addEventListener(event, () => this.#played());
+    this.video.addEventListener("play", () => this.#isLent && this.#lead()); // else it may begin by itself
+    for (const event of ["pointerdown", "keydown"]) this.stage.addEventListener(event, () => this.#lead());
     this.stage.addEventListener("click", (event) => this.#hear(event), { capture: true });
     this.stage.addEventListener("pointerdown", (event) => event.stopPropagation()); // the canvas would take it
     this.root.addEventListener("wheel", (event) => {
@@ -133,11 +133,6 @@ export class View {
   #lead() {
     const story = storyNodeOf(this.node);
     if (story) leaders.set(story, this);
-  }
-
-  #played() {
-    this.#lead();
-    this.mark();
   }
 
   update(message) {
