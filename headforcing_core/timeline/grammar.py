@@ -1,10 +1,9 @@
 """Parsers of the prompt timeline grammars: plain text to prompts with their times, switches and
-seeds. `timeline.py` lists the grammars, `switch.py` the tags.
+seeds. `timeline.py` lists the grammars, `tags.py` reads the tags.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Iterable, Iterator
@@ -34,7 +33,8 @@ from .headings import (
 )
 from .json_forms import load_frames, load_json, read_frame_prompts, read_json
 from .prompt import Prompt, TimelineError
-from .switch import MAX_SEED, RESET, SWITCHES, Switch
+from .switch import RESET, Switch
+from .tags import match_tag, parse_tag, refuse_almost_tag
 
 MAX_SEGMENTS = 10_000
 
@@ -43,25 +43,8 @@ _FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of 
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
 ESCAPED = re.compile(r"\\([{}])")
 _NOTE = re.compile(r"#{1,6}\s|//|/\*")
-LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
-
-_TAG_WORDS = {  # what may follow each word of a tag
-    **dict.fromkeys((*SWITCHES, "re-anchor", "cut"), ""),
-    "recall": r"(?: \d{1,4})?",
-    "new scene": "",
-    "blend": r" \d{1,4}",
-    "seed": r" \d{1,40}",
-}
-_PLAIN_WORDS = {"keep going": "", "dissolve": r" \d{1,3}(?:\.\d{1,3})? ?s"}
-_WORD = f"(?:{'|'.join(word + rest for word, rest in (_TAG_WORDS | _PLAIN_WORDS).items())})"
-_TAG = re.compile(rf"\[ ?({_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\] ?", re.ASCII | re.IGNORECASE)
-# words that need a number, and the one that a message suggests
-_NUMBERS = {"blend": "3", "seed": "1"}
-_OTHER_WORDS = ("speed",)  # as near to a tag's word as a typing error
 _SEED_ALONE = re.compile(r"seed \d{1,40}", re.ASCII | re.IGNORECASE)
-_BRACKET = re.compile(r"\[ ?([a-z][\w,:=#+. -]{0,120}?) ?\]", re.ASCII | re.IGNORECASE)
-# ratio of difflib: a letter more or less; "flash" and "blond" (0.8) are other words
-_SAME_WORD = 0.85
+LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
 
 def split_lines(text: str) -> list[str]:
@@ -148,102 +131,30 @@ def read_tag(text: str, block_seconds: float) -> tuple[Switch | None, int | None
     A bracket with other words belongs to the prompt. A tag of a seed alone may stand beside one of
     a switch. Raises HeadForcingError for two kinds, blends or seeds, and for a misspelt tag.
     """
-    tag = _TAG.match(text)
+    tag = match_tag(text)
     if tag is None:
-        _refuse_almost_tag(text)
+        refuse_almost_tag(text)
         return None, None, text
-    switch, seed = _parse_tag(tag[1], block_seconds)
-    end = tag.end()
-    beside = _TAG.match(text, end)
+    switch, seed = parse_tag(tag.words, block_seconds)
+    rest = tag.rest
+    beside = match_tag(rest)
     if beside is None:
         if switch is None:
-            _refuse_almost_tag(text[end:])
-    elif switch is None and not has_seed(beside[0]):
-        switch = _parse_tag(beside[1], block_seconds)[0]
-        end = beside.end()
-    elif switch not in (None, RESET) and seed is None and _SEED_ALONE.fullmatch(beside[1]):
+            refuse_almost_tag(rest)
+    elif switch is None and not has_seed(rest):
+        switch = parse_tag(beside.words, block_seconds)[0]
+        rest = beside.rest
+    elif switch not in (None, RESET) and seed is None and _SEED_ALONE.fullmatch(beside.words):
         # not after [reset], where all is text: see `editor`
-        _, seed = _parse_tag(beside[1], block_seconds)
-        end = beside.end()
-    return switch, seed, text[end:]
+        _, seed = parse_tag(beside.words, block_seconds)
+        rest = beside.rest
+    return switch, seed, rest
 
 
 def has_seed(text: str) -> bool:
     """Whether the tag in front of a text names a seed."""
-    tag = _TAG.match(text)
-    return tag is not None and "seed" in tag[1].lower()
-
-
-def _parse_tag(tag: str, block_seconds: float) -> tuple[Switch | None, int | None]:
-    """Switch and seed of the words in a tag's brackets."""
-    words = re.findall(_WORD, tag.lower())
-    kinds = [word for word in words if word in SWITCHES] + ["reset"] * words.count("keep going")
-    recalls = _numbers(words, "recall")
-    blends = _numbers(words, "blend")
-    for word in words:
-        if word.startswith("dissolve"):
-            seconds = float(word.removeprefix("dissolve").removesuffix("s"))
-            blends.append(max(1, round(seconds / block_seconds)))
-    seeds = _numbers(words, "seed")
-    new_scene = "new scene" in words
-    if max(len(kinds), len(recalls), len(blends), len(seeds)) > 1 or (recalls and new_scene):
-        raise HeadForcingError(
-            f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one recall or "
-            "new scene, one blend and one seed"
-        )
-    seed = next(iter(seeds), None)
-    if seed is not None and seed > MAX_SEED:
-        raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {seed}")
-    if len(words) == len(seeds):
-        return None, seed
-    switch = Switch(
-        kind=next(iter(kinds), "reset"),
-        blend_blocks=next(iter(blends), 0),
-        re_anchor="re-anchor" in words or "cut" in words,
-        recall=next(iter(recalls), None),
-        new_scene=new_scene,
-    )
-    return switch, seed
-
-
-def _numbers(words: list[str], name: str) -> list[int]:
-    """The number behind every word of a tag that begins with this name; 0 where it has none."""
-    return [int(word.removeprefix(name) or 0) for word in words if word.startswith(name)]
-
-
-def _refuse_almost_tag(text: str) -> None:
-    """Refuse a bracket all of whose words are nearly those of a tag; anything else belongs to the
-    prompt.
-    """
-    bracket = _BRACKET.match(text)
-    if bracket is None:
-        return
-    words: list[str] = []
-    misspelt = False
-    for given in re.findall(r"[^ ,:=#]+", bracket[1].lower()):
-        if not given[0].isalpha():  # a number
-            if words and words[-1] in _NUMBERS and given.isdigit():
-                words[-1] += f" {given}"
-            continue
-        near = difflib.get_close_matches(
-            given, (*_TAG_WORDS, *_OTHER_WORDS), n=1, cutoff=_SAME_WORD
-        )
-        if not near or near[0][0] != given[0] or near[0] in _OTHER_WORDS:
-            return
-        word = near[0]
-        if word != given or given == "seed":  # a whole tag with a seed is read before
-            misspelt = True
-        number = re.search(r"\d+$", given)
-        if number is not None and word in _NUMBERS:
-            word += f" {number[0]}"
-        words.append(word)
-    if misspelt:
-        meant = ", ".join(
-            f"{word} {_NUMBERS[word]}" if word in _NUMBERS else word for word in words
-        )
-        raise HeadForcingError(
-            f"{text[: text.index(']') + 1]} is not a tag; did you mean [{meant}]?"
-        )
+    tag = match_tag(text)
+    return tag is not None and "seed" in tag.words.lower()
 
 
 def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
