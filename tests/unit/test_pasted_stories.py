@@ -144,6 +144,8 @@ FOX_AND_WOLF = (
     "1\n00:00:00,000 --> 00:00:05,000\nfox\n\n2\n00:00:05,000 --> 00:00:10,000\nwolf\n",
     "\ufeff1\r\n00:00:00,000 --> 00:00:05,000\r\n<i>fox</i>\r\n2\r\n00:00:05,000 --> "
     "00:00:10,000\r\nwolf",
+    "1\n00:00:00,000 --> 00:00:05,000\n{\\an8}fox\n\n2\n00:00:05,000 --> 00:00:10,000\n"
+    "<i>{\\pos(1,2)}wolf&nbsp;</i>\n",
     "WEBVTT - a title\n\nNOTE of its author\n\n00:00.000 --> 00:05.000 align:start "
     "line:0\nfox\n\nNOTE\nmore\n\ncue two\n00:00:05.000 --> 00:00:10.000\n<v Bob>wolf</v>",
 )
@@ -155,6 +157,9 @@ def test_the_schedules_of_other_tools_and_pasted_text_have_one_meaning(text):
 
 
 OTHER_READINGS = {
+    "1\n00:00:00,000 --> 00:00:05,000\nfox &amp; wolf &lt;3 Q&A &amp;lt; {a}&#10;b": [
+        (0.0, "fox & wolf <3 Q&A &lt; {a} b")
+    ],
     "[1s: waves] [3s: jumps]": [(1.0, "waves"), (3.0, "jumps")],
     "[0s: walks [close-up]] [2s: sits]": [(0.0, "walks [close-up]"), (2.0, "sits")],
     '"0": "spring",\n"24": "summer"': [(0.0, "spring"), (1.5, "summer")],
