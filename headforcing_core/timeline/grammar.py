@@ -4,7 +4,6 @@ seeds. `timeline.py` lists the grammars, `tags.py` reads the tags.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -16,25 +15,31 @@ from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
 from .foreign import without_fences, without_subtitles
 from .headings import (
     BRACKET,
-    EXAMPLE,
     IN_BRACKETS,
-    NUMBERED,
     Heading,
     Kind,
     Line,
-    almost_time,
-    brackets_with_words,
     cut_line,
     is_frame,
     open_brackets,
     plain,
     read_lines,
-    time_inside,
 )
 from .json_forms import load_frames, load_json, read_frame_prompts, read_json
 from .prompt import Prompt, TimelineError
+from .refusals import (
+    almost_time,
+    is_rule,
+    refuse_almost,
+    refuse_fractions,
+    refuse_inside,
+    refuse_length,
+    refuse_schedule,
+    refuse_title,
+)
 from .switch import RESET, Switch
 from .tags import match_tag, parse_tag, refuse_almost_tag
+from .times import seconds_of
 
 MAX_SEGMENTS = 10_000
 
@@ -42,7 +47,6 @@ _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
 _FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of these
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
 ESCAPED = re.compile(r"\\([{}])")
-_NOTE = re.compile(r"#{1,6}\s|//|/\*")
 _SEED_ALONE = re.compile(r"seed \d{1,40}", re.ASCII | re.IGNORECASE)
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
@@ -76,8 +80,9 @@ def split_shared(text: str) -> tuple[str, str]:
         if line.kind not in (None, Kind.DECADE) or almost_time(line.text, bare=False):
             after += line.number - 1
             break
-    words = " ".join([lines[first].strip()[tag.end() :], *lines[first + 1 : after]])
-    return fold(words), "\n".join([""] * after + lines[after:])
+    words = [line for line in lines[first:after] if not is_rule(line.strip())]
+    words[0] = words[0].strip()[tag.end() :]
+    return fold(" ".join(words)), "\n".join([""] * after + lines[after:])
 
 
 def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
@@ -168,7 +173,7 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
     if is_frame(begin):
         return read_frame_prompts(load_frames(text), clock)
     lines = read_lines(text)
-    first = next((line for line in lines if line.text), None)
+    first = next((line for line in lines if line.text and not is_rule(line.text)), None)
     if first is None:
         return []
     time = first.time
@@ -186,7 +191,8 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
         return _read_headed(pieces, kinds)
     if first.kind is Kind.SCENE:
         return _read_headed(lines, {Kind.SCENE})
-    _refuse_other_schedule(first, lines)
+    refuse_schedule(first, lines)
+    text = "\n".join("" if is_rule(line.text) else line.text for line in lines)
     if "|" in text or "｜" in text:
         return _read_pipes(text)
     return [Prompt(fold(text))]
@@ -200,11 +206,13 @@ def _is_prose(first: Line, time: Heading, lines: list[Line]) -> bool:
     start = str(time.start)
     if re.match(r"0+\D", start) or (time.end and not time.bare):
         return False  # no ratio, and no time that is said as words
+    if seconds_of(start) == 0 and seconds_of(str(time.end)) < LATE_SECONDS:
+        return False  # "0-5 seconds", and no sprint of "0-100m"
     times = sum(line.time is not None for line in lines)
-    alone = times < 2 and len(IN_BRACKETS.findall(_joined(lines))) < 2
+    alone = times < 2 and sum(_brackets_in(line) for line in lines) < 2
     if time.bare and alone:
         return True
-    if _value(start) >= LATE_SECONDS and (time.bare or alone):
+    if seconds_of(start) >= LATE_SECONDS and (time.bare or alone):
         raise TimelineError(
             f"{time.token!r} is no first time; begin with 0:00, also where it belongs to the "
             f"prompt, as in 0:00 {start} {time.words:.40}",
@@ -213,39 +221,9 @@ def _is_prose(first: Line, time: Heading, lines: list[Line]) -> bool:
     return False
 
 
-def _joined(lines: list[Line]) -> str:
-    return plain("\n".join(line.text for line in lines))
-
-
-def _refuse_other_schedule(first: Line, lines: list[Line]) -> None:
-    """Refuse a text without a first time that is no single prompt."""
-    example = _schedule_in(lines)
-    if example is not None:
-        raise TimelineError(
-            f"{first.text[:40]!r} stands before the first time; titles and comments are no "
-            f"prompts, begin with the first prompt, as in {example}",
-            first.number,
-        )
-    shots = [line.text for line in lines if NUMBERED.match(plain(line.text))]
-    if len(shots) > 1:
-        raise TimelineError(
-            f"{shots[0][:40]!r} has no time; write times, as in {EXAMPLE}, or Scene 1: a cat walks",
-            first.number,
-        )
-
-
-def _schedule_in(lines: list[Line]) -> str | None:
-    """An example of the times, scenes or frames that several lines of a text begin with; None for a
-    single prompt.
-    """
-    times = [_value(str(line.time.start)) for line in lines if line.time is not None]
-    if len(times) > 1 or 0 in times:
-        return EXAMPLE
-    if [line.kind for line in lines].count(Kind.SCENE) > 1:
-        return "Scene 1: a cat walks"
-    if sum(is_frame(line.text) for line in lines) > 1:
-        return '"0": "a cat walks"'
-    return "[0s: a cat walks] [5s: it jumps]" if brackets_with_words(_joined(lines)) > 1 else None
+def _brackets_in(line: Line) -> int:
+    """Number of times in brackets in a line."""
+    return len(IN_BRACKETS.findall(plain(line.text)))
 
 
 def check_words(text: str, line: int | None = None) -> None:
@@ -278,41 +256,41 @@ def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
     prompt above.
     """
     headed: list[tuple[Prompt, list[str]]] = []  # with the words of each line
+    timed = Kind.TIME in kinds
+    shots = False
+    bare: Heading | None = None  # the heading above, if its time has no brackets
+    refuse_fractions(lines)
     for line in lines:
         heading = line.heading
-        if heading is None or heading.kind not in kinds:
-            _refuse_almost(line, timed=Kind.TIME in kinds)
+        if is_rule(line.text):
+            continue
+        if heading is None or not _counts(heading, kinds):
+            refuse_almost(line, timed, shots)
+            if bare:
+                refuse_inside(line.text, heading=bare, number=line.number)
             if headed:  # those before the first heading are left out
                 headed[-1][1].append(line.text)
             continue
+        if heading.named:
+            refuse_title(heading, line.number)
+        if not headed:
+            refuse_length(heading, line.number)
+            shots = heading.named and timed
         start = None if heading.start is None else _seconds(heading.start, line.number)
         end = None if heading.end is None else _seconds(heading.end, line.number)
-        again = time_inside(heading.words) if heading.bare else None
-        if again is not None:
-            raise TimelineError(
-                f"{again!r} stands inside a prompt; write each prompt on a line of its own, with "
-                "its time in front; where it belongs to the words, put brackets around the first "
-                f"time, as in [{heading.start}]",
-                line.number,
-            )
+        bare = heading if heading.bare else None
+        if bare:
+            refuse_inside(bare.words, heading=bare, number=line.number)
         prompt = Prompt("", line.number, start, end, token=heading.token)
         headed.append((prompt, [heading.words]))
     return [replace(prompt, text=fold(" ".join(words))) for prompt, words in headed]
 
 
-def _refuse_almost(line: Line, timed: bool) -> None:
-    """Refuse a line that continues a prompt and begins with nearly a time, or with a comment."""
-    almost = almost_time(line.text, bare=timed)
-    if almost is not None:
-        raise TimelineError(
-            f"{almost!r} is not a time; write m:ss, [m:ss] or [m:ss-m:ss]; where it belongs to the "
-            "prompt, put words in front of it",
-            line.number,
-        )
-    if _NOTE.match(line.text):
-        raise TimelineError(
-            f"{line.text[:40]!r} is a comment, which a prompt cannot hold; remove it", line.number
-        )
+def _counts(heading: Heading, kinds: set[Kind]) -> bool:
+    """Whether a heading begins a prompt in a text with headings of these kinds."""
+    if heading.kind is Kind.SCENE and heading.start is not None:
+        return True
+    return heading.kind in kinds
 
 
 def _read_pipes(text: str) -> Iterator[Prompt]:
@@ -322,21 +300,13 @@ def _read_pipes(text: str) -> Iterator[Prompt]:
         line += piece.count("\n")
 
 
-def _value(token: str) -> float:
-    """Seconds of `h:mm:ss`, `m:ss`, `s` or `ss`, each with an optional fraction and an optional
-    unit.
-    """
-    digits = re.sub(r"[^\d:.]", "", re.sub("[分분]", ":", token.replace(",", ".")))
-    return functools.reduce(lambda total, part: total * 60 + float(part), digits.split(":"), 0.0)
-
-
 def _seconds(token: str, line: int) -> float:
     """The value of a time; TimelineError for one that is written wrongly or too late."""
     if re.search(r":[6-9]\d", token):
         raise TimelineError(
             f"{token!r} is not a time; after a colon the numbers go from 00 to 59", line
         )
-    value = _value(token)
+    value = seconds_of(token)
     if value > MAX_SECONDS:
         raise TimelineError(
             f"{token!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", line

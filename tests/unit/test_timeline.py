@@ -646,6 +646,16 @@ def test_the_time_for_awkward_text_goes_with_its_length():
         "9",
         '["',
         "[0:00         ",
+        "- - - ",
+        "0-",
+        "0:00,",
+        "1 min ",
+        "0:00:00:",
+        "Scene 1: a (0:00 ",
+        "Scene 1: a (0:00-",
+        "Time: 0:00-",
+        "**[cut]** ",
+        "1. a\n",
     )
     for piece in pieces:
         seconds = []
