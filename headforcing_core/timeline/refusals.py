@@ -129,8 +129,10 @@ def refuse_almost(line: Line, timed: bool, shots: bool) -> None:
 def _is_of_scene(time: Heading) -> bool:
     """Whether a time below a scene is that of the scene, and no ratio or time of day."""
     start = str(time.start)
-    alone = not time.words or time.end is not None or not time.bare
-    return alone or re.match(r"00?:", start) is not None
+    if not time.words or time.end is not None or not time.bare:
+        return True
+    in_seconds = time.kind is Kind.TIME and ":" not in start
+    return in_seconds or re.match(r"00?:", start) is not None
 
 
 def refuse_detail(line: Line) -> None:

@@ -310,6 +310,7 @@ NO_STORIES = {  # a text, and what is said of it
     "Shot 1 (0:00): a\nShot 2: b": "line 2: 'Shot 2: b' is no scene that can be read",
     "Scene 1: a Scene 2: b": "line 1: 'Scene 2:' stands inside a scene; write each scene on a line",
     "Scene 1: a\n0:05 b": "line 2: '0:05' stands below a scene; write the time behind",
+    "Scene 1: a\n5s: b": "line 2: '5s' stands below a scene",
     "Scene 1: a\n0:05-0:10\nb": "line 2: '0:05-0:10' stands below a scene",
     "Scene 1: a\nTime: 0:00-0:10": "line 2: 'Time: 0:00-0:10' would be words of a prompt; write",
     "Scene 1: a\n**Duration:** 5 s": "line 2: '**Duration:** 5 s' would be words of a prompt",
