@@ -35,6 +35,7 @@ from .refusals import (
     refuse_inside,
     refuse_length,
     refuse_schedule,
+    refuse_tag,
     refuse_title,
 )
 from .switch import RESET, Switch
@@ -269,7 +270,9 @@ def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
             if bare:
                 refuse_inside(line.text, heading=bare, number=line.number)
             if headed:  # those before the first heading are left out
-                headed[-1][1].append(line.text)
+                above = headed[-1][1]
+                refuse_tag(line, above)
+                above.append(line.text)
             continue
         if heading.named:
             refuse_title(heading, line.number)

@@ -160,6 +160,8 @@ _TITLE_RANGES = (  # "The Forest (0:00-0:10)", "The Forest - 0:00-0:10"
         FLAGS,
     ),
 )
+_OPEN_MARK = re.compile(r"[*_`]{1,3}")
+_MARK_AT_END = re.compile(r"\s[*_`]{1,3}$")
 IN_BRACKETS = re.compile(rf"\[\s{{0,8}}(?:{NUMBER_OR_TIME}{TO})?{TIME}\s{{0,8}}\]", FLAGS)
 BRACKET = re.compile(rf"[\[［{_OPENING}]")  # that `IN_BRACKETS` begins with
 _SHORT = rf"(?:{CLOCK}|{IN_SECONDS})"
@@ -279,9 +281,17 @@ def _with_time_in_title(heading: Heading) -> Heading:
         found = pattern.search(same)
         if found is not None:
             title = heading.words[: found.start()].rstrip().rstrip(f",{SEPARATORS}")
-            words = f"{title.strip(' *_`')} {heading.words[found.end() :].strip()}"
+            words = f"{_without_open_marks(title)} {heading.words[found.end() :].strip()}"
             return replace(heading, start=found["start"], end=found["end"], words=words.strip())
     return heading
+
+
+def _without_open_marks(title: str) -> str:
+    """A title without marks of bold or italics at its ends that are not closed in it."""
+    opened = _OPEN_MARK.match(title)
+    if opened is not None and opened[0] not in title[opened.end() :]:
+        title = title[opened.end() :]
+    return _MARK_AT_END.sub("", title).strip()
 
 
 def cut_line(line: Line, headed: bool) -> list[Line]:

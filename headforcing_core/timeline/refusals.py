@@ -23,10 +23,12 @@ from .headings import (
     time_inside,
 )
 from .prompt import TimelineError
+from .tags import match_tag
 from .times import (
     CLOCK,
     DURATION,
     FLAGS,
+    IN_SECONDS,
     NO_TIME_OF_DAY,
     NUMBER,
     NUMBER_OR_TIME,
@@ -72,7 +74,16 @@ _ITEM = re.compile(  # "1. a", "2) b", "3: c"
     r"(?:[.:](?!\d)|[)、]|[–—-](?=\s))",
     FLAGS,
 )
-_ROW = re.compile(r'"?\d{1,5}(?:\.\d{1,3})?"?[,;]\s?(?=[^\d\s])', FLAGS)  # "5,it jumps"
+_ROW = re.compile(  # "5,it jumps", "5-10: it jumps", "(5-10) it jumps", "Second 5: it jumps"
+    rf'"?{NUMBER}"?[,;]\s?(?=[^\d\s])|(?:seconds?|minutes?|frames?)\s{NUMBER}'
+    rf"|(?:{NUMBER}{TO})?{NUMBER}\s?(?:[:|](?!\d)|[–—]\s)|\({NUMBER}{TO}{NUMBER}\)",
+    FLAGS,
+)
+# "From 0:00 to 0:05: a", "A cat (0-5s)", "First 5 seconds: a", "T=5s: a"
+_TIME_INSIDE = re.compile(
+    rf"(?<![\d:])(?:00?:\d\d(?!\d)|{NUMBER_OR_TIME}{TO}(?:{CLOCK}|{IN_SECONDS})|{IN_SECONDS}\s?:)",
+    FLAGS,
+)
 _NOTE = re.compile(r"#{1,6}\s|//|/\*")
 _RULE = re.compile(r"(?:[-*_=–—─━]\s?){3,}")
 
@@ -157,6 +168,20 @@ def refuse_inside(words: str, heading: Heading, number: int) -> None:
         )
 
 
+def refuse_tag(line: Line, above: Sequence[str]) -> None:
+    """Refuse a tag at the beginning of a line below the words of a prompt."""
+    if match_tag(line.text) is None:
+        return
+    words = " ".join(above).strip()
+    tag = match_tag(words)
+    if words and (tag is None or tag.rest):
+        raise TimelineError(
+            f"{line.text[:40]!r} begins with a tag and stands below words of a prompt; write a tag "
+            "behind the time of its prompt, as in 0:10 [cut] a cat walks",
+            line.number,
+        )
+
+
 def refuse_title(heading: Heading, number: int) -> None:
     """Refuse another scene in the words of a scene's line, and a time that cannot be read as the
     scene's.
@@ -221,12 +246,16 @@ def refuse_schedule(first: Line, lines: list[Line]) -> None:
             f"prompts, begin with the first prompt, as in {example}",
             first.number,
         )
-    for named in (_numbered(lines), _almost(lines), _items(lines)):
-        if len(named) > 1:
+    reasons = {
+        "has no time": _numbered(lines) or _items(lines),
+        "does not begin with a time that can be read": _almost(lines),
+    }
+    for reason, found in reasons.items():
+        if len(found) > 1:
             raise TimelineError(
-                f"{named[0].text[:40]!r} has no time; write times, as in {EXAMPLE}, or "
+                f"{found[0].text[:40]!r} {reason}; write times, as in {EXAMPLE}, or "
                 f"{SCENE_EXAMPLE}",
-                named[0].number,
+                found[0].number,
             )
     for line in lines:
         refuse_detail(line)
@@ -260,12 +289,15 @@ def _numbered(lines: Sequence[Line]) -> list[Line]:
 
 
 def _almost(lines: Sequence[Line]) -> list[Line]:
-    """The lines that begin with nearly a time, or with a number and a comma."""
-    return [
-        line
-        for line in lines
-        if almost_time(line.text, bare=True) or _ROW.match(plain(line.text)) is not None
-    ]
+    """The lines that begin with nearly a time or with a number and a separator, and those with a
+    time as in a schedule.
+    """
+    found = []
+    for line in lines:
+        same = plain(line.text)
+        if almost_time(line.text, bare=True) or _ROW.match(same) or _TIME_INSIDE.search(same):
+            found.append(line)
+    return found
 
 
 def _items(lines: Sequence[Line]) -> list[Line]:

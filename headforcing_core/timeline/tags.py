@@ -27,7 +27,7 @@ _FLAGS = re.ASCII | re.IGNORECASE
 _TAG = re.compile(
     rf"{_MARK}(?P<open>\[) ?(?P<words>{_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\]", _FLAGS
 )
-_AFTER_TAG = re.compile(r" ?(?:[:|]|[–—-](?= )) ?| ")
+_AFTER_TAG = re.compile(r" ?(?:[:|,.;。、]|[–—-](?= )) ?| ")
 # words that need a number, and the one that a message suggests
 _NUMBERS = {"blend": "3", "seed": "1", "dissolve": "1s"}
 _OTHER_WORDS = ("speed",)  # as near to a tag's word as a typing error
@@ -47,7 +47,7 @@ class Tag:
 
 
 def match_tag(text: str) -> Tag | None:
-    """The tag in front of a text; marks around it, and a colon, bar or dash after it, are left
+    """The tag in front of a text; marks around it, and punctuation after it, are left
     out.
     """
     found = _match(_TAG, text)
@@ -144,6 +144,6 @@ def refuse_almost_tag(text: str) -> None:
 def _number_of(word: str, given: str) -> str:
     """A number as it follows a word of a tag, with the blank between; "" for another one."""
     if word == "dissolve":
-        seconds = re.match(r"\d{1,3}(?:\.\d{1,3})?", given)
-        return f" {seconds[0]}s" if seconds else ""
+        seconds = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?)(?:seconds?|secs?|s)?", given)
+        return f" {seconds[1]}s" if seconds else ""
     return f" {given}" if given.isdigit() else ""

@@ -28,7 +28,8 @@ _IN_MINUTES = rf"{NUMBER}(?:\s?{_MINUTES_WORD}|m)(?![a-z\d])"  # "5 m" are metre
 DURATION = rf"(?:{_MINUTES_AND_SECONDS}|{IN_SECONDS}|{_IN_MINUTES})"
 TIME = rf"(?:{CLOCK}|{DURATION})"
 NUMBER_OR_TIME = rf"(?:{TIME}|{NUMBER})"
-TO = r"\s{0,8}(?:-{1,2}>|[-–—~→]|to\b)\s{0,8}"
+TO = r"\s{0,8}(?:-{1,2}>|[-–—~→至到]|to\b|から|부터)\s{0,8}"
+_END = rf"(?P<end>{TIME})(?:まで|까지)?"
 # a time as it is also said in a sentence, "5 seconds later"; "5s" and "1m30s" are not
 SPOKEN = rf"(?:{NUMBER}{TO})?(?:{NUMBER}(?:\s?{_SECONDS_WORD}|\ss)(?![a-z])|{_IN_MINUTES})"
 BEGIN = rf"(?:{TIME}|{NUMBER}(?={TO}{TIME}))"  # of a range: the unit may be at its end alone
@@ -39,8 +40,8 @@ _AFTER_TIME = (
 )
 
 # with the group `bold` before them
-BARE = rf"(?P<start>{BEGIN})(?:{TO}(?P<end>{TIME}))?{_AFTER_TIME}"
-RANGE = rf"(?P<start>{BEGIN}){TO}(?P<end>{TIME}){_AFTER_TIME}"
+BARE = rf"(?P<start>{BEGIN})(?:{TO}{_END})?{_AFTER_TIME}"
+RANGE = rf"(?P<start>{BEGIN}){TO}{_END}{_AFTER_TIME}"
 BRACKETS = rf"\[\s{{0,8}}(?P<start>{NUMBER_OR_TIME})(?:{TO}(?P<end>{NUMBER_OR_TIME}))?\s{{0,8}}\]"
 PARENTHESES = rf"\(\s{{0,8}}(?P<start>{BEGIN})(?:{TO}(?P<end>{TIME}))?\s{{0,8}}\){NO_TIME_OF_DAY}"
 # a row of a table: "0:00,a cat walks", "0:00,0:05,a cat walks"; "0:00,5 cats" has a fraction

@@ -109,6 +109,8 @@ FOX_AND_WOLF = (
         "0-5秒：fox\n5-10秒：wolf",
         "0:00-0:05 fox\n5-10s: wolf",
         "0 s: fox\n5 s: wolf",
+        "0秒から5秒まで：fox\n5秒から10秒：wolf",
+        "0초부터 5초까지: fox\n5초~10초: wolf",
         "0:00 fox\n5 seconds: wolf",
         "[shared] \n0-5s: fox\n5-10s: wolf",
     ),
@@ -129,6 +131,7 @@ FOX_AND_WOLF = (
     ),
     *(  # the time in a scene's line
         "Scene 1: fox (0:00-0:05)\nScene 2: wolf (0:05-0:10)",
+        "Scene 1: **[seed 1]** fox (0:00-0:05)\nScene 2: wolf (0:05-0:10)",
         "**Scene 1: fox (0:00–0:05)**\n**Scene 2: wolf (0:05–0:10)**",
         "**Scene 1: (0-5s):** fox\n**Scene 2 (5-10s)** - wolf",
         "### Scene 1: fox *(0:00-0:05)*\n### Scene 2: wolf *(0:05-0:10)*",
@@ -238,6 +241,7 @@ OTHER_READINGS = {
         (0.0, "a man 16:9 wide 12:00 noon Time: dusk 1. x 2. y")
     ],
     "---\na cat\n5 cats run\n---": [(0.0, "a cat 5 cats run")],
+    "5-10 people\n3-4 dogs, 10,000 birds": [(0.0, "5-10 people 3-4 dogs, 10,000 birds")],
     "80s: neon": [(0.0, "80s: neon")],
     **{
         text: [(0.0, "fox"), (10.0, "wolf")]
@@ -339,12 +343,30 @@ NO_STORIES = {  # a text, and what is said of it
             ("1. a", "2. b"),
             ("**1)** a", "", "**2)** b"),
             ("1、a", "2、b"),
+        )
+    },
+    **{
+        "\n".join(
+            lines
+        ): f"line 1: '{lines[0]}' does not begin with a time that can be read; write "
+        "times, as in 0:00 a cat walks, or Scene 1: a cat walks"
+        for lines in (
             ("10s a", "20s b"),
             ("0: 00 a", "0: 10 b"),
             ("0:00;a", "0:10;b"),
             ("0,a", "5,b"),
+            ("0-5: a", "5-10: b"),
+            ("(0-5) a", "(5-10) b"),
+            ("Second 0: a", "Second 10: b"),
+            ("From 0:00 to 0:05: a", "From 0:05 to 0:10: b"),
+            ("T=0s: a", "T=10s: b"),
+            ("First 5 seconds: a", "Next 5 seconds: b"),
+            ("**The Forest (0:00-0:05)**", "a", "**The Lake (0:05-0:10)**", "b"),
+            ("a fox (0-5s)", "a wolf (5-10s)"),
+            ("<b>0:00</b> a", "<b>0:10</b> b"),
         )
     },
+    "Scene 1: a\n[cut]\nScene 2: b": "line 2: '[cut]' begins with a tag and stands below words",
     "My story\n0:00 a\n0:05 b": "line 1: 'My story' stands before the first time",
     "\n// note\n0:00 a\n0:05 b": "line 2: '// note' stands before the first time",
     "# note\n0:00 a": "line 1: '# note' stands before the first time",

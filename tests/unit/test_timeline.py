@@ -375,6 +375,7 @@ NO_TAGS = {  # tags that are none, and what is said of them
             "[dissolve 1.5]": "[dissolve 1.5s]",
             "[cut, dissolve 1,5]": "[cut, dissolve 1.5s]",
             "［cutt］": "[cut]",
+            "[dissolve 1500ms]": "[dissolve 1s]",
             "[flus re-anchor blend 2]": "[flush, re-anchor, blend 2]",
         }.items()
     },
@@ -707,6 +708,8 @@ def test_a_dissolve_is_rounded_to_the_blocks_of_the_model():
         ("[cut]:", "re-anchor"),
         ("[cut] -", "re-anchor"),
         ("[cut] |", "re-anchor"),
+        ("[cut],", "re-anchor"),
+        ("[cut]。", "re-anchor"),
         ("**[seed 7]**: [cut]:", "seed 7] [re-anchor"),
     ],
 )
