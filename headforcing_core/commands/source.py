@@ -101,8 +101,11 @@ class Source:
         follow = None if args.follow is None else FollowedFile(args.follow)
         timeline = _timeline(args, options, follow, tuple(pictures))
         plain = info = files.inspect()
-        if args.fp8_linears:  # whose blocks are others than those of the plain weights
-            info = replace(plain, identify=lambda: digest(plain.fingerprint, fp8.IDENTITY)[:16])
+        marks = [fp8.IDENTITY] if args.fp8_linears else []
+        if args.attention == "sage":
+            marks.append("sage")
+        if marks:  # the blocks are others than those of the plain weights
+            info = replace(plain, identify=lambda: digest(plain.fingerprint, *marks)[:16])
         machine = Machine.of(args, dtype, info.config.head_dim, elsewhere)
         # after the prompts: a large picture takes seconds
         references = read_references(pictures, options)

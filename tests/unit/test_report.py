@@ -207,6 +207,10 @@ def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_objec
         {"seconds": 0.0, "text": "one"},
         {"seconds": 17 / 16, "text": "two"},
     ]
+    for text, starts in (("one | two", [0.0, 1.31]), ("0:00 one\n0:40 two", [0.0])):
+        assert cli.main(["report", short, "--prompts", text, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)["prompts"]
+        assert [round(prompt["seconds"], 2) for prompt in told][: len(starts)] == starts
     for arguments, complaint in (
         (["--plot", "picture.jpg"], "must end in .png"),
         (["--prompts", "@missing.txt"], "missing.txt was not found"),
