@@ -53,7 +53,7 @@ def sound_of_file(
     def packets(target: OutputContainer) -> Iterator[Packet]:
         with open_video(source, name_of(source)) as container:
             stream = decodable(container)[-1]  # as ComfyUI takes it
-            if stream.codec_context.name not in _IN_MP4:
+            if not _copies(stream):
                 frames = (frame for frame in container.decode(stream) if (frame.time or 0) >= start)
                 before = takewhile(lambda frame: (frame.time or 0) < end, frames)
                 rate = stream.codec_context.sample_rate
@@ -152,6 +152,13 @@ def decodable(container: InputContainer) -> list[AudioStream]:
     """The streams of sound that can be decoded."""
     # a stream without a decoder has no codec context, and its packets crash FFmpeg
     return [stream for stream in container.streams.audio if stream.codec_context is not None]
+
+
+def _copies(stream: AudioStream) -> bool:
+    """Whether an MP4 file holds the packets of a stream as they are."""
+    codec = stream.codec_context
+    # AAC without a configuration, as MPEG-TS has it, has one in each packet instead
+    return codec.name in _IN_MP4 and (codec.name != "aac" or codec.extradata is not None)
 
 
 def _layout(stream: AudioStream) -> str:

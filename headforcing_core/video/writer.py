@@ -161,7 +161,8 @@ class VideoWriter:
                 stack.callback(self._remove_partial)
             if self._earlier:
                 _keep_larger(self._partial, self._earlier)
-            self._container = stack.enter_context(self._open())
+            self._container = self._open()
+            stack.callback(self._close)
             self._container.metadata.update(self.settings.tags)
             self._stream = self._open_stream()
             self._track = SoundStream(self._container, self._sound)
@@ -181,6 +182,11 @@ class VideoWriter:
                 self._finish()
                 self._remux()
             self._remove_partial()
+
+    def _close(self) -> None:
+        """Close the file after an error, which is the one to report; otherwise it is closed."""
+        with suppress(OSError, FFmpegError):
+            self._container.close()
 
     def _remove_partial(self) -> None:
         with suppress(OSError):  # on Windows a player may have it open

@@ -1,0 +1,121 @@
+"""The sound of a video that is written again: in step with its pictures, from whatever file."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.video import sound as sounds
+from headforcing.headforcing_core.video.section import Footage
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
+
+FPS = 16
+RATE = 48_000
+SECONDS = 5
+SAMPLES_OF_FRAME = {"libopus": 960}
+FORMATS = {"pcm_s16le": "s16", "flac": "s16", "libopus": "flt", "pcm_f32le": "flt"}
+
+
+def clicks(seconds: int = SECONDS) -> np.ndarray:
+    """Samples `[1, n]` with a click of 50 ms at the beginning of each second."""
+    at = np.arange(seconds * RATE) / RATE
+    return (0.8 * np.sin(2 * np.pi * 1000 * at) * (at % 1 < 0.05)).astype(np.float32)[None]
+
+
+def sound_frames(codec: str, samples: np.ndarray) -> list[av.AudioFrame]:
+    """Frames of sound with their places, as the encoder takes them."""
+    kind = FORMATS.get(codec, "fltp")
+    length = SAMPLES_OF_FRAME.get(codec, 1024)
+    frames = []
+    for place in range(0, samples.shape[1], length):
+        values = samples[:, place : place + length]
+        if kind == "s16":
+            values = (values * 32767).astype(np.int16)
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(values), format=kind, layout="mono")
+        frame.sample_rate = RATE
+        frame.pts = place
+        frame.time_base = Fraction(1, RATE)
+        frames.append(frame)
+    return frames
+
+
+def video_file(
+    path: Path,
+    codec: str,
+    silent: tuple[float, float] = (0.0, 0.0),
+    samples: np.ndarray | None = None,
+) -> Path:
+    """A video with a white frame where each second begins, and a click; between the times `silent`
+    the file holds no sound.
+    """
+    packets = []
+    with av.open(str(path), "w") as container:
+        picture = container.add_stream("libx264", rate=FPS)
+        picture.width = 64
+        picture.height = 64
+        picture.pix_fmt = "yuv420p"
+        options = {"strict": "-2"} if codec == "vorbis" else {}
+        layout = "stereo" if codec == "vorbis" else "mono"
+        sound = container.add_stream(codec, rate=RATE, layout=layout, options=options)
+        for number in range(SECONDS * FPS):
+            grey = 255 * (number % FPS == 0)
+            pixels = np.full((64, 64, 3), grey, np.uint8)
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts = number
+            frame.time_base = Fraction(1, FPS)
+            packets += picture.encode(frame)
+        packets += picture.encode()
+        for frame in sound_frames(codec, clicks() if samples is None else samples):
+            if not silent[0] <= frame.time < silent[1]:
+                packets += sound.encode(frame)
+        packets += sound.encode()
+        packets.sort(key=lambda packet: packet.dts * packet.time_base)
+        for packet in packets:
+            container.mux(packet)
+    return path
+
+
+def finished(source: Path, window: tuple[float, float] = (0.0, 0.0)) -> Path:
+    """The file that Finish Video would write of the same pictures."""
+    footage = Footage.of_file(source, window)
+    path = source.with_name("finished.mp4")
+    with VideoWriter(VideoSettings(path, footage.fps), 64, 64, sound=footage.sound) as writer:
+        for frame in footage.read(0):
+            writer.write(frame[None])
+    return path
+
+
+def times_of(path: Path, kind: str) -> list[float]:
+    """The seconds at which clicks are heard or white frames are shown."""
+    times: list[float] = []
+    last = -1.0
+    with av.open(str(path)) as container:
+        for frame in container.decode(**{kind: 0}):
+            if kind == "video":
+                if frame.to_ndarray(format="gray").mean() > 120:
+                    times.append(frame.time)
+                continue
+            for place in np.flatnonzero(np.abs(frame.to_ndarray()).max(0) > 0.3):
+                time = frame.time + place / frame.sample_rate
+                if time - last > 0.5:
+                    times.append(time)
+                last = time
+    return times
+
+
+def test_aac_of_mpeg_ts_is_encoded_as_mp4_does_not_hold_it(tmp_path):
+    path = finished(video_file(tmp_path / "v.ts", "aac"))
+    assert np.allclose(times_of(path, "audio"), times_of(path, "video"), atol=0.02)
+    assert len(times_of(path, "video")) == SECONDS
+
+
+def test_an_error_in_the_sound_is_one_sentence_though_the_file_cannot_be_closed(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sounds, "_copies", lambda stream: True)
+    source = video_file(tmp_path / "v.ts", "aac")
+    with pytest.raises(HeadForcingError, match=r"finished\.mp4 cannot be written"):
+        finished(source)
+    assert list(tmp_path.iterdir()) == [source]
