@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from itertools import takewhile
 
 import numpy as np
 from av import AudioFrame, AudioResampler, AudioStream, Packet
@@ -21,6 +20,7 @@ from .reader import VideoSource, name_of, open_video
 _IN_MP4 = {"aac", "mp3", "ac3", "eac3", "alac", "flac", "opus"}  # browsers play them there
 _AAC_RATES = {8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000, 64000, 88200, 96000}
 _BIT_RATE = 256_000
+_JUMP = 0.01  # seconds without sound that are no rounding of the times in a file
 _WARM_UP = 0.05  # seconds of packets before the first sample, from which decoders begin
 PIECE = 1 << 16  # samples that are encoded at a time
 
@@ -54,11 +54,12 @@ def sound_of_file(
         with open_video(source, name_of(source)) as container:
             stream = decodable(container)[-1]  # as ComfyUI takes it
             if not _copies(stream):
-                frames = (frame for frame in container.decode(stream) if (frame.time or 0) >= start)
-                before = takewhile(lambda frame: (frame.time or 0) < end, frames)
                 rate = stream.codec_context.sample_rate
                 layout = _layout(stream)
-                yield from _encoded(target, as_floats(before, rate, layout), rate, layout)
+                frames = as_floats(container.decode(stream), rate, layout)
+                section = _section(frames, rate, start, end)
+                heard = (audio_frame(values, rate, layout) for values in section)
+                yield from _encoded(target, heard, rate, layout)
                 return
             copied = target.add_stream_from_template(stream)
             unit = stream.time_base or Fraction(1, stream.codec_context.sample_rate)
@@ -97,7 +98,8 @@ def sound_of_pieces(
     layout = "mono" if channels == 1 else "stereo"
 
     def packets(target: OutputContainer) -> Iterator[Packet]:
-        frames = (audio_frame(values, rate, layout) for values in pieces())
+        heard = (values for values in pieces() if values.size)
+        frames = (audio_frame(values, rate, layout) for values in heard)
         return _encoded(target, frames, rate, layout)
 
     return Sound(packets, ends)
@@ -123,6 +125,35 @@ def as_floats(frames: Iterable[AudioFrame], rate: int, layout: str) -> Iterator[
             resampler = new_resampler()
             yield from resampler.resample(frame)
     yield from resampler.resample(None)  # what it held back
+
+
+def _section(
+    frames: Iterable[AudioFrame], rate: int, start: float, end: float
+) -> Iterator[np.ndarray]:
+    """The samples between two times, `[channels, n]`, in pieces, with silence where the file holds
+    no sound.
+    """
+    length = (end - start) * rate
+    place = 0  # of the next sample, counted from `start`
+    begun = False
+    for frame in frames:
+        heard = max(0, place)
+        if frame.time is not None:
+            told = round((frame.time - start) * rate)
+            # times are rounded: sound follows the one before, but for a jump
+            if not begun or told - place > _JUMP * rate:
+                place = told
+        begun = True
+        values = frame.to_ndarray()
+        end_of_silence = round(min(place, length))
+        for silence in range(heard, end_of_silence, PIECE):
+            yield np.zeros((len(values), min(PIECE, end_of_silence - silence)), np.float32)
+        if place >= length:
+            return
+        values = values[:, max(0, -place) : round(min(frame.samples, length - place))]
+        place += frame.samples
+        if values.shape[1]:
+            yield values
 
 
 class SoundStream:

@@ -6,6 +6,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+import torch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import sound as sounds
 from headforcing.headforcing_core.video.section import Footage
@@ -57,7 +58,7 @@ def video_file(
         picture.height = 64
         picture.pix_fmt = "yuv420p"
         options = {"strict": "-2"} if codec == "vorbis" else {}
-        layout = "stereo" if codec == "vorbis" else "mono"
+        layout = "stereo" if codec == "vorbis" else "mono"  # its encoder has no other
         sound = container.add_stream(codec, rate=RATE, layout=layout, options=options)
         for number in range(SECONDS * FPS):
             grey = 255 * (number % FPS == 0)
@@ -119,3 +120,43 @@ def test_an_error_in_the_sound_is_one_sentence_though_the_file_cannot_be_closed(
     with pytest.raises(HeadForcingError, match=r"finished\.mp4 cannot be written"):
         finished(source)
     assert list(tmp_path.iterdir()) == [source]
+
+
+@pytest.mark.parametrize("window", [(0.0, 0.0), (1.4, 2.0)])
+@pytest.mark.parametrize(
+    ("name", "codec", "silent"),
+    [
+        ("v.mov", "pcm_s16le", (0.0, 0.0)),
+        ("v.mov", "pcm_s16le", (0.0, 1.9)),
+        ("v.mkv", "pcm_s16le", (0.0, 1.9)),
+        ("v.mkv", "pcm_s16le", (1.5, 2.7)),
+        ("v.mkv", "vorbis", (0.0, 0.0)),
+        ("v.mov", "pcm_s16le", (2.2, 9.0)),
+    ],
+)
+def test_sound_that_is_encoded_begins_late_has_its_gaps_and_is_cut_where_the_section_begins(
+    tmp_path, name, codec, silent, window
+):
+    source = video_file(tmp_path / name, codec, silent)
+    path = finished(source, window)
+    begin, duration = window
+    wanted = [
+        second - begin
+        for second in range(SECONDS)
+        if not silent[0] <= second < silent[1] and 0 <= second - begin < (duration or SECONDS)
+    ]
+    assert np.allclose(times_of(path, "audio"), wanted, atol=0.004)
+    with av.open(str(path)) as container:
+        lengths = [stream.duration * stream.time_base for stream in container.streams]
+    assert lengths[1] <= lengths[0] + Fraction(1024, RATE), "to a packet of sound"
+
+
+def test_a_section_in_which_the_file_holds_no_sound_is_written_without(tmp_path):
+    path = finished(video_file(tmp_path / "v.mov", "pcm_s16le", (1.2, 9.0)), (1.4, 2.0))
+    with av.open(str(path)) as container:
+        assert [stream.type for stream in container.streams] == ["video"]
+    mute = sounds.sound_of_samples(torch.zeros(2, 0), RATE)
+    with VideoWriter(VideoSettings(path), 64, 64, sound=mute) as writer:
+        writer.write(torch.zeros(3, 64, 64, 3))
+    with av.open(str(path)) as container:
+        assert [stream.type for stream in container.streams] == ["video"]
