@@ -251,7 +251,10 @@ class VideoWriter:
             av.open(address(temporary), "w", format="mp4", options=_FINISHED) as target,
         ):
             target.metadata.update(self.settings.tags)
-            copied = [target.add_stream_from_template(stream) for stream in source.streams]
+            # opaque: PyAV 14 would begin an encoder, whose header does not fit the packets
+            copied = [
+                target.add_stream_from_template(stream, opaque=True) for stream in source.streams
+            ]
             for packet in source.demux():
                 if packet.size:  # the last packet is empty and marks the end of the stream
                     packet.stream = copied[packet.stream.index]

@@ -225,7 +225,7 @@ def plain_file(path: Path, frames: torch.Tensor) -> None:
         av.open(str(part)) as source,
         av.open(str(path), "w", format="mp4", options=finished) as target,
     ):
-        copied = target.add_stream_from_template(source.streams.video[0])
+        copied = target.add_stream_from_template(source.streams.video[0], opaque=True)
         for packet in source.demux(video=0):
             if packet.size:
                 packet.stream = copied
