@@ -73,12 +73,14 @@ class Soundtrack:
             first = next(frames, None)
         if first is None:
             raise HeadForcingError(f"{path.name} holds no sound that can be decoded: {_GIVE}")
+        # decoded, as packets of many formats state neither their exact length nor what encoders add
+        samples = sum(piece.shape[1] for piece in _samples(path))
         return cls(
             name=path.name,
             pieces=partial(_samples, path),
             rate=first.sample_rate,
             channels=first.layout.nb_channels,
-            seconds=_length(path),
+            seconds=samples / first.sample_rate,
             key=file_hash(path),
         )
 
@@ -179,13 +181,3 @@ def _samples(path: Path) -> Iterator[np.ndarray]:
         # what an encoder put before the beginning
         early = max(0, round(-(frame.time or 0.0) * frame.sample_rate))
         yield frame.to_ndarray()[:, early:]
-
-
-def _length(path: Path) -> float:
-    """Seconds of a file's sound, by its packets."""
-    seconds = 0.0
-    # a damaged end: what is before it is heard
-    with _open(path) as container, suppress(FFmpegError):
-        for packet in container.demux(_stream(container, path)):
-            seconds += float((packet.duration or 0) * (packet.time_base or 0))
-    return seconds

@@ -7,9 +7,11 @@ import av
 import numpy as np
 import pytest
 import torch
+from av.container import OutputContainer
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import sound as sounds
 from headforcing.headforcing_core.video.section import Footage
+from headforcing.headforcing_core.video.soundtrack import Soundtrack
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 
 FPS = 16
@@ -42,6 +44,22 @@ def sound_frames(codec: str, samples: np.ndarray) -> list[av.AudioFrame]:
     return frames
 
 
+def sound_stream(container: OutputContainer, codec: str) -> av.AudioStream:
+    if codec == "vorbis":  # its encoder is experimental, and has two channels
+        return container.add_stream(codec, rate=RATE, layout="stereo", options={"strict": "-2"})
+    return container.add_stream(codec, rate=RATE, layout="mono")
+
+
+def sound_file(path: Path, codec: str) -> Path:
+    """A file of nothing but the clicks."""
+    with av.open(str(path), "w") as container:
+        stream = sound_stream(container, codec)
+        for frame in sound_frames(codec, clicks()):
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
 def video_file(
     path: Path,
     codec: str,
@@ -57,9 +75,7 @@ def video_file(
         picture.width = 64
         picture.height = 64
         picture.pix_fmt = "yuv420p"
-        options = {"strict": "-2"} if codec == "vorbis" else {}
-        layout = "stereo" if codec == "vorbis" else "mono"  # its encoder has no other
-        sound = container.add_stream(codec, rate=RATE, layout=layout, options=options)
+        sound = sound_stream(container, codec)
         for number in range(SECONDS * FPS):
             grey = 255 * (number % FPS == 0)
             pixels = np.full((64, 64, 3), grey, np.uint8)
@@ -160,3 +176,22 @@ def test_a_section_in_which_the_file_holds_no_sound_is_written_without(tmp_path)
         writer.write(torch.zeros(3, 64, 64, 3))
     with av.open(str(path)) as container:
         assert [stream.type for stream in container.streams] == ["video"]
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "added"),
+    [
+        ("s.wav", "pcm_s16le", 0),
+        ("s.mkv", "pcm_s16le", 0),
+        ("s.mka", "flac", 0),
+        ("s.mp3", "libmp3lame", 0),
+        ("s.ogg", "libopus", 0),
+        ("s.webm", "vorbis", 0),
+        ("s.mka", "aac", 1024),  # the end of its last packet, which the file does not exclude
+    ],
+)
+def test_the_length_of_a_sound_is_that_of_its_samples(tmp_path, name, codec, added):
+    soundtrack = Soundtrack.of_file(sound_file(tmp_path / name, codec))
+    samples = sum(piece.shape[1] for piece in soundtrack.pieces())
+    assert soundtrack.seconds == pytest.approx(samples / RATE, abs=1e-6)
+    assert 0 <= samples - SECONDS * RATE <= added
