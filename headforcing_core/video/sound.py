@@ -22,6 +22,9 @@ _AAC_RATES = {8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000, 6400
 _BIT_RATE = 256_000
 _JUMP = 0.01  # seconds without sound that are no rounding of the times in a file
 _WARM_UP = 0.05  # seconds of packets before the first sample, from which decoders begin
+# The channels of an AUDIO, which only has their number, in FFmpeg's order; of three the last may be
+# the voice.
+_SURROUND = {3: "3.0", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 PIECE = 1 << 16  # samples that are encoded at a time
 
 
@@ -79,14 +82,27 @@ def sound_of_file(
 
 
 def sound_of_samples(samples: Tensor, rate: int) -> Sound:
-    """Samples `[channels, n]` in -1..1, of one channel or two, as AAC."""
-    return sound_of_pieces(partial(sample_pieces, samples), rate, channels=min(2, len(samples)))
+    """Samples `[channels, n]` in -1..1 as AAC of one channel or two, see `sample_pieces`."""
+    pieces = partial(sample_pieces, samples, rate)
+    return sound_of_pieces(pieces, rate, channels=min(2, len(samples)))
 
 
-def sample_pieces(samples: Tensor) -> Iterator[np.ndarray]:
-    """Two channels of samples `[channels, n]`, piece by piece."""
-    for piece in samples[:2].split(PIECE, dim=1):
-        yield piece.float().cpu().numpy()
+def sample_pieces(samples: Tensor, rate: int) -> Iterator[np.ndarray]:
+    """Samples `[channels, n]`, piece by piece: one channel or two as they are, up to eight mixed to
+    two as FFmpeg does it, of more their mean.
+    """
+    channels = len(samples)
+    layout = _SURROUND.get(channels)
+    for part in samples.split(PIECE, dim=1):
+        piece = part.float().cpu()
+        if layout is not None:
+            frames = [audio_frame(piece.numpy(), rate, layout)]
+            for frame in as_floats(frames, rate, "stereo"):
+                yield samples_of(frame)
+        elif channels > 2:
+            yield piece.mean(dim=0).expand(2, -1).numpy()
+        else:
+            yield piece.numpy()
 
 
 def sound_of_pieces(
@@ -107,16 +123,21 @@ def sound_of_pieces(
 
 def audio_frame(values: np.ndarray, rate: int, layout: str) -> AudioFrame:
     """Samples `[channels, n]` in -1..1 as a frame of sound."""
-    frame = AudioFrame.from_ndarray(
-        np.ascontiguousarray(values, np.float32), format="fltp", layout=layout
-    )
+    # not in planes, of which PyAV reads one too many if there are eight
+    joined = np.ascontiguousarray(values.T, np.float32).reshape(1, -1)
+    frame = AudioFrame.from_ndarray(joined, format="flt", layout=layout)
     frame.sample_rate = rate
     return frame
 
 
+def samples_of(frame: AudioFrame) -> np.ndarray:
+    """The samples `[channels, n]` of a frame of `as_floats`."""
+    return frame.to_ndarray().reshape(-1, frame.layout.nb_channels).T
+
+
 def as_floats(frames: Iterable[AudioFrame], rate: int, layout: str) -> Iterator[AudioFrame]:
-    """Decoded sound as planes of 32 bit floats, at this rate and with these channels."""
-    new_resampler = partial(AudioResampler, format="fltp", layout=layout, rate=rate)
+    """Decoded sound as 32 bit floats, at this rate and with these channels."""
+    new_resampler = partial(AudioResampler, format="flt", layout=layout, rate=rate)
     resampler = new_resampler()
     for frame in frames:
         try:
@@ -144,7 +165,7 @@ def _section(
             if not begun or told - place > _JUMP * rate:
                 place = told
         begun = True
-        values = frame.to_ndarray()
+        values = samples_of(frame)
         end_of_silence = round(min(place, length))
         for silence in range(heard, end_of_silence, PIECE):
             yield np.zeros((len(values), min(PIECE, end_of_silence - silence)), np.float32)

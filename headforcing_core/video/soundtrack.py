@@ -19,7 +19,7 @@ from ..files import check_regular
 from ..hashing import digest, file_hash
 from ..timeline.clock import MAX_SECONDS
 from .reader import VIDEO_FORMATS, address, open_container
-from .sound import PIECE, Sound, as_floats, decodable, sample_pieces, sound_of_pieces
+from .sound import PIECE, Sound, as_floats, decodable, sample_pieces, samples_of, sound_of_pieces
 
 SOUND_FORMATS = f"{VIDEO_FORMATS},mp3,wav,w64,flac,aac,aiff,caf,oga,ac3,eac3,amr,au,ape,wv,tta"
 MAX_GAIN_DB = 40.0
@@ -86,17 +86,16 @@ class Soundtrack:
 
     @classmethod
     def of_samples(cls, samples: Tensor, rate: int) -> Soundtrack:
-        """Samples of an AUDIO, `[channels, n]` in -1..1, of which two channels are heard."""
-        heard = samples[:2]
-        if heard.numel() == 0:
+        """Samples of an AUDIO, `[channels, n]` in -1..1; more than two channels are mixed."""
+        if samples.numel() == 0:
             raise HeadForcingError(f"audio: the sound is empty; {_GIVE}")
         return cls(
             name="audio",
-            pieces=partial(sample_pieces, heard),
+            pieces=partial(sample_pieces, samples, rate),
             rate=rate,
-            channels=len(heard),
-            seconds=heard.shape[1] / rate,
-            key=digest(rate, heard),
+            channels=min(2, len(samples)),
+            seconds=samples.shape[1] / rate,
+            key=digest(rate, samples),
         )
 
     def placed(self, offset_seconds: float, gain_db: float) -> Soundtrack:
@@ -180,4 +179,4 @@ def _samples(path: Path) -> Iterator[np.ndarray]:
     for frame in decoded_frames(path):
         # what an encoder put before the beginning
         early = max(0, round(-(frame.time or 0.0) * frame.sample_rate))
-        yield frame.to_ndarray()[:, early:]
+        yield samples_of(frame)[:, early:]

@@ -12,6 +12,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import sound as sounds
 from headforcing.headforcing_core.video.section import Footage
 from headforcing.headforcing_core.video.soundtrack import Soundtrack
+from headforcing.headforcing_core.video.speech_features import speech_wave
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 
 FPS = 16
@@ -19,6 +20,7 @@ RATE = 48_000
 SECONDS = 5
 SAMPLES_OF_FRAME = {"libopus": 960}
 FORMATS = {"pcm_s16le": "s16", "flac": "s16", "libopus": "flt", "pcm_f32le": "flt"}
+LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1", 8: "7.1"}
 
 
 def clicks(seconds: int = SECONDS) -> np.ndarray:
@@ -36,7 +38,10 @@ def sound_frames(codec: str, samples: np.ndarray) -> list[av.AudioFrame]:
         values = samples[:, place : place + length]
         if kind == "s16":
             values = (values * 32767).astype(np.int16)
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(values), format=kind, layout="mono")
+        if not kind.endswith("p"):
+            values = values.T.reshape(1, -1)
+        layout = LAYOUTS[len(samples)]
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(values), format=kind, layout=layout)
         frame.sample_rate = RATE
         frame.pts = place
         frame.time_base = Fraction(1, RATE)
@@ -44,16 +49,16 @@ def sound_frames(codec: str, samples: np.ndarray) -> list[av.AudioFrame]:
     return frames
 
 
-def sound_stream(container: OutputContainer, codec: str) -> av.AudioStream:
+def sound_stream(container: OutputContainer, codec: str, channels: int) -> av.AudioStream:
     if codec == "vorbis":  # its encoder is experimental, and has two channels
         return container.add_stream(codec, rate=RATE, layout="stereo", options={"strict": "-2"})
-    return container.add_stream(codec, rate=RATE, layout="mono")
+    return container.add_stream(codec, rate=RATE, layout=LAYOUTS[channels])
 
 
 def sound_file(path: Path, codec: str) -> Path:
     """A file of nothing but the clicks."""
     with av.open(str(path), "w") as container:
-        stream = sound_stream(container, codec)
+        stream = sound_stream(container, codec, 1)
         for frame in sound_frames(codec, clicks()):
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
@@ -69,13 +74,14 @@ def video_file(
     """A video with a white frame where each second begins, and a click; between the times `silent`
     the file holds no sound.
     """
+    samples = clicks() if samples is None else samples
     packets = []
     with av.open(str(path), "w") as container:
         picture = container.add_stream("libx264", rate=FPS)
         picture.width = 64
         picture.height = 64
         picture.pix_fmt = "yuv420p"
-        sound = sound_stream(container, codec)
+        sound = sound_stream(container, codec, len(samples))
         for number in range(SECONDS * FPS):
             grey = 255 * (number % FPS == 0)
             pixels = np.full((64, 64, 3), grey, np.uint8)
@@ -84,7 +90,7 @@ def video_file(
             frame.time_base = Fraction(1, FPS)
             packets += picture.encode(frame)
         packets += picture.encode()
-        for frame in sound_frames(codec, clicks() if samples is None else samples):
+        for frame in sound_frames(codec, samples):
             if not silent[0] <= frame.time < silent[1]:
                 packets += sound.encode(frame)
         packets += sound.encode()
@@ -186,8 +192,9 @@ def test_a_section_in_which_the_file_holds_no_sound_is_written_without(tmp_path)
         ("s.mka", "flac", 0),
         ("s.mp3", "libmp3lame", 0),
         ("s.ogg", "libopus", 0),
-        ("s.webm", "vorbis", 0),
-        ("s.mka", "aac", 1024),  # the end of its last packet, which the file does not exclude
+        # the end of the last packet, which not every FFmpeg leaves out
+        ("s.webm", "vorbis", 1024),
+        ("s.mka", "aac", 1024),
     ],
 )
 def test_the_length_of_a_sound_is_that_of_its_samples(tmp_path, name, codec, added):
@@ -195,3 +202,64 @@ def test_the_length_of_a_sound_is_that_of_its_samples(tmp_path, name, codec, add
     samples = sum(piece.shape[1] for piece in soundtrack.pieces())
     assert soundtrack.seconds == pytest.approx(samples / RATE, abs=1e-6)
     assert 0 <= samples - SECONDS * RATE <= added
+
+
+def ramp(channels: int) -> torch.Tensor:
+    """Samples `[channels, n]` of several pieces, each channel with a value of its own."""
+    return (torch.arange(1, channels + 1) / 40)[:, None].expand(-1, 150_000)
+
+
+def test_surround_sound_is_mixed_to_two_channels_with_the_voice_of_the_centre():
+    root = 0.5**0.5
+    left, right, centre, _, behind_left, behind_right = (ramp(6)[:, 0]).tolist()
+    soundtrack = Soundtrack.of_samples(ramp(6), RATE)
+    mixed = np.concatenate(list(soundtrack.pieces()), axis=1)
+    assert soundtrack.channels == 2 and mixed.shape == (2, 150_000)
+    for channel, front, behind in ((0, left, behind_left), (1, right, behind_right)):
+        wanted = front + root * (centre + behind)
+        assert np.allclose(mixed[channel], wanted, atol=1e-6)
+    voice = torch.zeros(6, RATE)
+    voice[2] = torch.from_numpy(clicks(1)[0])
+    assert speech_wave(Soundtrack.of_samples(voice, RATE)).abs().max() > 0.5
+    other = Soundtrack.of_samples(voice.roll(1, dims=0), RATE)
+    assert other.key != Soundtrack.of_samples(voice, RATE).key
+
+
+@pytest.mark.parametrize("channels", range(1, 11))
+def test_every_channel_but_the_one_for_bass_is_heard(channels):
+    bass = {6: 3, 7: 3, 8: 3}.get(channels)
+    for number in range(channels):
+        samples = torch.zeros(channels, 4000)
+        samples[number] = 0.5
+        heard = np.concatenate(list(Soundtrack.of_samples(samples, RATE).pieces()), axis=1)
+        assert (heard.max() > 0.04) == (number != bass)
+
+
+def test_one_channel_and_two_stay_as_they_are():
+    for channels in (1, 2):
+        pieces = list(Soundtrack.of_samples(ramp(channels), RATE).pieces())
+        assert np.array_equal(np.concatenate(pieces, axis=1), ramp(channels).numpy())
+
+
+def test_the_sound_of_a_video_in_memory_is_mixed_too(tmp_path):
+    samples = torch.zeros(6, RATE)
+    samples[2] = torch.from_numpy(clicks(1)[0])
+    path = tmp_path / "v.mp4"
+    sound = sounds.sound_of_samples(samples, RATE)
+    with VideoWriter(VideoSettings(path), 64, 64, sound=sound) as writer:
+        writer.write(torch.zeros(FPS, 64, 64, 3))
+    assert np.allclose(times_of(path, "audio"), [0], atol=0.004)
+
+
+@pytest.mark.parametrize("channels", [2, 6, 8])
+def test_all_channels_of_a_video_file_stay(tmp_path, channels):
+    samples = clicks().repeat(channels, axis=0) * 0.9
+    path = finished(video_file(tmp_path / "v.mov", "pcm_s16le", samples=samples))
+    with av.open(str(path)) as container:
+        assert container.streams.audio[0].layout.nb_channels == channels
+        resampler = av.AudioResampler(format="flt", layout="mono", rate=RATE)
+        loudest = 0.0
+        for frame in container.decode(audio=0):
+            for mixed in resampler.resample(frame):
+                loudest = max(loudest, float(np.abs(mixed.to_ndarray()).max()))
+    assert loudest > 0.5
