@@ -11,10 +11,12 @@ from fractions import Fraction
 from functools import partial
 
 import numpy as np
+import torch
 from av import AudioFrame, AudioResampler, AudioStream, Packet
 from av.container import InputContainer, OutputContainer
 from torch import Tensor
 
+from ..errors import HeadForcingError
 from .reader import VideoSource, name_of, open_video
 
 _IN_MP4 = {"aac", "mp3", "ac3", "eac3", "alac", "flac", "opus"}  # browsers play them there
@@ -61,8 +63,7 @@ def sound_of_file(
                 layout = _layout(stream)
                 frames = as_floats(container.decode(stream), rate, layout)
                 section = _section(frames, rate, start, end)
-                heard = (audio_frame(values, rate, layout) for values in section)
-                yield from _encoded(target, heard, rate, layout)
+                yield from _encoded(target, section, rate, layout)
                 return
             copied = target.add_stream_from_template(stream)
             unit = stream.time_base or Fraction(1, stream.codec_context.sample_rate)
@@ -82,9 +83,20 @@ def sound_of_file(
 
 
 def sound_of_samples(samples: Tensor, rate: int) -> Sound:
-    """Samples `[channels, n]` in -1..1 as AAC of one channel or two, see `sample_pieces`."""
+    """Samples `[channels, n]` in -1..1 as AAC of one channel or two, see `sample_pieces`.
+
+    Raises HeadForcingError for NaN and infinity.
+    """
+    check_finite(samples)
     pieces = partial(sample_pieces, samples, rate)
     return sound_of_pieces(pieces, rate, channels=min(2, len(samples)))
+
+
+def check_finite(samples: Tensor) -> None:
+    """Raise HeadForcingError for samples `[channels, n]` with NaN or infinity."""
+    for piece in samples.split(PIECE, dim=1):
+        if not torch.isfinite(piece).all():
+            raise HeadForcingError("the sound holds NaN or infinity; give another sound")
 
 
 def sample_pieces(samples: Tensor, rate: int) -> Iterator[np.ndarray]:
@@ -114,9 +126,7 @@ def sound_of_pieces(
     layout = "mono" if channels == 1 else "stereo"
 
     def packets(target: OutputContainer) -> Iterator[Packet]:
-        heard = (values for values in pieces() if values.size)
-        frames = (audio_frame(values, rate, layout) for values in heard)
-        return _encoded(target, frames, rate, layout)
+        return _encoded(target, pieces(), rate, layout)
 
     return Sound(packets, ends)
 
@@ -222,14 +232,18 @@ def _layout(stream: AudioStream) -> str:
 
 
 def _encoded(
-    target: OutputContainer, frames: Iterable[AudioFrame], rate: int, layout: str
+    target: OutputContainer, pieces: Iterable[np.ndarray], rate: int, layout: str
 ) -> Iterator[Packet]:
     stream = target.add_stream("aac", rate=rate if rate in _AAC_RATES else 48000, layout=layout)
     stream.bit_rate = _BIT_RATE
     samples = 0
-    for frame in frames:
+    for values in pieces:
+        if not values.size:
+            continue
+        # the encoder refuses NaN and infinity, which files of floats may hold
+        frame = audio_frame(np.clip(np.nan_to_num(values), -1, 1), rate, layout)
         frame.pts = samples
-        frame.time_base = Fraction(1, frame.sample_rate)
+        frame.time_base = Fraction(1, rate)
         samples += frame.samples
         yield from stream.encode(frame)
     yield from stream.encode()

@@ -19,7 +19,16 @@ from ..files import check_regular
 from ..hashing import digest, file_hash
 from ..timeline.clock import MAX_SECONDS
 from .reader import VIDEO_FORMATS, address, open_container
-from .sound import PIECE, Sound, as_floats, decodable, sample_pieces, samples_of, sound_of_pieces
+from .sound import (
+    PIECE,
+    Sound,
+    as_floats,
+    check_finite,
+    decodable,
+    sample_pieces,
+    samples_of,
+    sound_of_pieces,
+)
 
 SOUND_FORMATS = f"{VIDEO_FORMATS},mp3,wav,w64,flac,aac,aiff,caf,oga,ac3,eac3,amr,au,ape,wv,tta"
 MAX_GAIN_DB = 40.0
@@ -86,9 +95,13 @@ class Soundtrack:
 
     @classmethod
     def of_samples(cls, samples: Tensor, rate: int) -> Soundtrack:
-        """Samples of an AUDIO, `[channels, n]` in -1..1; more than two channels are mixed."""
+        """Samples of an AUDIO, `[channels, n]` in -1..1; more than two channels are mixed.
+
+        Raises HeadForcingError if there are none, and for NaN and infinity.
+        """
         if samples.numel() == 0:
             raise HeadForcingError(f"audio: the sound is empty; {_GIVE}")
+        check_finite(samples)
         return cls(
             name="audio",
             pieces=partial(sample_pieces, samples, rate),
@@ -139,7 +152,7 @@ class Soundtrack:
             heard = piece[:, left:]
             left = max(0, left - piece.shape[1])
             if heard.shape[1]:
-                yield np.clip(heard * factor, -1, 1)
+                yield heard * factor
         while True:
             yield np.zeros((self.channels, PIECE), np.float32)
 

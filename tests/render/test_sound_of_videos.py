@@ -263,3 +263,29 @@ def test_all_channels_of_a_video_file_stay(tmp_path, channels):
             for mixed in resampler.resample(frame):
                 loudest = max(loudest, float(np.abs(mixed.to_ndarray()).max()))
     assert loudest > 0.5
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_samples_that_are_no_numbers_are_refused_before_anything_is_written(value):
+    samples = torch.zeros(2, 150_000)
+    samples[1, 140_000] = value
+    for made in (Soundtrack.of_samples, sounds.sound_of_samples):
+        with pytest.raises(HeadForcingError, match="the sound holds NaN or infinity; give another"):
+            made(samples, RATE)
+
+
+def test_a_file_with_nan_infinity_and_too_loud_samples_does_not_lose_the_video(tmp_path):
+    samples = clicks()
+    samples[0, 30_000:30_003] = [np.nan, np.inf, -np.inf]
+    samples[0, 40_000:40_010] = 1e30
+    source = video_file(tmp_path / "v.mov", "pcm_f32le", samples=samples)
+    soundtrack = Soundtrack.of_file(source)
+    assert np.isnan(np.concatenate(list(soundtrack.pieces()), axis=1)).any()
+    settings = VideoSettings(tmp_path / "story.mp4")
+    with VideoWriter(settings, 64, 64, sound=soundtrack.from_second(0)) as writer:
+        writer.write(torch.zeros(SECONDS * FPS, 64, 64, 3))
+    for path in (settings.path, finished(source)):
+        assert np.allclose(times_of(path, "audio")[-3:], [2, 3, 4], atol=0.004)
+        with av.open(str(path)) as container:
+            for frame in container.decode(audio=0):
+                assert np.abs(frame.to_ndarray()).max() < 2
