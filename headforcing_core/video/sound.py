@@ -21,6 +21,7 @@ from .reader import VideoSource, name_of, open_video
 
 _IN_MP4 = {"aac", "mp3", "ac3", "eac3", "alac", "flac", "opus"}  # browsers play them there
 _AAC_RATES = {8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000, 64000, 88200, 96000}
+_MP3_RATE = 16_000  # the lowest in an MP4
 _BIT_RATE = 256_000
 _JUMP = 0.01  # seconds without sound that are no rounding of the times in a file
 _WARM_UP = 0.05  # seconds of packets before the first sample, from which decoders begin
@@ -218,9 +219,13 @@ def decodable(container: InputContainer) -> list[AudioStream]:
 
 def _copies(stream: AudioStream) -> bool:
     """Whether an MP4 file holds the packets of a stream as they are."""
-    codec = stream.codec_context
-    # AAC without a configuration, as MPEG-TS has it, has one in each packet instead
-    return codec.name in _IN_MP4 and (codec.name != "aac" or codec.extradata is not None)
+    context = stream.codec_context
+    name = context.codec.canonical_name  # not that of the decoder, which is `mp3float`
+    if name == "aac":  # with a configuration in each packet, as in MPEG-TS, it is not held
+        return context.extradata is not None
+    if name == "mp3":
+        return context.sample_rate >= _MP3_RATE
+    return name in _IN_MP4
 
 
 def _layout(stream: AudioStream) -> str:

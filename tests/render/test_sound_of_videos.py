@@ -289,3 +289,32 @@ def test_a_file_with_nan_infinity_and_too_loud_samples_does_not_lose_the_video(t
         with av.open(str(path)) as container:
             for frame in container.decode(audio=0):
                 assert np.abs(frame.to_ndarray()).max() < 2
+
+
+def packets_of(path: Path) -> list[bytes]:
+    with av.open(str(path)) as container:
+        return [bytes(packet) for packet in container.demux(audio=0) if packet.size]
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [
+        ("v.mp4", "aac"),
+        ("v.mkv", "aac"),
+        ("v.mp4", "libmp3lame"),
+        ("v.mkv", "libmp3lame"),
+        ("v.mkv", "libopus"),
+        ("v.mkv", "flac"),
+    ],
+)
+def test_packets_that_mp4_holds_are_copied_bit_for_bit(tmp_path, name, codec):
+    source = video_file(tmp_path / name, codec)
+    path = finished(source)
+    assert packets_of(path) == packets_of(source)
+    assert np.allclose(times_of(path, "audio"), range(SECONDS), atol=0.004)
+
+
+def test_mp3_with_a_rate_that_mp4_does_not_hold_is_encoded(tmp_path, monkeypatch):
+    monkeypatch.setattr(f"{__name__}.RATE", 11_025)
+    path = finished(video_file(tmp_path / "v.mkv", "libmp3lame"))
+    assert np.allclose(times_of(path, "audio"), range(SECONDS), atol=0.02)
