@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from av import AudioFrame, AudioResampler, AudioStream, Packet
 from av.container import InputContainer, OutputContainer
+from av.error import FFmpegError
 from torch import Tensor
 
 from ..errors import HeadForcingError
@@ -62,7 +64,7 @@ def sound_of_file(
             if not _copies(stream):
                 rate = stream.codec_context.sample_rate
                 layout = _layout(stream)
-                frames = as_floats(container.decode(stream), rate, layout)
+                frames = as_floats(decoded(container, stream), rate, layout)
                 section = _section(frames, rate, start, end)
                 yield from _encoded(target, section, rate, layout)
                 return
@@ -215,6 +217,14 @@ def decodable(container: InputContainer) -> list[AudioStream]:
     """The streams of sound that can be decoded."""
     # a stream without a decoder has no codec context, and its packets crash FFmpeg
     return [stream for stream in container.streams.audio if stream.codec_context is not None]
+
+
+def decoded(container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
+    """The frames of a stream; damaged packets are left out."""
+    with suppress(FFmpegError):
+        for packet in container.demux(stream):
+            with suppress(FFmpegError):
+                yield from packet.decode()
 
 
 def _copies(stream: AudioStream) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from .sound import (
     as_floats,
     check_finite,
     decodable,
+    decoded,
     sample_pieces,
     samples_of,
     sound_of_pieces,
@@ -178,14 +179,7 @@ def decoded_frames(path: Path) -> Generator[AudioFrame, None, None]:
     with _open(path) as container:
         stream = _stream(container, path)
         layout = "mono" if stream.codec_context.layout.nb_channels == 1 else "stereo"
-
-        def decoded() -> Iterator[AudioFrame]:
-            with suppress(FFmpegError):
-                for packet in container.demux(stream):
-                    with suppress(FFmpegError):
-                        yield from packet.decode()
-
-        yield from as_floats(decoded(), stream.codec_context.sample_rate, layout)
+        yield from as_floats(decoded(container, stream), stream.codec_context.sample_rate, layout)
 
 
 def _samples(path: Path) -> Iterator[np.ndarray]:

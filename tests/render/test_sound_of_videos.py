@@ -134,6 +134,22 @@ def test_aac_of_mpeg_ts_is_encoded_as_mp4_does_not_hold_it(tmp_path):
     assert len(times_of(path, "video")) == SECONDS
 
 
+def test_a_damaged_packet_of_sound_that_is_encoded_is_silence_and_does_not_lose_the_video(tmp_path):
+    """As at the beginning of many recordings of broadcasts."""
+    source = video_file(tmp_path / "v.ts", "aac")
+    packets = packets_of(source)
+    content = bytearray(source.read_bytes())
+    # after two seconds, one whose beginning lies within one packet of MPEG-TS
+    damaged = next(packet[:60] for packet in packets[95:] if content.count(packet[:60]) == 1)
+    place = content.index(damaged) + 7
+    content[place : place + 50] = bytes([255]) * 50
+    source.write_bytes(content)
+    with av.open(str(source)) as container, pytest.raises(av.error.FFmpegError):
+        list(container.decode(audio=0))
+    heard = times_of(finished(source), "audio")
+    assert np.allclose([heard[0], heard[-1]], [0, 4], atol=0.02)
+
+
 def test_an_error_in_the_sound_is_one_sentence_though_the_file_cannot_be_closed(
     tmp_path, monkeypatch
 ):
