@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import math
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -26,7 +27,7 @@ from ..plan.describe import describe, format_bytes, markdown_table
 from ..plan.family import with_family
 from ..plan.options import RenderOptions
 from ..plan.plan import RenderPlan
-from ..plan.request import file_tags
+from ..plan.request import file_tags, story_begins
 from ..plan.resources import Needs
 from ..render.sinks import load_latents
 from ..rollout.schedule import AUTO_FAMILY
@@ -295,13 +296,12 @@ def decode(args: Namespace) -> Result:
         codec = files.codec(device, DTYPES[args.dtype], bool(restarts))
         assert codec is not None
         fps = about.get("fps", VIDEO_FPS)
-        lead = next(iter(about.get("starts_seconds", ())), 0.0)
         info = write_video(
             VideoSettings(args.out, fps, tags, scale=args.scale, partial=partial_path(args.out)),
             (chunk for block in blocks for chunk in torch.split(block, CHUNK_FRAMES)),
             codec.decoder(restarts),
             about["video_frames"],
-            sound=None if soundtrack is None else soundtrack.from_second(-lead),
+            sound=None if soundtrack is None else soundtrack.from_second(-story_begins(about)),
         )
     made = f"{info.video_frames} frames, {info.seconds:.2f} s, in {args.out}"
     found = {
@@ -321,13 +321,21 @@ def _of_file(path: Path) -> tuple[Fields, Tensor]:
         about = json.loads(read_weights(path)[1].get("head_forcing", "{}"))
         video_frames = int(about.get("video_frames", most))
         restarts = tuple(map(int, about.get("restart_frames", ())))
-        if not 1 <= video_frames <= most or not all(
-            0 <= frame < len(latents) for frame in restarts
+        # where prompts begin, the first one after start frames; not in files of older versions
+        starts = tuple(map(float, about.get("starts_seconds", ())))
+        if (
+            not 1 <= video_frames <= most
+            or not all(0 <= frame < len(latents) for frame in restarts)
+            or not all(0 <= start < math.inf for start in starts)
         ):
             raise ValueError("of another video")
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise HeadForcingError(
             f"{path} does not say what its latents are of; write them again"
         ) from error
-    found = {"video_frames": video_frames, "restart_frames": restarts}
+    found = {
+        "video_frames": video_frames,
+        "restart_frames": restarts,
+        "starts_seconds": starts,
+    }
     return {**found, "fps": latent_format(latents.shape[1]).fps}, latents

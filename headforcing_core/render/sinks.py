@@ -21,7 +21,7 @@ from ..errors import HeadForcingError, first_line
 from ..files import partial_path, replacing
 from ..model.latents import WAN21, WAN22, latent_format
 from ..plan.plan import RenderPlan
-from ..plan.request import RenderJob, file_tags
+from ..plan.request import RenderJob, about_story, file_tags
 from ..plan.settings import Size
 from ..rollout.loop import Block
 from ..video.pictures import PictureSheets
@@ -220,7 +220,11 @@ class LatentsFile(KeptLatents):
 
     def finish(self) -> None:
         plan = self._render.job.plan
-        about = {"video_frames": plan.video_frames, "restart_frames": plan.restart_frames}
+        about = {
+            "video_frames": plan.video_frames,
+            "restart_frames": plan.restart_frames,
+            "starts_seconds": about_story(plan)["starts_seconds"],
+        }
         latents = torch.cat(self.blocks).float().contiguous()
         with replacing(self.path) as temporary:
             temporary.write_bytes(save({"latents": latents}, {"head_forcing": json.dumps(about)}))
