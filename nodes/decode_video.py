@@ -84,8 +84,9 @@ class DecodeLatentsToVideo(schema.FileNode):
         for video in videos:
             width, height = latent_format(vae.latent_channels).pixels(video.size)
             about = video.about
-            # the widget's default is that of Wan 2.1
-            rate = about.get("fps", fps) if fps == VIDEO_FPS else fps
+            rate = fps
+            if fps == VIDEO_FPS:  # the widget's default is that of Wan 2.1
+                rate = about.get("fps", latent_format(vae.latent_channels).fps)
 
             def on_progress(done: int, before: int = before) -> None:
                 stop_where_asked()
