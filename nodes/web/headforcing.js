@@ -14,11 +14,11 @@
 //   the others small changes of widgets
 // All of them use shared.js (elements, nodes of the graph, questions to the server), widgets.js and texts.js.
 import { app } from "../../scripts/app.js";
-import * as filenamePrefix from "./filename_prefix.js";
 import * as fixedSeed from "./fixed_seed.js";
 import * as foldAdvanced from "./fold_advanced.js";
 import * as liveStory from "./live_story.js";
 import * as player from "./player/player.js";
+import * as queuedGraph from "./queued_graph.js";
 import * as removedInputs from "./removed_inputs.js";
 import * as serverEvents from "./server_events.js";
 import { extension } from "./story/panel.js";
@@ -30,7 +30,7 @@ import * as texts from "./texts.js";
 import * as timeline from "./timeline/node.js";
 
 const PARTS = [
-  filenamePrefix, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeStore, takeList, shelf, player, serverEvents,
+  queuedGraph, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeStore, takeList, shelf, player, serverEvents,
   templateOrder, texts,
 ];
 

@@ -48,7 +48,6 @@ export class TimelineEditor {
   #shownHeight = HEIGHT.closed;
   #lostChange = ""; // what to say about a change that could not be taken, until the next one is
   #lastWrite = Promise.resolve(); // ends when the last change is in the text
-
   constructor(host) {
     this.#host = host;
     const actions = {
@@ -310,9 +309,10 @@ export class TimelineEditor {
     if (this.lane.opened) this.lane.words.element.focus({ preventScroll: true });
   }
 
-  /** Wait until the server has answered the last change, also of what was typed last, or was offline. */
+  /** Wait until the server has answered the last change, also of what was typed last or meanwhile, or was offline. */
   async settled() {
-    await (this.panel.flush() ?? this.#lastWrite);
+    this.panel.flush();
+    for (let last = null; last !== this.#lastWrite; await last) last = this.#lastWrite;
   }
 
   async #undo(by) {

@@ -41,6 +41,9 @@ function putBack(node, editor, owner) {
   if (found.unwritten) editor.put(found.unwritten);
 }
 
+/** Wait until the texts of this workflow hold all changes that its editors show, also what was typed last. */
+export const settled = () => Promise.all([...open.values()].map(({ editor }) => editor.settled()));
+
 /** Load the style sheet of the editors, once for all editors. */
 function addStyle() {
   const href = new URL("./timeline.css", import.meta.url).href;

@@ -1,0 +1,58 @@
+"""The editor of a story while the server answers late to what is changed in it."""
+
+import pytest
+from comfy_browser import Browser, of_node
+from comfy_graphs import growing_graph
+from story_panel import answers_late, note_runs, runs, text_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.same_page]
+
+STORY = "0:00 a red ball\n0:02 a blue cross\n0:04 a green star"
+LATE = 1.2  # seconds
+NODE = of_node("PromptTimeline")
+RUN = "[data-testid=queue-button]"
+
+
+def opened(editor: Browser) -> None:
+    """Open a story of three prompts; what is asked of the server from now on is answered late."""
+    editor.load_api(growing_graph("late/v", prompts=STORY))
+    editor.page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
+    editor.look_at(NODE, scale=1.1)
+    editor.page.locator(".hf-bar").nth(0).click()
+    answers_late(editor, LATE)
+
+
+def type_words(editor: Browser, words: str) -> None:
+    """Put other words into the field of the selected prompt, letter by letter."""
+    editor.page.locator("textarea.hf-text").press("Control+a")
+    editor.page.keyboard.type(words)
+
+
+@pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
+def test_run_renders_the_words_that_were_typed_just_before(browser: Browser):
+    opened(browser)
+    note_runs(browser)
+    type_words(browser, "a violet ball")
+    browser.page.locator(RUN).first.click()
+    assert text_of(browser) == STORY, "the server has not answered yet"
+    assert runs(browser, 1) == [STORY.replace("a red ball", "a violet ball")]
+
+
+def test_run_waits_for_words_that_are_typed_while_it_waits(browser: Browser):
+    opened(browser)
+    note_runs(browser)
+    type_words(browser, "a violet ball")
+    browser.page.evaluate("() => void app.queuePrompt(0)")
+    browser.page.keyboard.type("s")
+    assert runs(browser, 1) == [STORY.replace("a red ball", "a violet balls")]
+
+
+def test_run_does_not_wait_for_ever_and_says_what_is_left_out(browser: Browser):
+    opened(browser)
+    answers_late(browser, 600)
+    note_runs(browser)
+    type_words(browser, "a violet ball")
+    browser.page.locator(RUN).first.click()
+    assert runs(browser, 1) == [STORY]
+    browser.page.wait_for_timeout(200)
+    assert any("is not in this run" in toast for toast in browser.toasts())
