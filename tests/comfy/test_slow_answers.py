@@ -3,7 +3,7 @@
 import pytest
 from comfy_browser import Browser, of_node
 from comfy_graphs import growing_graph
-from story_panel import answers_late, note_runs, runs, text_of
+from story_panel import answers_late, note_runs, runs, text_of, until_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.same_page]
 
@@ -45,6 +45,34 @@ def test_run_waits_for_words_that_are_typed_while_it_waits(browser: Browser):
     browser.page.evaluate("() => void app.queuePrompt(0)")
     browser.page.keyboard.type("s")
     assert runs(browser, 1) == [STORY.replace("a red ball", "a violet balls")]
+
+
+def test_words_stay_when_another_widget_is_changed_before_they_are_answered(browser: Browser):
+    opened(browser)
+    type_words(browser, "a violet ball")
+    browser.page.wait_for_timeout(300)
+    browser.write("PromptTimeline", switch="recache", seconds=4.5)
+    assert text_of(browser) == STORY, "the server has not answered yet"
+    until_text(browser, "a violet ball")
+    assert browser.widgets("HeadForcingPromptTimeline")["seconds"] == 4.5
+    browser.page.wait_for_function("document.querySelector('.hf-status').title.includes('0:04.5')")
+    assert browser.page.locator(".hf-bar").nth(0).input_value() == "a violet ball"
+
+
+def test_a_refused_prompt_takes_no_other_one_along(browser: Browser):
+    opened(browser)
+    type_words(browser, "a violet ball")
+    browser.page.wait_for_timeout(300)
+    browser.page.locator(".hf-bar").nth(1).click()
+    browser.page.locator("textarea.hf-text").fill("")
+    refusal = "document.querySelector('.hf-status').textContent.includes('prompt 2 is empty')"
+    browser.page.wait_for_function(refusal)
+    assert text_of(browser) == STORY, "the server has not answered yet"
+    until_text(browser, "a violet ball\n0:02 a blue cross")
+    assert browser.page.evaluate(refusal)
+    assert browser.page.locator("textarea.hf-text").input_value() == "", "words are typed here"
+    browser.page.keyboard.type("a yellow cross")
+    until_text(browser, "a violet ball\n0:02 a yellow cross")
 
 
 def test_run_does_not_wait_for_ever_and_says_what_is_left_out(browser: Browser):

@@ -70,9 +70,9 @@ export class Menu {
       await editor.settled();
       this.#say(await queuePart(sampler, asked));
     };
-    const rerolled = async () => {
-      await edits.reroll(index);
-      await render({ from_seconds, until_seconds });
+    const rerolled = () => {
+      edits.reroll(index);
+      return render({ from_seconds, until_seconds });
     };
     const renders = [
       [t("Render this scene"), () => render({ from_seconds, until_seconds })],
