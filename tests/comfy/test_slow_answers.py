@@ -75,6 +75,21 @@ def test_a_refused_prompt_takes_no_other_one_along(browser: Browser):
     until_text(browser, "a violet ball\n0:02 a yellow cross")
 
 
+def test_words_that_a_workflow_is_left_with_are_there_when_it_is_open_again(browser: Browser):
+    opened(browser)
+    type_words(browser, "a violet ball")
+    browser.page.wait_for_timeout(300)
+    execute = "(name) => app.extensionManager.command.execute(name)"
+    browser.page.evaluate(execute, "Comfy.NewBlankWorkflow")
+    browser.page.wait_for_timeout(1000 * LATE)
+    browser.page.evaluate(execute, "Workspace.PreviousOpenedWorkflow")
+    browser.page.wait_for_selector(".hf-bar")
+    assert text_of(browser) == STORY, "the answer came to a node that was gone"
+    until_text(browser, "a violet ball")
+    browser.page.wait_for_timeout(500)
+    assert text_of(browser) == STORY.replace("a red ball", "a violet ball")
+
+
 def test_run_does_not_wait_for_ever_and_says_what_is_left_out(browser: Browser):
     opened(browser)
     answers_late(browser, 600)
