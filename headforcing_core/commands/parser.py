@@ -98,7 +98,8 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(**ABSENT)
 
     def error(self, message: str) -> NoReturn:
-        super().error(one_line(message))
+        # the usage of a command fills a screen
+        self.exit(2, f"{self.prog}: error: {one_line(message)} (see {self.prog} --help)\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """`paths` of what is found are the names of arguments that are files. Raises
@@ -150,6 +151,12 @@ def subcommands(
 Files = Callable[[Any, Namespace], Iterable[Path]]
 
 
+def _path(word: str) -> Path:
+    if not word:  # which would be the current folder
+        raise Mistake("the path is empty")
+    return Path(word)
+
+
 @dataclass(frozen=True)
 class PathType:
     """The `type` of an argument that names files.
@@ -161,7 +168,7 @@ class PathType:
 
     reads: Files = lambda value, args: ()
     writes: Files = lambda value, args: ()
-    value: Callable[[str], Any] = Path
+    value: Callable[[str], Any] = _path
 
     def __call__(self, word: str) -> Any:
         return self.value(word)
@@ -207,7 +214,7 @@ def named_file(word: str) -> tuple[str, Path]:
 def _folder(word: str) -> Path:
     if not Path(word).is_dir():
         raise Mistake(f"there is no folder {word!r}")
-    return Path(word)
+    return _path(word)
 
 
 READ = PathType(reads=lambda path, args: [path])

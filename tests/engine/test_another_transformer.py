@@ -16,7 +16,12 @@ from headforcing.headforcing_core.model.wan import KeyValueCache, PromptKV, WanC
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderRequest
 from headforcing.headforcing_core.render.render import make_blocks
-from headforcing.headforcing_core.rollout.loop import BlockCache, RolloutInputs, rollout
+from headforcing.headforcing_core.rollout.loop import (
+    BlockCache,
+    RolloutInputs,
+    VideoModel,
+    rollout,
+)
 from headforcing.headforcing_core.rollout.rows import Script, SeededNoise, lay_out_rows
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -134,7 +139,8 @@ def video(cache: BlockCache, prompts: str) -> list[Tensor]:
     """The latents of the blocks of a video, one prompt for each."""
     script = Script(lay_out_rows(prompts, SCHEDULE), EMBEDS)
     noise = SeededNoise((2, CHANNELS, 2 * ROWS, 2 * COLUMNS))
-    return [block.latents for block in rollout(Model(), cache, RolloutInputs(script, noise))]
+    model: VideoModel = Model()
+    return [block.latents for block in rollout(model, cache, RolloutInputs(script, noise))]
 
 
 # --- what is compared with it

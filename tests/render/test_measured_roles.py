@@ -14,6 +14,7 @@ from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
 from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.plan.cards import MODELS
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderJob, RenderRequest
 from headforcing.headforcing_core.plan.resources import needs_of, pass_bytes
@@ -197,6 +198,17 @@ def test_measuring_takes_no_more_memory_than_the_render(decoder, options, size):
     tokens = setup.frames_per_block * shape.frame_tokens
     taken = shape.bytes(torch.bfloat16) + pass_bytes(WAN, tokens, torch.bfloat16) + needs.prompt
     assert taken <= needs.working
+
+
+@pytest.mark.parametrize("family", ["self_forcing", "longlive2"])
+def test_30_seconds_are_those_of_the_models_frame_rate(family):
+    model = MODELS[family]
+    options = RenderOptions(seconds=60, model_family=family)
+    timeline = parse_timeline("a fox", **options.timeline_arguments)
+    job = RenderRequest(model, options, timeline, dtype=torch.bfloat16).job()
+    setup = setup_for(job, needs_of(job.plan, torch.bfloat16, 0))
+    clock = job.plan.schedule.clock
+    assert clock.video_frames(setup.blocks - 1) < 30 * clock.fps <= clock.video_frames(setup.blocks)
 
 
 def test_measuring_takes_at_most_30_seconds_on_a_4090():

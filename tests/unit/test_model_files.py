@@ -393,7 +393,11 @@ def test_an_expert_is_refused_through_links_too(folder, tmp_path):
     named = tmp_path / "models" / "wan.safetensors"
     named.parent.mkdir()
     named.symlink_to(snapshot)
-    for path in (snapshot, named):
+    linked_folder = tmp_path / "wan"
+    linked_folder.symlink_to(snapshot.parent, target_is_directory=True)
+    alone = snapshot.with_name("alone.safetensors")
+    alone.touch()
+    for path in (snapshot, named, linked_folder / "alone.safetensors"):
         with pytest.raises(HeadForcingError, match="one expert of Wan2.2 A14B"):
             reject_experts(path, config)
     reject_experts(blob, config)
