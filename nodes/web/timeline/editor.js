@@ -45,6 +45,7 @@ export class TimelineEditor {
   #hasBars = false; // whether the last answer can be shown as bars
   #asked = null; // the node's values, as JSON, that the server was asked about last
   #answers = new Answers();
+  #lastRead = Promise.resolve(); // ends when the server has answered to them
   #player = null; // what plays the story
   #shownHeight = HEIGHT.closed;
   #lostChange = ""; // what to say about a change that could not be taken, until the next one is
@@ -85,15 +86,9 @@ export class TimelineEditor {
         this.refresh();
       },
     );
-    this.element = make(
-      "div",
-      { class: "hf-timeline", role: "region", "aria-label": t("Timeline of the prompts") },
-      this.tools.element,
-      this.lane.element,
-      this.bars.element,
-      this.panel.element,
-      make("div", { class: "hf-foot" }, this.status, this.ways.element),
-    );
+    const about = { class: "hf-timeline", role: "region", "aria-label": t("Timeline of the prompts") };
+    const parts = [this.tools, this.lane, this.bars, this.panel].map(({ element }) => element);
+    this.element = make("div", about, ...parts, make("div", { class: "hf-foot" }, this.status, this.ways.element));
     this.element.addEventListener("keydown", (event) => this.#onKey(event));
     keepFromCanvas(this.element);
     this.#draw();
@@ -128,7 +123,8 @@ export class TimelineEditor {
     const values = this.#host.read();
     if (this.#writer.isWaiting(values.text)) return this.#writer.settled();
     const asked = this.#askedFor(values);
-    return asked === this.#asked ? undefined : this.#readNode(values, asked);
+    if (asked !== this.#asked) this.#lastRead = this.#readNode(values, asked);
+    return this.#lastRead;
   }
 
   #askedFor(values) {
