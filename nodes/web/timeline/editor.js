@@ -5,6 +5,7 @@ import { t } from "../texts.js";
 import { Answers } from "./answers.js";
 import { Bars } from "./bars.js";
 import { History } from "./history.js";
+import { isShortcut } from "./keys.js";
 import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
 import { Edits } from "./edits.js";
@@ -329,12 +330,14 @@ export class TimelineEditor {
     const isTyping = isField && ![this.panel.words, this.lane.words].some((words) => words.isUntouched(event.target));
     const key = event.key.toLowerCase();
     const isControl = event.ctrlKey || event.metaKey;
-    const undoes = isControl && !isTyping && ["z", "y"].includes(key);
-    if (isControl && !undoes && key !== "enter") return;
+    const isOurs = event.target.matches("textarea, input"); // of others ComfyUI's undo takes the key, too
+    const undoes = isControl && isOurs && !isTyping && ["z", "y"].includes(key);
+    const runs = isControl && key === "enter";
+    if (!undoes && !runs && (isControl || isShortcut(event))) return;
     if (isControl) event.preventDefault();
     event.stopPropagation(); // Delete would delete the node
     if (undoes) this.#undo(key === "y" || event.shiftKey ? 1 : -1);
-    else if (isControl) this.#run(event.shiftKey);
+    else if (runs) this.#run(event.shiftKey);
     else if (key === "escape") {
       this.bars.focus(this.selected);
       this.#setOpen(false);
