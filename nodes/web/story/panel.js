@@ -131,7 +131,7 @@ class StoryPanel {
     if (this.root.isConnected) this.#wasThere = true;
     else if (this.#wasThere) return this.hide();
     // in app mode the panel stays in the page without a size
-    if (!this.root.isConnected || !this.root.checkVisibility?.()) return this.#giveBack();
+    if (!this.root.isConnected || !(this.root.checkVisibility?.() ?? true)) return this.#giveBack();
     const all = allNodes();
     const story = this.#chosenStory(all);
     const samplers = all.filter((node) => node.comfyClass === SAMPLER && storyNodeOf(node) === story);
@@ -249,7 +249,7 @@ export const extension = {
     },
   ],
   commands: [{ id: COMMAND, label: "Story panel", icon: "pi pi-video", function: () => thePanel().toggle() }],
-  keybindings: [{ combo: { key: "y", alt: true }, commandId: COMMAND }],
+  keybindings: ["y", "¥"].map((key) => ({ combo: { key, alt: true }, commandId: COMMAND })), // a Mac's Option+Y is ¥
   actionBarButtons: [
     { icon: "pi pi-video", label: "Story", tooltip: "Story panel (Alt+Y)", onClick: () => thePanel().toggle() },
   ],
