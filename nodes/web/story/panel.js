@@ -7,6 +7,8 @@ import { viewOf } from "../player/player.js";
 import { button, editors, make, placeOf, put, rootGraph, storyNodeOf } from "../shared.js";
 import { shelfOf } from "../takes/shelf.js";
 import { t } from "../texts.js";
+import { storyIn } from "../timeline/face.js";
+import { isShortcut } from "../timeline/keys.js";
 import { startSeconds } from "../timeline/segments.js";
 import { Film } from "./film.js";
 import { Menu } from "./menu.js";
@@ -46,6 +48,9 @@ function allNodes() {
   visit(rootGraph());
   return [...nodes];
 }
+
+/** The Prompt Timeline that a node renders, is, or shows on its face as a subgraph. */
+const storyFor = (node) => storyNodeOf(node) ?? (node.subgraph && storyIn(node));
 
 class StoryPanel {
   #host = null; // the element that the frontend gave last
@@ -157,9 +162,9 @@ class StoryPanel {
 
   #chosenStory(all) {
     const stories = all.filter(({ comfyClass }) => comfyClass === TIMELINE);
-    const asked = this.#asked && all.includes(this.#asked) ? storyNodeOf(this.#asked) : null;
+    const asked = this.#asked && all.includes(this.#asked) ? storyFor(this.#asked) : null;
     this.#asked = null;
-    const selected = [...(app.canvas?.selectedItems ?? [])].map((item) => item.comfyClass && storyNodeOf(item));
+    const selected = [...(app.canvas?.selectedItems ?? [])].map((item) => item.comfyClass && storyFor(item));
     return asked ?? selected.find(Boolean) ?? this.#chosen(stories, this.#story);
   }
 
