@@ -30,7 +30,7 @@ const SIZES = {
   "hf-story-high": ({ height }) => height >= 700,
   "hf-story-narrow": ({ width }) => width < 700,
 };
-const KEYS = ["keydown", "keyup", "keypress", "copy", "cut", "paste"]; // the graph has shortcuts of its own
+const KEYS = ["keyup", "keypress", "copy", "cut", "paste"]; // the graph has uses of its own for them
 
 const store = () => app.extensionManager?.bottomPanel;
 
@@ -83,6 +83,7 @@ class StoryPanel {
     this.sound = new SoundLane((sentence) => this.say(sentence));
     this.menu = new Menu(this.root, (sentence) => this.say(sentence));
     this.root.addEventListener("keydown", (event) => this.monitor.key(event), { capture: true });
+    this.root.addEventListener("keydown", (event) => isShortcut(event) || event.stopPropagation());
     for (const name of KEYS) this.root.addEventListener(name, (event) => event.stopPropagation());
     this.root.addEventListener("contextmenu", (event) => this.#openMenu(event));
     this.root.addEventListener("fullscreenchange", () => this.film.draw());

@@ -45,8 +45,8 @@ export class TimelineEditor {
   selected = 0;
   #hasBars = false; // whether the last answer can be shown as bars
   #asked = null; // the node's values, as JSON, that the server was asked about last
-  #answers = new Answers();
   #lastRead = Promise.resolve(); // ends when the server has answered to them
+  #answers = new Answers();
   #player = null; // what plays the story
   #shownHeight = HEIGHT.closed;
   #lostChange = ""; // what to say about a change that could not be taken, until the next one is
