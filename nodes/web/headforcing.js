@@ -21,6 +21,7 @@ import * as player from "./player/player.js";
 import * as queuedGraph from "./queued_graph.js";
 import * as removedInputs from "./removed_inputs.js";
 import * as serverEvents from "./server_events.js";
+import * as shared from "./shared.js";
 import { extension } from "./story/panel.js";
 import * as shelf from "./takes/shelf.js";
 import * as takeStore from "./takes/store.js";
@@ -30,11 +31,11 @@ import * as texts from "./texts.js";
 import * as timeline from "./timeline/node.js";
 
 const PARTS = [
-  queuedGraph, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeStore, takeList, shelf, player, serverEvents,
-  templateOrder, texts,
+  shared, queuedGraph, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeStore, takeList, shelf, player,
+  serverEvents, templateOrder, texts,
 ];
 
-/** A hook that calls those of all parts that have one. */
+/** A hook that calls those of all parts that have one; the frontend waits for what they return. */
 const all = (hook) => (...values) => Promise.all(PARTS.map((part) => part[hook]?.(...values)));
 
 app.registerExtension({
