@@ -56,6 +56,11 @@ CASES = {  # method, its settings, text
         {"window_frames": 12},
         "0:00 a red ball\n0:03 a yellow ring",
     ),
+    "infinity_rope, window of no whole blocks": (
+        "infinity_rope",
+        {"window_frames": 8},
+        "a red ball",
+    ),
     "forcing_kv, switch before the split": (
         "forcing_kv",
         {},

@@ -66,7 +66,9 @@ def test_steps_of_equal_distance_can_be_given_by_their_number():
     two = schedule("longlive2", "2 steps")
     assert two == replace(SCHEDULES["longlive2"], sigmas=Schedule.unipc(2, 8).sigmas)
     assert [int(1000 * sigma) for sigma in two.sigmas] == [999, 833]
+    assert len(schedule("longlive2", "1 step").sigmas) == 1
     for text, told in (
+        ("0 steps", "1 to 12 steps .* got 0"),
         ("13 steps", "1 to 12 steps .* got 13"),
         ("1, 0.5", "UniPC takes .* below 1"),
     ):
