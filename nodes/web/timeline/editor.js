@@ -139,6 +139,13 @@ export class TimelineEditor {
     return isWritten ? null : { segments: this.segments, shared: this.#shared };
   }
 
+  /** The node is gone: what its text does not hold, as `unwritten`, is written into it no more. */
+  leave() {
+    const { unwritten } = this;
+    this.#writer.giveUp();
+    return unwritten;
+  }
+
   /** Write prompts into the text, as `unwritten` gives them. */
   async put({ segments, shared }) {
     await this.refresh();
@@ -154,10 +161,7 @@ export class TimelineEditor {
   async #readNode(values, asked) {
     this.#asked = asked;
     const isLatest = this.#writer.giveUp();
-    if (this.#host.linked("prompts")) {
-      this.#fail(t("The text comes from another node; change it there."));
-      return;
-    }
+    if (this.#host.linked("prompts")) return this.#fail(t("The text comes from another node; change it there."));
     if (!this.#hasHistory) this.#history = this.#host.history(stepOf(values));
     this.#hasHistory = true;
     this.#history.record(stepOf(values), "outside", false);

@@ -98,7 +98,7 @@ function watch(node, look) {
     timer = null;
     const { editor, place } = open.get(node) ?? {};
     open.delete(node);
-    if (editor) ofWorkflows.keep(place, editor.view?.text, editor.unwritten);
+    if (editor) ofWorkflows.keep(place, editor.view?.text, editor.leave());
   });
 }
 
