@@ -3,7 +3,7 @@
 // A part is a module that exports some of the hooks below. Hooks are called in the order of PARTS, whichever file was
 // loaded first. There are four groups:
 //   timeline/  the editor on Prompt Timeline (node.js): editor.js joins the model (segments.js, pure functions) with what is
-//              drawn (bars.js, panel.js); the server alone knows the grammar of the text
+//              drawn (bars.js, panel.js), writer.js writes changes; the server alone knows the grammar of the text
 //   player/    the video on a node: player.js hears messages, view.js shows them, growing_file.js reads a file while it is
 //              written, pair.js plays a second take beside it or wiped over it; server_events.js asks again after a reload
 //   story/     the story panel, to which a node's editor, video and list of takes are lent: panel.js says whose, monitor.js
