@@ -23,16 +23,23 @@ export function setup() {
   };
 }
 
-/** Wait until all changes of prompts are in their texts; if that takes too long, say that they are left out. */
+/**
+ * Wait until all changes of prompts are in their texts; if that takes too long, say that they are left out. It is an error
+ * to open another workflow meanwhile: that one would be rendered.
+ */
 async function changesOfPrompts() {
+  const before = openPath();
   let timer;
   const tooLong = new Promise((end) => (timer = setTimeout(end, LONGEST_MS, "too long")));
   const outcome = await Promise.race([settled(), tooLong]);
   clearTimeout(timer);
+  if (openPath() !== before) throw new Error(t("Another workflow was opened before the run began; nothing is queued."));
   if (outcome !== "too long") return;
   const detail = t("The server does not answer; the last change of the prompts is not in this run.");
   app.extensionManager?.toast?.add?.({ severity: "warn", summary: t("Prompt Timeline"), detail, life: 8000 });
 }
+
+const openPath = () => app.extensionManager?.workflow?.activeWorkflow?.path;
 
 /** The prefix as the editor fills it in. */
 function filled(prefix) {
