@@ -127,6 +127,16 @@ def test_scale_makes_every_pixel_a_crisp_square(tmp_path):
     )
 
 
+def test_frames_that_are_no_numbers_are_no_black_video(tmp_path):
+    class NoNumbers(FlatColourDecoder):
+        def decode(self, latents):
+            return torch.full((1, 32, 32, 3), float("nan"))
+
+    with pytest.raises(HeadForcingError, match="NaN or infinity in the latents or by the VAE"):
+        write_video(VideoSettings(tmp_path / "v.mp4"), [latents(1)], NoNumbers())
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_failed_run_leaves_the_old_file_and_what_had_grown_which_plays_to_its_last_picture(
     tmp_path,
 ):

@@ -133,6 +133,11 @@ def _whole_blocks(start_frames: Fields, schedule: Schedule) -> tuple[StartLatent
             f"start_frames: the video is {width}x{height}; crop it so that width and height are "
             f"multiples of {kind.side_multiple}"
         )
+    if start_frames.get("noise_mask") is not None or not latents.any():
+        raise HeadForcingError(
+            "start_frames is an empty latent or has a noise mask, so it is no video to begin with; "
+            "disconnect it: width and height set the size, start_image takes a picture"
+        )
     frames = latents.shape[2]
     dropped = frames % frames_per_block
     notes = []
