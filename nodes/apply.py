@@ -76,7 +76,9 @@ class ApplyHeadForcing(io.ComfyNode):
         head_profile: Any = None,
         options: Fields | None = None,
     ) -> io.NodeOutput:
-        chosen, _ = options_for(model, sampler_options({"head_profile": head_profile}, options))
+        chosen, lines = options_for(model, sampler_options({"head_profile": head_profile}, options))
+        for line in lines:  # the node has no report
+            log.warning("Apply Head Forcing: %s", line)
         _, timeline, embeds = read_conditioning(model, positive, chosen)
         if timeline.references:
             raise HeadForcingError(

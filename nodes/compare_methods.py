@@ -99,7 +99,7 @@ class CompareMethods(io.ComfyNode):
         entries = entries_of(methods)
         for prefix in (filename_prefix, *(_prefix(filename_prefix, entry) for entry in entries)):
             folders.check_prefix(prefix)
-        chosen, _ = options_for(model, RenderOptions(model_family=model_family))
+        chosen, notes = options_for(model, RenderOptions(model_family=model_family))
         width, height = size_for(model, width, height)
         chosen = replace(
             chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile
@@ -127,7 +127,8 @@ class CompareMethods(io.ComfyNode):
                 on_progress=stop_where_asked,
             )
         video = InputImpl.VideoFromFile(str(file.path))
-        text = "\n".join([report_text(rows, left_out), *contents(model).lines(), *named.notes])
+        notes += [*contents(model).lines(), *named.notes]
+        text = "\n".join([report_text(rows, left_out), *notes])
         return io.NodeOutput(video, text, ui=progress.player.output([file]))
 
 

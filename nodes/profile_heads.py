@@ -9,6 +9,7 @@ from comfy_api.latest import io
 from torch import Tensor
 
 from ..headforcing_core.demo import word_hash
+from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.hashing import digest
 from ..headforcing_core.head_profiles import profile_plot as pictures
 from ..headforcing_core.head_profiles.agreement import sanity_checks
@@ -18,10 +19,9 @@ from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from ..headforcing_core.names import BUDGETS, RULES
 from ..headforcing_core.plan.layout import check_size
-from ..headforcing_core.plan.options import DEFAULTS
+from ..headforcing_core.plan.options import DEFAULTS, RenderOptions
 from ..headforcing_core.plan.resources import pass_bytes
 from ..headforcing_core.rollout.loop import StepCallback
-from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.grammar import split_prompts
 from .host.browser.player import say
 from .host.browser.progress import previewer, stop_where_asked
@@ -29,7 +29,14 @@ from .host.graph import folders, images, schema
 from .host.graph.conditioning import encode_text
 from .host.graph.schema import HeadProfileType
 from .host.model.bridge import HostedModel, host
-from .host.model.loaded_model import ModelName, compute_dtype, name_model, wan_config
+from .host.model.loaded_model import (
+    ModelName,
+    check_text_width,
+    compute_dtype,
+    name_model,
+    options_for,
+    wan_config,
+)
 from .host.model.model_contents import check_contents, contents
 from .host.model.native_model import is_toy_clip, size_for
 
@@ -79,12 +86,18 @@ class ProfileHeads(io.ComfyNode):
         model_family: str = DEFAULTS.model_family,
         rule: str = "auto",
     ) -> io.NodeOutput:
+        if clip is None:
+            raise HeadForcingError(
+                "clip: there is no text encoder in this checkpoint; connect Load CLIP with "
+                "umt5_xxl and type wan"
+            )
         path = folders.profile_path(save_name) if save_name.strip() else None
+        options, notes = options_for(model, RenderOptions(model_family=model_family))
+        family = options.schedule
         width, height = size_for(model, width, height)
-        check_size("width", width)
-        check_size("height", height)
+        check_size("width", width, family.latents.side_multiple)
+        check_size("height", height, family.latents.side_multiple)
         config = wan_config(model)
-        family = schedule(model_family)
         count, seconds = BUDGETS[preset]
         texts = split_prompts(prompts)
         if not texts:
@@ -107,7 +120,8 @@ class ProfileHeads(io.ComfyNode):
         shares = _measure(model, clip, setup, named, node_id=cls.hidden.unique_id)
         profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})
         profile = with_rule(profile, rule)
-        report = [*shares.describe(profile), *sanity_checks(profile), *contents(model).lines()]
+        notes += contents(model).lines()
+        report = [*shares.describe(profile), *sanity_checks(profile), *notes]
         if path is not None:
             report.append(
                 f"saved as {folders.save_profile(profile, path).name} in models/head_profiles"
@@ -121,6 +135,7 @@ def _measure(
 ) -> HeadShares:
     """Measure all prompts; resumes a cancelled measurement of the same setup."""
     embeds = [encode_text(clip, text)[0][0] for text in setup.prompts]
+    check_text_width(model, embeds)
     key = digest(setup, *embeds)[:16]  # the text encoder is part of the setup
     path = folders.user_folder("measured") / f"{key}.safetensors"
     shares = HeadShares.load(path) if named.is_known and path.exists() else HeadShares(setup)

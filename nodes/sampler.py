@@ -19,7 +19,7 @@ from ..headforcing_core.video.soundtrack import Soundtrack
 from .host.browser import live_story, player
 from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema
-from .host.graph.conditioning import Conditioning, other_blocks, read_conditioning
+from .host.graph.conditioning import Conditioning, cut_prompts, other_blocks, read_conditioning
 from .host.graph.part import Part
 from .host.graph.speech import HeardSpeech, with_length_of
 from .host.model.host_render import HostRender
@@ -93,6 +93,7 @@ def _render(
     options = with_length_of(speech, options, positive)
     notes += other_blocks(positive, options)
     positive, timeline, embeds = read_conditioning(model, positive, options)
+    notes += cut_prompts(model, embeds)
     start, lines = start_of(options, begins_with, vae)
     notes += lines
     options = _in_size_of(start, options)

@@ -6,6 +6,7 @@ from typing import Any
 import comfy.utils
 from comfy_api.latest import InputImpl, io
 
+from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.report.drift import DriftReport, report_frames, report_video
 from ..headforcing_core.report.drift_plot import drift_picture
 from ..headforcing_core.video.writer import to_uint8
@@ -50,6 +51,8 @@ def _measure(video: Any, on_progress: Callable[[int, int], None]) -> DriftReport
     # already in memory: no need to encode it first
     if isinstance(video, InputImpl.VideoFromComponents):
         parts = video.get_components()
+        if not parts.images.isfinite().all():
+            raise HeadForcingError("video holds NaN or infinity, which would be measured as black")
         chunks = (
             to_uint8(chunk[..., :3]).cpu().numpy()
             for chunk in parts.images.split(CHUNK_VIDEO_FRAMES)

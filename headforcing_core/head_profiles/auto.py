@@ -50,7 +50,7 @@ def found_profile_path(folder: Path, fingerprint: str) -> Path:
 
 def store_found_profile(path: Path, profile: HeadProfile) -> HeadProfile:
     """Keep a profile that was measured for a model; the profile under the name of its file."""
-    source = f"measured on {date.today().isoformat()}"
+    source = f"measured on {date.today().isoformat()} at {profile.measured['size']}"
     provenance = profile.provenance | {"source": f"{source} before a render"}
     named = replace(profile, name=source, provenance=provenance)
     named.save(path)

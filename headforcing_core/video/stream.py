@@ -209,6 +209,11 @@ class VideoStream:
             return
         video_frames = self.decoder.decode(chunk)[:left]
         if self._encoder is None:
+            if not video_frames.isfinite().all():  # of the first chunk, since this waits for a GPU
+                raise HeadForcingError(
+                    "NaN or infinity in the latents or by the VAE, which a video would show as "
+                    "black; use bf16 or float32 in place of fp16"
+                )
             scale = self.settings.scale
             _, height, width, _ = video_frames.shape
             writer = VideoWriter(self.settings, width * scale, height * scale, sound=self.sound)

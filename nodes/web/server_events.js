@@ -54,7 +54,10 @@ export function setup() {
     asked = ""; // perhaps a new server
     return ask();
   });
-  return ask();
+  ask();
 }
 
-export const afterConfigureGraph = ask;
+/** The frontend waits for the hook before it says which workflow is open: a click meanwhile would belong to the last. */
+export function afterConfigureGraph() {
+  ask();
+}

@@ -50,11 +50,14 @@ export function keepFromCanvas(element) {
 /** The open workflow, whichever of its subgraphs is shown. */
 export const rootGraph = () => app.rootGraph ?? app.graph;
 
-/** The id of the open workflow as the server tells it: none is all zeros in the editor. */
-export function openId() {
-  const id = String(rootGraph()?.id ?? "");
+/** The id of a workflow as the server tells it: none is all zeros in the editor. */
+export function idOf(workflow) {
+  const id = String(workflow?.id ?? "");
   return /[^0-]/.test(id) ? id : "";
 }
+
+/** The id of the open workflow. */
+export const openId = () => idOf(rootGraph());
 
 /** Whether the workflow of this id is open; one without an id, as when a script queued it, may be any. */
 export function isOpen(workflow) {
@@ -211,6 +214,8 @@ export async function post(route, body, offline) {
   }
 }
 
+const present = new Set(); // nodes that are in a graph, with what is called when they leave it
+
 /**
  * Call `added` when a node comes into a graph and `removed` when it leaves it: copying makes nodes that never are.
  * @param {any} node
@@ -219,12 +224,26 @@ export async function post(route, body, offline) {
  */
 export function whileInGraph(node, added, removed) {
   const { onAdded, onRemoved } = node;
+  const entry = { node, removed };
+  if (node.graph) present.add(entry);
   node.onAdded = function (...args) {
     onAdded?.apply(this, args);
+    present.add(entry);
     added();
   };
   node.onRemoved = function (...args) {
     onRemoved?.apply(this, args);
+    present.delete(entry);
     removed();
   };
+}
+
+/** Nodes of subgraphs have left with their workflow, or with its undo: frontends tell those of the root alone. */
+export function afterConfigureGraph() {
+  const graphs = new Set([rootGraph(), ...(rootGraph().subgraphs?.values() ?? [])]);
+  for (const entry of present) {
+    if (graphs.has(entry.node.graph)) continue;
+    present.delete(entry);
+    entry.removed();
+  }
 }

@@ -223,6 +223,10 @@ def test_native_and_own_loader_give_the_same_video(tiny: ComfyServer):
     for loader in (BARE, PUBLISHED):
         result = queued(tiny, tiny_graph(loader))
         assert torch.equal(saved_latents(tiny, result), native) and "inexact" not in text_of(result)
+    longer = changed(tiny_graph(BARE), "text", words=700)
+    assert "the model reads the first 512 of 700 tokens of the prompt" in text_of(
+        queued(tiny, longer)
+    )
     smaller = changed({"m": BARE}, "m", weight_dtype="fp8_e4m3fn")["m"]
     assert "inexact: weights stored in 8-bit" in text_of(queued(tiny, tiny_graph(smaller)))
 
@@ -364,6 +368,11 @@ def test_what_cannot_be_made_is_one_sentence_before_it_is_begun(tiny: ComfyServe
     refused(
         other, "sampler", "expected the Wan 2.1 VAE", vae=["other", 0], filename_prefix="refused/v"
     )
+    other_models = tiny_graph(node("HeadForcingLoadModel", checkpoint="hf_tiny.safetensors"))
+    other_models["demo"] = node("HeadForcingLoadDemo")
+    refused(other_models, "sampler", "belongs to the demo model alone", vae=["demo", 2])
+    empty = {"empty": node("EmptyHunyuanLatentVideo", width=64, height=64, length=9, batch_size=1)}
+    refused(empty, "sampler", "start_frames is an empty latent", start_frames=["empty", 0])
     told = {"checkpoint": node("CheckpointLoaderSimple", ckpt_name="hf_no_text.safetensors")}
     told["text"] = node(
         "HeadForcingPromptTimeline", clip=["checkpoint", 1], prompts=BALL, seconds=1.0

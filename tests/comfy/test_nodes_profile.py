@@ -22,6 +22,8 @@ from comfy_harness import ComfyServer, RunResult
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from PIL import Image
+from safetensors.torch import save_file
+from tiny_checkpoints import wan_t2v_weights
 
 DEMO_COUNTS = "10 local, 12 anchor, 26 memory"
 PROMPTS = f"{BALL}\n{CROSS}"
@@ -219,6 +221,23 @@ def test_a_name_that_is_no_file_name_is_refused_before_anything_is_measured(fres
         ), name
     assert sorted(path for path in fresh.base_dir.rglob("*.json")) == before
     assert kept_by_the_pack(fresh, "measured") == []
+
+
+def test_what_cannot_be_measured_is_one_sentence(tiny: ComfyServer):
+    size = {"width": 80, "height": 48}
+    for channels in (16, 48):
+        weights = wan_t2v_weights(channels=channels)
+        file = f"hf_profile_{channels}.safetensors"
+        save_file(weights, tiny.model_path("diffusion_models", file))
+        model = {"wan": node("HeadForcingLoadModel", checkpoint=file)}
+        graph = changed(profile_graph(**size) | model, "measure", model=["wan", 0])
+        told = ("text embeddings of width",) if channels == 16 else ("multiple of 32",)
+        failed(tiny, graph, *told)
+    without_text = {f"model.diffusion_model.{name}": each for name, each in weights.items()}
+    save_file(without_text, tiny.model_path("checkpoints", "hf_no_text_22.safetensors"))
+    loader = node("CheckpointLoaderSimple", ckpt_name="hf_no_text_22.safetensors")
+    graph = profile_graph() | {"checkpoint": loader}
+    failed(tiny, changed(graph, "measure", clip=["checkpoint", 1]), "no text encoder")
 
 
 # ------------------------------------------------------------------------------------------ inspect

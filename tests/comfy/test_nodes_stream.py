@@ -57,6 +57,27 @@ def test_the_video_equals_one_decoded_afterwards(both: ComfyServer):
     assert re.search(r"sampled in [\d.]+ s, attention \w", report)
 
 
+def test_a_part_is_not_taken_for_the_video_that_it_is_a_part_of(comfy: ComfyServer):
+    """The file of a take stays when its beginning is rendered alone; until there is one, the part
+    is the file of the take.
+    """
+    graph = growing_graph("part/v", 4.5, seed=43)
+    part = changed(graph, "sampler", until_seconds=1.5)
+
+    def linked() -> str:
+        newest = json.loads(comfy.ask("/headforcing/takes", method="GET")[1])["takes"][0]
+        return newest["file"]["filename"]
+
+    assert len(shown(comfy, queued(comfy, part), "sampler")) < 40
+    assert linked() == "v_00001_.mp4"
+    assert len(shown(comfy, queued(comfy, graph), "sampler")) == 72
+    queued(comfy, part)
+    assert linked() == "v_00002_.mp4"
+    again = queued(comfy, graph)
+    assert "v_00002_.mp4 is this video already" in str(again.said) + text_of(again)
+    assert len(shown(comfy, again, "sampler")) == 72
+
+
 @pytest.mark.thorough
 def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyServer):
     """CausVid: in the sampler, from its latents, from its run folder and from a loaded run, as far

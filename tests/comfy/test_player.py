@@ -29,6 +29,16 @@ _VALUES = (
 _NODES = """() => app.graph.serialize().nodes.filter(({ type }) => type.startsWith("HeadForcing"))
   .map(({ type, widgets_values }) => [type, widgets_values]).sort()"""
 
+_NO_ANSWER = """() => {
+  const ask = app.api.fetchApi;
+  app.api.fetchApi = (route, ...more) =>
+    route.startsWith("/headforcing/renders") ? new Promise(() => {}) : ask.call(app.api, route, ...more);
+}"""
+_OPENED_IN_TIME = """(graph) => Promise.race([
+  app.loadGraphData(graph).then(() => true),
+  new Promise((done) => setTimeout(done, 20000)),
+])"""
+
 
 def bring_into_view(editor: Browser) -> None:
     """Move the canvas to the player: a browser does not begin to play what is out of sight."""
@@ -169,6 +179,20 @@ def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finish
     editor.run()  # nothing has changed
     shows("of_a_00002_")
     load("b", "of_b_00001_")
+
+    # a run of one workflow that ComfyUI has cached, while the other is open
+    load("a")
+    editor.write("Sampler", seed=113)
+    graphs["a"] = page.evaluate("app.graph.serialize()")
+    editor.queue()
+    page.evaluate("() => app.queuePrompt(0)")
+    load("b")
+    page.wait_for_function("window.__runs.length === 2")
+    page.wait_for_timeout(300)
+    shows("of_b_00001_")
+    page.evaluate(_NO_ANSWER)
+    assert page.evaluate(_OPENED_IN_TIME, graphs["a"]), "opening a workflow waits for no answer"
+    shows("of_a_00003_")
     # which the frontend asks itself
     others = [url for url in editor.blocked if "huggingface.co/Comfy-Org" not in url]
     assert others == [], "the pack asked another machine for something"

@@ -268,7 +268,6 @@ def test_a_dropped_video_brings_its_workflow_and_plays(browser: Browser):
     opened(browser, seed=305, prefix="studio/dropped")
     rendered(browser)
     (video,) = (browser.server.output_dir / "studio").glob("dropped_*.mp4")
-    page.evaluate("() => app.graph.clear()")
     data = page.evaluate_handle(
         """async (bytes) => {
           const transfer = new DataTransfer();
@@ -277,6 +276,19 @@ def test_a_dropped_video_brings_its_workflow_and_plays(browser: Browser):
         }""",
         list(video.read_bytes()),
     )
+    # one that Load Video takes is no result, also if the workflow is that of a file
+    graph = page.evaluate("app.graph.serialize()")
+    graph["extra"]["head_forcing_run"] = "another"
+    loads = "app.graph.nodes.find(({ type }) => type === 'LoadVideo')"
+    page.evaluate("() => app.graph.add(LiteGraph.createNode('LoadVideo'))")
+    page.dispatch_event(
+        f"[data-node-id='{page.evaluate(f'{loads}.id')}']", "drop", {"dataTransfer": data}
+    )
+    page.wait_for_function(f"{loads}.widgets[0].value.startsWith('dropped')")
+    page.evaluate("(graph) => app.loadGraphData(graph)", graph)
+    page.wait_for_timeout(300)
+    assert not page.evaluate(f"{_VIDEO}.hasAttribute('src')")
+    page.evaluate("() => app.graph.clear()")
     page.dispatch_event("#graph-canvas", "drop", {"dataTransfer": data})
     page.wait_for_function(f"{_VIDEO}?.src.startsWith('blob:') && {_VIDEO}.readyState >= 2")
     page.wait_for_function("document.querySelectorAll('.hf-bar.hf-pictured').length === 2")

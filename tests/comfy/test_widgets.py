@@ -22,6 +22,9 @@ DEMO = FOLDER / "workflows" / "01 Demo without downloads.json"
 NODE = of_node("PromptTimeline")
 TEXT = of_widget("PromptTimeline", "prompts")
 BARS = "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.value).join()"
+INNER_VIDEO = """[...app.graph.subgraphs.values()].flatMap(({ nodes }) => nodes)
+  .find(({ type }) => type === "HeadForcingSampler")
+  .widgets.find(({ name }) => name === "player").element.querySelector("video")"""
 NEW_NODES = """() => ["PromptTimeline", "LoadRun", "Sampler"].map((name) =>
   LiteGraph.createNode(`HeadForcing${name}`).widgets.map((widget) => widget.name))"""
 
@@ -250,13 +253,16 @@ def test_a_subgraph_shows_the_timeline_of_the_text_on_its_face(browser: Browser)
     sent = browser.sent("PromptTimeline")
     assert (sent["prompts"], sent["seconds"]) == (moved, 60)
 
-    # what was edited is there when the file is opened again
+    # what was edited is there when the file is opened again, and the nodes that were are gone
+    page.evaluate(f"() => {{ window.__video = {INNER_VIDEO}; window.__video.src = 'data:,'; }}")
     page.evaluate(
         "async () => app.loadGraphData(JSON.parse(JSON.stringify((await "
         "app.graphToPrompt()).workflow)))"
     )
     waits_for(moved)
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 6")
+    assert not page.evaluate("window.__video.hasAttribute('src')"), "it would play on"
+    assert page.evaluate(f"{INNER_VIDEO} !== window.__video")
 
 
 def earlier_options() -> dict[str, Any]:

@@ -30,6 +30,7 @@ _OPEN = (
 )
 _LISTEN = """() => {
   window.__runs = [];
+  window.__queuePrompt = app.api.queuePrompt; // the pack's own
   for (const outcome of ["success", "error", "interrupted"])
     app.api.addEventListener("execution_" + outcome, (e) => window.__runs.push([outcome, e.detail?.exception_message]));
 }"""
@@ -40,8 +41,8 @@ _ALL_NODES = """(() => {
 _BEGIN_AGAIN = """async () => {
   clearInterval(window.__watch);
   delete app.queuePrompt; // what a test has put in their place
-  delete app.api.queuePrompt;
   delete app.api.fetchApi;
+  app.api.queuePrompt = window.__queuePrompt;
   const panel = app.extensionManager.bottomPanel;
   if (document.querySelector(".hf-story")) panel.toggleBottomPanelTab("headforcing.story");
   await app.extensionManager.command.execute("Comfy.NewBlankWorkflow");

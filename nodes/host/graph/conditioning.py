@@ -21,7 +21,7 @@ from ....headforcing_core.timeline.editor import read_widgets
 from ....headforcing_core.timeline.switch import Switch
 from ....headforcing_core.timeline.timeline import Timeline, parse_timeline
 from ....headforcing_core.video.soundtrack import Soundtrack
-from ..model.loaded_model import check_text_width
+from ..model.loaded_model import check_text_width, wan_config
 
 TIMELINE = "head_forcing_timeline"
 Conditioning = list[Any]
@@ -150,6 +150,20 @@ def _fitted(positive: Conditioning, options: RenderOptions) -> Conditioning:
         embeds.update({text: encoded for text, (encoded, _) in node.encode(missing).items()})
     again = {"timeline": timeline, "embeds": embeds, "node": node}
     return [[tensor, {**entry, TIMELINE: again}]]
+
+
+def cut_prompts(model: Any, embeds: Embeddings) -> list[str]:
+    """Lines for the report about prompts of which the model reads the beginning alone."""
+    most = wan_config(model).text_len
+    lines = []
+    for text, rows in embeds.items():
+        tokens = int(rows.any(dim=-1).sum())
+        if tokens > most:
+            lines.append(
+                f"the model reads the first {most} of {tokens} tokens of the prompt {text[:40]!r}: "
+                "say it in fewer words"
+            )
+    return lines
 
 
 def other_blocks(positive: Conditioning, options: RenderOptions) -> list[str]:

@@ -65,6 +65,11 @@ class HostRender:
             )
         if self.vae is not None:
             vae.check_vae(self.vae, plan.config.latents)
+            if vae.is_of_demo(self.vae) != is_toy_model(model):
+                raise HeadForcingError(
+                    "vae: the VAE of Load Demo Model belongs to the demo model alone; connect the "
+                    "one that belongs to the model"
+                )
             if self.vae.device not in (model.load_device, torch.device("cpu")):
                 decoder = vae.decoder_memory(self.vae, plan.block_shape[-2:])
                 check_decoder(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -197,21 +198,28 @@ def _with_file(render: HostRender, made: RenderResult, file: GrowingVideo) -> Re
         )
     job = made.job
     if file.info is not None and job.folder is not None and not file.first:
-        link_file(job, file.info.path, _file_key(render, job))
+        _link(render, job, file.info.path)
     advice = vae.advice(render.vae, render.model.load_device)
     return replace(made, video=file.info, failure=file.failure, advice=advice)
 
 
-def _file_key(render: HostRender, job: RenderJob) -> str:
-    """A hash of what the file of a take depends on: its blocks, the decoder, the length it is cut
-    to, and the sound.
+def _link(render: HostRender, job: RenderJob, path: Path) -> None:
+    """Note the file as that of the take; a part never takes the place of the whole video."""
+    whole = job.plan.blocks
+    if job.until >= whole or linked_file(job, _file_key(render, job, whole)) is None:
+        link_file(job, path, _file_key(render, job, job.until))
+
+
+def _file_key(render: HostRender, job: RenderJob, until: int) -> str:
+    """A hash of what the file of a take depends on: its blocks, the number of them in the file, the
+    decoder, the length it is cut to, and the sound.
     """
     codec = render.request.codec
     assert codec is not None
     decoder = [type(render.vae.first_stage_model).__name__, codec.fingerprint()]
     soundtrack = render.request.soundtrack
     sound = [] if soundtrack is None else [soundtrack.identity]
-    return digest(job.keys[-1], decoder, job.plan.video_frames, *sound)
+    return digest(job.keys[-1], until, decoder, job.plan.video_frames, *sound)
 
 
 def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
@@ -228,7 +236,7 @@ def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
         return None
     if render.story is not None and render.story.waits:
         return None
-    path = linked_file(job, _file_key(render, job))
+    path = linked_file(job, _file_key(render, job, plan.blocks))
     if path is None or not folders.has_prefix(
         path, render.filename_prefix, plan.width, plan.height
     ):

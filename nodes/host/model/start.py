@@ -133,7 +133,18 @@ def _whole_blocks(start_frames: Fields, schedule: Schedule) -> tuple[StartLatent
             f"start_frames: the video is {width}x{height}; crop it so that width and height are "
             f"multiples of {kind.side_multiple}"
         )
+    if start_frames.get("noise_mask") is not None or not latents.any():
+        raise HeadForcingError(
+            "start_frames is an empty latent or has a noise mask, so it is no video to begin with; "
+            "disconnect it: width and height set the size, start_image takes a picture"
+        )
     frames = latents.shape[2]
+    about = start_frames.get("head_forcing", {})
+    if about.get("frames") == frames and about.get("restart_frames"):
+        raise HeadForcingError(
+            "start_frames has latents of several rollouts, each a video of its own; go on from the "
+            "video with start_video"
+        )
     dropped = frames % frames_per_block
     notes = []
     if dropped:

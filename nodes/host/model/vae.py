@@ -107,9 +107,7 @@ def check_vae(vae: Any, latents: LatentFormat | None = None) -> None:
     """Refuse what is not a VAE for these latents, by default for those of Wan 2.1 or 2.2."""
     vae.throw_exception_if_invalid()
     net = vae.first_stage_model
-    known = isinstance(net, (*_WAN_VAES, comfy.taesd.taehv.TAEHV)) or hasattr(
-        net, "streaming_decoder"
-    )
+    known = isinstance(net, (*_WAN_VAES, comfy.taesd.taehv.TAEHV)) or is_of_demo(vae)
     expected = latents or latent_format(vae.latent_channels)
     if not known or vae.latent_dim != 3 or vae.latent_channels != expected.channels:
         kind = "video" if vae.latent_dim == 3 else "image"
@@ -119,6 +117,11 @@ def check_vae(vae: Any, latents: LatentFormat | None = None) -> None:
             f"{type(net).__name__}, one for {kind}s with {vae.latent_channels} latent channels; "
             f"load {wanted.vae_file}"
         )
+
+
+def is_of_demo(vae: Any) -> bool:
+    """Whether it is the autoencoder of the demo model."""
+    return hasattr(vae.first_stage_model, "streaming_decoder")
 
 
 def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
@@ -268,7 +271,7 @@ def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] |
     """Kind of this pack's decoder that decodes it; None where the network brings its own, as the
     demo's does.
     """
-    if hasattr(vae.first_stage_model, "streaming_decoder"):
+    if is_of_demo(vae):
         return None
     return WanStreamingDecoder if isinstance(vae.first_stage_model, _WAN_VAES) else OverlapDecoder
 

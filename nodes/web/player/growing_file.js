@@ -4,6 +4,7 @@ import { playsNoGrowing } from "../server_events.js";
 
 const PIECE = 8 << 20; // bytes of one request
 const APART_MS = 1000; // between two requests
+const BEHIND = 5; // seconds that were played and are not forgotten when there is no more room
 const LATER = [0, 0.1, 0.3, 1, 3]; // seconds by which sound or pictures may end after the other
 
 /** @typedef {{filename: string, subfolder: string, type: string}} VideoFileName as the server names a file */
@@ -25,6 +26,7 @@ export class GrowingFile {
   /** Ends what `updated` waits for. @type {(value?: unknown) => void} */
   done = () => {};
   #asked = -Infinity; // when the last request was sent, in milliseconds of the page
+  #roomFrom = 0; // from this second of the video on there is room for more
   /** @type {(reason: unknown) => void} */
   fail = () => {};
 
@@ -58,7 +60,7 @@ export class GrowingFile {
   async grow(written, complete) {
     this.written = Math.max(written, this.written);
     this.complete = complete;
-    if (this.busy) return;
+    if (this.busy || this.video.currentTime < this.#roomFrom) return;
     this.busy = true;
     try {
       while (this.read < this.written && !this.closed) {
@@ -69,7 +71,7 @@ export class GrowingFile {
         const answer = await app.api.fetchApi(this.address, { headers, cache: "no-store" }).catch(() => null);
         if (answer?.status !== 206) break; // finished under another name, or no answer: the next message says more
         const bytes = await answer.arrayBuffer();
-        await this.append(bytes);
+        if (!(await this.append(bytes))) return this.#waitForRoom();
         this.read += bytes.byteLength;
       }
       if (this.complete && this.media.readyState === "open" && this.buffer) this.media.endOfStream();
@@ -91,18 +93,53 @@ export class GrowingFile {
     this.#asked = performance.now();
   }
 
+  /** Read on when the video has been played further. */
+  #waitForRoom() {
+    this.#roomFrom = Math.max(this.video.currentTime, BEHIND) + BEHIND;
+    const look = () => {
+      if (!this.closed && this.video.currentTime < this.#roomFrom) return;
+      this.video.removeEventListener("timeupdate", look);
+      this.#roomFrom = 0;
+      this.grow(this.written, this.complete);
+    };
+    this.video.addEventListener("timeupdate", look);
+  }
+
+  /** Add bytes to what is played; false where there is no room for them, even without what was played. */
   async append(bytes) {
     await this.opened;
     this.buffer ??= this.newBuffer(codec(new Uint8Array(bytes)));
+    const hasRoom = this.#put(bytes) || ((await this.#forget()) && this.#put(bytes));
+    if (!hasRoom) return false;
+    await this.updated();
+    this.#follow(bytes);
+    return true;
+  }
+
+  /** Begin to add bytes; false where the browser has no room for them. */
+  #put(bytes) {
     try {
       this.buffer.appendBuffer(bytes);
+      return true;
     } catch (error) {
       if (error.name !== "QuotaExceededError") throw error;
-      this.buffer.remove(0, Math.max(this.video.currentTime - 5, 0.1)); // room for a long video: forget what was played
-      await this.updated();
-      this.buffer.appendBuffer(bytes);
+      return false;
     }
+  }
+
+  /** Forget what was played, or what is skipped; false where that is nothing. */
+  async #forget() {
+    const { buffered } = this.buffer;
+    const end = buffered.length ? buffered.end(buffered.length - 1) : 0;
+    const until = this.atEnd ? end - 1 : this.video.currentTime - BEHIND;
+    if (until <= 0) return false;
+    this.buffer.remove(0, until);
     await this.updated();
+    return true;
+  }
+
+  /** Set the length of the video, and play on where there is something to play. */
+  #follow(bytes) {
     const { buffered } = this.buffer;
     if (!buffered.length || this.media.readyState !== "open") return;
     this.setLength(buffered.end(buffered.length - 1));

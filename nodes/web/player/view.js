@@ -16,6 +16,7 @@ const HEIGHT = TEXT + 4 + STAGE;
 const MARGIN = 20; // of a widget
 const ENLARGED = 2; // from this factor on, a video is enlarged without blur, as that of the demo model
 const JOINED_BLOCKS = 3;
+const leaders = new WeakMap(); // the player that each story's timeline follows, by Prompt Timeline node
 
 /** What a node shows: a text, and below it a preview or a video, with another take's or a list beside it. */
 export class View {
@@ -35,6 +36,7 @@ export class View {
   sprite;
 
   #wasHeard = false; // whether a click has let the sound be heard
+  #isLent = false; // whether the story panel shows the video
 
   constructor(node) {
     this.node = node;
@@ -64,6 +66,8 @@ export class View {
     this.video.addEventListener("loadedmetadata", () => this.show(this.video));
     for (const event of ["loadeddata", "timeupdate", "seeked"]) this.video.addEventListener(event, () => this.mark());
     this.video.addEventListener("ended", () => this.files && this.play(this.files.indexOf(this.file) + 1));
+    this.video.addEventListener("play", () => this.#isLent && this.#played()); // else it may begin by itself
+    for (const event of ["pointerdown", "keydown"]) this.stage.addEventListener(event, () => this.#played());
     this.stage.addEventListener("click", (event) => this.#hear(event), { capture: true });
     this.stage.addEventListener("pointerdown", (event) => event.stopPropagation()); // the canvas would take it
     this.root.addEventListener("wheel", (event) => {
@@ -118,8 +122,29 @@ export class View {
     return !this.take || Boolean(this.take.written && holds(story, this.take.written));
   }
 
+  /** Whether the timeline of a story follows this player: of several it follows one, though all play in turn. */
+  #leads(story) {
+    const leader = leaders.get(story);
+    if (!leader || storyNodeOf(leader.node) !== story) leaders.set(story, this);
+    return leaders.get(story) === this;
+  }
+
+  /** Let the timeline follow this player from now on: a person plays it, or it is rendered. One in the panel stays. */
+  #lead() {
+    const story = storyNodeOf(this.node);
+    const leader = leaders.get(story);
+    const isInPanel = leader && leader.#isLent && storyNodeOf(leader.node) === story;
+    if (story && !isInPanel) leaders.set(story, this);
+  }
+
+  #played() {
+    this.#lead();
+    this.mark();
+  }
+
   update(message) {
     const { text, state, video, preview, files, place, prompt_id } = message;
+    if (message.time) this.#lead(); // of a render: outputs that ComfyUI had come without a time
     const other = prompt_id !== this.told?.prompt_id;
     this.told = message;
     if (other) {
@@ -162,6 +187,7 @@ export class View {
   mark() {
     if (!this.node.graph || (this.told && nodeOf(this.told.node) !== this.node)) return; // another workflow is open
     const story = storyNodeOf(this.node);
+    if (story && !this.#leads(story)) return;
     const tells = this.#tells(story);
     const place = tells ? this.place : { ...this.place, done: 0 };
     const playing = tells && this.source === place.render; // else it is still an earlier video
@@ -176,6 +202,7 @@ export class View {
 
   /** Play a take's file in place of the last run's, from the same time; null: that of the run again. */
   choose(take) {
+    this.#lead();
     const at = this.video.currentTime;
     this.leave();
     this.stop();
@@ -217,6 +244,7 @@ export class View {
 
   /** Play from a second of the story, if the video has it: it may begin with a scene, and end before the story. */
   seek(seconds) {
+    this.#lead();
     const time = seconds + this.place.lead;
     if (time >= 0 && time < this.video.duration) this.video.currentTime = time;
   }
@@ -298,12 +326,15 @@ export class View {
   /** Show the video in another place until `takeBack`; it plays on. */
   lend(place) {
     this.away.hidden = false;
+    this.#isLent = true;
+    this.#lead();
     this.pair.allowWipe(true);
     this.#moveTo(place);
   }
 
   takeBack() {
     this.away.hidden = true;
+    this.#isLent = false;
     this.pair.allowWipe(false);
     this.#moveTo(this.row);
   }

@@ -35,11 +35,11 @@ def node(*returns, output=False, **inputs):
 @node(
     "CONDITIONING",
     seed=("INT", {"default": 0}),
-    words=("INT", {"default": 8, "min": 0, "max": 512}),
+    words=("INT", {"default": 8, "min": 0, "max": 1024}),
 )
 def TestFakeText(seed, words):
     """CONDITIONING as the native umt5 encoder gives it: 512 rows, exactly zero after the words."""
-    rows = torch.randn(1, 512, 4096, generator=torch.Generator().manual_seed(seed))
+    rows = torch.randn(1, max(512, words), 4096, generator=torch.Generator().manual_seed(seed))
     rows[:, words:] = 0
     return ([[rows, {"pooled_output": None}]],)
 
