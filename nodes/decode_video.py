@@ -14,6 +14,7 @@ from torch import Tensor
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import Fields
 from ..headforcing_core.model.latents import WAN21, WAN22, latent_format
+from ..headforcing_core.plan.request import story_begins
 from ..headforcing_core.runs.stored import StoredVideo
 from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
 from ..headforcing_core.video.sound import Sound
@@ -83,8 +84,9 @@ class DecodeLatentsToVideo(schema.FileNode):
         for video in videos:
             width, height = latent_format(vae.latent_channels).pixels(video.size)
             about = video.about
-            # the widget's default is that of Wan 2.1
-            rate = about.get("fps", fps) if fps == VIDEO_FPS else fps
+            rate = fps
+            if fps == VIDEO_FPS:  # the widget's default is that of Wan 2.1
+                rate = about.get("fps", latent_format(vae.latent_channels).fps)
 
             def on_progress(done: int, before: int = before) -> None:
                 stop_where_asked()
@@ -98,7 +100,7 @@ class DecodeLatentsToVideo(schema.FileNode):
                     load_decoder(vae, video.size, about.get("restart_frames", ())),
                     video_frames=video.video_frames,
                     on_progress=on_progress,
-                    sound=video.sound(connected),
+                    sound=video.sound(connected, rate),
                 )
             before += video.video_frames
             files.append(file)
@@ -124,12 +126,14 @@ class _Latents:
     about: Fields
     soundtrack: Soundtrack | None = None
 
-    def sound(self, connected: Soundtrack | None) -> Sound | None:
-        """The connected sound, else that of the story, which begins after the start frames."""
+    def sound(self, connected: Soundtrack | None, fps: float) -> Sound | None:
+        """The connected sound, else that of the story, which begins after the start frames; `fps`
+        is the file's.
+        """
         soundtrack = connected or self.soundtrack
         if soundtrack is None:
             return None
-        return soundtrack.from_second(-next(iter(self.about.get("starts_seconds", ())), 0.0))
+        return soundtrack.from_second(-story_begins(self.about, fps))
 
 
 def _of_latent(samples: Fields | None) -> list[_Latents]:

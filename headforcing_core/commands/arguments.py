@@ -213,6 +213,7 @@ PROFILES = {
         (
             ("measured", READ, None, "measured shares (.safetensors)", SEVERAL),
             ("--out", PROFILE_OUT, None, "head profile to write (.json)", REQUIRED),
+            "rule",
         ),
         "Add up measurements of the same setup from several machines.",
     ),

@@ -15,6 +15,7 @@ from ..errors import HeadForcingError, unknown_name
 from ..files import Fields, Named, check_kept
 from ..hashing import digest
 from ..timeline.grammar import split_lines
+from ..weights.shards import shard_files
 from .arguments import COMMANDS
 from .options import add_rows
 from .parser import VIDEO, Parser, named_file, named_files
@@ -157,6 +158,9 @@ def _identity(args: Namespace, options: Iterable[str], demo: bool, latents: bool
     values = {name: getattr(args, name) for name in sorted(options)}
     paths = [value for value in values.values() if isinstance(value, (Path, str))]
     paths += [named_file(word)[1] for word in args.reference]
+    for name in ("weights", "text_encoder"):  # which can be in several files
+        if values.get(name) is not None:
+            paths += shard_files(Path(values[name]))
     stamps = []
     for path in paths:
         if os.path.isfile(path):

@@ -8,7 +8,6 @@ import json
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,24 +19,22 @@ from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..methods.head_forcing import PRESETS
 from ..methods.options import options_of
 from ..methods.registry import ALIASES, METHODS, list_methods, method_names, method_policy
-from ..model.latents import latent_format
 from ..plan.cards import MODELS, TEXT_ENCODERS, Card, Fit, card, paper_heads, released_needs
 from ..plan.describe import describe, format_bytes, markdown_table
 from ..plan.family import with_family
 from ..plan.options import RenderOptions
 from ..plan.plan import RenderPlan
-from ..plan.request import file_tags
+from ..plan.request import file_tags, story_begins
 from ..plan.resources import Needs
-from ..render.sinks import load_latents
+from ..render.sinks import read_latents
 from ..rollout.schedule import AUTO_FAMILY
 from ..runs.stored import find_stored
-from ..timeline.clock import VIDEO_FPS, video_frames_of
+from ..timeline.clock import VIDEO_FPS
 from ..timeline.timeline import parse_timeline
 from ..video.stream import write_video
 from ..video.writer import VideoSettings
 from ..weights.checkpoint import convert as convert_checkpoint
 from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
-from ..weights.containers import read_weights
 from .arguments import Result
 from .texts import read_text
 from .values import (
@@ -277,7 +274,7 @@ def decode(args: Namespace) -> Result:
     tags = {}
     problems: Sequence[str] = []  # of a stored video; more come while its blocks are read
     if args.latents.is_file():
-        about, latents = _of_file(args.latents)
+        about, latents = read_latents(args.latents)
         blocks: Iterable[Tensor] = [latents]
     else:
         video = find_stored(args.latents)
@@ -295,13 +292,12 @@ def decode(args: Namespace) -> Result:
         codec = files.codec(device, DTYPES[args.dtype], bool(restarts))
         assert codec is not None
         fps = about.get("fps", VIDEO_FPS)
-        lead = next(iter(about.get("starts_seconds", ())), 0.0)
         info = write_video(
             VideoSettings(args.out, fps, tags, scale=args.scale, partial=partial_path(args.out)),
             (chunk for block in blocks for chunk in torch.split(block, CHUNK_FRAMES)),
             codec.decoder(restarts),
             about["video_frames"],
-            sound=None if soundtrack is None else soundtrack.from_second(-lead),
+            sound=None if soundtrack is None else soundtrack.from_second(-story_begins(about)),
         )
     made = f"{info.video_frames} frames, {info.seconds:.2f} s, in {args.out}"
     found = {
@@ -311,23 +307,3 @@ def decode(args: Namespace) -> Result:
         "problems": problems,
     }
     return Result([made, *(f"damaged  {problem}" for problem in problems)], found)
-
-
-def _of_file(path: Path) -> tuple[Fields, Tensor]:
-    """Notes on a video as a run folder has them, and its latents, of `generate --latents`."""
-    latents = load_latents(path)
-    most = video_frames_of(len(latents))
-    try:
-        about = json.loads(read_weights(path)[1].get("head_forcing", "{}"))
-        video_frames = int(about.get("video_frames", most))
-        restarts = tuple(map(int, about.get("restart_frames", ())))
-        if not 1 <= video_frames <= most or not all(
-            0 <= frame < len(latents) for frame in restarts
-        ):
-            raise ValueError("of another video")
-    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise HeadForcingError(
-            f"{path} does not say what its latents are of; write them again"
-        ) from error
-    found = {"video_frames": video_frames, "restart_frames": restarts}
-    return {**found, "fps": latent_format(latents.shape[1]).fps}, latents

@@ -97,14 +97,15 @@ class Machine:
     @property
     def inexact(self) -> list[str]:
         """Settings that make the numbers other than those of the dtype, for reports."""
-        if not self.fp8_linears:
-            return []
-        if fp8.has_product(self.device):
-            return [f"{fp8.INEXACT} (--fp8-linears)"]
-        return [
-            f"{fp8.INEXACT} (--fp8-linears, emulated: this device does not multiply them, nothing "
-            "is faster)"
-        ]
+        found = []
+        if self.attention_choice == "sage":
+            found.append("attention that rounds to 8 bits (--attention sage)")
+        if self.fp8_linears:
+            how = "--fp8-linears"
+            if not fp8.has_product(self.device):
+                how += ", emulated: this device does not multiply them, nothing is faster"
+            found.append(f"{fp8.INEXACT} ({how})")
+        return found
 
     def place(self, plan: RenderPlan) -> Place:
         """Choose where a plan's video is made; the attention backend `auto` is timed at the sizes

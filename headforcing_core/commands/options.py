@@ -139,7 +139,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         None,
         "roles from the profile's shares: quota (the paper's), function (memory heads are "
         "those that look at the middle most), auto (function where the quota misnames a "
-        "head); default: as in the profile, for a new one quota",
+        "head); default: as in the profile, for a new one auto",
     ),
     "--alpha": (
         float,

@@ -260,7 +260,8 @@ def merge(args: Namespace) -> Result:
     for other in others:
         first.merge(other)
     first.save(args.out.with_suffix(".safetensors"))
-    return _finish(first, args.out, f"merged from {len(args.measured)} measurements")
+    source = f"merged from {len(args.measured)} measurements"
+    return _finish(first, args.out, source, rule=args.rule or "auto")
 
 
 def compare(args: Namespace) -> Result:

@@ -12,9 +12,13 @@ from ..page import save_plot
 from ..plan.describe import format_bytes
 from ..render.result import report_stored
 from ..report.drift import report_video
+from ..report.video_tags import read_tags
 from ..runs.stored import survey
 from ..runs.takes import disk_bytes, prune
+from ..timeline.clock import VIDEO_FPS, BlockClock
+from ..timeline.prompt import TimelineError
 from ..timeline.timeline import parse_timeline
+from ..video.reader import open_video
 from .arguments import Result
 from .texts import read_text
 from .values import progress_bar
@@ -23,12 +27,7 @@ from .values import progress_bar
 def report(args: Namespace) -> Result:
     """Measure a video file, and plot the metrics if `--plot` is given."""
     check_plot(args.plot)
-    prompts = None
-    if args.prompts is not None:
-        timeline = parse_timeline(read_text(args.prompts))
-        texts = [segment.text for segment in timeline.segments]
-        # times are rounded to a block with the file's own frame rate and block length
-        prompts = list(zip(timeline.requested, texts, strict=True))
+    prompts = None if args.prompts is None else _prompts(args)
     with progress_bar("measuring", args.json, unit="frame") as on_progress:
         found = report_video(args.video, prompts, args.frames_per_block, on_progress)
     result = found.to_dict()
@@ -40,6 +39,25 @@ def report(args: Namespace) -> Result:
         result["picture"] = str(args.plot)
         lines.append(f"plot     {args.plot}")
     return Result(lines, result)
+
+
+def _prompts(args: Namespace) -> list[tuple[float, str]]:
+    """Start in seconds and text of each prompt of `--prompts`; one without times takes the length
+    of the video.
+    """
+    text = read_text(args.prompts)
+    with open_video(args.video) as container:
+        stream = container.streams.video[0]
+        fps = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
+        tags = read_tags(container.metadata, fps)
+        seconds = stream.frames / fps
+    clock = BlockClock(args.frames_per_block or tags.frames_per_block or 3, fps)
+    try:
+        timeline = parse_timeline(text, seconds or None, clock)
+    except TimelineError:  # its times are of a longer video
+        timeline = parse_timeline(text, None, clock)
+    texts = [segment.text for segment in timeline.segments]
+    return list(zip(timeline.requested, texts, strict=True))
 
 
 def check_plot(path: Path | None) -> None:

@@ -27,7 +27,7 @@ from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob, RenderRequest, StartLatents
 from ..plan.resources import COMMAND_LINE, NO_DECODER, Needs, room_on
 from ..plan.start import Start
-from ..render.sinks import load_latents
+from ..render.sinks import read_latents
 from ..rollout.rows import Embeddings, Picture
 from ..rollout.schedule import known_family
 from ..timeline.timeline import Timeline, parse_timeline
@@ -101,8 +101,11 @@ class Source:
         follow = None if args.follow is None else FollowedFile(args.follow)
         timeline = _timeline(args, options, follow, tuple(pictures))
         plain = info = files.inspect()
-        if args.fp8_linears:  # whose blocks are others than those of the plain weights
-            info = replace(plain, identify=lambda: digest(plain.fingerprint, fp8.IDENTITY)[:16])
+        marks = [fp8.IDENTITY] if args.fp8_linears else []
+        if args.attention == "sage":
+            marks.append("sage")
+        if marks:  # the blocks are others than those of the plain weights
+            info = replace(plain, identify=lambda: digest(plain.fingerprint, *marks)[:16])
         machine = Machine.of(args, dtype, info.config.head_dim, elsewhere)
         # after the prompts: a large picture takes seconds
         references = read_references(pictures, options)
@@ -338,7 +341,13 @@ def _start_latents(
         return StartLatents(torch.empty((1, start.frames, 0, 0, 0)), about=start.about)
     if args.start_latents is None:
         return None
-    return StartLatents(load_latents(args.start_latents, options.size)[None])
+    about, latents = read_latents(args.start_latents, options.size)
+    if about["restart_frames"]:
+        raise HeadForcingError(
+            f"{args.start_latents} has latents of several rollouts, each a video of its own; go on "
+            "from the MP4 with --start-video"
+        )
+    return StartLatents(latents[None])
 
 
 def _notes(

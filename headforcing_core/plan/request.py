@@ -331,3 +331,13 @@ def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, s
             start * about.get("fps", fps) / fps for start in tags["starts_seconds"]
         ]
     return {"head_forcing": json.dumps(tags)}
+
+
+def story_begins(about: Mapping[str, Any], fps: float | None = None) -> float:
+    """The second of a video file at which its story begins, after start frames; `fps` as in
+    `file_tags`.
+    """
+    start = next(iter(about.get("starts_seconds", ())), 0.0)
+    if fps is not None:
+        start *= about.get("fps", fps) / fps
+    return start

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..errors import HeadForcingError, first_line
-from ..files import partial_path, replacing
+from ..files import Fields, partial_path, replacing
 from ..model.latents import WAN21, WAN22, latent_format
 from ..plan.plan import RenderPlan
-from ..plan.request import RenderJob, file_tags
+from ..plan.request import RenderJob, about_story, file_tags
 from ..plan.settings import Size
 from ..rollout.loop import Block
+from ..timeline.clock import video_frames_of
 from ..video.pictures import PictureSheets
 from ..video.sound import Sound
 from ..video.stream import StreamingDecoder, VideoStream
@@ -220,7 +222,11 @@ class LatentsFile(KeptLatents):
 
     def finish(self) -> None:
         plan = self._render.job.plan
-        about = {"video_frames": plan.video_frames, "restart_frames": plan.restart_frames}
+        about = {
+            "video_frames": plan.video_frames,
+            "restart_frames": plan.restart_frames,
+            "starts_seconds": about_story(plan)["starts_seconds"],
+        }
         latents = torch.cat(self.blocks).float().contiguous()
         with replacing(self.path) as temporary:
             temporary.write_bytes(save({"latents": latents}, {"head_forcing": json.dumps(about)}))
@@ -254,3 +260,31 @@ def load_latents(path: Path, plan_size: Size | None = None) -> Tensor:
             f"{path}: latents are for {columns}x{rows} frames, the render is {width}x{height}"
         )
     return latents.clone()
+
+
+def read_latents(path: Path, plan_size: Size | None = None) -> tuple[Fields, Tensor]:
+    """Notes on a video as a run folder has them, and its latents, of `generate --latents`."""
+    latents = load_latents(path, plan_size)
+    most = video_frames_of(len(latents))
+    try:
+        about = json.loads(read_weights(path)[1].get("head_forcing", "{}"))
+        video_frames = int(about.get("video_frames", most))
+        restarts = tuple(map(int, about.get("restart_frames", ())))
+        # where prompts begin, the first one after start frames; not in files of older versions
+        starts = tuple(map(float, about.get("starts_seconds", ())))
+        if (
+            not 1 <= video_frames <= most
+            or not all(0 <= frame < len(latents) for frame in restarts)
+            or not all(0 <= start < math.inf for start in starts)
+        ):
+            raise ValueError("of another video")
+    except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        raise HeadForcingError(
+            f"{path} does not say what its latents are of; write them again"
+        ) from error
+    found = {
+        "video_frames": video_frames,
+        "restart_frames": restarts,
+        "starts_seconds": starts,
+    }
+    return {**found, "fps": latent_format(latents.shape[1]).fps}, latents

@@ -292,10 +292,10 @@ def _tag(text: str, prompt: PlacedPrompt, default: Switch, block_seconds: float)
     switches = [prompt.switch] if prompt.switch else [None, default]
     for switch in switches:
         tag = tag_of(switch, prompt.seed)
-        tagged = text if tag is None else f"[{tag}] {text}"
-        try:
-            if read_tag(tagged, block_seconds) == (switch, prompt.seed, text):
-                return tagged
-        except HeadForcingError:  # it is read as a misspelt tag
-            continue
+        # after a colon a dash or a colon is the text's own
+        forms = (text,) if tag is None else (f"[{tag}] {text}", f"[{tag}]: {text}")
+        for tagged in forms:
+            with suppress(HeadForcingError):  # it is read as a misspelt tag
+                if read_tag(tagged, block_seconds) == (switch, prompt.seed, text):
+                    return tagged
     return None

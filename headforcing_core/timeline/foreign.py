@@ -4,7 +4,10 @@ programs.
 
 from __future__ import annotations
 
+import html
 import re
+
+from .characters import fold
 
 _CUE_TIME = r"\d{1,4}:\d\d(?::\d\d)?[.,]\d{1,9}"
 _CUE = re.compile(
@@ -12,6 +15,8 @@ _CUE = re.compile(
     re.ASCII,
 )
 _MARKUP = re.compile(r"</?[a-z][^<>]{0,200}>", re.ASCII | re.IGNORECASE)
+_OVERRIDE = re.compile(r"\{\\[^{}]{0,99}\}")  # of ASS in SubRip: "{\an8}"
+_ENTITY = re.compile(r"&(?:#\d{1,6}|#x[\da-f]{1,5}|[a-z]\w{1,30});", re.ASCII | re.IGNORECASE)
 _FENCE = re.compile(r"\s{0,8}(?:`{3,9}|~{3,9})[\w-]{0,20}\s{0,8}", re.ASCII)
 
 
@@ -38,8 +43,14 @@ def without_subtitles(lines: list[str]) -> list[str]:
         elif not line.strip():
             cue = -1
         elif cue >= 0 and not _names_cue(lines, number):
-            result[cue] += f" {_MARKUP.sub('', line)}"
+            result[cue] += f" {_words(line)}"
     return result
+
+
+def _words(line: str) -> str:
+    """A line of a cue without markup, with characters in place of their names."""
+    bare = _OVERRIDE.sub("", _MARKUP.sub("", line))
+    return fold(_ENTITY.sub(lambda entity: html.unescape(entity[0]), bare))
 
 
 def _names_cue(lines: list[str], number: int) -> bool:

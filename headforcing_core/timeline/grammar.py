@@ -1,11 +1,9 @@
 """Parsers of the prompt timeline grammars: plain text to prompts with their times, switches and
-seeds. `timeline.py` lists the grammars, `switch.py` the tags.
+seeds. `timeline.py` lists the grammars, `tags.py` reads the tags.
 """
 
 from __future__ import annotations
 
-import difflib
-import functools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -17,24 +15,32 @@ from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
 from .foreign import without_fences, without_subtitles
 from .headings import (
     BRACKET,
-    EXAMPLE,
     IN_BRACKETS,
-    NUMBERED,
     Heading,
     Kind,
     Line,
-    almost_time,
-    brackets_with_words,
     cut_line,
     is_frame,
     open_brackets,
     plain,
     read_lines,
-    time_inside,
 )
 from .json_forms import load_frames, load_json, read_frame_prompts, read_json
 from .prompt import Prompt, TimelineError
-from .switch import MAX_SEED, RESET, SWITCHES, Switch
+from .refusals import (
+    almost_time,
+    is_rule,
+    refuse_almost,
+    refuse_fractions,
+    refuse_inside,
+    refuse_length,
+    refuse_schedule,
+    refuse_tag,
+    refuse_title,
+)
+from .switch import RESET, Switch
+from .tags import match_tag, parse_tag, refuse_almost_tag
+from .times import seconds_of
 
 MAX_SEGMENTS = 10_000
 
@@ -42,26 +48,8 @@ _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
 _FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of these
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
 ESCAPED = re.compile(r"\\([{}])")
-_NOTE = re.compile(r"#{1,6}\s|//|/\*")
-LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
-
-_TAG_WORDS = {  # what may follow each word of a tag
-    **dict.fromkeys((*SWITCHES, "re-anchor", "cut"), ""),
-    "recall": r"(?: \d{1,4})?",
-    "new scene": "",
-    "blend": r" \d{1,4}",
-    "seed": r" \d{1,40}",
-}
-_PLAIN_WORDS = {"keep going": "", "dissolve": r" \d{1,3}(?:\.\d{1,3})? ?s"}
-_WORD = f"(?:{'|'.join(word + rest for word, rest in (_TAG_WORDS | _PLAIN_WORDS).items())})"
-_TAG = re.compile(rf"\[ ?({_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\] ?", re.ASCII | re.IGNORECASE)
-# words that need a number, and the one that a message suggests
-_NUMBERS = {"blend": "3", "seed": "1"}
-_OTHER_WORDS = ("speed",)  # as near to a tag's word as a typing error
 _SEED_ALONE = re.compile(r"seed \d{1,40}", re.ASCII | re.IGNORECASE)
-_BRACKET = re.compile(r"\[ ?([a-z][\w,:=#+. -]{0,120}?) ?\]", re.ASCII | re.IGNORECASE)
-# ratio of difflib: a letter more or less; "flash" and "blond" (0.8) are other words
-_SAME_WORD = 0.85
+LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
 
 def split_lines(text: str) -> list[str]:
@@ -93,8 +81,9 @@ def split_shared(text: str) -> tuple[str, str]:
         if line.kind not in (None, Kind.DECADE) or almost_time(line.text, bare=False):
             after += line.number - 1
             break
-    words = " ".join([lines[first].strip()[tag.end() :], *lines[first + 1 : after]])
-    return fold(words), "\n".join([""] * after + lines[after:])
+    words = [line for line in lines[first:after] if not is_rule(line.strip())]
+    words[0] = words[0].strip()[tag.end() :]
+    return fold(" ".join(words)), "\n".join([""] * after + lines[after:])
 
 
 def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
@@ -148,102 +137,30 @@ def read_tag(text: str, block_seconds: float) -> tuple[Switch | None, int | None
     A bracket with other words belongs to the prompt. A tag of a seed alone may stand beside one of
     a switch. Raises HeadForcingError for two kinds, blends or seeds, and for a misspelt tag.
     """
-    tag = _TAG.match(text)
+    tag = match_tag(text)
     if tag is None:
-        _refuse_almost_tag(text)
+        refuse_almost_tag(text)
         return None, None, text
-    switch, seed = _parse_tag(tag[1], block_seconds)
-    end = tag.end()
-    beside = _TAG.match(text, end)
+    switch, seed = parse_tag(tag.words, block_seconds)
+    rest = tag.rest
+    beside = match_tag(rest)
     if beside is None:
         if switch is None:
-            _refuse_almost_tag(text[end:])
-    elif switch is None and not has_seed(beside[0]):
-        switch = _parse_tag(beside[1], block_seconds)[0]
-        end = beside.end()
-    elif switch not in (None, RESET) and seed is None and _SEED_ALONE.fullmatch(beside[1]):
+            refuse_almost_tag(rest)
+    elif switch is None and not has_seed(rest):
+        switch = parse_tag(beside.words, block_seconds)[0]
+        rest = beside.rest
+    elif switch not in (None, RESET) and seed is None and _SEED_ALONE.fullmatch(beside.words):
         # not after [reset], where all is text: see `editor`
-        _, seed = _parse_tag(beside[1], block_seconds)
-        end = beside.end()
-    return switch, seed, text[end:]
+        _, seed = parse_tag(beside.words, block_seconds)
+        rest = beside.rest
+    return switch, seed, rest
 
 
 def has_seed(text: str) -> bool:
     """Whether the tag in front of a text names a seed."""
-    tag = _TAG.match(text)
-    return tag is not None and "seed" in tag[1].lower()
-
-
-def _parse_tag(tag: str, block_seconds: float) -> tuple[Switch | None, int | None]:
-    """Switch and seed of the words in a tag's brackets."""
-    words = re.findall(_WORD, tag.lower())
-    kinds = [word for word in words if word in SWITCHES] + ["reset"] * words.count("keep going")
-    recalls = _numbers(words, "recall")
-    blends = _numbers(words, "blend")
-    for word in words:
-        if word.startswith("dissolve"):
-            seconds = float(word.removeprefix("dissolve").removesuffix("s"))
-            blends.append(max(1, round(seconds / block_seconds)))
-    seeds = _numbers(words, "seed")
-    new_scene = "new scene" in words
-    if max(len(kinds), len(recalls), len(blends), len(seeds)) > 1 or (recalls and new_scene):
-        raise HeadForcingError(
-            f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one recall or "
-            "new scene, one blend and one seed"
-        )
-    seed = next(iter(seeds), None)
-    if seed is not None and seed > MAX_SEED:
-        raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {seed}")
-    if len(words) == len(seeds):
-        return None, seed
-    switch = Switch(
-        kind=next(iter(kinds), "reset"),
-        blend_blocks=next(iter(blends), 0),
-        re_anchor="re-anchor" in words or "cut" in words,
-        recall=next(iter(recalls), None),
-        new_scene=new_scene,
-    )
-    return switch, seed
-
-
-def _numbers(words: list[str], name: str) -> list[int]:
-    """The number behind every word of a tag that begins with this name; 0 where it has none."""
-    return [int(word.removeprefix(name) or 0) for word in words if word.startswith(name)]
-
-
-def _refuse_almost_tag(text: str) -> None:
-    """Refuse a bracket all of whose words are nearly those of a tag; anything else belongs to the
-    prompt.
-    """
-    bracket = _BRACKET.match(text)
-    if bracket is None:
-        return
-    words: list[str] = []
-    misspelt = False
-    for given in re.findall(r"[^ ,:=#]+", bracket[1].lower()):
-        if not given[0].isalpha():  # a number
-            if words and words[-1] in _NUMBERS and given.isdigit():
-                words[-1] += f" {given}"
-            continue
-        near = difflib.get_close_matches(
-            given, (*_TAG_WORDS, *_OTHER_WORDS), n=1, cutoff=_SAME_WORD
-        )
-        if not near or near[0][0] != given[0] or near[0] in _OTHER_WORDS:
-            return
-        word = near[0]
-        if word != given or given == "seed":  # a whole tag with a seed is read before
-            misspelt = True
-        number = re.search(r"\d+$", given)
-        if number is not None and word in _NUMBERS:
-            word += f" {number[0]}"
-        words.append(word)
-    if misspelt:
-        meant = ", ".join(
-            f"{word} {_NUMBERS[word]}" if word in _NUMBERS else word for word in words
-        )
-        raise HeadForcingError(
-            f"{text[: text.index(']') + 1]} is not a tag; did you mean [{meant}]?"
-        )
+    tag = match_tag(text)
+    return tag is not None and "seed" in tag.words.lower()
 
 
 def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
@@ -257,7 +174,7 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
     if is_frame(begin):
         return read_frame_prompts(load_frames(text), clock)
     lines = read_lines(text)
-    first = next((line for line in lines if line.text), None)
+    first = next((line for line in lines if line.text and not is_rule(line.text)), None)
     if first is None:
         return []
     time = first.time
@@ -275,7 +192,8 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
         return _read_headed(pieces, kinds)
     if first.kind is Kind.SCENE:
         return _read_headed(lines, {Kind.SCENE})
-    _refuse_other_schedule(first, lines)
+    refuse_schedule(first, lines)
+    text = "\n".join("" if is_rule(line.text) else line.text for line in lines)
     if "|" in text or "｜" in text:
         return _read_pipes(text)
     return [Prompt(fold(text))]
@@ -289,11 +207,13 @@ def _is_prose(first: Line, time: Heading, lines: list[Line]) -> bool:
     start = str(time.start)
     if re.match(r"0+\D", start) or (time.end and not time.bare):
         return False  # no ratio, and no time that is said as words
+    if seconds_of(start) == 0 and seconds_of(str(time.end)) < LATE_SECONDS:
+        return False  # "0-5 seconds", and no sprint of "0-100m"
     times = sum(line.time is not None for line in lines)
-    alone = times < 2 and len(IN_BRACKETS.findall(_joined(lines))) < 2
+    alone = times < 2 and sum(_brackets_in(line) for line in lines) < 2
     if time.bare and alone:
         return True
-    if _value(start) >= LATE_SECONDS and (time.bare or alone):
+    if seconds_of(start) >= LATE_SECONDS and (time.bare or alone):
         raise TimelineError(
             f"{time.token!r} is no first time; begin with 0:00, also where it belongs to the "
             f"prompt, as in 0:00 {start} {time.words:.40}",
@@ -302,39 +222,9 @@ def _is_prose(first: Line, time: Heading, lines: list[Line]) -> bool:
     return False
 
 
-def _joined(lines: list[Line]) -> str:
-    return plain("\n".join(line.text for line in lines))
-
-
-def _refuse_other_schedule(first: Line, lines: list[Line]) -> None:
-    """Refuse a text without a first time that is no single prompt."""
-    example = _schedule_in(lines)
-    if example is not None:
-        raise TimelineError(
-            f"{first.text[:40]!r} stands before the first time; titles and comments are no "
-            f"prompts, begin with the first prompt, as in {example}",
-            first.number,
-        )
-    shots = [line.text for line in lines if NUMBERED.match(plain(line.text))]
-    if len(shots) > 1:
-        raise TimelineError(
-            f"{shots[0][:40]!r} has no time; write times, as in {EXAMPLE}, or Scene 1: a cat walks",
-            first.number,
-        )
-
-
-def _schedule_in(lines: list[Line]) -> str | None:
-    """An example of the times, scenes or frames that several lines of a text begin with; None for a
-    single prompt.
-    """
-    times = [_value(str(line.time.start)) for line in lines if line.time is not None]
-    if len(times) > 1 or 0 in times:
-        return EXAMPLE
-    if [line.kind for line in lines].count(Kind.SCENE) > 1:
-        return "Scene 1: a cat walks"
-    if sum(is_frame(line.text) for line in lines) > 1:
-        return '"0": "a cat walks"'
-    return "[0s: a cat walks] [5s: it jumps]" if brackets_with_words(_joined(lines)) > 1 else None
+def _brackets_in(line: Line) -> int:
+    """Number of times in brackets in a line."""
+    return len(IN_BRACKETS.findall(plain(line.text)))
 
 
 def check_words(text: str, line: int | None = None) -> None:
@@ -367,41 +257,43 @@ def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
     prompt above.
     """
     headed: list[tuple[Prompt, list[str]]] = []  # with the words of each line
+    timed = Kind.TIME in kinds
+    shots = False
+    bare: Heading | None = None  # the heading above, if its time has no brackets
+    refuse_fractions(lines)
     for line in lines:
         heading = line.heading
-        if heading is None or heading.kind not in kinds:
-            _refuse_almost(line, timed=Kind.TIME in kinds)
-            if headed:  # those before the first heading are left out
-                headed[-1][1].append(line.text)
+        if is_rule(line.text):
             continue
+        if heading is None or not _counts(heading, kinds):
+            refuse_almost(line, timed, shots)
+            if bare:
+                refuse_inside(line.text, heading=bare, number=line.number)
+            if headed:  # those before the first heading are left out
+                above = headed[-1][1]
+                refuse_tag(line, above)
+                above.append(line.text)
+            continue
+        if heading.named:
+            refuse_title(heading, line.number)
+        if not headed:
+            refuse_length(heading, line.number)
+            shots = heading.named and timed
         start = None if heading.start is None else _seconds(heading.start, line.number)
         end = None if heading.end is None else _seconds(heading.end, line.number)
-        again = time_inside(heading.words) if heading.bare else None
-        if again is not None:
-            raise TimelineError(
-                f"{again!r} stands inside a prompt; write each prompt on a line of its own, with "
-                "its time in front; where it belongs to the words, put brackets around the first "
-                f"time, as in [{heading.start}]",
-                line.number,
-            )
+        bare = heading if heading.bare else None
+        if bare:
+            refuse_inside(bare.words, heading=bare, number=line.number)
         prompt = Prompt("", line.number, start, end, token=heading.token)
         headed.append((prompt, [heading.words]))
     return [replace(prompt, text=fold(" ".join(words))) for prompt, words in headed]
 
 
-def _refuse_almost(line: Line, timed: bool) -> None:
-    """Refuse a line that continues a prompt and begins with nearly a time, or with a comment."""
-    almost = almost_time(line.text, bare=timed)
-    if almost is not None:
-        raise TimelineError(
-            f"{almost!r} is not a time; write m:ss, [m:ss] or [m:ss-m:ss]; where it belongs to the "
-            "prompt, put words in front of it",
-            line.number,
-        )
-    if _NOTE.match(line.text):
-        raise TimelineError(
-            f"{line.text[:40]!r} is a comment, which a prompt cannot hold; remove it", line.number
-        )
+def _counts(heading: Heading, kinds: set[Kind]) -> bool:
+    """Whether a heading begins a prompt in a text with headings of these kinds."""
+    if heading.kind is Kind.SCENE and heading.start is not None:
+        return True
+    return heading.kind in kinds
 
 
 def _read_pipes(text: str) -> Iterator[Prompt]:
@@ -411,21 +303,13 @@ def _read_pipes(text: str) -> Iterator[Prompt]:
         line += piece.count("\n")
 
 
-def _value(token: str) -> float:
-    """Seconds of `h:mm:ss`, `m:ss`, `s` or `ss`, each with an optional fraction and an optional
-    unit.
-    """
-    digits = re.sub(r"[^\d:.]", "", re.sub("[分분]", ":", token.replace(",", ".")))
-    return functools.reduce(lambda total, part: total * 60 + float(part), digits.split(":"), 0.0)
-
-
 def _seconds(token: str, line: int) -> float:
     """The value of a time; TimelineError for one that is written wrongly or too late."""
     if re.search(r":[6-9]\d", token):
         raise TimelineError(
             f"{token!r} is not a time; after a colon the numbers go from 00 to 59", line
         )
-    value = _value(token)
+    value = seconds_of(token)
     if value > MAX_SECONDS:
         raise TimelineError(
             f"{token!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", line

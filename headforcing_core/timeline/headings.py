@@ -5,39 +5,51 @@ write.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
 from .characters import STRAIGHT_QUOTES
-
-SEPARATORS = "–—:-"  # optional, one between a time and its prompt
-_CLOCK = r"\d{1,9}:\d\d(?::\d\d)?(?:[.,]\d{1,9})?"
-_NUMBER = r"\d{1,9}(?:[.,]\d{1,9})?"
-_WORD = r"(?:seconds?|secs?|秒|초)"  # other words for the unit s
-_SECONDS = rf"(?:(?:\d{{1,9}}\s?[分분]\s?)?{_NUMBER}\s?{_WORD}|{_NUMBER}s)"
-_TIME = rf"(?:{_CLOCK}|{_SECONDS})"
-_NUMBER_OR_TIME = rf"(?:{_TIME}|{_NUMBER})"
-_TO = r"\s{0,8}(?:-{1,2}>|[-–—~→]|to\b)\s{0,8}"
-_NO_TIME_OF_DAY = r"(?!\s?[ap]\.?m\b)"  # "6:00 pm" belongs to the prompt
-_AFTER_TIME = (
-    rf"(?=[\s{SEPARATORS}]|(?P=bold)|$|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]){_NO_TIME_OF_DAY}"
+from .times import (
+    BARE,
+    BEGIN,
+    BRACKETS,
+    CLOCK,
+    COMMAS,
+    FLAGS,
+    IN_SECONDS,
+    NO_TIME_OF_DAY,
+    NUMBER,
+    NUMBER_OR_TIME,
+    PARENTHESES,
+    RANGE,
+    SEPARATORS,
+    SPOKEN,
+    TIME,
+    TO,
 )
 
-_BARE = rf"(?P<start>{_TIME})(?:{_TO}(?P<end>{_TIME}))?{_AFTER_TIME}"
-_RANGE = rf"(?P<start>{_TIME}){_TO}(?P<end>{_TIME}){_AFTER_TIME}"
-_BRACKETS = (
-    rf"\[\s{{0,8}}(?P<start>{_NUMBER_OR_TIME})(?:{_TO}(?P<end>{_NUMBER_OR_TIME}))?\s{{0,8}}\]"
+_ORDINAL = (
+    r"(?:#\s?)?(?:\d{1,9}|[ivx]{1,5}|one|two|three|four|five|six|seven|eight|nine|ten"
+    r"|[一二三四五六七八九十]{1,3})(?!\w)"
 )
-_PARENTHESES = (
-    rf"\(\s{{0,8}}(?P<start>{_TIME}|{_NUMBER}(?={_TO}{_TIME}))"
-    rf"(?:{_TO}(?P<end>{_TIME}))?\s{{0,8}}\){_NO_TIME_OF_DAY}"
+SCENE_NAME = (
+    rf"(?:(?:scene|场景|場景|シーン|장면|씬)\s{{0,8}}{_ORDINAL}"
+    rf"|第\s?{_ORDINAL}\s?(?:场景|場景|场|場|幕))"
 )
-_SCENE = rf"scene\s{{0,8}}\d{{1,9}}\s{{0,8}}(?:[{SEPARATORS}]\s{{0,8}})?"
-_SHOT = rf"(?:shot|clip|part|segment)\s{{0,8}}\d{{1,9}}\s{{0,8}}(?:[{SEPARATORS}]\s{{0,8}})?"
+# less clear than a scene, and read with a time only
+SHOT_NAME = (
+    r"(?:(?:shot|clip|part|segment|beat|prompt|section|chapter|act|sequence|step|keyframe"
+    rf"|镜头|鏡頭|分镜|カット|ショット|샷|컷)\s{{0,8}}{_ORDINAL})"
+)
+_AND_SEPARATOR = rf"\s{{0,8}}(?:[.{SEPARATORS}]\s{{0,8}})?"
+_SCENE_IN_BRACKETS = rf"[\[(]\s{{0,8}}{SCENE_NAME}\s{{0,8}}[\])]"
+_SCENE = rf"(?:{SCENE_NAME}|{_SCENE_IN_BRACKETS}){_AND_SEPARATOR}"
+_SHOT = rf"{SHOT_NAME}{_AND_SEPARATOR}"
+_ALONE = rf"\s{{0,8}}(?:[.)](?=\s|$)|(?=[{SEPARATORS}]|(?P=bold)|$))"
+_NO_TIME = r"(?P<start>(?!))?(?P<end>(?!))?"
 _LIST_MARK = r"(?:(?:[-+*•‣▪●·>–—]|#{1,6}|\(?\d{1,3}[.)])\s{1,8}){0,3}"  # bullet, heading, number
-_BEFORE = rf"{_LIST_MARK}(?P<bold>\*{{1,3}}|_{{1,2}}|`)?"
-_FLAGS = re.ASCII | re.IGNORECASE
+BEFORE = rf"{_LIST_MARK}(?P<bold>\*{{1,3}}|_{{1,2}}|`)?"
 
 # in words these join letters and set their direction: only those in and before a time are left out
 _MARKS = (
@@ -81,6 +93,7 @@ class Heading:
         token: all of it as it is written, for messages.
         words: the rest of the line.
         bare: no square brackets are around the time, so that it can be a ratio or a time of day.
+        named: the name and number of a scene or shot stand before the time.
     """
 
     kind: Kind
@@ -89,6 +102,7 @@ class Heading:
     token: str
     words: str
     bare: bool = False
+    named: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,43 +126,63 @@ class Line:
 
 # a form of a time at the start of a line, its pattern and an example
 FORMS = (
-    ("brackets", _BRACKETS, "[0:00-0:05] a cat walks"),
-    ("a time", _BARE, "0:00 a cat walks"),
-    ("parentheses", _PARENTHESES, "(0:00-0:05) a cat walks"),
-    ("a shot in brackets", _SHOT + _BRACKETS, "Shot 1 [0:00-0:05]: a cat walks"),
-    ("a shot in parentheses", _SHOT + _PARENTHESES, "Shot 1 (0:00-0:05): a cat walks"),
-    ("a shot and a range", _SHOT + _RANGE, "Shot 1: 0:00-0:05 a cat walks"),
+    ("brackets", BRACKETS, "[0:00-0:05] a cat walks"),
+    ("commas", COMMAS, "0:00,a cat walks"),
+    ("a time", BARE, "0:00 a cat walks"),
+    ("parentheses", PARENTHESES, "(0:00-0:05) a cat walks"),
+    ("a shot in brackets", _SHOT + BRACKETS, "Shot 1 [0:00-0:05]: a cat walks"),
+    ("a shot in parentheses", _SHOT + PARENTHESES, "Shot 1 (0:00-0:05): a cat walks"),
+    ("a shot and a range", _SHOT + RANGE, "Shot 1: 0:00-0:05 a cat walks"),
 )
 _SCENES = (
-    _SCENE + _BRACKETS,
-    _SCENE + _PARENTHESES,
-    _SCENE + _RANGE,
-    rf"scene\s{{0,8}}\d{{1,9}}\s{{0,8}}(?=[{SEPARATORS}])(?P<start>(?!))?(?P<end>(?!))?",
+    _SCENE + BRACKETS,
+    _SCENE + PARENTHESES,
+    _SCENE + RANGE,
+    rf"(?:{SCENE_NAME}{_ALONE}|{_SCENE_IN_BRACKETS}){_NO_TIME}",
 )
-_TIMED = {name: re.compile(_BEFORE + pattern, _FLAGS) for name, pattern, _ in FORMS}
-_SCENED = [re.compile(_BEFORE + pattern, _FLAGS) for pattern in _SCENES]
-EXAMPLE = FORMS[1][2]
+_TIMED = {name: re.compile(BEFORE + pattern, FLAGS) for name, pattern, _ in FORMS}
+_SCENED = [re.compile(BEFORE + pattern, FLAGS) for pattern in _SCENES]
+EXAMPLE = "0:00 a cat walks"
 
-_DECADE = re.compile(r"[1-9]\d{0,8}0s\b", _FLAGS)  # "80s", "1920s"
-_PROSE = re.compile(rf"{_NUMBER}\s?{_WORD}", _FLAGS)  # "5 seconds later"
-IN_BRACKETS = re.compile(rf"\[\s{{0,8}}(?:{_NUMBER_OR_TIME}{_TO})?{_TIME}\s{{0,8}}\]", _FLAGS)
+_DECADE = re.compile(r"[1-9]\d{0,8}0s\b", FLAGS)  # "80s", "1920s"
+_SPOKEN = re.compile(SPOKEN, FLAGS)
+_SEPARATOR = re.compile(rf"-{{1,2}}>|=>|[{SEPARATORS}]")
+_SEPARATED = re.compile(r"\s?(?:[:|]|[–—-](?=\s))")
+_TITLE_RANGES = (  # "The Forest (0:00-0:10)", "The Forest - 0:00-0:10"
+    re.compile(
+        rf"[\[(]\s{{0,8}}(?P<start>{NUMBER_OR_TIME}){TO}(?P<end>{TIME})\s{{0,8}}[\])]"
+        rf"[*_`]{{0,3}}\s{{0,8}}(?:[{SEPARATORS}]|$)",
+        FLAGS,
+    ),
+    re.compile(
+        rf"(?:(?:^|(?<!\d)[,{SEPARATORS}])\s{{0,8}}|\s(?=00?:\d))"
+        rf"(?P<start>{BEGIN}){TO}(?P<end>{TIME})[*_`]{{0,3}}[.:]?$",
+        FLAGS,
+    ),
+)
+_OPEN_MARK = re.compile(r"[*_`]{1,3}")
+_MARK_AT_END = re.compile(r"\s[*_`]{1,3}$")
+IN_BRACKETS = re.compile(rf"\[\s{{0,8}}(?:{NUMBER_OR_TIME}{TO})?{TIME}\s{{0,8}}\]", FLAGS)
 BRACKET = re.compile(rf"[\[［{_OPENING}]")  # that `IN_BRACKETS` begins with
+_SHORT = rf"(?:{CLOCK}|{IN_SECONDS})"
 _AFTER_COMMA = re.compile(  # "a cat, 0:05 it jumps", "a cat, 5s-10s: it jumps"
-    rf"[,;]\s{{0,8}}(?:{_TIME}{_TO}{_TIME}|{_CLOCK})[{SEPARATORS}]?\s{_NO_TIME_OF_DAY}", _FLAGS
+    rf"[,;]\s{{0,8}}(?:{_SHORT}{TO}{_SHORT}|{CLOCK})[{SEPARATORS}]?\s{NO_TIME_OF_DAY}",
+    FLAGS,
 )
-_AFTER_WORDS = re.compile(  # "a cat 0:05 it jumps", "a cat (0:05-0:10) it jumps"
-    rf"\s(?:00?:\d\d(?:[.,]\d{{1,9}})?|\((?:00?:\d\d|{_CLOCK}{_TO}{_CLOCK})\))[{SEPARATORS}]?\s{_NO_TIME_OF_DAY}",
-    _FLAGS,
+# "a cat 0:05 it jumps", "a cat (0:05-0:10) it jumps", "a cat 5-10s: it jumps", "0:05 a cat"
+_AFTER_WORDS = re.compile(
+    rf"(?:^|\s)(?:00?:\d\d(?:[.,]\d{{1,9}})?|\((?:00?:\d\d|{CLOCK}{TO}{CLOCK})\)"
+    rf"|{NUMBER}{TO}{IN_SECONDS}(?=:))"
+    rf"[{SEPARATORS}]?\s{NO_TIME_OF_DAY}",
+    FLAGS,
 )
-_ALMOST_IN_BRACKETS = re.compile(r"\[\s{0,8}\d{1,9}:\d[^\]\s]{0,40}\]?", re.ASCII)
-_ALMOST_BARE = re.compile(rf"\d{{1,3}}:\d{{1,2}}(?!\d){_NO_TIME_OF_DAY}", _FLAGS)
 _WORDS_IN_BRACKETS = re.compile(  # "[1s: waves]"; "[0:00:05]" is a time
-    rf"\[(?!\s{{0,8}}{_NUMBER_OR_TIME}(?:{_TO}{_NUMBER_OR_TIME})?\s{{0,8}}\])"
-    rf"\s{{0,8}}(?:{_NUMBER_OR_TIME}{_TO})?{_TIME}\s{{0,8}}(?P<colon>:)(?:[^\[\]]|\[[^\[\]]{{0,999}}\])*(?P<close>\])",
-    _FLAGS,
+    rf"\[(?!\s{{0,8}}{NUMBER_OR_TIME}(?:{TO}{NUMBER_OR_TIME})?\s{{0,8}}\])"
+    rf"\s{{0,8}}(?:{NUMBER_OR_TIME}{TO})?{TIME}\s{{0,8}}(?P<colon>:)(?:[^\[\]]|\[[^\[\]]{{0,999}}\])*(?P<close>\])",
+    FLAGS,
 )
 _FRAME = re.compile(r"""\s{0,8}["']?\d{1,9}["']?\s{0,8}:\s{0,8}["']""", re.ASCII)
-NUMBERED = re.compile(rf"{_BEFORE}(?:shot|clip)\s{{0,8}}\d{{1,9}}\s{{0,8}}[{SEPARATORS}]", _FLAGS)
+NUMBERED = re.compile(BEFORE + SHOT_NAME + _ALONE + _NO_TIME, FLAGS)
 
 
 def plain(text: str) -> str:
@@ -185,31 +219,79 @@ def read_heading(line: str) -> Heading | None:
     for form, pattern in _TIMED.items():
         found = pattern.match(same)
         if found is not None:
-            kind = Kind.TIME
-            if _DECADE.match(same):
-                kind = Kind.DECADE
-            elif _PROSE.match(same):
-                kind = Kind.DURATION
-            return _heading(kind, unmarked, found, bare=form in ("a time", "parentheses"))
+            heading = _heading(_kind_of_time(same, found.end()), unmarked, found)
+            if form == "commas":
+                heading = replace(heading, words=_without_quotes(heading.words))
+            return replace(
+                heading,
+                bare=form in ("commas", "a time", "parentheses"),
+                named=form.startswith("a shot"),
+            )
     same = plain(line)
     for pattern in _SCENED:
         found = pattern.match(same)
         if found is not None:
-            return _heading(Kind.SCENE, line, found)
+            scene = replace(_heading(Kind.SCENE, line, found), named=True)
+            return _with_time_in_title(scene)
+    found = NUMBERED.match(same)
+    if found is not None:
+        shot = replace(_heading(Kind.TIME, line, found), named=True)
+        shot = _with_time_in_title(shot)
+        return shot if shot.start is not None else None
     return None
 
 
-def _heading(kind: Kind, line: str, found: re.Match[str], bare: bool = False) -> Heading:
+def _kind_of_time(same: str, end: int) -> Kind:
+    """The kind of the time that ends there; with a colon after it, it is no word of a prompt."""
+    separator = _SEPARATED.match(same, end)
+    if _DECADE.match(same) and (separator is None or ":" not in separator[0]):
+        return Kind.DECADE
+    if _SPOKEN.match(same) and separator is None:
+        return Kind.DURATION
+    return Kind.TIME
+
+
+def _heading(kind: Kind, line: str, found: re.Match[str]) -> Heading:
     token = line[: found.end()]
     words = line[found.end() :]
     if found["bold"]:
         words = words.replace(found["bold"], "", 1)
     words = words.lstrip()
-    if plain(words).startswith(tuple(SEPARATORS)):
-        words = words[1:]
-    return Heading(
-        kind, found["start"], end=found["end"], token=token, words=words.strip(), bare=bare
-    )
+    separator = _SEPARATOR.match(plain(words))
+    if separator is not None:
+        words = words[separator.end() :]
+    return Heading(kind, found["start"], end=found["end"], token=token, words=words.strip())
+
+
+def _without_quotes(words: str) -> str:
+    """The words of a field that is quoted as in a table of values with commas."""
+    if len(words) > 1 and words[0] == words[-1] == '"':
+        return words[1:-1].replace('""', '"').strip()
+    return words
+
+
+def _with_time_in_title(heading: Heading) -> Heading:
+    """A scene or shot with the range in its title as its time: "Scene 1: The Forest
+    (0:00-0:10)".
+    """
+    if heading.start is not None:
+        return heading
+    same = plain(heading.words)
+    for pattern in _TITLE_RANGES:
+        found = pattern.search(same)
+        if found is not None:
+            title = heading.words[: found.start()].rstrip().rstrip(f",{SEPARATORS}")
+            words = f"{_without_open_marks(title)} {heading.words[found.end() :].strip()}"
+            return replace(heading, start=found["start"], end=found["end"], words=words.strip())
+    return heading
+
+
+def _without_open_marks(title: str) -> str:
+    """A title without marks of bold or italics at its ends that are not closed in it."""
+    opened = _OPEN_MARK.match(title)
+    if opened is not None and opened[0] not in title[opened.end() :]:
+        title = title[opened.end() :]
+    return _MARK_AT_END.sub("", title).strip()
 
 
 def cut_line(line: Line, headed: bool) -> list[Line]:
@@ -231,22 +313,11 @@ def cut_line(line: Line, headed: bool) -> list[Line]:
     return [read_line(line.number, piece.strip()) for piece in pieces]
 
 
-def almost_time(line: str, bare: bool) -> str | None:
-    """The beginning of a line that is nearly a time, in brackets or, with `bare`, without them;
-    None of others.
-    """
-    same = plain(line)
-    found = _ALMOST_IN_BRACKETS.match(same)
-    if found is None and bare:
-        found = _ALMOST_BARE.match(same)
-    return found and line[: found.end()]
-
-
 def time_inside(words: str) -> str | None:
     """The time of another prompt in the words behind a time without brackets."""
     same = plain(words)
     found = _AFTER_COMMA.search(same) or _AFTER_WORDS.search(same)
-    return found and words[found.start() + 1 : found.end()].strip()
+    return found and words[found.start() : found.end()].strip(",; ")
 
 
 def open_brackets(text: str) -> str:

@@ -66,8 +66,8 @@ def open_video(source: VideoSource, name: str | None = None) -> InputContainer:
     """
     name = name or str(source)
     if isinstance(source, io.BytesIO):
-        source.seek(0)  # it may have been read before
-        opened: str | io.BytesIO = source
+        # two containers may read it in turn, each from its own place; the bytes are shared
+        opened: str | io.BytesIO = io.BytesIO(source.getvalue())
     else:
         check_regular(source)
         opened = address(source)

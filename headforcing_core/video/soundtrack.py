@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,17 @@ from ..files import check_regular
 from ..hashing import digest, file_hash
 from ..timeline.clock import MAX_SECONDS
 from .reader import VIDEO_FORMATS, address, open_container
-from .sound import PIECE, Sound, as_floats, decodable, sample_pieces, sound_of_pieces
+from .sound import (
+    PIECE,
+    Sound,
+    as_floats,
+    check_finite,
+    decodable,
+    decoded,
+    sample_pieces,
+    samples_of,
+    sound_of_pieces,
+)
 
 SOUND_FORMATS = f"{VIDEO_FORMATS},mp3,wav,w64,flac,aac,aiff,caf,oga,ac3,eac3,amr,au,ape,wv,tta"
 MAX_GAIN_DB = 40.0
@@ -73,28 +83,33 @@ class Soundtrack:
             first = next(frames, None)
         if first is None:
             raise HeadForcingError(f"{path.name} holds no sound that can be decoded: {_GIVE}")
+        # decoded, as packets of many formats state neither their exact length nor what encoders add
+        samples = sum(piece.shape[1] for piece in _samples(path))
         return cls(
             name=path.name,
             pieces=partial(_samples, path),
             rate=first.sample_rate,
             channels=first.layout.nb_channels,
-            seconds=_length(path),
+            seconds=samples / first.sample_rate,
             key=file_hash(path),
         )
 
     @classmethod
     def of_samples(cls, samples: Tensor, rate: int) -> Soundtrack:
-        """Samples of an AUDIO, `[channels, n]` in -1..1, of which two channels are heard."""
-        heard = samples[:2]
-        if heard.numel() == 0:
+        """Samples of an AUDIO, `[channels, n]` in -1..1; more than two channels are mixed.
+
+        Raises HeadForcingError if there are none, and for NaN and infinity.
+        """
+        if samples.numel() == 0:
             raise HeadForcingError(f"audio: the sound is empty; {_GIVE}")
+        check_finite(samples)
         return cls(
             name="audio",
-            pieces=partial(sample_pieces, heard),
+            pieces=partial(sample_pieces, samples, rate),
             rate=rate,
-            channels=len(heard),
-            seconds=heard.shape[1] / rate,
-            key=digest(rate, heard),
+            channels=min(2, len(samples)),
+            seconds=samples.shape[1] / rate,
+            key=digest(rate, samples),
         )
 
     def placed(self, offset_seconds: float, gain_db: float) -> Soundtrack:
@@ -138,7 +153,7 @@ class Soundtrack:
             heard = piece[:, left:]
             left = max(0, left - piece.shape[1])
             if heard.shape[1]:
-                yield np.clip(heard * factor, -1, 1)
+                yield heard * factor
         while True:
             yield np.zeros((self.channels, PIECE), np.float32)
 
@@ -164,28 +179,11 @@ def decoded_frames(path: Path) -> Generator[AudioFrame, None, None]:
     with _open(path) as container:
         stream = _stream(container, path)
         layout = "mono" if stream.codec_context.layout.nb_channels == 1 else "stereo"
-
-        def decoded() -> Iterator[AudioFrame]:
-            with suppress(FFmpegError):
-                for packet in container.demux(stream):
-                    with suppress(FFmpegError):
-                        yield from packet.decode()
-
-        yield from as_floats(decoded(), stream.codec_context.sample_rate, layout)
+        yield from as_floats(decoded(container, stream), stream.codec_context.sample_rate, layout)
 
 
 def _samples(path: Path) -> Iterator[np.ndarray]:
     for frame in decoded_frames(path):
         # what an encoder put before the beginning
         early = max(0, round(-(frame.time or 0.0) * frame.sample_rate))
-        yield frame.to_ndarray()[:, early:]
-
-
-def _length(path: Path) -> float:
-    """Seconds of a file's sound, by its packets."""
-    seconds = 0.0
-    # a damaged end: what is before it is heard
-    with _open(path) as container, suppress(FFmpegError):
-        for packet in container.demux(_stream(container, path)):
-            seconds += float((packet.duration or 0) * (packet.time_base or 0))
-    return seconds
+        yield samples_of(frame)[:, early:]

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from ..errors import HeadForcingError, import_optional
 from ..hashing import digest, file_hash
 from ..timeline.clock import VIDEO_FPS
-from .sound import as_floats, audio_frame
+from .sound import PIECE, as_floats, audio_frame
 from .soundtrack import Soundtrack
 
 RATE = 16_000  # samples a second that the encoder reads
@@ -154,8 +154,10 @@ def _fitted(wave: Tensor, samples: int) -> Tensor:
 
 def _resampled(wave: Tensor, rate: int) -> Tensor:
     """One channel at the rate of the encoder."""
-    frame = audio_frame(wave.numpy()[None], rate, "mono")
-    frames = [each.to_ndarray()[0] for each in as_floats([frame], RATE, "mono")]
+    # a frame holds at most 2 GiB
+    parts = (part.numpy()[None] for part in wave.split(PIECE) if len(part))
+    pieces = (audio_frame(part, rate, "mono") for part in parts)
+    frames = [frame.to_ndarray()[0] for frame in as_floats(pieces, RATE, "mono")]
     return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *frames]))
 
 

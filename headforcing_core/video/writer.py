@@ -161,7 +161,8 @@ class VideoWriter:
                 stack.callback(self._remove_partial)
             if self._earlier:
                 _keep_larger(self._partial, self._earlier)
-            self._container = stack.enter_context(self._open())
+            self._container = self._open()
+            stack.callback(self._close)
             self._container.metadata.update(self.settings.tags)
             self._stream = self._open_stream()
             self._track = SoundStream(self._container, self._sound)
@@ -181,6 +182,11 @@ class VideoWriter:
                 self._finish()
                 self._remux()
             self._remove_partial()
+
+    def _close(self) -> None:
+        """Close the file after an error, which is the one to report; otherwise it is closed."""
+        with suppress(OSError, FFmpegError):
+            self._container.close()
 
     def _remove_partial(self) -> None:
         with suppress(OSError):  # on Windows a player may have it open
@@ -245,7 +251,10 @@ class VideoWriter:
             av.open(address(temporary), "w", format="mp4", options=_FINISHED) as target,
         ):
             target.metadata.update(self.settings.tags)
-            copied = [target.add_stream_from_template(stream) for stream in source.streams]
+            # opaque: PyAV 14 would begin an encoder, whose header does not fit the packets
+            copied = [
+                target.add_stream_from_template(stream, opaque=True) for stream in source.streams
+            ]
             for packet in source.demux():
                 if packet.size:  # the last packet is empty and marks the end of the stream
                     packet.stream = copied[packet.stream.index]

@@ -3,7 +3,7 @@
 // A part is a module that exports some of the hooks below. Hooks are called in the order of PARTS, whichever file was
 // loaded first. There are four groups:
 //   timeline/  the editor on Prompt Timeline (node.js): editor.js joins the model (segments.js, pure functions) with what is
-//              drawn (bars.js, panel.js); the server alone knows the grammar of the text
+//              drawn (bars.js, panel.js), writer.js writes changes; the server alone knows the grammar of the text
 //   player/    the video on a node: player.js hears messages, view.js shows them, growing_file.js reads a file while it is
 //              written, pair.js plays a second take beside it or wiped over it; server_events.js asks again after a reload
 //   story/     the story panel, to which a node's editor, video and list of takes are lent: panel.js says whose, monitor.js
@@ -14,11 +14,11 @@
 //   the others small changes of widgets
 // All of them use shared.js (elements, nodes of the graph, questions to the server), widgets.js and texts.js.
 import { app } from "../../scripts/app.js";
-import * as filenamePrefix from "./filename_prefix.js";
 import * as fixedSeed from "./fixed_seed.js";
 import * as foldAdvanced from "./fold_advanced.js";
 import * as liveStory from "./live_story.js";
 import * as player from "./player/player.js";
+import * as queuedGraph from "./queued_graph.js";
 import * as removedInputs from "./removed_inputs.js";
 import * as serverEvents from "./server_events.js";
 import * as shared from "./shared.js";
@@ -31,7 +31,7 @@ import * as texts from "./texts.js";
 import * as timeline from "./timeline/node.js";
 
 const PARTS = [
-  shared, filenamePrefix, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeStore, takeList, shelf, player,
+  shared, queuedGraph, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeStore, takeList, shelf, player,
   serverEvents, templateOrder, texts,
 ];
 

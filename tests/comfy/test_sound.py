@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import av
 import numpy as np
 import pytest
+import torch
 from comfy_browser import Browser, of_player, of_widget
 from comfy_graphs import (
     changed,
@@ -15,11 +16,13 @@ from comfy_graphs import (
     demo_graph,
     failed,
     growing_graph,
+    node,
     queued,
     stopper,
     text_of,
 )
 from comfy_harness import ComfyServer
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from playwright.sync_api import Page
 from sound_files import RATE, beat_file, heard, near, sound_file, with_sound, write_wave
 
@@ -50,6 +53,21 @@ def test_the_file_of_a_story_has_its_sound_which_takes_parts_and_latents_keep(co
     with av.open(str(third)) as container:
         length = container.streams.video[0].frames / 16
     assert abs(6.0 - length + times[0] - 4.25) < 0.02, "the click is where it is in the story"
+
+
+def test_at_another_rate_the_sound_begins_with_the_story_after_start_frames(comfy: ComfyServer):
+    sound_file(comfy, "hf_after.wav", 2, clicks=(0.5,))
+    with VideoWriter(VideoSettings(comfy.input_dir / "hf_before.mp4"), 64, 64) as writer:
+        writer.write(torch.zeros(30, 64, 64, 3))
+    graph = growing_graph("sound_start/v", 2.0, "0:00 a red ball", start_video=["before", 0])
+    graph = with_sound(graph, "hf_after.wav")
+    graph["before"] = node("LoadVideo", file="hf_before.mp4")
+    graph["video"] = decode("sound_start/decoded", fps=24.0)
+    queued(comfy, graph)
+    folder = comfy.output_dir / "sound_start"
+    (click,) = heard(folder / "v_00001_.mp4")
+    assert click > 1, "there are start frames"
+    assert near(heard(folder / "decoded_00001_.mp4"), [(click - 0.5) * 16 / 24 + 0.5])
 
 
 def test_a_stopped_render_goes_on_with_sound_and_without_seconds_a_story_ends_with_it(

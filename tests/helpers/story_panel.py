@@ -42,3 +42,36 @@ def text_of(editor: Browser) -> str:
 def until_text(editor: Browser, holds: str) -> None:
     """Wait until the text of the story has a part."""
     editor.page.wait_for_function(f"(part) => {TEXT}.value.includes(part)", arg=holds)
+
+
+_LATE = """(ms) => {
+  const { fetchApi } = app.api;
+  app.api.fetchApi = async function (route, ...rest) {
+    if (route.startsWith("/headforcing/timeline")) await new Promise((end) => setTimeout(end, ms));
+    return fetchApi.call(this, route, ...rest);
+  };
+}"""
+_NOTE_RUNS = """() => {
+  window.__queued = [];
+  app.api.queuePrompt = async (number, { output }) => {
+    const nodes = Object.values(output);
+    window.__queued.push(nodes.find((each) => each.inputs.prompts !== undefined).inputs.prompts);
+    return { prompt_id: String(window.__queued.length), number, node_errors: {} };
+  };
+}"""
+
+
+def answers_late(editor: Browser, seconds: float) -> None:
+    """From now on the server answers so late to texts and changed prompts of a story."""
+    editor.page.evaluate(_LATE, round(1000 * seconds))
+
+
+def note_runs(editor: Browser) -> None:
+    """Note the texts of stories that are queued from now on, for `runs`, and render none."""
+    editor.page.evaluate(_NOTE_RUNS)
+
+
+def runs(editor: Browser, number: int) -> list[str]:
+    """The texts that were queued, once there are so many of them."""
+    editor.page.wait_for_function("(number) => window.__queued.length >= number", arg=number)
+    return editor.page.evaluate("window.__queued")

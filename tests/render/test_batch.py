@@ -200,6 +200,21 @@ def test_paths_mean_the_same_in_another_folder_and_files_count_by_their_contents
     assert changed.identity != args.identity
 
 
+def test_a_model_in_several_files_counts_by_all_of_them(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for number in (1, 2):
+        (folder / f"m-0000{number}-of-00002.safetensors").write_text("1")
+    jobs = tmp_path / "jobs.jsonl"
+    places = (folder, folder / "m-00001-of-00002.safetensors")
+    lines = [json.dumps({"weights": str(place), "prompts": "a fox"}) for place in places]
+    jobs.write_text("\n".join(lines), encoding="utf-8")
+    before = [args.identity for args in read_jobs(jobs, tmp_path / "out").values()]
+    (folder / "m-00002-of-00002.safetensors").write_text("another shard")
+    after = [args.identity for args in read_jobs(jobs, tmp_path / "out").values()]
+    assert not {*before} & {*after}
+
+
 def test_a_prompt_of_a_line_can_begin_with_the_name_of_a_picture(tmp_path):
     fields = {
         "demo": True,

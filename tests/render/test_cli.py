@@ -20,6 +20,7 @@ from headforcing.headforcing_core.commands.values import find_profile, render_op
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles
 from headforcing.headforcing_core.head_profiles.rules import with_rule
+from headforcing.headforcing_core.model import attention_backends
 from headforcing.headforcing_core.names import versions
 from headforcing.headforcing_core.render.sinks import ProgressBar
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
@@ -370,3 +371,17 @@ def test_a_missing_file_and_a_pipe_are_refused_once_and_never_waited_for(written
     os.utime(path, (1, 1))
     with pytest.raises(HeadForcingError, match="is a pipe or a device, not a file"):
         file.changed()
+
+
+def test_blocks_of_8_bit_attention_are_kept_apart_and_the_report_says_so(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setitem(attention_backends.BACKENDS, "sage", lambda: attention_backends.explicit)
+    runs = tmp_path / "runs"
+    told = {}
+    for name in ("sage", "explicit", "sdpa"):
+        command = f"demo --seconds 0.5 --attention {name} --runs {runs} --out {tmp_path / name}"
+        assert main(command.split()) == 0
+        told[name] = capsys.readouterr().out
+    assert len([path for path in runs.iterdir() if path.is_dir()]) == 2
+    assert "rounds to 8 bits" in told["sage"] and "rounds to 8 bits" not in told["sdpa"]

@@ -108,13 +108,16 @@ def test_return_stories_are_added_to_a_measurement_and_name_the_head_that_retrie
     blank = HeadShares.load(parts[1])
     blank.sums, blank.counts = torch.zeros_like(blank.sums), torch.zeros_like(blank.counts)
     blank.save(parts[1])  # that of another machine, whose prompts are others
-    merged = run("profiles", "merge", *parts, "--out", tmp_path / "all.json")
+    run("profiles", "merge", *parts, "--out", tmp_path / "auto.json")
+    merged = run("profiles", "merge", *parts, "--out", tmp_path / "all.json", "--rule", "quota")
     assert merged["retrieving"][0] == [4, 3] and merged["counts"] == {
         "local": 10,
         "anchor": 12,
         "memory": 26,
     }
     profile = load_profile(tmp_path / "all.json")
+    auto = load_profile(tmp_path / "auto.json")
+    assert auto.roles == with_rule(profile, "auto").roles != profile.roles
     assert (
         torch.tensor(profile.returns, dtype=torch.float64)
         .sub((first + second).mean(dim=0))

@@ -107,7 +107,11 @@ def test_real_weights_make_a_video_of_several_rollouts_with_the_vaes_encoder(
     _, made = generate(*SMALL, "6", "--vae", vae, "--out", video, prompts="an apple")
     with safe_open(tmp_path / "latents.safetensors", "pt") as file:
         about = json.loads(file.metadata()["head_forcing"])
-    assert about == {"video_frames": 96, "restart_frames": [18]}
+    assert about == {"video_frames": 96, "restart_frames": [18], "starts_seconds": [0.0]}
+    several = tmp_path / "latents.safetensors"
+    several = several.rename(tmp_path / "several.safetensors")
+    told = generate("--seconds", "1", "--start-latents", several, "--size", "48x32", prompts="x")
+    assert "latents of several rollouts" in told and "--start-video" in told
     codec = load_codec(vae, "cpu", torch.float32)
     expected = assembled(codec, made, Overlap())[:96]
     through = codec.new_decoder().decode(made)[:96]

@@ -225,7 +225,7 @@ def plain_file(path: Path, frames: torch.Tensor) -> None:
         av.open(str(part)) as source,
         av.open(str(path), "w", format="mp4", options=finished) as target,
     ):
-        copied = target.add_stream_from_template(source.streams.video[0])
+        copied = target.add_stream_from_template(source.streams.video[0], opaque=True)
         for packet in source.demux(video=0):
             if packet.size:
                 packet.stream = copied
@@ -316,3 +316,24 @@ def test_a_command_renders_a_story_as_long_as_its_sound_and_goes_on_with_it(tmp_
     assert again[:480].max() < 0.02 < again[480:600].max()
     assert main(["demo", "--out", str(out), "--audio-offset", "1"]) != 0
     assert "--audio-offset places the sound of --audio" in capsys.readouterr().err
+
+
+def test_latents_that_a_command_stored_keep_where_the_story_begins_after_start_frames(
+    tmp_path, capsys
+):
+    sound = sound_file(tmp_path / "clicks.wav", 4)
+    story = ["--prompts", "0:00 a red ball in the teal plain room", "--seconds", "1.5"]
+    assert main(["demo", *story, "--out", str(tmp_path / "first")]) == 0
+    goes_on = ["--start-video", str(tmp_path / "first" / "demo.mp4"), "--audio", str(sound)]
+    latents = tmp_path / "l.safetensors"
+    out = tmp_path / "second"
+    command = ["demo", *story, "--out", str(out), *goes_on, "--latents", str(latents)]
+    assert main([*command, "--audio-offset", "0.25"]) == 0
+    decoded = tmp_path / "again.mp4"
+    words = ["decode", str(latents), str(decoded), "--demo", "--audio", str(sound)]
+    assert main([*words, "--audio-offset", "0.25"]) == 0
+    capsys.readouterr()
+    begins = []
+    for path in (out / "demo.mp4", decoded):
+        begins.append(int(np.flatnonzero(loudness(path, 6) > 0.1)[0]) / GRID)
+    assert begins[0] > 1 and begins[1] == pytest.approx(begins[0], abs=0.01)

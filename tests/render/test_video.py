@@ -6,6 +6,7 @@ import io
 import itertools
 import signal
 import time
+import tracemalloc
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -24,6 +25,7 @@ from headforcing.headforcing_core.video.grid import (
     grid_layout,
     write_grid,
 )
+from headforcing.headforcing_core.video.reader import open_video
 from headforcing.headforcing_core.video.section import Footage
 from headforcing.headforcing_core.video.sheets import contact_sheet
 from headforcing.headforcing_core.video.sound import sound_of_file, sound_of_samples
@@ -272,6 +274,32 @@ def test_a_video_in_memory_is_read_again_and_again_and_keeps_its_sound(tmp_path)
         writer.write(torch.rand(16, 32, 48, 3))
     with av.open(str(tmp_path / "w.mp4")) as container:
         assert sum(frame.samples for frame in container.decode(audio=0)) >= 48_000
+
+
+def test_pictures_and_sound_of_a_video_in_memory_are_read_in_turn(tmp_path):
+    """Of more frames than a reader takes at once; the bytes are in memory once."""
+    noise = torch.randn(2, 3 * 48_000, generator=torch.Generator().manual_seed(0)) * 0.2
+    pictures = torch.randint(0, 255, (48, 128, 128, 3), dtype=torch.uint8)
+    sound = sound_of_samples(noise, 48_000)
+    with VideoWriter(VideoSettings(tmp_path / "v.mp4", crf=1), 128, 128, sound=sound) as writer:
+        writer.write(pictures)
+    content = (tmp_path / "v.mp4").read_bytes()
+    source = io.BytesIO(content)
+    finished = []
+    for opened in (tmp_path / "v.mp4", source):
+        footage = Footage.of_file(opened)
+        settings = VideoSettings(tmp_path / f"{len(finished)}.mp4", footage.fps)
+        with VideoWriter(settings, 128, 128, sound=footage.sound) as writer:
+            for frame in footage.read(0):
+                writer.write(frame[None])
+        finished.append(settings.path.read_bytes())
+    assert finished[0] == finished[1]
+    assert len(content) > 1_000_000
+    tracemalloc.start()
+    with open_video(source):
+        used = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert used < len(content) / 4
 
 
 def test_a_locked_file_is_said_and_what_was_made_stays(tmp_path, monkeypatch):

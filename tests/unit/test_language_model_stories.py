@@ -30,6 +30,19 @@ ANSWERS = {
     f"Scene 3 (0:20-0:30): {DEN}",
     "shots with times": f"Shot 1 [0:00-0:10] {FOX}\nShot 2 [0:10-0:20] {LAKE}\nShot 3 [0:20-0:30] {DEN}",
     "seconds": f"[0s-10s] {FOX}\n[10s-20s] {LAKE}\n[20s-30s] {DEN}",
+    "seconds with one unit": f"0-10s: {FOX}\n10-20s: {LAKE}\n20-30s: {DEN}",
+    "seconds in bold": f"**0–10s:** {FOX}\n\n**10–20s:** {LAKE}\n\n**20–30s:** {DEN}",
+    "a table of values": f'0:00,"{FOX}"\n0:10,"{LAKE}"\n0:20,"{DEN}"',
+    "bars": f"0:00 | {FOX}\n0:10 | {LAKE}\n0:20 | {DEN}",
+    "rules": f"0:00 {FOX}\n\n---\n\n0:10 {LAKE}\n\n---\n\n0:20 {DEN}",
+    "headings of scenes": f"## Scene 1\n{FOX}\n\n## Scene 2\n{LAKE}\n\n## Scene 3\n{DEN}",
+    "scenes in brackets": f"[Scene 1]\n{FOX}\n\n[Scene 2]\n{LAKE}\n\n[Scene 3]\n{DEN}",
+    "Chinese scenes": f"场景1：{FOX}\n场景2：{LAKE}\n场景3：{DEN}",
+    "Japanese scenes": f"シーン1：{FOX}\nシーン2：{LAKE}\nシーン3：{DEN}",
+    "Korean scenes": f"장면 1: {FOX}\n장면 2: {LAKE}\n장면 3: {DEN}",
+    "times behind scenes": f"**Scene 1: (0:00-0:10)**\n{FOX}\n**Scene 2: (0:10–0:20)**\n{LAKE}\n"
+    f"**Scene 3: (0:20-0:30)**\n{DEN}",
+    "beats": f"Beat 1 (0:00-0:10): {FOX}\nBeat 2 (0:10-0:20): {LAKE}\nBeat 3 (0:20-0:30): {DEN}",
     "seconds as words": f"0 sec: {FOX}\n10 sec: {LAKE}\n20 sec: {DEN}",
     "a prompt over two lines": f"0:00 A red fox trots through the snowy forest.\nIts breath is white.\n"
     f"0:10 {LAKE}\n0:20 {DEN}",
@@ -57,6 +70,27 @@ def test_an_answer_of_this_form_is_the_story(form):
 def test_words_before_the_first_time_are_refused_with_a_sentence(before):
     with pytest.raises(HeadForcingError, match="stands before the first time"):
         parse_timeline(f"{before}\n\n0:00 {FOX}\n0:10 {LAKE}", 30.0)
+
+
+@pytest.mark.parametrize("names", ["Prompt {}:", "Segment {}:", "**Part {}**:", "{}.", "镜头{}："])
+def test_prompts_with_numbers_and_without_times_are_refused_with_a_sentence(names):
+    answer = "\n\n".join(
+        f"{names.format(number)} {text}" for number, text in enumerate((FOX, LAKE, DEN), 1)
+    )
+    with pytest.raises(
+        HeadForcingError, match="^line 1: .* has no time; write times, as in 0:00 a"
+    ):
+        parse_timeline(answer, 30.0)
+
+
+def test_the_title_of_a_scene_stays_and_its_time_does_not():
+    text = f"**Scene 1: The Forest (0:00-0:10)**\n{FOX}\n**Scene 2: The Lake (0:10–0:20)**\n{LAKE}"
+    timeline = parse_timeline(text, 20.0)
+    assert [segment.text for segment in timeline.segments] == [
+        f"The Forest {FOX}",
+        f"The Lake {LAKE}",
+    ]
+    assert timeline.requested == (0.0, 10.0)
 
 
 def test_the_tags_that_the_text_asks_for_are_read():

@@ -278,6 +278,9 @@ def test_latents_that_say_something_absurd_of_themselves_are_not_decoded(tmp_pat
         f'{{"video_frames": {digits}}}',
         '{"video_frames": 10}',
         '{"restart_frames": [3]}',
+        '{"starts_seconds": [NaN]}',
+        '{"starts_seconds": [-1]}',
+        '{"starts_seconds": 3}',
         "[]",
     ):
         save_file({"latents": torch.zeros(3, 16, 8, 8)}, file, {"head_forcing": about})

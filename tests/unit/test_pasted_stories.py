@@ -64,6 +64,26 @@ ONE_PROMPT = (
         "# fox",
         "a } b { c",
     ),
+    *(
+        "5 cats run",
+        "at 5 s the cat",
+        "5 s of rain",
+        "5-10 seconds of rain",
+        "0-100m sprint",
+        "2m tall man",
+        "35 mm film",
+        "16:9 wide",
+        "in 1920 a man",
+        "221B Baker Street",
+        "12 Main Street",
+        "1. a fox",
+        "Part one of a journey",
+        "Step 1: a cook",
+        "7:30, a train leaves",
+        "1 min walk",
+        "Time: dusk",
+        "a--b",
+    ),
 )
 
 
@@ -81,6 +101,50 @@ FOX_AND_WOLF = (
         "0:00\u3000fox\n\u20090:05\u202fwolf",
     ),
     *("\u200b0:00 fox\n\u200e0:05 wolf",),
+    *(  # ranges with one unit, other units
+        "0-5s: fox\n5-10s: wolf",
+        "**0–5s:** fox\n**5–10s:** wolf",
+        "- 0-5s: fox\n- 5-10s: wolf",
+        "0 to 5 seconds: fox\n5 to 10 seconds: wolf",
+        "0-5秒：fox\n5-10秒：wolf",
+        "0:00-0:05 fox\n5-10s: wolf",
+        "0 s: fox\n5 s: wolf",
+        "0秒から5秒まで：fox\n5秒から10秒：wolf",
+        "0초부터 5초까지: fox\n5초~10초: wolf",
+        "0:00 fox\n5 seconds: wolf",
+        "[shared] \n0-5s: fox\n5-10s: wolf",
+    ),
+    *(  # rows of a table of values
+        "0:00,fox\n0:05,wolf",
+        '"0:00","fox"\n"0:05","wolf"',
+        "0:00,0:05,fox\n0:05,0:10,wolf",
+        "0s, fox\n5s, wolf",
+    ),
+    *(  # layout
+        "0:00 | fox\n0:05 | wolf",
+        "0:00 -> fox\n0:05 => wolf",
+        "0:00 → fox\n0:05 • wolf",
+        "---\n0:00 fox\n\n* * *\n0:05 wolf\n———",
+        "[shared] \n---\n0:00 fox\n0:05 wolf",
+        "00:00:00:00 fox\n00:00:05:00 wolf",
+        "00:00:00;00 - 00:00:05;00 fox\n00:00:05;00 wolf",
+    ),
+    *(  # the time in a scene's line
+        "Scene 1: fox (0:00-0:05)\nScene 2: wolf (0:05-0:10)",
+        "Scene 1: **[seed 1]** fox (0:00-0:05)\nScene 2: wolf (0:05-0:10)",
+        "**Scene 1: fox (0:00–0:05)**\n**Scene 2: wolf (0:05–0:10)**",
+        "**Scene 1: (0-5s):** fox\n**Scene 2 (5-10s)** - wolf",
+        "### Scene 1: fox *(0:00-0:05)*\n### Scene 2: wolf *(0:05-0:10)*",
+        "Scene 1: fox - 0:00-0:05\nScene 2: wolf, 0:05-0:10",
+        "Scene 1 | 0:00-0:05 | fox\nScene 2 | 0:05-0:10 | wolf",
+        "[Scene 1] (0:00-0:05) fox\n[Scene 2] 0:05-0:10: wolf",
+        "Scene 1: fox [0:00-0:05]\nScene 2: wolf [0:05-0:10]",
+        "Shot 1: fox (0:00-0:05)\nShot 2: wolf (0:05-0:10)",
+        "Scene 1 (0:00-0:05): fox\nScene 2 (5-10 s): wolf",
+        "0:00 fox\nScene 2 (0:05-0:10): wolf",
+        "Beat 1 (0:00-0:05): fox\nPrompt 2 (0:05-0:10): wolf",
+        "镜头1（0-5秒）：fox\n镜头2（5-10秒）：wolf",
+    ),
     *("\ufeff0:00\u2060 fox\n\ufeff0:\u200b05 wolf", "\u202a0:00\u202c fox\n0:05 wolf"),
     *(
         "0:00 fox\u20280:05 wolf",
@@ -144,6 +208,8 @@ FOX_AND_WOLF = (
     "1\n00:00:00,000 --> 00:00:05,000\nfox\n\n2\n00:00:05,000 --> 00:00:10,000\nwolf\n",
     "\ufeff1\r\n00:00:00,000 --> 00:00:05,000\r\n<i>fox</i>\r\n2\r\n00:00:05,000 --> "
     "00:00:10,000\r\nwolf",
+    "1\n00:00:00,000 --> 00:00:05,000\n{\\an8}fox\n\n2\n00:00:05,000 --> 00:00:10,000\n"
+    "<i>{\\pos(1,2)}wolf&nbsp;</i>\n",
     "WEBVTT - a title\n\nNOTE of its author\n\n00:00.000 --> 00:05.000 align:start "
     "line:0\nfox\n\nNOTE\nmore\n\ncue two\n00:00:05.000 --> 00:00:10.000\n<v Bob>wolf</v>",
 )
@@ -155,6 +221,50 @@ def test_the_schedules_of_other_tools_and_pasted_text_have_one_meaning(text):
 
 
 OTHER_READINGS = {
+    "0s a\n30s b\n1m00s c\n1m30s d": [(0.0, "a"), (30.0, "b"), (60.0, "c"), (90.0, "d")],
+    "0 min: a\n1 min: b\n1 min 30 s: c\n2 minutes and 5 seconds: d": [
+        (0.0, "a"),
+        (60.0, "b"),
+        (90.0, "c"),
+        (125.0, "d"),
+    ],
+    "0:00-0:30: a\n0:30-1m: b\n1m30s c": [(0.0, "a"), (30.0, "b"), (90.0, "c")],
+    '0:00,"a, ""b"""\n0:10, 5 cats': [(0.0, 'a, "b"'), (10.0, "5 cats")],
+    "**Scene 1: The Forest (0:00-0:10)**\nA cat walks\n**Scene 2: The Lake (0:10–0:15)**\nit": [
+        (0.0, "The Forest A cat walks"),
+        (10.0, "The Lake it"),
+    ],
+    "0:00 a man\n3 people walk\n50mm lens, 1:1\n1920s car\n12 Main Street\n6:00 pm": [
+        (0.0, "a man 3 people walk 50mm lens, 1:1 1920s car 12 Main Street 6:00 pm")
+    ],
+    "Scene 1: a man\n16:9 wide\n12:00 noon\nTime: dusk\n1. x\n2. y": [
+        (0.0, "a man 16:9 wide 12:00 noon Time: dusk 1. x 2. y")
+    ],
+    "---\na cat\n5 cats run\n---": [(0.0, "a cat 5 cats run")],
+    "5-10 people\n3-4 dogs, 10,000 birds": [(0.0, "5-10 people 3-4 dogs, 10,000 birds")],
+    "80s: neon": [(0.0, "80s: neon")],
+    **{
+        text: [(0.0, "fox"), (10.0, "wolf")]
+        for text in (
+            "Scene 1\nfox\nScene 2\nwolf",
+            "## Scene 1\nfox\n## Scene 2\nwolf",
+            "**Scene 1**\nfox\n**Scene 2**\nwolf",
+            "[Scene 1]\nfox\n[Scene 2] wolf",
+            "Scene One: fox\nScene Two: wolf",
+            "SCENE I - fox\nSCENE II - wolf",
+            "**Scene 1** fox\n**Scene 2** wolf",
+            "Scene 1. fox\nScene #2: wolf",
+            "Scene 1 | fox\nScene 2 | wolf",
+            "Scene 1: fox\n———\nScene 2: wolf\n***",
+            "场景1：fox\n场景2：wolf",
+            "場景一：fox\n第二幕：wolf",
+            "シーン１：fox\nシーン２\nwolf",
+            "장면 1: fox\n장면 2: wolf",
+        )
+    },
+    "1\n00:00:00,000 --> 00:00:05,000\nfox &amp; wolf &lt;3 Q&A &amp;lt; {a}&#10;b": [
+        (0.0, "fox & wolf <3 Q&A &lt; {a} b")
+    ],
     "[1s: waves] [3s: jumps]": [(1.0, "waves"), (3.0, "jumps")],
     "[0s: walks [close-up]] [2s: sits]": [(0.0, "walks [close-up]"), (2.0, "sits")],
     '"0": "spring",\n"24": "summer"': [(0.0, "spring"), (1.5, "summer")],
@@ -184,6 +294,79 @@ def test_words_keep_their_letters_and_times_their_places(text):
 
 
 NO_STORIES = {  # a text, and what is said of it
+    "0:00 a\n0: 10 b": "line 2: '0: 10' is not a time; write m:ss",
+    "0:00 a\n0:10 pm b": "line 2: '0:10 pm' is not a time",
+    "0:00 a\n30s b": "line 2: '30s' is not a time",
+    "0:00 a\n5 seconds later b": "line 2: '5 seconds' is not a time",
+    "0:00 a\n5-10 min. b": "line 2: '5-10 min' is not a time",
+    "0:00 a\n- 1 m: b": "line 2: '1 m' is not a time",
+    "0:00 a\n0.10 b": "line 2: '0.10' is not a time",
+    "0:00 a\n<0:10> b": "line 2: '0:10' is not a time",
+    "0:00 a\nat 0:10 b": "line 2: '0:10' stands inside a prompt",
+    "0:00\t0:10\ta\n0:10\t0:20\tb": "line 1: '0:10' stands inside a prompt",
+    "0-5s: a 5-10s: b": "line 1: '5-10s:' stands inside a prompt",
+    "00:00:00:00 a\n00:00:05:12 b": "line 2: '00:00:05:12' is not a time",
+    "0:00,a\n0:10,5 cats": "line 2: '0:10,5' can be a time with a fraction",
+    "0:00 a\nScene 2: b": "line 2: 'Scene 2: b' is no scene that can be read; write Scene 1: a cat",
+    "0:00 a\nShot 2 (5-10 f): b": "line 2: 'Shot 2 (5-10 f): b' is no scene that can be read",
+    "Scene 1: a\nScene 2 (5-10 f): b": "line 2: 'Scene 2 (5-10 f): b' is no scene that can be",
+    "Scene 1: a\n- Scene 2 b": "line 2: '- Scene 2 b' is no scene that can be read",
+    "Shot 1 (0:00): a\nShot 2: b": "line 2: 'Shot 2: b' is no scene that can be read",
+    "Scene 1: a Scene 2: b": "line 1: 'Scene 2:' stands inside a scene; write each scene on a line",
+    "Scene 1: a\n0:05 b": "line 2: '0:05' stands below a scene; write the time behind",
+    "Scene 1: a\n5s: b": "line 2: '5s' stands below a scene",
+    "Scene 1: a\n0:05-0:10\nb": "line 2: '0:05-0:10' stands below a scene",
+    "Scene 1: a\nTime: 0:00-0:10": "line 2: 'Time: 0:00-0:10' would be words of a prompt; write",
+    "Scene 1: a\n**Duration:** 5 s": "line 2: '**Duration:** 5 s' would be words of a prompt",
+    "a fox\n时长：5秒": "line 2: '时长：5秒' would be words of a prompt",
+    "Scene 1: a (5 s)\nb": "line 1: '(5 s)' in the line of a scene cannot be read; write its start",
+    "Scene 1: a (duration: 5s)\nb": "line 1: '(duration: 5s)' in the line of a scene",
+    "Scene 1: a - 5s\nb": "line 1: '- 5s' in the line of a scene cannot be read",
+    "Scene 1: a (0:00-0:05) b (0:05-0:10)": "line 1: '(0:00-0:05)' in the line of a scene",
+    "Scene 1: a (wide, 0:00-0:05)": "line 1: '(wide, 0:00-0:05)' in the line of a scene",
+    "Scene 1: 0:05 a": "line 1: '0:05' in the line of a scene",
+    "Scene 1 (5s): a\nScene 2 (6s): b": "line 1: 'Scene 1 (5s)' can be a start or a length",
+    "a\n---\nb": "line 2: '---' stands between words; remove it, or write prompts as in Scene 1:",
+    "| t | p |\n|---|---|\n| 0:00 | a |": "line 1: a table cannot be read; write its rows as in 0:00",
+    **{
+        "\n".join(
+            lines
+        ): f"line 1: '{lines[0]}' has no time; write times, as in 0:00 a cat walks, or "
+        "Scene 1: a cat walks"
+        for lines in (
+            ("Prompt 1: a", "Prompt 2: b"),
+            ("Segment 1", "a", "Segment 2", "b"),
+            ("**Part 1**: a", "**Part 2**: b"),
+            ("镜头1：a", "镜头2：b"),
+            ("[Scene 1: a]", "[Scene 2: b]"),
+            ("Scene 1 a", "Scene 2 b"),
+            ("1. a", "2. b"),
+            ("**1)** a", "", "**2)** b"),
+            ("1、a", "2、b"),
+        )
+    },
+    **{
+        "\n".join(
+            lines
+        ): f"line 1: '{lines[0]}' does not begin with a time that can be read; write "
+        "times, as in 0:00 a cat walks, or Scene 1: a cat walks"
+        for lines in (
+            ("10s a", "20s b"),
+            ("0: 00 a", "0: 10 b"),
+            ("0:00;a", "0:10;b"),
+            ("0,a", "5,b"),
+            ("0-5: a", "5-10: b"),
+            ("(0-5) a", "(5-10) b"),
+            ("Second 0: a", "Second 10: b"),
+            ("From 0:00 to 0:05: a", "From 0:05 to 0:10: b"),
+            ("T=0s: a", "T=10s: b"),
+            ("First 5 seconds: a", "Next 5 seconds: b"),
+            ("**The Forest (0:00-0:05)**", "a", "**The Lake (0:05-0:10)**", "b"),
+            ("a fox (0-5s)", "a wolf (5-10s)"),
+            ("<b>0:00</b> a", "<b>0:10</b> b"),
+        )
+    },
+    "Scene 1: a\n[cut]\nScene 2: b": "line 2: '[cut]' begins with a tag and stands below words",
     "My story\n0:00 a\n0:05 b": "line 1: 'My story' stands before the first time",
     "\n// note\n0:00 a\n0:05 b": "line 2: '// note' stands before the first time",
     "# note\n0:00 a": "line 1: '# note' stands before the first time",

@@ -14,7 +14,7 @@ from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.options import RenderOptions
-from headforcing.headforcing_core.plan.request import RenderRequest, file_tags
+from headforcing.headforcing_core.plan.request import RenderRequest, file_tags, story_begins
 from headforcing.headforcing_core.report.drift import NOTE, DriftReport, report_video
 from headforcing.headforcing_core.report.latents import RunMeter, novelty_trace
 from headforcing.headforcing_core.report.metrics import GROUPS
@@ -207,6 +207,10 @@ def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_objec
         {"seconds": 0.0, "text": "one"},
         {"seconds": 17 / 16, "text": "two"},
     ]
+    for text, starts in (("one | two", [0.0, 1.31]), ("0:00 one\n0:40 two", [0.0])):
+        assert cli.main(["report", short, "--prompts", text, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)["prompts"]
+        assert [round(prompt["seconds"], 2) for prompt in told][: len(starts)] == starts
     for arguments, complaint in (
         (["--plot", "picture.jpg"], "must end in .png"),
         (["--prompts", "@missing.txt"], "missing.txt was not found"),
@@ -320,6 +324,13 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
         cli.main(["runs", "show", runs, "a/b"]) == 2
         and "holds no video 'a/b'" in capsys.readouterr().err
     )
+
+
+def test_a_story_begins_after_the_start_frames_of_a_file_at_whatever_rate_it_plays():
+    about = {"starts_seconds": [81 / 16, 8.0], "fps": 16.0}
+    assert story_begins(about) == 81 / 16
+    assert story_begins(about, 24.0) == pytest.approx(81 / 24)
+    assert story_begins({}) == story_begins({}, 24.0) == 0
 
 
 def test_what_is_noted_is_plain_json_that_the_tag_of_a_file_tells_with_times_of_that_file():

@@ -8,6 +8,7 @@ import torch
 import transformers
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import speech_features
+from headforcing.headforcing_core.video.sound import audio_frame
 from headforcing.headforcing_core.video.soundtrack import Soundtrack
 from headforcing.headforcing_core.video.speech_features import (
     RATE,
@@ -100,6 +101,23 @@ def test_a_sound_of_another_rate_and_two_channels_is_heard_at_16_kHz_as_their_me
     middle = slice(1000, 15_000)
     torch.testing.assert_close(wave[middle], expected[middle], atol=2e-3, rtol=0)
     assert not wave[RATE + 100 :].any()
+
+
+@pytest.mark.parametrize("rate", [44_100, 192_000])
+def test_a_long_sound_is_resampled_in_pieces_to_the_same_samples(monkeypatch, rate):
+    """A frame of sound holds at most 2 GiB, as of 47 minutes at 192 kHz."""
+    samples = noise(20.0)[None]
+    whole = speech_wave(sound(samples, rate))
+    pieces = []
+
+    def counted(values, *about):
+        pieces.append(values.shape[1])
+        return audio_frame(values, *about)
+
+    monkeypatch.setattr(speech_features, "audio_frame", counted)
+    monkeypatch.setattr(speech_features, "PIECE", 10_000)
+    torch.testing.assert_close(speech_wave(sound(samples, rate)), whole, atol=1e-6, rtol=0)
+    assert pieces == [10_000] * 32
 
 
 def test_sound_at_16_kHz_stays_as_it_is():

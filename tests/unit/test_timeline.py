@@ -275,6 +275,9 @@ PROSE = (
         "[seed of doubt] b",
         "[speed 2] b",
         "b [seed 7]",
+        "「reset」 b",
+        "**bold** b",
+        "[dissolve into mist] b",
     ),
     *("[seed 3 of 5 seeds] b", "[seed 7", "(seed 7) b"),
 )
@@ -368,6 +371,11 @@ NO_TAGS = {  # tags that are none, and what is said of them
             "[blend5]": "[blend 5]",
             "[blende]": "[blend 3]",
             "[seed: 7]": "[seed 7]",
+            "[dissolve]": "[dissolve 1s]",
+            "[dissolve 1.5]": "[dissolve 1.5s]",
+            "[cut, dissolve 1,5]": "[cut, dissolve 1.5s]",
+            "［cutt］": "[cut]",
+            "[dissolve 1500ms]": "[dissolve 1s]",
             "[flus re-anchor blend 2]": "[flush, re-anchor, blend 2]",
         }.items()
     },
@@ -639,6 +647,16 @@ def test_the_time_for_awkward_text_goes_with_its_length():
         "9",
         '["',
         "[0:00         ",
+        "- - - ",
+        "0-",
+        "0:00,",
+        "1 min ",
+        "0:00:00:",
+        "Scene 1: a (0:00 ",
+        "Scene 1: a (0:00-",
+        "Time: 0:00-",
+        "**[cut]** ",
+        "1. a\n",
     )
     for piece in pieces:
         seconds = []
@@ -667,12 +685,41 @@ def test_tags_in_plain_words_are_those_of_the_engine(tag, written):
     assert plain.segments[1].text == "a wolf"
 
 
-def test_a_dissolve_is_rounded_to_the_blocks_of_the_model_and_words_without_seconds_are_words():
+def test_a_dissolve_is_rounded_to_the_blocks_of_the_model():
     story = "0:00 a fox\n0:10 [dissolve 4s] a wolf"
     blends = [
         parse_timeline(story, 20.0, clock).segments[1].switch.blend_blocks
         for clock in (BlockClock(), BlockClock(8, 24))
     ]
     assert blends == [5, 3]
-    words = parse_timeline("0:00 a fox\n0:10 [dissolve] a wolf", 20.0)
-    assert words.segments[1].text == "[dissolve] a wolf"
+
+
+@pytest.mark.parametrize(
+    ("tag", "written"),
+    [
+        ("[dissolve 1,5s]", "blend 2"),
+        ("[dissolve 2 seconds]", "blend 3"),
+        ("**[cut]**", "re-anchor"),
+        ("**[cut]:**", "re-anchor"),
+        ("`[cut]`", "re-anchor"),
+        ("［cut］", "re-anchor"),
+        ("【cut】", "re-anchor"),
+        ("［cut］：", "re-anchor"),
+        ("[cut]:", "re-anchor"),
+        ("[cut] -", "re-anchor"),
+        ("[cut] |", "re-anchor"),
+        ("[cut],", "re-anchor"),
+        ("[cut]。", "re-anchor"),
+        ("**[seed 7]**: [cut]:", "seed 7] [re-anchor"),
+    ],
+)
+def test_a_tag_may_stand_in_marks_or_other_brackets_and_before_a_separator(tag, written):
+    timeline = parse_timeline(f"0:00 a fox\n0:10 {tag} a **red** wolf", 20.0)
+    plain = parse_timeline(f"0:00 a fox\n0:10 [{written}] a **red** wolf", 20.0)
+    assert timeline.segments == plain.segments
+    assert timeline.segments[1].text == "a **red** wolf"
+    bold = parse_timeline("0:00 a fox\n**0:10 [cut] a wolf**\n**0:15** **[cut] a cat**", 20.0)
+    assert [(s.text, s.switch.re_anchor) for s in bold.segments[1:]] == [
+        ("a wolf", True),
+        ("a cat", True),
+    ]

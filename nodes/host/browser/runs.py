@@ -16,6 +16,7 @@ from torch import Tensor
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import WAN21, WAN22
+from ....headforcing_core.plan.request import story_begins
 from ....headforcing_core.runs.stored import StoredVideo, find_video, stored_videos
 from ....headforcing_core.runs.takes import (
     pictured_blocks,
@@ -179,7 +180,7 @@ def _described(take: StoredVideo, takes: list[StoredVideo]) -> Fields:
         "bytes": every,
         "own_bytes": own,
         "finished": take.finished,
-        "lead": next(iter(about.get("starts_seconds", [])), 0),
+        "lead": story_begins(about),
         "fps": about.get("fps", VIDEO_FPS),
         "workflow": about.get("workflow", ""),
         "written": about.get("written"),

@@ -139,6 +139,12 @@ def _whole_blocks(start_frames: Fields, schedule: Schedule) -> tuple[StartLatent
             "disconnect it: width and height set the size, start_image takes a picture"
         )
     frames = latents.shape[2]
+    about = start_frames.get("head_forcing", {})
+    if about.get("frames") == frames and about.get("restart_frames"):
+        raise HeadForcingError(
+            "start_frames has latents of several rollouts, each a video of its own; go on from the "
+            "video with start_video"
+        )
     dropped = frames % frames_per_block
     notes = []
     if dropped:

@@ -129,10 +129,12 @@ export class View {
     return leaders.get(story) === this;
   }
 
-  /** Let the timeline follow this player from now on: a person plays it, or it is rendered. */
+  /** Let the timeline follow this player from now on: a person plays it, or it is rendered. One in the panel stays. */
   #lead() {
     const story = storyNodeOf(this.node);
-    if (story) leaders.set(story, this);
+    const leader = leaders.get(story);
+    const isInPanel = leader && leader.#isLent && storyNodeOf(leader.node) === story;
+    if (story && !isInPanel) leaders.set(story, this);
   }
 
   update(message) {

@@ -2,6 +2,7 @@
 // with the workflow and undone with the graph; the text, which is what is rendered, knows nothing of them.
 import { button, make, putProperty } from "../shared.js";
 import { t } from "../texts.js";
+import { isShortcut } from "../timeline/keys.js";
 import { startSeconds, timeText } from "../timeline/segments.js";
 
 const PROPERTY = "headforcing_markers";
@@ -174,7 +175,7 @@ export class Markers {
       this.#focus(index);
     };
     field.addEventListener("keydown", (event) => {
-      event.stopPropagation();
+      if (!isShortcut(event)) event.stopPropagation();
       if (event.key === "Enter" || event.key === "Escape") end(event.key === "Enter");
     });
     field.addEventListener("pointerdown", (event) => event.stopPropagation());

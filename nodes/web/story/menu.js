@@ -2,6 +2,7 @@
 import { queuePart } from "../queue_part.js";
 import { make } from "../shared.js";
 import { t } from "../texts.js";
+import { isShortcut } from "../timeline/keys.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
 
 const MOST_SCENES = 12; // that can be brought back from the menu; the fields of a prompt list all
@@ -70,9 +71,9 @@ export class Menu {
       await editor.settled();
       this.#say(await queuePart(sampler, asked));
     };
-    const rerolled = async () => {
-      await edits.reroll(index);
-      await render({ from_seconds, until_seconds });
+    const rerolled = () => {
+      edits.reroll(index);
+      return render({ from_seconds, until_seconds });
     };
     const renders = [
       [t("Render this scene"), () => render({ from_seconds, until_seconds })],
@@ -123,7 +124,7 @@ export class Menu {
       Escape: () => this.close(),
       Tab: () => this.close(),
     };
-    event.stopPropagation();
+    if (!isShortcut(event)) event.stopPropagation();
     if (!keys[event.key]) return;
     event.preventDefault();
     keys[event.key]();

@@ -108,7 +108,8 @@ export class Monitor {
     if (event.target.matches("textarea, select, input:not([type=button])")) return;
     if (event.ctrlKey || event.metaKey || event.target.closest("[role=menu]")) return;
     if (event.key.startsWith("Arrow") && event.target.closest(".hf-bar")) return; // the bars have these keys
-    const key = event.key.toLowerCase();
+    const isOther = event.altKey && !/^[a-z]$/i.test(event.key); // a Mac's Option makes other characters of letters
+    const key = (isOther ? event.code.replace("Key", "") : event.key).toLowerCase();
     const keys = {
       " ": () => this.#toggle(),
       k: () => this.#pause(),

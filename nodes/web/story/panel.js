@@ -7,6 +7,8 @@ import { viewOf } from "../player/player.js";
 import { button, editors, make, placeOf, put, rootGraph, storyNodeOf } from "../shared.js";
 import { shelfOf } from "../takes/shelf.js";
 import { t } from "../texts.js";
+import { storyIn } from "../timeline/face.js";
+import { isShortcut } from "../timeline/keys.js";
 import { startSeconds } from "../timeline/segments.js";
 import { Film } from "./film.js";
 import { Menu } from "./menu.js";
@@ -28,7 +30,7 @@ const SIZES = {
   "hf-story-high": ({ height }) => height >= 700,
   "hf-story-narrow": ({ width }) => width < 700,
 };
-const KEYS = ["keydown", "keyup", "keypress", "copy", "cut", "paste"]; // the graph has shortcuts of its own
+const KEYS = ["keyup", "keypress", "copy", "cut", "paste"]; // the graph has uses of its own for them
 
 const store = () => app.extensionManager?.bottomPanel;
 
@@ -46,6 +48,9 @@ function allNodes() {
   visit(rootGraph());
   return [...nodes];
 }
+
+/** The Prompt Timeline that a node renders, is, or shows on its face as a subgraph. */
+const storyFor = (node) => storyNodeOf(node) ?? (node.subgraph && storyIn(node));
 
 class StoryPanel {
   #host = null; // the element that the frontend gave last
@@ -78,6 +83,7 @@ class StoryPanel {
     this.sound = new SoundLane((sentence) => this.say(sentence));
     this.menu = new Menu(this.root, (sentence) => this.say(sentence));
     this.root.addEventListener("keydown", (event) => this.monitor.key(event), { capture: true });
+    this.root.addEventListener("keydown", (event) => isShortcut(event) || event.stopPropagation());
     for (const name of KEYS) this.root.addEventListener(name, (event) => event.stopPropagation());
     this.root.addEventListener("contextmenu", (event) => this.#openMenu(event));
     this.root.addEventListener("fullscreenchange", () => this.film.draw());
@@ -131,7 +137,7 @@ class StoryPanel {
     if (this.root.isConnected) this.#wasThere = true;
     else if (this.#wasThere) return this.hide();
     // in app mode the panel stays in the page without a size
-    if (!this.root.isConnected || !this.root.checkVisibility?.()) return this.#giveBack();
+    if (!this.root.isConnected || !(this.root.checkVisibility?.() ?? true)) return this.#giveBack();
     const all = allNodes();
     const story = this.#chosenStory(all);
     const samplers = all.filter((node) => node.comfyClass === SAMPLER && storyNodeOf(node) === story);
@@ -157,9 +163,9 @@ class StoryPanel {
 
   #chosenStory(all) {
     const stories = all.filter(({ comfyClass }) => comfyClass === TIMELINE);
-    const asked = this.#asked && all.includes(this.#asked) ? storyNodeOf(this.#asked) : null;
+    const asked = this.#asked && all.includes(this.#asked) ? storyFor(this.#asked) : null;
     this.#asked = null;
-    const selected = [...(app.canvas?.selectedItems ?? [])].map((item) => item.comfyClass && storyNodeOf(item));
+    const selected = [...(app.canvas?.selectedItems ?? [])].map((item) => item.comfyClass && storyFor(item));
     return asked ?? selected.find(Boolean) ?? this.#chosen(stories, this.#story);
   }
 
@@ -249,7 +255,7 @@ export const extension = {
     },
   ],
   commands: [{ id: COMMAND, label: "Story panel", icon: "pi pi-video", function: () => thePanel().toggle() }],
-  keybindings: [{ combo: { key: "y", alt: true }, commandId: COMMAND }],
+  keybindings: ["y", "¥"].map((key) => ({ combo: { key, alt: true }, commandId: COMMAND })), // a Mac's Option+Y is ¥
   actionBarButtons: [
     { icon: "pi pi-video", label: "Story", tooltip: "Story panel (Alt+Y)", onClick: () => thePanel().toggle() },
   ],

@@ -11,6 +11,8 @@ const HEIGHT = 44; // of the lane, in pixels
 const TEMPO = "headforcing_tempo"; // the property of Prompt Timeline with what a person has set, by name of the sound
 const NEAR_SECONDS = 1; // of the nearest onset, to be told
 const BEAT_PIXELS = 6; // between two beats that are drawn
+const AWAY_MS = 3000; // until a server that did not answer is asked again,
+const REFUSED_MS = 30_000; // and one that cannot read the sound
 const COLOURS = ["wave", "onset", "beat", "start"]; // what the style sheet has a colour for, by ComfyUI's theme
 
 /**
@@ -28,7 +30,8 @@ export class SoundLane {
   #story = null;
   #editor = null;
   #view = null;
-  #sounds = new Map(); // by name: a Heard, or null while it is read and if it cannot be
+  #sounds = new Map(); // by name: a Heard, or null while it is read and until it is asked for again
+  #refused = new Map(); // by name: why it could not be read
   #name = "";
   #offset = 0;
   #drawn = "";
@@ -92,13 +95,24 @@ export class SoundLane {
     try {
       const answer = await app.api.fetchApi(`/headforcing/sound?${new URLSearchParams({ name })}`);
       const told = await answer.json();
-      if (told.error) return this.#say(told.error);
+      if (told.error) return this.#refuse(name, told.error);
       const peaks = Uint8Array.from(atob(told.peaks), (letter) => letter.charCodeAt(0));
       this.#sounds.set(name, { ...told, peaks });
       this.look();
     } catch {
-      this.#sounds.delete(name); // the server is away: it is asked again
+      this.#askAgain(name, AWAY_MS);
     }
+  }
+
+  /** Say why a sound cannot be read, once. */
+  #refuse(name, sentence) {
+    if (this.#refused.get(name) !== sentence) this.#say(sentence);
+    this.#refused.set(name, sentence);
+    this.#askAgain(name, REFUSED_MS);
+  }
+
+  #askAgain(name, milliseconds) {
+    setTimeout(() => this.#sounds.delete(name), milliseconds);
   }
 
   /** By how much a person has made the tempo of the sound faster, and the second of a beat in the sound; null: as found. */

@@ -42,12 +42,13 @@ export class Bars {
     this.inner = make("div", { class: "hf-inner" }, this.ruler.element, this.track);
     this.playhead = new Playhead(this.track);
     this.ruler.element.addEventListener("click", (event) => this.#actions.seek(this.secondsAt(event)));
-    const scroll = { class: "hf-scroll", "data-capture-wheel": "true", tabindex: -1 };
+    const scroll = { class: "hf-scroll", "data-capture-wheel": "true", tabindex: -1 }; // a click beside bars focuses it
     this.help = make("span", { id: `hf-timeline-help-${++helps}`, hidden: true }, help().join(" "));
     this.element = make("div", scroll, this.inner, this.help);
     this.element.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     new ResizeObserver(() => this.#resized()).observe(this.element);
     this.element.addEventListener("scroll", () => this.#scrolled());
+    this.element.addEventListener("focus", () => this.#bars.get(this.#state?.selected)?.element.focus({ preventScroll: true }));
   }
 
   /** Show the same part of the story: an element that was moved in the page stands at its beginning. */

@@ -5,12 +5,14 @@ import { t } from "../texts.js";
 import { Answers } from "./answers.js";
 import { Bars } from "./bars.js";
 import { History } from "./history.js";
+import { isShortcut } from "./keys.js";
 import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
 import { Edits } from "./edits.js";
-import { changed, joined, lengthWith, plainTime, startSeconds, timeText, written } from "./segments.js";
+import { changed, joined, plainTime, startSeconds, timeText } from "./segments.js";
 import { Tools } from "./tools.js";
 import { Ways } from "./ways.js";
+import { Writer } from "./writer.js";
 
 const MOST_BARS = 500;
 const HEIGHT = { closed: 138, open: 270, lane: 28 }; // in pixels, without and with the fields of a prompt
@@ -37,20 +39,26 @@ export class TimelineEditor {
   #hasHistory = false; // whether the history is that of the node, which it is once its text was read
   /** @type {import("./segments.js").View | null} */
   view = null; // the server's answer to the text, null before the first
+  #values = null; // of the node, that it answers to
   segments = []; // those of the view, or changed ones that the server has not answered yet
   #shared = ""; // the words that stand before every prompt
   selected = 0;
   #hasBars = false; // whether the last answer can be shown as bars
   #asked = null; // the node's values, as JSON, that the server was asked about last
+  #lastRead = Promise.resolve(); // ends when the server has answered to them
   #answers = new Answers();
-  #latestRequest = 0; // number of the latest question to the server; answers to earlier ones are ignored
   #player = null; // what plays the story
   #shownHeight = HEIGHT.closed;
   #lostChange = ""; // what to say about a change that could not be taken, until the next one is
-  #lastWrite = Promise.resolve(); // ends when the last change is in the text
+  #writer;
 
   constructor(host) {
     this.#host = host;
+    this.#writer = new Writer(host, {
+      written: (answer, values, change) => this.#written(answer, values, change),
+      refused: (sentence, before) => this.#refuse(sentence, before),
+      waits: (sentence) => this.#say(sentence, true),
+    });
     const actions = {
       select: (index) => this.select(index),
       preview: (segments, selected) => this.#preview(segments, selected),
@@ -73,21 +81,15 @@ export class TimelineEditor {
     this.lane = new Lane((words) => this.commit(this.segments, "shared", this.selected, words));
     this.status = make("div", { class: "hf-status", role: "status", "aria-live": "polite" });
     this.ways = new Ways(
-      (segments) => this.#shorten(segments),
+      (shortened) => this.#shorten(shortened),
       (seconds) => {
         this.#host.write({ seconds });
         this.refresh();
       },
     );
-    this.element = make(
-      "div",
-      { class: "hf-timeline", role: "region", "aria-label": t("Timeline of the prompts") },
-      this.tools.element,
-      this.lane.element,
-      this.bars.element,
-      this.panel.element,
-      make("div", { class: "hf-foot" }, this.status, this.ways.element),
-    );
+    const about = { class: "hf-timeline", role: "region", "aria-label": t("Timeline of the prompts") };
+    const parts = [this.tools, this.lane, this.bars, this.panel].map(({ element }) => element);
+    this.element = make("div", about, ...parts, make("div", { class: "hf-foot" }, this.status, this.ways.element));
     this.element.addEventListener("keydown", (event) => this.#onKey(event));
     keepFromCanvas(this.element);
     this.#draw();
@@ -117,11 +119,17 @@ export class TimelineEditor {
     return { from: startSeconds(this.view, start_block), until: startSeconds(this.view, end_block) };
   }
 
-  /** Look at the node's values and, where they changed, show them. */
+  /** Look at the node's values and, where they changed, show them; after changes that the text will hold in a moment. */
   refresh() {
     const values = this.#host.read();
-    const asked = JSON.stringify([values, this.#host.linked("prompts")]);
-    return asked === this.#asked ? undefined : this.#readNode(values, asked);
+    if (this.#writer.isWaiting(values.text)) return this.#writer.settled();
+    const asked = this.#askedFor(values);
+    if (asked !== this.#asked) this.#lastRead = this.#readNode(values, asked);
+    return this.#lastRead;
+  }
+
+  #askedFor(values) {
+    return JSON.stringify([values, this.#host.linked("prompts")]);
   }
 
   /** Prompts that the text does not hold yet, typed letters too, and their shared words; null if it holds all. */
@@ -129,6 +137,13 @@ export class TimelineEditor {
     this.panel.flush();
     const isWritten = !this.#hasBars || this.segments === this.view.segments;
     return isWritten ? null : { segments: this.segments, shared: this.#shared };
+  }
+
+  /** The node is gone: what its text does not hold, as `unwritten`, is written into it no more. */
+  leave() {
+    const { unwritten } = this;
+    this.#writer.giveUp();
+    return unwritten;
   }
 
   /** Write prompts into the text, as `unwritten` gives them. */
@@ -145,20 +160,18 @@ export class TimelineEditor {
 
   async #readNode(values, asked) {
     this.#asked = asked;
-    const request = ++this.#latestRequest;
-    if (this.#host.linked("prompts")) {
-      this.#fail(t("The text comes from another node; change it there."));
-      return;
-    }
+    const isLatest = this.#writer.giveUp();
+    if (this.#host.linked("prompts")) return this.#fail(t("The text comes from another node; change it there."));
     if (!this.#hasHistory) this.#history = this.#host.history(stepOf(values));
     this.#hasHistory = true;
     this.#history.record(stepOf(values), "outside", false);
     const known = this.#answers.of(asked);
     const answer = known ?? (await this.#host.ask(values));
-    if (request !== this.#latestRequest) return;
+    if (!isLatest()) return;
     if (answer.offline) setTimeout(() => (this.#asked = null), OFFLINE_MS); // so that the next refresh asks again
-    if (answer.error) this.#fail(answer.error);
-    else this.#show(this.#answers.keep(asked, answer));
+    if (answer.error) return this.#fail(answer.error);
+    this.#values = values;
+    this.#show(this.#answers.keep(asked, answer));
   }
 
   /** Whether the bars are those of the text as it is now. */
@@ -172,58 +185,40 @@ export class TimelineEditor {
    * keeps its length.
    */
   commit(segments, key, selected = this.selected, shared = this.#shared, keepsSeconds = false) {
-    if (this.isCurrent)
-      this.#lastWrite = this.#send(joined(segments), key, selected, shared, keepsSeconds);
-    else {
+    if (!this.isCurrent) {
       this.#lostChange = `${t("The last change was not taken: the text was changed elsewhere.")} `;
       this.#asked = null;
       this.refresh();
+      return;
     }
-    return this.#lastWrite;
-  }
-
-  async #send(segments, key, selected, shared, keepsSeconds) {
-    const { text, ...values } = this.#host.read();
-    const length = keepsSeconds ? values.seconds : lengthWith(segments, this.view);
-    // with seconds 0 the video is as long as its prompts; a story longer than its seconds waits for a choice of a person
-    const lengthFollows = values.seconds !== 0 && !keepsSeconds && this.view.beyond === undefined;
-    if (lengthFollows && length !== this.view.seconds) {
-      if (this.#host.linked("seconds")) return this.#refuse(t("The length comes from another node; change it there."));
-      values.seconds = length;
-    }
-    Object.assign(values, { length, shared });
-    this.segments = segments;
+    const change = { segments: joined(segments), shared, key, keepsSeconds };
+    if (!this.#writer.write(change, this.view, this.#values)) return;
+    this.segments = change.segments;
     this.selected = selected;
     this.#shared = shared;
     this.#draw();
-    const request = ++this.#latestRequest;
-    const answer = await this.#host.ask({ ...values, segments: segments.map(written) });
-    if (request !== this.#latestRequest || this.#host.read().text !== text) return;
-    if (answer.offline) {
-      this.#say(t("The server does not answer; this change waits for it."), true);
-      const again = () => request === this.#latestRequest && this.#send(segments, key, selected, shared, keepsSeconds);
-      setTimeout(again, OFFLINE_MS);
-      return;
-    }
-    if (answer.error) return this.#refuse(answer.error);
-    this.#lostChange = "";
-    this.#host.write({ prompts: answer.text, seconds: values.seconds });
-    const now = this.#host.read();
-    this.#asked = JSON.stringify([now, this.#host.linked("prompts")]);
-    this.#history.record(stepOf(now), key, true);
-    this.#show(this.#answers.keep(this.#asked, answer));
   }
 
-  /** Go back to the text as it is. */
-  #refuse(sentence) {
-    this.segments = this.view.segments;
-    this.#shared = this.view.shared;
+  /** Show what the server has made of a change, which the text holds now. */
+  #written(answer, values, { key, refused }) {
+    this.#lostChange = "";
+    this.#values = values;
+    this.#asked = this.#askedFor(values);
+    this.#history.record(stepOf(this.#host.read()), key, true);
+    this.#show(this.#answers.keep(this.#asked, answer), this.selected, refused !== undefined);
+    if (refused) this.#say(refused, true);
+  }
+
+  /** Go back to what was there before a change: the one before it, or the text as it is. */
+  #refuse(sentence, { segments, shared } = this.view) {
+    this.segments = segments;
+    this.#shared = shared;
     this.selected = Math.min(this.selected, this.segments.length - 1);
     this.#say(sentence, true);
     this.#draw(true);
   }
 
-  #show(view, selected = this.selected) {
+  #show(view, selected = this.selected, keepWords = false) {
     this.#hasBars = view.segments.length <= MOST_BARS;
     this.view = view;
     this.#shared = view.shared;
@@ -235,11 +230,13 @@ export class TimelineEditor {
     const isProblem = !this.#hasBars || this.#lostChange !== "" || view.refusal !== undefined;
     this.#say(this.#lostChange + (view.refusal ?? about), isProblem);
     this.ways.show(view, this.#host.linked("seconds"));
-    this.#draw();
+    this.#draw(keepWords);
   }
 
-  /** Write fewer or shorter prompts, which fit into the node's seconds. */
-  #shorten(segments) {
+  /** Write fewer or shorter prompts, which fit into the node's seconds: what `shortened` makes of the view. */
+  async #shorten(shortened) {
+    await this.settled();
+    const segments = shortened(this.view);
     this.commit(segments, null, Math.min(this.selected, segments.length - 1), this.#shared, true);
   }
 
@@ -310,9 +307,10 @@ export class TimelineEditor {
     if (this.lane.opened) this.lane.words.element.focus({ preventScroll: true });
   }
 
-  /** Wait until the server has answered the last change, also of what was typed last, or was offline. */
-  async settled() {
-    await (this.panel.flush() ?? this.#lastWrite);
+  /** Wait until the server has answered the last change, also of what was typed last or meanwhile, or was offline. */
+  settled() {
+    this.panel.flush();
+    return this.#writer.settled();
   }
 
   async #undo(by) {
@@ -336,12 +334,14 @@ export class TimelineEditor {
     const isTyping = isField && ![this.panel.words, this.lane.words].some((words) => words.isUntouched(event.target));
     const key = event.key.toLowerCase();
     const isControl = event.ctrlKey || event.metaKey;
-    const undoes = isControl && !isTyping && ["z", "y"].includes(key);
-    if (isControl && !undoes && key !== "enter") return;
+    const isOurs = event.target.matches("textarea, input"); // of others ComfyUI's undo takes the key, too
+    const undoes = isControl && isOurs && !isTyping && ["z", "y"].includes(key);
+    const runs = isControl && key === "enter";
+    if (!undoes && !runs && (isControl || isShortcut(event))) return;
     if (isControl) event.preventDefault();
     event.stopPropagation(); // Delete would delete the node
     if (undoes) this.#undo(key === "y" || event.shiftKey ? 1 : -1);
-    else if (isControl) this.#run(event.shiftKey);
+    else if (runs) this.#run(event.shiftKey);
     else if (key === "escape") {
       this.bars.focus(this.selected);
       this.#setOpen(false);

@@ -48,9 +48,9 @@ export class Edits {
     bars.focus(next);
   }
 
-  /** Give a prompt a new seed; ends when it is in the text. */
+  /** Give a prompt a new seed. */
   reroll(index) {
-    return this.#editor.commit(changed(this.#editor.segments, index, { seed: newSeed() }), null, index);
+    this.#editor.commit(changed(this.#editor.segments, index, { seed: newSeed() }), null, index);
   }
 
   /** Let the scene of an earlier prompt come back, by its number. */

@@ -7,18 +7,19 @@ import { isThere, open as openPanel } from "../story/panel.js";
 import { ownerOf, storyIn } from "./face.js";
 import { History } from "./history.js";
 import { Home } from "./home.js";
+import { PageStories, storedStories, WorkflowStories } from "./left.js";
 import { addElement } from "../widgets.js";
 
 const WIDTH = 420; // of a new node
 const TEXT = 90; // height that its text gets above the least
 const POLL_MS = 200;
 const LEFT = "headforcing.stories"; // in the storage of this tab, between two loads of the page
-const LEFT_MS = 3000; // from the first of them on, all nodes of a workflow that was open are back
 
-let left = JSON.parse(sessionStorage.getItem(LEFT) ?? "[]"); // stories with which this tab was left
+const ofPage = new PageStories(sessionStorage.getItem(LEFT));
 sessionStorage.removeItem(LEFT);
+const ofWorkflows = new WorkflowStories();
 const histories = new Map(); // by workflow and node: the undo of the graph makes all nodes anew
-const open = new Map(); // the editors of this workflow, by node, and who owns the values
+const open = new Map(); // the editors of this workflow, by node, with its place, and who owns the values
 
 // ComfyUI's draft of a workflow, which is opened next, does not hold what was typed in the last seconds
 window.addEventListener("pagehide", () => {
@@ -27,19 +28,19 @@ window.addEventListener("pagehide", () => {
     const { text, seconds } = storyOf(node, owner);
     return { graph: String(node.graph?.id), node: String(node.id), values: { prompts: text, seconds }, unwritten };
   });
-  if (stories.length) sessionStorage.setItem(LEFT, JSON.stringify(stories));
+  if (stories.length) sessionStorage.setItem(LEFT, storedStories(stories));
 });
 
-/** Put back what this tab was left with at a node; a graph without an id (all zeros) gets one when it is loaded. */
+/** Put back what the page, or the workflow of a node, was left with. */
 function putBack(node, editor, owner) {
-  const isIts = (each) => each.node === String(node.id) && (each.graph === node.graph?.id || !/[^0-]/.test(each.graph));
-  const found = left.find(isIts);
-  if (!found) return;
-  left = left.filter((each) => each !== found);
-  setTimeout(() => (left = []), LEFT_MS);
-  putStory(node, found.values, owner);
-  if (found.unwritten) editor.put(found.unwritten);
+  const found = ofPage.take(node.graph?.id, String(node.id));
+  if (found) putStory(node, found.values, owner);
+  const unwritten = found?.unwritten ?? ofWorkflows.take(placeOf(node), storyOf(node, owner).text);
+  if (unwritten) editor.put(unwritten);
 }
+
+/** Wait until the texts of this workflow hold all changes that its editors show, also what was typed last. */
+export const settled = () => Promise.all([...open.values()].map(({ editor }) => editor.settled()));
 
 /** Load the style sheet of the editors, once for all editors. */
 function addStyle() {
@@ -95,13 +96,15 @@ function watch(node, look) {
   whileInGraph(node, begin, () => {
     clearInterval(timer);
     timer = null;
+    const { editor, place } = open.get(node) ?? {};
     open.delete(node);
+    if (editor) ofWorkflows.keep(place, editor.view?.text, editor.leave());
   });
 }
 
 /** Let the editor of a node look at its values. */
 function lookAt(node, editor, owner) {
-  open.set(node, { editor, owner });
+  open.set(node, { editor, owner, place: placeOf(node) });
   putBack(node, editor, owner);
   editor.refresh();
 }

@@ -142,11 +142,11 @@ export class Panel {
 
   /** Hand on words that were typed in the last moment. */
   flush() {
-    if (!this.#timer) return undefined;
+    if (!this.#timer) return;
     clearTimeout(this.#timer.id);
     const { index } = this.#timer;
     this.#timer = null;
-    return this.#change(index, { text: this.words.element.value }, `text ${index}`);
+    this.#change(index, { text: this.words.element.value }, `text ${index}`);
   }
 
   #typed() {

@@ -8,7 +8,10 @@ export class Ways {
   #lengthen;
   #fitting = 0; // length of the last story that fitted, in seconds
 
-  /** `shorten(segments)` gets prompts that fit, `lengthen(seconds)` a length into which the story fits. */
+  /**
+   * `shorten(shortened)` gets a function of a view, whose prompts it makes fit; `lengthen(seconds)` a length into which
+   * the story fits.
+   */
   constructor(shorten, lengthen) {
     this.#shorten = shorten;
     this.#lengthen = lengthen;
@@ -25,9 +28,9 @@ export class Ways {
     }
     const length = plainTime(beyond);
     const cut = t("Leave out the prompts that begin after the end of the video");
-    const ways = [button(t("cut at %1", length), cut, () => this.#shorten(cutAt(segments, view, beyond)))];
-    const scaled = scaledTo(segments, view, beyond);
-    if (scaled)
+    const ways = [button(t("cut at %1", length), cut, () => this.#shorten((now) => cutAt(now.segments, now, beyond)))];
+    const scaled = (now) => scaledTo(now.segments, now, beyond);
+    if (scaled(view))
       ways.push(button(t("fit into %1", length), t("Shorten all prompts alike"), () => this.#shorten(scaled)));
     const last = startSeconds(view, segments.at(-1).start_block);
     const back = this.#fitting > last ? this.#fitting : view.seconds;

@@ -86,7 +86,7 @@ test("a take is named by its number, its title and what is known of it", () => {
 test("a story that is too long can be cut, scaled or be given the length in which it fits", () => {
   const asked = [];
   const ways = new Ways(
-    (segments) => asked.push(segments.map(({ end_block }) => end_block)),
+    (shortened) => asked.push(shortened(view).map(({ end_block }) => end_block)),
     (seconds) => asked.push(seconds),
   );
   const segments = [

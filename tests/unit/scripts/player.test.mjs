@@ -173,6 +173,12 @@ test("of two samplers the timeline follows the one that renders, or that a perso
   assert.deepEqual([leader(first), leader(second)], [undefined, second]);
   first.lend(new Element("div"));
   assert.deepEqual([leader(second), leader(first)], [undefined, first]);
+  rendered("pair-1", 7, "second.mp4", { state: "running", files: undefined, place });
+  assert.deepEqual([leader(second), leader(first)], [undefined, first], "the panel shows the first");
+  first.takeBack();
+  rendered("pair-1", 7, "second.mp4", { state: "running", files: undefined, place });
+  assert.deepEqual([leader(first), leader(second)], [undefined, second]);
+  first.lend(new Element("div"));
   first.node.graph = null;
   assert.equal(leader(second), second, "the other one is deleted");
 });
