@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ class Case:
                 "eps": 1e-6,
             }
         given = {"audio_width": 0, "audio_dim": 0, **given}
-        dims = {name: given[name] for name in WanConfig.__dataclass_fields__}
+        dims = {each.name: given[each.name] for each in fields(WanConfig)}
         return WanConfig(**{**dims, "patch_size": tuple(dims["patch_size"])})
 
     def model(self, device: str = "cpu", lora: bool = False) -> WanModel:
