@@ -24,12 +24,13 @@ from .headings import (
     open_brackets,
     plain,
     read_lines,
+    seconds_of,
 )
 from .json_forms import load_frames, load_json, read_frame_prompts, read_json
 from .prompt import Prompt, TimelineError
 from .refusals import (
+    RULE,
     almost_time,
-    is_rule,
     refuse_almost,
     refuse_fractions,
     refuse_inside,
@@ -39,8 +40,7 @@ from .refusals import (
     refuse_title,
 )
 from .switch import RESET, Switch
-from .tags import match_tag, parse_tag, refuse_almost_tag
-from .times import seconds_of
+from .tags import CAN_BE_TAG, match_tag, parse_tag, refuse_almost_tag
 
 MAX_SEGMENTS = 10_000
 
@@ -48,6 +48,7 @@ _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
 _FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of these
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
 ESCAPED = re.compile(r"\\([{}])")
+_DIGIT = re.compile(r"\d")
 _SEED_ALONE = re.compile(r"seed \d{1,40}", re.ASCII | re.IGNORECASE)
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
@@ -81,7 +82,7 @@ def split_shared(text: str) -> tuple[str, str]:
         if line.kind not in (None, Kind.DECADE) or almost_time(line.text, bare=False):
             after += line.number - 1
             break
-    words = [line for line in lines[first:after] if not is_rule(line.strip())]
+    words = [line for line in lines[first:after] if not RULE.fullmatch(line.strip())]
     words[0] = words[0].strip()[tag.end() :]
     return fold(" ".join(words)), "\n".join([""] * after + lines[after:])
 
@@ -137,6 +138,8 @@ def read_tag(text: str, block_seconds: float) -> tuple[Switch | None, int | None
     A bracket with other words belongs to the prompt. A tag of a seed alone may stand beside one of
     a switch. Raises HeadForcingError for two kinds, blends or seeds, and for a misspelt tag.
     """
+    if CAN_BE_TAG.match(text) is None:
+        return None, None, text
     tag = match_tag(text)
     if tag is None:
         refuse_almost_tag(text)
@@ -174,7 +177,7 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
     if is_frame(begin):
         return read_frame_prompts(load_frames(text), clock)
     lines = read_lines(text)
-    first = next((line for line in lines if line.text and not is_rule(line.text)), None)
+    first = next((line for line in lines if line.text and not RULE.fullmatch(line.text)), None)
     if first is None:
         return []
     time = first.time
@@ -193,7 +196,7 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
     if first.kind is Kind.SCENE:
         return _read_headed(lines, {Kind.SCENE})
     refuse_schedule(first, lines)
-    text = "\n".join("" if is_rule(line.text) else line.text for line in lines)
+    text = "\n".join("" if RULE.fullmatch(line.text) else line.text for line in lines)
     if "|" in text or "｜" in text:
         return _read_pipes(text)
     return [Prompt(fold(text))]
@@ -260,14 +263,15 @@ def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
     timed = Kind.TIME in kinds
     shots = False
     bare: Heading | None = None  # the heading above, if its time has no brackets
-    refuse_fractions(lines)
+    if any(line.heading and line.heading.token.endswith(",") for line in lines):
+        refuse_fractions(lines)
     for line in lines:
         heading = line.heading
-        if is_rule(line.text):
+        if not line.text or RULE.fullmatch(line.text):
             continue
         if heading is None or not _counts(heading, kinds):
             refuse_almost(line, timed, shots)
-            if bare:
+            if bare and _DIGIT.search(line.text):
                 refuse_inside(line.text, heading=bare, number=line.number)
             if headed:  # those before the first heading are left out
                 above = headed[-1][1]
@@ -276,13 +280,13 @@ def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
             continue
         if heading.named:
             refuse_title(heading, line.number)
-        if not headed:
-            refuse_length(heading, line.number)
-            shots = heading.named and timed
+            if not headed:
+                refuse_length(heading, line.number)
+                shots = timed
         start = None if heading.start is None else _seconds(heading.start, line.number)
         end = None if heading.end is None else _seconds(heading.end, line.number)
         bare = heading if heading.bare else None
-        if bare:
+        if bare and _DIGIT.search(bare.words):
             refuse_inside(bare.words, heading=bare, number=line.number)
         prompt = Prompt("", line.number, start, end, token=heading.token)
         headed.append((prompt, [heading.words]))

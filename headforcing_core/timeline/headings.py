@@ -4,6 +4,7 @@ write.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -18,6 +19,7 @@ from .times import (
     COMMAS,
     FLAGS,
     IN_SECONDS,
+    MINUTES_WORD,
     NO_TIME_OF_DAY,
     NUMBER,
     NUMBER_OR_TIME,
@@ -184,6 +186,9 @@ _WORDS_IN_BRACKETS = re.compile(  # "[1s: waves]"; "[0:00:05]" is a time
 _FRAME = re.compile(r"""\s{0,8}["']?\d{1,9}["']?\s{0,8}:\s{0,8}["']""", re.ASCII)
 NUMBERED = re.compile(BEFORE + SHOT_NAME + _ALONE + _NO_TIME, FLAGS)
 
+_DIGITS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_MINUTES = re.compile(rf"{NUMBER}\s?(?:{MINUTES_WORD}|m)(?P<seconds>.*\d)?", FLAGS | re.DOTALL)
+
 
 def plain(text: str) -> str:
     """A text of the same length, to find times in: full-width forms and other brackets, dashes and
@@ -340,3 +345,14 @@ def brackets_with_words(text: str) -> int:
 def is_frame(text: str) -> bool:
     """Whether a text begins with the number of a video frame and a text in quotes."""
     return _FRAME.match(plain(text)) is not None
+
+
+def seconds_of(token: str) -> float:
+    """Seconds of `h:mm:ss`, `m:ss`, `1m 30s`, `1 min`, `s` or `ss`, each with an optional fraction
+    and an optional unit; frames of a timecode are left out.
+    """
+    numbers = [float(number) for number in _DIGITS.findall(token.replace(",", "."))][:3]
+    minutes = _MINUTES.match(token)
+    if minutes is not None and not minutes["seconds"]:
+        numbers.append(0.0)
+    return functools.reduce(lambda total, part: total * 60 + part, numbers, 0.0)

@@ -20,6 +20,7 @@ from .headings import (
     brackets_with_words,
     is_frame,
     plain,
+    seconds_of,
     time_inside,
 )
 from .prompt import TimelineError
@@ -35,7 +36,6 @@ from .times import (
     SEPARATORS,
     TIME,
     TO,
-    seconds_of,
 )
 
 SCENE_EXAMPLE = "Scene 1: a cat walks"
@@ -85,12 +85,7 @@ _TIME_INSIDE = re.compile(
     FLAGS,
 )
 _NOTE = re.compile(r"#{1,6}\s|//|/\*")
-_RULE = re.compile(r"(?:[-*_=–—─━]\s?){3,}")
-
-
-def is_rule(line: str) -> bool:
-    """Whether a line is a horizontal rule: `---`, `***`."""
-    return _RULE.fullmatch(line) is not None
+RULE = re.compile(r"(?:[-*_=–—─━]\s?){3,}")  # horizontal: `---`, `***`
 
 
 def almost_time(line: str, bare: bool) -> str | None:
@@ -209,22 +204,20 @@ def refuse_fractions(lines: Sequence[Line]) -> None:
     """Refuse "0:10,5 cats" in a text with a comma after other times: its number can be a fraction
     or a word.
     """
-    headed = [(line.number, line.heading) for line in lines if line.heading is not None]
-    if not any(heading.token.endswith(",") for _, heading in headed):
-        return
-    for number, heading in headed:
-        if "," in str(heading.start):
+    for line in lines:
+        heading = line.heading
+        if heading is not None and "," in str(heading.start):
             raise TimelineError(
                 f"{heading.token!r} can be a time with a fraction or a time and a number; write a "
                 "point in the time, or a blank behind the comma",
-                number,
+                line.number,
             )
 
 
 def refuse_length(first: Heading, number: int) -> None:
     """Refuse the time of a first scene that can be its start or its length: "Scene 1 (5 s)"."""
     start = str(first.start)
-    if first.named and first.end is None and ":" not in start and seconds_of(start) > 0:
+    if first.end is None and ":" not in start and seconds_of(start) > 0:
         raise TimelineError(
             f"{first.token!r} can be a start or a length; write the start and the end, as in "
             f"{_TIMED_SCENE}",
@@ -316,10 +309,10 @@ def _items(lines: Sequence[Line]) -> list[Line]:
 def _refuse_rule(lines: Sequence[Line]) -> None:
     """Refuse a horizontal rule between words, which can separate two prompts."""
     written = [line for line in lines if line.text]
-    while written and is_rule(written[-1].text):
+    while written and RULE.fullmatch(written[-1].text):
         written.pop()
     for before, line in pairwise(written):
-        if is_rule(line.text) and not is_rule(before.text):
+        if RULE.fullmatch(line.text) and not RULE.fullmatch(before.text):
             raise TimelineError(
                 f"{line.text[:40]!r} stands between words; remove it, or write prompts as in "
                 f"{SCENE_EXAMPLE}",

@@ -27,6 +27,7 @@ _FLAGS = re.ASCII | re.IGNORECASE
 _TAG = re.compile(
     rf"{_MARK}(?P<open>\[) ?(?P<words>{_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\]", _FLAGS
 )
+CAN_BE_TAG = re.compile(r"[*_`＊＿｀]{0,3}[\[［【〔〖「『]")
 _AFTER_TAG = re.compile(r" ?(?:[:|,.;。、]|[–—-](?= )) ?| ")
 # words that need a number, and the one that a message suggests
 _NUMBERS = {"blend": "3", "seed": "1", "dissolve": "1s"}

@@ -1,11 +1,10 @@
-"""Times in text: regular expressions of the forms in which they are written, and their seconds.
+"""Regular expressions of the forms in which times are written.
 
 All patterns are for ASCII digits, see `headings.plain`.
 """
 
 from __future__ import annotations
 
-import functools
 import re
 
 FLAGS = re.ASCII | re.IGNORECASE
@@ -19,12 +18,12 @@ CLOCK = (
 )
 NUMBER = r"\d{1,9}(?:[.,]\d{1,9})?"
 _SECONDS_WORD = r"(?:seconds?|secs?|秒|초)"  # other words for the unit s
-_MINUTES_WORD = r"(?:minutes?|mins?|[分분])"
+MINUTES_WORD = r"(?:minutes?|mins?|[分분])"
 _MINUTES_AND_SECONDS = (
-    rf"\d{{1,9}}\s?(?:{_MINUTES_WORD}|m)(?:\s?|,\s|\sand\s){NUMBER}\s?(?:{_SECONDS_WORD}|s)"
+    rf"\d{{1,9}}\s?(?:{MINUTES_WORD}|m)(?:\s?|,\s|\sand\s){NUMBER}\s?(?:{_SECONDS_WORD}|s)"
 )
 IN_SECONDS = rf"{NUMBER}\s?(?:{_SECONDS_WORD}|s)(?![a-z])"
-_IN_MINUTES = rf"{NUMBER}(?:\s?{_MINUTES_WORD}|m)(?![a-z\d])"  # "5 m" are metres
+_IN_MINUTES = rf"{NUMBER}(?:\s?{MINUTES_WORD}|m)(?![a-z\d])"  # "5 m" are metres
 DURATION = rf"(?:{_MINUTES_AND_SECONDS}|{IN_SECONDS}|{_IN_MINUTES})"
 TIME = rf"(?:{CLOCK}|{DURATION})"
 NUMBER_OR_TIME = rf"(?:{TIME}|{NUMBER})"
@@ -46,18 +45,3 @@ BRACKETS = rf"\[\s{{0,8}}(?P<start>{NUMBER_OR_TIME})(?:{TO}(?P<end>{NUMBER_OR_TI
 PARENTHESES = rf"\(\s{{0,8}}(?P<start>{BEGIN})(?:{TO}(?P<end>{TIME}))?\s{{0,8}}\){NO_TIME_OF_DAY}"
 # a row of a table: "0:00,a cat walks", "0:00,0:05,a cat walks"; "0:00,5 cats" has a fraction
 COMMAS = rf'"?(?P<start>{TIME})"?(?:(?:,|{TO})"?(?P<end>{TIME})"?)?,(?:\s{{1,8}}|(?=[^\s\d]))'
-
-
-_DIGITS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
-_MINUTES = re.compile(rf"{NUMBER}\s?(?:{_MINUTES_WORD}|m)(?P<seconds>.*\d)?", FLAGS | re.DOTALL)
-
-
-def seconds_of(token: str) -> float:
-    """Seconds of `h:mm:ss`, `m:ss`, `1m 30s`, `1 min`, `s` or `ss`, each with an optional fraction
-    and an optional unit; frames of a timecode are left out.
-    """
-    numbers = [float(number) for number in _DIGITS.findall(token.replace(",", "."))][:3]
-    minutes = _MINUTES.match(token)
-    if minutes is not None and not minutes["seconds"]:
-        numbers.append(0.0)
-    return functools.reduce(lambda total, part: total * 60 + part, numbers, 0.0)

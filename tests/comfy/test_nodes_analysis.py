@@ -152,7 +152,7 @@ def test_a_video_is_measured_with_its_prompts_from_the_file(comfy: ComfyServer):
     """
     graph = report_graph()
     graph["text"] = node("PrimitiveStringMultiline", value=graph["timeline"]["inputs"]["prompts"])
-    graph["start"] = node("EmptyHunyuanLatentVideo", width=64, height=64, length=9, batch_size=1)
+    graph["start"] = changed(graph, "sampler", seconds=0.5)["sampler"]  # 9 video frames
     graph = changed(
         changed(graph, "timeline", prompts=["text", 0]), "sampler", start_frames=["start", 0]
     )
