@@ -32,6 +32,7 @@ def type_words(editor: Browser, words: str) -> None:
     editor.page.keyboard.type(words)
 
 
+@pytest.mark.repeat("comfy_floor]")
 @pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_run_renders_the_words_that_were_typed_just_before(browser: Browser):
     opened(browser)

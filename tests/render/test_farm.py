@@ -248,6 +248,7 @@ def running_with(variable: str) -> list[str]:
     return [name for name in found if not re.match(r"ray::\w+Agent\0", name)]
 
 
+@pytest.mark.thorough
 def test_a_comparison_has_the_same_table_on_a_farm(head, tmp_path):
     connect(head)
     tables = []
