@@ -200,7 +200,8 @@ def _key(names: Sequence[str], sizes: LayerSizes, operands: Operands) -> str:
     parts = [f"torch {torch.__version__}", dtype, " ".join(names)]
     if operands.device.type == "cuda":
         parts.append(torch.cuda.get_device_name(operands.device))
-        driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
+        # not in every build of PyTorch
+        driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: None)()
         parts.append(f"driver {driver}")
         parts.append(f"cuDNN {torch.backends.cudnn.version()}")
     for package in _PACKAGES:
