@@ -93,9 +93,8 @@ def _render(
     options = with_length_of(speech, options, positive)
     notes += other_blocks(positive, options)
     positive, timeline, embeds = read_conditioning(model, positive, options)
-    notes += cut_prompts(model, embeds)
     start, lines = start_of(options, begins_with, vae)
-    notes += lines
+    notes += [*cut_prompts(model, embeds), *lines]
     options = _in_size_of(start, options)
     check_contents(model)
     named = name_model(model)

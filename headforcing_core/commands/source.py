@@ -100,12 +100,7 @@ class Source:
         pictures = reference_files(args)
         follow = None if args.follow is None else FollowedFile(args.follow)
         timeline = _timeline(args, options, follow, tuple(pictures))
-        plain = info = files.inspect()
-        marks = [fp8.IDENTITY] if args.fp8_linears else []
-        if args.attention == "sage":
-            marks.append("sage")
-        if marks:  # the blocks are others than those of the plain weights
-            info = replace(plain, identify=lambda: digest(plain.fingerprint, *marks)[:16])
+        info = _named_by_rounding(files.inspect(), args)
         machine = Machine.of(args, dtype, info.config.head_dim, elsewhere)
         # after the prompts: a large picture takes seconds
         references = read_references(pictures, options)
@@ -331,6 +326,18 @@ def _timeline(
     else:
         text = read_text(args.prompts, references)
     return parse_timeline(text, **options.timeline_arguments, references=references)
+
+
+def _named_by_rounding(info: CheckpointInfo, args: Namespace) -> CheckpointInfo:
+    """The weights under another name where they, or attention, are rounded to 8 bits: the blocks
+    are others then.
+    """
+    marks = [fp8.IDENTITY] if args.fp8_linears else []
+    if args.attention == "sage":
+        marks.append("sage")
+    if not marks:
+        return info
+    return replace(info, identify=lambda: digest(info.fingerprint, *marks)[:16])
 
 
 def _start_latents(

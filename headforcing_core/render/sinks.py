@@ -232,42 +232,21 @@ class LatentsFile(KeptLatents):
             temporary.write_bytes(save({"latents": latents}, {"head_forcing": json.dumps(about)}))
 
 
-def load_latents(path: Path, plan_size: Size | None = None) -> Tensor:
-    """Latents `[frames, channels, h, w]` of a `LatentsFile`; raises HeadForcingError for another
-    file, other shapes and types, NaN and infinity, and another `(width, height)` in pixels."""
+def read_latents(path: Path, plan_size: Size | None = None) -> tuple[Fields, Tensor]:
+    """Notes on a video as a run folder has them, and its latents `[frames, channels, h, w]`, of a
+    `LatentsFile`; raises HeadForcingError for another file, other shapes and types, NaN and
+    infinity, and another `(width, height)` in pixels.
+    """
     try:
-        latents = read_weights(Path(path))[0].get("latents")
+        tensors, metadata = read_weights(path)
     except HeadForcingError as error:
         raise HeadForcingError(
             f"{path} is not a latents file written by this program: {error}"
         ) from error
-    if not (
-        isinstance(latents, Tensor)
-        and latents.ndim == 4
-        and latents.numel()
-        and latents.shape[1] in (WAN21.channels, WAN22.channels)
-        and latents.dtype in WRITABLE
-        and torch.isfinite(latents).all()
-    ):
-        raise HeadForcingError(
-            f"{path} is not a latents file written by this program: it holds no latents [frames, "
-            "16 or 48, h, w] in float32, float16 or bfloat16 without NaN and infinity"
-        )
-    columns, rows = latent_format(latents.shape[1]).pixels(latents.shape)
-    if plan_size not in (None, (columns, rows)):
-        width, height = plan_size
-        raise HeadForcingError(
-            f"{path}: latents are for {columns}x{rows} frames, the render is {width}x{height}"
-        )
-    return latents.clone()
-
-
-def read_latents(path: Path, plan_size: Size | None = None) -> tuple[Fields, Tensor]:
-    """Notes on a video as a run folder has them, and its latents, of `generate --latents`."""
-    latents = load_latents(path, plan_size)
+    latents = _checked(tensors.get("latents"), path, plan_size)
     most = video_frames_of(len(latents))
     try:
-        about = json.loads(read_weights(path)[1].get("head_forcing", "{}"))
+        about = json.loads(metadata.get("head_forcing", "{}"))
         video_frames = int(about.get("video_frames", most))
         restarts = tuple(map(int, about.get("restart_frames", ())))
         # where prompts begin, the first one after start frames; not in files of older versions
@@ -288,3 +267,26 @@ def read_latents(path: Path, plan_size: Size | None = None) -> tuple[Fields, Ten
         "starts_seconds": starts,
     }
     return {**found, "fps": latent_format(latents.shape[1]).fps}, latents
+
+
+def _checked(latents: object, path: Path, plan_size: Size | None) -> Tensor:
+    """A copy of stored latents, as `read_latents` checks them."""
+    if not (
+        isinstance(latents, Tensor)
+        and latents.ndim == 4
+        and latents.numel()
+        and latents.shape[1] in (WAN21.channels, WAN22.channels)
+        and latents.dtype in WRITABLE
+        and torch.isfinite(latents).all()
+    ):
+        raise HeadForcingError(
+            f"{path} is not a latents file written by this program: it holds no latents [frames, "
+            "16 or 48, h, w] in float32, float16 or bfloat16 without NaN and infinity"
+        )
+    columns, rows = latent_format(latents.shape[1]).pixels(latents.shape)
+    if plan_size not in (None, (columns, rows)):
+        width, height = plan_size
+        raise HeadForcingError(
+            f"{path}: latents are for {columns}x{rows} frames, the render is {width}x{height}"
+        )
+    return latents.clone()

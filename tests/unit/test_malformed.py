@@ -19,7 +19,7 @@ from headforcing.headforcing_core.commands.parser import seed_number, whole_numb
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
-from headforcing.headforcing_core.render.sinks import load_latents
+from headforcing.headforcing_core.render.sinks import read_latents
 from headforcing.headforcing_core.timeline.timeline import MAX_TEXT_BYTES
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
@@ -70,7 +70,7 @@ HEADERS: dict[str, Any] = {
 @pytest.mark.parametrize("case", HEADERS)
 def test_a_hostile_header_is_refused(case: str, tmp_path: Path) -> None:
     path = by_header(tmp_path / "x.safetensors", HEADERS[case], b"\0" * 80_000)
-    for use in (inspect_checkpoint, load_embeddings, load_latents):
+    for use in (inspect_checkpoint, load_embeddings, read_latents):
         assert "x.safetensors" in refusal(lambda use=use: use(path))
 
 
@@ -178,7 +178,7 @@ def test_files_of_other_embeddings_and_latents_are_refused(tmp_path: Path) -> No
     others = good.to(torch.float8_e4m3fn), good.long(), good * torch.nan, good * -torch.inf
     for latents in (*others, good[:0], good[0], good[:, :4]):
         path = save(tmp_path / "x.safetensors", {"latents": latents.contiguous()})
-        assert "x.safetensors" in refusal(lambda path=path: load_latents(path, (16, 16)))
+        assert "x.safetensors" in refusal(lambda path=path: read_latents(path, (16, 16)))
 
 
 VAES: tuple[tuple[Callable[[torch.Tensor], torch.Tensor], str], ...] = (
@@ -220,7 +220,7 @@ def test_damage_anywhere_in_models_embeddings_latents_loras_and_vaes_is_one_sent
     lora = factors(torch.ones(2, 4), torch.ones(4, 2))
     good: list[tuple[Path, Callable[[Path], Any]]] = [
         (tmp_path / "e.safetensors", load_embeddings),
-        (save(tmp_path / "l.safetensors", {"latents": torch.ones(3, 16, 2, 2)}), load_latents),
+        (save(tmp_path / "l.safetensors", {"latents": torch.ones(3, 16, 2, 2)}), read_latents),
         (
             wan_vae(tmp_path / "v.safetensors"),
             lambda path: load_codec(path, torch.device("cpu"), torch.float32),
@@ -319,7 +319,7 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
         os.mkfifo(path)
     if kind == "folder":
         path.mkdir()
-    for use in (inspect_checkpoint, load_embeddings, load_latents, HeadShares.load):
+    for use in (inspect_checkpoint, load_embeddings, read_latents, HeadShares.load):
         assert path.name in refusal(lambda use=use: use(path))
     for use, text in ((values.find_profile, str(path)), (texts.read_text, f"@{path}")):
         assert path.name in refusal(lambda use=use, text=text: use(text))
