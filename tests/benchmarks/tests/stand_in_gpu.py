@@ -444,6 +444,7 @@ def _library() -> Any:
 def _patch_tensors() -> None:
     """What the C++ side of PyTorch does without asking the operators of a device."""
     from_numbers = torch.tensor
+    numbered = torch.arange
     _device_constructors()  # remembers the functions as they are now
 
     def tensor(
@@ -451,6 +452,14 @@ def _patch_tensors() -> None:
     ) -> Tensor:
         made = from_numbers(data, dtype=dtype, device="cpu", **rest)
         return made.pin_memory() if pin_memory else made.to(device or torch.empty(0).device)
+
+    def arange(*bounds: Any, device: Any = None, pin_memory: bool = False, **rest: Any) -> Tensor:
+        # the operator makes an empty tensor longer, which a wrapped one cannot become
+        made = numbered(*bounds, device="cpu", **rest)
+        place = torch.empty(0, device=device).device
+        if place.type == "cuda":
+            return StandInTensor(made, place)
+        return made.pin_memory() if pin_memory else made
 
     def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
         made = data if isinstance(data, Tensor) else tensor(data, dtype=dtype, device=device)
@@ -491,6 +500,7 @@ def _patch_tensors() -> None:
             return made
 
     torch.tensor = tensor
+    torch.arange = arange
     torch.as_tensor = as_tensor
     torch.Tensor.new_tensor = new_tensor
     torch.Tensor.pin_memory = pin_memory
