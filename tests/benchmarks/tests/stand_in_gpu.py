@@ -19,6 +19,7 @@ the CPU: one built for CUDA has operators of its own for the device.
 from __future__ import annotations
 
 import ctypes
+import gc
 import runpy
 import shutil
 import subprocess
@@ -486,6 +487,18 @@ def _patch_tensors() -> None:
 
         return make
 
+    own_data = torch.Tensor.data
+
+    def set_data(self: Tensor, value: Tensor) -> None:
+        """Data of a wrapped tensor cannot be exchanged: modules get another parameter."""
+        if not isinstance(self, StandInTensor) and not isinstance(value, StandInTensor):
+            own_data.__set__(self, value)
+            return
+        other = torch.nn.Parameter(value, requires_grad=self.requires_grad)
+        for holder in gc.get_referrers(self):
+            if isinstance(holder, dict):
+                holder.update({name: other for name, held in holder.items() if held is self})
+
     def is_pinned(self, device=None):
         return not self.is_cuda and self.untyped_storage().data_ptr() in pinned
 
@@ -505,6 +518,7 @@ def _patch_tensors() -> None:
     torch.Tensor.new_tensor = new_tensor
     torch.Tensor.pin_memory = pin_memory
     torch.Tensor.is_pinned = is_pinned
+    torch.Tensor.data = property(own_data.__get__, set_data)
     torch.Generator = Generator
     # data of a wrapped tensor cannot be exchanged
     torch.__future__.set_overwrite_module_params_on_conversion(True)
