@@ -207,7 +207,7 @@ def test_a_video_is_the_one_of_a_cpu(generate, on_cpu, options: tuple[str, ...])
     here = on_cpu(*(() if gpu_only else options))
     there = generate("cuda", "--dtype", "fp32", *options)
     close(there[0], here[0])
-    assert here[1].shape == there[1].shape and abs(here[1] - there[1]).mean() < 0.5, (
+    assert here[1].shape == there[1].shape and abs(here[1] - there[1]).mean() < 1, (
         "as far as H.264 tells"
     )
 
