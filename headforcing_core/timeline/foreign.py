@@ -16,7 +16,6 @@ _CUE = re.compile(
 )
 _MARKUP = re.compile(r"</?[a-z][^<>]{0,200}>", re.ASCII | re.IGNORECASE)
 _OVERRIDE = re.compile(r"\{\\[^{}]{0,99}\}")  # of ASS in SubRip: "{\an8}"
-_ENTITY = re.compile(r"&(?:#\d{1,6}|#x[\da-f]{1,5}|[a-z]\w{1,30});", re.ASCII | re.IGNORECASE)
 _FENCE = re.compile(r"\s{0,8}(?:`{3,9}|~{3,9})[\w-]{0,20}\s{0,8}", re.ASCII)
 
 
@@ -39,7 +38,7 @@ def without_subtitles(lines: list[str]) -> list[str]:
         time = _CUE.fullmatch(line)
         if time is not None:
             cue = number
-            result[cue] = f"[{time[1]}-{time[2]}]:"
+            result[cue] = f"[{time[1]}-{time[2]}]:".replace(",", ".")
         elif not line.strip():
             cue = -1
         elif cue >= 0 and not _names_cue(lines, number):
@@ -50,7 +49,7 @@ def without_subtitles(lines: list[str]) -> list[str]:
 def _words(line: str) -> str:
     """A line of a cue without markup, with characters in place of their names."""
     bare = _OVERRIDE.sub("", _MARKUP.sub("", line))
-    return fold(_ENTITY.sub(lambda entity: html.unescape(entity[0]), bare))
+    return fold(html.unescape(bare))
 
 
 def _names_cue(lines: list[str], number: int) -> bool:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from ..errors import HeadForcingError
-from .headings import plain
+from .characters import plain
 from .switch import MAX_SEED, SWITCHES, Switch
 
 _TAG_WORDS = {  # what may follow each word of a tag
@@ -29,12 +29,9 @@ _TAG = re.compile(
 )
 CAN_BE_TAG = re.compile(r"[*_`＊＿｀]{0,3}[\[［【〔〖「『]")
 _AFTER_TAG = re.compile(r" ?(?:[:|,.;。、]|[–—-](?= )) ?| ")
-# words that need a number, and the one that a message suggests
-_NUMBERS = {"blend": "3", "seed": "1", "dissolve": "1s"}
 _OTHER_WORDS = ("speed",)  # as near to a tag's word as a typing error
 _BRACKET = re.compile(rf"{_MARK}(?P<open>\[) ?(?P<words>[a-z][\w,:=#+. -]{{0,120}}?) ?\]", _FLAGS)
 _QUOTES = "「『"  # around speech, though around a time they are brackets
-_COMMA = re.compile(r"(dissolve \d{1,3}),(?=\d)")
 # ratio of difflib: a letter more or less; "flash" and "blond" (0.8) are other words
 _SAME_WORD = 0.85
 
@@ -109,42 +106,18 @@ def _numbers(words: list[str], name: str) -> list[int]:
 
 
 def refuse_almost_tag(text: str) -> None:
-    """Refuse a bracket all of whose words are nearly those of a tag; anything else belongs to the
-    prompt.
+    """Refuse a bracket that is no tag and all of whose words are nearly those of one; anything else
+    belongs to the prompt.
     """
     bracket = _match(_BRACKET, text)
     if bracket is None:
         return
-    words: list[str] = []
-    misspelt = False
     names = (*_TAG_WORDS, "dissolve", *_OTHER_WORDS)
-    for given in re.findall(r"[^ ,:=#]+", _COMMA.sub(r"\1.", bracket["words"].lower())):
-        if not given[0].isalpha():  # a number
-            if words and words[-1] in _NUMBERS:
-                words[-1] += _number_of(words[-1], given)
-            continue
-        near = difflib.get_close_matches(given, names, n=1, cutoff=_SAME_WORD)
-        if not near or near[0][0] != given[0] or near[0] in _OTHER_WORDS:
+    for word in re.findall(r"(?<![^ ,:=#])[a-z][^ ,:=#]*", bracket["words"].lower()):
+        near = difflib.get_close_matches(word, names, n=1, cutoff=_SAME_WORD)
+        if not near or near[0][0] != word[0] or near[0] in _OTHER_WORDS:
             return
-        word = near[0]
-        if word != given or word in ("seed", "dissolve"):  # a whole tag with one is read before
-            misspelt = True
-        number = re.search(r"\d+$", given)
-        if number is not None and word in _NUMBERS:
-            word += _number_of(word, number[0])
-        words.append(word)
-    if misspelt:
-        meant = ", ".join(
-            f"{word} {_NUMBERS[word]}" if word in _NUMBERS else word for word in words
-        )
-        raise HeadForcingError(
-            f"{text[bracket.start('open') : bracket.end()]} is not a tag; did you mean [{meant}]?"
-        )
-
-
-def _number_of(word: str, given: str) -> str:
-    """A number as it follows a word of a tag, with the blank between; "" for another one."""
-    if word == "dissolve":
-        seconds = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?)(?:seconds?|secs?|s)?", given)
-        return f" {seconds[1]}s" if seconds else ""
-    return f" {given}" if given.isdigit() else ""
+    raise HeadForcingError(
+        f"{text[bracket.start('open') : bracket.end()]} is not a tag; tags are [cut], [recache], "
+        "[flush], [keep going], [dissolve 1.5s], [blend 3], [recall 2], [new scene] and [seed 7]"
+    )
