@@ -12,7 +12,7 @@ from itertools import pairwise
 from ..errors import HeadForcingError
 from .characters import clean, fold, plain
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
-from .foreign import without_fences, without_subtitles
+from .foreign import to_timeline
 from .headings import (
     TIME_IN_BRACKETS,
     Heading,
@@ -68,7 +68,7 @@ def split_shared(text: str) -> tuple[str, str]:
     and subtitles are prompts."""
     text = clean(text)
     if _FOREIGN.search(text):
-        text = "\n".join(without_subtitles(without_fences(text.split("\n"))))
+        text = to_timeline(text)
     tag = _SHARED.match(text.lstrip())
     if tag is None:
         return "", text
