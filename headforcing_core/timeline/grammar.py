@@ -25,7 +25,6 @@ from .headings import (
 from .json_forms import is_frame, load_json, read_json
 from .prompt import Prompt, TimelineError
 from .refusals import (
-    begins_like_one,
     is_rule,
     is_surely_heading,
     refuse_inside,
@@ -44,7 +43,7 @@ _FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of 
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
 ESCAPED = re.compile(r"\\([{}])")
 _BAR = re.compile("[|｜]")
-_ESCAPED_WORDS = re.compile(r"\\\{(?:[^{}]|\{[^{}|｜]*\})*\\\}")
+_ESCAPED_WORDS = re.compile(r"\\\{(?:[^{}]|\{[^{}|｜]*\})*\}")
 _BRACES_AND_BARS = re.compile(rf"{_ESCAPED_WORDS.pattern}|\\[{{}}]|[{{}}|｜]")
 _TIME_OF_WORDS = re.compile(rf"{IN_BRACKETS}[\]:]", FLAGS)
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
@@ -76,7 +75,8 @@ def split_shared(text: str) -> tuple[str, str]:
     first, *below = [line for line in lines if line.text]
     after = first.number  # without times the prompts begin on the next line
     for line in below:
-        if is_surely_heading(line) or (line.heading is not None and begins_like_one(line)):
+        heading = line.heading
+        if is_surely_heading(line) or (heading is not None and not heading.decade):
             after = line.number - 1
             break
     words = [line.text for line in lines[first.number : after] if not is_rule(line)]
@@ -135,7 +135,7 @@ def read_tag(text: str, block_seconds: float) -> tuple[Switch | None, int | None
     A bracket with other words belongs to the prompt. Raises HeadForcingError for two kinds, blends
     or seeds, and for a misspelt tag.
     """
-    words = []
+    words: list[str] = []
     tag = match_tag(text)
     while tag is not None and len(words) < MAX_TAGS:
         words.append(tag.words)

@@ -86,13 +86,6 @@ def is_surely_heading(line: Line) -> bool:
     return _SURE.match(line.bare) is not None
 
 
-def begins_like_one(line: Line) -> bool:
-    """Whether a line begins like that of a prompt, and not as in "1920s car"."""
-    if line.heading is not None and not line.heading.spoken:
-        return True
-    return _LIKE.match(line.bare) is not None
-
-
 def refuse_like(line: Line, above: Sequence[str]) -> None:
     """Refuse a line that would continue the words above and begins like a time, a scene, a tag or a
     comment.
@@ -155,8 +148,10 @@ def refuse_schedule(lines: Sequence[Line], written: Sequence[Line]) -> None:
 
 
 def _is_row(line: Line) -> bool:
-    """Whether a line looks like one of a schedule."""
-    return begins_like_one(line) or _ROW.match(plain(line.text)) is not None
+    """Whether a line looks like one of a schedule, and not as in "1920s car"."""
+    if line.heading is not None and not line.heading.spoken:
+        return True
+    return bool(_LIKE.match(line.bare) or _ROW.match(plain(line.text)))
 
 
 def _is_zero(line: Line, first: Line) -> bool:
