@@ -1,4 +1,4 @@
-"""Characters of pasted text that cannot be seen, or that end lines."""
+"""Characters of pasted text that cannot be seen, that end lines, or that have an ASCII form."""
 
 from __future__ import annotations
 
@@ -13,6 +13,23 @@ _CLEAN = str.maketrans(
 )
 
 STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("“”„‟", '"'))
+# they set the direction of words and join letters, and mean nothing beside a time
+_MARKS = (
+    "\u061c\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e"
+    "\u2066\u2067\u2068\u2069\ufe0e\ufe0f"
+)
+_OPENING = "【〔〖「『"
+_PLAIN = STRAIGHT_QUOTES | str.maketrans(
+    {
+        **{chr(0xFF01 + code): chr(0x21 + code) for code in range(94)},  # full-width forms of ASCII
+        **dict.fromkeys(_MARKS, "\x7f"),
+        **dict.fromkeys(_OPENING, "["),
+        **dict.fromkeys("】〕〗」』", "]"),
+        **dict.fromkeys("〜∼～", "~"),
+        **dict.fromkeys("‐‑‒−", "-"),
+        **dict.fromkeys("∶︰", ":"),
+    }
+)
 
 
 def clean(text: str) -> str:
@@ -20,6 +37,13 @@ def clean(text: str) -> str:
     width zero.
     """
     return text.replace("\r\n", "\n").translate(_CLEAN)
+
+
+def plain(text: str) -> str:
+    """A text of the same length, to find times and tags in: full-width forms and other brackets,
+    dashes and quotes in ASCII, marks of direction as DEL.
+    """
+    return text if text.isascii() else text.translate(_PLAIN)
 
 
 def fold(text: str) -> str:

@@ -16,8 +16,9 @@ from ..hashing import digest
 from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, short_time
 from .grammar import check_words, read_prompts, read_tag, split_shared
-from .headings import Kind, read_heading, time_inside
+from .headings import read_line
 from .prompt import Prompt, TimelineError
+from .refusals import time_inside
 from .switch import MAX_SEED, RESET, Switch, tag_of
 from .timeline import Timeline, parse_timeline
 
@@ -63,7 +64,7 @@ def answer(
             placed = _place(_get(request, "segments", list))
             own = _get(request, "shared", str, "")
             end = None if seconds else _number(request, "length") or None
-            text = write_timeline(placed, clock, end=end, default=default, shared=own)
+            text = write_timeline(placed, clock, end=end, shared=own)
         else:
             text = _get(request, "text", str)
         timeline, refusal = _parse(text, seconds, clock=clock, shared=shared, default=default)
@@ -213,7 +214,6 @@ def write_timeline(
     prompts: Sequence[PlacedPrompt],
     clock: BlockClock,
     end: float | None = None,
-    default: Switch = RESET,
     shared: str = "",
 ) -> str:
     """Prompts as text, one `m:ss.mmm [tag] prompt` per line; parsing it gives the same prompts at
@@ -223,12 +223,10 @@ def write_timeline(
         prompts: in order; a time is that of the block's first video frame, or the one asked for in
             the same block.
         end: of the video in seconds, written after the last prompt's start.
-        default: the switch of prompts without a tag. It is written as a tag where a text would be
-            read as one.
         shared: words of every prompt, written once before the first.
 
-    Raises TimelineError for an empty prompt, for one whose words can only be read as the seed of
-    its tag, and for blocks that are out of order or after the longest video.
+    Raises TimelineError for an empty prompt, for one whose words begin with a tag, and for blocks
+    that are out of order or after the longest video.
     """
     if not prompts:
         raise TimelineError("the timeline is empty; write at least one prompt")
@@ -251,26 +249,26 @@ def write_timeline(
         time = _time(prompt, clock)
         if end is not None and number == len(prompts):
             time += f"-{format_time(end)}"
-        tagged = _tag(text, prompt, default if number > 1 else RESET, clock.block_seconds)
+        tagged = _tag(text, prompt, clock.block_seconds)
         if tagged is None:
             raise TimelineError(
-                f"prompt {number} begins with a tag; remove it and set the seed instead", line
+                f"prompt {number} begins with a tag; remove it and set the switch or the seed "
+                "instead",
+                line,
             )
         lines.append(_line(time, tagged))
     return "\n".join(lines)
 
 
 def _line(time: str, words: str) -> str:
-    """A time and words that are read as such: with a colon or brackets where the words would be
-    taken for more.
+    """A time and words that are read as such: in brackets where the words would be taken for
+    more.
     """
-    for line in (f"{time} {words}", f"{time}: {words}", f"[{time}] {words}"):
-        read = read_heading(line)
-        if read is None or read.kind is not Kind.TIME or read.words != words:
-            continue
-        if not read.bare or time_inside(words) is None:
-            return line
-    return f"[{time}]: {words}"
+    line = f"{time} {words}"
+    read = read_line(1, line).heading
+    if read is None or read.words != words or read.spoken or time_inside(words, read):
+        return f"[{time}]: {words}"
+    return line
 
 
 def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
@@ -285,17 +283,15 @@ def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
     return format_time(clock.start_seconds(prompt.start_block))
 
 
-def _tag(text: str, prompt: PlacedPrompt, default: Switch, block_seconds: float) -> str | None:
+def _tag(text: str, prompt: PlacedPrompt, block_seconds: float) -> str | None:
     """The text with the prompt's tag; None where no tag keeps the text's beginning from being read
     as one, too.
     """
-    switches = [prompt.switch] if prompt.switch else [None, default]
-    for switch in switches:
-        tag = tag_of(switch, prompt.seed)
-        # after a colon a dash or a colon is the text's own
-        forms = (text,) if tag is None else (f"[{tag}] {text}", f"[{tag}]: {text}")
-        for tagged in forms:
-            with suppress(HeadForcingError):  # it is read as a misspelt tag
-                if read_tag(tagged, block_seconds) == (switch, prompt.seed, text):
-                    return tagged
+    tag = tag_of(prompt.switch, prompt.seed)
+    # after a colon a dash or a colon is the text's own
+    forms = (text,) if tag is None else (f"[{tag}] {text}", f"[{tag}]: {text}")
+    for tagged in forms:
+        with suppress(HeadForcingError):  # it is read as a misspelt tag
+            if read_tag(tagged, block_seconds) == (prompt.switch, prompt.seed, text):
+                return tagged
     return None

@@ -5,51 +5,47 @@ seeds. `timeline.py` lists the grammars, `tags.py` reads the tags.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from ..errors import HeadForcingError
-from .characters import clean, fold
+from .characters import clean, fold, plain
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
-from .foreign import without_fences, without_subtitles
+from .foreign import to_timeline
 from .headings import (
-    BRACKET,
-    IN_BRACKETS,
+    TIME_IN_BRACKETS,
     Heading,
-    Kind,
     Line,
     cut_line,
-    is_frame,
     open_brackets,
-    plain,
     read_lines,
     seconds_of,
 )
-from .json_forms import load_frames, load_json, read_frame_prompts, read_json
+from .json_forms import is_frame, load_json, read_json
 from .prompt import Prompt, TimelineError
 from .refusals import (
-    RULE,
-    almost_time,
-    refuse_almost,
-    refuse_fractions,
+    is_rule,
+    is_surely_heading,
     refuse_inside,
-    refuse_length,
+    refuse_like,
     refuse_schedule,
-    refuse_tag,
-    refuse_title,
 )
 from .switch import RESET, Switch
-from .tags import CAN_BE_TAG, match_tag, parse_tag, refuse_almost_tag
+from .tags import match_tag, parse_tag, refuse_almost_tag
+from .times import FLAGS, IN_BRACKETS
 
 MAX_SEGMENTS = 10_000
+MAX_TAGS = 8  # in front of a prompt
 
 _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
 _FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of these
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
 ESCAPED = re.compile(r"\\([{}])")
-_DIGIT = re.compile(r"\d")
-_SEED_ALONE = re.compile(r"seed \d{1,40}", re.ASCII | re.IGNORECASE)
+_BAR = re.compile("[|｜]")
+_ESCAPED_WORDS = re.compile(r"\\\{(?:[^{}]|\{[^{}|｜]*\})*\}")
+_BRACES_AND_BARS = re.compile(rf"{_ESCAPED_WORDS.pattern}|\\[{{}}]|[{{}}|｜]")
+_TIME_OF_WORDS = re.compile(rf"{IN_BRACKETS}[\]:]", FLAGS)
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
 
@@ -71,20 +67,21 @@ def split_shared(text: str) -> tuple[str, str]:
     and subtitles are prompts."""
     text = clean(text)
     if _FOREIGN.search(text):
-        text = "\n".join(without_subtitles(without_fences(text.split("\n"))))
+        text = to_timeline(text)
     tag = _SHARED.match(text.lstrip())
     if tag is None:
         return "", text
-    lines = text.split("\n")
-    first = next(place for place, line in enumerate(lines) if line.strip())
-    after = first + 1  # without times the prompts begin on the next line
-    for line in read_lines("\n".join(lines[after:])):
-        if line.kind not in (None, Kind.DECADE) or almost_time(line.text, bare=False):
-            after += line.number - 1
+    lines = read_lines(text)
+    first, *below = [line for line in lines if line.text]
+    after = first.number  # without times the prompts begin on the next line
+    for line in below:
+        heading = line.heading
+        if is_surely_heading(line) or (heading is not None and not heading.decade):
+            after = line.number - 1
             break
-    words = [line for line in lines[first:after] if not RULE.fullmatch(line.strip())]
-    words[0] = words[0].strip()[tag.end() :]
-    return fold(" ".join(words)), "\n".join([""] * after + lines[after:])
+    words = [line.text for line in lines[first.number : after] if not is_rule(line)]
+    text = "\n".join([""] * after + [line.text for line in lines[after:]])
+    return fold(" ".join([first.text[tag.end() :], *words])), text
 
 
 def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
@@ -132,119 +129,83 @@ def _read_tags(prompts: list[Prompt], block_seconds: float) -> list[Prompt]:
 
 
 def read_tag(text: str, block_seconds: float) -> tuple[Switch | None, int | None, str]:
-    """The switch and the seed of the tag in front of a one-line text, None for what it does not
+    """The switch and the seed of the tags in front of a one-line text, None for what they do not
     name, and the rest; a dissolve is rounded to blocks of `block_seconds`.
 
-    A bracket with other words belongs to the prompt. A tag of a seed alone may stand beside one of
-    a switch. Raises HeadForcingError for two kinds, blends or seeds, and for a misspelt tag.
+    A bracket with other words belongs to the prompt. Raises HeadForcingError for two kinds, blends
+    or seeds, and for a misspelt tag.
     """
-    if CAN_BE_TAG.match(text) is None:
-        return None, None, text
+    words: list[str] = []
     tag = match_tag(text)
-    if tag is None:
-        refuse_almost_tag(text)
-        return None, None, text
-    switch, seed = parse_tag(tag.words, block_seconds)
-    rest = tag.rest
-    beside = match_tag(rest)
-    if beside is None:
-        if switch is None:
-            refuse_almost_tag(rest)
-    elif switch is None and not has_seed(rest):
-        switch = parse_tag(beside.words, block_seconds)[0]
-        rest = beside.rest
-    elif switch not in (None, RESET) and seed is None and _SEED_ALONE.fullmatch(beside.words):
-        # not after [reset], where all is text: see `editor`
-        _, seed = parse_tag(beside.words, block_seconds)
-        rest = beside.rest
-    return switch, seed, rest
-
-
-def has_seed(text: str) -> bool:
-    """Whether the tag in front of a text names a seed."""
-    tag = match_tag(text)
-    return tag is not None and "seed" in tag.words.lower()
+    while tag is not None and len(words) < MAX_TAGS:
+        words.append(tag.words)
+        text = tag.rest
+        tag = match_tag(text)
+    refuse_almost_tag(text)
+    switch, seed = parse_tag(", ".join(words), block_seconds) if words else (None, None)
+    return switch, seed, text
 
 
 def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
     """The prompts of a text in the grammar that its first line is of."""
     text = open_brackets(text)
     begin = text.lstrip().partition("\n")[0]
-    if begin[:1] in ("{", "["):
+    if begin[:1] in ("{", "[") or is_frame(begin):
         data = load_json(text)
         if data is not None:
             return read_json(data, clock)
-    if is_frame(begin):
-        return read_frame_prompts(load_frames(text), clock)
     lines = read_lines(text)
-    first = next((line for line in lines if line.text and not RULE.fullmatch(line.text)), None)
-    if first is None:
+    written = [line for line in lines if line.text and not is_rule(line)]
+    if not written:
         return []
-    time = first.time
-    if (time is not None and not _is_prose(first, time, lines)) or almost_time(
-        first.text, bare=False
-    ):
-        kinds = {Kind.TIME}
-        if time is not None and time.bare and ":" not in str(time.start):
-            # "80s" at the start of a line is a decade unless the timeline's first time is in plain
-            # seconds
-            kinds = {Kind.TIME, Kind.DURATION, Kind.DECADE}
-        pieces = []
-        for line in lines:
-            pieces += cut_line(line, line.kind in kinds)
-        return _read_headed(pieces, kinds)
-    if first.kind is Kind.SCENE:
-        return _read_headed(lines, {Kind.SCENE})
-    refuse_schedule(first, lines)
-    text = "\n".join("" if RULE.fullmatch(line.text) else line.text for line in lines)
-    if "|" in text or "｜" in text:
+    first = written[0].heading
+    if first is not None and not _is_prose(first, written):
+        return _read_headed(written, first)
+    refuse_schedule(lines, written)
+    text = "\n".join("" if is_rule(line) else line.text for line in lines)
+    if _BAR.search(text):
         return _read_pipes(text)
     return [Prompt(fold(text))]
 
 
-def _is_prose(first: Line, time: Heading, lines: list[Line]) -> bool:
+def _is_prose(first: Heading, lines: Sequence[Line]) -> bool:
     """Whether the first time of a text is a ratio, a time of day or a duration in a single prompt.
 
     Raises TimelineError where it can be that or the time of a prompt.
     """
-    start = str(time.start)
-    if re.match(r"0+\D", start) or (time.end and not time.bare):
+    seconds = seconds_of(first.start)
+    if seconds == 0 and seconds_of(first.end) < LATE_SECONDS:
+        return False  # a scene, or "0-5 seconds", and no sprint of "0-100m"
+    if re.match(r"0+\D", first.start) or (first.end and not first.bare):
         return False  # no ratio, and no time that is said as words
-    if seconds_of(start) == 0 and seconds_of(str(time.end)) < LATE_SECONDS:
-        return False  # "0-5 seconds", and no sprint of "0-100m"
-    times = sum(line.time is not None for line in lines)
-    alone = times < 2 and sum(_brackets_in(line) for line in lines) < 2
-    if time.bare and alone:
+    headed = sum(line.heading is not None and not line.heading.spoken for line in lines)
+    brackets = sum(len(TIME_IN_BRACKETS.findall(line.bare)) for line in lines)
+    alone = headed < 2 and brackets < 2
+    if first.bare and alone:
         return True
-    if seconds_of(start) >= LATE_SECONDS and (time.bare or alone):
+    if (seconds >= LATE_SECONDS or first.spoken) and (first.bare or alone):
         raise TimelineError(
-            f"{time.token!r} is no first time; begin with 0:00, also where it belongs to the "
-            f"prompt, as in 0:00 {start} {time.words:.40}",
-            first.number,
+            f"{first.token!r} is no first time; begin with 0:00, also where it belongs to the "
+            f"prompt, as in 0:00 {first.start} {first.words:.40}",
+            lines[0].number,
         )
     return False
-
-
-def _brackets_in(line: Line) -> int:
-    """Number of times in brackets in a line."""
-    return len(IN_BRACKETS.findall(plain(line.text)))
 
 
 def check_words(text: str, line: int | None = None) -> None:
     """Refuse what would be sent to the model as words: a time in brackets, braces that choose,
     comments.
     """
-    inside = IN_BRACKETS.search(plain(text)) if BRACKET.search(text) else None
+    inside = _TIME_OF_WORDS.search(plain(text))
     if inside is not None:
         raise TimelineError(
             f"{text[inside.start() : inside.end()]} stands inside a prompt; begin the text with "
             "the first prompt's time, as in [0-5s] a cat walks, [5-10s] it jumps",
             line,
         )
-    choice = find_choice(text) if "{" in text else None
-    if choice is not None:
+    if any(map(_BAR.search, split_outside(_ESCAPED_WORDS.sub("", text)))):
         raise TimelineError(
-            f"{choice[:60]} chooses in ComfyUI's text box, not here: write one; \\{{ and \\}} are "
+            "{red|blue} chooses a word in ComfyUI's text box, not here: write one; \\{ and \\} are "
             "braces",
             line,
         )
@@ -255,60 +216,70 @@ def check_words(text: str, line: int | None = None) -> None:
         )
 
 
-def _read_headed(lines: list[Line], kinds: set[Kind]) -> list[Prompt]:
-    """Prompts whose first lines have a heading of these kinds; lines without one continue the
+def _read_headed(lines: Sequence[Line], first: Heading) -> list[Prompt]:
+    """Prompts whose first lines have a heading as the first one; lines without one continue the
     prompt above.
     """
-    headed: list[tuple[Prompt, list[str]]] = []  # with the words of each line
-    timed = Kind.TIME in kinds
-    shots = False
-    bare: Heading | None = None  # the heading above, if its time has no brackets
-    if any(line.heading and line.heading.token.endswith(",") for line in lines):
-        refuse_fractions(lines)
+    scenes = first.name == "scene"
+    # a time as in "5 seconds later" counts where the first one is in plain seconds
+    in_seconds = first.bare and not first.name and ":" not in first.start
+    pieces: list[Line] = []
     for line in lines:
-        heading = line.heading
-        if not line.text or RULE.fullmatch(line.text):
-            continue
-        if heading is None or not _counts(heading, kinds):
-            refuse_almost(line, timed, shots)
-            if bare and _DIGIT.search(line.text):
-                refuse_inside(line.text, heading=bare, number=line.number)
-            if headed:  # those before the first heading are left out
-                above = headed[-1][1]
-                refuse_tag(line, above)
-                above.append(line.text)
-            continue
-        if heading.named:
-            refuse_title(heading, line.number)
-            if not headed:
-                refuse_length(heading, line.number)
-                shots = timed
-        start = None if heading.start is None else _seconds(heading.start, line.number)
-        end = None if heading.end is None else _seconds(heading.end, line.number)
-        bare = heading if heading.bare else None
-        if bare and _DIGIT.search(bare.words):
-            refuse_inside(bare.words, heading=bare, number=line.number)
-        prompt = Prompt("", line.number, start, end, token=heading.token)
-        headed.append((prompt, [heading.words]))
+        if line.heading is not None and not _counts(line.heading, scenes, in_seconds):
+            line = replace(line, heading=None)
+        pieces += [line] if scenes else cut_line(line)
+    headed: list[tuple[Prompt, list[str]]] = []  # with the words of each line
+    above = first
+    for line in pieces:
+        words = line.text
+        if line.heading is None:
+            refuse_like(line, headed[-1][1])
+        else:
+            above = line.heading
+            words = above.words
+            start = _seconds(above.start, line.number)
+            end = _seconds(above.end, line.number)
+            prompt = Prompt("", line.number, start, end, token=above.token)
+            headed.append((prompt, []))
+        refuse_inside(words, above, line.number)
+        headed[-1][1].append(words)
     return [replace(prompt, text=fold(" ".join(words))) for prompt, words in headed]
 
 
-def _counts(heading: Heading, kinds: set[Kind]) -> bool:
-    """Whether a heading begins a prompt in a text with headings of these kinds."""
-    if heading.kind is Kind.SCENE and heading.start is not None:
-        return True
-    return heading.kind in kinds
+def _counts(heading: Heading, scenes: bool, in_seconds: bool) -> bool:
+    """Whether a heading begins a prompt in a text of scenes, or of times."""
+    if heading.name == "scene":
+        return scenes or heading.start != ""
+    return not scenes and (in_seconds or not heading.spoken)
 
 
 def _read_pipes(text: str) -> Iterator[Prompt]:
     line = 1
-    for piece in split_outside(text, MAX_SEGMENTS):
+    for piece in split_outside(text):
         yield Prompt(fold(piece), line)
         line += piece.count("\n")
 
 
-def _seconds(token: str, line: int) -> float:
-    """The value of a time; TimelineError for one that is written wrongly or too late."""
+def split_outside(text: str) -> list[str]:
+    """A text cut at its bars, full-width ones too, and not inside braces."""
+    cuts = [-1]
+    depth = 0
+    for mark in _BRACES_AND_BARS.finditer(text):
+        if mark[0] == "{":
+            depth += 1
+        elif mark[0] == "}":
+            depth = max(0, depth - 1)
+        elif depth == 0 and mark[0] in "|｜":
+            cuts.append(mark.start())
+    return [text[begin + 1 : end] for begin, end in pairwise([*cuts, len(text)])]
+
+
+def _seconds(token: str, line: int) -> float | None:
+    """The value of a time, None for ""; TimelineError for one that is written wrongly or too
+    late.
+    """
+    if not token:
+        return None
     if re.search(r":[6-9]\d", token):
         raise TimelineError(
             f"{token!r} is not a time; after a colon the numbers go from 00 to 59", line
@@ -319,47 +290,3 @@ def _seconds(token: str, line: int) -> float:
             f"{token!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", line
         )
     return cut_to_millisecond(value)
-
-
-# --- braces: ComfyUI's text box chooses words with `{red|blue}`; `\\{red|blue\\}` are braces
-# themselves
-
-
-def split_outside(text: str, most: int) -> list[str]:
-    """A text cut at its bars, full-width ones too, at most so often and not inside braces."""
-    inside = _inside(text)
-    bars = [bar.start() for bar in re.finditer("[|｜]", text) if bar.start() not in inside]
-    cuts = [-1, *bars[:most], len(text)]
-    return [text[begin + 1 : end] for begin, end in pairwise(cuts)]
-
-
-def find_choice(text: str) -> str | None:
-    """The first braces in a text that choose between words; None where there are none."""
-    hidden = ESCAPED.sub("  ", text)
-    for begin, end in sorted(_pairs(hidden)):
-        if "|" in hidden[begin:end]:
-            return text[begin : end + 1]
-    return None
-
-
-def _pairs(text: str) -> list[tuple[int, int]]:
-    """The places of every pair of braces that is in no other pair."""
-    opened = []
-    pairs: list[tuple[int, int]] = []
-    for found in re.finditer(r"[{}]", text):
-        if found[0] == "{":
-            opened.append(found.start())
-        elif opened:
-            begin = opened.pop()
-            while pairs and pairs[-1][0] > begin:
-                pairs.pop()
-            pairs.append((begin, found.start()))
-    return pairs
-
-
-def _inside(text: str) -> set[int]:
-    """The places in a text that are in braces."""
-    places: set[int] = set()
-    for begin, end in _pairs(text):
-        places.update(range(begin, end))
-    return places

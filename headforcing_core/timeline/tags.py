@@ -9,32 +9,33 @@ import re
 from dataclasses import dataclass
 
 from ..errors import HeadForcingError
-from .headings import plain
-from .switch import MAX_SEED, SWITCHES, Switch
+from .characters import plain
+from .switch import MAX_SEED, MOST_ALIKE, SWITCHES, Switch
 
-_TAG_WORDS = {  # what may follow each word of a tag
-    **dict.fromkeys((*SWITCHES, "re-anchor", "cut"), ""),
+_SETS = {  # what the words of a tag set; each once
+    **dict.fromkeys((*SWITCHES, "keep going"), "kind"),
+    **dict.fromkeys(("re-anchor", "cut"), "re-anchor"),
+    **dict.fromkeys(("recall", "new scene"), "scene"),
+    **dict.fromkeys(("blend", "dissolve"), "blend"),
+    "seed": "seed",
+}
+_NUMBERS = {  # what follows a word
     "recall": r"(?: \d{1,4})?",
-    "new scene": "",
     "blend": r" \d{1,4}",
+    "dissolve": r" \d{1,3}(?:[.,]\d{1,3})? ?(?:seconds?|secs?|s)",
     "seed": r" \d{1,40}",
 }
-_DISSOLVE = r" \d{1,3}(?:[.,]\d{1,3})? ?(?:seconds?|secs?|s)"
-_PLAIN_WORDS = {"keep going": "", "dissolve": _DISSOLVE}
-_WORD = f"(?:{'|'.join(word + rest for word, rest in (_TAG_WORDS | _PLAIN_WORDS).items())})"
+_WORD = f"(?:{'|'.join(word + _NUMBERS.get(word, '') for word in _SETS)})"
+_WORD_AND_NUMBER = re.compile(rf"({'|'.join(_SETS)})(?: ([\d.,]*\d))?", re.ASCII)
 _MARK = r"(?P<mark>\*{1,3}|_{1,2}|`)?"  # of bold, italics or code
 _FLAGS = re.ASCII | re.IGNORECASE
 _TAG = re.compile(
     rf"{_MARK}(?P<open>\[) ?(?P<words>{_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\]", _FLAGS
 )
-CAN_BE_TAG = re.compile(r"[*_`＊＿｀]{0,3}[\[［【〔〖「『]")
 _AFTER_TAG = re.compile(r" ?(?:[:|,.;。、]|[–—-](?= )) ?| ")
-# words that need a number, and the one that a message suggests
-_NUMBERS = {"blend": "3", "seed": "1", "dissolve": "1s"}
 _OTHER_WORDS = ("speed",)  # as near to a tag's word as a typing error
 _BRACKET = re.compile(rf"{_MARK}(?P<open>\[) ?(?P<words>[a-z][\w,:=#+. -]{{0,120}}?) ?\]", _FLAGS)
 _QUOTES = "「『"  # around speech, though around a time they are brackets
-_COMMA = re.compile(r"(dissolve \d{1,3}),(?=\d)")
 # ratio of difflib: a letter more or less; "flash" and "blond" (0.8) are other words
 _SAME_WORD = 0.85
 
@@ -73,78 +74,51 @@ def _match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 def parse_tag(tag: str, block_seconds: float) -> tuple[Switch | None, int | None]:
     """Switch and seed of the words in a tag's brackets."""
-    words = re.findall(_WORD, tag.lower())
-    kinds = [word for word in words if word in SWITCHES] + ["reset"] * words.count("keep going")
-    recalls = _numbers(words, "recall")
-    blends = _numbers(words, "blend")
-    for word in words:
-        if word.startswith("dissolve"):
-            seconds = float(word.removeprefix("dissolve").replace(",", ".").rstrip(" second"))
-            blends.append(max(1, round(seconds / block_seconds)))
-    seeds = _numbers(words, "seed")
-    new_scene = "new scene" in words
-    if max(len(kinds), len(recalls), len(blends), len(seeds)) > 1 or (recalls and new_scene):
-        raise HeadForcingError(
-            f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one recall or "
-            "new scene, one blend and one seed"
-        )
-    seed = next(iter(seeds), None)
-    if seed is not None and seed > MAX_SEED:
-        raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {seed}")
-    if len(words) == len(seeds):
-        return None, seed
+    given: dict[str, tuple[str, str]] = {}  # the word that sets something, and its number
+    for word, number in _WORD_AND_NUMBER.findall(tag.lower()):
+        if _SETS[word] in given:
+            raise HeadForcingError(
+                f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one cut, "
+                "one recall or new scene, one blend and one seed"
+            )
+        given[_SETS[word]] = (word, number)
+    seed = None
+    if "seed" in given:
+        seed = int(given["seed"][1])
+        if seed > MAX_SEED:
+            raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {seed}")
+        if len(given) == 1:
+            return None, seed
+    kind, _ = given.get("kind", ("reset", ""))
+    scene, recalled = given.get("scene", ("", ""))
+    blend, length = given.get("blend", ("blend", "0"))
+    if blend == "dissolve":
+        blocks = max(1, round(float(length.replace(",", ".")) / block_seconds))
+    else:
+        blocks = int(length)
     switch = Switch(
-        kind=next(iter(kinds), "reset"),
-        blend_blocks=next(iter(blends), 0),
-        re_anchor="re-anchor" in words or "cut" in words,
-        recall=next(iter(recalls), None),
-        new_scene=new_scene,
+        kind.replace("keep going", "reset"),
+        blend_blocks=blocks,
+        re_anchor="re-anchor" in given,
+        recall=int(recalled or MOST_ALIKE) if scene == "recall" else None,
+        new_scene=scene == "new scene",
     )
     return switch, seed
 
 
-def _numbers(words: list[str], name: str) -> list[int]:
-    """The number behind every word of a tag that begins with this name; 0 where it has none."""
-    return [int(word.removeprefix(name) or 0) for word in words if word.startswith(name)]
-
-
 def refuse_almost_tag(text: str) -> None:
-    """Refuse a bracket all of whose words are nearly those of a tag; anything else belongs to the
-    prompt.
+    """Refuse a bracket that is no tag and all of whose words are nearly those of one; anything else
+    belongs to the prompt.
     """
     bracket = _match(_BRACKET, text)
     if bracket is None:
         return
-    words: list[str] = []
-    misspelt = False
-    names = (*_TAG_WORDS, "dissolve", *_OTHER_WORDS)
-    for given in re.findall(r"[^ ,:=#]+", _COMMA.sub(r"\1.", bracket["words"].lower())):
-        if not given[0].isalpha():  # a number
-            if words and words[-1] in _NUMBERS:
-                words[-1] += _number_of(words[-1], given)
-            continue
-        near = difflib.get_close_matches(given, names, n=1, cutoff=_SAME_WORD)
-        if not near or near[0][0] != given[0] or near[0] in _OTHER_WORDS:
+    names = (*_SETS, *_OTHER_WORDS)
+    for word in re.findall(r"(?<![^ ,:=#])[a-z][^ ,:=#]*", bracket["words"].lower()):
+        near = difflib.get_close_matches(word, names, n=1, cutoff=_SAME_WORD)
+        if not near or near[0][0] != word[0] or near[0] in _OTHER_WORDS:
             return
-        word = near[0]
-        if word != given or word in ("seed", "dissolve"):  # a whole tag with one is read before
-            misspelt = True
-        number = re.search(r"\d+$", given)
-        if number is not None and word in _NUMBERS:
-            word += _number_of(word, number[0])
-        words.append(word)
-    if misspelt:
-        meant = ", ".join(
-            f"{word} {_NUMBERS[word]}" if word in _NUMBERS else word for word in words
-        )
-        raise HeadForcingError(
-            f"{text[bracket.start('open') : bracket.end()]} is not a tag; did you mean [{meant}]?"
-        )
-
-
-def _number_of(word: str, given: str) -> str:
-    """A number as it follows a word of a tag, with the blank between; "" for another one."""
-    if word == "dissolve":
-        seconds = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?)(?:seconds?|secs?|s)?", given)
-        return f" {seconds[1]}s" if seconds else ""
-    return f" {given}" if given.isdigit() else ""
+    raise HeadForcingError(
+        f"{text[bracket.start('open') : bracket.end()]} is not a tag; tags are [cut], [recache], "
+        "[flush], [keep going], [dissolve 1.5s], [blend 3], [recall 2], [new scene] and [seed 7]"
+    )

@@ -1,7 +1,7 @@
 """The prompt timeline: plain text to the prompt of each block.
 
-`parse_timeline` chooses the grammar by the beginning of the text; `headings.FORMS` lists how a time
-can be written:
+`parse_timeline` chooses the grammar by the beginning of the text; `times.py` has the forms in which
+a time can be written:
 
     0:00 text / 1:02.5 - text / [0:10-0:20] text / 12.5s text   times, a prompt has a line or more
     Scene 1: text / Scene 2 [0:10]: text                        scenes; equal shares without times
@@ -44,11 +44,12 @@ from .clock import (
     is_finite,
     short_time,
 )
-from .grammar import ESCAPED, check_words, has_seed, read_prompts, split_shared
+from .grammar import ESCAPED, check_words, read_prompts, split_shared
 from .likeness import telling_texts
 from .prompt import Prompt, TimelineError
 from .references import named_in, spoken
 from .switch import RESET, Switch
+from .tags import match_tag
 
 SECONDS_PER_PROMPT = 10.0
 MAX_TEXT_BYTES = 1 << 20
@@ -301,9 +302,9 @@ def _shared_words(widget: str, own: str) -> str:
     shared = fold(widget)
     for words in filter(None, (shared, own)):
         check_words(words)
-        if has_seed(words):
+        if match_tag(words) is not None:
             raise TimelineError(
-                "a seed belongs in front of one prompt of the timeline; remove it from the shared "
+                "a tag belongs in front of one prompt of the timeline; remove it from the shared "
                 "prompt"
             )
     return _join(shared, own) if own else shared

@@ -1,6 +1,6 @@
 """Regular expressions of the forms in which times are written.
 
-All patterns are for ASCII digits, see `headings.plain`.
+All patterns are for ASCII digits, see `characters.plain`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,7 @@ import re
 FLAGS = re.ASCII | re.IGNORECASE
 SEPARATORS = "–—→•·:|-"  # optional, one between a time and its prompt
 
-# the frames of a timecode, hh:mm:ss:ff, are read if they are 00
-_TIMECODE = r"\d{1,9}:\d\d:\d\d[:;]"
-CLOCK = (
-    rf"(?:{_TIMECODE}00(?!\d)|(?!{_TIMECODE}\d\d(?!\d))"
-    r"\d{1,9}:\d\d(?::\d\d)?(?:[.,]\d{1,9}(?!\d|:\d))?)"
-)
+CLOCK = r"(?:\d{1,9}:\d\d(?::\d\d)?(?:\.\d{1,9})?(?![:;]?\d))"
 NUMBER = r"\d{1,9}(?:[.,]\d{1,9})?"
 _SECONDS_WORD = r"(?:seconds?|secs?|秒|초)"  # other words for the unit s
 MINUTES_WORD = r"(?:minutes?|mins?|[分분])"
@@ -28,20 +23,32 @@ DURATION = rf"(?:{_MINUTES_AND_SECONDS}|{IN_SECONDS}|{_IN_MINUTES})"
 TIME = rf"(?:{CLOCK}|{DURATION})"
 NUMBER_OR_TIME = rf"(?:{TIME}|{NUMBER})"
 TO = r"\s{0,8}(?:-{1,2}>|[-–—~→至到]|to\b|から|부터)\s{0,8}"
-_END = rf"(?P<end>{TIME})(?:まで|까지)?"
-# a time as it is also said in a sentence, "5 seconds later"; "5s" and "1m30s" are not
-SPOKEN = rf"(?:{NUMBER}{TO})?(?:{NUMBER}(?:\s?{_SECONDS_WORD}|\ss)(?![a-z])|{_IN_MINUTES})"
-BEGIN = rf"(?:{TIME}|{NUMBER}(?={TO}{TIME}))"  # of a range: the unit may be at its end alone
+# a time as it is also said in a sentence, "5 seconds later", "80s disco"; "5s" and "1m30s" are not
+SPOKEN = (
+    rf"(?:{NUMBER}{TO})?(?:{NUMBER}(?:\s?{_SECONDS_WORD}|\ss)(?![a-z])|{_IN_MINUTES})"
+    r"(?!\s?(?:[:|]|[–—-]\s))|[1-9]\d{0,8}0s\b(?!\s?:)"
+)
+_BEGIN = rf"(?:{TIME}|{NUMBER}(?={TO}{TIME}))"  # of a range: the unit may be at its end alone
 NO_TIME_OF_DAY = r"(?!\s?[ap]\.?m\b)"  # "6:00 pm" belongs to the prompt
+_MARKS = r"\x7f{1,9}(?=\s)"
 _AFTER_TIME = (
-    rf"(?=[\s{SEPARATORS}]|(?P=bold)|$|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]){NO_TIME_OF_DAY}"
+    # a comma of a row of a table; "0:00,5 cats" could have a fraction
+    rf"(?:{_MARKS}|,(?=\s|[^\s\d\"'])"
+    rf"|(?=[\s*_`{SEPARATORS}]|$|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af])){NO_TIME_OF_DAY}"
     rf"(?!{TO}{TIME})"  # "0:00-0:05. a" is no time with other words
 )
-
-# with the group `bold` before them
-BARE = rf"(?P<start>{BEGIN})(?:{TO}{_END})?{_AFTER_TIME}"
-RANGE = rf"(?P<start>{BEGIN}){TO}{_END}{_AFTER_TIME}"
-BRACKETS = rf"\[\s{{0,8}}(?P<start>{NUMBER_OR_TIME})(?:{TO}(?P<end>{NUMBER_OR_TIME}))?\s{{0,8}}\]"
-PARENTHESES = rf"\(\s{{0,8}}(?P<start>{BEGIN})(?:{TO}(?P<end>{TIME}))?\s{{0,8}}\){NO_TIME_OF_DAY}"
-# a row of a table: "0:00,a cat walks", "0:00,0:05,a cat walks"; "0:00,5 cats" has a fraction
-COMMAS = rf'"?(?P<start>{TIME})"?(?:(?:,|{TO})"?(?P<end>{TIME})"?)?,(?:\s{{1,8}}|(?=[^\s\d]))'
+# a time or a range, in brackets, in parentheses or bare; numbers without a unit in brackets only
+TIMES = (
+    r"(?:(?P<square>\[\s{0,8})|(?P<round>\(\s{0,8}))?"
+    rf"(?P<start>(?(square){NUMBER_OR_TIME}|{_BEGIN}))"
+    rf"(?:{TO}(?P<end>(?(square){NUMBER_OR_TIME}|{TIME}))(?:まで|까지)?)?"
+    rf"(?(square)\s{{0,8}}\](?:{_MARKS})?"
+    rf"|(?(round)\s{{0,8}}\){NO_TIME_OF_DAY}(?:{_MARKS})?|{_AFTER_TIME}))"
+)
+# a range in the title of a scene: "The Forest (0:00-0:10)", "The Forest - 0:00-0:10"
+TITLE_RANGE = (
+    rf"(?:^|(?<!\d)[,{SEPARATORS}]|\s(?=[*_`]{{0,3}}[\[(]|00?:\d))\s{{0,8}}[*_`]{{0,3}}"
+    rf"(?P<open>[\[(]\s{{0,8}})?(?P<start>(?(open){NUMBER_OR_TIME}|{_BEGIN})){TO}(?P<end>{TIME})"
+    rf"(?(open)\s{{0,8}}[\])])[*_`]{{0,3}}(?(open)\s{{0,8}}(?:[{SEPARATORS}]|$)|[.:]?$)"
+)
+IN_BRACKETS = rf"\[\s{{0,8}}(?:{NUMBER_OR_TIME}{TO})?{TIME}\s{{0,8}}"

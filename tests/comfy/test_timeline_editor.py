@@ -227,7 +227,7 @@ def test_a_story_is_edited_on_the_timeline(browser):
     # a text that is no timeline is left alone, and says why
     broken = "0:00 a\n0:10 [flsh] b"
     browser.write("PromptTimeline", prompts=broken)
-    editor.shows("did you mean [flush]")
+    editor.shows("[flsh] is not a tag")
     assert editor.bars.nth(0).is_disabled()
     assert editor.text() == broken
 

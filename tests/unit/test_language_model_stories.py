@@ -32,7 +32,7 @@ ANSWERS = {
     "seconds": f"[0s-10s] {FOX}\n[10s-20s] {LAKE}\n[20s-30s] {DEN}",
     "seconds with one unit": f"0-10s: {FOX}\n10-20s: {LAKE}\n20-30s: {DEN}",
     "seconds in bold": f"**0–10s:** {FOX}\n\n**10–20s:** {LAKE}\n\n**20–30s:** {DEN}",
-    "a table of values": f'0:00,"{FOX}"\n0:10,"{LAKE}"\n0:20,"{DEN}"',
+    "rows with commas": f"0:00,{FOX}\n0:10,{LAKE}\n0:20,{DEN}",
     "bars": f"0:00 | {FOX}\n0:10 | {LAKE}\n0:20 | {DEN}",
     "rules": f"0:00 {FOX}\n\n---\n\n0:10 {LAKE}\n\n---\n\n0:20 {DEN}",
     "headings of scenes": f"## Scene 1\n{FOX}\n\n## Scene 2\n{LAKE}\n\n## Scene 3\n{DEN}",
@@ -78,7 +78,8 @@ def test_prompts_with_numbers_and_without_times_are_refused_with_a_sentence(name
         f"{names.format(number)} {text}" for number, text in enumerate((FOX, LAKE, DEN), 1)
     )
     with pytest.raises(
-        HeadForcingError, match="^line 1: .* has no time; write times, as in 0:00 a"
+        HeadForcingError,
+        match="^line 1: .* does not begin with a time that can be read; write 0:00 a",
     ):
         parse_timeline(answer, 30.0)
 
