@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .characters import STRAIGHT_QUOTES, fold, plain
-from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
+from .clock import MAX_SECONDS, TEMPORAL_STRIDE, BlockClock, cut_to_millisecond
 from .prompt import Prompt, TimelineError
 
 _MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"(?:prompts"|\d)|\[\s*"|["\']?\d)')
@@ -52,8 +52,13 @@ def read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
     """Prompts of a list, which share the length, or by the number of the video frame that they
     begin at, at the model's frame rate.
     """
-    if isinstance(data, dict) and list(data) == ["prompts"]:
-        data = data["prompts"]
+    if isinstance(data, dict) and "prompts" in data:
+        frames = data.get("switch_frame_indices")
+        if frames is not None:
+            yield from _read_longlive(data["prompts"], frames, clock)
+            return
+        if list(data) == ["prompts"]:
+            data = data["prompts"]
     if isinstance(data, list) and all(isinstance(text, str) for text in data):
         yield from (Prompt(fold(text)) for text in data)
         return
@@ -67,3 +72,23 @@ def read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
         yield Prompt(
             fold(text), start=cut_to_millisecond(int(frame) / clock.fps), token=f"frame {frame}"
         )
+
+
+def _read_longlive(texts: Any, frames: Any, clock: BlockClock) -> Iterator[Prompt]:
+    """Prompts of LongLive's files: all but the first have the number of the latent frame that they
+    begin at, and take effect at the next block start.
+    """
+    last_frame = int(MAX_SECONDS * clock.fps / TEMPORAL_STRIDE)
+    expected = TimelineError(
+        'a file of LongLive has "prompts", a list of texts, and "switch_frame_indices", latent '
+        f"frames in 0-{last_frame}, one fewer than the prompts; found something else"
+    )
+    if not isinstance(texts, list) or not isinstance(frames, list):
+        raise expected
+    if len(frames) != len(texts) - 1:
+        raise expected
+    for text, frame in zip(texts, [0, *frames], strict=True):
+        if not isinstance(text, str) or type(frame) is not int or not 0 <= frame <= last_frame:
+            raise expected
+        start = clock.start_seconds(-(-frame // clock.frames_per_block))
+        yield Prompt(fold(text), start=cut_to_millisecond(start), token=f"latent frame {frame}")

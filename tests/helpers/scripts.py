@@ -2,6 +2,7 @@
 placed ones.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -37,6 +38,11 @@ def script_of(
     return Script(
         rows, {str(number): embedding for number, embedding in enumerate(embeds)}, pictures=held
     )
+
+
+def switches(*frames: object) -> str:
+    """LongLive's file of prompts a, b and so on, which begin with these latent frames."""
+    return json.dumps({"prompts": list("abcd")[: len(frames) + 1], "switch_frame_indices": frames})
 
 
 def place_prompts(text: str, timeline: Timeline) -> list[PlacedPrompt]:

@@ -431,7 +431,7 @@ NO_STORIES = {  # a text, and what is said of it
     ),
     '"0": "a"\n"24": "b"': """not valid JSON (Expecting ',' delimiter: line 2 column""",
     '"0": "a", "24": 5': "a JSON timeline is",
-    '{"prompts": ["a"], "switch_frame_indices": [3]}': "a JSON timeline is",
+    '{"prompts": ["a"], "switch_frame_indices": [3]}': "one fewer than the prompts",
     '{"0": "a" "24": "b"}': "not valid JSON",
 }
 

@@ -24,7 +24,7 @@ from headforcing.headforcing_core.timeline.timeline import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripts import place_prompts
+from scripts import place_prompts, switches
 
 FRAMEWISE = BlockClock(frames_per_block=1)
 
@@ -98,6 +98,8 @@ READS = {
         5,
         [(0, 5, "a cat on a mat at dusk")],
     ),
+    "switches": (switches(39), 20, [(0, 9.562, "a"), (9.562, 20, "b")]),
+    "switch snaps up": (switches(40), 20, [(0, 10.312, "a"), (10.312, 20, "b")]),
     "h:mm:ss": ("0:00:00 a\n1:00:05 b", 3700, [(0, 3605, "a"), (3605, 3700, "b")]),
     "dash": (
         "0:00 - a\n0:10 — b\n0:20: c\n0:25 -d",
@@ -470,6 +472,15 @@ ERRORS = {
     ),
     "JSON without prompts": ('{"prompt": "a"}', None, None, "a JSON timeline is"),
     "JSON bomb": ("[" * 100_000, None, None, "maximum recursion depth"),
+    "too few switches": (
+        '{"prompts": ["a", "b"], "switch_frame_indices": []}',
+        None,
+        None,
+        "one fewer than the prompts",
+    ),
+    "switch at the start": (switches(0), None, None, "0:00 does not come after 0:00"),
+    "switch after the end": (switches(240), 30, None, "after the end"),
+    "switch as boolean": (switches(True), None, None, "latent frames in 0-"),
     "NaN seconds": ("a", math.nan, None, "at most 36000 seconds, got nan"),
     "not text": (b"a", None, None, "must be text"),
     "more than 1 MB": ("a" * ((1 << 20) + 1), None, None, "longer than 1 MB"),
