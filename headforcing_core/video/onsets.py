@@ -6,17 +6,15 @@ between the beats are louder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from av import AudioFrame
 
-from .sound import as_floats
-from .soundtrack import decoded_frames
+from .sound import mono
+from .soundtrack import Soundtrack
 
 RATE = 22_050  # samples a second that are analysed
 WINDOW = 1024  # samples of a spectrum
@@ -61,8 +59,8 @@ class Heard:
 
 def listen(path: Path) -> Heard:
     """Read a sound or video file in pieces, however long it is; raises as `Soundtrack.of_file`."""
-    with closing(decoded_frames(path)) as frames:
-        return heard(_mono(frames))
+    sound = Soundtrack.of_file(path)
+    return heard(mono(sound.pieces(), sound.rate, RATE))
 
 
 def heard(pieces: Iterable[np.ndarray]) -> Heard:
@@ -95,11 +93,6 @@ def heard(pieces: Iterable[np.ndarray]) -> Heard:
         tempo=tempo,
         first_beat=first_beat,
     )
-
-
-def _mono(frames: Iterable[AudioFrame]) -> Iterator[np.ndarray]:
-    for part in as_floats(frames, RATE, "mono"):
-        yield part.to_ndarray()[0]
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

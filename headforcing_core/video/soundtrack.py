@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import av
 import numpy as np
-from av import AudioFrame, AudioStream
+from av import AudioStream
 from av.container import InputContainer
 from av.error import FFmpegError
 from torch import Tensor
@@ -22,13 +22,10 @@ from .reader import VIDEO_FORMATS, address, open_container
 from .sound import (
     PIECE,
     Sound,
-    as_floats,
     check_finite,
     decodable,
-    decoded,
     sample_pieces,
-    samples_of,
-    sound_of_pieces,
+    section,
 )
 
 SOUND_FORMATS = f"{VIDEO_FORMATS},mp3,wav,w64,flac,aac,aiff,caf,oga,ac3,eac3,amr,au,ape,wv,tta"
@@ -79,18 +76,21 @@ class Soundtrack:
         Raises HeadForcingError for one that cannot be read, or has no sound.
         """
         check_regular(path)
-        with closing(decoded_frames(path)) as frames:
-            first = next(frames, None)
-        if first is None:
-            raise HeadForcingError(f"{path.name} holds no sound that can be decoded: {_GIVE}")
+        with _open(path) as container:
+            context = _stream(container, path).codec_context
+            rate = context.sample_rate
+            channels = min(2, context.layout.nb_channels)
+        pieces = partial(_samples, path, rate, channels)
         # decoded, as packets of many formats state neither their exact length nor what encoders add
-        samples = sum(piece.shape[1] for piece in _samples(path))
+        samples = sum(piece.shape[1] for piece in pieces())
+        if not samples:
+            raise HeadForcingError(f"{path.name} holds no sound that can be decoded: {_GIVE}")
         return cls(
             name=path.name,
-            pieces=partial(_samples, path),
-            rate=first.sample_rate,
-            channels=first.layout.nb_channels,
-            seconds=samples / first.sample_rate,
+            pieces=pieces,
+            rate=rate,
+            channels=channels,
+            seconds=samples / rate,
             key=file_hash(path),
         )
 
@@ -139,7 +139,7 @@ class Soundtrack:
         """
         skipped = round((second - self.offset_seconds) * self.rate)
         # a page plays a growing file as far as it has both pictures and sound: silence follows
-        return sound_of_pieces(partial(self._placed, skipped), self.rate, self.channels, ends=False)
+        return Sound(partial(self._placed, skipped), self.rate, _layout(self.channels), ends=False)
 
     def _placed(self, skipped: int) -> Iterator[np.ndarray]:
         """The samples without the first `skipped` ones; below 0 silence comes before them. Silence
@@ -172,18 +172,14 @@ def _stream(container: InputContainer, path: Path) -> AudioStream:
     return found[0]
 
 
-def decoded_frames(path: Path) -> Generator[AudioFrame, None, None]:
-    """The decoded sound of a file, as floats, of one channel or two; damaged packets are left
-    out.
+def _layout(channels: int) -> str:
+    return "mono" if channels == 1 else "stereo"
+
+
+def _samples(path: Path, rate: int, channels: int) -> Iterator[np.ndarray]:
+    """The samples of a file, `[channels, n]`, with silence where it holds no sound; without what an
+    encoder put before the beginning.
     """
     with _open(path) as container:
-        stream = _stream(container, path)
-        layout = "mono" if stream.codec_context.layout.nb_channels == 1 else "stereo"
-        yield from as_floats(decoded(container, stream), stream.codec_context.sample_rate, layout)
-
-
-def _samples(path: Path) -> Iterator[np.ndarray]:
-    for frame in decoded_frames(path):
-        # what an encoder put before the beginning
-        early = max(0, round(-(frame.time or 0.0) * frame.sample_rate))
-        yield samples_of(frame)[:, early:]
+        begin = max(0, container.start_time or 0) / av.time_base
+        yield from section(container, _stream(container, path), rate, _layout(channels), begin)
