@@ -64,7 +64,7 @@ def write_grid(
         ]
         sheet = Sheet(columns * wide, rows * (high + STRIP))
         for (name, _), (left, top) in zip(tiles, corners, strict=True):
-            sheet.write(left + 6, top + 4, name, size=16, width=wide - 12)
+            sheet.write(left + 6, top + 4, name, width=wide - 12, size=16)
         size = sheet.image.size
         writer = stack.enter_context(VideoWriter(VideoSettings(path, fps, metadata), *size))
         for frames in zip(*(video.decode(video=0) for video in videos), strict=False):
