@@ -6,7 +6,7 @@ between the beats are louder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -20,7 +20,9 @@ RATE = 22_050  # samples a second that are analysed
 WINDOW = 1024  # samples of a spectrum
 HOP = 256  # samples between two spectra, 11.6 ms
 LOW_HZ = (30, 200)
-PEAKS_A_SECOND = 100  # of the waveform, fewer for a sound of more than `MOST_PEAKS` of them
+# samples of a peak of the waveform; more for a sound of more than `MOST_PEAKS` of them
+_EVERY = 220
+_PART = _EVERY * HOP  # samples that are analysed at a time
 MOST_PEAKS = 120_000
 # Seconds by which the middle of the window with the largest flux comes before an onset: the mean of
 # kicks and bass notes at known times.
@@ -65,21 +67,18 @@ def listen(path: Path) -> Heard:
 
 def heard(pieces: Iterable[np.ndarray]) -> Heard:
     """The same of samples `[n]` in -1..1, `RATE` a second, in pieces of any length."""
-    every = RATE // PEAKS_A_SECOND
     peaks = []
     flux = []
-    before = _Spectra()
-    rest = _NOTHING
     samples = 0
-    for piece in pieces:
-        samples += len(piece)
-        flux.append(before.flux(piece))
-        rest = np.concatenate([rest, np.abs(piece)])
-        whole = len(rest) // every * every
-        peaks.append(rest[:whole].reshape(-1, every).max(1))
-        rest = rest[whole:]
-    if len(rest):
-        peaks.append(rest.max(keepdims=True))
+    # silence before the sound, so that one at its very beginning is an onset
+    before = np.zeros(WINDOW + HOP, np.float32)
+    for part in _parts(pieces):
+        samples += len(part)
+        padded = np.pad(np.abs(part), (0, -len(part) % _EVERY))
+        peaks.append(padded.reshape(-1, _EVERY).max(1))
+        part = np.concatenate([before, part])
+        flux.append(_flux(part))
+        before = part[-WINDOW:]
     waveform = _joined(peaks)
     larger = max(1, -(-len(waveform) // MOST_PEAKS))
     waveform = np.maximum.reduceat(waveform, range(0, len(waveform), larger))
@@ -88,7 +87,7 @@ def heard(pieces: Iterable[np.ndarray]) -> Heard:
     return Heard(
         seconds=samples / RATE,
         peaks=np.clip(waveform * 255, 0, 255).round().astype(np.uint8),
-        peaks_a_second=RATE / every / larger,
+        peaks_a_second=RATE / _EVERY / larger,
         onsets=[_seconds(place) for place in _onsets(novelty)],
         tempo=tempo,
         first_beat=first_beat,
@@ -99,31 +98,25 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
     return np.concatenate([_NOTHING, *parts])
 
 
-class _Spectra:
-    """Spectra of the low notes, of samples that come in pieces."""
+def _parts(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """The same samples in parts of whole peaks and whole spectra, but for the last one."""
+    rest = _NOTHING
+    for piece in pieces:
+        rest = np.concatenate([rest, piece])
+        while len(rest) >= _PART:
+            yield rest[:_PART]
+            rest = rest[_PART:]
+    yield rest
 
-    def __init__(self) -> None:
-        self._window = np.hanning(WINDOW).astype(np.float32)
-        hertz = np.fft.rfftfreq(WINDOW, 1 / RATE)
-        self._low = (hertz >= LOW_HZ[0]) & (hertz < LOW_HZ[1])
-        # silence before the sound, so that one at its very beginning is an onset
-        self._rest = np.zeros(WINDOW, np.float32)
-        self._last = np.zeros((1, self._low.sum()), np.float32)
 
-    def flux(self, piece: np.ndarray) -> np.ndarray:
-        """By how much each spectrum is louder than the one before."""
-        samples = np.concatenate([self._rest, piece])
-        count = (len(samples) - WINDOW) // HOP
-        if count < 1:
-            self._rest = samples
-            return _NOTHING
-        windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP][:count]
-        self._rest = samples[count * HOP :]
-        size = np.abs(np.fft.rfft(windows * self._window, axis=1))[:, self._low]
-        loud = np.log1p(5 * size).astype(np.float32)
-        louder = np.maximum(0, np.diff(np.concatenate([self._last, loud]), axis=0))
-        self._last = loud[-1:]
-        return louder.sum(1)
+def _flux(samples: np.ndarray) -> np.ndarray:
+    """By how much the low notes of each spectrum are louder than those of the one before."""
+    windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP]
+    hertz = np.fft.rfftfreq(WINDOW, 1 / RATE)
+    low = (hertz >= LOW_HZ[0]) & (hertz < LOW_HZ[1])
+    size = np.abs(np.fft.rfft(windows * np.hanning(WINDOW).astype(np.float32), axis=1))[:, low]
+    loud = np.log1p(5 * size).astype(np.float32)
+    return np.maximum(0, np.diff(loud, axis=0)).sum(1)
 
 
 def _novelty(flux: np.ndarray) -> np.ndarray:
