@@ -15,7 +15,7 @@ import torch
 
 from ..timeline.clock import VIDEO_FPS
 from .reader import open_video
-from .sheets import Sheet, scale_frame
+from .sheets import Sheet, scaled
 from .writer import VideoInfo, VideoSettings, VideoWriter
 
 MAX_COLUMNS = 4
@@ -69,7 +69,7 @@ def write_grid(
         writer = stack.enter_context(VideoWriter(VideoSettings(path, fps, metadata), *size))
         for frames in zip(*(video.decode(video=0) for video in videos), strict=False):
             for frame, (left, top) in zip(frames, corners, strict=True):
-                sheet.image.paste(scale_frame(frame, wide, high), (left, top + STRIP))
+                sheet.image.paste(scaled(frame.to_image(), wide, high), (left, top + STRIP))
             writer.write(torch.from_numpy(np.array(sheet.image))[None])
             on_progress(writer.video_frames)
     return writer.info

@@ -12,13 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
 
-import av
 from PIL import Image, ImageDraw, ImageFont
 
-from ..errors import HeadForcingError
 from ..files import replacing
 from ..timeline.clock import format_time, plain_time
-from .section import FrameTimes, frames_shown
+from .section import FrameTimes, read_frames
 
 # of a contact sheet, at most
 COLUMNS = 12
@@ -158,22 +156,18 @@ def side_by_side(
     return sheet.save(out_png)
 
 
-def scale_frame(frame: av.VideoFrame, width: int, height: int | None = None) -> Image.Image:
-    """A frame as an image of this width, in its own proportions where no height is given."""
-    height = height or max(1, round(width * frame.height / frame.width))
-    return frame.to_image(
-        width=width, height=height, interpolation="AREA" if frame.width > width else "POINT"
-    )
-
-
 def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Image]:
     """The video frames that are shown at these times, ascending, or the last one."""
     images = []
-    for frame, _, count in frames_shown(path, FrameTimes.of(path), times, seeks=False):
-        images += [scale_frame(frame, width)] * count
-    if not images:
-        raise HeadForcingError(f"{path} has no frames that can be decoded.")
+    for frame in read_frames(path, FrameTimes.of(path), times):
+        height = max(1, round(width * frame.shape[0] / frame.shape[1]))
+        images.append(scaled(Image.fromarray(frame.numpy()), width, height))
     return images
+
+
+def scaled(image: Image.Image, width: int, height: int) -> Image.Image:
+    """An image of another size, whose pixels are squares where it is larger."""
+    return image.resize((width, height), Image.Resampling.BOX)
 
 
 @lru_cache
