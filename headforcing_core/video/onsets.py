@@ -61,7 +61,7 @@ class Heard:
 
 def listen(path: Path) -> Heard:
     """Read a sound or video file in pieces, however long it is; raises as `Soundtrack.of_file`."""
-    sound = Soundtrack.of_file(path)
+    sound = Soundtrack.of_file(path).sound
     return heard(mono(sound.pieces(), sound.rate, RATE))
 
 

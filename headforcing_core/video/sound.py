@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
+import av
 import numpy as np
 import torch
 from av import AudioFrame, AudioResampler, AudioStream, Packet
@@ -26,7 +27,7 @@ _BIT_RATE = 256_000
 _JUMP = 0.01  # seconds without sound that are no rounding of the times in a file
 # Channels by their number, in FFmpeg's order, as AAC has them; an AUDIO and some files have no more
 # than their number. Of three the last may be the voice.
-_LAYOUTS = {
+LAYOUTS = {
     1: "mono",
     2: "stereo",
     3: "3.0",
@@ -62,17 +63,34 @@ def sound_of_file(
     """The sound of a video file between two of its times in seconds, counted from `start`; None if
     it has none.
     """
-    with open_video(source, name_of(source)) as container:
+    opened = partial(open_video, source, name_of(source))
+    # the stream that ComfyUI takes
+    return sound_of_stream(opened, -1, most_channels=8, start=start, end=end)
+
+
+def sound_of_stream(
+    opened: Callable[[], InputContainer],
+    number: int,
+    most_channels: int,
+    start: float = 0.0,
+    end: float = math.inf,
+) -> Sound | None:
+    """The sound of a stream of that number between two times of its file, by default from where the
+    file begins; None if the file has no sound.
+    """
+    with opened() as container:
         streams = decodable(container)
         if not streams:
             return None
-        context = streams[-1].codec_context  # the stream that ComfyUI takes
+        context = streams[number].codec_context
         rate = context.sample_rate
-        layout = _LAYOUTS.get(context.layout.nb_channels, "stereo")
+        layout = LAYOUTS[min(most_channels, context.layout.nb_channels)]
+        start = start or max(0, container.start_time or 0) / av.time_base
 
     def pieces() -> Iterator[np.ndarray]:
-        with open_video(source, name_of(source)) as container:
-            yield from section(container, decodable(container)[-1], rate, layout, start, end)
+        with opened() as container:
+            frames = _decoded(container, decodable(container)[number])
+            yield from _section(as_floats(frames, rate, layout), rate, start, end)
 
     return Sound(pieces, rate, layout)
 
@@ -82,16 +100,11 @@ def sound_of_samples(samples: Tensor, rate: int) -> Sound:
 
     Raises HeadForcingError for NaN and infinity.
     """
-    check_finite(samples)
-    layout = _LAYOUTS[min(2, len(samples))]
-    return Sound(partial(sample_pieces, samples, rate), rate, layout)
-
-
-def check_finite(samples: Tensor) -> None:
-    """Raise HeadForcingError for samples `[channels, n]` with NaN or infinity."""
     for piece in samples.split(PIECE, dim=1):
         if not torch.isfinite(piece).all():
             raise HeadForcingError("the sound holds NaN or infinity; give another sound")
+    layout = LAYOUTS[min(2, len(samples))]
+    return Sound(partial(sample_pieces, samples, rate), rate, layout)
 
 
 def sample_pieces(samples: Tensor, rate: int) -> Iterator[np.ndarray]:
@@ -102,7 +115,7 @@ def sample_pieces(samples: Tensor, rate: int) -> Iterator[np.ndarray]:
     for part in samples.split(PIECE, dim=1):
         piece = part.float().cpu()
         if 2 < channels <= 8:
-            frames = [audio_frame(piece.numpy(), rate, _LAYOUTS[channels])]
+            frames = [audio_frame(piece.numpy(), rate, LAYOUTS[channels])]
             for frame in as_floats(frames, rate, "stereo"):
                 yield samples_of(frame)
         elif channels > 2:
@@ -145,21 +158,16 @@ def mono(pieces: Iterable[np.ndarray], rate: int, wanted: int) -> Iterator[np.nd
         yield samples_of(frame)[0]
 
 
-def section(
-    container: InputContainer,
-    stream: AudioStream,
-    rate: int,
-    layout: str,
-    start: float,
-    end: float = math.inf,
+def _section(
+    frames: Iterable[AudioFrame], rate: int, start: float, end: float
 ) -> Iterator[np.ndarray]:
-    """The samples of a stream between two times of its file, `[channels, n]`, in pieces, with
-    silence where the file holds no sound.
+    """The samples between two times, `[channels, n]`, in pieces, with silence where there is no
+    sound.
     """
     length = (end - start) * rate
     given = 0  # samples
     place = -math.inf  # of the next sample in the file, counted from `start`
-    for frame in as_floats(_decoded(container, stream), rate, layout):
+    for frame in frames:
         values = samples_of(frame)
         told = round(((frame.time or 0.0) - start) * rate)
         # times are rounded: sound follows the one before, but for a jump

@@ -71,7 +71,7 @@ def speech_wave(sound: Soundtrack, pad_seconds: float = 0.0) -> Tensor:
         raise HeadForcingError(
             f"the speech lasts {seconds:.0f} s with its silence, expected at most {MAX_SECONDS:.0f}"
         )
-    parts = [torch.from_numpy(part) for part in mono(sound.pieces(), sound.rate, RATE)]
+    parts = [torch.from_numpy(part) for part in mono(sound.sound.pieces(), sound.sound.rate, RATE)]
     wave = torch.cat([torch.zeros(0), *parts])
     if not torch.isfinite(wave).all():
         raise HeadForcingError("the speech holds NaN or infinity; give another sound")

@@ -19,7 +19,7 @@ from ..files import check_writable
 from ..queue_thread import HostCopy, QueueThread, arrived, to_host
 from .pictures import PictureSheets
 from .sound import Sound
-from .writer import VideoInfo, VideoSettings, VideoWriter, find_encoder, to_uint8
+from .writer import VideoInfo, VideoSettings, VideoWriter, check_encoder, to_uint8
 
 WAITING_CHUNKS = 3  # that were decoded and not yet encoded; more would only use memory
 WAITING_BLOCKS = 4  # that a background stream has not decoded yet
@@ -113,7 +113,7 @@ class VideoStream:
 
     def __post_init__(self) -> None:
         # both raise before sampling starts, not after the first block
-        find_encoder()
+        check_encoder()
         check_writable(self.settings.path)
         if self.settings.scale > 1:
             # flat squares take less than half the time, and 25 % more bytes

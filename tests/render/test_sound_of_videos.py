@@ -218,7 +218,7 @@ def test_a_section_in_which_the_file_holds_no_sound_is_written_without(tmp_path)
 )
 def test_the_length_of_a_sound_is_that_of_its_samples(tmp_path, name, codec, added):
     soundtrack = Soundtrack.of_file(sound_file(tmp_path / name, codec))
-    samples = sum(piece.shape[1] for piece in soundtrack.pieces())
+    samples = sum(piece.shape[1] for piece in soundtrack.sound.pieces())
     assert soundtrack.seconds == pytest.approx(samples / RATE, abs=1e-6)
     assert 0 <= samples - SECONDS * RATE <= added
 
@@ -232,8 +232,8 @@ def test_surround_sound_is_mixed_to_two_channels_with_the_voice_of_the_centre():
     root = 0.5**0.5
     left, right, centre, _, behind_left, behind_right = (ramp(6)[:, 0]).tolist()
     soundtrack = Soundtrack.of_samples(ramp(6), RATE)
-    mixed = np.concatenate(list(soundtrack.pieces()), axis=1)
-    assert soundtrack.channels == 2 and mixed.shape == (2, 150_000)
+    mixed = np.concatenate(list(soundtrack.sound.pieces()), axis=1)
+    assert soundtrack.sound.layout == "stereo" and mixed.shape == (2, 150_000)
     for channel, front, behind in ((0, left, behind_left), (1, right, behind_right)):
         wanted = front + root * (centre + behind)
         assert np.allclose(mixed[channel], wanted, atol=1e-6)
@@ -250,13 +250,13 @@ def test_every_channel_but_the_one_for_bass_is_heard(channels):
     for number in range(channels):
         samples = torch.zeros(channels, 4000)
         samples[number] = 0.5
-        heard = np.concatenate(list(Soundtrack.of_samples(samples, RATE).pieces()), axis=1)
+        heard = np.concatenate(list(Soundtrack.of_samples(samples, RATE).sound.pieces()), axis=1)
         assert (heard.max() > 0.04) == (number != bass)
 
 
 def test_one_channel_and_two_stay_as_they_are():
     for channels in (1, 2):
-        pieces = list(Soundtrack.of_samples(ramp(channels), RATE).pieces())
+        pieces = list(Soundtrack.of_samples(ramp(channels), RATE).sound.pieces())
         assert np.array_equal(np.concatenate(pieces, axis=1), ramp(channels).numpy())
 
 
@@ -299,7 +299,7 @@ def test_a_file_with_nan_infinity_and_too_loud_samples_does_not_lose_the_video(t
     samples[0, 40_000:40_010] = 1e30
     source = video_file(tmp_path / "v.mov", "pcm_f32le", samples=samples)
     soundtrack = Soundtrack.of_file(source)
-    assert np.isnan(np.concatenate(list(soundtrack.pieces()), axis=1)).any()
+    assert np.isnan(np.concatenate(list(soundtrack.sound.pieces()), axis=1)).any()
     settings = VideoSettings(tmp_path / "story.mp4")
     with VideoWriter(settings, 64, 64, sound=soundtrack.from_second(0)) as writer:
         writer.write(torch.zeros(SECONDS * FPS, 64, 64, 3))
