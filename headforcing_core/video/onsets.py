@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -167,13 +166,14 @@ def _tempo(novelty: np.ndarray) -> tuple[float | None, float | None]:
     repeats = np.array([float(part[:-lag] @ part[lag:]) / (len(part) - lag) for lag in lags])
     likely = np.exp(-0.5 * np.log2(60 * rate / lags / 120) ** 2)
     lag = lags[int(np.argmax(repeats * likely))]
+    places = np.arange(len(part))
     grids = []
     for period in np.arange(lag - 1, lag + 1, 0.01):
-        beats = np.arange(0, len(part) - lag - 1, period)
-        for offset in range(int(period)):
-            share = float(part[np.rint(beats + offset).astype(int)].mean())
-            grids.append((share, float(period), offset))
-    share, period, offset = max(grids, key=itemgetter(0))
+        phases = ((places + 0.5) % period).astype(int)
+        shares = np.bincount(phases, part) / np.bincount(phases)
+        offset = int(shares[: int(period)].argmax())
+        grids.append((float(shares[offset]), float(period), offset))
+    share, period, offset = max(grids)
     if share < _CLEAR * part.mean() or share < _LEAST_FLUX:
         return None, None
     return round(60 * rate / period, 2), _seconds(offset)

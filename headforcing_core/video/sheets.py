@@ -4,13 +4,11 @@ one story.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from textwrap import wrap
 
 from PIL import Image, ImageDraw, ImageFont
 
@@ -36,133 +34,107 @@ _COLOURS = (
 # pixels
 _MARGIN = 16
 _TITLE = 34
-_GAP = 4  # between tiles
-_LINE = 17
-_LINES = 5  # of a text, at most
-_BAR = 7  # of a prompt, with the room below it
-_SIZE = 14  # of a text
+_LINE = 20
+_BAR = 4  # of a prompt, above a frame
+_GAP = 4  # between frames
 
 Label = tuple[float, str]
-
-
-class Sheet:
-    """A canvas of `width` x `height` pixels with tiles, texts and the coloured bars of prompts."""
-
-    def __init__(self, width: int, height: int):
-        self.image = Image.new("RGB", (width, height), BACKGROUND)
-
-    def write(self, x: int, y: int, text: str, width: int, size: int = _SIZE) -> None:
-        """Write one line over what is there, cut after `width` pixels."""
-        strip = Image.new("RGB", (width, round(1.3 * size)), BACKGROUND)
-        # no more is drawn, which takes time in proportion; a character has at least a pixel
-        ImageDraw.Draw(strip).text((0, 0), " ".join(text.split())[:width], BRIGHT, font(size))
-        self.image.paste(strip, (x, y))
-
-    def write_lines(self, x: int, y: int, text: str, width: int) -> None:
-        """Write the first lines of a text below each other."""
-        for number, line in enumerate(wrap(text, 2 * width // _SIZE)[:_LINES]):
-            self.write(x, y + number * _LINE, line, width)
-
-    def stamp(self, x: int, y: int, text: str) -> None:
-        """Write a short text on a ground of its own."""
-        self.write(x, y, text, width=round(font(12).getlength(text)) + 3, size=12)
-
-    def mark(self, x: int, y: int, width: int, prompt: int) -> None:
-        """Draw the bar of a prompt above tiles at this place."""
-        bar = (x, y - _BAR, x + width, y - _BAR + 4)
-        self.image.paste(_COLOURS[prompt % len(_COLOURS)], bar)
-
-    def save(self, path: Path) -> Path:
-        with replacing(path) as temporary:
-            self.image.save(temporary, format="PNG")
-        return path
+Frames = list[tuple[float, Image.Image]]  # with their seconds
 
 
 def contact_sheet(path: Path, out_png: Path, labels: Sequence[Label] = ()) -> Path:
-    """Write evenly spaced video frames with their times as a PNG, with the text and a bar in a
-    colour for each prompt.
+    """Write evenly spaced video frames with their times as a PNG, with the prompts, and a bar in a
+    prompt's colour above its frames.
 
     `labels` are (start in seconds, prompt). Raises HeadForcingError for an unreadable video.
     """
     timing = FrameTimes.of(path)
     frames = len(timing.times)
-    count = min(COLUMNS * ROWS, frames)
-    times = [timing.times[round(i * (frames - 1) / max(count - 1, 1))] for i in range(count)]
-    tiles = _frames_at(path, times, 128)
-    prompts = sorted(labels)
-    starts = [start for start, _ in prompts]
-    strip = 2 * _GAP + _LINE + 3 if labels else 0
-    step = tiles[0].width + _GAP
-    row_height = strip + tiles[0].height + _GAP
-    top = _MARGIN + _TITLE
-    width = min(count, COLUMNS) * step - _GAP
-    height = math.ceil(count / COLUMNS) * row_height - _GAP
-    sheet = Sheet(width + 2 * _MARGIN, top + height + _MARGIN)
+    last = max(min(COLUMNS * ROWS, frames) - 1, 0)
+    times = [timing.times[round(i * (frames - 1) / max(last, 1))] for i in range(last + 1)]
+    shown = _frames_at(path, times, 128)
+    rows = [("", shown[first : first + COLUMNS]) for first in range(0, len(shown), COLUMNS)]
     length = f"{timing.end - times[0]:.1f} s \u00b7 {frames} frames at {timing.fps:g} fps"
-    sheet.write(_MARGIN, _MARGIN, f"{path.name} \u00b7 {length}", width, size=17)
-    written = -1  # the prompt above the tile before
-    for place, (seconds, tile) in enumerate(zip(times, tiles, strict=True)):
-        row, column = divmod(place, COLUMNS)
-        x = _MARGIN + column * step
-        y = top + row * row_height + strip
-        sheet.image.paste(tile, (x, y))
-        sheet.stamp(x, y, format_time(seconds)[:-2])
-        prompt = bisect_right(starts, seconds) - 1
-        if prompt < 0:
-            continue
-        sheet.mark(x, y, tile.width, prompt)
-        # over the end of the text before
-        if prompt != written or column == 0:
-            start, text = prompts[prompt]
-            sheet.write(x, y - strip, f"{plain_time(start)}  {text}", width - column * step)
-        written = prompt
-    return sheet.save(out_png)
+    return _write_sheet(out_png, f"{path.name} \u00b7 {length}", sorted(labels), rows)
 
 
 def side_by_side(
     out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Sequence[Label], seconds: float
 ) -> Path:
-    """Write a frame of every prompt and video as a PNG, with names, times and prompts; equal ones
-    have one colour.
+    """Write a frame of every prompt and video as a PNG, a row for each video, with names, times and
+    prompts; equal ones have one colour.
 
     `videos` are name and file, of the same story and length in `seconds`; `prompts` (start in
     seconds, text) in order, of which the first twelve are drawn. Raises HeadForcingError for an
     unreadable video.
     """
     starts = [*(start for start, _ in prompts), seconds][: MAX_PROMPTS + 1]
-    texts = [text for _, text in prompts[:MAX_PROMPTS]]
     times = [start + min(AFTER_SECONDS, (end - start) / 2) for start, end in pairwise(starts)]
-    rows = [_frames_at(path, times, 160) for _, path in videos]
-    tile = rows[0][0]
-    names_width = 210
-    row_height = tile.height + _GAP
-    top = _MARGIN + _TITLE + (1 + _LINES) * _LINE + 2 * _BAR
-    columns = [_MARGIN + names_width + i * (tile.width + _GAP) for i in range(len(texts))]
-    width = columns[-1] + tile.width + _MARGIN
-    sheet = Sheet(width, top + len(videos) * row_height - _GAP + _MARGIN)
-    title = (
-        "One story: a column for each prompt, a row for each video. Equal colours, equal prompts."
-    )
-    sheet.write(_MARGIN, _MARGIN, title, width - 2 * _MARGIN, size=17)
-    for x, start, text in zip(columns, starts, texts, strict=False):
-        sheet.write(x, _MARGIN + _TITLE, plain_time(round(start)), tile.width)
-        sheet.write_lines(x, _MARGIN + _TITLE + _LINE, text, tile.width)
-        sheet.mark(x, top, tile.width, prompt=texts.index(text))
-    for row, ((name, _), tiles) in enumerate(zip(videos, rows, strict=True)):
-        y = top + row * row_height
-        sheet.write_lines(_MARGIN, y, name, names_width - _GAP)
-        for x, image in zip(columns, tiles, strict=True):
-            sheet.image.paste(image, (x, y))
-    return sheet.save(out_png)
+    rows = [(name, _frames_at(path, times, 160)) for name, path in videos]
+    title = "One story, a row for each video"
+    return _write_sheet(out_png, title, prompts[:MAX_PROMPTS], rows)
 
 
-def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Image]:
+def _write_sheet(
+    path: Path, title: str, prompts: Sequence[Label], rows: Sequence[tuple[str, Frames]]
+) -> Path:
+    """Write rows of video frames, each with a name, as a PNG."""
+    texts = [text for _, text in prompts]
+    # equal prompts have one colour
+    colours = [_COLOURS[texts.index(text) % len(_COLOURS)] for text in texts]
+    starts = [start for start, _ in prompts]
+    _, first_row = rows[0]
+    _, tile = first_row[0]
+    step = tile.width + _GAP
+    width = len(first_row) * step - _GAP
+    top = _MARGIN + _TITLE + len(prompts) * _LINE
+    above = _BAR + _LINE  # of a frame
+    names = _LINE if any(name for name, _ in rows) else 0
+    row_height = names + above + tile.height + _GAP
+    height = top + len(rows) * row_height - _GAP + _MARGIN
+    sheet = Image.new("RGB", (width + 2 * _MARGIN, height), BACKGROUND)
+    write_line(sheet, (_MARGIN, _MARGIN), title, width, size=17)
+    for line, (start, text) in enumerate(prompts):
+        place = (_MARGIN, _MARGIN + _TITLE + line * _LINE)
+        write_line(sheet, place, f"{plain_time(start)}  {text}", width, ink=colours[line])
+    for row, (name, frames) in enumerate(rows):
+        y = top + row * row_height + names
+        write_line(sheet, (_MARGIN, y - names), name, width)
+        for column, (seconds, image) in enumerate(frames):
+            x = _MARGIN + column * step
+            write_line(sheet, (x, y), format_time(seconds)[:-2], tile.width)
+            sheet.paste(image, (x, y + above))
+            prompt = bisect_right(starts, seconds) - 1
+            if prompt >= 0:
+                bar = (x, y + _LINE, x + tile.width, y + above)
+                sheet.paste(colours[prompt], bar)
+    with replacing(path) as temporary:
+        sheet.save(temporary, format="PNG")
+    return path
+
+
+def write_line(
+    sheet: Image.Image,
+    place: tuple[int, int],
+    text: str,
+    width: int,
+    size: int = 14,
+    ink: tuple[int, int, int] = BRIGHT,
+) -> None:
+    """Write one line with its top left corner at `place`, cut after `width` pixels."""
+    strip = Image.new("RGB", (width, round(1.3 * size)), BACKGROUND)
+    # no more is drawn, which takes time in proportion; a character has at least a pixel
+    ImageDraw.Draw(strip).text((0, 0), " ".join(text.split())[:width], ink, font(size))
+    sheet.paste(strip, place)
+
+
+def _frames_at(path: Path, times: Sequence[float], width: int) -> Frames:
     """The video frames that are shown at these times, ascending, or the last one."""
-    images = []
-    for frame in read_frames(path, FrameTimes.of(path), times):
+    shown = []
+    for time, frame in zip(times, read_frames(path, FrameTimes.of(path), times), strict=True):
         height = max(1, round(width * frame.shape[0] / frame.shape[1]))
-        images.append(scaled(Image.fromarray(frame.numpy()), width, height))
-    return images
+        shown.append((time, scaled(Image.fromarray(frame.numpy()), width, height)))
+    return shown
 
 
 def scaled(image: Image.Image, width: int, height: int) -> Image.Image:
