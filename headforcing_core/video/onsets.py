@@ -6,11 +6,14 @@ between the beats are louder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from .sound import mono
 from .soundtrack import Soundtrack
@@ -26,14 +29,14 @@ MOST_PEAKS = 120_000
 # Seconds by which the middle of the window with the largest flux comes before an onset: the mean of
 # kicks and bass notes at known times.
 EARLY = 0.01
-_AVERAGE_SECONDS = 0.5  # over which the usual flux is taken
-_LOUDEST_SECONDS = 8.0  # around an onset, whose strongest one it is compared with
+# before and after a spectrum: those over which the usual flux is taken
+_AVERAGE_SECONDS = 0.25
+_LOUDEST_SECONDS = 4.0  # around an onset, whose strongest one it is compared with
 _LEAST_SHARE = 0.4  # of the strongest onset around, that an onset has
 _LEAST_FLUX = 5.0  # of an onset: what noise and quiet music stay below
 _APART_SECONDS = 0.08  # between two onsets
 _BPM = (60.0, 180.0)
 _TEMPO_SECONDS = 120.0  # of the sound in which the tempo is looked for
-_NOTHING = np.zeros(0, np.float32)
 _CLEAR = 2.0  # how much more flux than the usual lies on the beats of a tempo
 
 
@@ -78,28 +81,26 @@ def heard(pieces: Iterable[np.ndarray]) -> Heard:
         part = np.concatenate([before, part])
         flux.append(_flux(part))
         before = part[-WINDOW:]
-    waveform = _joined(peaks)
+    waveform = np.concatenate(peaks)
     larger = max(1, -(-len(waveform) // MOST_PEAKS))
     waveform = np.maximum.reduceat(waveform, range(0, len(waveform), larger))
-    novelty = _novelty(_joined(flux))
+    loudness = np.concatenate(flux)
+    usual = _around(F.avg_pool1d, loudness, _AVERAGE_SECONDS)
+    novelty = np.maximum(0, loudness - usual)
     tempo, first_beat = _tempo(novelty)
     return Heard(
         seconds=samples / RATE,
         peaks=np.clip(waveform * 255, 0, 255).round().astype(np.uint8),
         peaks_a_second=RATE / _EVERY / larger,
-        onsets=[_seconds(place) for place in _onsets(novelty)],
+        onsets=_onsets(novelty),
         tempo=tempo,
         first_beat=first_beat,
     )
 
 
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([_NOTHING, *parts])
-
-
 def _parts(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
     """The same samples in parts of whole peaks and whole spectra, but for the last one."""
-    rest = _NOTHING
+    rest = np.zeros(0, np.float32)
     for piece in pieces:
         rest = np.concatenate([rest, piece])
         while len(rest) >= _PART:
@@ -118,13 +119,10 @@ def _flux(samples: np.ndarray) -> np.ndarray:
     return np.maximum(0, np.diff(loud, axis=0)).sum(1)
 
 
-def _novelty(flux: np.ndarray) -> np.ndarray:
-    """The flux above what is usual around it."""
-    width = 2 * int(RATE / HOP * _AVERAGE_SECONDS / 2) + 1
-    if len(flux) < width:
-        return flux
-    usual = np.convolve(flux, np.full(width, 1 / width, np.float32), "same")
-    return np.maximum(0, flux - usual)
+def _around(pool: Callable[..., Tensor], values: np.ndarray, seconds: float) -> np.ndarray:
+    """The mean or largest value from so many seconds before each of them to as many after it."""
+    reach = int(RATE / HOP * seconds)
+    return pool(torch.from_numpy(values)[None], 2 * reach + 1, stride=1, padding=reach)[0].numpy()
 
 
 def _seconds(place: float) -> float:
@@ -133,23 +131,16 @@ def _seconds(place: float) -> float:
 
 
 def _onsets(novelty: np.ndarray) -> list[float]:
-    """The places of onsets, between two spectra where both are loud."""
-    around = int(RATE / HOP * _LOUDEST_SECONDS / 2)
-    apart = RATE / HOP * _APART_SECONDS
-    before = np.pad(novelty, (1, 0))[:-1]
-    after = np.pad(novelty, (0, 1))[1:]
-    maxima: list[int] = []
-    for place in np.flatnonzero((novelty > before) & (novelty >= after)).tolist():
-        near = novelty[max(0, place - around) : place + around].max()
-        if novelty[place] < max(_LEAST_FLUX, _LEAST_SHARE * near):
-            continue
-        if not maxima or place - maxima[-1] >= apart:
-            maxima.append(place)
-        elif novelty[place] > novelty[maxima[-1]]:
-            maxima[-1] = place
-    # the middle of a maximum is beside it, by the values next to it
-    beside = (after - before) / np.maximum(before + novelty + after, 1e-9)
-    return [float(place + beside[place]) for place in maxima]
+    """The seconds of onsets."""
+    largest = _around(F.max_pool1d, novelty, _APART_SECONDS)
+    least = _LEAST_SHARE * _around(F.max_pool1d, novelty, _LOUDEST_SECONDS)
+    is_onset = (novelty == largest) & (novelty >= np.maximum(_LEAST_FLUX, least))
+    places = np.flatnonzero(is_onset)
+    # between two spectra where both are loud: the middle of a maximum by the values next to it
+    before = np.pad(novelty, 1)[places]
+    after = np.pad(novelty, 1)[places + 2]
+    middles = places + (after - before) / (before + novelty[places] + after)
+    return [_seconds(place) for place in middles.tolist()]
 
 
 def _tempo(novelty: np.ndarray) -> tuple[float | None, float | None]:

@@ -42,19 +42,17 @@ PIECE = 1 << 16  # samples that are encoded at a time
 
 @dataclass(frozen=True)
 class Sound:
-    """The sound of a file that is written.
+    """The sound of a file that is written; it ends with the pictures at the latest.
 
     Attributes:
         pieces: reads all samples, `[channels, n]` in -1..1, in order.
         rate: samples a second.
         layout: FFmpeg's name of the channels.
-        ends: whether it ends by itself; else it goes on with silence, and ends with the pictures.
     """
 
     pieces: Callable[[], Iterator[np.ndarray]]
     rate: int
     layout: str
-    ends: bool = True
 
 
 def sound_of_file(
@@ -194,10 +192,8 @@ class SoundStream:
     def __init__(self, container: OutputContainer, sound: Sound | None):
         self._container = container
         self._packets: Iterator[Packet] = iter(())
-        self._ends = True
         if sound is not None:
             self._packets = _encoded(container, sound)
-            self._ends = sound.ends
         self._next = next(self._packets, None)
 
     def write(self, seconds: float) -> None:
@@ -205,10 +201,6 @@ class SoundStream:
         while self._next is not None and (self._next.pts or 0) * self._next.time_base < seconds:
             self._container.mux(self._next)
             self._next = next(self._packets, None)
-
-    def finish(self, seconds: float) -> None:
-        """Mux the rest, of sound that does not end what is heard before this time."""
-        self.write(math.inf if self._ends else seconds)
 
 
 def decodable(container: InputContainer) -> list[AudioStream]:

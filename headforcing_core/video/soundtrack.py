@@ -111,7 +111,7 @@ class Soundtrack:
         """
         skipped = round((second - self.offset_seconds) * self.sound.rate)
         # a page plays a growing file as far as it has both pictures and sound: silence follows
-        return replace(self.sound, pieces=partial(self._placed, skipped), ends=False)
+        return replace(self.sound, pieces=partial(self._placed, skipped))
 
     def _placed(self, skipped: int) -> Iterator[np.ndarray]:
         """The samples without the first `skipped` ones; below 0 silence comes before them. Silence

@@ -225,7 +225,7 @@ class VideoWriter:
     def _finish(self) -> None:
         """Flush the encoder and close the fragmented file."""
         if self.video_frames:
-            self._track.finish(self._seconds)
+            self._track.write(self._seconds)
             self._container.mux(self._stream.encode())
         self._container.close()
 
