@@ -156,11 +156,6 @@ class VideoStream:
         else:
             self._decoder_thread.put(partial(self._decode, to_host(latents)))
 
-    def check(self) -> None:
-        """Raise the error of the decoding thread, if there is one."""
-        if self._decoder_thread is not None:
-            self._decoder_thread.check()
-
     def finish(self) -> VideoInfo:
         """Write the remaining frames. The file appears after the `with` block, at the path of the
         settings.

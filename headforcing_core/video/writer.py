@@ -39,9 +39,8 @@ _GROWING = {
     "movflags": "delay_moov+default_base_moof+use_metadata_tags",
     "frag_duration": "1000000",
     "flush_packets": "1",
+    "max_interleave_delta": "250000",  # pictures wait at most 0.25 s for sound that ended before
 }
-# With sound: pictures wait at most 0.25 s for sound that ended before them.
-_GROWING_WITH_SOUND = {**_GROWING, "max_interleave_delta": "250000"}
 # The finished file is not fragmented: readers take its length from the index, which faststart moves
 # to the front.
 _FINISHED = {"movflags": "use_metadata_tags+faststart"}
@@ -211,11 +210,10 @@ class VideoWriter:
         if self._keep:
             remove_leftovers(self._partial)
             self._remove_partial()  # it may be a link to another file, which opening would empty
-        options = _GROWING if self._sound is None else _GROWING_WITH_SOUND
         with suppress(OSError):  # on Windows, the file of an earlier attempt that a player has open
-            return av.open(address(self._partial), "w", format="mp4", options=options)
+            return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
         self._partial = self._partial.with_name(f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
-        return av.open(address(self._partial), "w", format="mp4", options=options)
+        return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
 
     def _explained(self) -> AbstractContextManager[None]:
         """Convert errors of the disk and of the encoder to a HeadForcingError."""
