@@ -29,7 +29,7 @@ from ..runs.folder import RunFolder
 from ..weights.containers import first_not_finite
 from .measured_roles import MeasuredRoles, with_measured_roles
 from .result import RenderResult
-from .run import MAX_WAITING_TASKS, Run, Task, run_tasks
+from .run import MAX_WAITING_TASKS, Run
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Render:
         model: VideoModel,
         place: Place,
         folder: RunFolder | None = None,
-        thread: QueueThread[Task] | None = None,
+        thread: QueueThread | None = None,
         listeners: Sequence[Listener] = (),
     ):
         self.job = job
@@ -256,7 +256,7 @@ def begin_render(
             folder = stack.enter_context(
                 RunFolder(request.runs, job.setup, job.about, request.patience)
             )
-            thread = stack.enter_context(QueueThread("storing", run_tasks, MAX_WAITING_TASKS))
+            thread = stack.enter_context(QueueThread("storing", MAX_WAITING_TASKS))
         render = Render(job, model, place=place, folder=folder, thread=thread, listeners=listeners)
         try:
             yield render

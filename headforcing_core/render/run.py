@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
@@ -32,7 +32,6 @@ from ..runs.folder import RunFolder, StoredBlock
 log = logging.getLogger(__name__)
 
 MAX_WAITING_TASKS = 8  # blocks and cache states that may wait for the disk
-Task = Callable[[], None]
 
 
 class JobHolder(Protocol):
@@ -68,7 +67,7 @@ class Run:
         self,
         render: JobHolder,
         folder: RunFolder | None,
-        thread: QueueThread[Task] | None,
+        thread: QueueThread | None,
         share: Callable[[Any], Any],
     ):
         self._render = render
@@ -276,7 +275,7 @@ class Run:
         """
         if self.folder is None or self._thread is None:
             return
-        self._thread.finish()
+        self._thread.settle()
         if whole and self.end_note is None:
             note = {
                 "seconds": self.seconds_per_block,
@@ -351,12 +350,6 @@ class Run:
         unfinished = len(self.stored[-1].unfinished) if self.stored else 0
         finished = sum(len(row.sigmas) for row in self.plan.rows[start : start + len(self.stored)])
         return finished + sum(window - behind for behind in range(1, unfinished + 1))
-
-
-def run_tasks(tasks: Iterator[Task]) -> None:
-    """Run tasks until there are no more: the work of the storing thread."""
-    for task in tasks:
-        task()
 
 
 def _save_state(folder: RunFolder, index: int, key: str, state: State) -> None:

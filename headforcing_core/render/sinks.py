@@ -113,10 +113,6 @@ class VideoFile(Listener):
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
-    def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        """Raise the error of the decoding thread, if there is one."""
-        self._attempt(self.video.check)
-
     def add(self, block: Block) -> None:
         # the story, which may have another length now, begins to differ after this block
         self.video.end_after(self.length(self._render.job.plan))

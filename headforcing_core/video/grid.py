@@ -12,10 +12,11 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
+from PIL import Image
 
 from ..timeline.clock import VIDEO_FPS
 from .reader import open_video
-from .sheets import Sheet, scale_frame
+from .sheets import BACKGROUND, scaled, write_line
 from .writer import VideoInfo, VideoSettings, VideoWriter
 
 MAX_COLUMNS = 4
@@ -62,14 +63,14 @@ def write_grid(
             (place % columns * wide, place // columns * (high + STRIP))
             for place in range(len(tiles))
         ]
-        sheet = Sheet(columns * wide, rows * (high + STRIP))
+        sheet = Image.new("RGB", (columns * wide, rows * (high + STRIP)), BACKGROUND)
         for (name, _), (left, top) in zip(tiles, corners, strict=True):
-            sheet.write(left + 6, top + 4, name, size=16, width=wide - 12)
-        size = sheet.image.size
-        writer = stack.enter_context(VideoWriter(VideoSettings(path, fps, metadata), *size))
+            write_line(sheet, (left + 6, top + 4), name, wide - 12, size=16)
+        writer = VideoWriter(VideoSettings(path, fps, metadata), sheet.width, sheet.height)
+        stack.enter_context(writer)
         for frames in zip(*(video.decode(video=0) for video in videos), strict=False):
             for frame, (left, top) in zip(frames, corners, strict=True):
-                sheet.image.paste(scale_frame(frame, wide, high), (left, top + STRIP))
-            writer.write(torch.from_numpy(np.array(sheet.image))[None])
+                sheet.paste(scaled(frame.to_image(), wide, high), (left, top + STRIP))
+            writer.write(torch.from_numpy(np.array(sheet))[None])
             on_progress(writer.video_frames)
     return writer.info

@@ -6,35 +6,37 @@ between the beats are louder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-from av import AudioFrame
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from .sound import as_floats
-from .soundtrack import decoded_frames
+from .sound import mono
+from .soundtrack import Soundtrack
 
 RATE = 22_050  # samples a second that are analysed
 WINDOW = 1024  # samples of a spectrum
 HOP = 256  # samples between two spectra, 11.6 ms
 LOW_HZ = (30, 200)
-PEAKS_A_SECOND = 100  # of the waveform, fewer for a sound of more than `MOST_PEAKS` of them
+# samples of a peak of the waveform; more for a sound of more than `MOST_PEAKS` of them
+_EVERY = 220
+_PART = _EVERY * HOP  # samples that are analysed at a time
 MOST_PEAKS = 120_000
 # Seconds by which the middle of the window with the largest flux comes before an onset: the mean of
 # kicks and bass notes at known times.
 EARLY = 0.01
-_AVERAGE_SECONDS = 0.5  # over which the usual flux is taken
-_LOUDEST_SECONDS = 8.0  # around an onset, whose strongest one it is compared with
+# before and after a spectrum: those over which the usual flux is taken
+_AVERAGE_SECONDS = 0.25
+_LOUDEST_SECONDS = 4.0  # around an onset, whose strongest one it is compared with
 _LEAST_SHARE = 0.4  # of the strongest onset around, that an onset has
 _LEAST_FLUX = 5.0  # of an onset: what noise and quiet music stay below
 _APART_SECONDS = 0.08  # between two onsets
 _BPM = (60.0, 180.0)
 _TEMPO_SECONDS = 120.0  # of the sound in which the tempo is looked for
-_NOTHING = np.zeros(0, np.float32)
 _CLEAR = 2.0  # how much more flux than the usual lies on the beats of a tempo
 
 
@@ -61,85 +63,66 @@ class Heard:
 
 def listen(path: Path) -> Heard:
     """Read a sound or video file in pieces, however long it is; raises as `Soundtrack.of_file`."""
-    with closing(decoded_frames(path)) as frames:
-        return heard(_mono(frames))
+    sound = Soundtrack.of_file(path).sound
+    return heard(mono(sound.pieces(), sound.rate, RATE))
 
 
 def heard(pieces: Iterable[np.ndarray]) -> Heard:
     """The same of samples `[n]` in -1..1, `RATE` a second, in pieces of any length."""
-    every = RATE // PEAKS_A_SECOND
     peaks = []
     flux = []
-    before = _Spectra()
-    rest = _NOTHING
     samples = 0
-    for piece in pieces:
-        samples += len(piece)
-        flux.append(before.flux(piece))
-        rest = np.concatenate([rest, np.abs(piece)])
-        whole = len(rest) // every * every
-        peaks.append(rest[:whole].reshape(-1, every).max(1))
-        rest = rest[whole:]
-    if len(rest):
-        peaks.append(rest.max(keepdims=True))
-    waveform = _joined(peaks)
+    # silence before the sound, so that one at its very beginning is an onset
+    before = np.zeros(WINDOW + HOP, np.float32)
+    for part in _parts(pieces):
+        samples += len(part)
+        padded = np.pad(np.abs(part), (0, -len(part) % _EVERY))
+        peaks.append(padded.reshape(-1, _EVERY).max(1))
+        part = np.concatenate([before, part])
+        flux.append(_flux(part))
+        before = part[-WINDOW:]
+    waveform = np.concatenate(peaks)
     larger = max(1, -(-len(waveform) // MOST_PEAKS))
     waveform = np.maximum.reduceat(waveform, range(0, len(waveform), larger))
-    novelty = _novelty(_joined(flux))
+    loudness = np.concatenate(flux)
+    usual = _around(F.avg_pool1d, loudness, _AVERAGE_SECONDS)
+    novelty = np.maximum(0, loudness - usual)
     tempo, first_beat = _tempo(novelty)
     return Heard(
         seconds=samples / RATE,
         peaks=np.clip(waveform * 255, 0, 255).round().astype(np.uint8),
-        peaks_a_second=RATE / every / larger,
-        onsets=[_seconds(place) for place in _onsets(novelty)],
+        peaks_a_second=RATE / _EVERY / larger,
+        onsets=_onsets(novelty),
         tempo=tempo,
         first_beat=first_beat,
     )
 
 
-def _mono(frames: Iterable[AudioFrame]) -> Iterator[np.ndarray]:
-    for part in as_floats(frames, RATE, "mono"):
-        yield part.to_ndarray()[0]
+def _parts(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """The same samples in parts of whole peaks and whole spectra, but for the last one."""
+    rest = np.zeros(0, np.float32)
+    for piece in pieces:
+        rest = np.concatenate([rest, piece])
+        while len(rest) >= _PART:
+            yield rest[:_PART]
+            rest = rest[_PART:]
+    yield rest
 
 
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate([_NOTHING, *parts])
+def _flux(samples: np.ndarray) -> np.ndarray:
+    """By how much the low notes of each spectrum are louder than those of the one before."""
+    windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP]
+    hertz = np.fft.rfftfreq(WINDOW, 1 / RATE)
+    low = (hertz >= LOW_HZ[0]) & (hertz < LOW_HZ[1])
+    size = np.abs(np.fft.rfft(windows * np.hanning(WINDOW).astype(np.float32), axis=1))[:, low]
+    loud = np.log1p(5 * size).astype(np.float32)
+    return np.maximum(0, np.diff(loud, axis=0)).sum(1)
 
 
-class _Spectra:
-    """Spectra of the low notes, of samples that come in pieces."""
-
-    def __init__(self) -> None:
-        self._window = np.hanning(WINDOW).astype(np.float32)
-        hertz = np.fft.rfftfreq(WINDOW, 1 / RATE)
-        self._low = (hertz >= LOW_HZ[0]) & (hertz < LOW_HZ[1])
-        # silence before the sound, so that one at its very beginning is an onset
-        self._rest = np.zeros(WINDOW, np.float32)
-        self._last = np.zeros((1, self._low.sum()), np.float32)
-
-    def flux(self, piece: np.ndarray) -> np.ndarray:
-        """By how much each spectrum is louder than the one before."""
-        samples = np.concatenate([self._rest, piece])
-        count = (len(samples) - WINDOW) // HOP
-        if count < 1:
-            self._rest = samples
-            return _NOTHING
-        windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP][:count]
-        self._rest = samples[count * HOP :]
-        size = np.abs(np.fft.rfft(windows * self._window, axis=1))[:, self._low]
-        loud = np.log1p(5 * size).astype(np.float32)
-        louder = np.maximum(0, np.diff(np.concatenate([self._last, loud]), axis=0))
-        self._last = loud[-1:]
-        return louder.sum(1)
-
-
-def _novelty(flux: np.ndarray) -> np.ndarray:
-    """The flux above what is usual around it."""
-    width = 2 * int(RATE / HOP * _AVERAGE_SECONDS / 2) + 1
-    if len(flux) < width:
-        return flux
-    usual = np.convolve(flux, np.full(width, 1 / width, np.float32), "same")
-    return np.maximum(0, flux - usual)
+def _around(pool: Callable[..., Tensor], values: np.ndarray, seconds: float) -> np.ndarray:
+    """The mean or largest value from so many seconds before each of them to as many after it."""
+    reach = int(RATE / HOP * seconds)
+    return pool(torch.from_numpy(values)[None], 2 * reach + 1, stride=1, padding=reach)[0].numpy()
 
 
 def _seconds(place: float) -> float:
@@ -148,23 +131,16 @@ def _seconds(place: float) -> float:
 
 
 def _onsets(novelty: np.ndarray) -> list[float]:
-    """The places of onsets, between two spectra where both are loud."""
-    around = int(RATE / HOP * _LOUDEST_SECONDS / 2)
-    apart = RATE / HOP * _APART_SECONDS
-    before = np.pad(novelty, (1, 0))[:-1]
-    after = np.pad(novelty, (0, 1))[1:]
-    maxima: list[int] = []
-    for place in np.flatnonzero((novelty > before) & (novelty >= after)).tolist():
-        near = novelty[max(0, place - around) : place + around].max()
-        if novelty[place] < max(_LEAST_FLUX, _LEAST_SHARE * near):
-            continue
-        if not maxima or place - maxima[-1] >= apart:
-            maxima.append(place)
-        elif novelty[place] > novelty[maxima[-1]]:
-            maxima[-1] = place
-    # the middle of a maximum is beside it, by the values next to it
-    beside = (after - before) / np.maximum(before + novelty + after, 1e-9)
-    return [float(place + beside[place]) for place in maxima]
+    """The seconds of onsets."""
+    largest = _around(F.max_pool1d, novelty, _APART_SECONDS)
+    least = _LEAST_SHARE * _around(F.max_pool1d, novelty, _LOUDEST_SECONDS)
+    is_onset = (novelty == largest) & (novelty >= np.maximum(_LEAST_FLUX, least))
+    places = np.flatnonzero(is_onset)
+    # between two spectra where both are loud: the middle of a maximum by the values next to it
+    before = np.pad(novelty, 1)[places]
+    after = np.pad(novelty, 1)[places + 2]
+    middles = places + (after - before) / (before + novelty[places] + after)
+    return [_seconds(place) for place in middles.tolist()]
 
 
 def _tempo(novelty: np.ndarray) -> tuple[float | None, float | None]:
@@ -181,13 +157,14 @@ def _tempo(novelty: np.ndarray) -> tuple[float | None, float | None]:
     repeats = np.array([float(part[:-lag] @ part[lag:]) / (len(part) - lag) for lag in lags])
     likely = np.exp(-0.5 * np.log2(60 * rate / lags / 120) ** 2)
     lag = lags[int(np.argmax(repeats * likely))]
+    places = np.arange(len(part))
     grids = []
     for period in np.arange(lag - 1, lag + 1, 0.01):
-        beats = np.arange(0, len(part) - lag - 1, period)
-        for offset in range(int(period)):
-            share = float(part[np.rint(beats + offset).astype(int)].mean())
-            grids.append((share, float(period), offset))
-    share, period, offset = max(grids, key=itemgetter(0))
+        phases = ((places + 0.5) % period).astype(int)
+        shares = np.bincount(phases, part) / np.bincount(phases)
+        offset = int(shares[: int(period)].argmax())
+        grids.append((float(shares[offset]), float(period), offset))
+    share, period, offset = max(grids)
     if share < _CLEAR * part.mean() or share < _LEAST_FLUX:
         return None, None
     return round(60 * rate / period, 2), _seconds(offset)

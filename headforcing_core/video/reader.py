@@ -77,19 +77,16 @@ def open_video(source: VideoSource, name: str | None = None) -> InputContainer:
         raise HeadForcingError(
             f"{name} cannot be read as a video ({error}): give a video file"
         ) from error
-    if not container.streams.video:
+    streams = container.streams.video[:1]
+    if not streams or streams[0].codec_context is None:  # without a decoder
         container.close()
-        raise HeadForcingError(f"{name} has no video track: give a video file")
-    context = container.streams.video[0].codec_context
-    what = "in an unknown format"
-    pixels = 0
-    if context is not None:  # a decoder knows the format
-        what = f"of {context.width}x{context.height} pixels"
-        pixels = context.width * context.height
-    if not 0 < pixels <= MAX_PIXELS:
+        raise HeadForcingError(f"{name} holds no video that can be decoded: give a video file")
+    context = streams[0].codec_context
+    if not 0 < context.width * context.height <= MAX_PIXELS:
         container.close()
         raise HeadForcingError(
-            f"{name} has frames {what}: give a video of at most 8192x4320 that plays elsewhere"
+            f"{name} has frames of {context.width}x{context.height} pixels: give a video of at "
+            "most 8192x4320 that plays elsewhere"
         )
     container.streams.video[0].thread_type = "AUTO"
     return container

@@ -211,43 +211,18 @@ class Footage:
 def read_frames(
     source: VideoSource,
     timing: FrameTimes,
-    times: list[float],
+    times: Sequence[float],
     size: tuple[int, int] | None = None,
+    seeks: bool = True,
 ) -> Iterator[Tensor]:
     """The video frames that are shown at these times, ascending, one by one: `[height, width, 3]`,
     uint8, upright.
 
-    With a `size` (width, height) they are fitted to it, in 0..1. Raises HeadForcingError for a file
-    that is damaged there.
+    With a `size` (width, height) they are fitted to it, in 0..1. With `seeks` decoding begins at
+    the last key frame before the first time, or at the beginning where the file's index leads too
+    far. Raises HeadForcingError for a file that is damaged there.
     """
-    shown = 0
-    seeks = timing.timed and times[0] > _SEEK_FROM
-    for frame, aspect, count in frames_shown(source, timing, times, seeks):
-        shown += count
-        turns = round(frame.rotation / 90) % 4  # counterclockwise, as of `np.rot90`
-        pixels = torch.from_numpy(
-            np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
-        )
-        if turns % 2:
-            aspect = 1 / aspect
-        if size is not None:
-            pixels = fit(pixels[None].float() / 255, *size, aspect)[0]
-        yield from [pixels] * count
-    if not shown:
-        raise HeadForcingError(
-            f"{name_of(source)} holds no video frames that can be decoded: {_ADVICE}"
-        )
-
-
-def frames_shown(
-    source: VideoSource, timing: FrameTimes, times: Sequence[float], seeks: bool
-) -> Iterator[tuple[VideoFrame, float, int]]:
-    """The frames shown at these times, ascending, each with its pixels' aspect and the number of
-    times at which it is shown.
-
-    With `seeks` decoding begins at the last key frame before the first time, or at the beginning
-    where the file's index leads too far.
-    """
+    seeks = seeks and timing.timed and times[0] > _SEEK_FROM
     answered = 0  # times, the first ones, whose frames have been given
     before: VideoFrame | None = None  # shown until the next one is
     with open_video(source, name_of(source)) as container:
@@ -255,10 +230,8 @@ def frames_shown(
         aspect = float(stream.sample_aspect_ratio or 1)
         try:
             if seeks:
-                container.seek(
-                    math.floor((times[0] - timing.rounding) / float(stream.time_base or 1)),
-                    stream=stream,
-                )
+                begin = (times[0] - timing.rounding) / float(stream.time_base or 1)
+                container.seek(math.floor(begin), stream=stream)
             for index, frame in enumerate(container.decode(stream)):
                 time = frame.time if timing.timed else index / timing.fps
                 if time is None:
@@ -268,7 +241,7 @@ def frames_shown(
                     break  # the seek went too far: below it is decoded from the beginning
                 # of a file with a higher rate, most frames are shown at none of the times
                 if before is not None and earlier_times > answered:
-                    yield before, aspect, earlier_times - answered
+                    yield from [_pixels(before, aspect, size)] * (earlier_times - answered)
                     answered = earlier_times
                 before = frame
                 if answered == len(times):
@@ -276,9 +249,23 @@ def frames_shown(
         except FFmpegError as error:
             raise _damage_error(source, error) from error
         if before is not None:
-            yield before, aspect, len(times) - answered
-    if before is None and seeks:
-        yield from frames_shown(source, timing, times, seeks=False)
+            yield from [_pixels(before, aspect, size)] * (len(times) - answered)
+            return
+    if not seeks:
+        raise HeadForcingError(
+            f"{name_of(source)} holds no video frames that can be decoded: {_ADVICE}"
+        )
+    yield from read_frames(source, timing, times, size, seeks=False)
+
+
+def _pixels(frame: VideoFrame, aspect: float, size: tuple[int, int] | None) -> Tensor:
+    """A frame with this aspect of its pixels, upright, fitted to a size if there is one."""
+    turns = round(frame.rotation / 90) % 4  # counterclockwise, as of `np.rot90`
+    upright = np.rot90(frame.to_ndarray(format="rgb24"), turns)
+    pixels = torch.from_numpy(np.ascontiguousarray(upright))
+    if size is None:
+        return pixels
+    return fit(pixels[None].float() / 255, *size, 1 / aspect if turns % 2 else aspect)[0]
 
 
 def _damage_error(source: VideoSource, error: Exception) -> HeadForcingError:

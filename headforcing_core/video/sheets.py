@@ -4,23 +4,17 @@ one story.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
-from textwrap import wrap
-from typing import Any
 
-import av
 from PIL import Image, ImageDraw, ImageFont
 
-from ..errors import HeadForcingError
 from ..files import replacing
 from ..timeline.clock import format_time, plain_time
-from .reader import open_video
-from .section import FrameTimes, frames_shown
+from .section import FrameTimes, read_frames
 
 # of a contact sheet, at most
 COLUMNS = 12
@@ -29,7 +23,6 @@ MAX_PROMPTS = 12  # of a story that has a column each
 AFTER_SECONDS = 3.0  # of a prompt, at most, before the frame that stands for it
 BACKGROUND = (24, 26, 31)
 BRIGHT = (240, 240, 244)
-_DIM = (150, 154, 164)
 _COLOURS = (
     (86, 156, 255),
     (255, 159, 64),
@@ -38,185 +31,115 @@ _COLOURS = (
     (240, 208, 80),
     (150, 130, 255),
 )
-# pixels; a strip of prompts
+# pixels
 _MARGIN = 16
-_STRIP = 28
-_GAP = 6  # between tiles
-_LINE_HEIGHT = 17
-_LINES = 4  # of a text, at most
+_TITLE = 34
+_LINE = 20
+_BAR = 4  # of a prompt, above a frame
+_GAP = 4  # between frames
 
 Label = tuple[float, str]
-
-
-class Sheet:
-    """A canvas of `width` x `height` pixels with tiles, texts and the coloured bars of prompts."""
-
-    def __init__(self, width: int, height: int):
-        self.image = Image.new("RGB", (width, height), BACKGROUND)
-        self._draw = ImageDraw.Draw(self.image)
-
-    def write(
-        self, x: int, y: int, text: str, size: int, width: int, ink: tuple[int, int, int] = BRIGHT
-    ) -> None:
-        """Write one line, cut to `width` pixels."""
-        self._draw.text((x, y), fit_text(text, size, width), ink, font(size))
-
-    def write_lines(self, x: int, y: int, lines: Sequence[str], **style: Any) -> None:
-        """Write the first lines of a text below each other, see `write`."""
-        for number, words in enumerate(lines[:_LINES]):
-            self.write(x, y + number * _LINE_HEIGHT, words, **style)
-
-    def stamp(self, x: int, y: int, text: str) -> None:
-        """Write a short text on a ground of its own."""
-        self._draw.rectangle((x, y, x + font(12).getlength(text) + 6, y + 15), BACKGROUND)
-        self._draw.text((x + 3, y + 1), text, BRIGHT, font(12))
-
-    def mark(self, left: int, top: int, right: int, height: int, prompt: int) -> None:
-        """Draw the bar of a prompt."""
-        self._draw.rectangle(
-            (left, top, right - 1, top + height - 1), _COLOURS[prompt % len(_COLOURS)]
-        )
-
-    def save(self, path: Path) -> Path:
-        with replacing(path) as temporary:
-            self.image.save(temporary, format="PNG")
-        return path
+Frames = list[tuple[float, Image.Image]]  # with their seconds
 
 
 def contact_sheet(path: Path, out_png: Path, labels: Sequence[Label] = ()) -> Path:
-    """Write evenly spaced video frames with their times as a PNG, with the text and a bar in a
-    colour for each prompt.
+    """Write evenly spaced video frames with their times as a PNG, with the prompts, and a bar in a
+    prompt's colour above its frames.
 
     `labels` are (start in seconds, prompt). Raises HeadForcingError for an unreadable video.
     """
-    with open_video(path) as container:
-        stream = container.streams.video[0]
-        size = f"{stream.width} x {stream.height} pixels"
     timing = FrameTimes.of(path)
     frames = len(timing.times)
-    count = min(COLUMNS * ROWS, frames)
-    times = [timing.times[round(i * (frames - 1) / max(count - 1, 1))] for i in range(count)]
-    tiles = _frames_at(path, times, 128)
-    prompts = sorted(labels)
-    gap = 4
-    head = _MARGIN + 34
-    strip = _STRIP if labels else 0
-    step = tiles[0].width + gap
-    row_height = strip + tiles[0].height + gap
-    width = 2 * _MARGIN + min(count, COLUMNS) * step - gap
-    sheet = Sheet(width, head + math.ceil(count / COLUMNS) * row_height - gap + _MARGIN)
+    last = max(min(COLUMNS * ROWS, frames) - 1, 0)
+    times = [timing.times[round(i * (frames - 1) / max(last, 1))] for i in range(last + 1)]
+    shown = _frames_at(path, times, 128)
+    rows = [("", shown[first : first + COLUMNS]) for first in range(0, len(shown), COLUMNS)]
     length = f"{timing.end - times[0]:.1f} s \u00b7 {frames} frames at {timing.fps:g} fps"
-    title = f"{path.name} \u00b7 {length} \u00b7 {size}"
-    sheet.write(_MARGIN, _MARGIN, title, size=17, width=width - 2 * _MARGIN)
-    # whole seconds would repeat on adjacent tiles of a short video
-    tenths = times[-1] < count - 1
-    corners = []
-    for place, (seconds, tile) in enumerate(zip(times, tiles, strict=True)):
-        row, column = divmod(place, COLUMNS)
-        corner = (_MARGIN + column * step, head + row * row_height + strip)
-        corners.append(corner)
-        sheet.image.paste(tile, corner)
-        sheet.stamp(*corner, format_time(seconds)[:-2] if tenths else plain_time(seconds))
-    starts = [start for start, _ in prompts]
-    prompt_of = [bisect_right(starts, seconds) - 1 for seconds in times]  # the prompt of each tile
-    for (_, prompt), places in groupby(range(count), lambda i: (i // COLUMNS, prompt_of[i])):
-        if prompt < 0:
-            continue
-        first, *others = places
-        left, top = corners[first]
-        width = (1 + len(others)) * step - gap
-        sheet.mark(left, top - 7, left + width, height=4, prompt=prompt)
-        start, text = prompts[prompt]
-        ink = _DIM
-        if prompt_of.index(prompt) == first:
-            text = f"{plain_time(start)}  {text}"
-            ink = BRIGHT
-        sheet.write(left, top - strip + 1, text, size=14, width=width, ink=ink)
-    return sheet.save(out_png)
+    return _write_sheet(out_png, f"{path.name} \u00b7 {length}", sorted(labels), rows)
 
 
 def side_by_side(
     out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Sequence[Label], seconds: float
 ) -> Path:
-    """Write a frame of every prompt and video as a PNG, with names, times and prompts; equal ones
-    have one colour.
+    """Write a frame of every prompt and video as a PNG, a row for each video, with names, times and
+    prompts; equal ones have one colour.
 
     `videos` are name and file, of the same story and length in `seconds`; `prompts` (start in
     seconds, text) in order, of which the first twelve are drawn. Raises HeadForcingError for an
     unreadable video.
     """
-    starts = [*(start for start, _ in prompts), seconds]
-    texts = [text for _, text in prompts[:MAX_PROMPTS]]
-    times = [
-        start + min(AFTER_SECONDS, (end - start) / 2)
-        for start, end in pairwise(starts[: len(texts) + 1])
-    ]
-    tile = 160
-    name_width = 210
-    rows = [_frames_at(path, times, tile) for _, path in videos]
-    top = _MARGIN + 54
-    bars_top = top + (_LINES + 1) * _LINE_HEIGHT + 2
-    head = bars_top - 2 + 2 * _GAP
-    left = _MARGIN + name_width
-    row_height = rows[0][0].height + _GAP
-    columns = [left + column * (tile + _GAP) for column in range(len(texts))]
-    width = columns[-1] + tile + _MARGIN
-    sheet = Sheet(width, head + len(videos) * row_height - _GAP + _MARGIN)
-    story = "One story"
-    if len(videos) > 1:
-        story = f"One story, the same noise, {len(videos)} caches"
-    advice = "A column for each prompt, a row for each video."
-    if len(set(texts)) < len(texts):
-        advice = "Equal colours, equal prompts. Does what comes back look as it did before?"
-    text_width = width - 2 * _MARGIN
-    sheet.write(_MARGIN, _MARGIN, story, size=17, width=text_width)
-    sheet.write(_MARGIN, _MARGIN + 22, advice, size=14, width=text_width, ink=_DIM)
-    for x, start, text in zip(columns, starts, texts, strict=False):
-        time = plain_time(round(start))
-        prompt = texts.index(text)
-        if columns[prompt] < x:
-            time += ", again"
-        sheet.write(x, top, time, size=14, width=tile)
-        sheet.write_lines(x, top + _LINE_HEIGHT, wrap(text, 24), size=13, width=tile, ink=_DIM)
-        sheet.mark(x, bars_top, x + tile, height=5, prompt=prompt)
-    for row, ((name, _), tiles) in enumerate(zip(videos, rows, strict=True)):
-        y = head + row * row_height
-        sheet.write_lines(_MARGIN, y, wrap(name, 26), size=14, width=name_width - _GAP)
-        for x, image in zip(columns, tiles, strict=True):
-            sheet.image.paste(image, (x, y))
-    return sheet.save(out_png)
+    starts = [*(start for start, _ in prompts), seconds][: MAX_PROMPTS + 1]
+    times = [start + min(AFTER_SECONDS, (end - start) / 2) for start, end in pairwise(starts)]
+    rows = [(name, _frames_at(path, times, 160)) for name, path in videos]
+    title = "One story, a row for each video"
+    return _write_sheet(out_png, title, prompts[:MAX_PROMPTS], rows)
 
 
-def scale_frame(frame: av.VideoFrame, width: int, height: int | None = None) -> Image.Image:
-    """A frame as an image of this width, in its own proportions where no height is given."""
-    height = height or max(1, round(width * frame.height / frame.width))
-    return frame.to_image(
-        width=width, height=height, interpolation="AREA" if frame.width > width else "POINT"
-    )
+def _write_sheet(
+    path: Path, title: str, prompts: Sequence[Label], rows: Sequence[tuple[str, Frames]]
+) -> Path:
+    """Write rows of video frames, each with a name, as a PNG."""
+    texts = [text for _, text in prompts]
+    # equal prompts have one colour
+    colours = [_COLOURS[texts.index(text) % len(_COLOURS)] for text in texts]
+    starts = [start for start, _ in prompts]
+    _, first_row = rows[0]
+    _, tile = first_row[0]
+    step = tile.width + _GAP
+    width = len(first_row) * step - _GAP
+    top = _MARGIN + _TITLE + len(prompts) * _LINE
+    above = _BAR + _LINE  # of a frame
+    names = _LINE if any(name for name, _ in rows) else 0
+    row_height = names + above + tile.height + _GAP
+    height = top + len(rows) * row_height - _GAP + _MARGIN
+    sheet = Image.new("RGB", (width + 2 * _MARGIN, height), BACKGROUND)
+    write_line(sheet, (_MARGIN, _MARGIN), title, width, size=17)
+    for line, (start, text) in enumerate(prompts):
+        place = (_MARGIN, _MARGIN + _TITLE + line * _LINE)
+        write_line(sheet, place, f"{plain_time(start)}  {text}", width, ink=colours[line])
+    for row, (name, frames) in enumerate(rows):
+        y = top + row * row_height + names
+        write_line(sheet, (_MARGIN, y - names), name, width)
+        for column, (seconds, image) in enumerate(frames):
+            x = _MARGIN + column * step
+            write_line(sheet, (x, y), format_time(seconds)[:-2], tile.width)
+            sheet.paste(image, (x, y + above))
+            prompt = bisect_right(starts, seconds) - 1
+            if prompt >= 0:
+                bar = (x, y + _LINE, x + tile.width, y + above)
+                sheet.paste(colours[prompt], bar)
+    with replacing(path) as temporary:
+        sheet.save(temporary, format="PNG")
+    return path
 
 
-def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Image]:
+def write_line(
+    sheet: Image.Image,
+    place: tuple[int, int],
+    text: str,
+    width: int,
+    size: int = 14,
+    ink: tuple[int, int, int] = BRIGHT,
+) -> None:
+    """Write one line with its top left corner at `place`, cut after `width` pixels."""
+    strip = Image.new("RGB", (width, round(1.3 * size)), BACKGROUND)
+    # no more is drawn, which takes time in proportion; a character has at least a pixel
+    ImageDraw.Draw(strip).text((0, 0), " ".join(text.split())[:width], ink, font(size))
+    sheet.paste(strip, place)
+
+
+def _frames_at(path: Path, times: Sequence[float], width: int) -> Frames:
     """The video frames that are shown at these times, ascending, or the last one."""
-    images = []
-    for frame, _, count in frames_shown(path, FrameTimes.of(path), times, seeks=False):
-        images += [scale_frame(frame, width)] * count
-    if not images:
-        raise HeadForcingError(f"{path} has no frames that can be decoded.")
-    return images
+    shown = []
+    for time, frame in zip(times, read_frames(path, FrameTimes.of(path), times), strict=True):
+        height = max(1, round(width * frame.shape[0] / frame.shape[1]))
+        shown.append((time, scaled(Image.fromarray(frame.numpy()), width, height)))
+    return shown
 
 
-def fit_text(text: str, size: int, width: int) -> str:
-    """`text` on one line, cut with an ellipsis if it is wider than `width` pixels."""
-    text = " ".join(text.split())
-    # no more is measured, which takes time in proportion; more characters than pixels are not
-    # legible
-    start = text[: max(width, 0)]
-    if start == text and font(size).getlength(text) <= width:
-        return text
-    longer = bisect_right(
-        range(len(start)), width, key=lambda count: int(font(size).getlength(start[:count] + "..."))
-    )
-    return start[: max(longer - 1, 0)].rstrip() + "..."
+def scaled(image: Image.Image, width: int, height: int) -> Image.Image:
+    """An image of another size, whose pixels are squares where it is larger."""
+    return image.resize((width, height), Image.Resampling.BOX)
 
 
 @lru_cache

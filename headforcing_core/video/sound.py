@@ -1,5 +1,5 @@
-"""The sound of a video file: that of another file, its packets unchanged, or samples, encoded; and
-its place in a file that grows.
+"""The sound of a file that is written: of another file or of samples, encoded as AAC, and its place
+in a file that grows.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
+import av
 import numpy as np
 import torch
 from av import AudioFrame, AudioResampler, AudioStream, Packet
@@ -21,29 +22,37 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from .reader import VideoSource, name_of, open_video
 
-_IN_MP4 = {"aac", "mp3", "ac3", "eac3", "alac", "flac", "opus"}  # browsers play them there
 _AAC_RATES = {8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000, 64000, 88200, 96000}
-_MP3_RATE = 16_000  # the lowest in an MP4
 _BIT_RATE = 256_000
 _JUMP = 0.01  # seconds without sound that are no rounding of the times in a file
-_WARM_UP = 0.05  # seconds of packets before the first sample, from which decoders begin
-# The channels of an AUDIO, which only has their number, in FFmpeg's order; of three the last may be
-# the voice.
-_SURROUND = {3: "3.0", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
+# Channels by their number, in FFmpeg's order, as AAC has them; an AUDIO and some files have no more
+# than their number. Of three the last may be the voice.
+LAYOUTS = {
+    1: "mono",
+    2: "stereo",
+    3: "3.0",
+    4: "4.0",
+    5: "5.0",
+    6: "5.1",
+    7: "6.1",
+    8: "7.1",
+}
 PIECE = 1 << 16  # samples that are encoded at a time
 
 
 @dataclass(frozen=True)
 class Sound:
-    """The sound of a file that is written.
+    """The sound of a file that is written; it ends with the pictures at the latest.
 
     Attributes:
-        packets: adds a stream of sound to a container and gives its packets, in order.
-        ends: whether it ends by itself; else it goes on with silence, and ends with the pictures.
+        pieces: reads all samples, `[channels, n]` in -1..1, in order.
+        rate: samples a second.
+        layout: FFmpeg's name of the channels.
     """
 
-    packets: Callable[[OutputContainer], Iterator[Packet]]
-    ends: bool = True
+    pieces: Callable[[], Iterator[np.ndarray]]
+    rate: int
+    layout: str
 
 
 def sound_of_file(
@@ -51,38 +60,37 @@ def sound_of_file(
 ) -> Sound | None:
     """The sound of a video file between two of its times in seconds, counted from `start`; None if
     it has none.
-
-    Packets are copied; a codec that MP4 files do not hold is encoded as AAC.
     """
-    with open_video(source, name_of(source)) as container:
-        if not decodable(container):
+    opened = partial(open_video, source, name_of(source))
+    # the stream that ComfyUI takes
+    return sound_of_stream(opened, -1, most_channels=8, start=start, end=end)
+
+
+def sound_of_stream(
+    opened: Callable[[], InputContainer],
+    number: int,
+    most_channels: int,
+    start: float = 0.0,
+    end: float = math.inf,
+) -> Sound | None:
+    """The sound of a stream of that number between two times of its file, by default from where the
+    file begins; None if the file has no sound.
+    """
+    with opened() as container:
+        streams = decodable(container)
+        if not streams:
             return None
+        context = streams[number].codec_context
+        rate = context.sample_rate
+        layout = LAYOUTS[min(most_channels, context.layout.nb_channels)]
+        start = start or max(0, container.start_time or 0) / av.time_base
 
-    def packets(target: OutputContainer) -> Iterator[Packet]:
-        with open_video(source, name_of(source)) as container:
-            stream = decodable(container)[-1]  # as ComfyUI takes it
-            if not _copies(stream):
-                rate = stream.codec_context.sample_rate
-                layout = _layout(stream)
-                frames = as_floats(decoded(container, stream), rate, layout)
-                section = _section(frames, rate, start, end)
-                yield from _encoded(target, section, rate, layout)
-                return
-            copied = target.add_stream_from_template(stream)
-            unit = stream.time_base or Fraction(1, stream.codec_context.sample_rate)
-            offset = round(start / unit)
-            first = offset - round(_WARM_UP / unit)
-            for packet in container.demux(stream):
-                if packet.pts is None or packet.dts is None or packet.pts < first:
-                    continue  # the empty one at the end, and what is before
-                if packet.pts * unit >= end:
-                    return
-                packet.pts = packet.pts - offset
-                packet.dts = packet.dts - offset
-                packet.stream = copied
-                yield packet
+    def pieces() -> Iterator[np.ndarray]:
+        with opened() as container:
+            frames = _decoded(container, decodable(container)[number])
+            yield from _section(as_floats(frames, rate, layout), rate, start, end)
 
-    return Sound(packets)
+    return Sound(pieces, rate, layout)
 
 
 def sound_of_samples(samples: Tensor, rate: int) -> Sound:
@@ -90,16 +98,11 @@ def sound_of_samples(samples: Tensor, rate: int) -> Sound:
 
     Raises HeadForcingError for NaN and infinity.
     """
-    check_finite(samples)
-    pieces = partial(sample_pieces, samples, rate)
-    return sound_of_pieces(pieces, rate, channels=min(2, len(samples)))
-
-
-def check_finite(samples: Tensor) -> None:
-    """Raise HeadForcingError for samples `[channels, n]` with NaN or infinity."""
     for piece in samples.split(PIECE, dim=1):
         if not torch.isfinite(piece).all():
             raise HeadForcingError("the sound holds NaN or infinity; give another sound")
+    layout = LAYOUTS[min(2, len(samples))]
+    return Sound(partial(sample_pieces, samples, rate), rate, layout)
 
 
 def sample_pieces(samples: Tensor, rate: int) -> Iterator[np.ndarray]:
@@ -107,31 +110,16 @@ def sample_pieces(samples: Tensor, rate: int) -> Iterator[np.ndarray]:
     two as FFmpeg does it, of more their mean.
     """
     channels = len(samples)
-    layout = _SURROUND.get(channels)
     for part in samples.split(PIECE, dim=1):
         piece = part.float().cpu()
-        if layout is not None:
-            frames = [audio_frame(piece.numpy(), rate, layout)]
+        if 2 < channels <= 8:
+            frames = [audio_frame(piece.numpy(), rate, LAYOUTS[channels])]
             for frame in as_floats(frames, rate, "stereo"):
                 yield samples_of(frame)
         elif channels > 2:
             yield piece.mean(dim=0).expand(2, -1).numpy()
         else:
             yield piece.numpy()
-
-
-def sound_of_pieces(
-    pieces: Callable[[], Iterable[np.ndarray]], rate: int, channels: int, ends: bool = True
-) -> Sound:
-    """Samples that are read piece by piece, `[channels, n]` in -1..1, of one channel or two, as
-    AAC.
-    """
-    layout = "mono" if channels == 1 else "stereo"
-
-    def packets(target: OutputContainer) -> Iterator[Packet]:
-        return _encoded(target, pieces(), rate, layout)
-
-    return Sound(packets, ends)
 
 
 def audio_frame(values: np.ndarray, rate: int, layout: str) -> AudioFrame:
@@ -161,33 +149,39 @@ def as_floats(frames: Iterable[AudioFrame], rate: int, layout: str) -> Iterator[
     yield from resampler.resample(None)  # what it held back
 
 
+def mono(pieces: Iterable[np.ndarray], rate: int, wanted: int) -> Iterator[np.ndarray]:
+    """The mean of all channels of pieces `[channels, n]`, at another rate, in pieces `[n]`."""
+    frames = (audio_frame(piece.mean(axis=0, keepdims=True), rate, "mono") for piece in pieces)
+    for frame in as_floats(frames, wanted, "mono"):
+        yield samples_of(frame)[0]
+
+
 def _section(
     frames: Iterable[AudioFrame], rate: int, start: float, end: float
 ) -> Iterator[np.ndarray]:
-    """The samples between two times, `[channels, n]`, in pieces, with silence where the file holds
-    no sound.
+    """The samples between two times, `[channels, n]`, in pieces, with silence where there is no
+    sound.
     """
     length = (end - start) * rate
-    place = 0  # of the next sample, counted from `start`
-    begun = False
+    given = 0  # samples
+    place = -math.inf  # of the next sample in the file, counted from `start`
     for frame in frames:
-        heard = max(0, place)
-        if frame.time is not None:
-            told = round((frame.time - start) * rate)
-            # times are rounded: sound follows the one before, but for a jump
-            if not begun or told - place > _JUMP * rate:
-                place = told
-        begun = True
         values = samples_of(frame)
+        told = round(((frame.time or 0.0) - start) * rate)
+        # times are rounded: sound follows the one before, but for a jump
+        if told - place > _JUMP * rate:
+            place = told
         end_of_silence = round(min(place, length))
-        for silence in range(heard, end_of_silence, PIECE):
+        for silence in range(given, end_of_silence, PIECE):
             yield np.zeros((len(values), min(PIECE, end_of_silence - silence)), np.float32)
-        if place >= length:
+        given = max(given, end_of_silence)
+        if given >= length:
             return
-        values = values[:, max(0, -place) : round(min(frame.samples, length - place))]
+        early = round(given - place)  # samples before the section
         place += frame.samples
-        if values.shape[1]:
-            yield values
+        values = values[:, early : early + round(min(frame.samples, length - given))]
+        given += values.shape[1]
+        yield values
 
 
 class SoundStream:
@@ -196,10 +190,10 @@ class SoundStream:
     """
 
     def __init__(self, container: OutputContainer, sound: Sound | None):
-        sound = sound or Sound(lambda container: iter(()))
         self._container = container
-        self._packets = sound.packets(container)
-        self._ends = sound.ends
+        self._packets: Iterator[Packet] = iter(())
+        if sound is not None:
+            self._packets = _encoded(container, sound)
         self._next = next(self._packets, None)
 
     def write(self, seconds: float) -> None:
@@ -208,10 +202,6 @@ class SoundStream:
             self._container.mux(self._next)
             self._next = next(self._packets, None)
 
-    def finish(self, seconds: float) -> None:
-        """Mux the rest, of sound that does not end what is heard before this time."""
-        self.write(math.inf if self._ends else seconds)
-
 
 def decodable(container: InputContainer) -> list[AudioStream]:
     """The streams of sound that can be decoded."""
@@ -219,7 +209,7 @@ def decodable(container: InputContainer) -> list[AudioStream]:
     return [stream for stream in container.streams.audio if stream.codec_context is not None]
 
 
-def decoded(container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
+def _decoded(container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:
     """The frames of a stream; damaged packets are left out."""
     with suppress(FFmpegError):
         for packet in container.demux(stream):
@@ -227,38 +217,19 @@ def decoded(container: InputContainer, stream: AudioStream) -> Iterator[AudioFra
                 yield from packet.decode()
 
 
-def _copies(stream: AudioStream) -> bool:
-    """Whether an MP4 file holds the packets of a stream as they are."""
-    context = stream.codec_context
-    name = context.codec.canonical_name  # not that of the decoder, which is `mp3float`
-    if name == "aac":  # with a configuration in each packet, as in MPEG-TS, it is not held
-        return context.extradata is not None
-    if name == "mp3":
-        return context.sample_rate >= _MP3_RATE
-    return name in _IN_MP4
-
-
-def _layout(stream: AudioStream) -> str:
-    """The channels of a stream by a name; some files only have their number, which an encoder does
-    not take.
-    """
-    layout = stream.codec_context.layout
-    return {1: "mono", 2: "stereo"}.get(layout.nb_channels, layout.name)
-
-
-def _encoded(
-    target: OutputContainer, pieces: Iterable[np.ndarray], rate: int, layout: str
-) -> Iterator[Packet]:
-    stream = target.add_stream("aac", rate=rate if rate in _AAC_RATES else 48000, layout=layout)
+def _encoded(target: OutputContainer, sound: Sound) -> Iterator[Packet]:
+    rate = sound.rate if sound.rate in _AAC_RATES else 48000
+    stream = target.add_stream("aac", rate=rate, layout=sound.layout)
     stream.bit_rate = _BIT_RATE
     samples = 0
-    for values in pieces:
+    for values in sound.pieces():
         if not values.size:
             continue
         # the encoder refuses NaN and infinity, which files of floats may hold
-        frame = audio_frame(np.clip(np.nan_to_num(values), -1, 1), rate, layout)
+        finite = np.clip(np.nan_to_num(values), -1, 1)
+        frame = audio_frame(finite, sound.rate, sound.layout)
         frame.pts = samples
-        frame.time_base = Fraction(1, rate)
+        frame.time_base = Fraction(1, sound.rate)
         samples += frame.samples
         yield from stream.encode(frame)
     yield from stream.encode()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from av import AudioFrame, AudioStream
 from av.container import InputContainer
 from av.error import FFmpegError
 from torch import Tensor
@@ -19,17 +17,7 @@ from ..files import check_regular
 from ..hashing import digest, file_hash
 from ..timeline.clock import MAX_SECONDS
 from .reader import VIDEO_FORMATS, address, open_container
-from .sound import (
-    PIECE,
-    Sound,
-    as_floats,
-    check_finite,
-    decodable,
-    decoded,
-    sample_pieces,
-    samples_of,
-    sound_of_pieces,
-)
+from .sound import PIECE, Sound, sound_of_samples, sound_of_stream
 
 SOUND_FORMATS = f"{VIDEO_FORMATS},mp3,wav,w64,flac,aac,aiff,caf,oga,ac3,eac3,amr,au,ape,wv,tta"
 MAX_GAIN_DB = 40.0
@@ -42,8 +30,7 @@ class Soundtrack:
 
     Attributes:
         name: for reports.
-        pieces: reads all samples, `[channels, n]` in -1..1, of one channel or two, in order.
-        rate: samples a second.
+        sound: itself, of one channel or two.
         seconds: length of the sound.
         key: hash of the sound, without place and loudness.
         offset_seconds: time of the story at which the sound begins; below 0 its beginning is left
@@ -52,9 +39,7 @@ class Soundtrack:
     """
 
     name: str
-    pieces: Callable[[], Iterator[np.ndarray]]
-    rate: int
-    channels: int
+    sound: Sound
     seconds: float
     key: str
     offset_seconds: float = 0.0
@@ -79,20 +64,14 @@ class Soundtrack:
         Raises HeadForcingError for one that cannot be read, or has no sound.
         """
         check_regular(path)
-        with closing(decoded_frames(path)) as frames:
-            first = next(frames, None)
-        if first is None:
-            raise HeadForcingError(f"{path.name} holds no sound that can be decoded: {_GIVE}")
+        sound = sound_of_stream(partial(_open, path), 0, most_channels=2)
+        if sound is None:
+            raise HeadForcingError(f"{path.name} has no sound: {_GIVE}")
         # decoded, as packets of many formats state neither their exact length nor what encoders add
-        samples = sum(piece.shape[1] for piece in _samples(path))
-        return cls(
-            name=path.name,
-            pieces=partial(_samples, path),
-            rate=first.sample_rate,
-            channels=first.layout.nb_channels,
-            seconds=samples / first.sample_rate,
-            key=file_hash(path),
-        )
+        samples = sum(piece.shape[1] for piece in sound.pieces())
+        if not samples:
+            raise HeadForcingError(f"{path.name} holds no sound that can be decoded: {_GIVE}")
+        return cls(path.name, sound, samples / sound.rate, file_hash(path))
 
     @classmethod
     def of_samples(cls, samples: Tensor, rate: int) -> Soundtrack:
@@ -102,15 +81,8 @@ class Soundtrack:
         """
         if samples.numel() == 0:
             raise HeadForcingError(f"audio: the sound is empty; {_GIVE}")
-        check_finite(samples)
-        return cls(
-            name="audio",
-            pieces=partial(sample_pieces, samples, rate),
-            rate=rate,
-            channels=min(2, len(samples)),
-            seconds=samples.shape[1] / rate,
-            key=digest(rate, samples),
-        )
+        seconds = samples.shape[1] / rate
+        return cls("audio", sound_of_samples(samples, rate), seconds, digest(rate, samples))
 
     def placed(self, offset_seconds: float, gain_db: float) -> Soundtrack:
         """The same sound at another time of the story, and so much louder."""
@@ -137,25 +109,26 @@ class Soundtrack:
         """The sound of a file that begins at this second of the story; below 0 it begins
         earlier.
         """
-        skipped = round((second - self.offset_seconds) * self.rate)
+        skipped = round((second - self.offset_seconds) * self.sound.rate)
         # a page plays a growing file as far as it has both pictures and sound: silence follows
-        return sound_of_pieces(partial(self._placed, skipped), self.rate, self.channels, ends=False)
+        return replace(self.sound, pieces=partial(self._placed, skipped))
 
     def _placed(self, skipped: int) -> Iterator[np.ndarray]:
         """The samples without the first `skipped` ones; below 0 silence comes before them. Silence
         follows, without an end.
         """
+        channels = 1 if self.sound.layout == "mono" else 2
         for place in range(skipped, 0, PIECE):
-            yield np.zeros((self.channels, min(PIECE, -place)), np.float32)
+            yield np.zeros((channels, min(PIECE, -place)), np.float32)
         left = max(0, skipped)
         factor = 10 ** (self.gain_db / 20)
-        for piece in self.pieces():
+        for piece in self.sound.pieces():
             heard = piece[:, left:]
             left = max(0, left - piece.shape[1])
             if heard.shape[1]:
                 yield heard * factor
         while True:
-            yield np.zeros((self.channels, PIECE), np.float32)
+            yield np.zeros((channels, PIECE), np.float32)
 
 
 def _open(path: Path) -> InputContainer:
@@ -163,27 +136,3 @@ def _open(path: Path) -> InputContainer:
         return open_container(address(path), SOUND_FORMATS)
     except (OSError, ValueError, FFmpegError) as error:
         raise HeadForcingError(f"{path.name} cannot be read as sound ({error}): {_GIVE}") from error
-
-
-def _stream(container: InputContainer, path: Path) -> AudioStream:
-    found = decodable(container)
-    if not found:
-        raise HeadForcingError(f"{path.name} has no sound: {_GIVE}")
-    return found[0]
-
-
-def decoded_frames(path: Path) -> Generator[AudioFrame, None, None]:
-    """The decoded sound of a file, as floats, of one channel or two; damaged packets are left
-    out.
-    """
-    with _open(path) as container:
-        stream = _stream(container, path)
-        layout = "mono" if stream.codec_context.layout.nb_channels == 1 else "stereo"
-        yield from as_floats(decoded(container, stream), stream.codec_context.sample_rate, layout)
-
-
-def _samples(path: Path) -> Iterator[np.ndarray]:
-    for frame in decoded_frames(path):
-        # what an encoder put before the beginning
-        early = max(0, round(-(frame.time or 0.0) * frame.sample_rate))
-        yield samples_of(frame)[:, early:]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -20,7 +19,7 @@ from torch.nn import functional as F
 from ..errors import HeadForcingError, import_optional
 from ..hashing import digest, file_hash
 from ..timeline.clock import VIDEO_FPS
-from .sound import PIECE, as_floats, audio_frame
+from .sound import mono
 from .soundtrack import Soundtrack
 
 RATE = 16_000  # samples a second that the encoder reads
@@ -72,12 +71,10 @@ def speech_wave(sound: Soundtrack, pad_seconds: float = 0.0) -> Tensor:
         raise HeadForcingError(
             f"the speech lasts {seconds:.0f} s with its silence, expected at most {MAX_SECONDS:.0f}"
         )
-    parts = [torch.from_numpy(piece.mean(axis=0)) for piece in sound.pieces()]
-    wave = torch.cat([torch.zeros(0), *parts]).float()
+    parts = [torch.from_numpy(part) for part in mono(sound.sound.pieces(), sound.sound.rate, RATE)]
+    wave = torch.cat([torch.zeros(0), *parts])
     if not torch.isfinite(wave).all():
         raise HeadForcingError("the speech holds NaN or infinity; give another sound")
-    if sound.rate != RATE:
-        wave = _resampled(wave, sound.rate)
     return F.pad(wave, (0, round(pad_seconds * RATE)))
 
 
@@ -150,15 +147,6 @@ def _stretches(wave: Tensor, video_frames: int, seconds: float) -> list[_Stretch
 def _fitted(wave: Tensor, samples: int) -> Tensor:
     """The first samples, with silence where there are fewer."""
     return F.pad(wave[:samples], (0, max(0, samples - len(wave))))
-
-
-def _resampled(wave: Tensor, rate: int) -> Tensor:
-    """One channel at the rate of the encoder."""
-    # a frame holds at most 2 GiB
-    parts = (part.numpy()[None] for part in wave.split(PIECE) if len(part))
-    pieces = (audio_frame(part, rate, "mono") for part in parts)
-    frames = [frame.to_ndarray()[0] for frame in as_floats(pieces, RATE, "mono")]
-    return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *frames]))
 
 
 class TransformersEncoder:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from ..files import check_writable
 from ..queue_thread import HostCopy, QueueThread, arrived, to_host
 from .pictures import PictureSheets
 from .sound import Sound
-from .writer import VideoInfo, VideoSettings, VideoWriter, find_encoder, to_uint8
+from .writer import VideoInfo, VideoSettings, VideoWriter, check_encoder, to_uint8
 
 WAITING_CHUNKS = 3  # that were decoded and not yet encoded; more would only use memory
 WAITING_BLOCKS = 4  # that a background stream has not decoded yet
@@ -106,23 +106,19 @@ class VideoStream:
     sound: Sound | None = None
     pictures: PictureSheets | None = None
     _writer: VideoWriter | None = None
-    _encoder: QueueThread[HostCopy] | None = None
-    _decoder_thread: QueueThread[HostCopy] | None = None
+    _encoder: QueueThread | None = None
+    _decoder_thread: QueueThread | None = None
     _decoded: int = 0  # video frames so far
-    _loaded_by: torch.cuda.Stream | None = None
+    _gpu_stream: torch.cuda.Stream | None = None
 
     def __post_init__(self) -> None:
         # both raise before sampling starts, not after the first block
-        find_encoder()
+        check_encoder()
         check_writable(self.settings.path)
         if self.settings.scale > 1:
             # flat squares take less than half the time, and 25 % more bytes
             self.settings = replace(self.settings, preset="ultrafast")
         self._chunks = Chunks()
-        if self.background is not None:
-            self._decoder_thread = QueueThread(
-                "video", self._decode, WAITING_BLOCKS, self.while_waiting
-            )
 
     @property
     def video_frames(self) -> int:
@@ -133,11 +129,13 @@ class VideoStream:
         self.decoder.reset()
         self._stack = ExitStack()
         self._stack.callback(self.decoder.reset)
-        if self.background is not None and self.background.type == "cuda":
-            # this thread's stream may still be loading the decoder's weights
-            self._loaded_by = torch.cuda.current_stream(self.background)
-        if self._decoder_thread is not None:
-            self._decoder_thread.__enter__()
+        if self.background is not None:
+            self._decoder_thread = QueueThread("video", WAITING_BLOCKS, self.while_waiting)
+            if self.background.type == "cuda":
+                # without its own stream decoding would run between the sampler's kernels instead of
+                # beside them; this thread's may still be loading the decoder's weights
+                self._gpu_stream = torch.cuda.Stream(self.background)
+                self._gpu_stream.wait_stream(torch.cuda.current_stream(self.background))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -156,12 +154,7 @@ class VideoStream:
         if self._decoder_thread is None:
             self._add(latents)
         else:
-            self._decoder_thread.put(to_host(latents))
-
-    def check(self) -> None:
-        """Raise the error of the decoding thread, if there is one."""
-        if self._decoder_thread is not None:
-            self._decoder_thread.check()
+            self._decoder_thread.put(partial(self._decode, to_host(latents)))
 
     def finish(self) -> VideoInfo:
         """Write the remaining frames. The file appears after the `with` block, at the path of the
@@ -170,24 +163,21 @@ class VideoStream:
         if self._decoder_thread is None:
             self._end()
         else:
-            self._decoder_thread.finish()
+            self._decoder_thread.put(partial(self._decode, None))
+            self._decoder_thread.settle()
         assert self._writer is not None
         self.on_progress(self.video_frames)
         self._writer.settings = self.settings
         return self._writer.info
 
-    def _decode(self, copies: Iterator[HostCopy]) -> None:
-        # inference mode and the CUDA stream are per thread; without its own stream decoding would
-        # run between the sampler's kernels instead of beside them
-        gpu_stream: Any = nullcontext()
-        if self._loaded_by is not None:
-            own = torch.cuda.Stream(self.background)
-            own.wait_stream(self._loaded_by)
-            gpu_stream = torch.cuda.stream(own)
-        with torch.inference_mode(), gpu_stream:
-            for block in arrived(copies):
-                self._add(block)
-            self._end()
+    def _decode(self, latents: HostCopy | None) -> None:
+        """Decode the next latents in a thread; None: what is left."""
+        # inference mode and the CUDA stream are per thread
+        with torch.inference_mode(), torch.cuda.stream(self._gpu_stream):
+            if latents is None:
+                self._end()
+            else:
+                self._add(arrived(latents))
 
     def _add(self, latents: Tensor) -> None:
         for chunk in self._chunks.add(latents):
@@ -201,7 +191,7 @@ class VideoStream:
                 f"{self.settings.path.name} would be an empty video: there are no latent frames to "
                 "decode."
             )
-        self._encoder.finish()
+        self._encoder.settle()
 
     def _write(self, chunk: Tensor) -> None:
         left = self.limit - self._decoded
@@ -218,21 +208,21 @@ class VideoStream:
             _, height, width, _ = video_frames.shape
             writer = VideoWriter(self.settings, width * scale, height * scale, sound=self.sound)
             self._writer = self._stack.enter_context(writer)
-            encoder = QueueThread("encoder", partial(self._encode, writer), WAITING_CHUNKS)
-            self._encoder = self._stack.enter_context(encoder)
+            self._encoder = self._stack.enter_context(QueueThread("encoder", WAITING_CHUNKS))
         self._decoded += len(video_frames)
-        self._encoder.put(to_host(to_uint8(video_frames)))
+        self._encoder.put(partial(self._encode, to_host(to_uint8(video_frames))))
         self.on_progress(self.video_frames)
 
-    def _encode(self, writer: VideoWriter, copies: Iterator[HostCopy]) -> None:
+    def _encode(self, copy: HostCopy) -> None:
         """Write video frames `[n, H, W, 3]`, every pixel as a square of side `scale`."""
-        for chunk in arrived(copies):
-            if self.pictures is not None:
-                self.pictures.add(writer.video_frames, chunk)
-            if self.settings.scale > 1:
-                for axis in (1, 2):
-                    chunk = chunk.repeat_interleave(self.settings.scale, axis)
-            writer.write(chunk)
+        assert self._writer is not None
+        video_frames = arrived(copy)
+        if self.pictures is not None:
+            self.pictures.add(self._writer.video_frames, video_frames)
+        if self.settings.scale > 1:
+            for axis in (1, 2):
+                video_frames = video_frames.repeat_interleave(self.settings.scale, axis)
+        self._writer.write(video_frames)
 
 
 def write_video(

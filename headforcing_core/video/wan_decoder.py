@@ -124,27 +124,14 @@ class CausalConv(nn.Conv3d):
         )
 
     def rearrange(self) -> None:
-        """Order the weights as they are read: planes of a CPU's images, elsewhere with inputs side
-        by side.
-
-        Elsewhere outputs of zeros are added up to a multiple of 8, because tensor cores compute
-        them in eights.
+        """Order the weights as they are read, with inputs side by side, and add outputs of zeros up
+        to a multiple of 8, because tensor cores compute them in eights.
         """
-        order = (2, 0, 3, 4, 1)
-        if self.weight.device.type != "cpu":
-            self.weight.data = F.pad(self.weight.data, (0,) * 9 + (-len(self.weight) % 8,))
-            order = (0, 2, 3, 4, 1)
-        back = [order.index(axis) for axis in range(5)]
-        self.weight.data = self.weight.data.permute(order).contiguous().permute(back)
+        padded = F.pad(self.weight.data, (0,) * 9 + (-len(self.weight) % 8,))
+        self.weight.data = padded.contiguous(memory_format=torch.channels_last_3d)
 
     def forward(self, frames: Tensor) -> Tensor:
         """`[2 + t, H, W, C]` -> `[t, H, W, outputs]`."""
-        # in other dtypes sums of planes would be rounded twice
-        if frames.device.type == "cpu" and frames.dtype == torch.float32:
-            return self._in_planes(frames)
-        return self._in_volumes(frames)
-
-    def _in_volumes(self, frames: Tensor) -> Tensor:
         # batched first: only so do the strides say channels last, and cuDNN reads the memory as it
         # is
         x = frames[None].permute(0, 4, 1, 2, 3)
@@ -160,21 +147,6 @@ class CausalConv(nn.Conv3d):
         else:
             y = F.conv3d(x, self.weight, None, padding=self.padding)
         return y[0, : self.out_channels].permute(1, 2, 3, 0).contiguous()
-
-    def _in_planes(self, frames: Tensor) -> Tensor:
-        """The same as a sum of convolutions of images, which CPUs compute without turning their
-        channels around.
-        """
-        images = frames.permute(0, 3, 1, 2)
-        t = len(frames) - PAST_FRAMES
-        parts = (
-            F.conv2d(images[i : i + t], weight, None, padding=self.padding[1:])
-            for i, weight in enumerate(self.weight.unbind(2))
-        )
-        y = next(parts)
-        for part in parts:
-            y.add_(part)
-        return y.permute(0, 2, 3, 1).contiguous()
 
 
 class ResidualBlock(nn.Module):

@@ -27,9 +27,7 @@ from ..timeline.clock import VIDEO_FPS
 from .reader import address, open_video
 from .sound import Sound, SoundStream
 
-# The first is in every PyAV wheel; the other is whatever a PyAV built against a distribution's own
-# FFmpeg has.
-_ENCODERS = ("libx264", "h264")
+ENCODER = "libx264"  # in every PyAV wheel
 # Colour tags of the file, which players would otherwise guess. The matrix is BT.601 because PyAV
 # before 17, with which ComfyUI reads videos, assumes it for every file.
 _MATRIX_BT601 = 6
@@ -41,14 +39,12 @@ _GROWING = {
     "movflags": "delay_moov+default_base_moof+use_metadata_tags",
     "frag_duration": "1000000",
     "flush_packets": "1",
+    "max_interleave_delta": "250000",  # pictures wait at most 0.25 s for sound that ended before
 }
-# With sound: pictures wait at most 0.25 s for sound that ended before them.
-_GROWING_WITH_SOUND = {**_GROWING, "max_interleave_delta": "250000"}
 # The finished file is not fragmented: readers take its length from the index, which faststart moves
 # to the front.
 _FINISHED = {"movflags": "use_metadata_tags+faststart"}
 KEY_FRAME_SECONDS = 2.0  # longest time between key frames of a video that can be resumed
-_BITS_PER_PIXEL = 0.25  # of an encoder that has no constant rate factor
 
 
 @dataclass(frozen=True)
@@ -125,16 +121,7 @@ class VideoWriter:
         if goes_on:
             self._earlier = self._partial.with_name(f"{self._partial.stem}.earlier.mp4")
         self._sound = sound
-        self._encoder = find_encoder()
-        # mbtree off: with AVX-512, x264 reads beyond its macroblock tree if a row is no multiple of
-        # eight blocks, so that the same frames give a different file each time
-        self._options: dict[str, str] = {}
-        if self._encoder == "libx264":
-            self._options = {
-                "crf": str(settings.crf),
-                "preset": settings.preset,
-                "x264-params": "mbtree=0",
-            }
+        check_encoder()
 
     @property
     def _seconds(self) -> float:
@@ -223,11 +210,10 @@ class VideoWriter:
         if self._keep:
             remove_leftovers(self._partial)
             self._remove_partial()  # it may be a link to another file, which opening would empty
-        options = _GROWING if self._sound is None else _GROWING_WITH_SOUND
         with suppress(OSError):  # on Windows, the file of an earlier attempt that a player has open
-            return av.open(address(self._partial), "w", format="mp4", options=options)
+            return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
         self._partial = self._partial.with_name(f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
-        return av.open(address(self._partial), "w", format="mp4", options=options)
+        return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
 
     def _explained(self) -> AbstractContextManager[None]:
         """Convert errors of the disk and of the encoder to a HeadForcingError."""
@@ -237,7 +223,7 @@ class VideoWriter:
     def _finish(self) -> None:
         """Flush the encoder and close the fragmented file."""
         if self.video_frames:
-            self._track.finish(self._seconds)
+            self._track.write(self._seconds)
             self._container.mux(self._stream.encode())
         self._container.close()
 
@@ -261,19 +247,21 @@ class VideoWriter:
                     target.mux(packet)
 
     def _open_stream(self) -> VideoStream:
-        fps = self.settings.fps
-        rate = Fraction(fps).limit_denominator(1001)  # exact for 24000/1001
-        stream = cast(
-            VideoStream,
-            self._container.add_stream(self._encoder, rate=rate, options=self._options),
-        )
+        settings = self.settings
+        rate = Fraction(settings.fps).limit_denominator(1001)  # exact for 24000/1001
+        # mbtree off: with AVX-512, x264 reads beyond its macroblock tree if a row is no multiple of
+        # eight blocks, so that the same frames give a different file each time
+        options = {
+            "crf": str(settings.crf),
+            "preset": settings.preset,
+            "x264-params": "mbtree=0",
+        }
+        stream = cast(VideoStream, self._container.add_stream(ENCODER, rate, options))
         stream.width = self.width
         stream.height = self.height
         stream.pix_fmt = "yuv420p"
         if self._earlier:
-            stream.codec_context.gop_size = round(KEY_FRAME_SECONDS * fps)
-        if self._encoder != "libx264":
-            stream.bit_rate = round(_BITS_PER_PIXEL * self.width * self.height * fps)
+            stream.codec_context.gop_size = round(KEY_FRAME_SECONDS * settings.fps)
         codec = stream.codec_context
         codec.colorspace = _MATRIX_BT601
         codec.color_primaries = _BT709
@@ -307,16 +295,13 @@ def _keep_larger(partial: Path, earlier: Path) -> None:
         os.replace(partial, earlier)
 
 
-def find_encoder() -> str:
-    """Name of the first available H.264 encoder; raises HeadForcingError if PyAV has none."""
-    for name in _ENCODERS:
-        with suppress(av.codec.codec.UnknownCodecError):
-            return av.Codec(name, "w").name
-    raise HeadForcingError(
-        f"The installed PyAV {av.__version__} has no H.264 encoder (looked for "
-        f"{', '.join(_ENCODERS)}); install the official wheel with `pip install --force-reinstall "
-        "--only-binary av av`."
-    )
+def check_encoder() -> None:
+    """Raise HeadForcingError if PyAV cannot write H.264."""
+    if ENCODER not in av.codecs_available:
+        raise HeadForcingError(
+            f"The installed PyAV {av.__version__} has no H.264 encoder ({ENCODER}); install the "
+            "official wheel with `pip install --force-reinstall --only-binary av av`."
+        )
 
 
 def to_uint8(video_frames: Tensor) -> Tensor:

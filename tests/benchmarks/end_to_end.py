@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -62,25 +63,22 @@ class EndsBeside(Listener):
             stream = torch.cuda.Stream(device)
             stream.wait_stream(torch.cuda.current_stream(device))
             self._stream = torch.cuda.stream(stream)
-        self._thread: QueueThread[HostCopy] = QueueThread(
-            "video", self._decode, 4
-        )  # blocks that wait, as in `VideoStream`
+        self._thread = QueueThread("video", length=4)  # blocks that wait, as in `VideoStream`
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """The thread, until it has decoded every block."""
         with self._thread:
             yield
-            self._thread.finish()
+            self._thread.settle()
 
     def add(self, block: Block) -> None:
-        self._thread.put(to_host(block.latents))
+        self._thread.put(partial(self._decode, to_host(block.latents)))
 
-    def _decode(self, copies: Iterator[HostCopy]) -> None:
+    def _decode(self, copy: HostCopy) -> None:
         with torch.inference_mode(), self._stream:
-            for latents in arrived(copies):
-                self._decoder.decode(latents).sum().item()  # waits until the stream is done
-                self.times.append(time.perf_counter())
+            self._decoder.decode(arrived(copy)).sum().item()  # waits until the stream is done
+            self.times.append(time.perf_counter())
 
 
 def beside(case: Case, seconds: float) -> dict[str, Any]:

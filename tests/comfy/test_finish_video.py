@@ -71,9 +71,10 @@ def frames_of(path: Path) -> np.ndarray:
     return video_frames(path).astype(int)
 
 
-def sound_packets(path: Path) -> list[bytes]:
+def sound_samples(path: Path) -> np.ndarray:
     with av.open(str(path)) as container:
-        return [bytes(packet) for packet in container.demux(audio=0) if packet.size]
+        frames = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
+    return np.concatenate(frames)
 
 
 def about(path: Path) -> tuple[int, int, int, Fraction | None]:
@@ -117,7 +118,11 @@ def test_a_video_is_finished_with_its_sound_as_are_a_part_of_it_and_frames_with_
     )
     assert np.abs(frames_of(part) - frames_of(memory)[8:24]).mean() < 2
 
-    assert sound_packets(whole) == sound_packets(source), "unchanged"
+    finished = sound_samples(whole)
+    wanted = sound_samples(source)
+    assert len(finished) == pytest.approx(len(wanted), abs=2 * 1024)
+    both = min(len(finished), len(wanted))
+    assert np.corrcoef(finished[:both], wanted[:both])[0, 1] > 0.9, "in step"
     with av.open(str(whole)) as container:
         assert json.loads(container.metadata["prompt"])["finish"]["inputs"]["multiplier"] == 2
     with av.open(str(part)) as container:

@@ -182,7 +182,7 @@ def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled(
     monkeypatch.setattr(WanVideoModel, "denoise", counted)
     monkeypatch.setattr(RoomsStreamingDecoder, "decode", waiting)
     assert main([*command, "--out", str(tmp_path / "beside"), "--vae-device", "cpu:0"]) == 0
-    assert all(went_on) and names == {"head forcing video"} and threads() == []
+    assert all(went_on) and names == {"head forcing video_0"} and threads() == []
     assert (
         decoded(tmp_path / "beside" / "demo.mp4") == decoded(tmp_path / "turn" / "demo.mp4")
     ).all()

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.video import sound as sounds
 from headforcing.headforcing_core.video import speech_features
 from headforcing.headforcing_core.video.sound import audio_frame
 from headforcing.headforcing_core.video.soundtrack import Soundtrack
@@ -114,8 +115,8 @@ def test_a_long_sound_is_resampled_in_pieces_to_the_same_samples(monkeypatch, ra
         pieces.append(values.shape[1])
         return audio_frame(values, *about)
 
-    monkeypatch.setattr(speech_features, "audio_frame", counted)
-    monkeypatch.setattr(speech_features, "PIECE", 10_000)
+    monkeypatch.setattr(sounds, "audio_frame", counted)
+    monkeypatch.setattr(sounds, "PIECE", 10_000)
     torch.testing.assert_close(speech_wave(sound(samples, rate)), whole, atol=1e-6, rtol=0)
     assert pieces == [10_000] * 32
 
