@@ -139,6 +139,13 @@ def model(**carried):
                 "transformer_options": {"wrappers": {"apply_model": {"theirs": [closure(by)]}}}
             }
         },
+        lambda by: {"wrappers": {"apply_model": {"one": [closure(by)], "two": [closure(3.0)]}}},
+        lambda by: {
+            "wrappers": {"apply_model": {"theirs": [closure(3.0)]}},
+            "model_options": {
+                "transformer_options": {"wrappers": {"apply_model": {"theirs": [closure(by)]}}}
+            },
+        },
         lambda by: {"object_patches": {"diffusion_model.blocks.0.0.forward": closure(by)}},
         lambda by: {"object_patches": {"model_sampling": nn.LayerNorm(2, eps=by)}},
     ],

@@ -134,13 +134,18 @@ def contents(model: Any) -> Contents:
             found.add("model_options", name, value, _authors(value))
     for name, value in options.get("transformer_options", {}).items():
         if name != "wrappers":
-            names = list(map(str, value)) if "patches" in name else ()
-            found.add("transformer_options", name, value, names)
+            keys = list(map(str, value)) if "patches" in name else ()
+            found.add("transformer_options", name, value, keys)
+    wrappers: dict[str, list[Any]] = {}
+    names: dict[str, list[str]] = {}
     for kind, key, functions in _other_wrappers(model):
         if (kind, key) == ("apply_model", COMPILED):
             found.leave(COMPILED)
         else:
-            found.add("wrappers", kind, functions, [str(key or author(functions[0]))])
+            wrappers.setdefault(kind, []).extend(functions)
+            names.setdefault(kind, []).append(str(key or author(functions[0])))
+    for kind, functions in wrappers.items():
+        found.add("wrappers", kind, functions, names[kind])
     for name in TABLE["attributes"]:
         found.add("attributes", name, _part(model, name))
     for place in ("attachments", "additional_models"):
