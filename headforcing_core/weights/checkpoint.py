@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -28,7 +27,7 @@ from .containers import (
     Weights,
     file_bytes,
     first_not_finite,
-    read_weights,
+    read_groups,
     write_safetensors,
 )
 from .identity import file_identity, identity
@@ -217,14 +216,14 @@ def convert_lora(path: Path, out: Path, dtype: torch.dtype = torch.bfloat16) -> 
 
 def holds_lora(path: Path) -> bool:
     """Whether a file holds a LoRA and no model."""
-    found = layouts.find_layouts(read_weights(path)[0]).values()
-    return any(map(layouts.is_lora, found)) and not any(map(layouts.looks_like_wan, found))
+    found = layouts.find_layouts(read_groups(path)[0])
+    return any(map(layouts.is_lora, found.values())) and not layouts.models_of(found)
 
 
 def _adapters(lora: Path) -> tuple[Weights, StatedAlpha | None]:
     """The tensors of a LoRA file, and the alpha that it states other than by them."""
-    tree, metadata = read_weights(lora)
-    by_layout = layouts.find_layouts(tree)
+    groups, metadata = read_groups(lora)
+    by_layout = layouts.find_layouts(groups)
     found = {name: by_layout[name] for name in by_layout if layouts.is_lora(by_layout[name])}
     if not found:
         raise HeadForcingError(
@@ -239,8 +238,8 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
     """Memory-map a checkpoint and validate it; the tensors have Wan names and are exactly the
     model's.
     """
-    tree, metadata = read_weights(path)
-    by_layout = layouts.find_layouts(tree)
+    groups, metadata = read_groups(path)
+    by_layout = layouts.find_layouts(groups)
     layout, tensors = layouts.read_layout(by_layout, weights, path.name)
     layouts.reject_other_models(tensors, path.name)
     transformer = json_object(metadata, "config").get("transformer")
@@ -250,21 +249,18 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
     if num_heads is None:
         # a tag in the recorded cases
         num_heads = layouts.stated_size(transformer.get("num_heads", metadata.get("num_heads")))
-    config = layouts.infer_config(
+    config = layouts.read_config(
         tensors, num_heads, layouts.stated_size(transformer.get("text_len")), path.name
     )
     layouts.reject_experts(path, config)
-    extra = layouts.check_complete(tensors, config, path.name)
-    if extra:
-        first = one_line(min(extra), 100)
+    unrelated = layouts.take_out_unrelated(tensors, config, path.name)
+    if unrelated:
         log.warning(
             "%s: ignoring %d tensors that are not part of the model (%s, ...)",
             path.name,
-            len(extra),
-            first,
+            len(unrelated),
+            one_line(unrelated[0], 100),
         )
-        for name in extra:
-            del tensors[name]
     sizes: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.numel()
@@ -275,11 +271,10 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
         family = family.replace("wan2.1-t2v", "livetalk")
     causal = transformer.get("causal_ar", history.get("causal_ar"))
     merged = history.get("lora")
-    models = [name for name in by_layout if layouts.looks_like_wan(by_layout[name])]
     info = CheckpointInfo(
         path=path,
         layout=layout,
-        available=tuple(models),
+        available=tuple(layouts.models_of(by_layout)),
         config=config,
         family=family,
         parameters=sizes.total(),
@@ -348,18 +343,17 @@ def stated_family(path: Path) -> tuple[str | None, int | None, int | None]:
     """The model family and latent frames of a block that `convert` wrote, and the input channels;
     None if absent.
     """
-    tree, metadata = read_weights(path)
+    groups, metadata = read_groups(path)
     history = json_object(metadata, "head_forcing")
     family = history.get("model_family")
     if not isinstance(family, str):
         family = None
-    named = chain(*(tensors.items() for tensors in layouts.find_layouts(tree).values()))
-    channels = (
-        tensor.shape[1]
-        for name, tensor in named
-        if tensor.ndim == 5 and layouts.wan_name(name) == "patch_embedding.weight"
-    )
-    return family, layouts.stated_size(history.get("frames_per_block")), next(channels, None)
+    channels = None
+    for tensors in layouts.find_layouts(groups).values():
+        patch = tensors.get(layouts.PATCH)
+        if channels is None and patch is not None and patch.ndim == 5:
+            channels = patch.shape[1]
+    return family, layouts.stated_size(history.get("frames_per_block")), channels
 
 
 def _check_output(out: Path, inputs: Iterable[Path]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
@@ -58,26 +58,17 @@ class LoraPatch:
         alpha = self.tensors.get("alpha")
         if alpha is not None and (alpha.numel() != 1 or not torch.isfinite(alpha.float()).all()):
             raise HeadForcingError(f"{lora_name} is damaged: the alpha of {target} is not a number")
-        try:
-            fits = self._fits(shape)
-        except KeyError as error:
+        if not self._fits(shape):
+            given = [f"{what} {tuple(tensor.shape)}" for what, tensor in self.tensors.items()]
             raise HeadForcingError(
-                f"{lora_name} is incomplete: half of its tensors for {target} are missing"
-            ) from error
-        if not fits:
-            given = [
-                tuple(tensor.shape)
-                for what, tensor in self.tensors.items()
-                if what not in ("alpha", "rank")
-            ]
-            raise HeadForcingError(
-                f"{lora_name} was made for a model of another size: {target} is {tuple(shape)} "
-                f"here, its tensors are {given}; use a LoRA for this model"
+                f"{lora_name} does not fit: {target} is {tuple(shape)} here, of its change it has "
+                f"{', '.join(given)}; it was made for a model of another size, or half of it is "
+                "missing"
             )
 
     def _fits(self, shape: torch.Size) -> bool:
-        """Whether the change has the size of the parameter; tried with tensors that hold no
-        numbers. KeyError if tensors are missing.
+        """Whether the change is complete and has the size of the parameter; tried with tensors
+        that hold no numbers.
         """
         size = (shape[0] if shape else 1, math.prod(shape[1:]))
         for what, tensor in self.tensors.items():
@@ -87,14 +78,13 @@ class LoraPatch:
                 return False
         try:
             product = self._product("meta")
-        except (RuntimeError, IndexError):  # they cannot be multiplied
+        except (KeyError, RuntimeError, IndexError):  # not all are there, or they do not fit
             return False
-        if product is None and not self.tensors.keys() & {"diff", "set"}:
-            raise KeyError("a change")
-        if product is not None and (product.shape != size or len(shape) < 2):
+        if product is None:
+            return bool(self.tensors.keys() & {"diff", "set"})
+        if len(shape) < 2 or product.shape != size:
             return False
-        magnitude = self.tensors.get("magnitude")
-        return magnitude is None or magnitude.numel() in size
+        return "magnitude" not in self.tensors or self.tensors["magnitude"].numel() in size
 
     def apply(self, weight: Tensor, strength: float) -> Tensor:
         """The changed weight in float32."""
@@ -202,24 +192,6 @@ def comfyui_names(
     return renamed
 
 
-def _scale_biases(patches: Mapping[str, LoraPatch], lora_name: str) -> None:
-    """Turn the biases that PEFT trains with a LoRA into whole differences: they have the scale of
-    its product.
-    """
-    for target, patch in patches.items():
-        bias = patch.tensors.pop("up_bias", None)
-        if bias is None:
-            continue
-        product = patches.get(f"{target.removesuffix('.bias')}.weight")
-        if product is None or "down" not in product.tensors:
-            raise HeadForcingError(
-                f"{lora_name} is incomplete: it has a bias for {target} without its matrices"
-            )
-        if "diff" in patch.tensors:
-            raise HeadForcingError(f"{lora_name} changes {target} twice: use a file with one LoRA")
-        patch.tensors["diff"] = product.scale() * bias.to(torch.float32)
-
-
 def _match(
     lora: Weights, names: Collection[str], lora_name: str, stated: StatedAlpha | None
 ) -> dict[str, LoraPatch]:
@@ -252,7 +224,6 @@ def _match(
                 f"{lora_name} changes {target} twice (by {key}, too): use a file with one LoRA"
             )
         patch.tensors[what] = tensor
-    _scale_biases(patches, lora_name)
     if unknown:
         raise HeadForcingError(
             f"{lora_name} does not fit: {len(unknown)} of its {len(lora)} tensors belong to no "

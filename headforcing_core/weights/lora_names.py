@@ -7,9 +7,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from .layouts import DIFFUSERS_NAMES, wan_name
+from .names import DIFFUSERS_NAMES, plain_name, wan_name
 
-_ADAPTER = r"(?:\.[^.]+)?"  # PEFT may add the adapter's name
+# PEFT may add the adapter's name; its trained biases are not merged
+_ADAPTER = r"(?:\.(?!bias$)[^.]+)?"
 _LYCORIS = (
     "hada_w1_a hada_w1_b hada_w2_a hada_w2_b hada_t1 hada_t2 "
     "lokr_w1 lokr_w1_a lokr_w1_b lokr_w2 lokr_w2_a lokr_w2_b lokr_t2"
@@ -20,7 +21,6 @@ SPELLINGS: Mapping[str, re.Pattern[str]] = {
     for what, ending in {
         # PEFT, kohya, old diffusers
         "down": rf"(?:lora_A{_ADAPTER}|lora_down{_ADAPTER}|lora\.down)(?:\.weight)?",
-        "up_bias": rf"lora_B{_ADAPTER}\.bias",
         "up": rf"(?:lora_B{_ADAPTER}|lora_up{_ADAPTER}|lora\.up)(?:\.weight)?",
         "mid": r"lora_mid(?:\.weight)?",
         "alpha": r"(?:alpha|lora_alpha)",  # FastVideo writes the latter, beside a rank
@@ -58,11 +58,11 @@ _ROOTS = (
     r"blocks\.\d|patch_embedding\b|text_embedding\b|time_embedding\b|time_projection\b|head\b|condition_embedder\b|"
     r"proj_out\b|scale_shift_table\b"
 )
-_DOTTED = re.compile(rf"^(?:.*?\.)?(?P<module>(?:{_ROOTS}).*)$")
+_DOTTED = re.compile(rf"^(?:.*?\.)??(?P<module>(?:{_ROOTS}).*)$")
 _OF_IMAGES = re.compile(
     r"(?:^|[._])(?:k_img|v_img|norm_k_img|add_k_proj|add_v_proj|norm_added_k|img_emb|image_embedder)"
 )
-_PARAMETERS = {"diff_b": "bias", "up_bias": "bias", "diff_m": "modulation"}
+_PARAMETERS = {"diff_b": "bias", "diff_m": "modulation"}
 
 
 def split_key(key: str) -> tuple[str, str] | None:
@@ -103,6 +103,7 @@ class Targets:
             layer = self._flat.get(flat["module"].replace(".", "_"), "")
             candidates = [f"{layer}.{parameter}"]
         else:
+            module = plain_name(module)
             dotted = _DOTTED.match(module)
             layer = module if dotted is None else dotted["module"]
             candidates = [wan_name(f"{layer}.{parameter}")]
