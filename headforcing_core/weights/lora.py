@@ -19,13 +19,19 @@ from ..errors import HeadForcingError, one_line
 from ..model.wan import WanConfig
 from .containers import Weights
 from .layouts import expected_shapes
-from .lora_names import OTHER_KINDS, Targets, is_of_images, split_key
+from .lora_names import (
+    OTHER_KINDS,
+    find_parameter,
+    is_of_images,
+    parameters_by_layer,
+    split_key,
+)
 from .lora_scale import StatedAlpha
 
 log = logging.getLogger(__name__)
 
-_LAYER = re.compile(r"blocks[._](\d{1,3})[._]")
-_MAX_LAYERS = 100  # Wan 2.1 14B has 40
+# few digits: a malicious name must not claim a billion layers; Wan 2.1 14B has 40
+_LAYER = re.compile(r"blocks[._](\d{1,2})[._]")
 _COMFYUI = {
     "down": "lora_A.weight",
     "up": "lora_B.weight",
@@ -43,13 +49,9 @@ _RANKED = (
 
 @dataclass
 class LoraPatch:
-    """Change of one parameter: its tensors by what they are, see `lora_names.SPELLINGS`, and the
-    module's own name.
-    """
+    """Change of one parameter: its tensors by what they are, see `lora_names.SPELLINGS`."""
 
-    module: str
     tensors: Weights = field(default_factory=dict)
-    stated: StatedAlpha | None = None  # where the file states alpha other than by tensors
 
     def check(self, target: str, shape: torch.Size, lora_name: str) -> None:
         """Raise HeadForcingError if the patch is incomplete or does not fit a parameter of this
@@ -119,15 +121,18 @@ class LoraPatch:
             return torch.kron(_factor(given, "lokr_w1"), _factor(given, "lokr_w2"))
         return None
 
-    def scale(self) -> float:
-        """The factor of the product at strength 1: alpha by rank, 1 if the file states no alpha; of
-        LoKr by the factor that is divided, else alpha has no meaning.
+    @property
+    def rank(self) -> int:
+        """Of the factor that alpha is by; 0 of LoKr without one that is divided, and of others,
+        where alpha has no meaning.
         """
         ranks = [len(self.tensors[part]) for part in _RANKED if part in self.tensors]
-        if ranks and "alpha" in self.tensors:
-            return float(self.tensors["alpha"]) / ranks[0]
-        if ranks and self.stated is not None:
-            return self.stated.scale(self.module, ranks[0])
+        return ranks[0] if ranks else 0
+
+    def scale(self) -> float:
+        """The factor of the product at strength 1: alpha by rank, 1 without alpha."""
+        if self.rank and "alpha" in self.tensors:
+            return float(self.tensors["alpha"]) / self.rank
         return 1.0
 
 
@@ -174,14 +179,12 @@ def comfyui_names(
     """
     numbered = [found for found in map(_LAYER.search, lora_state_dict) if found is not None]
     layers = 1 + max((int(found[1]) for found in numbered), default=0)
-    names = expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS)))
+    names = expected_shapes(WanConfig(num_layers=layers))
     renamed: Weights = {}
     for target, patch in _match(lora_state_dict, names, lora_name, stated).items():
         module = target.removesuffix(".weight").removesuffix(".bias")
         tensors = dict(patch.tensors)
         tensors.pop("rank", None)  # that of the factors
-        if "down" in tensors and "alpha" not in tensors and stated is not None:
-            tensors["alpha"] = torch.tensor(patch.scale() * len(tensors["down"]))
         for what, tensor in tensors.items():
             suffix = _COMFYUI.get(what, what)
             if what == "diff" and target.endswith(".bias"):
@@ -198,25 +201,27 @@ def _match(
     """The patches of a LoRA by the parameter that they change; refuses tensors that belong to
     none.
     """
-    targets = Targets(names)
+    table = parameters_by_layer(names)
     patches: dict[str, LoraPatch] = {}
+    modules = {}
     unknown = []
     images = []
     for key, tensor in lora.items():
         module, what = split_key(key) or (key, "")
-        if what in OTHER_KINDS and targets.find(module, "down") is not None:
+        if what in OTHER_KINDS and find_parameter(table, module, "down") is not None:
             raise HeadForcingError(
                 f"{lora_name} is {OTHER_KINDS[what]} (it has {one_line(key, 80)}), which --lora "
                 "does not merge: connect it with ComfyUI's LoraLoaderModelOnly"
             )
-        target = targets.find(module, what) if what else None
+        target = find_parameter(table, module, what) if what else None
         if target is None and is_of_images(key):
             images.append(key)
             continue
         if target is None:
             unknown.append(key)
             continue
-        patch = patches.setdefault(target, LoraPatch(module, stated=stated))
+        patch = patches.setdefault(target, LoraPatch())
+        modules[target] = module
         if what in ("diff_b", "diff_m"):
             what = "diff"
         if what in patch.tensors:
@@ -239,4 +244,8 @@ def _match(
             len(images),
             images[0],
         )
+    if stated is not None:
+        for target, patch in patches.items():
+            if patch.rank and "alpha" not in patch.tensors:
+                patch.tensors["alpha"] = stated.of(modules[target], patch.rank)
     return patches

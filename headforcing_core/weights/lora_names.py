@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from .names import DIFFUSERS_NAMES, plain_name, wan_name
+from .names import diffusers_name, plain_name
 
 # PEFT may add the adapter's name; its trained biases are not merged
 _ADAPTER = r"(?:\.(?!bias$)[^.]+)?"
@@ -50,15 +50,13 @@ OTHER_KINDS = {
     "reshape": "a LoRA that changes the shape of weights",
 }
 
-# kohya, musubi, LyCORIS; some leave dots in the names of layers
-_FLAT = re.compile(r"^(?:lora_unet_+|lora_transformer_+|lycoris_+)(?P<module>.+)$")
-# whatever a program writes in front of the names of layers: `diffusion_model.`, `pipe.dit.`,
-# `base_model.model.` ...
-_ROOTS = (
-    r"blocks\.\d|patch_embedding\b|text_embedding\b|time_embedding\b|time_projection\b|head\b|condition_embedder\b|"
-    r"proj_out\b|scale_shift_table\b"
+# whatever stands in front of the names of layers: of kohya, musubi and LyCORIS, and of others,
+# `diffusion_model.`, `pipe.dit.`, `base_model.model.` ...
+_FRONT = re.compile(
+    r"(?:lora_unet_+|lora_transformer_+|lycoris_+|(?:.*?\.)??(?=(?:blocks\.\d+|patch_embedding|"
+    r"text_embedding|time_embedding|time_projection|head|condition_embedder|proj_out|"
+    r"scale_shift_table)\b))"
 )
-_DOTTED = re.compile(rf"^(?:.*?\.)??(?P<module>(?:{_ROOTS}).*)$")
 _OF_IMAGES = re.compile(
     r"(?:^|[._])(?:k_img|v_img|norm_k_img|add_k_proj|add_v_proj|norm_added_k|img_emb|image_embedder)"
 )
@@ -81,41 +79,30 @@ def is_of_images(key: str) -> bool:
     return _OF_IMAGES.search(key) is not None
 
 
-class Targets:
-    """The parameters of a model, found by the names that LoRA files give to its layers."""
-
-    def __init__(self, names: Collection[str]):
-        self._names = names
-        # by the name of a layer with "_" in place of dots, Wan's and diffusers'
-        self._flat = {}
-        for name in names:
-            layer = name.removesuffix(".weight")
-            for spelling in (layer, _diffusers_name(layer)):
-                self._flat[spelling.replace(".", "_")] = layer
-
-    def find(self, module: str, what: str) -> str | None:
-        """The parameter that a tensor changes, from the two parts of its name; None if the model
-        lacks it.
-        """
-        parameter = _PARAMETERS.get(what, "weight")
-        flat = _FLAT.match(module)
-        if flat is not None:
-            layer = self._flat.get(flat["module"].replace(".", "_"), "")
-            candidates = [f"{layer}.{parameter}"]
-        else:
-            module = plain_name(module)
-            dotted = _DOTTED.match(module)
-            layer = module if dotted is None else dotted["module"]
-            candidates = [wan_name(f"{layer}.{parameter}")]
-            if what in ("diff", "set"):  # of a parameter without ".weight", such as a modulation
-                candidates.append(wan_name(layer))
-        return next((name for name in candidates if name in self._names), None)
+def parameters_by_layer(names: Collection[str]) -> dict[str, str]:
+    """The parameters of a model by Wan's and by diffusers' names with "_" in place of dots, since
+    some programs leave no dots.
+    """
+    table = {}
+    for name in names:
+        table[_flat(name)] = name
+        table[_flat(diffusers_name(name))] = name
+    return table
 
 
-def _diffusers_name(layer: str) -> str:
-    """The name of a Wan layer in diffusers."""
-    name = f"{layer}."
-    for diffusers, wan in DIFFUSERS_NAMES:
-        if wan.endswith("."):
-            name = name.replace(wan, diffusers)
-    return name.removesuffix(".")
+def find_parameter(table: Mapping[str, str], module: str, what: str) -> str | None:
+    """The parameter that a tensor changes, from the two parts of its name; None if the model lacks
+    it.
+
+    Args:
+        table: `parameters_by_layer`.
+    """
+    layer = _FRONT.sub("", plain_name(module), count=1)
+    found = table.get(_flat(f"{layer}.{_PARAMETERS.get(what, 'weight')}"))
+    if found is None and what in ("diff", "set"):  # of a parameter without ".weight"
+        return table.get(_flat(layer))
+    return found
+
+
+def _flat(name: str) -> str:
+    return name.replace(".", "_")

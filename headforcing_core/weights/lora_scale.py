@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from ..errors import HeadForcingError
 from .containers import Metadata
 
@@ -24,20 +27,20 @@ class StatedAlpha:
 
     Attributes:
         patterns: by a pattern of the ends of layers' names.
-        by_root: the scale is alpha by the square root of the rank (rsLoRA).
+        by_root: the scale is alpha by the square root of the rank (rsLoRA), not by the rank.
     """
 
     alpha: float
     by_root: bool = False
     patterns: Mapping[str, float] = field(default_factory=dict)
 
-    def scale(self, module: str, rank: int) -> float:
-        """The factor of `up @ down` of a layer."""
+    def of(self, module: str, rank: int) -> Tensor:
+        """That of a layer, as a tensor of the file would state it."""
         alpha = self.alpha
         for pattern, own in self.patterns.items():
             if module == pattern or module.endswith(f".{pattern}"):
                 alpha = own
-        return alpha / math.sqrt(rank) if self.by_root else alpha / rank
+        return torch.tensor(alpha * math.sqrt(rank) if self.by_root else alpha, dtype=torch.float64)
 
 
 def stated_alpha(path: Path, metadata: Metadata, names: Iterable[str]) -> StatedAlpha | None:
@@ -54,7 +57,7 @@ def stated_alpha(path: Path, metadata: Metadata, names: Iterable[str]) -> Stated
         found["its header"] = _of_peft(metadata[_HEADER], f"the header of {path.name}")
     kohya = metadata.get("ss_network_alpha", "")
     if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", kohya) and any(".lora_down" in n for n in names):
-        found["its header"] = StatedAlpha(float(kohya))
+        found["ss_network_alpha"] = StatedAlpha(float(kohya))
     config = path.with_name(_CONFIG)
     if path.stem == "adapter_model" and config.is_file():
         found[config.name] = _of_peft(config.read_bytes(), config.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _INFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "base_layer.")
 # no left-hand side occurs in original Wan names, so the table can always be applied
-DIFFUSERS_NAMES = (
+_DIFFUSERS = (
     ("condition_embedder.text_embedder.linear_1.", "text_embedding.0."),
     ("condition_embedder.text_embedder.linear_2.", "text_embedding.2."),
     ("condition_embedder.time_embedder.linear_1.", "time_embedding.0."),
@@ -35,6 +35,13 @@ def wan_name(name: str) -> str:
     """The original Wan name of a parameter of which nothing stands in front; unknown names stay."""
     if name == "scale_shift_table":
         return "head.modulation"
-    for diffusers, wan in DIFFUSERS_NAMES:
+    for diffusers, wan in _DIFFUSERS:
         name = name.replace(diffusers, wan)
     return name
+
+
+def diffusers_name(name: str) -> str:
+    """The name of a Wan parameter in diffusers."""
+    for diffusers, wan in _DIFFUSERS:
+        name = name.replace(wan, diffusers)
+    return name.replace("head.scale_shift_table", "scale_shift_table")

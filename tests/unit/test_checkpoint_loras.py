@@ -11,13 +11,17 @@ import pytest
 import torch
 from checkpoint_files import FACTORS, MODULES, OTHER, WEIGHTS, Weights, assert_same, save
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.weights.checkpoint import (
     convert,
     convert_lora,
     inspect_checkpoint,
     load_state_dict,
 )
+from headforcing.headforcing_core.weights.layouts import expected_shapes
 from headforcing.headforcing_core.weights.lora import read_patches
+from headforcing.headforcing_core.weights.lora_names import find_parameter, parameters_by_layer
+from headforcing.headforcing_core.weights.names import diffusers_name, wan_name
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -111,6 +115,26 @@ def test_diffusers_named_loras_and_full_differences_merge_also_when_they_were_co
     convert_lora(save(tmp_path / "diff.pt", changes), tmp_path / "out.safetensors", torch.float32)
     merge_lora(again, load_file(tmp_path / "out.safetensors"), 0.5)
     assert_same(again, state)
+
+
+FRONTS = ("", "diffusion_model.", "pipe.dit.", "base_model.model.model._fsdp_wrapped_module.")
+
+
+def test_every_layer_is_found_in_every_spelling():
+    names = expected_shapes(WanConfig(num_layers=12))
+    table = parameters_by_layer(names)
+    for name in names:
+        layer, _, last = name.rpartition(".")
+        for spelling in (name, diffusers_name(name)):
+            assert wan_name(spelling) == name
+            layer = spelling.rpartition(".")[0]
+            if last == "modulation":
+                layer, what = spelling, "diff"
+            else:
+                what = {"weight": "down", "bias": "diff_b"}[last]
+            flat = layer.replace(".", "_")
+            for module in (f"lora_unet_{flat}", f"lycoris_{flat}", *(f + layer for f in FRONTS)):
+                assert find_parameter(table, module, what) == name, module
 
 
 A, B = (f"blocks.0.self_attn.q.lora_{half}.weight" for half in "AB")
