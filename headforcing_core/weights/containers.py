@@ -49,20 +49,11 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_INSTEAD_OF_GGUF = {
-    "model": "load it with ComfyUI-GGUF's Unet Loader, whose MODEL works with the sampler",
-    "text encoder": (
-        "give umt5_xxl_fp16.safetensors or umt5_xxl_fp8_e4m3fn_scaled.safetensors; in ComfyUI "
-        "CLIPLoader (GGUF) reads it"
-    ),
-    "VAE": "give wan_2.1_vae.safetensors, or wan2.2_vae.safetensors for Wan 2.2 5B",
-}
 WRITABLE = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
-def read_groups(path: Path, kind: str = "model") -> tuple[Groups, Metadata]:
-    """Memory-map a model file, or all files of a model in several, see `shards`; `kind` is one of
-    `_INSTEAD_OF_GGUF`.
+def read_groups(path: Path) -> tuple[Groups, Metadata]:
+    """Memory-map a model file, or all files of a model in several, see `shards`.
 
     Returns the tensors and the metadata (empty for .pt). Raises HeadForcingError for anything that
     is not a readable model file.
@@ -70,7 +61,7 @@ def read_groups(path: Path, kind: str = "model") -> tuple[Groups, Metadata]:
     groups: Groups = {}
     metadata: Metadata = {}
     for file in _model_files(path):
-        found, stated = _read_file(file, kind)
+        found, stated = _read_file(file)
         metadata = metadata or stated
         for place, tensors in found.items():
             group = groups.setdefault(place, {})
@@ -82,21 +73,21 @@ def read_groups(path: Path, kind: str = "model") -> tuple[Groups, Metadata]:
     return groups, metadata
 
 
-def read_weights(path: Path, kind: str = "model") -> tuple[Weights, Metadata]:
+def read_weights(path: Path) -> tuple[Weights, Metadata]:
     """Memory-map the tensors of a file that has them by name, maybe in one dict such as
     `state_dict`, with its metadata.
 
     Raises HeadForcingError as `read_groups`.
     """
-    groups, metadata = read_groups(path, kind)
+    groups, metadata = read_groups(path)
     if len(groups) == 1:
         return next(iter(groups.values())), metadata
     return groups.get((), {}), metadata
 
 
-def read_tensors(path: Path, kind: str = "model") -> Weights:
+def read_tensors(path: Path) -> Weights:
     """The tensors of `read_weights`."""
-    return read_weights(path, kind)[0]
+    return read_weights(path)[0]
 
 
 def _model_files(path: Path) -> list[Path]:
@@ -110,7 +101,7 @@ def file_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in _model_files(path))
 
 
-def _read_file(path: Path, kind: str) -> tuple[Groups, Metadata]:
+def _read_file(path: Path) -> tuple[Groups, Metadata]:
     check_regular(path)
     metadata: Metadata = {}
     try:
@@ -121,7 +112,7 @@ def _read_file(path: Path, kind: str) -> tuple[Groups, Metadata]:
             return _grouped(tensors, path), metadata
         if start.startswith(b"PK\x03\x04"):
             return _grouped(_read_pt(path), path), metadata
-        raise _other_format(path, start, kind)
+        raise _other_format(path, start)
     except HeadForcingError:
         raise
     except Exception as error:  # a damaged file can fail in any way
@@ -144,10 +135,14 @@ def tensor_of(
     return found
 
 
-def _other_format(path: Path, start: bytes, kind: str) -> HeadForcingError:
+def _other_format(path: Path, start: bytes) -> HeadForcingError:
     what = "is no model file, neither safetensors nor PyTorch's: download the model file itself"
     if start.startswith(b"GGUF"):
-        what = f"is a GGUF file: {_INSTEAD_OF_GGUF[kind]}"
+        what = (
+            "is a GGUF file: in ComfyUI load it with ComfyUI-GGUF's Unet Loader, whose MODEL works "
+            "with the sampler, or CLIPLoader (GGUF); elsewhere give a .safetensors file, such as "
+            "umt5_xxl_fp8_e4m3fn_scaled or wan_2.1_vae"
+        )
     elif start.startswith(b"\x80"):
         what = (
             "is a bare pickle, which can run code and is not opened: save it again with a current "
