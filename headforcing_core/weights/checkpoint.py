@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,6 @@ from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
 from . import layouts
 from .containers import (
-    WRITABLE,
     Metadata,
     Weights,
     file_bytes,
@@ -36,7 +34,6 @@ from .lora_scale import StatedAlpha, stated_alpha
 
 log = logging.getLogger(__name__)
 
-_CONVERTER_VERSION = 1
 _FAMILIES = {  # by dim, ffn_dim, num_layers
     (1536, 8960, 30): "wan2.1-t2v-1.3b",
     (5120, 13824, 40): "wan2.1-t2v-14b",
@@ -47,9 +44,7 @@ _CUSTOM = {WAN21: "wan2.1-t2v-custom", WAN22: "wan2.2-ti2v-custom"}
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """Contents of a checkpoint. `causal_ar` and `frames_per_block` (latent frames) are None if the
-    file lacks them.
-    """
+    """Contents of a checkpoint. `frames_per_block` (latent frames) is None if the file lacks it."""
 
     path: Path
     # the top-level key that the weights were read from: "generator_ema", "generator", ..., "bare"
@@ -60,7 +55,6 @@ class CheckpointInfo:
     parameters: int
     dtype: str
     bytes: int  # of the file
-    causal_ar: bool | None = None
     frames_per_block: int | None = None
     lora: str | None = None  # file names of merged LoRAs
     # computes `fingerprint`
@@ -85,7 +79,6 @@ class CheckpointInfo:
             f"{self.parameters / 1e9:.3g} B parameters in {self.dtype}",
             f"{self.bytes / 1e9:.3g} GB",
             layout,
-            {True: "causal", False: "not causal", None: "causal not stated"}[self.causal_ar],
         ]
         if self.frames_per_block:
             parts.append(f"{self.frames_per_block} frames per block")
@@ -146,15 +139,6 @@ def convert(
     Memory use is about one tensor. `on_progress(written_bytes, total_bytes)`.
     """
     _check_output(out, filter(None, (path, lora)))
-    if dtype not in WRITABLE:
-        raise HeadForcingError(
-            f"dtype is {dtype}, but must be torch.bfloat16, torch.float16 or torch.float32"
-        )
-    if frames_per_block is not None and frames_per_block < 1:
-        raise HeadForcingError(
-            f"frames_per_block is {frames_per_block}, but must be at least 1 (usually 3, framewise "
-            "1)"
-        )
     opened = _open_patched(path, weights, num_heads, lora=lora, strength=lora_strength)
     info = opened.info
     value = partial(opened.value, dtype=dtype)
@@ -179,7 +163,6 @@ def convert(
 def _metadata(info: CheckpointInfo, stated: Mapping[str, object]) -> Metadata:
     """The metadata of a converted file, with what is `stated` besides its source."""
     history: Fields = {
-        "converter_version": _CONVERTER_VERSION,
         "source": info.path.name,
         "source_layout": info.layout,
         "lora": info.lora,
@@ -187,10 +170,8 @@ def _metadata(info: CheckpointInfo, stated: Mapping[str, object]) -> Metadata:
     }
     transformer: Fields = {"num_heads": info.config.num_heads}
     if info.config.latents is WAN21:
+        # ComfyUI takes every model with this key for one of Wan 2.1
         transformer["causal_ar"] = True
-    else:
-        # ComfyUI takes every model with this key above for one of Wan 2.1
-        history["causal_ar"] = True
     if info.config.text_len != WanConfig.text_len:
         transformer["text_len"] = info.config.text_len
     known = {key: value for key, value in history.items() if value is not None}
@@ -207,9 +188,7 @@ def convert_lora(path: Path, out: Path, dtype: torch.dtype = torch.bfloat16) -> 
     _check_output(out, [path])
     adapters, stated = _adapters(path)
     renamed = comfyui_names(adapters, path.name, stated)
-    metadata = {
-        "head_forcing": json.dumps({"converter_version": _CONVERTER_VERSION, "source": path.name})
-    }
+    metadata = {"head_forcing": json.dumps({"source": path.name})}
     write_safetensors(out, renamed, dtype, metadata, value=lambda name: renamed[name].to(dtype))
     return len(renamed)
 
@@ -269,7 +248,6 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
     family = _FAMILIES.get(size, _CUSTOM[config.latents])
     if config.audio_dim:
         family = family.replace("wan2.1-t2v", "livetalk")
-    causal = transformer.get("causal_ar", history.get("causal_ar"))
     merged = history.get("lora")
     info = CheckpointInfo(
         path=path,
@@ -280,7 +258,6 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
         parameters=sizes.total(),
         dtype=str(most_used).removeprefix("torch."),
         bytes=file_bytes(path),
-        causal_ar=causal if isinstance(causal, bool) else None,
         frames_per_block=layouts.stated_size(history.get("frames_per_block")),
         lora=merged if isinstance(merged, str) else None,
         identify=lambda: file_identity(
@@ -315,10 +292,6 @@ def _open_patched(
     path: Path, weights: str, num_heads: int | None, *, lora: Path | None, strength: float
 ) -> _OpenedCheckpoint:
     """Open a checkpoint, and a LoRA after checking that it fits the model."""
-    if lora is not None and not math.isfinite(strength):
-        raise HeadForcingError(
-            f"lora_strength is {strength}, but must be a finite number such as 1.0"
-        )
     opened = _open(path, weights, num_heads)
     if lora is None:
         return opened

@@ -143,7 +143,7 @@ def test_the_file_may_state_its_heads_an_argument_overrules_it_and_foreign_metad
         info = inspect_checkpoint(
             save(tmp_path / "a.safetensors", WEIGHTS, {"config": text, "head_forcing": text})
         )
-        assert (info.config.num_heads, info.causal_ar, info.frames_per_block) == (1, None, None)
+        assert (info.config.num_heads, info.frames_per_block) == (1, None)
     for metadata in ({"num_heads": "4"}, {"config": json.dumps({"transformer": {"num_heads": 4}})}):
         path = save(tmp_path / "a.safetensors", WEIGHTS, metadata)
         assert [
