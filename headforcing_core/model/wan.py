@@ -217,7 +217,7 @@ def forward_block(
     Args:
         latents: `[frames, channels, h, w]` in the model's compute dtype.
         timesteps: `[frames]`, one per latent frame, 0 to 1000, on the CPU whatever the model's
-            device; or their `timestep_embedding [frames, freq_dim]` on any device.
+            device.
         write_only: the clean pass, which only fills the cache; returns None after the last layer's
             keys and values.
         finish: `finish_layer` or an equivalent (`compiled.py`).
@@ -233,7 +233,7 @@ def forward_block(
     x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
     rows = x.shape[3]
     x = x[0].flatten(1).T.contiguous()[None]  # [1, tokens, dim], frame after frame
-    waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
+    waves = timestep_embedding(timesteps, backbone.freq_dim)
     e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
     last = len(backbone.blocks) - 1

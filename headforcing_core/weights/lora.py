@@ -20,9 +20,9 @@ from ..model.wan import WanConfig
 from .containers import Weights
 from .layouts import expected_shapes
 from .lora_names import (
+    OF_IMAGES,
     OTHER_KINDS,
     find_parameter,
-    is_of_images,
     parameters_by_layer,
     split_key,
 )
@@ -214,7 +214,7 @@ def _match(
                 "does not merge: connect it with ComfyUI's LoraLoaderModelOnly"
             )
         target = find_parameter(table, module, what) if what else None
-        if target is None and is_of_images(key):
+        if target is None and OF_IMAGES.search(key):
             images.append(key)
             continue
         if target is None:

@@ -57,7 +57,8 @@ _FRONT = re.compile(
     r"text_embedding|time_embedding|time_projection|head|condition_embedder|proj_out|"
     r"scale_shift_table)\b))"
 )
-_OF_IMAGES = re.compile(
+# of layers for images, which text-to-video models lack
+OF_IMAGES = re.compile(
     r"(?:^|[._])(?:k_img|v_img|norm_k_img|add_k_proj|add_v_proj|norm_added_k|img_emb|image_embedder)"
 )
 _PARAMETERS = {"diff_b": "bias", "diff_m": "modulation"}
@@ -72,11 +73,6 @@ def split_key(key: str) -> tuple[str, str] | None:
         if found is not None:
             return found["module"], what
     return None
-
-
-def is_of_images(key: str) -> bool:
-    """Whether a tensor belongs to a layer for images, which text-to-video models lack."""
-    return _OF_IMAGES.search(key) is not None
 
 
 def parameters_by_layer(names: Collection[str]) -> dict[str, str]:
