@@ -30,6 +30,7 @@ from .containers import (
 )
 from .identity import file_identity, identity
 from .lora import LoraPatch, comfyui_names, read_patches
+from .lora_names import is_lora
 from .lora_scale import StatedAlpha, stated_alpha
 
 log = logging.getLogger(__name__)
@@ -196,14 +197,14 @@ def convert_lora(path: Path, out: Path, dtype: torch.dtype = torch.bfloat16) -> 
 def holds_lora(path: Path) -> bool:
     """Whether a file holds a LoRA and no model."""
     found = layouts.find_layouts(read_groups(path)[0])
-    return any(map(layouts.is_lora, found.values())) and not layouts.models_of(found)
+    return any(map(is_lora, found.values())) and not layouts.models_of(found)
 
 
 def _adapters(lora: Path) -> tuple[Weights, StatedAlpha | None]:
     """The tensors of a LoRA file, and the alpha that it states other than by them."""
     groups, metadata = read_groups(lora)
     by_layout = layouts.find_layouts(groups)
-    found = {name: by_layout[name] for name in by_layout if layouts.is_lora(by_layout[name])}
+    found = {name: by_layout[name] for name in by_layout if is_lora(by_layout[name])}
     if not found:
         raise HeadForcingError(
             f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint"
@@ -220,6 +221,11 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
     groups, metadata = read_groups(path)
     by_layout = layouts.find_layouts(groups)
     layout, tensors = layouts.read_layout(by_layout, weights, path.name)
+    if layouts.PATCH not in tensors and is_lora(tensors):
+        raise HeadForcingError(
+            f"{path.name} is a LoRA, not a model: load its base model, and connect the LoRA with a "
+            "LoRA loader node (command line: --lora)"
+        )
     layouts.reject_other_models(tensors, path.name)
     transformer = json_object(metadata, "config").get("transformer")
     if not isinstance(transformer, dict):

@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from ..model.latents import WAN21, WAN22
 from ..model.speech import VIDEO_FRAMES, audio_tensors
 from ..model.wan import WanConfig, WanModel
 from .containers import Groups, Weights
-from .lora_names import split_key
-from .names import plain_name, wan_name
 
 Layouts = dict[str, Weights]  # the tensors of a file by the key or prefix that they stand under
 BARE = "bare"
@@ -31,11 +28,49 @@ _TRAINING_ONLY = re.compile(
     r"(?i)critic|optimizer|teacher(?!_?forcing)|discriminator|(?:^|_)(?:fake|real)(?:$|_)"
 )
 PATCH = "patch_embedding.weight"  # whatever stands in front of it stands in front of all names
+_INFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "base_layer.")
+# no left-hand side occurs in original Wan names, so the table can always be applied
+_DIFFUSERS = (
+    ("condition_embedder.text_embedder.linear_1.", "text_embedding.0."),
+    ("condition_embedder.text_embedder.linear_2.", "text_embedding.2."),
+    ("condition_embedder.time_embedder.linear_1.", "time_embedding.0."),
+    ("condition_embedder.time_embedder.linear_2.", "time_embedding.2."),
+    ("condition_embedder.time_proj.", "time_projection.1."),
+    ("proj_out.", "head.head."),
+    (".attn1.", ".self_attn."),
+    (".attn2.", ".cross_attn."),
+    (".to_q.", ".q."),
+    (".to_k.", ".k."),
+    (".to_v.", ".v."),
+    (".to_out.0.", ".o."),
+    (".ffn.net.0.proj.", ".ffn.0."),
+    (".ffn.net.2.", ".ffn.2."),
+    (".norm2.", ".norm3."),
+    (".scale_shift_table", ".modulation"),
+)
 
 
-def is_lora(names: Collection[str]) -> bool:
-    """Whether the names are those of a LoRA alone: adapter tensors without their base model."""
-    return PATCH not in names and any(map(split_key, names))
+def plain_name(name: str) -> str:
+    """A name without what FSDP, torch.compile and PEFT put into it."""
+    for infix in _INFIXES:
+        name = name.replace(infix, "")
+    return name
+
+
+def wan_name(name: str) -> str:
+    """The original Wan name of a parameter of which nothing stands in front; unknown names stay."""
+    if name == "scale_shift_table":
+        return "head.modulation"
+    for diffusers, wan in _DIFFUSERS:
+        name = name.replace(diffusers, wan)
+    return name
+
+
+def diffusers_name(name: str) -> str:
+    """The name of a Wan parameter in diffusers."""
+    for diffusers, wan in _DIFFUSERS:
+        name = name.replace(wan, diffusers)
+    return name.replace("head.scale_shift_table", "scale_shift_table")
 
 
 def find_layouts(groups: Groups) -> Layouts:
@@ -163,11 +198,6 @@ def reject_other_models(tensors: Weights, file: str) -> None:
     """Raise HeadForcingError that names the kind of model if the renamed tensors are no Wan
     text-to-video model.
     """
-    if is_lora(tensors):
-        raise HeadForcingError(
-            f"{file} is a LoRA, not a model: load its base model, and connect the LoRA with a LoRA "
-            "loader node (command line: --lora)"
-        )
     if PATCH not in tensors or tensors[PATCH].ndim != 5:
         first = next(iter(tensors), "nothing")
         raise HeadForcingError(
@@ -327,13 +357,10 @@ def take_out_unrelated(tensors: Weights, config: WanConfig, file: str) -> list[s
     unrelated = tensors.keys() - expected_shapes(config).keys()
     for name in sorted(unrelated):
         if _LAYERS.match(name):
-            what = "is another Wan"
-            if split_key(name):
-                what = "holds a LoRA beside its model that is not merged"
             raise HeadForcingError(
-                f"{file} {what} (its layers have {name}, which Wan 2.1 text-to-video lacks): "
-                "choose a Self Forcing (text-to-video) checkpoint, and give a LoRA as a file of "
-                "its own"
+                f"{file} is another Wan, or has a LoRA that is not merged: its layers have {name}, "
+                "which Wan 2.1 text-to-video lacks; choose a Self Forcing (text-to-video) "
+                "checkpoint, and give a LoRA as a file of its own"
             )
         del tensors[name]
     return sorted(unrelated)

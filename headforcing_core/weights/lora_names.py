@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from .names import diffusers_name, plain_name
+from .layouts import diffusers_name, plain_name
 
 # PEFT may add the adapter's name; its trained biases are not merged
 _ADAPTER = r"(?:\.(?!bias$)[^.]+)?"
@@ -73,6 +73,11 @@ def split_key(key: str) -> tuple[str, str] | None:
         if found is not None:
             return found["module"], what
     return None
+
+
+def is_lora(names: Collection[str]) -> bool:
+    """Whether there are tensors of a LoRA among them."""
+    return any(map(split_key, names))
 
 
 def parameters_by_layer(names: Collection[str]) -> dict[str, str]:

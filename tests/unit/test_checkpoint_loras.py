@@ -18,10 +18,13 @@ from headforcing.headforcing_core.weights.checkpoint import (
     inspect_checkpoint,
     load_state_dict,
 )
-from headforcing.headforcing_core.weights.layouts import expected_shapes
+from headforcing.headforcing_core.weights.layouts import (
+    diffusers_name,
+    expected_shapes,
+    wan_name,
+)
 from headforcing.headforcing_core.weights.lora import read_patches
 from headforcing.headforcing_core.weights.lora_names import find_parameter, parameters_by_layer
-from headforcing.headforcing_core.weights.names import diffusers_name, wan_name
 from safetensors import safe_open
 from safetensors.torch import load_file
 
