@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -295,20 +296,21 @@ def read_config(
     Raises HeadForcingError unless every parameter exists with its shape.
     """
     numbers = [int(match[1]) for match in map(_BLOCK.match, tensors) if match is not None]
-    form = {"num_layers": 1 + max(numbers, default=0)}
+    form = WanConfig(num_layers=1 + max(numbers, default=0))
     if tensors[PATCH].shape[1] == SPEECH_CHANNELS:
-        form |= {"audio_dim": 1, "audio_width": 1}
-    _check_form(tensors, WanConfig(**form), file)
+        form = replace(form, audio_dim=1, audio_width=1)
+    _check_form(tensors, form, file)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     dim, in_dim, *patch = shapes[PATCH]
     if num_heads is None and dim % 128:
         raise HeadForcingError(
             f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads"
         )
-    if "audio_dim" in form:
-        form["audio_dim"], width = shapes["audio_proj.proj.weight"]
-        form["audio_width"] = width // VIDEO_FRAMES
-    config = WanConfig(
+    if form.speaks:
+        audio_dim, width = shapes["audio_proj.proj.weight"]
+        form = replace(form, audio_dim=audio_dim, audio_width=width // VIDEO_FRAMES)
+    config = replace(
+        form,
         dim=dim,
         ffn_dim=len(tensors["blocks.0.ffn.0.bias"]),
         num_heads=dim // 128 if num_heads is None else num_heads,
@@ -318,7 +320,6 @@ def read_config(
         text_dim=shapes["text_embedding.0.weight"][1],
         text_len=text_len or WanConfig.text_len,
         patch_size=(patch[0], patch[1], patch[2]),
-        **form,
     )
     for name, shape in expected_shapes(config).items():
         if shapes[name] != shape:
