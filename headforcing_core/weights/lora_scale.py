@@ -35,7 +35,7 @@ class StatedAlpha:
     patterns: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, module: str, rank: int) -> Tensor:
-        """That of a layer, as a tensor of the file would state it."""
+        """The alpha of a layer, as a tensor of the file would state it."""
         alpha = self.alpha
         for pattern, own in self.patterns.items():
             if module == pattern or module.endswith(f".{pattern}"):
