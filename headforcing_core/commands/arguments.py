@@ -163,7 +163,7 @@ CONVERT = (
     LORA,
     ("--lora-strength", float, 1.0, None),
     "num-heads dtype",
-    ("--frames-per-block", int, None, "recorded in the file: 3 chunkwise, 1 framewise"),
+    ("--frames-per-block", count, None, "recorded in the file: 3 chunkwise, 1 framewise"),
     ("--model-family", SCHEDULES, None, "recorded in the file, for --model-family auto"),
 )
 PROFILE_HEADS = (

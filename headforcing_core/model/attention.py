@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from .attention_backends import (
     Operands,
     Span,
     Spans,
-    by_span,
+    attend_layer,
     explicit,
     load_attention,
     planned,
@@ -83,8 +82,7 @@ def attention_function(
         ) from error
     if name != PLANNED:
         return attention
-    other, meanwhile = first_working(AUTO, operands)
-    return planned(attention, meanwhile, f"{name}, and {other} until contexts are full")
+    return until_full(attention, AUTO, operands, name)
 
 
 @functools.cache
@@ -102,15 +100,20 @@ def fastest_backend(
         )
         if best == PLANNED:
             order = [other for other in times if other != PLANNED] or AUTO
-            other, meanwhile = first_working(tuple(order), operands)
-            name += f", and {other} until contexts are full"
-            attention = planned(attention, meanwhile)
+            attention = until_full(attention, tuple(order), operands, name)
+            name = attention.name
     except (torch.OutOfMemoryError, HeadForcingError):
         return None
     log.info("Head Forcing: attention on %s in %s is %s", operands.device, operands.dtype, name)
-    if isinstance(attention, LayerAttention):
-        return replace(attention, name=name)
-    return LayerAttention(functools.partial(by_span, attention), name)
+    return LayerAttention(functools.partial(attend_layer, attention), name)
+
+
+def until_full(
+    attention: AttentionFunction, order: tuple[str, ...], operands: Operands, name: str
+) -> LayerAttention:
+    """A backend that needs plans, with the first of `order` that works until contexts are full."""
+    other, meanwhile = first_working(order, operands)
+    return planned(attention, meanwhile, f"{name}, and {other} until contexts are full")
 
 
 @functools.cache

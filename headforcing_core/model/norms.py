@@ -75,7 +75,6 @@ def untouched(norm: nn.Module, x: Tensor) -> bool:
         return True
     if getattr(norm, "weight_function", None) or getattr(norm, "bias_function", None):
         return False
-    bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
-    if norm.weight.device != x.device or (bias is not None and bias.device != x.device):
+    if any(parameter.device != x.device for parameter in norm.parameters(recurse=False)):
         return False
     return not (getattr(norm, "comfy_cast_weights", False) and hasattr(norm, "_v"))

@@ -20,15 +20,6 @@ def speech_layers(num_layers: int) -> range:
     return range(FIRST_LAYER, max(FIRST_LAYER, num_layers // 2 + 1))
 
 
-class AudioProjection(nn.Module):
-    """Features of four video frames as a few numbers."""
-
-    def __init__(self, config: Any):
-        super().__init__()
-        self.proj = nn.Linear(VIDEO_FRAMES * config.audio_width, config.audio_dim)
-        self.norm_out = nn.LayerNorm(config.audio_dim)
-
-
 class SpeechProjection(nn.Module):
     """The audio tensors of a model, by the names of the published file: one projection of features,
     and one linear layer for each of `speech_layers`.
@@ -39,7 +30,13 @@ class SpeechProjection(nn.Module):
 
     def __init__(self, config: Any):
         super().__init__()
-        self.audio_proj = AudioProjection(config)
+        # features of four video frames as a few numbers
+        self.audio_proj = nn.ModuleDict(
+            {
+                "proj": nn.Linear(VIDEO_FRAMES * config.audio_width, config.audio_dim),
+                "norm_out": nn.LayerNorm(config.audio_dim),
+            }
+        )
         self.audio_cond_projs = nn.ModuleList(
             nn.Linear(config.audio_dim, config.dim) for _ in speech_layers(config.num_layers)
         )

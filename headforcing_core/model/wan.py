@@ -217,7 +217,7 @@ def forward_block(
     Args:
         latents: `[frames, channels, h, w]` in the model's compute dtype.
         timesteps: `[frames]`, one per latent frame, 0 to 1000, on the CPU whatever the model's
-            device; or their `timestep_embedding [frames, freq_dim]` on any device.
+            device.
         write_only: the clean pass, which only fills the cache; returns None after the last layer's
             keys and values.
         finish: `finish_layer` or an equivalent (`compiled.py`).
@@ -233,7 +233,7 @@ def forward_block(
     x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
     rows = x.shape[3]
     x = x[0].flatten(1).T.contiguous()[None]  # [1, tokens, dim], frame after frame
-    waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
+    waves = timestep_embedding(timesteps, backbone.freq_dim)
     e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
     last = len(backbone.blocks) - 1
@@ -297,16 +297,10 @@ def _self_attention(
     """Self-attention of `x [1, tokens, dim]` through the cache; with `keys_only` just fills it and
     returns None.
     """
-    q: Tensor | None = None
     fused = cache.fused and write_block.usable(x.device, x.dtype)
-    joined = attention.joined if isinstance(attention, Attention) else None
-    if fused and joined is not None and not keys_only:
-        q, k, v = F.linear(x[0], *joined).chunk(3, dim=-1)
-    else:
-        k = attention.k(x)[0]
-        v = attention.v(x)[0]
-        if not keys_only:
-            q = attention.q(x)[0]
+    k = attention.k(x)[0]
+    v = attention.v(x)[0]
+    q: Tensor | None = None if keys_only else attention.q(x)[0]
     norm_q = attention.norm_q
     norm_k = attention.norm_k
     norms = None
@@ -334,14 +328,9 @@ def _cross_attention(attention: Any, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Projections and norms of one attention layer; `forward_block` computes the attention itself.
-
-    Attributes:
-        joined: weight and bias of q, k and v one after another, which theirs are views of; None
-            where they are apart.
+    """Projections and norms of one attention layer; `forward_block` computes the attention
+    itself.
     """
-
-    joined: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, config: WanConfig):
         super().__init__()
@@ -352,16 +341,6 @@ class Attention(nn.Module):
         # the RMS is over the full width, before the split into heads
         self.norm_q = nn.RMSNorm(config.dim, eps=config.eps)
         self.norm_k = nn.RMSNorm(config.dim, eps=config.eps)
-
-    def join(self) -> None:
-        """Lay the weights of q, k and v one after another."""
-        layers = (self.q, self.k, self.v)
-        weight = torch.cat([layer.weight for layer in layers])
-        bias = torch.cat([layer.bias for layer in layers])
-        for layer, own_weight, own_bias in zip(layers, weight.chunk(3), bias.chunk(3), strict=True):
-            layer.weight = nn.Parameter(own_weight, requires_grad=False)
-            layer.bias = nn.Parameter(own_bias, requires_grad=False)
-        self.joined = weight, bias
 
 
 class TransformerBlock(nn.Module):
@@ -434,14 +413,3 @@ class WanModel(nn.Module):
         model = model.requires_grad_(False).eval().to(device=device, dtype=dtype)
         model.patch_embedding.float()
         return model
-
-    @torch.no_grad()
-    def join_projections(self) -> None:
-        """Let one product compute queries, keys and values where the fused kernel takes them:
-        fewer, larger launches.
-
-        Called last: weights that are moved or replaced afterwards would not be the ones in use.
-        """
-        block: Any
-        for block in self.blocks:
-            block.self_attn.join()

@@ -45,7 +45,7 @@ def load_codec(
     `decoder` is one of `names.DECODERS`, `park` as in `WanVideoDecoder`. Raises HeadForcingError
     for another kind of file, before weights are read.
     """
-    tensors = read_tensors(path, "VAE")
+    tensors = read_tensors(path)
     name, network, encoder = _networks(path, tensors, decoder, encodes)
     what = "a complete tiny decoder"
     wanted = " or ".join(NORMALISED)
@@ -92,7 +92,7 @@ def _fill(
 
 def is_tiny(path: Path) -> bool:
     """Whether a file holds a tiny decoder and not a VAE of Wan."""
-    return tiny_sizes(read_tensors(path, "VAE")) is not None
+    return tiny_sizes(read_tensors(path)) is not None
 
 
 def decoder_memory(
@@ -111,7 +111,7 @@ def decoder_memory(
     those given.
     """
     if path is not None and path.is_file():
-        _, network, encoder = _networks(path, read_tensors(path, "VAE"), decoder, encodes)
+        _, network, encoder = _networks(path, read_tensors(path), decoder, encodes)
         if latents not in (None, network.latents):
             raise HeadForcingError(
                 f"{path.name} is a VAE for {network.latents.channels} latent channels, the model "

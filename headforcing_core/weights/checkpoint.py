@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -23,21 +21,20 @@ from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
 from . import layouts
 from .containers import (
-    WRITABLE,
     Metadata,
     Weights,
     file_bytes,
     first_not_finite,
-    read_weights,
+    read_groups,
     write_safetensors,
 )
 from .identity import file_identity, identity
 from .lora import LoraPatch, comfyui_names, read_patches
+from .lora_names import is_lora
 from .lora_scale import StatedAlpha, stated_alpha
 
 log = logging.getLogger(__name__)
 
-_CONVERTER_VERSION = 1
 _FAMILIES = {  # by dim, ffn_dim, num_layers
     (1536, 8960, 30): "wan2.1-t2v-1.3b",
     (5120, 13824, 40): "wan2.1-t2v-14b",
@@ -48,9 +45,7 @@ _CUSTOM = {WAN21: "wan2.1-t2v-custom", WAN22: "wan2.2-ti2v-custom"}
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """Contents of a checkpoint. `causal_ar` and `frames_per_block` (latent frames) are None if the
-    file lacks them.
-    """
+    """Contents of a checkpoint. `frames_per_block` (latent frames) is None if the file lacks it."""
 
     path: Path
     # the top-level key that the weights were read from: "generator_ema", "generator", ..., "bare"
@@ -61,7 +56,6 @@ class CheckpointInfo:
     parameters: int
     dtype: str
     bytes: int  # of the file
-    causal_ar: bool | None = None
     frames_per_block: int | None = None
     lora: str | None = None  # file names of merged LoRAs
     # computes `fingerprint`
@@ -86,7 +80,6 @@ class CheckpointInfo:
             f"{self.parameters / 1e9:.3g} B parameters in {self.dtype}",
             f"{self.bytes / 1e9:.3g} GB",
             layout,
-            {True: "causal", False: "not causal", None: "causal not stated"}[self.causal_ar],
         ]
         if self.frames_per_block:
             parts.append(f"{self.frames_per_block} frames per block")
@@ -147,15 +140,6 @@ def convert(
     Memory use is about one tensor. `on_progress(written_bytes, total_bytes)`.
     """
     _check_output(out, filter(None, (path, lora)))
-    if dtype not in WRITABLE:
-        raise HeadForcingError(
-            f"dtype is {dtype}, but must be torch.bfloat16, torch.float16 or torch.float32"
-        )
-    if frames_per_block is not None and frames_per_block < 1:
-        raise HeadForcingError(
-            f"frames_per_block is {frames_per_block}, but must be at least 1 (usually 3, framewise "
-            "1)"
-        )
     opened = _open_patched(path, weights, num_heads, lora=lora, strength=lora_strength)
     info = opened.info
     value = partial(opened.value, dtype=dtype)
@@ -180,7 +164,6 @@ def convert(
 def _metadata(info: CheckpointInfo, stated: Mapping[str, object]) -> Metadata:
     """The metadata of a converted file, with what is `stated` besides its source."""
     history: Fields = {
-        "converter_version": _CONVERTER_VERSION,
         "source": info.path.name,
         "source_layout": info.layout,
         "lora": info.lora,
@@ -188,10 +171,8 @@ def _metadata(info: CheckpointInfo, stated: Mapping[str, object]) -> Metadata:
     }
     transformer: Fields = {"num_heads": info.config.num_heads}
     if info.config.latents is WAN21:
+        # ComfyUI takes every model with this key for one of Wan 2.1
         transformer["causal_ar"] = True
-    else:
-        # ComfyUI takes every model with this key above for one of Wan 2.1
-        history["causal_ar"] = True
     if info.config.text_len != WanConfig.text_len:
         transformer["text_len"] = info.config.text_len
     known = {key: value for key, value in history.items() if value is not None}
@@ -208,24 +189,22 @@ def convert_lora(path: Path, out: Path, dtype: torch.dtype = torch.bfloat16) -> 
     _check_output(out, [path])
     adapters, stated = _adapters(path)
     renamed = comfyui_names(adapters, path.name, stated)
-    metadata = {
-        "head_forcing": json.dumps({"converter_version": _CONVERTER_VERSION, "source": path.name})
-    }
+    metadata = {"head_forcing": json.dumps({"source": path.name})}
     write_safetensors(out, renamed, dtype, metadata, value=lambda name: renamed[name].to(dtype))
     return len(renamed)
 
 
 def holds_lora(path: Path) -> bool:
     """Whether a file holds a LoRA and no model."""
-    found = layouts.find_layouts(read_weights(path)[0]).values()
-    return any(map(layouts.is_lora, found)) and not any(map(layouts.looks_like_wan, found))
+    found = layouts.find_layouts(read_groups(path)[0])
+    return any(map(is_lora, found.values())) and not layouts.models_of(found)
 
 
 def _adapters(lora: Path) -> tuple[Weights, StatedAlpha | None]:
     """The tensors of a LoRA file, and the alpha that it states other than by them."""
-    tree, metadata = read_weights(lora)
-    by_layout = layouts.find_layouts(tree)
-    found = {name: by_layout[name] for name in by_layout if layouts.is_lora(by_layout[name])}
+    groups, metadata = read_groups(lora)
+    by_layout = layouts.find_layouts(groups)
+    found = {name: by_layout[name] for name in by_layout if is_lora(by_layout[name])}
     if not found:
         raise HeadForcingError(
             f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint"
@@ -239,9 +218,14 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
     """Memory-map a checkpoint and validate it; the tensors have Wan names and are exactly the
     model's.
     """
-    tree, metadata = read_weights(path)
-    by_layout = layouts.find_layouts(tree)
+    groups, metadata = read_groups(path)
+    by_layout = layouts.find_layouts(groups)
     layout, tensors = layouts.read_layout(by_layout, weights, path.name)
+    if layouts.PATCH not in tensors and is_lora(tensors):
+        raise HeadForcingError(
+            f"{path.name} is a LoRA, not a model: load its base model, and connect the LoRA with a "
+            "LoRA loader node (command line: --lora)"
+        )
     layouts.reject_other_models(tensors, path.name)
     transformer = json_object(metadata, "config").get("transformer")
     if not isinstance(transformer, dict):
@@ -250,21 +234,18 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
     if num_heads is None:
         # a tag in the recorded cases
         num_heads = layouts.stated_size(transformer.get("num_heads", metadata.get("num_heads")))
-    config = layouts.infer_config(
+    config = layouts.read_config(
         tensors, num_heads, layouts.stated_size(transformer.get("text_len")), path.name
     )
     layouts.reject_experts(path, config)
-    extra = layouts.check_complete(tensors, config, path.name)
-    if extra:
-        first = one_line(min(extra), 100)
+    unrelated = layouts.take_out_unrelated(tensors, config, path.name)
+    if unrelated:
         log.warning(
             "%s: ignoring %d tensors that are not part of the model (%s, ...)",
             path.name,
-            len(extra),
-            first,
+            len(unrelated),
+            one_line(unrelated[0], 100),
         )
-        for name in extra:
-            del tensors[name]
     sizes: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.numel()
@@ -273,19 +254,16 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
     family = _FAMILIES.get(size, _CUSTOM[config.latents])
     if config.audio_dim:
         family = family.replace("wan2.1-t2v", "livetalk")
-    causal = transformer.get("causal_ar", history.get("causal_ar"))
     merged = history.get("lora")
-    models = [name for name in by_layout if layouts.looks_like_wan(by_layout[name])]
     info = CheckpointInfo(
         path=path,
         layout=layout,
-        available=tuple(models),
+        available=tuple(layouts.models_of(by_layout)),
         config=config,
         family=family,
         parameters=sizes.total(),
         dtype=str(most_used).removeprefix("torch."),
         bytes=file_bytes(path),
-        causal_ar=causal if isinstance(causal, bool) else None,
         frames_per_block=layouts.stated_size(history.get("frames_per_block")),
         lora=merged if isinstance(merged, str) else None,
         identify=lambda: file_identity(
@@ -320,10 +298,6 @@ def _open_patched(
     path: Path, weights: str, num_heads: int | None, *, lora: Path | None, strength: float
 ) -> _OpenedCheckpoint:
     """Open a checkpoint, and a LoRA after checking that it fits the model."""
-    if lora is not None and not math.isfinite(strength):
-        raise HeadForcingError(
-            f"lora_strength is {strength}, but must be a finite number such as 1.0"
-        )
     opened = _open(path, weights, num_heads)
     if lora is None:
         return opened
@@ -348,18 +322,17 @@ def stated_family(path: Path) -> tuple[str | None, int | None, int | None]:
     """The model family and latent frames of a block that `convert` wrote, and the input channels;
     None if absent.
     """
-    tree, metadata = read_weights(path)
+    groups, metadata = read_groups(path)
     history = json_object(metadata, "head_forcing")
     family = history.get("model_family")
     if not isinstance(family, str):
         family = None
-    named = chain(*(tensors.items() for tensors in layouts.find_layouts(tree).values()))
-    channels = (
-        tensor.shape[1]
-        for name, tensor in named
-        if tensor.ndim == 5 and layouts.wan_name(name) == "patch_embedding.weight"
-    )
-    return family, layouts.stated_size(history.get("frames_per_block")), next(channels, None)
+    channels = None
+    for tensors in layouts.find_layouts(groups).values():
+        patch = tensors.get(layouts.PATCH)
+        if channels is None and patch is not None and patch.ndim == 5:
+            channels = patch.shape[1]
+    return family, layouts.stated_size(history.get("frames_per_block")), channels
 
 
 def _check_output(out: Path, inputs: Iterable[Path]) -> None:

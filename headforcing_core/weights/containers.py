@@ -12,11 +12,9 @@ import math
 import mmap
 import os
 import pickle
-import re
 import shutil
 import struct
 import sys
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -25,17 +23,13 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import Fields, check_regular, reason, replacing
+from ..files import Fields, check_regular, check_writable, reason, replacing
 from .shards import NAMES, shard_files
 
-Tree = Mapping[object, object]
-"""Names of a file with their tensors, or with dicts of tensors."""
 Weights = dict[str, Tensor]  # by name
+Groups = dict[tuple[str, ...], Weights]
+"""Tensors by the keys of the dicts that they are in: () for those that are in none."""
 Metadata = Mapping[str, str]  # of a file
-Content = tuple[Tree, Metadata]
-_MAX_HEADER_BYTES = 8 << 20  # a 14B model's header is 0.15 MB
-# three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
-_MAX_PICKLE_BYTES = 2 << 20
 _MAX_TENSORS = 20_000  # three copies of a 14B model have 3,300
 _MOST_LEVELS = 6  # of dicts in dicts that are looked at
 _MAX_NAME = 250  # characters; a model's longest name has about 100
@@ -55,37 +49,45 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_INSTEAD_OF_GGUF = {
-    "model": "load it with ComfyUI-GGUF's Unet Loader, whose MODEL works with the sampler",
-    "text encoder": (
-        "give umt5_xxl_fp16.safetensors or umt5_xxl_fp8_e4m3fn_scaled.safetensors; in ComfyUI "
-        "CLIPLoader (GGUF) reads it"
-    ),
-    "VAE": "give wan_2.1_vae.safetensors, or wan2.2_vae.safetensors for Wan 2.2 5B",
-}
 WRITABLE = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
-def read_weights(path: Path, kind: str = "model") -> Content:
-    """Memory-map a model file, or all files of a model in several, see `shards`; `kind` is one of
-    `_INSTEAD_OF_GGUF`.
+def read_groups(path: Path) -> tuple[Groups, Metadata]:
+    """Memory-map a model file, or all files of a model in several, see `shards`.
 
-    Returns the top-level names with their tensors or dicts of tensors, and the metadata (empty for
-    .pt). Raises HeadForcingError for anything that is not a readable model file.
+    Returns the tensors and the metadata (empty for .pt). Raises HeadForcingError for anything that
+    is not a readable model file.
     """
-    first, *others = _model_files(path)
-    tree, metadata = _read_file(first, kind)
-    joined = dict(tree)
-    for part in others:
-        tree, stated = _read_file(part, kind)
-        for name in tree:
-            if name in joined:
-                raise HeadForcingError(
-                    f"{part.name} holds {name} again: keep the files of one model in a folder"
-                )
-        joined |= tree
+    groups: Groups = {}
+    metadata: Metadata = {}
+    for file in _model_files(path):
+        found, stated = _read_file(file)
         metadata = metadata or stated
-    return joined, metadata
+        for place, tensors in found.items():
+            group = groups.setdefault(place, {})
+            for name in group.keys() & tensors.keys():
+                raise HeadForcingError(
+                    f"{file.name} holds {name} again: keep the files of one model in a folder"
+                )
+            group |= tensors
+    return groups, metadata
+
+
+def read_weights(path: Path) -> tuple[Weights, Metadata]:
+    """Memory-map the tensors of a file that has them by name, maybe in one dict such as
+    `state_dict`, with its metadata.
+
+    Raises HeadForcingError as `read_groups`.
+    """
+    groups, metadata = read_groups(path)
+    if len(groups) == 1:
+        return next(iter(groups.values())), metadata
+    return groups.get((), {}), metadata
+
+
+def read_tensors(path: Path) -> Weights:
+    """The tensors of `read_weights`."""
+    return read_weights(path)[0]
 
 
 def _model_files(path: Path) -> list[Path]:
@@ -99,20 +101,18 @@ def file_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in _model_files(path))
 
 
-def _read_file(path: Path, kind: str) -> Content:
+def _read_file(path: Path) -> tuple[Groups, Metadata]:
     check_regular(path)
-    tree: Tree
     metadata: Metadata = {}
     try:
         with open(path, "rb") as file:
             start = file.read(16)
         if start[8:9] == b"{":
-            tree, metadata = _read_safetensors(path)
-        elif start.startswith(b"PK\x03\x04"):
-            tree = _read_pt(path)
-        else:
-            raise _other_format(path, start, kind)
-        _check_tensors(path, tree)
+            tensors, metadata = _read_safetensors(path)
+            return _grouped(tensors, path), metadata
+        if start.startswith(b"PK\x03\x04"):
+            return _grouped(_read_pt(path), path), metadata
+        raise _other_format(path, start)
     except HeadForcingError:
         raise
     except Exception as error:  # a damaged file can fail in any way
@@ -120,25 +120,6 @@ def _read_file(path: Path, kind: str) -> Content:
         raise HeadForcingError(
             f"{path.name} is damaged or cannot be read ({why}): download it again"
         ) from error
-    return tree, metadata
-
-
-def read_tensors(path: Path, kind: str = "model") -> Weights:
-    """Memory-map the tensors of a file that has them by name, maybe in one dict such as
-    `state_dict`.
-
-    Raises HeadForcingError as `read_weights`.
-    """
-    tree, _ = read_weights(path, kind)
-    tensors = _tensors_of(tree)
-    inner = [value for value in tree.values() if isinstance(value, Mapping)]
-    if not tensors and len(inner) == 1:
-        return _tensors_of(inner[0])
-    return tensors
-
-
-def _tensors_of(tree: Tree) -> Weights:
-    return {str(name): tensor for name, tensor in tree.items() if isinstance(tensor, Tensor)}
 
 
 def tensor_of(
@@ -154,10 +135,14 @@ def tensor_of(
     return found
 
 
-def _other_format(path: Path, start: bytes, kind: str) -> HeadForcingError:
+def _other_format(path: Path, start: bytes) -> HeadForcingError:
     what = "is no model file, neither safetensors nor PyTorch's: download the model file itself"
     if start.startswith(b"GGUF"):
-        what = f"is a GGUF file: {_INSTEAD_OF_GGUF[kind]}"
+        what = (
+            "is a GGUF file: in ComfyUI load it with ComfyUI-GGUF's Unet Loader, whose MODEL works "
+            "with the sampler, or CLIPLoader (GGUF); elsewhere give a .safetensors file, such as "
+            "umt5_xxl_fp8_e4m3fn_scaled or wan_2.1_vae"
+        )
     elif start.startswith(b"\x80"):
         what = (
             "is a bare pickle, which can run code and is not opened: save it again with a current "
@@ -166,7 +151,7 @@ def _other_format(path: Path, start: bytes, kind: str) -> HeadForcingError:
     return HeadForcingError(f"{path.name} {what}")
 
 
-def _read_safetensors(path: Path) -> Content:
+def _read_safetensors(path: Path) -> tuple[Weights, Metadata]:
     """Map the tensors. The library's own reserve the file's size, so it maps no file larger than
     the memory.
     """
@@ -181,10 +166,6 @@ def _read_safetensors(path: Path) -> Content:
             how = {"flags": mmap.MAP_PRIVATE | 0x4000, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
         data = mmap.mmap(file.fileno(), 0, **how)
     start = 8 + int.from_bytes(data[:8], "little")
-    if start > _MAX_HEADER_BYTES:
-        raise HeadForcingError(
-            f"{path.name} is no model file: its header has {start / 1e6:,.0f} MB"
-        )
     header = json.loads(data[8:start])
     header.pop("__metadata__", None)
     return {name: _mapped(data, start, **entry) for name, entry in header.items()}, metadata
@@ -198,75 +179,61 @@ def _mapped(
     if dtype not in _DTYPES:
         dtype = "U8"
         shape = [end - begin]
+    numbers = _DTYPES[dtype]
     if begin == end:
-        return torch.empty(shape, dtype=_DTYPES[dtype])
-    count = (end - begin) // _DTYPES[dtype].itemsize
-    return torch.frombuffer(data, dtype=_DTYPES[dtype], count=count, offset=start + begin).view(
-        shape
-    )
+        return torch.empty(shape, dtype=numbers)
+    count = (end - begin) // numbers.itemsize
+    return torch.frombuffer(data, dtype=numbers, count=count, offset=start + begin).view(shape)
 
 
-def _read_pt(path: Path) -> Tree:
-    with zipfile.ZipFile(path) as archive:
-        pickles = [entry for entry in archive.infolist() if entry.filename.endswith("data.pkl")]
-    if len(pickles) != 1 or pickles[0].file_size > _MAX_PICKLE_BYTES:
-        raise HeadForcingError(
-            f"{path.name} is a zip archive without a PyTorch checkpoint: choose the .pt file itself"
-        )
+def _read_pt(path: Path) -> object:
     try:
-        tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
-        what = "things other than tensors"
-        blocked = re.search(r"GLOBAL (\S+)", str(error))
-        if blocked is not None:
-            what = f"{blocked[1]} objects, which could run code"
         raise HeadForcingError(
-            f"{path.name} holds {what}, so it was not opened: use a .safetensors file or one with "
-            "tensors only"
+            f"{path.name} holds things other than tensors, which could run code, so it was not "
+            "opened: use a .safetensors file or one with tensors only"
         ) from error
-    if not isinstance(tree, Mapping):
-        raise HeadForcingError(
-            f"{path.name} holds a {type(tree).__name__}, not a dict of weights: choose a checkpoint"
-        )
-    return tree
 
 
-def _items(level: Tree, depth: int = 0) -> Iterator[tuple[object, object]]:
-    """All items of dicts in dicts."""
-    for name, value in level.items():
-        yield name, value
-        if isinstance(value, Mapping) and depth < _MOST_LEVELS:
-            yield from _items(value, depth + 1)
-
-
-def _check_tensors(path: Path, tree: Tree) -> None:
-    """Refuse too many tensors and those that are larger than what the file stores: later steps copy
-    them.
+def _grouped(content: object, path: Path) -> Groups:
+    """The tensors of a file's dict, and of dicts in it; raises ValueError for what no model has.
 
     A pickle can describe a tensor of any size by repeating one number, and tensors can share their
-    bytes.
+    bytes: later steps copy them.
     """
-    total = 0
-    most = _MAX_SHARING * path.stat().st_size
-    for count, (name, tensor) in enumerate(_items(tree)):
-        if count == _MAX_TENSORS or len(str(name)) > _MAX_NAME:
-            raise HeadForcingError(
-                f"{path.name} is no model file: it has more than {_MAX_TENSORS:,} tensors, or a "
-                f"name of more than {_MAX_NAME} characters"
+    if not isinstance(content, Mapping):
+        raise ValueError(f"it holds a {type(content).__name__}, not a dict of weights")
+    groups: Groups = {}
+    room = _MAX_SHARING * path.stat().st_size
+    for count, (place, name, value) in enumerate(_items(content)):
+        if count == _MAX_TENSORS or len(name) > _MAX_NAME:
+            raise ValueError(
+                f"it has more than {_MAX_TENSORS:,} tensors, or a name of more than {_MAX_NAME} "
+                "characters"
             )
-        if not isinstance(tensor, Tensor):
+        if not isinstance(value, Tensor):
             continue
-        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
-            kind = f"{tensor.device.type} tensor, layout {tensor.layout}"
-            raise HeadForcingError(
-                f"{path.name} holds {name} as a {kind}, not as plain numbers: choose another file"
+        room -= value.numel() * value.dtype.itemsize
+        plain = value.layout == torch.strided and value.device.type == "cpu"
+        if room < 0 or not plain or value.is_quantized:
+            raise ValueError(
+                f"not all numbers of {name} are stored, {list(value.shape)} of the layout "
+                f"{value.layout} on {value.device}"
             )
-        total += tensor.numel() * tensor.dtype.itemsize
-        if total > most:
-            raise HeadForcingError(
-                f"{path.name} is damaged: {name} has the shape {list(tensor.shape)} but fewer "
-                "numbers are stored; download it again"
-            )
+        groups.setdefault(place, {})[name] = value.detach()
+    return groups
+
+
+def _items(
+    level: Mapping[object, object], place: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str, object]]:
+    """The keys that lead to it, the name, and the value of all items of dicts in dicts."""
+    for key, value in level.items():
+        name = str(key)
+        yield place, name, value
+        if isinstance(value, Mapping) and len(place) < _MOST_LEVELS:
+            yield from _items(value, (*place, name))
 
 
 def write_safetensors(
@@ -295,12 +262,11 @@ def write_safetensors(
     encoded = json.dumps(header).encode()
     # readers map the data in place, which needs 8-byte alignment
     encoded += b" " * (-len(encoded) % 8)
-    folder = out.resolve().parent
-    while not folder.exists():
-        folder = folder.parent
-    if shutil.disk_usage(folder).free < total:
+    check_writable(out)
+    if shutil.disk_usage(out.parent).free < total:
         raise HeadForcingError(
-            f"{out.name} needs {total / 1e9:.3g} GB, more than is free in {folder}: make room there"
+            f"{out.name} needs {total / 1e9:.3g} GB, more than is free in {out.parent}: make room "
+            "there"
         )
     with replacing(out) as temporary, open(temporary, "wb") as file:
         file.write(struct.pack("<Q", len(encoded)))

@@ -57,10 +57,9 @@ def file_identity(path: Path, part: str, compute: Callable[[], str]) -> str:
     stats = [each.stat() for each in files]
     if folder is None or time.time() - max(stat.st_mtime for stat in stats) < _SETTLED_SECONDS:
         return compute()
-    file: list[object] = []
-    for each, stat in zip(files, stats, strict=True):
-        file += [str(each.resolve()), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
-    kept = folder / "identities" / digest(_VERSION, file, part)
+    facts = [(stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns) for stat in stats]
+    places = [str(file.resolve()) for file in files]
+    kept = folder / "identities" / digest(_VERSION, places, facts, part)
     with suppress(OSError, ValueError):
         stored = kept.read_text(encoding="ascii")
         if re.fullmatch("[0-9a-f]{16}", stored):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
@@ -19,13 +19,19 @@ from ..errors import HeadForcingError, one_line
 from ..model.wan import WanConfig
 from .containers import Weights
 from .layouts import expected_shapes
-from .lora_names import OTHER_KINDS, Targets, is_of_images, split_key
+from .lora_names import (
+    OF_IMAGES,
+    OTHER_KINDS,
+    find_parameter,
+    parameters_by_layer,
+    split_key,
+)
 from .lora_scale import StatedAlpha
 
 log = logging.getLogger(__name__)
 
-_LAYER = re.compile(r"blocks[._](\d{1,3})[._]")
-_MAX_LAYERS = 100  # Wan 2.1 14B has 40
+# few digits: a malicious name must not claim a billion layers; Wan 2.1 14B has 40
+_LAYER = re.compile(r"blocks[._](\d{1,2})[._]")
 _COMFYUI = {
     "down": "lora_A.weight",
     "up": "lora_B.weight",
@@ -43,13 +49,9 @@ _RANKED = (
 
 @dataclass
 class LoraPatch:
-    """Change of one parameter: its tensors by what they are, see `lora_names.SPELLINGS`, and the
-    module's own name.
-    """
+    """Change of one parameter: its tensors by what they are, see `lora_names.SPELLINGS`."""
 
-    module: str
     tensors: Weights = field(default_factory=dict)
-    stated: StatedAlpha | None = None  # where the file states alpha other than by tensors
 
     def check(self, target: str, shape: torch.Size, lora_name: str) -> None:
         """Raise HeadForcingError if the patch is incomplete or does not fit a parameter of this
@@ -58,26 +60,17 @@ class LoraPatch:
         alpha = self.tensors.get("alpha")
         if alpha is not None and (alpha.numel() != 1 or not torch.isfinite(alpha.float()).all()):
             raise HeadForcingError(f"{lora_name} is damaged: the alpha of {target} is not a number")
-        try:
-            fits = self._fits(shape)
-        except KeyError as error:
+        if not self._fits(shape):
+            given = [f"{what} {tuple(tensor.shape)}" for what, tensor in self.tensors.items()]
             raise HeadForcingError(
-                f"{lora_name} is incomplete: half of its tensors for {target} are missing"
-            ) from error
-        if not fits:
-            given = [
-                tuple(tensor.shape)
-                for what, tensor in self.tensors.items()
-                if what not in ("alpha", "rank")
-            ]
-            raise HeadForcingError(
-                f"{lora_name} was made for a model of another size: {target} is {tuple(shape)} "
-                f"here, its tensors are {given}; use a LoRA for this model"
+                f"{lora_name} does not fit: {target} is {tuple(shape)} here, of its change it has "
+                f"{', '.join(given)}; it was made for a model of another size, or half of it is "
+                "missing"
             )
 
     def _fits(self, shape: torch.Size) -> bool:
-        """Whether the change has the size of the parameter; tried with tensors that hold no
-        numbers. KeyError if tensors are missing.
+        """Whether the change is complete and has the size of the parameter; tried with tensors
+        that hold no numbers.
         """
         size = (shape[0] if shape else 1, math.prod(shape[1:]))
         for what, tensor in self.tensors.items():
@@ -87,14 +80,13 @@ class LoraPatch:
                 return False
         try:
             product = self._product("meta")
-        except (RuntimeError, IndexError):  # they cannot be multiplied
+        except (KeyError, RuntimeError, IndexError):  # not all are there, or they do not fit
             return False
-        if product is None and not self.tensors.keys() & {"diff", "set"}:
-            raise KeyError("a change")
-        if product is not None and (product.shape != size or len(shape) < 2):
+        if product is None:
+            return bool(self.tensors.keys() & {"diff", "set"})
+        if len(shape) < 2 or product.shape != size:
             return False
-        magnitude = self.tensors.get("magnitude")
-        return magnitude is None or magnitude.numel() in size
+        return "magnitude" not in self.tensors or self.tensors["magnitude"].numel() in size
 
     def apply(self, weight: Tensor, strength: float) -> Tensor:
         """The changed weight in float32."""
@@ -129,15 +121,18 @@ class LoraPatch:
             return torch.kron(_factor(given, "lokr_w1"), _factor(given, "lokr_w2"))
         return None
 
-    def scale(self) -> float:
-        """The factor of the product at strength 1: alpha by rank, 1 if the file states no alpha; of
-        LoKr by the factor that is divided, else alpha has no meaning.
+    @property
+    def rank(self) -> int:
+        """Of the factor that alpha is by; 0 of LoKr without one that is divided, and of others,
+        where alpha has no meaning.
         """
         ranks = [len(self.tensors[part]) for part in _RANKED if part in self.tensors]
-        if ranks and "alpha" in self.tensors:
-            return float(self.tensors["alpha"]) / ranks[0]
-        if ranks and self.stated is not None:
-            return self.stated.scale(self.module, ranks[0])
+        return ranks[0] if ranks else 0
+
+    def scale(self) -> float:
+        """The factor of the product at strength 1: alpha by rank, 1 without alpha."""
+        if self.rank and "alpha" in self.tensors:
+            return float(self.tensors["alpha"]) / self.rank
         return 1.0
 
 
@@ -184,14 +179,12 @@ def comfyui_names(
     """
     numbered = [found for found in map(_LAYER.search, lora_state_dict) if found is not None]
     layers = 1 + max((int(found[1]) for found in numbered), default=0)
-    names = expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS)))
+    names = expected_shapes(WanConfig(num_layers=layers))
     renamed: Weights = {}
     for target, patch in _match(lora_state_dict, names, lora_name, stated).items():
         module = target.removesuffix(".weight").removesuffix(".bias")
         tensors = dict(patch.tensors)
         tensors.pop("rank", None)  # that of the factors
-        if "down" in tensors and "alpha" not in tensors and stated is not None:
-            tensors["alpha"] = torch.tensor(patch.scale() * len(tensors["down"]))
         for what, tensor in tensors.items():
             suffix = _COMFYUI.get(what, what)
             if what == "diff" and target.endswith(".bias"):
@@ -202,49 +195,33 @@ def comfyui_names(
     return renamed
 
 
-def _scale_biases(patches: Mapping[str, LoraPatch], lora_name: str) -> None:
-    """Turn the biases that PEFT trains with a LoRA into whole differences: they have the scale of
-    its product.
-    """
-    for target, patch in patches.items():
-        bias = patch.tensors.pop("up_bias", None)
-        if bias is None:
-            continue
-        product = patches.get(f"{target.removesuffix('.bias')}.weight")
-        if product is None or "down" not in product.tensors:
-            raise HeadForcingError(
-                f"{lora_name} is incomplete: it has a bias for {target} without its matrices"
-            )
-        if "diff" in patch.tensors:
-            raise HeadForcingError(f"{lora_name} changes {target} twice: use a file with one LoRA")
-        patch.tensors["diff"] = product.scale() * bias.to(torch.float32)
-
-
 def _match(
     lora: Weights, names: Collection[str], lora_name: str, stated: StatedAlpha | None
 ) -> dict[str, LoraPatch]:
     """The patches of a LoRA by the parameter that they change; refuses tensors that belong to
     none.
     """
-    targets = Targets(names)
+    table = parameters_by_layer(names)
     patches: dict[str, LoraPatch] = {}
+    modules = {}
     unknown = []
     images = []
     for key, tensor in lora.items():
         module, what = split_key(key) or (key, "")
-        if what in OTHER_KINDS and targets.find(module, "down") is not None:
+        if what in OTHER_KINDS and find_parameter(table, module, "down") is not None:
             raise HeadForcingError(
                 f"{lora_name} is {OTHER_KINDS[what]} (it has {one_line(key, 80)}), which --lora "
                 "does not merge: connect it with ComfyUI's LoraLoaderModelOnly"
             )
-        target = targets.find(module, what) if what else None
-        if target is None and is_of_images(key):
+        target = find_parameter(table, module, what) if what else None
+        if target is None and OF_IMAGES.search(key):
             images.append(key)
             continue
         if target is None:
             unknown.append(key)
             continue
-        patch = patches.setdefault(target, LoraPatch(module, stated=stated))
+        patch = patches.setdefault(target, LoraPatch())
+        modules[target] = module
         if what in ("diff_b", "diff_m"):
             what = "diff"
         if what in patch.tensors:
@@ -252,7 +229,6 @@ def _match(
                 f"{lora_name} changes {target} twice (by {key}, too): use a file with one LoRA"
             )
         patch.tensors[what] = tensor
-    _scale_biases(patches, lora_name)
     if unknown:
         raise HeadForcingError(
             f"{lora_name} does not fit: {len(unknown)} of its {len(lora)} tensors belong to no "
@@ -268,4 +244,8 @@ def _match(
             len(images),
             images[0],
         )
+    if stated is not None:
+        for target, patch in patches.items():
+            if patch.rank and "alpha" not in patch.tensors:
+                patch.tensors["alpha"] = stated.of(modules[target], patch.rank)
     return patches

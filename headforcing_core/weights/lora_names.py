@@ -7,9 +7,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from .layouts import DIFFUSERS_NAMES, wan_name
+from .layouts import diffusers_name, plain_name
 
-_ADAPTER = r"(?:\.[^.]+)?"  # PEFT may add the adapter's name
+# PEFT may add the adapter's name; its trained biases are not merged
+_ADAPTER = r"(?:\.(?!bias$)[^.]+)?"
 _LYCORIS = (
     "hada_w1_a hada_w1_b hada_w2_a hada_w2_b hada_t1 hada_t2 "
     "lokr_w1 lokr_w1_a lokr_w1_b lokr_w2 lokr_w2_a lokr_w2_b lokr_t2"
@@ -20,7 +21,6 @@ SPELLINGS: Mapping[str, re.Pattern[str]] = {
     for what, ending in {
         # PEFT, kohya, old diffusers
         "down": rf"(?:lora_A{_ADAPTER}|lora_down{_ADAPTER}|lora\.down)(?:\.weight)?",
-        "up_bias": rf"lora_B{_ADAPTER}\.bias",
         "up": rf"(?:lora_B{_ADAPTER}|lora_up{_ADAPTER}|lora\.up)(?:\.weight)?",
         "mid": r"lora_mid(?:\.weight)?",
         "alpha": r"(?:alpha|lora_alpha)",  # FastVideo writes the latter, beside a rank
@@ -50,19 +50,18 @@ OTHER_KINDS = {
     "reshape": "a LoRA that changes the shape of weights",
 }
 
-# kohya, musubi, LyCORIS; some leave dots in the names of layers
-_FLAT = re.compile(r"^(?:lora_unet_+|lora_transformer_+|lycoris_+)(?P<module>.+)$")
-# whatever a program writes in front of the names of layers: `diffusion_model.`, `pipe.dit.`,
-# `base_model.model.` ...
-_ROOTS = (
-    r"blocks\.\d|patch_embedding\b|text_embedding\b|time_embedding\b|time_projection\b|head\b|condition_embedder\b|"
-    r"proj_out\b|scale_shift_table\b"
+# whatever stands in front of the names of layers: of kohya, musubi and LyCORIS, and of others,
+# `diffusion_model.`, `pipe.dit.`, `base_model.model.` ...
+_FRONT = re.compile(
+    r"(?:lora_unet_+|lora_transformer_+|lycoris_+|(?:.*?\.)??(?=(?:blocks\.\d+|patch_embedding|"
+    r"text_embedding|time_embedding|time_projection|head|condition_embedder|proj_out|"
+    r"scale_shift_table)\b))"
 )
-_DOTTED = re.compile(rf"^(?:.*?\.)?(?P<module>(?:{_ROOTS}).*)$")
-_OF_IMAGES = re.compile(
+# of layers for images, which text-to-video models lack
+OF_IMAGES = re.compile(
     r"(?:^|[._])(?:k_img|v_img|norm_k_img|add_k_proj|add_v_proj|norm_added_k|img_emb|image_embedder)"
 )
-_PARAMETERS = {"diff_b": "bias", "up_bias": "bias", "diff_m": "modulation"}
+_PARAMETERS = {"diff_b": "bias", "diff_m": "modulation"}
 
 
 def split_key(key: str) -> tuple[str, str] | None:
@@ -76,45 +75,35 @@ def split_key(key: str) -> tuple[str, str] | None:
     return None
 
 
-def is_of_images(key: str) -> bool:
-    """Whether a tensor belongs to a layer for images, which text-to-video models lack."""
-    return _OF_IMAGES.search(key) is not None
+def is_lora(names: Collection[str]) -> bool:
+    """Whether there are tensors of a LoRA among them."""
+    return any(map(split_key, names))
 
 
-class Targets:
-    """The parameters of a model, found by the names that LoRA files give to its layers."""
-
-    def __init__(self, names: Collection[str]):
-        self._names = names
-        # by the name of a layer with "_" in place of dots, Wan's and diffusers'
-        self._flat = {}
-        for name in names:
-            layer = name.removesuffix(".weight")
-            for spelling in (layer, _diffusers_name(layer)):
-                self._flat[spelling.replace(".", "_")] = layer
-
-    def find(self, module: str, what: str) -> str | None:
-        """The parameter that a tensor changes, from the two parts of its name; None if the model
-        lacks it.
-        """
-        parameter = _PARAMETERS.get(what, "weight")
-        flat = _FLAT.match(module)
-        if flat is not None:
-            layer = self._flat.get(flat["module"].replace(".", "_"), "")
-            candidates = [f"{layer}.{parameter}"]
-        else:
-            dotted = _DOTTED.match(module)
-            layer = module if dotted is None else dotted["module"]
-            candidates = [wan_name(f"{layer}.{parameter}")]
-            if what in ("diff", "set"):  # of a parameter without ".weight", such as a modulation
-                candidates.append(wan_name(layer))
-        return next((name for name in candidates if name in self._names), None)
+def parameters_by_layer(names: Collection[str]) -> dict[str, str]:
+    """The parameters of a model by Wan's and by diffusers' names with "_" in place of dots, since
+    some programs leave no dots.
+    """
+    table = {}
+    for name in names:
+        table[_flat(name)] = name
+        table[_flat(diffusers_name(name))] = name
+    return table
 
 
-def _diffusers_name(layer: str) -> str:
-    """The name of a Wan layer in diffusers."""
-    name = f"{layer}."
-    for diffusers, wan in DIFFUSERS_NAMES:
-        if wan.endswith("."):
-            name = name.replace(wan, diffusers)
-    return name.removesuffix(".")
+def find_parameter(table: Mapping[str, str], module: str, what: str) -> str | None:
+    """The parameter that a tensor changes, from the two parts of its name; None if the model lacks
+    it.
+
+    Args:
+        table: `parameters_by_layer`.
+    """
+    layer = _FRONT.sub("", plain_name(module), count=1)
+    found = table.get(_flat(f"{layer}.{_PARAMETERS.get(what, 'weight')}"))
+    if found is None and what in ("diff", "set"):  # of a parameter without ".weight"
+        return table.get(_flat(layer))
+    return found
+
+
+def _flat(name: str) -> str:
+    return name.replace(".", "_")

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from ..errors import HeadForcingError
-from ..files import Fields
 from .containers import Metadata
 
 _CONFIG = "adapter_config.json"  # beside `adapter_model.safetensors`
 _HEADER = "lora_adapter_metadata"
-_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -26,20 +27,20 @@ class StatedAlpha:
 
     Attributes:
         patterns: by a pattern of the ends of layers' names.
-        by_root: the scale is alpha by the square root of the rank (rsLoRA).
+        by_root: the scale is alpha by the square root of the rank (rsLoRA), not by the rank.
     """
 
     alpha: float
     by_root: bool = False
     patterns: Mapping[str, float] = field(default_factory=dict)
 
-    def scale(self, module: str, rank: int) -> float:
-        """The factor of `up @ down` of a layer."""
+    def of(self, module: str, rank: int) -> Tensor:
+        """The alpha of a layer, as a tensor of the file would state it."""
         alpha = self.alpha
         for pattern, own in self.patterns.items():
             if module == pattern or module.endswith(f".{pattern}"):
                 alpha = own
-        return alpha / math.sqrt(rank) if self.by_root else alpha / rank
+        return torch.tensor(alpha * math.sqrt(rank) if self.by_root else alpha, dtype=torch.float64)
 
 
 def stated_alpha(path: Path, metadata: Metadata, names: Iterable[str]) -> StatedAlpha | None:
@@ -51,54 +52,40 @@ def stated_alpha(path: Path, metadata: Metadata, names: Iterable[str]) -> Stated
 
     Raises HeadForcingError for two that disagree, and for values that are no numbers.
     """
-    found = {}
-    kohya_names = any(".lora_down" in name for name in names)
-    header = _from_header(path, metadata, kohya_names)
-    if header is not None:
-        found["its header"] = header
+    found: dict[str, StatedAlpha | None] = {}
+    if _HEADER in metadata:
+        found["its header"] = _of_peft(metadata[_HEADER], f"the header of {path.name}")
+    kohya = metadata.get("ss_network_alpha", "")
+    if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", kohya) and any(".lora_down" in n for n in names):
+        found["ss_network_alpha"] = StatedAlpha(float(kohya))
     config = path.with_name(_CONFIG)
     if path.stem == "adapter_model" and config.is_file():
-        fields = _read(config.read_bytes(), config.name)
-        stated = _from_fields(fields, config.name, "")
-        if stated is not None:
-            found[config.name] = stated
-    if len(set(map(repr, found.values()))) > 1:
-        both = " and ".join(
-            f"{place} states alpha {stated.alpha:g}" for place, stated in found.items()
-        )
+        found[config.name] = _of_peft(config.read_bytes(), config.name)
+    stated = {place: alpha for place, alpha in found.items() if alpha is not None}
+    if len(set(map(repr, stated.values()))) > 1:
+        both = " and ".join(f"{place} states alpha {one.alpha:g}" for place, one in stated.items())
         raise HeadForcingError(f"{path.name}: {both}; correct one of them")
-    return next(iter(found.values()), None)
+    return next(iter(stated.values()), None)
 
 
-def _from_header(path: Path, metadata: Metadata, kohya_names: bool) -> StatedAlpha | None:
-    text = metadata.get(_HEADER)
-    if text is not None:
-        fields = _read(text.encode(), f"the header of {path.name}")
-        for name in sorted(fields):
-            if name.endswith("lora_alpha") and "text_encoder" not in name:
-                return _from_fields(fields, path.name, name.removesuffix("lora_alpha"))
-    kohya = metadata.get("ss_network_alpha", "")
-    if kohya_names and re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", kohya):
-        return StatedAlpha(float(kohya))
-    return None
-
-
-def _from_fields(fields: Fields, name: str, prefix: str) -> StatedAlpha | None:
-    alpha = fields.get(f"{prefix}lora_alpha")
-    if alpha is None:
-        return None
-    patterns = fields.get(f"{prefix}alpha_pattern") or {}
-    if not isinstance(patterns, dict):
-        patterns = {"": None}
-    for value in (alpha, *patterns.values()):
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise HeadForcingError(f"{name} is damaged: its alpha is not a number")
-    return StatedAlpha(float(alpha), bool(fields.get(f"{prefix}use_rslora")), patterns)
-
-
-def _read(data: bytes, name: str) -> Fields:
+def _of_peft(text: str | bytes, name: str) -> StatedAlpha | None:
+    """The alpha of PEFT's config, or of a header, where a pipeline's part stands before each name;
+    None if it states none.
+    """
     try:
-        fields = json.loads(data[:_MOST_BYTES])
-    except (ValueError, RecursionError) as error:
-        raise HeadForcingError(f"{name} is damaged: it is no JSON; download it again") from error
-    return fields if isinstance(fields, dict) else {}
+        fields = json.loads(text)
+        own = {}
+        for field_name in sorted(fields, reverse=True):
+            if "text_encoder" not in field_name:
+                own[field_name.rpartition(".")[2]] = fields[field_name]
+        if own.get("lora_alpha") is None:
+            return None
+        alpha = float(own["lora_alpha"])
+        patterns = {layer: float(one) for layer, one in (own.get("alpha_pattern") or {}).items()}
+        if not all(map(math.isfinite, (alpha, *patterns.values()))):
+            raise ValueError("it is not a number")
+        return StatedAlpha(alpha, bool(own.get("use_rslora")), patterns)
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise HeadForcingError(
+            f"{name} is damaged: the alpha of a LoRA cannot be read ({error}); download it again"
+        ) from error

@@ -28,28 +28,28 @@ from .containers import WRITABLE, Weights, all_finite, read_tensors, read_weight
 
 MAX_TOKENS = 512
 _END = 1  # id of the end-of-sequence token
-_MAX_LAYERS = 100  # umT5-xxl has 24
+# few digits: a malicious name must not claim many layers; umT5-xxl has 24
+_LAYER = re.compile(r"encoder\.block\.\d{1,2}\.layer\.0\.SelfAttention\.q\.weight")
 _SCALES = ("scale_weight", "weight_scale")  # of fp8 weights, in ComfyUI's older and newer files
 _EMBEDDINGS_FORMAT = "headforcing-prompt-embeddings-1"
 
-# Names in Wan's own `models_t5_umt5-xxl-enc-bf16.pth` -> names in transformers (and in ComfyUI's
-# files).
-_WAN_TOP = {
-    "token_embedding.weight": "shared.weight",
-    "norm.weight": "encoder.final_layer_norm.weight",
-}
-_WAN_BLOCK = {
-    "norm1.weight": "layer.0.layer_norm.weight",
-    "attn.q.weight": "layer.0.SelfAttention.q.weight",
-    "attn.k.weight": "layer.0.SelfAttention.k.weight",
-    "attn.v.weight": "layer.0.SelfAttention.v.weight",
-    "attn.o.weight": "layer.0.SelfAttention.o.weight",
-    "pos_embedding.embedding.weight": "layer.0.SelfAttention.relative_attention_bias.weight",
-    "norm2.weight": "layer.1.layer_norm.weight",
-    "ffn.gate.0.weight": "layer.1.DenseReluDense.wi_0.weight",
-    "ffn.fc1.weight": "layer.1.DenseReluDense.wi_1.weight",
-    "ffn.fc2.weight": "layer.1.DenseReluDense.wo.weight",
-}
+# parts of names in Wan's own `models_t5_umt5-xxl-enc-bf16.pth`, and those of transformers (and of
+# ComfyUI's files) in their place
+_WAN_NAMES = (
+    (r"^token_embedding\.", "shared."),
+    (r"^norm\.", "encoder.final_layer_norm."),
+    (r"^blocks\.", "encoder.block."),
+    (r"\.norm1\.", ".layer.0.layer_norm."),
+    (r"\.attn\.", ".layer.0.SelfAttention."),
+    (
+        r"\.pos_embedding\.embedding\.",
+        ".layer.0.SelfAttention.relative_attention_bias.",
+    ),
+    (r"\.norm2\.", ".layer.1.layer_norm."),
+    (r"\.ffn\.gate\.0\.", ".layer.1.DenseReluDense.wi_0."),
+    (r"\.ffn\.fc1\.", ".layer.1.DenseReluDense.wi_1."),
+    (r"\.ffn\.fc2\.", ".layer.1.DenseReluDense.wo."),
+)
 
 
 @dataclass
@@ -199,7 +199,7 @@ def _read_umt5(path: Path) -> tuple[Weights, Weights, Tensor | None]:
 
     Raises HeadForcingError for other files.
     """
-    tensors = read_tensors(path, "text encoder")
+    tensors = read_tensors(path)
     tokenizer = tensors.pop("spiece_model", None)
     if "shared.weight" not in tensors and "token_embedding.weight" not in tensors:
         raise HeadForcingError(
@@ -209,11 +209,9 @@ def _read_umt5(path: Path) -> tuple[Weights, Weights, Tensor | None]:
         )
     weights: Weights = {}
     scales: Weights = {}
-    for stored, tensor in tensors.items():
-        name = _WAN_TOP.get(stored, stored)
-        block = re.fullmatch(r"blocks\.(\d+)\.(.+)", stored)
-        if block:
-            name = f"encoder.block.{block[1]}.{_WAN_BLOCK.get(block[2], block[2])}"
+    for name, tensor in tensors.items():
+        for wan, transformers in _WAN_NAMES:
+            name = re.sub(wan, transformers, name)
         layer, _, kind = name.rpartition(".")
         if kind in _SCALES:
             scales[layer] = tensor.flatten()
@@ -231,18 +229,16 @@ def _read_umt5(path: Path) -> tuple[Weights, Weights, Tensor | None]:
 def sizes_of(weights: Weights, path: Path) -> dict[str, int]:
     """Sizes in transformers' `UMT5Config`, inferred from the shapes of weights with its names."""
     first = "encoder.block.0.layer."
-    layers = len([name for name in weights if name.endswith(".SelfAttention.q.weight")])
+    layers = len([name for name in weights if _LAYER.fullmatch(name)])
     try:
-        if not 0 < layers <= _MAX_LAYERS:
-            raise LookupError
         vocab_size, d_model = weights["shared.weight"].shape
         buckets, heads = weights[f"{first}0.SelfAttention.relative_attention_bias.weight"].shape
         d_kv = len(weights[f"{first}0.SelfAttention.q.weight"]) // heads
         d_ff = len(weights[f"{first}1.DenseReluDense.wi_0.weight"])
     except (LookupError, ValueError, ZeroDivisionError) as error:
         raise HeadForcingError(
-            f"{path.name} is not a umT5 encoder: it has {layers} layers (umT5-xxl 24), or its "
-            "first one lacks tensors"
+            f"{path.name} is not a umT5 encoder: its first layer lacks tensors, or they have "
+            "another shape"
         ) from error
     return {
         "vocab_size": vocab_size,

@@ -129,7 +129,10 @@ def without(*names: str) -> files.Weights:
             "LiveTalk model without its 32 audio tensors",
         ),
         (without("audio_cond_projs.1."), "2 of 185 tensors are missing"),
-        (without("audio_proj.proj.weight"), "audio_proj.proj.weight is missing"),
+        (
+            without("audio_proj.proj.weight"),
+            "1 of 185 tensors are missing, such as audio_proj.proj.weight",
+        ),
         (without() | {"audio_proj.norm_out.bias": torch.ones(7)}, r"has shape \(7,\)"),
         (files.wan_weights(channels=34), "34 input channels"),
     ],

@@ -183,7 +183,7 @@ def attention_is_what_was_fastest_unless_somebody_has_chosen_and_comfyuis_on_a_c
         assert attention.or_better(*sizes) is attention
         assert 0 < apart(attention(*arguments), expected) < 1e-5
     timed = core.attention.LayerAttention(
-        functools.partial(core.attention.by_span, bridge.sdpa), "sdpa (timed)"
+        functools.partial(core.attention.attend_layer, bridge.sdpa), "sdpa (timed)"
     )
     with patch.object(bridge, "attention_function", return_value=timed) as choose:
         assert attention.or_better(*sizes) is timed
