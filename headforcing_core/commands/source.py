@@ -300,6 +300,8 @@ class Source:
             from ..distributed.sharded import shard
 
             shard(backbone, machine.device)
+        elif machine.device.type == "cuda":
+            backbone.join_projections()
         return LoadedModel(machine, backbone, codec, self.scale)
 
     def _codec(self, encodes: bool) -> FrameCodec | None:

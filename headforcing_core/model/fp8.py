@@ -140,6 +140,7 @@ def use_fp8_linears(model: WanModel, native: bool = False) -> None:
     block: Any
     for block in model.blocks:
         block.ffn[1] = nn.Identity()  # GELU is applied when its result is rounded
+        block.self_attn.joined = None  # each of its layers is rounded by itself
         for parent in block.modules():
             for name, child in list(parent.named_children()):
                 if not isinstance(child, nn.Linear):

@@ -297,10 +297,16 @@ def _self_attention(
     """Self-attention of `x [1, tokens, dim]` through the cache; with `keys_only` just fills it and
     returns None.
     """
+    q: Tensor | None = None
     fused = cache.fused and write_block.usable(x.device, x.dtype)
-    k = attention.k(x)[0]
-    v = attention.v(x)[0]
-    q: Tensor | None = None if keys_only else attention.q(x)[0]
+    joined = attention.joined if isinstance(attention, Attention) else None
+    if fused and joined is not None and not keys_only:
+        q, k, v = F.linear(x[0], *joined).chunk(3, dim=-1)
+    else:
+        k = attention.k(x)[0]
+        v = attention.v(x)[0]
+        if not keys_only:
+            q = attention.q(x)[0]
     norm_q = attention.norm_q
     norm_k = attention.norm_k
     norms = None
@@ -328,9 +334,14 @@ def _cross_attention(attention: Any, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Projections and norms of one attention layer; `forward_block` computes the attention
-    itself.
+    """Projections and norms of one attention layer; `forward_block` computes the attention itself.
+
+    Attributes:
+        joined: weight and bias of q, k and v one after another, which theirs are views of; None
+            where they are apart.
     """
+
+    joined: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, config: WanConfig):
         super().__init__()
@@ -341,6 +352,16 @@ class Attention(nn.Module):
         # the RMS is over the full width, before the split into heads
         self.norm_q = nn.RMSNorm(config.dim, eps=config.eps)
         self.norm_k = nn.RMSNorm(config.dim, eps=config.eps)
+
+    def join(self) -> None:
+        """Lay the weights of q, k and v one after another."""
+        layers = (self.q, self.k, self.v)
+        weight = torch.cat([layer.weight for layer in layers])
+        bias = torch.cat([layer.bias for layer in layers])
+        for layer, own_weight, own_bias in zip(layers, weight.chunk(3), bias.chunk(3), strict=True):
+            layer.weight = nn.Parameter(own_weight, requires_grad=False)
+            layer.bias = nn.Parameter(own_bias, requires_grad=False)
+        self.joined = weight, bias
 
 
 class TransformerBlock(nn.Module):
@@ -413,3 +434,14 @@ class WanModel(nn.Module):
         model = model.requires_grad_(False).eval().to(device=device, dtype=dtype)
         model.patch_embedding.float()
         return model
+
+    @torch.no_grad()
+    def join_projections(self) -> None:
+        """Let one product compute queries, keys and values where the fused kernel takes them:
+        fewer, larger launches.
+
+        Called last: weights that are moved or replaced afterwards would not be the ones in use.
+        """
+        block: Any
+        for block in self.blocks:
+            block.self_attn.join()

@@ -44,10 +44,17 @@ def video(model: WanModel, policy: CachePolicy = BUSY, measured: bool = False, *
     return latents(film(model, cache, BLOCKS, **options)), cache
 
 
-@pytest.mark.parametrize(("rope", "measured"), [("contiguous", True), ("absolute", False)])
-def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, rope, measured, request):
+@pytest.mark.parametrize(
+    ("rope", "measured", "joined"), [("contiguous", True, False), ("absolute", False, True)]
+)
+def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(
+    model, rope, measured, joined, request
+):
     policy = replace(BUSY, rope=rope)
     expected, plain = video(model, policy, measured)
+    if joined:  # one product for queries, keys and values
+        model.join_projections()
+        assert torch.equal(video(model, policy, measured)[0], expected)
     called = request.getfixturevalue("fused")
     found, cache = video(model, policy, measured)
     assert set(called) == {
