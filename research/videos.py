@@ -30,7 +30,7 @@ from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import replacing
 from ..headforcing_core.hashing import SHORT, digest, file_hash
 from ..headforcing_core.head_profiles.profile import HeadProfile
-from ..headforcing_core.plan.resources import Needs, check_disk, in_turn
+from ..headforcing_core.plan.resources import Needs, check_disk
 from ..headforcing_core.timeline.timeline import parse_timeline
 from . import vbench
 from .metrics.base import Panel
@@ -276,9 +276,12 @@ class Scores:
         run_folder = max(need.run_folder for need in needs)
         video_file = max(need.video for need in needs)
         together = replace(
-            in_turn(needs), run_folder=kept * run_folder, video=len(unmade) * video_file
+            max(needs, key=lambda need: need.memory),
+            run_folder=kept * run_folder,
+            state=sum(need.state for need in needs),
+            video=len(unmade) * video_file,
         )
-        check_disk(together, args.runs or args.out, args.out)
+        check_disk([together], args.runs or args.out, args.out)
         return left_out, together
 
     def complete(self, farm: Farm, quiet: bool) -> None:

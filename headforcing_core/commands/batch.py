@@ -17,7 +17,7 @@ from ..files import Fields, check_writable, claimed, replacing
 from ..hashing import file_hash
 from ..head_profiles.profiler import pick_part
 from ..plan.describe import markdown_table
-from ..plan.resources import Needs, check_disk, in_turn
+from ..plan.resources import Needs, check_disk
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
 from .farms import Embeds, farm_of, make_all, render_one
@@ -56,8 +56,7 @@ def batch(args: Namespace) -> Result:
     for name, video in todo.items():
         sources[name], needed = _check(name, video, farm)
         needs.append(needed)
-    if needs:
-        check_disk(in_turn(needs), out, out)
+    check_disk(needs, out, out)
     made = make_all(
         farm, make_one, sources, lambda name, embeds: (todo[name], embeds), quiet=args.json
     )

@@ -14,7 +14,7 @@ from ..errors import HeadForcingError
 from ..files import Fields, claimed, claimed_folder, replacing
 from ..names import COMPARED_METHODS, versions
 from ..plan.plan import RenderPlan
-from ..plan.resources import Needs, check_disk, in_turn
+from ..plan.resources import Needs, check_disk
 from ..render.comparison import (
     ComparisonRow,
     Entry,
@@ -211,7 +211,7 @@ def _plan_videos(
         return video, video.source.check_needs(video.plan, video.path, elsewhere=elsewhere)
 
     planned, left_out = plan_entries(entries, plan_one, skip)
-    check_disk(in_turn([needs for _, needs in planned]), source.request.runs, args.out)
+    check_disk([needs for _, needs in planned], source.request.runs, args.out)
     return [video for video, _ in planned], left_out
 
 

@@ -111,7 +111,7 @@ def _render(
         from ..distributed.ranks import check_ranks
 
         check_ranks(job, peers)
-    check_disk(needs, source.request.runs, video and video.parent)
+    check_disk([needs], source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
     advice = _advice(source, job.plan) if video is not None else ""
     story = None

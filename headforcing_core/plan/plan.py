@@ -273,9 +273,8 @@ class RenderPlan(Layout):
     def frames_per_pass(self) -> int:
         """The largest number of latent frames in one model call."""
         recached = self.policy.recached_frames if self.switches else 0
-        return max(
-            self.schedule.frames_per_block * self.blocks_per_pass, min(recached, self.frames)
-        )
+        block = self.schedule.frames_per_block * self.blocks_per_pass
+        return max(block, min(recached, self.frames))
 
     @cached_property
     def blocks_per_pass(self) -> int:

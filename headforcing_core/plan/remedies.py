@@ -1,13 +1,11 @@
 """Remedies for a render that does not fit into memory: what leaves the video as it is, then fewer
-frames in memory heads, a smaller video, another method."""
+frames in memory heads, a smaller video, Head Forcing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 import torch
 
@@ -15,17 +13,14 @@ from ..errors import HeadForcingError
 from ..files import Fields
 from ..head_profiles.auto import AutoProfile
 from ..methods.head_forcing import CachePolicy
-from ..methods.method import VideoFacts
 from ..methods.registry import method_policy
 from ..model.fp8 import saved_bytes
 from ..video.memory import DecoderMemory
 from .describe import format_bytes
-from .layout import profile_without_choice
 from .plan import RenderPlan
 from .resources import COMFYUI, Host, Needs, activation_bytes
 
 _REMEDIES = 3
-_METHODS = ("head_forcing", "uniform_memory", "infinity_rope")  # small caches that do not grow
 
 
 def too_large(
@@ -106,11 +101,11 @@ def remedies(
     asked = least = Remedy("", plan, needs)
     for change in exact:
         least = least.then(change, dtype)
-    groups = [[change] for change in (*exact, *_smaller(plan))]
+    groups = [[change] for change in (*exact, *_fewer_frames(plan))]
     if host.fp8_linears:
         weights = max(0, needs.weights - saved_bytes(plan.config, dtype))
         groups.append([(host.fp8_linears, {"weights": weights}, {})])
-    groups += [list(_sizes(plan)), *([change] for change in _other_methods(plan))]
+    groups += [list(_sizes(plan)), list(_head_forcing(plan))]
     for group in groups:
         for before, change in product((asked, least), group):
             remedy = before.then(change, dtype)
@@ -119,17 +114,13 @@ def remedies(
                 break
 
 
-def _smaller(plan: RenderPlan) -> Iterator[Change]:
-    """Settings of memory heads that need less and less memory."""
+def _fewer_frames(plan: RenderPlan) -> Iterator[Change]:
+    """Fewer frames in memory heads."""
     policy = plan.policy
-    if not (isinstance(policy, CachePolicy) and policy.heads_by and policy.memory.episodic_frames):
-        return
-    memory = replace(policy.memory, episodic_frames=min(2, policy.memory.episodic_frames))
-    for text, fewer in (
-        ("episodic_frames 2", memory),
-        ("episodic_frames 2, recent_frames 0", replace(memory, recent_frames=0)),
-    ):
-        yield text, {}, {"shape": replace(plan.shape, policy=replace(policy, memory=fewer))}
+    if isinstance(policy, CachePolicy) and policy.heads_by and policy.memory.episodic_frames > 2:
+        memory = replace(policy.memory, episodic_frames=2)
+        shape = replace(plan.shape, policy=replace(policy, memory=memory))
+        yield "episodic_frames 2", {}, {"shape": shape}
 
 
 def _sizes(plan: RenderPlan) -> Iterator[Change]:
@@ -145,23 +136,18 @@ def _sizes(plan: RenderPlan) -> Iterator[Change]:
         yield f"{width}x{height}", {}, {"width": width, "height": height, "shape": shape}
 
 
-def _other_methods(plan: RenderPlan) -> Iterator[Change]:
-    """Methods whose cache does not grow; those with head roles if a bundled profile fits the
-    model.
-    """
-    config = plan.config
-    sizes = (*plan.block_shape[-2:], plan.shape.frames_per_block, plan.shape.total_frames)
-    for name in _METHODS:
-        policy = method_policy(name).for_video(
-            VideoFacts(plan.schedule, plan.blocks, plan.start_frames)
+def _head_forcing(plan: RenderPlan) -> Iterator[Change]:
+    """Head Forcing in place of another method, with the numbers of heads that are expected."""
+    policy = method_policy("head_forcing").for_video(plan.facts)
+    if policy.key != plan.policy.key:
+        config = plan.config
+        _, _, rows, columns = plan.block_shape
+        shape = policy.shape(
+            config,
+            AutoProfile().expected(config.num_layers, config.num_heads).roles,
+            latent_height=rows,
+            latent_width=columns,
+            frames_per_block=plan.shape.frames_per_block,
+            total_frames=plan.frames,
         )
-        with suppress(HeadForcingError):
-            roles: Any = [["memory"] * config.num_heads] * config.num_layers
-            if policy.heads_by:
-                found = profile_without_choice(config, policy)
-                if isinstance(found, AutoProfile):
-                    found = found.expected(config.num_layers, config.num_heads)
-                roles = found.roles
-            shape = policy.shape(config, roles, *sizes)
-            if policy.key != plan.policy.key:
-                yield f"method {name}", {}, {"shape": shape, "auto": None}
+        yield "method head_forcing", {}, {"shape": shape}

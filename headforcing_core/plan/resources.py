@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -230,42 +231,27 @@ def check_scenes(needs: Needs, free: int | None) -> None:
         )
 
 
-def in_turn(renders: Sequence[Needs]) -> Needs:
-    """The estimate for several renders in turn: memory of the one that needs most, disk of all of
-    them.
-    """
-    return replace(
-        max(renders, key=lambda needs: needs.memory),
-        run_folder=sum(needs.run_folder for needs in renders),
-        state=sum(needs.state for needs in renders),
-        video=sum(needs.video for needs in renders),
-    )
-
-
 def check_disk(
-    needs: Needs,
+    renders: Sequence[Needs],
     run_folder: Path | None,
     video: Path | None,
     remedy: str = "remove old renders with `headforcing runs prune`",
 ) -> None:
-    """Refuse a render whose files, the cache's state left out, do not fit into these folders."""
-    parts: list[tuple[Path, str, int, str]] = []  # folder, name, bytes, and how to write less
-    if video is not None and needs.video:
-        parts.append((video, "video", needs.video, "decode later or to another disk"))
-    if run_folder is not None and needs.run_folder:
-        less = "keep none of them: turn resume off, or leave out --runs"
-        parts.append((run_folder, "finished blocks", needs.run_folder, less))
-    for place, *_ in parts:
-        disk = place.stat().st_dev
-        on_disk = [part for part in parts if part[0].stat().st_dev == disk]
-        folder = on_disk[-1][0]
-        wanted = sum(size for _, _, size, _ in on_disk)
+    """Refuse renders whose files, the cache's states left out, do not fit into these folders."""
+    blocks = sum(needs.run_folder for needs in renders)
+    videos = sum(needs.video for needs in renders)
+    folders: dict[int, Path] = {}  # one of each disk
+    wanted: Counter[int] = Counter()
+    for folder, size in ((run_folder, blocks), (video, videos)):
+        if folder is not None and size:
+            disk = folder.stat().st_dev
+            folders[disk] = folder
+            wanted[disk] += size
+    for disk, folder in folders.items():
         free = shutil.disk_usage(folder).free
-        if wanted > free:
-            saving = [f"{how} (saves {format_bytes(size)})" for _, _, size, how in on_disk]
-            remedies = [remedy, *saving, "make a shorter or smaller video"][:3]
+        if wanted[disk] > free:
             raise HeadForcingError(
-                f"not enough disk: the render writes about {format_bytes(wanted)} "
-                f"({_parts({name: size for _, name, size, _ in on_disk})}), {folder} has "
-                f"{format_bytes(free)} free. Remedies, cheapest first: {'; '.join(remedies)}"
+                f"not enough disk: {folder} has {format_bytes(free)} free for "
+                f"{format_bytes(wanted[disk])}; {remedy}, make a shorter or smaller video, or keep "
+                f"no finished blocks, {format_bytes(blocks)} (turn resume off, leave out --runs)"
             )

@@ -13,7 +13,7 @@ import torch
 from comfy.controlnet import ControlBase
 
 from ....headforcing_core.files import Fields
-from ....headforcing_core.plan.resources import Needs, check_disk, in_turn
+from ....headforcing_core.plan.resources import Needs, check_disk
 from ..graph import folders
 from .model_contents import KEY
 
@@ -42,9 +42,7 @@ def free_on(model: Any) -> int:
 def check_disk_room(renders: Sequence[Needs]) -> None:
     """Refuse renders, made one after another, whose files do not fit on the disk."""
     folder = folders.output_folder()
-    check_disk(
-        in_turn(renders), folder, folder, "remove folders of old renders from output/head_forcing"
-    )
+    check_disk(renders, folder, folder, "remove folders of old renders from output/head_forcing")
 
 
 class _Room(ControlBase):
