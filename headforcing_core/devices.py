@@ -112,7 +112,7 @@ def free_memory(device: Device) -> int | None:
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
-    if device.type == "mps" and hasattr(torch.mps, "recommended_max_memory"):
+    if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
     return min(_host_rooms(ROOT), default=None) if device.type == "cpu" else None
 

@@ -150,7 +150,7 @@ def _plan(entry: Entry, shared: HostRender, positive: Conditioning) -> _Video:
     render = replace(
         shared, request=request, filename_prefix=_prefix(shared.filename_prefix, entry)
     )
-    plan = entry.planned(request.plan)
+    plan = request.plan()
     return _Video(entry, render, plan, render.check_needs(plan))
 
 

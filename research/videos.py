@@ -141,7 +141,7 @@ def plan_videos(
                             )
                         )
             except HeadForcingError as error:
-                left_out[name] = str(error).removeprefix(f"{row.label}: ")
+                left_out[name] = str(error)
     return [each for each in planned if each.row not in left_out], left_out
 
 
@@ -265,7 +265,7 @@ class Scores:
                         video.plan, video.path, elsewhere=farm.remote
                     )
                 except HeadForcingError as error:
-                    left_out[each.row] = str(error).removeprefix(f"{video.entry.label}: ")
+                    left_out[each.row] = str(error)
         self.videos = [each for each in self.videos if each.row not in left_out]
         needs = [need for (row, *_), need in found.items() if row not in left_out]
         unmade = self.unmade

@@ -151,8 +151,7 @@ class ComparedVideo:
     def of(cls, common: Source, entry: Entry, seed: int, folder: Path) -> ComparedVideo:
         """Plan an entry's video."""
         source = common.with_request(options=entry.options(common.request.options, seed))
-        plan = entry.planned(source.request.plan)
-        return cls(source, plan, entry, folder / f"{entry.key}-seed{seed}.mp4")
+        return cls(source, source.request.plan(), entry, folder / f"{entry.key}-seed{seed}.mp4")
 
     def job(
         self,

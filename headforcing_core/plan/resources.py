@@ -110,20 +110,19 @@ class Needs:
 
     @property
     def parts(self) -> str:
-        """The parts of the memory."""
-        always = {
-            "weights": self.weights,
-            "KV cache": self.cache,
-            "prompt": self.prompt,
-            "VAE": self.vae,
-        }
-        sampling = {"activations": self.activations, "VAE features": self.held}
-        parts = [_parts(always), f"while sampling {_parts(sampling)}"]
-        if self.decode:
-            parts.append(f"while decoding {format_bytes(self.decode)}")
-        if self.text_encoder:
-            parts.append(f"before that the text encoder {format_bytes(self.text_encoder)}")
-        return "; ".join(parts)
+        """The parts of the memory: what stays, and what is needed in turn."""
+        return _parts(
+            {
+                "weights": self.weights,
+                "KV cache": self.cache,
+                "prompt": self.prompt,
+                "VAE": self.vae,
+                "while sampling activations": self.activations,
+                "and VAE features": self.held,
+                "while decoding": self.decode,
+                "before that the text encoder": self.text_encoder,
+            }
+        )
 
     def describe(self) -> str:
         """One line for memory and, if something is written, one for the disk."""

@@ -49,13 +49,6 @@ class Entry:
         """
         return replace(common.for_method(self.method), seed=seed)
 
-    def planned(self, plan: Callable[[], RenderPlan]) -> RenderPlan:
-        """The entry's plan; error messages begin with the entry's label."""
-        try:
-            return plan()
-        except HeadForcingError as error:
-            raise HeadForcingError(f"{self.label}: {error}") from error
-
 
 def all_methods() -> list[str]:
     """The published methods in the order of menus; of those that share their settings the first."""
@@ -99,7 +92,7 @@ def plan_entries(
     """Plan and check the videos of all entries before the first is rendered.
 
     Returns them and, with `skip`, why others cannot be rendered, by their labels. Raises
-    HeadForcingError if none can.
+    HeadForcingError, with the label, for the first that cannot without `skip`, and if none can.
     """
     planned = []
     left_out = {}
@@ -108,8 +101,8 @@ def plan_entries(
             planned.append(plan_one(entry))
         except HeadForcingError as error:
             if not skip:
-                raise
-            left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
+                raise HeadForcingError(f"{entry.label}: {error}") from error
+            left_out[entry.label] = str(error)
     if not planned:
         raise HeadForcingError(
             f"none of the methods can be rendered: {next(iter(left_out.values()))}"
@@ -126,8 +119,6 @@ class ComparisonRow:
     video: Path
     video_frames: int
     frame_slots: int  # capacity of the cache, all heads together
-    # the largest number in use after a block; None if all blocks come from an earlier render
-    slots_in_use: int | None
     # upper bound of the cache's size from its shape, temporary tensors of a prompt switch included
     cache_bytes: int
     reused_blocks: int
@@ -139,7 +130,6 @@ class ComparisonRow:
         """The numbers of its line of the table, by name."""
         return {
             "frame_slots": self.frame_slots,
-            "slots_in_use": self.slots_in_use,
             "cache_bytes": self.cache_bytes,
             "seconds_per_block": self.seconds_per_block,
             **self.drift,
@@ -161,7 +151,6 @@ def measured(
     """Measure the finished video of a plan."""
     assert result.video is not None
     video = result.video.path
-    in_use = [slots for slots in result.run.occupied if slots is not None]
     report = report_video(video, on_progress=on_progress)  # its prompts and blocks are in its tags
     return ComparisonRow(
         entry,
@@ -169,7 +158,6 @@ def measured(
         video,
         report.video_frames,
         frame_slots=plan.shape.frame_slots,
-        slots_in_use=max(in_use, default=None),
         cache_bytes=plan.cache_bytes(dtype),
         reused_blocks=result.reused_blocks,
         seconds_per_block=result.seconds_per_block,
@@ -180,7 +168,6 @@ def measured(
 # by heading: the name of a number, of `ComparisonRow` or of its drift, and its form
 TABLE_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "frame-slots": ("frame_slots", "{:,.0f}".format),
-    "in use": ("slots_in_use", "{:,.0f}".format),
     "cache, at most": ("cache_bytes", format_bytes),
     "s/block": ("seconds_per_block", "{:.3g}".format),
     **{metric.heading: (metric.key, metric.form.format) for metric in METRICS if metric.heading},

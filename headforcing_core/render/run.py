@@ -113,8 +113,7 @@ class Run:
         """Read what earlier renders have finished, and make the cache.
 
         Start latents of an earlier render are taken in place of the job's: another device may have
-        encoded them, with other last bits and so other blocks. Raises ValueError if the job has
-        another number of start latents than its plan.
+        encoded them, with other last bits and so other blocks.
 
         Args:
             make_cache: gives an empty cache.
@@ -127,13 +126,6 @@ class Run:
             if start is not None:
                 start = folder.save_start(start)
         self.start = self._share(start)
-        start_length = 0 if self.start is None else len(self.start)
-        # those of start blocks, and those that stay as they are in the first block after them
-        expected = self.plan.start_frames + self.plan.held_frames
-        if start_length != expected:
-            raise ValueError(
-                f"the plan begins with {expected} latent frames, {start_length} are given"
-            )
         self.stored = self._share(
             [] if folder is None else folder.load_blocks(self.job.keys[: self._wanted_blocks])
         )

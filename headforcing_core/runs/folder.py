@@ -164,7 +164,7 @@ class RunReader:
     def _read_state(self, path: Path, key: str) -> State | None:
         """The state in a file; None if it does not continue the block with this key."""
         tensors, fields = read_block_tensors(path)
-        if fields["key"] != key or fields["after"] != self._block_hashes.get(key):
+        if fields["after"] != self._block_hashes.get(key):
             return None
         frames = read_frames(self.folder, fields.get("frames", ()), state=path)
         return State(tensors, fields["plain"], frames)

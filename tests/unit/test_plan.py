@@ -328,7 +328,7 @@ def test_the_parts_of_a_minute_at_full_size():
     )
     assert needs.memory == WEIGHTS + needs.cache + needs.prompt + DECODER.weights + DECODER.peak
     memory, disk = needs.describe().splitlines()
-    assert "weights 2.84 GB" in memory and "VAE features 2.00 GB; while decoding 6.00 GB" in memory
+    assert "weights 2.84 GB" in memory and "VAE features 2.00 GB, while decoding 6.00 GB" in memory
     assert f"finished blocks {format_bytes(needs.run_folder)}" in disk and "video" in disk
     assert (less.decode, less.run_folder, less.state, less.video) == (0, 0, 0, 0)
     assert not any(word in less.describe() for word in ("disk", "decoding"))
