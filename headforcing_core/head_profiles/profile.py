@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import chain
@@ -325,24 +325,6 @@ def name_heads(
         for layer, head in heads:
             roles[layer][head] = role
     return tuple(tuple(layer) for layer in roles)
-
-
-def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
-    """Core stability ratio of several profiling runs, per role and as "mean" (paper, supplement).
-
-    The ratio of a role is the number of heads with that role in all runs divided by the mean number
-    of heads with it per run, 0-1; 1 for a role that no run assigns.
-    """
-    flat = [list(chain(*roles)) for roles in runs]
-    result = {}
-    for role in ROLES:
-        members = [
-            {place for place, assigned in enumerate(run) if assigned == role} for run in flat
-        ]
-        size = sum(map(len, members)) / len(members)
-        result[role] = len(set.intersection(*members)) / size if size else 1.0
-    result["mean"] = sum(result.values()) / len(ROLES)
-    return result
 
 
 def _object_text(value: Fields) -> str:
