@@ -18,7 +18,7 @@ from ..errors import HeadForcingError
 from ..files import check_writable, claimed
 from ..head_profiles.profiler import measure_returns, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
-from ..head_profiles.rules import describe_returns, remark_on_rule, retrieving_heads, with_rule
+from ..head_profiles.rules import remark_on_rule, retrieving_heads, with_rule
 from ..head_profiles.shares import HeadShares, ProfileSetup, ReturnStory
 from ..model.wan import WanModel
 from ..names import BUDGETS
@@ -318,8 +318,7 @@ def _finish(
     made = with_rule(shares.profile(out.stem, {"source": source}), rule)
     made = replace(made, families=families)
     made.save(out)
-    remarks = [*remark_on_rule(made), *describe_returns(made)]
-    lines = [*shares.describe(made), *remarks, f"profile  {out}", f"shares   {measured}"]
+    lines = [*shares.describe(made), *remark_on_rule(made)]
     found = {
         "profile": str(out),
         "measured": str(measured),
@@ -327,5 +326,7 @@ def _finish(
         "missing_prompts": shares.missing_prompts(),
     }
     if made.returns is not None:
-        found["retrieving"] = retrieving_heads(made)
-    return Result(lines, found)
+        retrieving = retrieving_heads(made)
+        lines.append(f"{len(retrieving)} heads look up the earlier visit of a scene that returns")
+        found["retrieving"] = retrieving
+    return Result([*lines, f"profile  {out}", f"shares   {measured}"], found)

@@ -5,7 +5,7 @@ length.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from ..video.reader import VideoSource, open_video
 from .meter import LEVELS, DriftMeter
 from .metrics import METRICS, Numbers, numbers_of
 from .thumbnails import Pixels, SwitchResponse
-from .video_tags import VideoTags, read_tags
+from .video_tags import NO_TAGS, VideoTags, read_tags
 
 FIRST_SECONDS = 5  # the length that the models were trained on
 NOTE = (
@@ -59,7 +59,7 @@ class DriftReport:
     prompts: Prompts
     switches: list[SwitchResponse]
     series: dict[str, list[float]]
-    tags: VideoTags = field(default_factory=VideoTags)
+    tags: VideoTags = NO_TAGS
 
     @property
     def seconds(self) -> float:
@@ -95,7 +95,9 @@ class DriftReport:
                 "timeline to measure how the video follows its prompts."
             )
         if len(self.prompts) > 1:
-            lines += [PROMPTS_NOTE, "", "Prompt switches", *map(self._switch, self.switches)]
+            lines += [PROMPTS_NOTE, "", "Prompt switches"]
+            for (start, text), response in zip(self.prompts[1:], self.switches, strict=True):
+                lines.append(f"  {start:6.2f} s  {response.text()}  {text[:60]}")
         return "\n".join(lines)
 
     def to_dict(self) -> Fields:
@@ -119,16 +121,6 @@ class DriftReport:
             ],
             "series": self.series,
         }
-
-    def _switch(self, response: SwitchResponse) -> str:
-        start = response.video_frame / self.fps
-        texts = [text for seconds, text in self.prompts if abs(seconds - start) < 0.5 / self.fps]
-        to_80 = response.seconds_to_80
-        reached = "80 % not measurable" if to_80 is None else f"80 % after {to_80:.2f} s"
-        return (
-            f"  {start:6.2f} s  {reached}, change {response.change:.1f} of 255  "
-            f"{''.join(texts)[:60]}"
-        )
 
 
 def report_video(
@@ -179,13 +171,12 @@ def report_frames(
     on_progress: Progress | None = None,
     expected: int = 0,
     name: str = "video",
-    tags: VideoTags | None = None,
+    tags: VideoTags = NO_TAGS,
     first_video_frame: int = 0,
 ) -> DriftReport:
     """Measure video frames, chunks `[n, H, W, 3]` uint8; other arguments and errors as in
     `report_video`.
     """
-    tags = tags or VideoTags()
     per_block = frames_per_block or tags.frames_per_block or 3
     if not is_finite(fps) or fps < 1:
         raise HeadForcingError(

@@ -94,6 +94,13 @@ class SwitchResponse:
     # time until 80 % of the change; None if too little follows or changes
     seconds_to_80: float | None
 
+    def text(self) -> str:
+        """The response in words."""
+        reached = "not measurable"
+        if self.seconds_to_80 is not None:
+            reached = f"after {self.seconds_to_80:.2f} s"
+        return f"80 % {reached}, change {self.change:.1f} of 255"
+
 
 class SwitchWatch:
     """Collects thumbnails for up to 10 s after each switch, or until the next one, and measures the

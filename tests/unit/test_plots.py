@@ -53,7 +53,7 @@ PROFILES = {
         for size in ((1, 12), (40, 1))
     },
 }
-ODD = VideoTags("$\\frac{1$", 1, 3, ("$x_ " * 20,) * 9, tuple(i * 0.7 for i in range(9)))
+ODD = VideoTags("$\\frac{1$", 1, 3, tuple((i * 0.7, "$x_ " * 20) for i in range(9)))
 VIDEOS = {
     "two frames": lambda: report_frames(
         [np.stack([scene(0), scene(1)])], name="$\\frac" * 20, tags=ODD
