@@ -44,8 +44,8 @@ class DriftReport:
         whole: the metrics of `metrics.METRICS` by key; `first` are those of the first
             `first_seconds`.
         prompts: (start in seconds, text) of each prompt with a known start.
-        series: curves with one value per second, by name: `meter.LEVELS` and `change`, 0-255 but
-            for saturation, 0-1.
+        series: curves with one value per second, by name: `meter.LEVELS`, and `change` from frame
+            to frame, 0-255.
     """
 
     name: str
@@ -91,8 +91,8 @@ class DriftReport:
             lines.append(f"{metric.name:<46}{whole:>10}{first:>12}")
         if not self.prompts:
             lines.append(
-                "The file notes no prompts with their times: measured as one scene. Give the "
-                "timeline to measure how the video follows its prompts."
+                "The file notes no prompts with their times: measured as one scene (`headforcing "
+                "report` takes them with --prompts)."
             )
         if len(self.prompts) > 1:
             lines += [PROMPTS_NOTE, "", "Prompt switches"]
