@@ -125,7 +125,7 @@ class ProfileHeads(io.ComfyNode):
             report.append(
                 f"saved as {folders.save_profile(profile, path).name} in models/head_profiles"
             )
-        picture = images.to_image(pictures.profile_picture(profile, theme="dark"))
+        picture = images.to_image(pictures.profile_picture(profile, stability=shares.stability()))
         return io.NodeOutput(profile, picture, "\n".join(report))
 
 

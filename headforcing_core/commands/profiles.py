@@ -19,7 +19,7 @@ from ..files import check_writable, claimed
 from ..head_profiles.profiler import measure_returns, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.rules import remark_on_rule, retrieving_heads, with_rule
-from ..head_profiles.shares import HeadShares, ProfileSetup, ReturnStory
+from ..head_profiles.shares import PUBLISHED_STABILITY, HeadShares, ProfileSetup, ReturnStory
 from ..model.wan import WanModel
 from ..names import BUDGETS
 from ..page import save_plot
@@ -323,6 +323,8 @@ def _finish(
         "profile": str(out),
         "measured": str(measured),
         "counts": made.counts(),
+        "stability": shares.stability(),
+        "published_stability": PUBLISHED_STABILITY,
         "missing_prompts": shares.missing_prompts(),
     }
     if made.returns is not None:

@@ -18,6 +18,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..cache.roles import HeadLabel, HeadRole, Roles
 from ..errors import HeadForcingError
 from ..files import Fields, check_regular, replacing
@@ -325,6 +327,22 @@ def name_heads(
         for layer, head in heads:
             roles[layer][head] = role
     return tuple(tuple(layer) for layer in roles)
+
+
+def stability(runs: Sequence[Sequence[Sequence[str]]]) -> dict[str, float]:
+    """Core stability ratio of several profiling runs, per role and as "mean" (paper, supplement).
+
+    The ratio of a role is the number of heads with that role in all runs divided by the mean number
+    of heads with it per run, 0-1; 1 for a role that no run assigns.
+    """
+    roles = np.asarray(runs)
+    result = {}
+    for role in ROLES:
+        assigned = roles == role
+        size = assigned.sum() / len(runs)
+        result[role] = float(assigned.all(axis=0).sum() / size) if size else 1.0
+    result["mean"] = sum(result.values()) / len(ROLES)
+    return result
 
 
 def _object_text(value: Fields) -> str:

@@ -1,8 +1,8 @@
-"""Plots of head profiles: attention shares, and the role of every head."""
+"""Plots of head profiles: attention shares, the role of every head, and stability of the roles."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +12,7 @@ from .. import page
 from ..page import Panel, Theme
 from .agreement import compare_profiles
 from .profile import CURRENT, ROLES, SINK, Head, HeadProfile, by_head
+from .shares import PUBLISHED_STABILITY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,8 +36,14 @@ def comparison_map(a: HeadProfile, b: HeadProfile, theme: str = "dark") -> Image
     return page.draw_page(panels, theme)
 
 
-def profile_picture(profile: HeadProfile, theme: str = "dark") -> Image.Image:
-    """All plots of a profile below each other: attention shares where they are measured, roles."""
+def profile_picture(
+    profile: HeadProfile,
+    theme: str = "dark",
+    stability: Mapping[str, Mapping[str, float]] | None = None,
+) -> Image.Image:
+    """All plots of a profile below each other: attention shares where they are measured, roles, and
+    `stability`, as of `HeadShares.stability`, where it is given.
+    """
     panels = []
     if profile.shares is not None:
         panels.append(_shares_panel(profile))
@@ -49,6 +56,8 @@ def profile_picture(profile: HeadProfile, theme: str = "dark") -> Image.Image:
             "disagree."
         )
     panels.append(_roles_panel(profile, "The role of every head", subtitle, profile.disputed))
+    if stability:
+        panels.append(_stability_panel(stability))
     return page.draw_page(panels, theme)
 
 
@@ -135,6 +144,32 @@ def _roles_panel(
         page.draw_legend(ax, look, handles)
 
     return Panel(title, subtitle, round(size * profile.num_heads), draw)
+
+
+def _stability_panel(stability: Mapping[str, Mapping[str, float]]) -> Panel:
+    """Core stability ratios by condition and role as bars, the paper's as diamonds."""
+    names = [*ROLES, "mean"]
+
+    def draw(ax: Axes, look: Theme) -> None:
+        colours = [look.roles.get(name, look.dim) for name in names]
+        ticks = []
+        for group, (condition, ratios) in enumerate(stability.items()):
+            # in bars, with the space of one after each condition
+            places = 5 * group + np.arange(len(names))
+            ticks += places.tolist()
+            ax.bar(places, [ratios[name] for name in names], 0.86, color=colours)
+            published = [PUBLISHED_STABILITY[condition][name] for name in names]
+            ax.plot(places, published, "D", ms=9, mfc="none", mec=look.ink, mew=2)
+            ax.text(places[0], -0.18, f"over {condition}", size=page.TEXT, color=look.ink)
+        ax.set_xticks(ticks, [LETTERS.get(name, name) for name in names] * len(stability))
+        ax.set(ylim=(0, 1))
+        ax.grid(axis="y")
+
+    subtitle = (
+        "Fraction of a role's heads that have the role in every run, if only blocks, only "
+        "denoising steps or only prompts vary. Diamonds: the paper's values for Self Forcing."
+    )
+    return Panel("Stability of the roles", subtitle, 260, draw, legend_height=16)
 
 
 def _counted(profile: HeadProfile, role: str) -> str:

@@ -1,5 +1,5 @@
 """Measured attention shares: what they were measured on, merging, averages, head profile,
-files.
+stability, files.
 """
 
 from __future__ import annotations
@@ -17,16 +17,26 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..cache.roles import HeadRole, RolePolicy
+from ..cache.scenes import spread_over
 from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..files import Fields, check_regular, replacing
 from ..methods.head_forcing import CachePolicy
 from ..model.wan import WanConfig
 from ..rollout.schedule import Schedule
-from .profile import HeadProfile, classify
+from .profile import HeadProfile, classify, stability
 
 FORMAT_VERSION = 1
 MADE = "made_"  # and the number of a prompt: the name of its finished blocks in a file
+# 0-based, the third: stability over blocks and prompts is compared in it, as in the paper
+FIXED_STEP = 2
+CONDITIONS = 4  # runs compared per condition (paper, "Core stability ratio")
+# the paper's core stability ratios for Self Forcing, shown beside those of a measurement
+PUBLISHED_STABILITY = {
+    "blocks": {"anchor": 0.901, "memory": 0.916, "local": 0.922, "mean": 0.913},
+    "steps": {"anchor": 0.949, "memory": 0.953, "local": 0.961, "mean": 0.954},
+    "prompts": {"anchor": 0.908, "memory": 0.891, "local": 0.897, "mean": 0.898},
+}
 
 
 @dataclass(frozen=True)
@@ -259,9 +269,41 @@ class HeadShares:
             returns=returns.mean(dim=0).tolist() if len(returns) else None,
         )
 
+    def stability(self) -> dict[str, dict[str, float]]:
+        """Core stability ratios over blocks, denoising steps and prompts, where at least two were
+        measured.
+
+        As in the paper, up to four evenly spaced values of one condition are compared while the
+        other two are fixed.
+        """
+        prompts = [p for p in range(len(self.setup.prompts)) if self.counts[p].all()]
+        if not prompts:
+            return {}
+        blocks, steps = self.counts.shape[1:]
+        fixed = {
+            "prompts": prompts[:1],
+            "blocks": [blocks // 2],
+            "steps": [min(FIXED_STEP, steps - 1)],
+        }
+        ranges = {"blocks": list(range(blocks)), "steps": list(range(steps)), "prompts": prompts}
+        result = {}
+        for condition, values in ranges.items():
+            if len(values) > 1:
+                runs = []
+                for value in spread_over(values, CONDITIONS):
+                    runs.append(classify(self.mean(**{**fixed, condition: [value]}).tolist()))
+                result[condition] = stability(runs)
+        return result
+
     def describe(self, profile: HeadProfile) -> list[str]:
-        """Role counts and what is missing as lines of text; `profile` is that of these shares."""
+        """Role counts, stability beside the paper's and what is missing as lines of text; `profile`
+        is that of these shares.
+        """
         lines = [profile.counted]
+        for condition, ratios in self.stability().items():
+            published = PUBLISHED_STABILITY[condition]
+            values = [f"{name} {ratios[name]:.2f} (paper {published[name]:.2f})" for name in ratios]
+            lines.append(f"stable over {condition}: {', '.join(values)}")
         missing = self.missing_prompts()
         if missing:
             lines.append(

@@ -5,12 +5,15 @@ caches.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ...headforcing_core.head_profiles.profile import classify
-from ...headforcing_core.head_profiles.shares import HeadShares
+from ...headforcing_core.head_profiles.profile import classify, stability
+from ...headforcing_core.head_profiles.shares import (
+    FIXED_STEP,
+    PUBLISHED_STABILITY,
+    HeadShares,
+)
 from ...headforcing_core.model.wan import WanConfig
 from ...headforcing_core.plan.cards import paper_heads
 from ...headforcing_core.plan.describe import markdown_table
@@ -21,14 +24,6 @@ from .. import profiling
 
 STEPS = (3, 12, 21, 30)  # AR steps of the paper, from 1
 PROMPTS = 4
-FIXED_STEP = 2  # the third denoising step, 0-based
-ROLES = ("local", "anchor", "memory")
-# of Self Forcing
-PUBLISHED_STABILITY = {
-    "blocks": {"anchor": 0.901, "memory": 0.916, "local": 0.922, "mean": 0.913},
-    "steps": {"anchor": 0.949, "memory": 0.953, "local": 0.961, "mean": 0.954},
-    "prompts": {"anchor": 0.908, "memory": 0.891, "local": 0.897, "mean": 0.898},
-}
 BUDGETS = {
     "Self Forcing": ("self_forcing_window_21", "21 (uniform)", 7560, "244.2%"),
     "Deep Forcing": ("deep_forcing", "16 (uniform)", 5760, "186.0%"),
@@ -38,24 +33,6 @@ BUDGETS = {
 }
 """Method here, and the paper's frames a head, frame-slots and relative budget."""
 Made = tuple[str, dict[str, Any]]
-
-
-def stability(runs: Sequence[Sequence[Sequence[str]]]) -> dict[str, float]:
-    """Core stability ratio of several profiling runs, per role and as "mean" (paper, supplement).
-
-    The ratio of a role is the number of heads with that role in all runs divided by the mean number
-    of heads with it per run, 0-1; 1 for a role that no run assigns.
-    """
-    flat = [list(chain(*roles)) for roles in runs]
-    result = {}
-    for role in ROLES:
-        members = []
-        for run in flat:
-            members.append({place for place, assigned in enumerate(run) if assigned == role})
-        size = sum(map(len, members)) / len(members)
-        result[role] = len(set.intersection(*members)) / size if size else 1.0
-    result["mean"] = sum(result.values()) / len(ROLES)
-    return result
 
 
 def core_stability(shares: HeadShares, steps: Sequence[int]) -> dict[str, dict[str, float]]:

@@ -255,13 +255,6 @@ def test_a_pair_is_like_where_the_room_comes_back_and_a_return_that_never_happen
     assert never["pair"] > 0.7, "which a frozen video has without any memory"
 
 
-def test_a_stability_ratio_is_the_shared_heads_over_the_mean_number():
-    first = [["anchor", "anchor", "local", "memory"]]
-    second = [["anchor", "memory", "local", "memory"]]
-    expected = {"local": 1, "anchor": 1 / 1.5, "memory": 1 / 1.5, "mean": 7 / 9}
-    assert fixed_tables.stability([first, second]) == pytest.approx(expected)
-
-
 def test_core_stability_is_that_of_the_papers_steps():
     setup = argparse_setup()
     shares = profiling.HeadShares(setup)

@@ -125,7 +125,7 @@ def test_measure_look_and_sample_in_one_graph(fresh: ComfyServer):
 
     # what was found
     report = text_of(result, "report")
-    assert report.startswith(DEMO_COUNTS)
+    assert report.startswith(DEMO_COUNTS) and "stable over prompts" in report
     assert "saved as measured_here.json in models/head_profiles" in report
     profile = load_profile(fresh.model_path("head_profiles", "measured_here.json"))
     assert profile.roles == classify(profile.shares) and profile.measured["prompts"] == 2

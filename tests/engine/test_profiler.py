@@ -256,6 +256,30 @@ def test_a_return_story_counts_once_though_two_measurements_have_it():
 def test_nothing_measured_is_an_error_and_not_a_division():
     with pytest.raises(HeadForcingError, match="nothing has been measured yet"):
         handmade().profile("x")
+    assert handmade().stability() == {}
+
+
+def test_stability_holds_two_conditions_fixed_and_varies_the_third():
+    """Two heads, one of them the anchor (half of two), none local: which one, by prompt, block and
+    step.
+
+    Prompts 0 and 2 are of one mind, prompt 1 of the other: of the anchor's runs no head is common
+    to all three. Over blocks and steps (of the first prompt) the same head stays.
+    """
+    shares = handmade(heads=4, prompts=tuple("abcd"), blocks=5, sigmas=SETUP.sigmas)
+    for prompt, block, step in itertools.product(range(3), range(3), range(4)):
+        anchor = 1 if prompt == 1 else 3 if step == 0 else 0
+        rows = [
+            (0.5, 0.4, 0.1) if head == anchor else (0.1, 0.8 - head / 10, 0.1 + head / 10)
+            for head in range(4)
+        ]
+        shares.add(prompt, block + 2, step, torch.tensor([rows], dtype=torch.float64))
+    assert shares.missing_prompts() == [3]  # left out of everything
+    assert shares.stability() == {
+        "blocks": {"local": 1.0, "anchor": 1.0, "memory": 1.0, "mean": 1.0},
+        "steps": {"local": 0.0, "anchor": 0.0, "memory": 0.5, "mean": pytest.approx(1 / 6)},
+        "prompts": {"local": 1.0, "anchor": 0.0, "memory": 0.5, "mean": 0.5},
+    }
 
 
 def test_a_measured_profile_has_the_right_numbers_of_heads_and_says_how_it_was_measured(measured):
@@ -281,7 +305,8 @@ def test_a_measured_profile_has_the_right_numbers_of_heads_and_says_how_it_was_m
         "seed": 5,
     }
     assert with_rule(made, None, 0.5, 0.5).counts() == {"local": 3, "anchor": 3, "memory": 0}
-    assert measured.describe(made) == ["1 local, 2 anchor, 3 memory"]
+    lines = measured.describe(made)
+    assert lines[0] == "1 local, 2 anchor, 3 memory" and len(lines) == 4
 
 
 # -------------------------------------------------------------------------- shares beside attention

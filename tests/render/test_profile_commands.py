@@ -80,6 +80,8 @@ def test_profile_measures_the_demo_model_and_as_jobs_of_a_farm_the_same(
         found["counts"] == {"local": 10, "anchor": 12, "memory": 26}
         and found["missing_prompts"] == []
     )
+    assert set(found["stability"]) == {"blocks", "steps", "prompts"}
+    assert found["published_stability"]["blocks"]["local"] == 0.922
     assert (found["profile"], found["measured"]) == (str(out), str(out.with_suffix(".safetensors")))
     profile = load_profile(whole.with_suffix(".json"))
     assert (profile.name, profile.families) == (
@@ -152,6 +154,9 @@ def test_a_shard_with_own_prompts_seed_and_positions_is_told_in_text_and_not_mix
     text = capsys.readouterr().out
     parts = (
         "10 local, 12 anchor, 26 memory",
+        "stable over blocks: local ",
+        "(paper 0.92), anchor ",
+        "stable over steps",
         "1 of 2 prompts",
     )
     assert all(part in text for part in parts)

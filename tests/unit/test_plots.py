@@ -13,6 +13,7 @@ from headforcing.headforcing_core.head_profiles.profile_plot import (
     comparison_map,
     profile_picture,
 )
+from headforcing.headforcing_core.head_profiles.shares import PUBLISHED_STABILITY
 from headforcing.headforcing_core.report.drift import report_frames
 from headforcing.headforcing_core.report.drift_plot import drift_picture
 from headforcing.headforcing_core.report.video_tags import VideoTags
@@ -80,11 +81,27 @@ def test_every_picture_is_rgb_900_wide_not_blank_and_nothing_runs_out_of_it(name
     assert (edges[:, -4:] == background).all() and (edges[-4:] == background).all()
 
 
-def test_shares_have_a_panel_and_a_picture_is_the_same_each_time():
-    names = ("roles only", "measured", "measured")
-    pictures = [profile_picture(PROFILES[name]) for name in names]
-    assert pictures[0].height + 400 < pictures[1].height
-    assert pictures[1].tobytes() == pictures[2].tobytes()
+def test_each_kind_of_measurement_has_a_panel_and_a_picture_is_the_same_each_time():
+    some = {"steps": PUBLISHED_STABILITY["steps"]}
+    cases = [(PROFILES["roles only"], None), (PROFILE, {}), (PROFILE, some), (PROFILE, some)]
+    pictures = [profile_picture(profile, stability=stability) for profile, stability in cases]
+    heights = [picture.height for picture in pictures]
+    assert heights[0] + 400 < heights[1] and heights[1] + 260 < heights[2]
+    assert pictures[2].tobytes() == pictures[3].tobytes()
+
+
+def test_stability_bars_are_as_high_as_the_ratios():
+    """And nothing of them runs out of the picture, in each theme."""
+    for theme, look in page.THEMES.items():
+        plain = profile_picture(PROFILE, theme)
+        areas = []
+        for ratio in (0.4, 0.8):
+            ratios = {**dict.fromkeys(ROLES, 0.0), "memory": ratio, "mean": 0.5}
+            drawn = profile_picture(PROFILE, theme, dict.fromkeys(PUBLISHED_STABILITY, ratios))
+            added = np.asarray(drawn)[plain.height :]
+            assert (added[:, -4:] == rgb(look.background)).all()
+            areas.append((added == rgb(look.roles["memory"])).all(axis=-1).sum())
+        assert areas[1] == pytest.approx(2 * areas[0], rel=0.2)
 
 
 def test_the_area_of_a_role_follows_its_count():

@@ -76,6 +76,12 @@ def test_anchors_rank_by_sink_share_over_the_whole_model_before_local_heads_and_
         (4, 1, 4),
     ]:
         assert classify(random_shares(1, heads), fraction, 0.0)[0].count("anchor") == anchors
+    first = [["anchor", "anchor", "local", "memory"]]
+    second = [["anchor", "memory", "local", "memory"]]
+    expected = {"local": 1, "anchor": 1 / 1.5, "memory": 1 / 1.5, "mean": 7 / 9}
+    assert profiles.stability([first, second]) == pytest.approx(expected), (
+        "shared heads over mean size"
+    )
 
 
 def test_a_saved_profile_loads_equal_with_exact_shares_and_unknown_keys_are_ignored(tmp_path):
