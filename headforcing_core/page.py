@@ -80,7 +80,6 @@ class Panel:
     height: int
     draw: Callable[[Axes, Theme], None]
     legend_height: int = LEGEND
-    right: int = RIGHT
 
 
 def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
@@ -91,38 +90,33 @@ def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
     from matplotlib.figure import Figure
 
     look = THEMES[theme]
-    lines = [textwrap.wrap(panel.subtitle, 96) for panel in panels]
-    tops = [
-        _TITLE + _LINE * len(text) + panel.legend_height
-        for panel, text in zip(panels, lines, strict=True)
-    ]
-    height = MARGIN + sum(tops) + sum(panel.height + _BELOW for panel in panels)
+    subtitles = [textwrap.wrap(panel.subtitle, 96) for panel in panels]
+    height = MARGIN
+    for panel, lines in zip(panels, subtitles, strict=True):
+        height += _TITLE + _LINE * len(lines) + panel.legend_height + panel.height + _BELOW
     with _DRAWING:
         figure = Figure((WIDTH / DPI, height / DPI), dpi=DPI, facecolor=look.background)
         canvas = FigureCanvasAgg(figure)
+        left = MARGIN / WIDTH
+        common: Fields = {"va": "top", "parse_math": False}
         top = MARGIN
-        for panel, text, header in zip(panels, lines, tops, strict=True):
-            common: Fields = {"x": MARGIN / WIDTH, "va": "top", "parse_math": False}
-            figure.text(
-                y=1 - top / height,
-                s=panel.title,
-                color=look.ink,
-                size=LARGE,
-                weight="bold",
-                **common,
-            )
-            for place, line in enumerate(text):
-                y = 1 - (top + _TITLE + _LINE * place) / height
-                figure.text(y=y, s=line, color=look.dim, size=SMALL, **common)
-            bottom = top + header + panel.height
+        for panel, lines in zip(panels, subtitles, strict=True):
+            title = figure.text(left, 1 - top / height, panel.title, **common)
+            title.set(color=look.ink, size=LARGE, weight="bold")
+            top += _TITLE
+            for line in lines:
+                written = figure.text(left, 1 - top / height, line, **common)
+                written.set(color=look.dim, size=SMALL)
+                top += _LINE
+            top += panel.legend_height + panel.height
             box = (
                 LEFT / WIDTH,
-                1 - bottom / height,
-                (WIDTH - LEFT - panel.right) / WIDTH,
+                1 - top / height,
+                (WIDTH - LEFT - RIGHT) / WIDTH,
                 panel.height / height,
             )
             panel.draw(styled(figure.add_axes(box), look), look)
-            top = bottom + _BELOW
+            top += _BELOW
         canvas.draw()
         return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 

@@ -4,13 +4,10 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles import profile_plot as pictures
-from ..headforcing_core.head_profiles.agreement import (
-    compare_profiles,
-    describe_profile,
-    sanity_checks,
-)
+from ..headforcing_core.head_profiles.agreement import compare_profiles, describe_profile
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
+from ..headforcing_core.head_profiles.rules import remark_on_rule
 from .host.graph import images, schema
 from .host.graph.schema import HeadProfileType
 
@@ -45,11 +42,11 @@ class InspectHeadProfile(io.ComfyNode):
                 "profile"
             )
         if compare_with is None:
-            picture = pictures.profile_picture(head_profile, theme=theme)
+            picture = pictures.profile_picture(head_profile, theme)
             lines = describe_profile(head_profile)
         else:
-            picture = pictures.comparison_map(head_profile, compare_with, theme=theme)
+            picture = pictures.comparison_map(head_profile, compare_with, theme)
             lines = [compare_profiles(head_profile, compare_with).text()]
         return io.NodeOutput(
-            images.to_image(picture), "\n".join([*lines, *sanity_checks(head_profile)])
+            images.to_image(picture), "\n".join([*lines, *remark_on_rule(head_profile)])
         )

@@ -12,10 +12,9 @@ from ..headforcing_core.demo import word_hash
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.hashing import digest
 from ..headforcing_core.head_profiles import profile_plot as pictures
-from ..headforcing_core.head_profiles.agreement import sanity_checks
 from ..headforcing_core.head_profiles.profiler import profile_heads
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from ..headforcing_core.head_profiles.rules import with_rule
+from ..headforcing_core.head_profiles.rules import remark_on_rule, with_rule
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from ..headforcing_core.names import BUDGETS, RULES
 from ..headforcing_core.plan.layout import check_size
@@ -121,12 +120,12 @@ class ProfileHeads(io.ComfyNode):
         profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})
         profile = with_rule(profile, rule)
         notes += contents(model).lines()
-        report = [*shares.describe(profile), *sanity_checks(profile), *notes]
+        report = [*shares.describe(profile), *remark_on_rule(profile), *notes]
         if path is not None:
             report.append(
                 f"saved as {folders.save_profile(profile, path).name} in models/head_profiles"
             )
-        picture = images.to_image(pictures.profile_picture(profile, shares, theme="dark"))
+        picture = images.to_image(pictures.profile_picture(profile, stability=shares.stability()))
         return io.NodeOutput(profile, picture, "\n".join(report))
 
 

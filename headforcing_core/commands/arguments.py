@@ -232,7 +232,6 @@ PROFILES = {
         (
             PLOTTED,
             ("out", WRITTEN, None, "PNG to write"),
-            ("--measured", READ, None, "measured shares: adds stability"),
             "theme",
         ),
         "Plot a head profile.",

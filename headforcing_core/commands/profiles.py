@@ -18,8 +18,8 @@ from ..errors import HeadForcingError
 from ..files import check_writable, claimed
 from ..head_profiles.profiler import measure_returns, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
-from ..head_profiles.rules import describe_returns, remark_on_rule, retrieving_heads, with_rule
-from ..head_profiles.shares import HeadShares, ProfileSetup, ReturnStory
+from ..head_profiles.rules import remark_on_rule, retrieving_heads, with_rule
+from ..head_profiles.shares import PUBLISHED_STABILITY, HeadShares, ProfileSetup, ReturnStory
 from ..model.wan import WanModel
 from ..names import BUDGETS
 from ..page import save_plot
@@ -265,21 +265,21 @@ def merge(args: Namespace) -> Result:
 
 
 def compare(args: Namespace) -> Result:
-    """Compare two profiles, and warn about unusual values of the first."""
-    from ..head_profiles.agreement import compare_profiles, sanity_checks
+    """Compare two profiles, and name the heads that the first one misnames."""
+    from ..head_profiles.agreement import compare_profiles
 
     first, second = map(find_profile, args.profiles)
     found = compare_profiles(first, second)
-    remarks = sanity_checks(first)
+    remarks = remark_on_rule(first)
     return Result([found.text(), *remarks], {**found.to_dict(), "remarks": remarks})
 
 
 def show(args: Namespace) -> Result:
     """Describe a profile."""
-    from ..head_profiles.agreement import describe_profile, sanity_checks
+    from ..head_profiles.agreement import describe_profile
 
     profile = find_profile(args.profile)
-    remarks = sanity_checks(profile)
+    remarks = remark_on_rule(profile)
     found = {"name": profile.name, "counts": profile.counts(), "provenance": profile.provenance}
     disputed = [list(place) for place in sorted(profile.disputed)]
     lines = [profile.name, *describe_profile(profile), *remarks]
@@ -295,11 +295,7 @@ def plot(args: Namespace) -> Result:
             f"the name of the plot must end in .png, .jpg or .webp, got {args.out.name!r}"
         )
     check_writable(args.out)
-    profile = find_profile(args.profile)
-    shares = None if args.measured is None else HeadShares.load(args.measured)
-    if shares is not None:
-        profile.check_model(shares.setup.num_layers, shares.setup.num_heads)
-    save_plot(args.out, profile_picture(profile, shares, theme=args.theme))
+    save_plot(args.out, profile_picture(find_profile(args.profile), args.theme))
     return Result([f"plot     {args.out}"], {"picture": str(args.out)})
 
 
@@ -322,15 +318,17 @@ def _finish(
     made = with_rule(shares.profile(out.stem, {"source": source}), rule)
     made = replace(made, families=families)
     made.save(out)
-    remarks = [*remark_on_rule(made), *describe_returns(made)]
-    lines = [*shares.describe(made), *remarks, f"profile  {out}", f"shares   {measured}"]
+    lines = [*shares.describe(made), *remark_on_rule(made)]
     found = {
         "profile": str(out),
         "measured": str(measured),
         "counts": made.counts(),
         "stability": shares.stability(),
+        "published_stability": PUBLISHED_STABILITY,
         "missing_prompts": shares.missing_prompts(),
     }
     if made.returns is not None:
-        found["retrieving"] = retrieving_heads(made)
-    return Result(lines, found)
+        retrieving = retrieving_heads(made)
+        lines.append(f"{len(retrieving)} heads look up the earlier visit of a scene that returns")
+        found["retrieving"] = retrieving
+    return Result([*lines, f"profile  {out}", f"shares   {measured}"], found)

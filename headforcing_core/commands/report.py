@@ -49,7 +49,7 @@ def _prompts(args: Namespace) -> list[tuple[float, str]]:
     with open_video(args.video) as container:
         stream = container.streams.video[0]
         fps = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
-        tags = read_tags(container.metadata, fps)
+        tags = read_tags(container.metadata)
         seconds = stream.frames / fps
     clock = BlockClock(args.frames_per_block or tags.frames_per_block or 3, fps)
     try:

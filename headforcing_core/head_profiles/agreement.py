@@ -1,62 +1,39 @@
-"""Comparison of two head profiles of one model, and warnings about unusual values in a single
-one.
-"""
+"""Comparison of two head profiles of one model, and the description of a single one."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass
-from itertools import chain
 
-from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
 from ..files import Fields
-from .profile import CURRENT, ROLES, SINK, HeadProfile, by_head
-from .rules import EVEN_SHARES, anchor_floor, remark_on_rule
-
-LOW_CURRENT_SHARE = 0.5  # in the paper, local heads typically have more than 0.85
-_WEAK_ANCHORS = (
-    "{low} of {heads} anchors give the first frame less attention than a uniform distribution over "
-    "the measured window would ({least:.1%}); the weakest is {first}. They are anchors by rank "
-    "only, so a smaller anchor percentage may fit this model better."
-)
-_FAR_LOCALS = (
-    "{low} of {heads} local heads give the current block less than {least:.0%} of their attention "
-    "(in the paper typically more than 85%); the lowest is {first}. They attend to frames that a "
-    "local cache does not hold, so a smaller local percentage may fit this model better."
-)
+from .profile import ROLES, Head, HeadProfile, by_head
 
 
 @dataclass(frozen=True)
 class ProfileComparison:
     """Agreement of two profiles; `confusion[i][j]` is the number of heads with ROLES[i] in a and
-    ROLES[j] in b.
+    ROLES[j] in b, `different` are the heads with other roles in b.
     """
 
     name_a: str
     name_b: str
+    heads: int
     confusion: tuple[tuple[int, ...], ...]
+    different: tuple[Head, ...]
 
     @property
     def same(self) -> int:
         """Number of heads with the same role in both."""
-        return sum(row[i] for i, row in enumerate(self.confusion))
-
-    @property
-    def heads(self) -> int:
-        return sum(map(sum, self.confusion))
-
-    @property
-    def agreement(self) -> float:
-        """Fraction of heads with the same role in both, 0-1."""
-        return self.same / self.heads
+        return self.heads - len(self.different)
 
     def text(self) -> str:
         """The comparison as a plain-text table."""
         lines = [
             f"a = {self.name_a}",
             f"b = {self.name_b}",
-            f"{self.same} of {self.heads} heads have the same role in both ({self.agreement:.1%})",
+            f"{self.same} of {self.heads} heads have the same role in both "
+            f"({self.same / self.heads:.1%})",
             "",
             " " * 13 + "".join(f"{role + ' in b':>13}" for role in ROLES),
         ]
@@ -66,7 +43,7 @@ class ProfileComparison:
 
     def to_dict(self) -> Fields:
         """The comparison for JSON."""
-        return {**asdict(self), "same": self.same, "heads": self.heads, "agreement": self.agreement}
+        return {**asdict(self), "same": self.same, "agreement": self.same / self.heads}
 
 
 def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
@@ -77,11 +54,23 @@ def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
             f"({b.num_layers}x{b.num_heads}) are of different models; compare profiles of the same "
             "model."
         )
-    pairs: Counter[tuple[str, str]] = Counter(zip(chain(*a.roles), chain(*b.roles), strict=True))
+    roles_b = by_head(b.roles)
+    pairs: Counter[tuple[str, str]] = Counter()
+    different = []
+    for head, role in by_head(a.roles).items():
+        pairs[role, roles_b[head]] += 1
+        if role != roles_b[head]:
+            different.append(head)
     confusion = []
     for role_a in ROLES:
         confusion.append(tuple(pairs[role_a, role_b] for role_b in ROLES))
-    return ProfileComparison(a.name, b.name, tuple(confusion))
+    return ProfileComparison(
+        a.name,
+        b.name,
+        heads=len(roles_b),
+        confusion=tuple(confusion),
+        different=tuple(different),
+    )
 
 
 def describe_profile(profile: HeadProfile) -> list[str]:
@@ -94,41 +83,11 @@ def describe_profile(profile: HeadProfile) -> list[str]:
             value = ", ".join(f"{name} {found}" for name, found in value.items())
         if key != "disputed":
             lines.append(f"{key}: {value}")
-    disputed = profile.disputed
+    disputed = sorted(profile.disputed)
     if disputed:
-        by_layer: dict[int, list[str]] = {}
-        for layer, head in sorted(disputed):
-            by_layer.setdefault(layer, []).append(str(head))
-        places = "; ".join(f"layer {layer}: {' '.join(heads)}" for layer, heads in by_layer.items())
+        places = ", ".join(f"{layer}/{head}" for layer, head in disputed)
         count = profile.num_layers * profile.num_heads
-        lines.append(f"disputed: {len(disputed)} of {count} heads, hatched in the plot ({places})")
+        lines.append(
+            f"disputed: {len(disputed)} of {count} heads, hatched in the plot (layer/head {places})"
+        )
     return lines
-
-
-def sanity_checks(profile: HeadProfile) -> list[str]:
-    """Remarks about unusual shares and roles of a profile, one or two sentences each; none of them
-    is an error.
-    """
-    even = anchor_floor(profile) / EVEN_SHARES
-    remarks = []
-    for role, part, least, remark in (
-        (HeadRole.ANCHOR, SINK, even, _WEAK_ANCHORS),
-        (HeadRole.LOCAL, CURRENT, LOW_CURRENT_SHARE, _FAR_LOCALS),
-    ):
-        heads = _heads(profile, role, part)
-        low = [entry for entry in heads if entry[0] < least]
-        if low:
-            share, layer, head = low[0]
-            first = f"layer {layer}, head {head} with {share:.1%}"
-            numbers = {"low": len(low), "heads": len(heads), "least": least, "first": first}
-            remarks.append(remark.format(**numbers))
-    return [*remarks, *remark_on_rule(profile)]
-
-
-def _heads(profile: HeadProfile, role: str, part: int) -> list[tuple[float, int, int]]:
-    """(share, layer, head) of all heads of a role, smallest share first; `part` as in
-    `HeadProfile.shares`.
-    """
-    roles = by_head(profile.roles)
-    shares = by_head(profile.shares)
-    return sorted((shares[at][part], *at) for at in shares if roles[at] == role)

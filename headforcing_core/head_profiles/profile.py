@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..cache.roles import HeadLabel, HeadRole, Roles
 from ..errors import HeadForcingError
@@ -327,20 +329,18 @@ def name_heads(
     return tuple(tuple(layer) for layer in roles)
 
 
-def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
+def stability(runs: Sequence[Sequence[Sequence[str]]]) -> dict[str, float]:
     """Core stability ratio of several profiling runs, per role and as "mean" (paper, supplement).
 
     The ratio of a role is the number of heads with that role in all runs divided by the mean number
     of heads with it per run, 0-1; 1 for a role that no run assigns.
     """
-    flat = [list(chain(*roles)) for roles in runs]
+    roles = np.asarray(runs)
     result = {}
     for role in ROLES:
-        members = [
-            {place for place, assigned in enumerate(run) if assigned == role} for run in flat
-        ]
-        size = sum(map(len, members)) / len(members)
-        result[role] = len(set.intersection(*members)) / size if size else 1.0
+        assigned = roles == role
+        size = assigned.sum() / len(runs)
+        result[role] = float(assigned.all(axis=0).sum() / size) if size else 1.0
     result["mean"] = sum(result.values()) / len(ROLES)
     return result
 

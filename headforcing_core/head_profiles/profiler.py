@@ -36,10 +36,16 @@ FIRST_STORY = 100_000  # number of the first story's noise, which no prompt's vi
 
 class ShareMeter:
     """Measures, during one pass of a `HeadCache`, the attention shares `[layers, heads, 3]` (sink,
-    middle, current) of all heads, float64 on the CPU."""
+    middle, current) of all heads, float64 on the CPU.
 
-    def __init__(self, num_layers: int, num_heads: int, frame_tokens: int):
+    With `visited` latent frames, the shares are those of all other frames, of these, and 0.
+    """
+
+    def __init__(
+        self, num_layers: int, num_heads: int, frame_tokens: int, visited: range | None = None
+    ):
         self.frame_tokens = frame_tokens
+        self.visited = visited
         self.active = False
         self._shares = torch.zeros(num_layers, num_heads, 3, dtype=torch.float64)
 
@@ -53,39 +59,19 @@ class ShareMeter:
         """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
 
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            shares = end_shares(
-                attention, q, k=k, first_tokens=self.frame_tokens, last_tokens=q.shape[1]
-            )
+            if self.visited is None:
+                shares = end_shares(
+                    attention, q, k=k, first_tokens=self.frame_tokens, last_tokens=q.shape[1]
+                )
+            else:
+                visits = [int(sources[0] in self.visited) for sources in group.sources]
+                part = torch.tensor(visits, device=k.device).repeat_interleave(self.frame_tokens)
+                shares = part_shares(attention, q, k=k, part=part, parts=3)
             heads = group.heads[layer]
             # kept on the device until they are read: a copy to the CPU here would synchronise every
             # layer
             self._shares = self._shares.to(shares)
             self._shares[layer, heads] = shares
-            return attention(q, k, v)
-
-        return measured
-
-
-class _VisitMeter:
-    """Adds up, over passes of a `HeadCache`, the attention of all heads to a visit's frames."""
-
-    def __init__(self, setup: ProfileSetup, visited: range, frame_tokens: int):
-        self.active = False
-        self._visited = visited
-        self._tokens = frame_tokens
-        self.shares = torch.zeros(setup.num_layers, setup.num_heads, dtype=torch.float64)
-
-    def around(
-        self, layer: int, group: HeadGroup, attention: AttentionFunction
-    ) -> AttentionFunction:
-        def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            of_frame = torch.tensor(
-                [int(sources[0] in self._visited) for sources in group.sources], device=k.device
-            )
-            shares = part_shares(
-                attention, q, k=k, part=of_frame.repeat_interleave(self._tokens), parts=2
-            )
-            self.shares[layer, group.heads[layer].cpu()] += shares[:, 1].cpu().double()
             return attention(q, k, v)
 
         return measured
@@ -108,7 +94,6 @@ def profile_heads(
     setup = shares.setup
     missing = shares.missing_prompts()
     for prompt in [prompt for prompt in embeds if prompt in missing]:
-        meter = ShareMeter(setup.num_layers, setup.num_heads, setup.shape(config).frame_tokens)
         made = shares.made.setdefault(prompt, [])
         shares.forget(prompt, len(made))
         _measure(
@@ -118,7 +103,6 @@ def profile_heads(
             prompts=[prompt] * setup.blocks,
             texts={setup.prompts[prompt]: embeds[prompt]},
             video=prompt,
-            meter=meter,
             blocks=range(max(setup.first_block, len(made)), setup.blocks),
             add=partial(shares.add, prompt),
             made=made,
@@ -148,7 +132,7 @@ def measure_returns(
         if shares.returns[number].any():
             continue
         story = ReturnStory.of(setup, number)
-        meter = _VisitMeter(setup, story.visited, setup.shape(config).frame_tokens)
+        total = torch.zeros_like(shares.returns[number])
         _measure(
             model,
             config,
@@ -156,12 +140,18 @@ def measure_returns(
             prompts=story.prompts,
             texts=texts,
             video=FIRST_STORY + number,
-            meter=meter,
             blocks=story.measured,
+            add=partial(_add_visit, total),
+            visited=story.visited,
             **options,
         )
-        shares.returns[number] = meter.shares / (len(story.measured) * len(setup.sigmas))
+        shares.returns[number] = total / (len(story.measured) * len(setup.sigmas))
         on_story(number)
+
+
+def _add_visit(total: Tensor, block: int, step: int, shares: Tensor) -> None:
+    """Add the attention to the visit's frames in one denoising step to `total`."""
+    total += shares[..., 1]
 
 
 def _measure(
@@ -171,10 +161,10 @@ def _measure(
     prompts: Sequence[int],
     texts: Mapping[str, Tensor],
     video: int,
-    meter: ShareMeter | _VisitMeter,
     blocks: Container[int],
-    add: Callable[[int, int, Tensor], None] = lambda block, step, shares: None,
+    add: Callable[[int, int, Tensor], None],
     made: list[Tensor] | None = None,
+    visited: range | None = None,
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
@@ -183,12 +173,14 @@ def _measure(
     """Make a video of the prompts of these numbers, one of each block, from noise number `video`;
     `add(block, step, shares)` follows each denoising step of `blocks`.
 
-    `made` are its first blocks, of an earlier call; new ones are added. `dtype` is that of the KV
-    cache; `on_step` may raise to stop.
+    `made` are its first blocks, of an earlier call; new ones are added. `visited` is of the meter,
+    `dtype` that of the KV cache; `on_step` may raise to stop.
     """
     made = [] if made is None else made
     rows = lay_out_rows([setup.prompts[prompt] for prompt in prompts], setup.schedule, setup.seed)
-    cache = HeadCache(replace(setup, blocks=len(rows)).shape(config), dtype, device)
+    shape = replace(setup, blocks=len(rows)).shape(config)
+    cache = HeadCache(shape, dtype, device)
+    meter = ShareMeter(setup.num_layers, setup.num_heads, shape.frame_tokens, visited)
     cache.meter = meter
 
     def watch(block: int, step: int, latents: Tensor | None) -> None:

@@ -98,21 +98,6 @@ def retrieving_heads(profile: HeadProfile) -> list[Head]:
     return sorted(found, key=found.__getitem__, reverse=True)
 
 
-def describe_returns(profile: HeadProfile) -> list[str]:
-    """Lines on the heads that retrieve; none where returns were not measured."""
-    if profile.returns is None:
-        return []
-    found = retrieving_heads(profile)
-    lines = [f"{len(found)} heads look up the earlier visit of a scene whose prompt returns"]
-    for layer, head in found[:3]:
-        role = profile.roles[layer][head]
-        lines.append(
-            f"  layer {layer}, head {head} ({role}): {profile.returns[layer][head]:.0%} to the "
-            "visit"
-        )
-    return lines
-
-
 def remark_on_rule(profile: HeadProfile) -> list[str]:
     """A sentence about the heads that a profile misnames: where returns were measured, those that
     retrieve and are no memory heads, else `misnamed_heads`. None if it misnames none."""

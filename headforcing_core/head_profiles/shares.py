@@ -31,7 +31,7 @@ MADE = "made_"  # and the number of a prompt: the name of its finished blocks in
 # 0-based, the third: stability over blocks and prompts is compared in it, as in the paper
 FIXED_STEP = 2
 CONDITIONS = 4  # runs compared per condition (paper, "Core stability ratio")
-# the paper's core stability ratios for Self Forcing, for comparison with a measurement
+# the paper's core stability ratios for Self Forcing, shown beside those of a measurement
 PUBLISHED_STABILITY = {
     "blocks": {"anchor": 0.901, "memory": 0.916, "local": 0.922, "mean": 0.913},
     "steps": {"anchor": 0.949, "memory": 0.953, "local": 0.961, "mean": 0.954},
@@ -277,9 +277,9 @@ class HeadShares:
         other two are fixed.
         """
         prompts = [p for p in range(len(self.setup.prompts)) if self.counts[p].all()]
-        blocks, steps = self.counts.shape[1:]
         if not prompts:
             return {}
+        blocks, steps = self.counts.shape[1:]
         fixed = {
             "prompts": prompts[:1],
             "blocks": [blocks // 2],
@@ -289,19 +289,21 @@ class HeadShares:
         result = {}
         for condition, values in ranges.items():
             if len(values) > 1:
-                runs = [
-                    self.mean(**{**fixed, condition: [value]})
-                    for value in spread_over(values, CONDITIONS)
-                ]
-                result[condition] = stability(classify(run.tolist()) for run in runs)
+                runs = []
+                for value in spread_over(values, CONDITIONS):
+                    runs.append(classify(self.mean(**{**fixed, condition: [value]}).tolist()))
+                result[condition] = stability(runs)
         return result
 
     def describe(self, profile: HeadProfile) -> list[str]:
-        """Role counts and stability as lines of text; `profile` is the profile of these shares."""
+        """Role counts, stability beside the paper's and what is missing as lines of text; `profile`
+        is that of these shares.
+        """
         lines = [profile.counted]
         for condition, ratios in self.stability().items():
-            values = ", ".join(f"{role} {value:.2f}" for role, value in ratios.items())
-            lines.append(f"stable over {condition}: {values}")
+            published = PUBLISHED_STABILITY[condition]
+            values = [f"{name} {ratios[name]:.2f} (paper {published[name]:.2f})" for name in ratios]
+            lines.append(f"stable over {condition}: {', '.join(values)}")
         missing = self.missing_prompts()
         if missing:
             lines.append(

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..cache.scenes import Recall
 from ..files import Fields
 from ..plan.plan import RenderPlan
-from ..report.latents import RunMeter, RunReport, describe_events
+from ..report.latents import RunMeter, RunReport
 from ..rollout.loop import MemoryEvent
 from .measured_roles import MeasuredRoles
 
@@ -92,7 +92,8 @@ class RenderResult:
     def lines(self, shown: Callable[[Path], str] = str) -> list[str]:
         """The lines of a report on the render; `shown` gives a file's name as its reader knows it.
 
-        Files and time come first, then decisions of episodic memory and statistics of the latents.
+        Files and time come first, then recalls, decisions of episodic memory and statistics of the
+        latents.
         """
         lines = []
         if self.video is not None:
@@ -109,8 +110,6 @@ class RenderResult:
         lines += [line for line in (self.kernels, self.advice) if line]
         if self.measured_roles is not None:
             lines.append(self.measured_roles.line)
-        if self.events:
-            lines.append(describe_events(self.events))
         lines += [recall.describe() for recall in self.recalls]
         lines.append(self.run.text())
         for report in self.reports.values():

@@ -4,8 +4,8 @@ length.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from ..errors import HeadForcingError
 from ..files import Fields, check_regular
 from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
 from ..video.reader import VideoSource, open_video
-from .meter import LEVELS, OF_LUMA, DriftMeter
-from .metrics import GROUPS, Numbers, numbers_of, ratio
-from .thumbnails import Array, Matrix, Pixels, SwitchResponse, self_similarity, similarity_by_lag
-from .video_tags import VideoTags, read_tags
+from .meter import LEVELS, DriftMeter
+from .metrics import METRICS, Numbers, numbers_of
+from .thumbnails import Pixels, SwitchResponse
+from .video_tags import NO_TAGS, VideoTags, read_tags
 
 FIRST_SECONDS = 5  # the length that the models were trained on
 NOTE = (
@@ -28,8 +28,7 @@ NOTE = (
     "other videos."
 )
 PROMPTS_NOTE = (
-    "A new prompt's colours affect deviations and end divided by beginning, but not changes per "
-    "minute."
+    "A new prompt's colours affect colour drift and end / start, but not changes a minute."
 )
 
 Prompts = Sequence[tuple[float, str]]
@@ -42,11 +41,11 @@ class DriftReport:
 
     Attributes:
         size: width and height in pixels.
-        whole: the metrics of `metrics.GROUPS` by key; `first` are those of the first
+        whole: the metrics of `metrics.METRICS` by key; `first` are those of the first
             `first_seconds`.
         prompts: (start in seconds, text) of each prompt with a known start.
-        series: curves with one value per second, by name.
-        similarity: of thumbnails `similarity_spacing` seconds apart, `[n, n]`.
+        series: curves with one value per second, by name: `meter.LEVELS`, and `change` from frame
+            to frame, 0-255.
     """
 
     name: str
@@ -60,9 +59,7 @@ class DriftReport:
     prompts: Prompts
     switches: list[SwitchResponse]
     series: dict[str, list[float]]
-    similarity: Matrix = field(repr=False)
-    similarity_spacing: float = 1.0
-    tags: VideoTags = field(default_factory=VideoTags)
+    tags: VideoTags = NO_TAGS
 
     @property
     def seconds(self) -> float:
@@ -86,23 +83,25 @@ class DriftReport:
 
     def text(self) -> str:
         """The report as text, for a fixed-width font."""
-        lines = [self.heading(), NOTE, "", *self._table()]
-        texts = self.tags.texts
-        if self.switches:
-            lines.append("Prompt switches (fraction of the change reached in each following block)")
-            lines += map(self._switch, self.switches)
-        if len(texts) > 1 and not self.prompts:
+        lines = [self.heading(), NOTE, ""]
+        lines.append(f"{'':<46}{'whole':>10}{f'first {self.first_seconds:.3g} s':>12}")
+        for metric in METRICS:
+            whole = metric.text(self.whole)
+            first = metric.text(self.first)
+            lines.append(f"{metric.name:<46}{whole:>10}{first:>12}")
+        if not self.prompts:
             lines.append(
-                f"The file has {len(texts)} prompts without start times: give the timeline to "
-                "evaluate them."
+                "The file notes no prompts with their times: measured as one scene (`headforcing "
+                "report` takes them with --prompts)."
             )
         if len(self.prompts) > 1:
-            lines.append(PROMPTS_NOTE)
+            lines += [PROMPTS_NOTE, "", "Prompt switches"]
+            for (start, text), response in zip(self.prompts[1:], self.switches, strict=True):
+                lines.append(f"  {start:6.2f} s  {response.text()}  {text[:60]}")
         return "\n".join(lines)
 
     def to_dict(self) -> Fields:
-        """The report for JSON; of the similarity matrix only the mean for each lag."""
-        by_lag = similarity_by_lag(self.similarity)
+        """The report for JSON."""
         return {
             "note": NOTE,
             "name": self.name,
@@ -121,37 +120,7 @@ class DriftReport:
                 {"seconds": each.video_frame / self.fps, **asdict(each)} for each in self.switches
             ],
             "series": self.series,
-            "similarity_by_lag": {
-                "spacing_seconds": self.similarity_spacing,
-                "mean": by_lag.tolist(),
-            },
         }
-
-    def _table(self) -> list[str]:
-        """The metrics: whole video, beginning, and their ratio."""
-        lines = [f"{'':<52}{'whole':>10}{f'first {self.first_seconds:.3g} s':>12}{'ratio':>8}"]
-        for title, metrics in GROUPS.items():
-            lines.append(title)
-            for metric in metrics:
-                times = ratio(self.whole[metric.key], self.first[metric.key])
-                shown = "-" if times is None or times >= 1000 else f"{times:.2f}"
-                whole = metric.text(self.whole)
-                first = metric.text(self.first)
-                lines.append(f"  {metric.name:<50}{whole:>10}{first:>12}{shown:>8}")
-        return lines
-
-    def _switch(self, response: SwitchResponse) -> str:
-        start = response.video_frame / self.fps
-        text = next(
-            (text for seconds, text in self.prompts if abs(seconds - start) < 0.5 / self.fps), ""
-        )
-        to_80 = response.seconds_to_80
-        reached = "80 % not measurable" if to_80 is None else f"80 % after {to_80:.2f} s"
-        blocks = " ".join(f"{part:.0%}" for part in response.by_block[:8])
-        return (
-            f"  {start:6.2f} s  {reached}, change {response.change:.1f} of 255: {blocks or '-'}  "
-            f"{text[:60]}"
-        )
 
 
 def report_video(
@@ -189,7 +158,7 @@ def report_video(
             on_progress=on_progress,
             expected=max(0, min(stream.frames, last or stream.frames) - first),
             name=name,
-            tags=read_tags(container.metadata, fps),
+            tags=read_tags(container.metadata),
             first_video_frame=first,
         )
 
@@ -202,13 +171,12 @@ def report_frames(
     on_progress: Progress | None = None,
     expected: int = 0,
     name: str = "video",
-    tags: VideoTags | None = None,
+    tags: VideoTags = NO_TAGS,
     first_video_frame: int = 0,
 ) -> DriftReport:
     """Measure video frames, chunks `[n, H, W, 3]` uint8; other arguments and errors as in
     `report_video`.
     """
-    tags = tags or VideoTags()
     per_block = frames_per_block or tags.frames_per_block or 3
     if not is_finite(fps) or fps < 1:
         raise HeadForcingError(
@@ -242,25 +210,17 @@ def report_frames(
         first_seconds=min(FIRST_SECONDS, meter.video_frames / fps),
         prompts=shown,
         switches=meter.watch.responses(),
-        series=_series(meter.seconds()),
-        similarity=self_similarity(meter.thumbnails.stack()),
-        similarity_spacing=meter.thumbnails.spacing / fps,
+        series=_series(meter),
         tags=tags,
     )
 
 
-def _series(sums: Mapping[str, Array]) -> dict[str, list[float]]:
-    """Curves for plots, one value per second: levels and standard deviations 0-255, saturation
-    0-1.
-    """
-    changes = np.maximum(sums["changes"], 1)
-    series = {name: sums[name] / sums["frames"] for name in (*LEVELS, *OF_LUMA)} | {
-        "change": sums["change"] / changes,
-        "motion": sums["residual"] / changes,
-        "frozen_share": sums["frozen"] / changes,
-        "histogram_distance": sums["histogram_distance"],
-    }
-    return {name: values.tolist() for name, values in series.items()}
+def _series(meter: DriftMeter) -> dict[str, list[float]]:
+    """The curves of `DriftReport.series`."""
+    sums = meter.seconds()
+    series = {name: (sums[name] / sums["frames"]).tolist() for name in LEVELS}
+    series["change"] = (sums["change"] / np.maximum(sums["changes"], 1)).tolist()
+    return series
 
 
 def _snap_prompts(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> Prompts:

@@ -4,7 +4,6 @@ runs.
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,22 +54,17 @@ class RunReport:
         cosine = self.cosine.tolist()
         lowest = min(cosine)
         last = self.std_ratio[-1]
-        furthest, channel = self._furthest
+        furthest = self.mean_drift.abs().amax(dim=0)
         lines = [
             f"latents  similarity to the first frame {cosine[0]:.2f} in the first block, "
             f"{cosine[-1]:.2f} in the last, lowest {lowest:.2f} in block {cosine.index(lowest)}",
             "         standard deviations of the channels in the last block "
             f"{float(last.min()):.2f} to {float(last.max()):.2f} of the first block's; largest "
-            f"change of a channel mean {furthest:.1f} standard deviations, in channel {channel}",
+            f"change of a channel mean {float(furthest.max()):.1f} standard deviations, in channel "
+            f"{int(furthest.argmax())}",
         ]
-        trace = novelty_trace(self.events)
-        similarities = [value for value in trace["similarity"] if value is not None]
-        if similarities:
-            lines.append(
-                f"memory   {trace['admissions']} of {len(self.events)} candidates admitted, "
-                f"highest similarity to an entry {min(similarities):.2f} to "
-                f"{max(similarities):.2f}, {trace['entries'][-1]} entries at end"
-            )
+        if self.events:
+            lines.append(describe_events(self.events))
         used = [count for count in self.occupied if count is not None]
         if used:
             lines.append(
@@ -78,25 +72,15 @@ class RunReport:
             )
         return "\n".join(lines)
 
-    @property
-    def _furthest(self) -> tuple[float, int]:
-        """The largest change of a channel mean, and its channel."""
-        by_channel = self.mean_drift.abs().amax(dim=0)
-        return float(by_channel.max()), int(by_channel.argmax())
-
     def to_dict(self) -> Fields:
         """The report for JSON; tensors are lists, rounded to 6 digits."""
-        furthest, channel = self._furthest
         return {
             "blocks": self.blocks,
             "mean": _rounded(self.mean),
             "std": _rounded(self.std),
             "cosine_to_first_frame": _rounded(self.cosine),
-            "max_mean_drift": round(furthest, 6),
-            "channel": channel,
-            "last_std_ratio": _rounded(self.std_ratio[-1]),
             "occupied_frame_slots": self.occupied,
-            "novelty": novelty_trace(self.events),
+            "memory_events": [event.to_dict() for event in self.events],
         }
 
 
@@ -157,33 +141,6 @@ def _describe_admission(event: MemoryEvent) -> str:
     if event.dropped:
         line += f", forgot frame {event.dropped[0]}"
     return line
-
-
-def novelty_trace(events: Sequence[MemoryEvent]) -> Fields:
-    """The candidates of episodic memory and its decisions, as lists with one value per candidate.
-
-    `similarity` is the candidate's highest similarity to the stored entries (paper, Eq. 4; None for
-    the first candidate), `entries` the number of entries afterwards.
-    """
-    entries = 0
-    counts = []
-    for event in events:
-        if event.delta == -1:  # memory was empty, at the beginning or after a flush
-            entries = 0
-        # either way there is one entry less
-        entries += event.admitted - bool(event.merged or event.dropped)
-        counts.append(entries)
-    similarity = [event.delta if event.delta > -1 else None for event in events]
-    measured = [value for value in similarity if value is not None]
-    return {
-        "after_block": [event.after_block for event in events],
-        "frame": [event.frame for event in events],
-        "similarity": similarity,
-        "admitted": [event.admitted for event in events],
-        "entries": counts,
-        "admissions": sum(event.admitted for event in events),
-        "mean_similarity": math.fsum(measured) / len(measured) if measured else None,
-    }
 
 
 def _rounded(x: Tensor) -> Any:

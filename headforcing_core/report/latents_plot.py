@@ -4,12 +4,15 @@ novelty.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from PIL import Image
+from torch import Tensor
 
 from .. import page
 from ..page import Panel, Theme
+from ..rollout.loop import MemoryEvent
 from .latents import RunReport
 
 if TYPE_CHECKING:
@@ -24,22 +27,46 @@ def run_picture(
     """Plot a run report as an RGB image, 900 pixels wide, with the threshold as a line if it is
     given.
     """
-    blocks = range(report.blocks)
+    panels = [
+        _curves_panel(
+            "Similarity to the first frame",
+            "Cosine similarity of each block's latents to the first latent frame. A new scene "
+            "lowers it; a slow decrease within a scene is drift.",
+            report.cosine,
+            "memory",
+        ),
+        _curves_panel(
+            "Latent channels against the first block",
+            "Standard deviation of every channel relative to the first block; above 1 suggests "
+            "oversaturation.",
+            report.std_ratio,
+            "anchor",
+        ),
+    ]
     # memory was empty before the others
     candidates = [event for event in report.events if event.delta > -1]
+    if candidates:
+        panels.append(_novelty_panel(candidates, report.blocks, novelty_threshold))
+    return page.draw_page(panels, theme)
 
-    def cosine(ax: Axes, look: Theme) -> None:
-        ax.plot(blocks, report.cosine.tolist(), color=look.roles["memory"], lw=2)
-        ax.set(xlabel="block", ylabel="cosine")
+
+def _curves_panel(title: str, subtitle: str, values: Tensor, role: str) -> Panel:
+    """A value of each block, or a curve of each column of `values [blocks, columns]`."""
+
+    def draw(ax: Axes, look: Theme) -> None:
+        ax.plot(values.numpy(), color=look.roles[role], linewidth=1.2)
+        ax.set(xlabel="block")
         ax.grid()
 
-    def channels(ax: Axes, look: Theme) -> None:
-        ax.plot(blocks, report.std_ratio.numpy(), color=look.roles["anchor"], lw=0.9, alpha=0.55)
-        ax.axhline(1.0, color=look.dim, lw=1, ls="--")
-        ax.set(xlabel="block", ylabel="ratio")
-        ax.grid()
+    return Panel(title, subtitle, _HEIGHT, draw, legend_height=0)
 
-    def novelty(ax: Axes, look: Theme) -> None:
+
+def _novelty_panel(
+    candidates: Sequence[MemoryEvent], blocks: int, threshold: float | None
+) -> Panel:
+    """The similarity of every candidate of episodic memory, and whether it was admitted."""
+
+    def draw(ax: Axes, look: Theme) -> None:
         for wanted, role, marker, text in (
             (True, "memory", "o", "admitted"),
             (False, "anchor", "x", "rejected"),
@@ -48,30 +75,14 @@ def run_picture(
             x = [event.after_block for event in shown]
             y = [event.delta for event in shown]
             ax.scatter(x, y, color=look.roles[role], marker=marker, s=42, label=text)
-        if novelty_threshold is not None:
-            ax.axhline(novelty_threshold, color=look.dim, lw=1, ls="--")
-        ax.set(xlim=(0, max(1, report.blocks - 1)), xlabel="block", ylabel="similarity")
+        if threshold is not None:
+            ax.axhline(threshold, color=look.dim, lw=1, ls="--")
+        ax.set(xlim=(0, max(1, blocks - 1)), xlabel="block")
         ax.grid()
         page.draw_legend(ax, look)
 
-    first = (
-        "Cosine similarity of each block's latents to the first latent frame. A new scene lowers "
-        "it; a slow decrease within a scene is drift."
+    about = (
+        "Each candidate's highest similarity to an entry of episodic memory; it is admitted "
+        "below the line."
     )
-    ratios = (
-        "Standard deviation of every channel relative to the first block; above 1 suggests "
-        "oversaturation."
-    )
-    panels = [
-        Panel("Similarity to the first frame", first, _HEIGHT, cosine, legend_height=0),
-        Panel(
-            "Latent channels against the first block", ratios, _HEIGHT, channels, legend_height=0
-        ),
-    ]
-    if candidates:
-        about = (
-            "Each candidate's highest similarity to an entry of episodic memory; it is admitted "
-            "below the line."
-        )
-        panels.append(Panel("Novelty", about, _HEIGHT, novelty))
-    return page.draw_page(panels, theme)
+    return Panel("Novelty", about, _HEIGHT, draw)

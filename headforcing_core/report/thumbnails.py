@@ -65,13 +65,6 @@ def self_similarity(thumbnails: Pixels) -> Matrix:
     return similarity
 
 
-def similarity_by_lag(similarity: Matrix) -> Array:
-    """Mean similarity of all pairs of thumbnails with lag 0, 1, 2 ..., up to 3/4 of the length."""
-    return np.array(
-        [similarity.diagonal(lag).mean() for lag in range(int(len(similarity) * _LONGEST_LAG) + 1)]
-    )
-
-
 def repetition(similarity: Matrix, spacing_seconds: float) -> tuple[float, float | None]:
     """The similarity (0..1) at which a video repeats itself, and after how many seconds; 0 and None
     if it does not.
@@ -79,7 +72,8 @@ def repetition(similarity: Matrix, spacing_seconds: float) -> tuple[float, float
     That is the shortest lag of at least 2 s at which similarity has risen again, within 5 %, by as
     much as at any lag.
     """
-    by_lag = similarity_by_lag(similarity)
+    lags = range(int(len(similarity) * _LONGEST_LAG) + 1)
+    by_lag = np.array([similarity.diagonal(lag).mean() for lag in lags])
     rise = by_lag - np.minimum.accumulate(by_lag)
     top = np.zeros(len(by_lag), dtype=bool)
     top[1:-1] = (by_lag[1:-1] >= by_lag[:-2]) & (by_lag[1:-1] >= by_lag[2:])
@@ -99,7 +93,13 @@ class SwitchResponse:
     change: float  # mean absolute difference between the states before and after, 0-255
     # time until 80 % of the change; None if too little follows or changes
     seconds_to_80: float | None
-    by_block: tuple[float, ...]  # mean progress in each following block, from 0 before to 1 after
+
+    def text(self) -> str:
+        """The response in words."""
+        reached = "not measurable"
+        if self.seconds_to_80 is not None:
+            reached = f"after {self.seconds_to_80:.2f} s"
+        return f"80 % {reached}, change {self.change:.1f} of 255"
 
 
 class SwitchWatch:
@@ -150,13 +150,9 @@ class SwitchWatch:
         towards = after[len(after) // 2 :].mean(axis=0) - before
         change = float(np.abs(towards).mean())
         if change < _NOISE or len(after) < 2 * self._block:
-            return SwitchResponse(self._start, change, None, ())
+            return SwitchResponse(self._start, change, None)
         changes = (after - before).reshape(len(after), -1)
         progress = changes @ towards.ravel() / float((towards**2).sum())
-        by_block = []
-        for begin in range(0, len(progress), self._block):
-            block = progress[begin : begin + self._block]
-            by_block.append(round(float(block.mean()), 4))
         seconds = None
         reached = int(np.argmax(progress >= 0.8))
         if progress[reached] >= 0.8:
@@ -165,4 +161,4 @@ class SwitchWatch:
                 before_it = progress[reached - 1]
                 part = float((0.8 - before_it) / (progress[reached] - before_it))
                 seconds = (reached - 1 + part) / self._fps
-        return SwitchResponse(self._start, change, seconds, tuple(by_block))
+        return SwitchResponse(self._start, change, seconds)

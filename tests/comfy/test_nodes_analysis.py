@@ -164,12 +164,12 @@ def test_a_video_is_measured_with_its_prompts_from_the_file(comfy: ComfyServer):
     )
     assert (
         "not VBench scores" in text
-        and "Prompt switches (" in text
+        and "Prompt switches" in text
         and "a yellow cross circling" in text
     )
     assert "7.12 s  80 %" in text and frames > 96
     with Image.open(io.BytesIO(comfy.view(**result.outputs["picture"]["images"][0]))) as picture:
-        assert picture.width == 900 and picture.height > 1500
+        assert picture.width == 900 and picture.height > 1100
 
 
 def test_frames_in_memory_are_measured_without_encoding_them_and_stop_stops_it(comfy: ComfyServer):
@@ -183,4 +183,4 @@ def test_frames_in_memory_are_measured_without_encoding_them_and_stop_stops_it(c
     graph["frames"] = node("VAEDecode", samples=["sampler", 0], vae=["demo", 2])
     graph["video"] = node("CreateVideo", images=["frames", 0], fps=24.0)
     text = text_of(queued(comfy, graph))
-    assert "105 frames of 64x64 at 24 fps" in text and "Prompt switches (" not in text
+    assert "105 frames of 64x64 at 24 fps" in text and "Prompt switches" not in text

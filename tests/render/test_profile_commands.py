@@ -81,6 +81,7 @@ def test_profile_measures_the_demo_model_and_as_jobs_of_a_farm_the_same(
         and found["missing_prompts"] == []
     )
     assert set(found["stability"]) == {"blocks", "steps", "prompts"}
+    assert found["published_stability"]["blocks"]["local"] == 0.922
     assert (found["profile"], found["measured"]) == (str(out), str(out.with_suffix(".safetensors")))
     profile = load_profile(whole.with_suffix(".json"))
     assert (profile.name, profile.families) == (
@@ -154,6 +155,7 @@ def test_a_shard_with_own_prompts_seed_and_positions_is_told_in_text_and_not_mix
     parts = (
         "10 local, 12 anchor, 26 memory",
         "stable over blocks: local ",
+        "(paper 0.92), anchor ",
         "stable over steps",
         "1 of 2 prompts",
     )
@@ -227,7 +229,6 @@ def test_an_interrupted_measurement_goes_on_where_it_stopped(
 
 def test_show_compare_and_plot_tell_of_profiles(run, whole, tmp_path):
     mine = whole.with_suffix(".json")
-    sizes = set()
     shown = run("profiles", "show", "consensus_self_forcing")
     assert len(shown["disputed"]) == 74 and shown["disputed"][0] == [0, 0]
     assert shown["provenance"]["agreement"]["agree"] == 286 and shown["counts"]["memory"] == 162
@@ -235,15 +236,10 @@ def test_show_compare_and_plot_tell_of_profiles(run, whole, tmp_path):
     assert (same["same"], same["heads"], same["agreement"]) == (48, 48, 1.0)
     assert 22 <= other["same"] <= 48, "near the profile that ships"
     assert sum(map(sum, other["confusion"])) == 48 and isinstance(other["remarks"], list)
-    for name, options in {
-        "plain.png": (),
-        "measured.png": ("--measured", whole, "--theme", "light"),
-    }.items():
-        out = tmp_path / "new folder" / name
-        assert run("profiles", "plot", mine, out, *options) == {"picture": str(out)}
-        with Image.open(out) as picture:
-            sizes.add(picture.size)
-    assert len(sizes) == 2
+    out = tmp_path / "new folder" / "plain.png"
+    assert run("profiles", "plot", mine, out, "--theme", "light") == {"picture": str(out)}
+    with Image.open(out) as picture:
+        assert picture.width == 900
 
 
 def test_roles_measured_by_one_demo_are_used_by_the_next_by_their_rule_and_stay_as_they_were(

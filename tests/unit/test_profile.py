@@ -15,7 +15,6 @@ from headforcing.headforcing_core.head_profiles import profile as profiles
 from headforcing.headforcing_core.head_profiles.agreement import (
     compare_profiles,
     describe_profile,
-    sanity_checks,
 )
 from headforcing.headforcing_core.head_profiles.profile import (
     HeadProfile,
@@ -27,6 +26,7 @@ from headforcing.headforcing_core.head_profiles.rules import (
     anchor_floor,
     classify_by_function,
     misnamed_heads,
+    remark_on_rule,
     with_rule,
 )
 from headforcing.headforcing_core.head_profiles.shares import ProfileSetup, ReturnStory
@@ -207,7 +207,7 @@ def test_bundled_profiles_load_and_say_where_they_come_from():
         "cohen_kappa 0.5935" in line for line in lines
     )
     assert lines[-1].startswith(
-        "disputed: 74 of 360 heads, hatched in the plot (layer 0: 0 1 7 9 10; layer 1: 0 3"
+        "disputed: 74 of 360 heads, hatched in the plot (layer/head 0/0, 0/1, 0/7, 0/9, 0/10, 1/0, 1/3, "
     )
 
 
@@ -260,7 +260,7 @@ def small(**fields) -> HeadProfile:
 
 def test_the_quota_makes_an_anchor_of_a_head_that_retrieves_and_the_rule_by_function_a_memory_head():
     assert small().roles[0][:2] == ("anchor", "anchor") and misnamed_heads(small()) == [(0, 1)]
-    (remark,) = [line for line in sanity_checks(small()) if "not memory heads" in line]
+    (remark,) = remark_on_rule(small())
     assert "layer 0, head 1 (called anchor; 92% there, 6% on the first frame)" in remark
     found = with_rule(small(), "function")
     assert found.roles == (
@@ -341,7 +341,8 @@ def test_thresholds_change_without_measuring_again():
 
 def test_two_profiles_are_compared_in_text_and_json_as_worked_out_by_hand():
     found = compare_profiles(lettered("first", "LLA", "AMM"), lettered("second", "LAA", "LMM"))
-    assert (found.same, found.heads, found.agreement) == (4, 6, pytest.approx(4 / 6))
+    assert (found.same, found.heads, found.different) == (4, 6, ((0, 1), (1, 0)))
+    assert found.to_dict()["agreement"] == pytest.approx(4 / 6)
     assert "4 of 6 heads have the same role in both (66.7%)" in found.text()
     # local, anchor, memory; rows are the first profile
     assert [list(row) for row in found.confusion] == [[1, 1, 0], [1, 1, 0], [0, 0, 2]]
@@ -356,32 +357,3 @@ def lettered(name: str, *layers: str, **more) -> HeadProfile:
     letters = {"L": "local", "A": "anchor", "M": "memory"}
     roles = tuple(tuple(letters[letter] for letter in layer) for layer in layers)
     return HeadProfile(name, len(roles), len(roles[0]), roles, **more)
-
-
-def test_heads_unlike_their_role_are_counted_and_the_one_that_is_furthest_off_is_named():
-    def remarks(
-        layers: list[str], sinks: list[float], currents: list[float], window: object = 10
-    ) -> list[str]:
-        """Of a profile whose heads, counted through all layers, have these sink and current
-        shares.
-        """
-        flat = [
-            (sink, 1 - sink - current, current)
-            for sink, current in zip(sinks, currents, strict=True)
-        ]
-        shares = [flat[i : i + len(layers[0])] for i in range(0, len(flat), len(layers[0]))]
-        return sanity_checks(
-            lettered("p", *layers, shares=shares, measured={"window_frames": window})
-        )
-
-    found = remarks(["AA", "LM"], [0.3, 0.05, 0.01, 0.02], [0.2, 0.2, 0.9, 0.3])
-    assert len(found) == 2 and "rule `function`" in found[1]
-    assert (
-        found[0].startswith("1 of 2 anchors")
-        and "(10.0%)" in found[0]
-        and "layer 0, head 1 with 5.0%" in found[0]
-    )
-    (local,) = remarks(["LLM"], [0.0, 0.0, 0.0], [0.9, 0.4, 0.1], None)
-    assert local.startswith("1 of 2 local heads") and "layer 0, head 1 with 40.0%" in local
-    for window in (None, "10", 0, True, -3):  # that no share can be compared with
-        assert remarks(["AL"], [0.01, 0.0], [0.5, 0.9], window) == []
