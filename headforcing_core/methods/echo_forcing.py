@@ -41,7 +41,8 @@ class EchoForcing(MethodPolicy):
         cycle_blocks: sinks are replaced by this many first blocks, played backwards and forwards.
         max_reuse: how many blocks may choose a token; 0: no limit.
         takes_maximum: a token's score is the maximum over heads and offsets instead of the mean.
-        gated: whether scores count the spread of queries less where queries have drifted.
+        amplitude, gated: whether scores count the spread of queries, and less where queries have
+            drifted.
         scenes: of the video; 1 for a single prompt.
     """
 
@@ -57,7 +58,9 @@ class EchoForcing(MethodPolicy):
     cycle_blocks: int = 4
     max_reuse: int = 8
     takes_maximum: bool = False
+    amplitude: bool = True
     gated: bool = True
+    drift: float = 3.0
     scenes: int = field(default=1, metadata=NO_OPTION)  # only for the size of the cache
 
     def for_video(self, video: VideoFacts) -> EchoForcing:

@@ -16,8 +16,6 @@ from torch.nn import functional as F
 
 from ..model.rope import angles
 
-DRIFT = 3.0  # how fast the spread of queries counts less as these turn away
-
 
 @dataclass
 class History:
@@ -80,9 +78,11 @@ class TokenScores:
         imag = m_imag * k_real - m_real * k_imag
         temporal = len(self.frequencies)
         still = real[..., temporal:].sum(dim=-1)
-        spread = state.query_size[:, None] / counted - torch.hypot(m_real, m_imag)
-        spread_share = (spread * torch.hypot(k_real, k_imag)).sum(dim=-1)
-        still = still + self._gate(mean, queries) * spread_share
+        if self.policy.amplitude:
+            spread = state.query_size[:, None] / counted - torch.hypot(m_real, m_imag)
+            still = still + self._gate(mean, queries) * (spread * torch.hypot(k_real, k_imag)).sum(
+                dim=-1
+            )
         distance = history.frame[-1] + 1 - history.frame
         found = []
         for offset in self.offsets:
@@ -101,4 +101,4 @@ class TokenScores:
         cosine = F.cosine_similarity(
             queries.float().mean(dim=(1, 2)).flatten(), mean.flatten(), dim=0
         )
-        return float(torch.exp(-DRIFT * (1 - cosine.clamp(-1, 1))))
+        return float(torch.exp(-self.policy.drift * (1 - cosine.clamp(-1, 1))))

@@ -121,15 +121,12 @@ class MergedBlocks:
         patch = cache.policy.patch
         self.frames = patch**2
         self.sum: Tensor | None = None  # of an unfinished entry's keys and values, float32
-        shape = cache.shape
-        tokens = torch.arange(shape.frame_tokens).view(shape.rows, shape.columns)
-        first = tokens[::patch, ::patch]
-        numbers = torch.arange(first.numel()).view(first.shape)
-        patches = numbers.repeat_interleave(patch, 0).repeat_interleave(patch, 1)
-        # patches at the edge of an odd grid are smaller
-        patches = patches[: shape.rows, : shape.columns]
+        rows = torch.arange(cache.shape.rows)
+        columns = torch.arange(cache.shape.columns)
+        patches = (rows // patch * -(-cache.shape.columns // patch))[:, None] + columns // patch
+        first = (rows % patch == 0)[:, None] & (columns % patch == 0)
         self.patch_of_token = patches.flatten().to(cache.device)
-        self.first_tokens = first.flatten().to(cache.device)
+        self.first_tokens = first.flatten().nonzero()[:, 0].to(cache.device)
         self.tokens_in_patch = self.patch_of_token.bincount()[:, None].float()
 
     def add(self, entry: FrameEntry, raw_keys: Tensor) -> FrameEntry | None:

@@ -284,8 +284,14 @@ ALIASES = {
     "memrope_adaptive": ("memrope", "adaptive=true"),
 }
 
+_SIDE_EFFECTS = (
+    "has side effects of its authors' code, which are not part of its paper; choose pyramid_forcing"
+)
+
 # methods that are known by name and not supported, and why
 NOT_BUILT = {
+    "pyramid_forcing_cuda": f"pyramid_forcing_cuda {_SIDE_EFFECTS}",
+    "pyramid_forcing_python": f"pyramid_forcing_python {_SIDE_EFFECTS}",
     "krea_realtime": (
         "krea_realtime recomputes its whole cache before each block, from the last frames and an "
         "encoded video frame, which is not supported; with Krea's weights choose head_forcing or "

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ...headforcing_core.cache.roles import HeadLabel, Roles
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.methods.echo_layers import DRIFT
 from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.method import Method
 from ...headforcing_core.methods.pyramid_forcing import PyramidForcing
@@ -153,24 +152,6 @@ def _deep_forcing(run: Fields) -> Fields:
     )
 
 
-def _echo_forcing(run: Fields) -> Fields:
-    if not run["use_amplitude_compensation"] or run["drift_gate_lambda"] != DRIFT:
-        raise HeadForcingError(
-            "the run cannot be used: use_amplitude_compensation must be true and "
-            f"drift_gate_lambda {DRIFT:g}"
-        )
-    return dict(
-        window_frames=run["window"],
-        sink_frames=run["sink_frames"],
-        compressed_frames=run["compressed_frames"],
-        cycle_blocks=run["rolling_cycle"],
-        max_reuse=run["topc_max_reuse"],
-        gated=run["use_drift_gate"],
-        takes_maximum=run["fusion"] == "max",
-        scenes=len(run["prompts"]),
-    )
-
-
 def _id_forcing(run: Fields) -> Fields:
     if run["base"] == "longlive":
         return dict(native_blocks=0, window_blocks=run["window_chunks"])
@@ -219,7 +200,18 @@ OPTIONS: dict[str, Callable[[Fields], Fields]] = {
         kept_share=run["ratio"] if run["dynamic"] else 0.0,
         **_keeps_sinks(run),
     ),
-    "echo_forcing": _echo_forcing,
+    "echo_forcing": lambda run: dict(
+        window_frames=run["window"],
+        sink_frames=run["sink_frames"],
+        compressed_frames=run["compressed_frames"],
+        cycle_blocks=run["rolling_cycle"],
+        max_reuse=run["topc_max_reuse"],
+        gated=run["use_drift_gate"],
+        amplitude=run["use_amplitude_compensation"],
+        drift=run["drift_gate_lambda"],
+        takes_maximum=run["fusion"] == "max",
+        scenes=len(run["prompts"]),
+    ),
     "id_forcing": _id_forcing,
     "causal_forcing": lambda run: {},
     "rolling_forcing": lambda run: {},
