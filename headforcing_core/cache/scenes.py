@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..rollout.rows import BlockRow, Script
+from ..timeline.likeness import word_features
 from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import MOST_ALIKE, Switch
 from ..timeline.timeline import Timeline
@@ -223,15 +224,18 @@ def check_recalls(timeline: Timeline) -> None:
 # ------------------------------------------------------------------------------ likeness of prompts
 
 
-def scene_features(script: Script) -> list[Tensor]:
+def scene_features(script: Script, by_words: bool = False) -> list[Tensor]:
     """A unit vector for every prompt, by which prompts are compared: the mean of the rows of its
     embedding that are not zero.
 
-    `Script.alike` may name another text for a prompt, whose embedding is taken.
+    `Script.alike` may name another text for a prompt, whose embedding is taken. With `by_words` the
+    vectors count words instead, where the script has such texts.
     """
     ends = [*prompt_starts(script.rows)[1:], len(script)]
     # the first blocks of a prompt may be blended with the one before it, its last is not
     prompts = [script.rows[end - 1].prompt for end in ends]
+    if by_words and script.alike:
+        return word_features([str(prompt) for prompt in prompts])
     features = []
     for prompt, end in zip(prompts, ends, strict=True):
         text = script.alike.get(str(prompt))

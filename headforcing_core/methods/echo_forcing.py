@@ -43,6 +43,8 @@ class EchoForcing(MethodPolicy):
         takes_maximum: a token's score is the maximum over heads and offsets instead of the mean.
         amplitude, gated: whether scores count the spread of queries, and less where queries have
             drifted.
+        compares_words: scenes are alike by the words of their prompts, the rare ones most ("IDF"),
+            instead of by the embeddings of what is left of the prompts without common words.
         scenes: of the video; 1 for a single prompt.
     """
 
@@ -61,6 +63,7 @@ class EchoForcing(MethodPolicy):
     amplitude: bool = True
     gated: bool = True
     drift: float = 3.0
+    compares_words: bool = False
     scenes: int = field(default=1, metadata=NO_OPTION)  # only for the size of the cache
 
     def for_video(self, video: VideoFacts) -> EchoForcing:
@@ -88,7 +91,7 @@ class EchoForcing(MethodPolicy):
         }
 
     def recalled(self, script: Script) -> RecalledScenes:
-        scenes = plan_scenes(script)
+        scenes = plan_scenes(script, self.compares_words)
         recalled: RecalledScenes = {}
         for block, row in enumerate(script.rows):
             if row.switch is not None and row.switch.recall is not None:
@@ -99,7 +102,7 @@ class EchoForcing(MethodPolicy):
     def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
         # asked at every switch, because the rows of later blocks may be replaced while the video is
         # made
-        cache.scenes = lambda: plan_scenes(video.script)
+        cache.scenes = lambda: plan_scenes(video.script, self.compares_words)
         return super().rollout(model, cache, video)
 
 

@@ -33,10 +33,13 @@ class Scene:
 ScenePlan = dict[int, tuple[int, Scene]]
 
 
-def plan_scenes(script: Script) -> ScenePlan:
-    """The scenes of a video."""
+def plan_scenes(script: Script, by_words: bool = False) -> ScenePlan:
+    """The scenes of a video.
+
+    `by_words` as for `scene_features`, which tell how alike two scenes are.
+    """
     scenes: ScenePlan = {}
-    features = scene_features(script)
+    features = scene_features(script, by_words)
     first = 0  # scene since the last cut or recall
     for number, block in enumerate(prompt_starts(script.rows)):
         switch = script.rows[block].switch

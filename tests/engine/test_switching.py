@@ -23,7 +23,7 @@ from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.plan.resources import needs_of
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
 from headforcing.headforcing_core.rollout.rows import BlockRow, Script, SeededNoise, lay_out_rows
-from headforcing.headforcing_core.timeline.likeness import telling_texts
+from headforcing.headforcing_core.timeline.likeness import telling_texts, word_features
 from headforcing.headforcing_core.timeline.switch import Blend, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from jobs import job_of
@@ -363,7 +363,7 @@ def test_by_likeness_a_scene_comes_back_of_which_frames_are_kept():
     assert scenes.recalled_scenes(script) == {10: (4,)}
 
 
-def test_echo_forcing_compares_scenes_by_embeddings_and_the_keys_know_which_one_comes_back():
+def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():
     text = "0:00 a fox in the forest\n0:03 a heron heron heron\n0:06 {} the fox and a heron, heron"
     made = plan(text.format("[recall]"), 9, "echo_forcing")
     signs = dict(zip(made.timeline.alike.values(), (1, -1, 1), strict=True))
@@ -372,7 +372,9 @@ def test_echo_forcing_compares_scenes_by_embeddings_and_the_keys_know_which_one_
         {text: torch.tensor([[1.0 * sign, 0.0]]) for text, sign in signs.items()},
         made.timeline.alike,
     )
-    assert made.policy.recalled(script) == {8: (1, 0)}
+    by_words = replace(made.policy, compares_words=True)
+    outcomes = [policy.recalled(script) for policy in (made.policy, by_words)]
+    assert outcomes == [{8: (1, 0)}, {8: (2, 1)}]
     one, other = (keys_of(text.format(tag), "echo_forcing") for tag in ("[recall 1]", "[recall 2]"))
     assert one != other
 
@@ -381,6 +383,12 @@ def test_words_that_tell_scenes_apart_are_as_recorded(repo_root):
     folder = repo_root / "tests" / "golden" / "peers" / "echo_forcing"
     for case in json.loads((folder / "config.json").read_text())["text_cases"]:
         assert telling_texts(case["prompts"]) == case["filtered_for_similar"]
+        features = torch.stack(word_features(case["prompts"]))
+        if case["idf_similarities"] is not None:
+            assert features.shape[1] == case["idf_vocabulary_size"]
+            assert (
+                features @ features.T - torch.tensor(case["idf_similarities"])
+            ).abs().max() < 1e-6
 
 
 def test_what_cannot_come_back_is_refused_before_anything_is_made():
