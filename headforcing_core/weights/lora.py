@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -248,4 +248,23 @@ def _match(
         for target, patch in patches.items():
             if patch.rank and "alpha" not in patch.tensors:
                 patch.tensors["alpha"] = stated.of(modules[target], patch.rank)
+    _scale_biases(patches, lora_name)
     return patches
+
+
+def _scale_biases(patches: Mapping[str, LoraPatch], lora_name: str) -> None:
+    """Turn the biases that PEFT trains with a LoRA into whole differences: they have the scale of
+    its product.
+    """
+    for target, patch in patches.items():
+        bias = patch.tensors.pop("up_bias", None)
+        if bias is None:
+            continue
+        product = patches.get(f"{target.removesuffix('.bias')}.weight")
+        if product is None or "down" not in product.tensors:
+            raise HeadForcingError(
+                f"{lora_name} is incomplete: it has a bias for {target} without its matrices"
+            )
+        if "diff" in patch.tensors:
+            raise HeadForcingError(f"{lora_name} changes {target} twice: use a file with one LoRA")
+        patch.tensors["diff"] = product.scale() * bias.to(torch.float32)

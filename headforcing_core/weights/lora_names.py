@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping
 
 from .layouts import diffusers_name, plain_name
 
-# PEFT may add the adapter's name; its trained biases are not merged
-_ADAPTER = r"(?:\.(?!bias$)[^.]+)?"
+_ADAPTER = r"(?:\.[^.]+)?"  # PEFT may add the adapter's name
 _LYCORIS = (
     "hada_w1_a hada_w1_b hada_w2_a hada_w2_b hada_t1 hada_t2 "
     "lokr_w1 lokr_w1_a lokr_w1_b lokr_w2 lokr_w2_a lokr_w2_b lokr_t2"
@@ -21,6 +20,7 @@ SPELLINGS: Mapping[str, re.Pattern[str]] = {
     for what, ending in {
         # PEFT, kohya, old diffusers
         "down": rf"(?:lora_A{_ADAPTER}|lora_down{_ADAPTER}|lora\.down)(?:\.weight)?",
+        "up_bias": rf"lora_B{_ADAPTER}\.bias",
         "up": rf"(?:lora_B{_ADAPTER}|lora_up{_ADAPTER}|lora\.up)(?:\.weight)?",
         "mid": r"lora_mid(?:\.weight)?",
         "alpha": r"(?:alpha|lora_alpha)",  # FastVideo writes the latter, beside a rank
@@ -61,7 +61,7 @@ _FRONT = re.compile(
 OF_IMAGES = re.compile(
     r"(?:^|[._])(?:k_img|v_img|norm_k_img|add_k_proj|add_v_proj|norm_added_k|img_emb|image_embedder)"
 )
-_PARAMETERS = {"diff_b": "bias", "diff_m": "modulation"}
+_PARAMETERS = {"diff_b": "bias", "up_bias": "bias", "diff_m": "modulation"}
 
 
 def split_key(key: str) -> tuple[str, str] | None:

@@ -236,6 +236,23 @@ def test_a_replaced_weight_alone_is_a_lora(tmp_path):
     torch.testing.assert_close(change(lora), torch.ones_like(WEIGHTS[f"{Q}.weight"]))
 
 
+def test_biases_have_the_scale_of_the_product_and_stay_after_a_conversion(tmp_path):
+    model = save(tmp_path / "model.safetensors", WEIGHTS)
+    bias = torch.arange(len(UP), dtype=torch.float32)
+    tensors = adapter("PEFT", **{"lora_B.bias": bias, "alpha": torch.tensor(ALPHA)})
+    lora = save(tmp_path / "lora.safetensors", tensors)
+    convert_lora(lora, tmp_path / "renamed.safetensors", torch.float32)
+    for file in (lora, tmp_path / "renamed.safetensors"):
+        state, _ = load_state_dict(model, lora=file, dtype=torch.float32)
+        torch.testing.assert_close(state[f"{Q}.bias"], WEIGHTS[f"{Q}.bias"].float() + 2 * bias)
+        torch.testing.assert_close(
+            state[f"{Q}.weight"], WEIGHTS[f"{Q}.weight"].float() + 2 * UP @ DOWN
+        )
+    alone = save(tmp_path / "alone.safetensors", {f"{Q}.lora_B.bias": bias})
+    with pytest.raises(HeadForcingError, match="has a bias for .* without its matrices"):
+        load_state_dict(model, lora=alone)
+
+
 CHECKPOINTS = {
     "EMA after the model": ({"model": OTHER, "ema": WEIGHTS}, "ema"),
     "EMA of the state dict": ({"state_dict": OTHER, "state_dict_ema": WEIGHTS}, "state_dict_ema"),
