@@ -187,7 +187,7 @@ def help_pictures(folder: Path) -> dict[str, Image.Image]:
         "frames": strip,
         "drift": drift_picture(report_video(video), "dark"),
         "profile": profile_picture(load_profile(bundled_profiles()["toy_world"]), theme="dark"),
-        "run": run_picture(report_stored(run), "dark"),
+        "run": run_picture(report_stored(run), "dark", run.about.get("novelty_threshold")),
     }
 
 
