@@ -233,7 +233,7 @@ def _read_headed(lines: Sequence[Line], first: Heading) -> list[Prompt]:
     for line in pieces:
         words = line.text
         if line.heading is None:
-            refuse_like(line, headed[-1][1])
+            refuse_like(line, above, headed[-1][1])
         else:
             above = line.heading
             words = above.words

@@ -156,9 +156,9 @@ def _has_start(found: re.Match[str]) -> bool:
     """Whether the time behind the name of a scene says when it begins: "(5 s)" can be its length,
     and a clock without brackets its words.
     """
-    if found["end"]:
+    if found["end"] or found["square"]:
         return True
-    return ":" in found["start"] and bool(found["square"] or found["round"])
+    return ":" in found["start"] and bool(found["round"])
 
 
 def _words(words: str, bold: str | None) -> str:

@@ -53,12 +53,13 @@ def read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
     begin at, at the model's frame rate.
     """
     if isinstance(data, dict) and "prompts" in data:
-        frames = data.get("switch_frame_indices")
-        if frames is not None:
-            yield from _read_longlive(data["prompts"], frames, clock)
+        for name in data:
+            if name not in ("prompts", "switch_frame_indices"):
+                raise TimelineError(f"a JSON timeline is {_PROMPTS}; remove {name!r:.40}")
+        if data.get("switch_frame_indices") is not None:
+            yield from _read_longlive(data["prompts"], data["switch_frame_indices"], clock)
             return
-        if list(data) == ["prompts"]:
-            data = data["prompts"]
+        data = data["prompts"]
     if isinstance(data, list) and all(isinstance(text, str) for text in data):
         yield from (Prompt(fold(text)) for text in data)
         return

@@ -31,9 +31,10 @@ _RANGE_OR_DURATION = rf"(?:{_RANGE}|{DURATION}|00?:\d\d)"
 # beginnings of lines that are no heading, without markup
 _OPEN = r"[<{@~≈+'\"(\[]?\s{0,2}"
 _COLON = r"[\s\x7f]{0,2}:[\s\x7f]{0,2}"
+_END_OF_NAME = rf"\s{{0,8}}(?:[.,、()\[\]*_`{SEPARATORS}]|$)"  # not as in "Scene 2 of the play"
 _SURELY = (  # also where only one line begins so
     rf"\[\s{{0,8}}\d{{1,9}}:\d|{_OPEN}00?{_COLON}\d\d{NO_TIME_OF_DAY}"
-    rf"|[\[(]?\s?(?:{SCENE}|{SHOT}\s{{0,8}}[{SEPARATORS}]?\s?[\[(]\s?\d)"
+    rf"|[\[(]?\s?(?:{SCENE}{_END_OF_NAME}|{SHOT}\s{{0,8}}[{SEPARATORS}]?\s?[\[(]\s?\d)"
     r"|(?:time(?:\s?(?:range|code|stamp))?|timestamps?|timing|duration|length|runtime"
     r"|时间|時間|时长|時長|長さ|시간|길이)[*_`]{0,3}\s?[:=]\s?[*_`]{0,3}\s?[~≈]?[\[(]?\s?"
     rf"{_RANGE_OR_DURATION}(?!\w){NO_TIME_OF_DAY}"
@@ -43,10 +44,15 @@ _NEARLY = (  # "0: 10 b", "0:10 pm b", "5s, b", "5-10 s b"; "1920s" and "6:00 pm
     r"|00?:\d\d\s?[ap]\.?m\b|00?\.\d\d(?=\s)"
     rf"|{_OPEN}(?!\d{{4}}s)(?:{NUMBER_OR_TIME}{TO})?{DURATION}(?!['’\w])"
     rf"|\[\s{{0,8}}{NUMBER_OR_TIME}(?:{TO}{NUMBER_OR_TIME})?\s{{0,8}}\]"
-    rf"|(?:{NUMBER_OR_TIME}{TO})?{NUMBER}\s[ms](?=\s?:)|{SHOT}{ALONE}"
+    rf"|(?:{NUMBER_OR_TIME}{TO})?{NUMBER}\s[ms](?=\s?:)|{SHOT}{ALONE}|{SCENE}(?=\s)"
+)
+# below a scene without a time a number is more likely of its words: "30m tall", "16:9 frame"
+_AS_HEADING = (
+    rf"{_RANGE_OR_DURATION}\s?(?:[:|–—]|-\s|$)|[\[(]\s?{NUMBER_OR_TIME}\s?[\])]|{SCENE}(?=\s)"
 )
 _SURE = re.compile(_SURELY, FLAGS)
 _LIKE = re.compile(f"{_SURELY}|{_NEARLY}", FLAGS)
+_LIKE_BELOW_SCENE = re.compile(f"{_SURELY}|{_AS_HEADING}", FLAGS)
 _NOTE = re.compile(r"#{1,6}\s|//|/\*")
 # what several lines of a schedule begin with or hold: "1. a", "5,it jumps", "Second 5: it jumps",
 # "From 0:00 to 0:05: a", "A cat (0-5s)", `"0": "a"`
@@ -58,21 +64,27 @@ _ROW = re.compile(
     rf"|.*?(?<![\d:])(?:00?:\d\d(?!\d)|{NUMBER_OR_TIME}{TO}(?:{CLOCK}|{IN_SECONDS})|{IN_SECONDS}\s?:)",
     FLAGS,
 )
-# the time of another prompt: "a cat, 0:05 it jumps", "a cat (0:05-0:10)", "a cat 5-10s: it jumps"
-_INSIDE = (
-    rf"(?:^|[\s,;(\[{SEPARATORS}])(?:{CLOCK}{TO}{CLOCK}|00?:\d\d(?:\.\d{{1,9}})?)"
-    rf"[)\]]?(?=[\s,;*_{SEPARATORS}]|$){NO_TIME_OF_DAY}"
-    rf"|[,;]\s{{0,8}}(?:{_RANGE}|{CLOCK})[{SEPARATORS}]?\s{NO_TIME_OF_DAY}"
-    rf"|(?:^|\s){_RANGE}\s?:|^00?:\d\d(?!\w)|(?<!\w){SCENE}\s?[:|–—(]"
+# the time or the scene of another prompt: "a cat 5-10s: it jumps", "a cat 0:05-0:10"
+_OTHER = (
+    rf"(?:^|[\s,;(\[{SEPARATORS}]){CLOCK}{TO}{CLOCK}[)\]]?(?=[\s,;{SEPARATORS}]|$){NO_TIME_OF_DAY}"
+    rf"|[,;]\s{{0,8}}{_RANGE}[{SEPARATORS}]?\s{NO_TIME_OF_DAY}"
+    rf"|(?:^|\s){_RANGE}\s?:|^00?:\d\d(?!\w)|(?<=[^\w]){SCENE}\s?[:|–—(]"
 )
-# and in a scene without a time: "The Forest (5 s)", "The Forest - 5 s", "5 s - The Forest"
+# behind a time a clock, too: "a cat, 0:05 it jumps", "a cat (0:05) it jumps"
+_CLOCK = (
+    rf"(?:^|[\s,;(\[{SEPARATORS}])00?:\d\d(?:\.\d{{1,9}})?"
+    rf"[)\]]?(?=[\s,;{SEPARATORS}]|$){NO_TIME_OF_DAY}"
+    rf"|[,;]\s{{0,8}}{CLOCK}[{SEPARATORS}]?\s{NO_TIME_OF_DAY}"
+)
+# in a scene without a time: "The Forest (5 s)", "The Forest - 5 s", "5 s - The Forest"
 _IN_SCENE = (
-    rf"|^{_RANGE_OR_DURATION}\s?(?:[:|–—]|-\s|$)"
+    rf"^{_RANGE_OR_DURATION}\s?(?:[:|–—]|-\s|$)"
     rf"|[\[(]\s?(?:[a-z~≈]{{1,12}}[.:]?\s?)?(?<!\d){_RANGE_OR_DURATION}\s?[\])]"
     rf"|[–—|,-]\s?(?:[a-z]{{1,12}}:\s?)?{_RANGE_OR_DURATION}[*_`]{{0,3}}$"
 )
-_TIME_INSIDE = re.compile(_INSIDE, FLAGS)
-_INSIDE_SCENE = re.compile(_INSIDE + _IN_SCENE, FLAGS)
+_INSIDE_TIMED = re.compile(f"{_OTHER}|{_CLOCK}", FLAGS)
+_INSIDE_SCENE = re.compile(f"{_OTHER}|{_IN_SCENE}", FLAGS)
+_NO_MARKUP = str.maketrans("*_`", "   ")
 _RULE = re.compile(r"(?:[-*_=–—─━|:]\s?){3,}")  # horizontal, also of a table
 
 
@@ -86,12 +98,13 @@ def is_surely_heading(line: Line) -> bool:
     return _SURE.match(line.bare) is not None
 
 
-def refuse_like(line: Line, above: Sequence[str]) -> None:
-    """Refuse a line that would continue the words above and begins like a time, a scene, a tag or a
-    comment.
+def refuse_like(line: Line, heading: Heading, above: Sequence[str]) -> None:
+    """Refuse a line that would continue the words `above` of a prompt with this heading and begins
+    like a time, a scene, a tag or a comment.
     """
     tag = match_tag(line.text) is not None and any(above)
-    if tag or _LIKE.match(line.bare) or _NOTE.match(line.text):
+    like = _LIKE if heading.start else _LIKE_BELOW_SCENE
+    if tag or like.match(line.bare) or _NOTE.match(line.text):
         raise TimelineError(
             f"{line.text[:40]!r} begins like a time, a scene, a tag or a comment and would be "
             "words of a prompt; write it as in 0:10 [cut] a cat walks or Scene 2 (0:10-0:15): a "
@@ -116,13 +129,15 @@ def refuse_inside(words: str, heading: Heading, number: int) -> None:
 
 def time_inside(words: str, heading: Heading) -> str:
     """The time of another prompt in words behind a heading; "" for none."""
-    if not heading.start:
-        found = _INSIDE_SCENE.search(plain(words))
-    elif heading.bare or heading.name:
-        found = _TIME_INSIDE.search(plain(words))
-    else:
+    if heading.start and not heading.bare:
         return ""
-    return words[found.start() : found.end()].strip(",; ") if found else ""
+    inside = _INSIDE_TIMED if heading.start else _INSIDE_SCENE
+    same = plain(words).translate(_NO_MARKUP).rstrip()
+    before = len(same) - len(same.lstrip())
+    found = inside.search(same[before:])
+    if found is None:
+        return ""
+    return words[before + found.start() : before + found.end()].strip(",; *_`")
 
 
 def refuse_schedule(lines: Sequence[Line], written: Sequence[Line]) -> None:
@@ -135,7 +150,7 @@ def refuse_schedule(lines: Sequence[Line], written: Sequence[Line]) -> None:
     if len(like) > 1 or sure:
         line = [*sure, *like][0]
         reason = "does not begin with a time that can be read"
-        if first not in like and (len(like) > 1 or line.heading is not None):
+        if line.heading is not None and line is not first:
             line = first
             reason = "stands before the first time; titles and comments are no prompts"
         raise TimelineError(f"{line.text[:40]!r} {reason}; write {EXAMPLE}", line.number)

@@ -67,7 +67,7 @@ def test_methods_are_shown_side_by_side_with_a_table(comfy: ComfyServer):
     rows = cells(text)
     assert [row[0] for row in rows] == METHODS
     assert all(
-        float(row[4]) > 0 and row[5].startswith("0.9") and "-" not in row[1:9] for row in rows
+        float(row[3]) > 0 and row[4].startswith("0.9") and "-" not in row[1:8] for row in rows
     )
     assert len({row[1] for row in rows}) > 1 and "no VBench scores" in text
     assert result.progress["compare"][-1] == (36, 36)  # 3 blocks x 4 steps x 3 methods

@@ -232,9 +232,24 @@ OTHER_READINGS = {
     "0:00 a man\n3 people walk\n50mm lens, 1:1\n1920s car\n12 Main Street\n6:00 pm": [
         (0.0, "a man 3 people walk 50mm lens, 1:1 1920s car 12 Main Street 6:00 pm")
     ],
-    "Scene 1: a man\n1920s car\n6:00 pm\nTime: dusk\n1. x\n2. y": [
-        (0.0, "a man 1920s car 6:00 pm Time: dusk 1. x 2. y")
+    "Scene 1: a man\n1920s car\n16:9 wide\n12:00 noon\nTime: dusk\n1. x\n2. y": [
+        (0.0, "a man 1920s car 16:9 wide 12:00 noon Time: dusk 1. x 2. y")
     ],
+    "Scene 1: The tree is\n30m tall\nA phone shows 0:45\n**Shot 1:** wide": [
+        (0.0, "The tree is 30m tall A phone shows 0:45 **Shot 1:** wide")
+    ],
+    "Scene 1: [0] a\nScene 2: [15] b": [(0.0, "a"), (15.0, "b")],
+    "Scene 1 [0:00-0:05]: watch at 0:03\nScene 2 [0:05-0:10]: b": [
+        (0.0, "watch at 0:03"),
+        (5.0, "b"),
+    ],
+    "0:00 Scene 1: a\n0:10 Scene 2: b": [(0.0, "Scene 1: a"), (10.0, "Scene 2: b")],
+    "第一场雪落下，山村": [(0.0, "第一场雪落下，山村")],
+    "場景一片宁静，湖": [(0.0, "場景一片宁静，湖")],
+    "シーン1では猫が歩く": [(0.0, "シーン1では猫が歩く")],
+    "장면 1에서 고양이": [(0.0, "장면 1에서 고양이")],
+    "Scene I remember from childhood, a barn": [(0.0, "Scene I remember from childhood, a barn")],
+    "[shared] 狐狸\n第一场雪\n0:00 a": [(0.0, "狐狸 第一场雪, a")],
     r"\{a b | c": [(0.0, "{a b"), (10.0, "c")],
     "\u200eScene 1: a\n\u200e**Scene 2** b": [(0.0, "a"), (10.0, "b")],
     "---\na cat\n5 cats run\n---": [(0.0, "a cat 5 cats run")],
@@ -324,8 +339,6 @@ NO_STORIES = {  # a text, and what is said of it
             "Scene 1: a\n5s: b",
             "Scene 1: a\n(5s) b",
             "Scene 1: a\n[10] b",
-            "Scene 1: a\n16:9 wide",
-            "Scene 1: a\n12:00 noon",
             "Scene 1: a\n0:05-0:10",
             "Scene 1: a\nTime: 0:00-0:10",
             "Scene 1: a\n**Duration:** 5 s",
@@ -367,7 +380,6 @@ NO_STORIES = {  # a text, and what is said of it
             ("0:00,0:05,a",),
             ("00:00:00:00 a",),
             ("00:00:00,000 --> 00:00:05,000 a",),
-            ("Scene 1 a cat walks",),
             ("Shot 1 (5s): a",),
             ("Scene 1 (5s): a", "Scene 2 (6s): b"),
             ("Prompt 1: a", "Prompt 2: b"),
@@ -404,7 +416,7 @@ NO_STORIES = {  # a text, and what is said of it
     "# note\n0:00 a": "line 1: '# note' stands before the first time",
     "A title\nScene 1: a\nScene 2: b": "line 1: 'A title' stands before the first time",
     "A title\nScene 1: a": "line 1: 'A title' stands before the first time",
-    'A title\n"0": "a",\n"24": "b"': "line 1: 'A title' stands before the first time",
+    'A title\n"0": "a",\n"24": "b"': f"""line 2: '"0": "a",' {FIRST}""",
     "A title\n(0:00) a\n(0:05) b": "line 1: 'A title' stands before the first time",
     "a man [1s: waves] [3s: jumps]": "[1s: stands inside a prompt; begin the text with the first",
     "0:00 a // note\n0:05 b": "line 1: '// note' is a comment",
