@@ -15,10 +15,9 @@ from ..errors import HeadForcingError
 from ..hashing import digest
 from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, short_time
-from .grammar import check_words, read_prompts, read_tag, split_shared
+from .grammar import check_words, read_prompts, read_tag, split_shared, time_inside
 from .headings import read_line
 from .prompt import Prompt, TimelineError
-from .refusals import time_inside
 from .switch import MAX_SEED, RESET, Switch, tag_of
 from .timeline import Timeline, parse_timeline
 
@@ -266,7 +265,7 @@ def _line(time: str, words: str) -> str:
     """
     line = f"{time} {words}"
     read = read_line(1, line).heading
-    if read is None or read.words != words or read.spoken or time_inside(words, read):
+    if read is None or read.words != words or read.spoken or time_inside(words, read.same, read):
         return f"[{time}]: {words}"
     return line
 

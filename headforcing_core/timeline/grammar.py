@@ -25,14 +25,16 @@ from .headings import (
 from .json_forms import is_frame, load_json, read_json
 from .prompt import Prompt, TimelineError
 from .refusals import (
-    is_rule,
+    INSIDE_SCENE,
+    INSIDE_TIMED,
+    RULE,
     is_surely_heading,
     refuse_inside,
     refuse_like,
     refuse_schedule,
 )
 from .switch import RESET, Switch
-from .tags import match_tag, parse_tag, refuse_almost_tag
+from .tags import CAN_BE_TAG, match_tag, parse_tag, refuse_almost_tag
 from .times import FLAGS, IN_BRACKETS
 
 MAX_SEGMENTS = 10_000
@@ -45,6 +47,9 @@ ESCAPED = re.compile(r"\\([{}])")
 _BAR = re.compile("[|｜]")
 _ESCAPED_WORDS = re.compile(r"\\\{(?:[^{}]|\{[^{}|｜]*\})*\}")
 _BRACES_AND_BARS = re.compile(rf"{_ESCAPED_WORDS.pattern}|\\[{{}}]|[{{}}|｜]")
+_NO_MARKUP = str.maketrans("*_`", "   ")
+_QUOTE = re.compile("[\"'“”„‟＂＇]")
+_OPENING = re.compile(r"[\[［【〔〖「『]")
 _TIME_OF_WORDS = re.compile(rf"{IN_BRACKETS}[\]:]", FLAGS)
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
@@ -79,7 +84,7 @@ def split_shared(text: str) -> tuple[str, str]:
         if is_surely_heading(line) or (heading is not None and not heading.decade):
             after = line.number - 1
             break
-    words = [line.text for line in lines[first.number : after] if not is_rule(line)]
+    words = [line.text for line in lines[first.number : after] if not RULE.fullmatch(line.text)]
     text = "\n".join([""] * after + [line.text for line in lines[after:]])
     return fold(" ".join([first.text[tag.end() :], *words])), text
 
@@ -135,6 +140,8 @@ def read_tag(text: str, block_seconds: float) -> tuple[Switch | None, int | None
     A bracket with other words belongs to the prompt. Raises HeadForcingError for two kinds, blends
     or seeds, and for a misspelt tag.
     """
+    if CAN_BE_TAG.match(text) is None:
+        return None, None, text
     words: list[str] = []
     tag = match_tag(text)
     while tag is not None and len(words) < MAX_TAGS:
@@ -150,19 +157,19 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
     """The prompts of a text in the grammar that its first line is of."""
     text = open_brackets(text)
     begin = text.lstrip().partition("\n")[0]
-    if begin[:1] in ("{", "[") or is_frame(begin):
+    if begin[:1] in ("{", "[") or (_QUOTE.search(begin) and is_frame(begin)):
         data = load_json(text)
         if data is not None:
             return read_json(data, clock)
     lines = read_lines(text)
-    written = [line for line in lines if line.text and not is_rule(line)]
+    written = [line for line in lines if line.text and not RULE.fullmatch(line.text)]
     if not written:
         return []
     first = written[0].heading
     if first is not None and not _is_prose(first, written):
         return _read_headed(written, first)
     refuse_schedule(lines, written)
-    text = "\n".join("" if is_rule(line) else line.text for line in lines)
+    text = "\n".join("" if RULE.fullmatch(line.text) else line.text for line in lines)
     if _BAR.search(text):
         return _read_pipes(text)
     return [Prompt(fold(text))]
@@ -196,8 +203,8 @@ def check_words(text: str, line: int | None = None) -> None:
     """Refuse what would be sent to the model as words: a time in brackets, braces that choose,
     comments.
     """
-    inside = _TIME_OF_WORDS.search(plain(text))
-    if inside is not None:
+    inside = _OPENING.search(text) and _TIME_OF_WORDS.search(plain(text))
+    if inside:
         raise TimelineError(
             f"{text[inside.start() : inside.end()]} stands inside a prompt; begin the text with "
             "the first prompt's time, as in [0-5s] a cat walks, [5-10s] it jumps",
@@ -227,23 +234,46 @@ def _read_headed(lines: Sequence[Line], first: Heading) -> list[Prompt]:
     for line in lines:
         if line.heading is not None and not _counts(line.heading, scenes, in_seconds):
             line = replace(line, heading=None)
-        pieces += [line] if scenes else cut_line(line)
+        words = line.same if line.heading is None else line.heading.same
+        if not scenes and TIME_IN_BRACKETS.search(words):
+            pieces += cut_line(line)
+        else:
+            pieces.append(line)
     headed: list[tuple[Prompt, list[str]]] = []  # with the words of each line
     above = first
     for line in pieces:
         words = line.text
+        same = line.same
         if line.heading is None:
             refuse_like(line, above, headed[-1][1])
         else:
             above = line.heading
             words = above.words
+            same = above.same
             start = _seconds(above.start, line.number)
             end = _seconds(above.end, line.number)
             prompt = Prompt("", line.number, start, end, token=above.token)
             headed.append((prompt, []))
-        refuse_inside(words, above, line.number)
+        again = time_inside(words, same, above)
+        if again:
+            refuse_inside(again, above, line.number)
         headed[-1][1].append(words)
     return [replace(prompt, text=fold(" ".join(words))) for prompt, words in headed]
+
+
+def time_inside(words: str, same: str, heading: Heading) -> str:
+    """The time or the scene of another prompt in words behind a heading, `same` as `plain` has
+    them; "" for none, and behind a time in square brackets.
+    """
+    if heading.start and not heading.bare:
+        return ""
+    same = same.translate(_NO_MARKUP).rstrip()
+    before = len(same) - len(same.lstrip())
+    inside = INSIDE_TIMED if heading.start else INSIDE_SCENE
+    found = inside.search(same[before:])
+    if found is None:
+        return ""
+    return words[before + found.start() : before + found.end()].strip(",; *_`")
 
 
 def _counts(heading: Heading, scenes: bool, in_seconds: bool) -> bool:

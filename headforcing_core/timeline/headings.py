@@ -77,6 +77,7 @@ class Heading:
         start, end: as in the line, with ASCII digits; "" where there is none.
         token: all of it as it is written, for messages.
         words: the rest of the line.
+        same: the words as `plain` has them.
         bare: no square brackets are around the time, so that it can be a ratio or a time of day.
         spoken: it can be words of a prompt, "80s neon", "5 seconds later".
     """
@@ -86,6 +87,7 @@ class Heading:
     end: str
     token: str
     words: str
+    same: str
     bare: bool
     spoken: bool
 
@@ -102,53 +104,65 @@ class Line:
     Attributes:
         number: from 1.
         text: without white space around it.
-        bare: without bullets and bold type at its beginning, and in ASCII, see `plain`.
+        same: the text as `plain` has it.
+        bare: the same without bullets and bold type at its beginning.
     """
 
     number: int
     text: str
+    same: str
     bare: str
     heading: Heading | None
 
 
 def read_lines(text: str) -> list[Line]:
     """The lines of a text, each with its heading."""
-    return [read_line(number, line) for number, line in enumerate(text.split("\n"), 1)]
+    lines = text.split("\n")
+    pairs = zip(lines, plain(text).split("\n"), strict=True)
+    return [_read_line(number, line, same) for number, (line, same) in enumerate(pairs, 1)]
 
 
 def read_line(number: int, text: str) -> Line:
     """A line with its heading."""
+    return _read_line(number, text, plain(text))
+
+
+def _read_line(number: int, text: str, same: str) -> Line:
     text = text.strip()
-    bare = text
+    same = same.strip()
+    begin = 0
     bold = None
-    markup = _MARKUP.match(plain(text))
+    markup = _MARKUP.match(same)
     if markup is not None:
-        bare = text[markup.end() :]
+        begin = markup.end()
         bold = markup["bold"]
-    return Line(number, text, plain(bare), _read_heading(bare, bold))
+    heading = _read_heading(text[begin:], same[begin:], bold)
+    return Line(number, text, same, same[begin:], heading)
 
 
-def _read_heading(line: str, bold: str | None) -> Heading | None:
-    """The time or the scene at the start of a line; None for words. `bold` is the mark that was
-    before it.
+def _read_heading(line: str, same: str, bold: str | None) -> Heading | None:
+    """The time or the scene at the start of a line, `same` as `plain` has it; None for words.
+    `bold` is the mark that was before it.
     """
-    same = plain(line)
     for name, form in _TIMED.items():
         found = form.match(same)
         if found is not None and (not name or _has_start(found)):
+            words, same_words = _words(line[found.end() :], same[found.end() :], bold)
             return Heading(
                 name,
                 found["start"],
                 found["end"] or "",
                 line[: found.end()],
-                _words(line[found.end() :], bold),
+                words,
+                same_words,
                 bare=found["square"] is None,
                 spoken=_SPOKEN.match(same) is not None,
             )
     for name, form in _ALONE.items():
         found = form.match(same)
         if found is not None:
-            return _read_title(name, line[: found.end()], _words(line[found.end() :], bold))
+            words, same_words = _words(line[found.end() :], same[found.end() :], bold)
+            return _read_title(name, line[: found.end()], words, same_words)
     return None
 
 
@@ -161,26 +175,36 @@ def _has_start(found: re.Match[str]) -> bool:
     return ":" in found["start"] and bool(found["round"])
 
 
-def _words(words: str, bold: str | None) -> str:
-    """The words behind a heading without what separates them from it, and the end of bold type."""
+def _words(words: str, same: str, bold: str | None) -> tuple[str, str]:
+    """The words behind a heading without what separates them from it, and the end of bold type; and
+    the same as `plain` has them.
+    """
+    end = -1
     if bold:
-        words = words.replace(bold, "", 1)
-    separator = _SEPARATOR.match(plain(words))
-    return words[separator.end() :] if separator else words
+        end = same.find(bold)
+    if bold and end >= 0:
+        words = words[:end] + words[end + len(bold) :]
+        same = same[:end] + same[end + len(bold) :]
+    separator = _SEPARATOR.match(same)
+    begin = separator.end() if separator else 0
+    return words[begin:], same[begin:]
 
 
-def _read_title(name: str, token: str, words: str) -> Heading | None:
+def _read_title(name: str, token: str, words: str, same: str) -> Heading | None:
     """A scene or shot with the range in its title as its time: "Scene 1: The Forest
     (0:00-0:10)"; None for a shot without one.
     """
-    found = _TITLE_RANGE.search(plain(words))
+    found = _TITLE_RANGE.search(same)
+    start = end = ""
     if found is not None:
+        start = found["start"]
+        end = found["end"]
         title = words[: found.start()].rstrip(f" ,{SEPARATORS}")
         words = f"{title} {words[found.end() :].strip()}".strip()
-        return Heading(name, found["start"], found["end"], token, words, bare=True, spoken=False)
-    if name == "shot":
+        same = plain(words)
+    elif name == "shot":
         return None
-    return Heading(name, "", "", token, words, bare=True, spoken=False)
+    return Heading(name, start, end, token, words, same, bare=True, spoken=False)
 
 
 def cut_line(line: Line) -> list[Line]:
@@ -188,15 +212,19 @@ def cut_line(line: Line) -> list[Line]:
     holds two prompts.
     """
     heading = line.heading
-    words = line.text if heading is None else heading.words
-    starts = [found.start() for found in TIME_IN_BRACKETS.finditer(plain(words))]
+    words = line.text
+    same = line.same
+    if heading is not None:
+        words = heading.words
+        same = heading.same
+    starts = [found.start() for found in TIME_IN_BRACKETS.finditer(same)]
     if not starts:
         return [line]
     first, *others = [words[begin:end].rstrip(",; ") for begin, end in pairwise([0, *starts])]
     pieces = [read_line(line.number, piece) for piece in [*others, words[starts[-1] :]]]
     if heading is None:
         return [read_line(line.number, first), *pieces]
-    return [replace(line, heading=replace(heading, words=first)), *pieces]
+    return [replace(line, heading=replace(heading, words=first, same=plain(first))), *pieces]
 
 
 def open_brackets(text: str) -> str:

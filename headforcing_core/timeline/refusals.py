@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .characters import plain
 from .headings import ALONE, SCENE, SHOT, Heading, Line, seconds_of
 from .prompt import TimelineError
 from .tags import match_tag
@@ -82,15 +81,9 @@ _IN_SCENE = (
     rf"|[\[(]\s?(?:[a-z~≈]{{1,12}}[.:]?\s?)?(?<!\d){_RANGE_OR_DURATION}\s?[\])]"
     rf"|[–—|,-]\s?(?:[a-z]{{1,12}}:\s?)?{_RANGE_OR_DURATION}[*_`]{{0,3}}$"
 )
-_INSIDE_TIMED = re.compile(f"{_OTHER}|{_CLOCK}", FLAGS)
-_INSIDE_SCENE = re.compile(f"{_OTHER}|{_IN_SCENE}", FLAGS)
-_NO_MARKUP = str.maketrans("*_`", "   ")
-_RULE = re.compile(r"(?:[-*_=–—─━|:]\s?){3,}")  # horizontal, also of a table
-
-
-def is_rule(line: Line) -> bool:
-    """Whether a line is a horizontal rule: `---`, `***`."""
-    return _RULE.fullmatch(line.text) is not None
+INSIDE_TIMED = re.compile(f"{_OTHER}|{_CLOCK}", FLAGS)
+INSIDE_SCENE = re.compile(f"{_OTHER}|{_IN_SCENE}", FLAGS)
+RULE = re.compile(r"(?:[-*_=–—─━|:]\s?){3,}")  # horizontal, also of a table
 
 
 def is_surely_heading(line: Line) -> bool:
@@ -113,31 +106,14 @@ def refuse_like(line: Line, heading: Heading, above: Sequence[str]) -> None:
         )
 
 
-def refuse_inside(words: str, heading: Heading, number: int) -> None:
-    """Refuse the time or the scene of another prompt in words behind a heading, unless the heading
-    is a time in square brackets.
-    """
-    again = time_inside(words, heading)
-    if again:
-        raise TimelineError(
-            f"{again!r} stands inside a prompt; write each prompt on a line of its own, with its "
-            "time in front; where it belongs to the words, put brackets around the first time, as "
-            f"in [{heading.start or '0:00'}]",
-            number,
-        )
-
-
-def time_inside(words: str, heading: Heading) -> str:
-    """The time of another prompt in words behind a heading; "" for none."""
-    if heading.start and not heading.bare:
-        return ""
-    inside = _INSIDE_TIMED if heading.start else _INSIDE_SCENE
-    same = plain(words).translate(_NO_MARKUP).rstrip()
-    before = len(same) - len(same.lstrip())
-    found = inside.search(same[before:])
-    if found is None:
-        return ""
-    return words[before + found.start() : before + found.end()].strip(",; *_`")
+def refuse_inside(again: str, heading: Heading, number: int) -> None:
+    """Refuse the time or the scene of another prompt in words behind a heading."""
+    raise TimelineError(
+        f"{again!r} stands inside a prompt; write each prompt on a line of its own, with its "
+        "time in front; where it belongs to the words, put brackets around the first time, as "
+        f"in [{heading.start or '0:00'}]",
+        number,
+    )
 
 
 def refuse_schedule(lines: Sequence[Line], written: Sequence[Line]) -> None:
@@ -155,7 +131,7 @@ def refuse_schedule(lines: Sequence[Line], written: Sequence[Line]) -> None:
             reason = "stands before the first time; titles and comments are no prompts"
         raise TimelineError(f"{line.text[:40]!r} {reason}; write {EXAMPLE}", line.number)
     for line in lines:
-        if is_rule(line) and first.number < line.number < written[-1].number:
+        if RULE.fullmatch(line.text) and first.number < line.number < written[-1].number:
             raise TimelineError(
                 f"{line.text[:40]!r} stands between words; remove it, or write {EXAMPLE}",
                 line.number,
@@ -166,7 +142,7 @@ def _is_row(line: Line) -> bool:
     """Whether a line looks like one of a schedule, and not as in "1920s car"."""
     if line.heading is not None and not line.heading.spoken:
         return True
-    return bool(_LIKE.match(line.bare) or _ROW.match(plain(line.text)))
+    return bool(_LIKE.match(line.bare) or _ROW.match(line.same))
 
 
 def _is_zero(line: Line, first: Line) -> bool:

@@ -32,6 +32,7 @@ _FLAGS = re.ASCII | re.IGNORECASE
 _TAG = re.compile(
     rf"{_MARK}(?P<open>\[) ?(?P<words>{_WORD}(?:(?:, ?| ){_WORD}){{0,7}}) ?\]", _FLAGS
 )
+CAN_BE_TAG = re.compile(r"[*_`＊＿｀]{0,3}[\[［【〔〖「『]")
 _AFTER_TAG = re.compile(r" ?(?:[:|,.;。、]|[–—-](?= )) ?| ")
 _OTHER_WORDS = ("speed",)  # as near to a tag's word as a typing error
 _BRACKET = re.compile(rf"{_MARK}(?P<open>\[) ?(?P<words>[a-z][\w,:=#+. -]{{0,120}}?) ?\]", _FLAGS)
