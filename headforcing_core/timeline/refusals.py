@@ -47,7 +47,8 @@ _NEARLY = (  # "0: 10 b", "0:10 pm b", "5s, b", "5-10 s b"; "1920s" and "6:00 pm
 )
 # below a scene without a time a number is more likely of its words: "30m tall", "16:9 frame"
 _AS_HEADING = (
-    rf"{_RANGE_OR_DURATION}\s?(?:[:|–—]|-\s|$)|[\[(]\s?{NUMBER_OR_TIME}\s?[\])]|{SCENE}(?=\s)"
+    rf"{_RANGE_OR_DURATION}\s?(?:[:|–—]|-\s|$)|{CLOCK}\s?$|{SCENE}(?=\s)"
+    rf"|[\[(]\s?(?:{NUMBER_OR_TIME}{TO})?{NUMBER_OR_TIME}\s?[\])]"
 )
 _SURE = re.compile(_SURELY, FLAGS)
 _LIKE = re.compile(f"{_SURELY}|{_NEARLY}", FLAGS)
@@ -77,7 +78,7 @@ _CLOCK = (
 )
 # in a scene without a time: "The Forest (5 s)", "The Forest - 5 s", "5 s - The Forest"
 _IN_SCENE = (
-    rf"^{_RANGE_OR_DURATION}\s?(?:[:|–—]|-\s|$)"
+    rf"^{_RANGE_OR_DURATION}\s?(?:[:|–—]|-\s|$)|^{_RANGE}(?!\w)|^0{{1,2}}\s?s(?:ec(?:ond)?s?)?(?!\w)"
     rf"|[\[(]\s?(?:[a-z~≈]{{1,12}}[.:]?\s?)?(?<!\d){_RANGE_OR_DURATION}\s?[\])]"
     rf"|[–—|,-]\s?(?:[a-z]{{1,12}}:\s?)?{_RANGE_OR_DURATION}[*_`]{{0,3}}$"
 )

@@ -339,6 +339,8 @@ NO_STORIES = {  # a text, and what is said of it
             "Scene 1: a\n5s: b",
             "Scene 1: a\n(5s) b",
             "Scene 1: a\n[10] b",
+            "Scene 1: a\n[10-15] b",
+            "Scene 1: a\n1:00",
             "Scene 1: a\n0:05-0:10",
             "Scene 1: a\nTime: 0:00-0:10",
             "Scene 1: a\n**Duration:** 5 s",
@@ -367,6 +369,10 @@ NO_STORIES = {  # a text, and what is said of it
             ("Scene 1: a (0:00-0:05) b (0:05-0:10)", 1, "(0:00-0:05)"),
             ("Scene 1: a (wide, 0:00-0:05)", 1, "0:00-0:05)"),
             ("Scene 1: 0:05 a", 1, "0:05"),
+            ("Scene 1: **0:00** a\nScene 2: **0:15** b", 1, "0:00"),
+            ("Scene 1 *0-15s* a\nScene 2 *15-20s* b", 1, "0-15s"),
+            ("Scene 1 `0s` a\nScene 2 `15s` b", 1, "0s"),
+            ("0:00 a **0:10** b", 1, "0:10"),
         )
     },
     **{
