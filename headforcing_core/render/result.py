@@ -122,7 +122,7 @@ def report_stored(video: StoredVideo) -> RunReport:
     frame slots.
     """
     meter = RunMeter()
-    events = video.run.start_events(video.keys[0])
+    events: list[MemoryEvent] = []
     for block in video.read():
         frames = video.about.get("frames_per_block", len(block.latents))
         for first in range(0, len(block.latents), frames):

@@ -26,7 +26,7 @@ from ..queue_thread import QueueThread
 from ..report.latents import RunMeter
 from ..rollout.loop import Block, MemoryEvent, split_start_latents
 from ..rollout.rows import Script
-from ..runs.files import FINISHED, START_EVENTS
+from ..runs.files import FINISHED
 from ..runs.folder import RunFolder, StoredBlock
 
 log = logging.getLogger(__name__)
@@ -58,9 +58,8 @@ class Run:
         first_new: number of the first block after the start blocks, stored or not.
         stored: blocks of earlier renders, the first ones after the start blocks.
         cache: set by `resume`.
-        events: decisions of episodic memory, in order: those of start blocks, and of every block
-            that was added.
-        end_note: the note of an earlier render that finished the video, see `finish`.
+        events: decisions of episodic memory after the blocks that were added, in order; those
+            about start blocks are left out.
     """
 
     def __init__(
@@ -83,8 +82,8 @@ class Run:
         self.stored: list[StoredBlock] = []
         self.cache: Cache
         self.events: list[MemoryEvent] = []
-        self.end_note: Fields | None = None
-        self._start_events: list[MemoryEvent] = []  # decisions when start blocks were closed
+        # the note of the render that finished the video, see `finish`; empty without one
+        self._finished: Fields = {}
         self._block_seconds: list[float] = []
 
     @cached_property
@@ -129,7 +128,9 @@ class Run:
         self.stored = self._share(
             [] if folder is None else folder.load_blocks(self.job.keys[: self._wanted_blocks])
         )
-        self.end_note = self._share(None if folder is None else self._read_end(folder))
+        if folder is not None and len(self.stored) == self.plan.new_blocks:
+            self._finished = folder.load_note(FINISHED, self.job.keys[-1]) or {}
+        self._finished = self._share(self._finished)
         self.cache = make_cache()
         if not self.needs_no_model:
             try:
@@ -147,22 +148,6 @@ class Run:
             finished = self.first_new + len(self.stored)
             script.begun = min(len(script), finished + self.plan.blocks_per_pass - 1)
 
-    def _read_end(self, folder: RunFolder) -> Fields | None:
-        """The note of the render that finished the video, whose start blocks' decisions are taken
-        into `events`. None if it is missing or does not fit the stored blocks: these are then
-        written to a cache again, whose report needs what the note has.
-        """
-        if not self.stored or len(self.stored) < self.plan.new_blocks:
-            return None
-        # those of start blocks are in a note; `add` takes those of the stored blocks
-        start_events = folder.start_events(self.job.keys[0])
-        events = len(start_events) + sum(block.event is not None for block in self.stored)
-        note = folder.load_note(FINISHED, self.job.keys[-1])
-        if note is None or note["events"] != events or len(note["occupied"]) != len(self.stored):
-            return None  # it was written with other files
-        self.events = start_events
-        return {**note, "recalls": [Recall(**saved) for saved in note["recalls"]]}
-
     def _restore(self, folder: RunFolder, script: Script) -> None:
         """Set the cache to the latest stored state. A state of a story with other scenes is
         refused: before the first recall, a prompt has the same key in a new scene and in the old.
@@ -179,9 +164,6 @@ class Run:
                 f"the saved state is of a story whose scenes begin with latent frames "
                 f"{saved_starts}, those of this one with {starts}"
             )
-        # start blocks are not written to a restored cache, so it makes no decisions about them
-        self._start_events = folder.start_events(self.job.keys[0])
-        self.events += self._start_events
 
     def _drop_blocks_not_in_cache(self) -> None:
         """Leave out stored blocks of an unfinished video that the restored cache has not seen, if
@@ -211,13 +193,8 @@ class Run:
 
     @property
     def needs_no_model(self) -> bool:
-        """Whether earlier renders have made all that is asked for: a part of the video, or the
-        whole with the note of its end, which a report on the whole needs.
-        """
-        is_part = self._wanted_blocks < self.plan.new_blocks
-        if is_part and len(self.stored) == self._wanted_blocks:
-            return True
-        return self.end_note is not None
+        """Whether earlier renders have made all that is asked for."""
+        return len(self.stored) == self._wanted_blocks
 
     def is_made(self, index: int) -> bool:
         """Whether this render makes the block of that number, and does not read it."""
@@ -229,12 +206,7 @@ class Run:
         """
         index = block.index - self.first_new
         if index < 0:
-            if block.event is not None and self.end_note is None:
-                self._start_events.append(block.event)
-                self.events.append(block.event)
             return block
-        if index == 0 and self.end_note is None:
-            self._note_start_events()
         if index < len(self.stored):
             block = replace(block, event=self.stored[index].event)
         else:
@@ -244,38 +216,32 @@ class Run:
             self.events.append(block.event)
         return block
 
-    def _note_start_events(self) -> None:
-        """Store the decisions about start blocks, which are not stored themselves."""
-        if self._start_events and self.folder is not None:
-            note = {"events": [event.to_dict() for event in self._start_events]}
-            self.folder.save_note(START_EVENTS, self.job.keys[0], note)
-
     def measure(self, block: Block) -> None:
         """Take the statistics of a block that was added, for the report."""
         index = block.index - self.first_new
         occupied = None
-        if index >= 0 and self.end_note is not None:
-            occupied = self.end_note["occupied"][index]
+        if index >= 0 and self._finished:
+            occupied = self._finished["occupied"][index]
         # a restored cache holds later blocks, too: how full it was after this one is not known
         elif index >= 0 and self.cache.block == block.index + 1:
             occupied = self.cache.occupied
         self.meter.add(block.in_main_memory, occupied)
 
     def finish(self, whole: bool) -> None:
-        """Wait until all is stored. Of a `whole` video also store what a later report needs, under
-        the key of its last block.
+        """Wait until all is stored. Of a `whole` video also store what only its render can tell a
+        later report, under the key of its last block.
         """
         if self.folder is None or self._thread is None:
             return
         self._thread.settle()
-        if whole and self.end_note is None:
+        if whole and not self.needs_no_model:
             note = {
                 "seconds": self.seconds_per_block,
                 "events": len(self.events),
                 "recalls": [asdict(recall) for recall in self.recalls],
                 "occupied": self.meter.occupied[-self.plan.new_blocks :],
             }
-            # without the note a later render takes longer, and no block is lost
+            # without the note a later report lacks these
             with suppress(HeadForcingError):
                 self.folder.save_note(FINISHED, self.job.keys[-1], note)
 
@@ -320,7 +286,8 @@ class Run:
     @property
     def recalls(self) -> Sequence[Recall]:
         """Scenes that were brought back so far, in earlier renders of the video, too."""
-        return self.cache.recalls if self.end_note is None else self.end_note["recalls"]
+        finished = [Recall(**recall) for recall in self._finished.get("recalls", ())]
+        return finished or self.cache.recalls
 
     @property
     def seconds_per_block(self) -> float | None:
@@ -329,7 +296,7 @@ class Run:
         """
         if self._block_seconds:
             return statistics.median(self._block_seconds)
-        return None if self.end_note is None else self.end_note["seconds"]
+        return self._finished.get("seconds")
 
     @property
     def stored_steps(self) -> int:

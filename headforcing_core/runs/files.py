@@ -28,7 +28,8 @@ from ..hashing import SHORT, file_hash
 FORMAT_VERSION = 3
 
 _HEX = f"[0-9a-f]{{{SHORT}}}"
-# a note "found" is of roles that earlier versions found while sampling
+# notes of earlier versions: "found", of roles that they found while sampling, and "opening", of
+# what episodic memory decided about start blocks
 _NOTE = rf"(run|(video|found|opening|seconds|label)-{_HEX})-{_HEX}\.json"
 _TENSORS = rf"(block|state|frame|start)-\d{{5,}}-{_HEX}-{_HEX}\.safetensors"
 # temporary files of a process that was killed while writing: of this module, of safetensors, of
@@ -39,7 +40,6 @@ _OWN_NAME = re.compile(f"{_NOTE}|{_TENSORS}|{_PICTURE}|{LEFTOVER}")
 _ENTRY = "head_forcing"  # key of the metadata entry
 
 # kinds of notes whose names other modules need
-START_EVENTS = "opening"  # memory events of the start blocks
 # of a finished video: the seconds that a block took, and what else a report says
 FINISHED = "seconds"
 LABEL = "label"  # of a video: the words of people on it, and its file
@@ -48,7 +48,6 @@ THUMBNAIL = "thumbnail"  # small picture of a block
 _FIELDS = {  # of each kind of file
     "run": {"setup", "about"},
     "video": {"setup", "keys", "about", "take", "begun"},
-    START_EVENTS: {"events"},
     FINISHED: {"seconds", "events", "recalls", "occupied"},
     LABEL: {"title", "starred", "file"},
     "block": {"key", "after", "event"},

@@ -35,7 +35,6 @@ from ..hashing import SHORT
 from .files import (
     LABEL,
     LEFTOVER,
-    START_EVENTS,
     DamagedFile,
     files_of,
     named_hash,
@@ -180,13 +179,6 @@ class RunReader:
     def load_note(self, kind: str, key: str) -> Fields | None:
         """The note of a kind that belongs to a block, None without one."""
         return self._read(files_of(self.folder, kind).get(key[:SHORT]), read_note)
-
-    def start_events(self, key: str) -> list[MemoryEvent]:
-        """Decisions of episodic memory that belong to no block, those of start frames; `key` is
-        that of the first block after them.
-        """
-        note = self.load_note(START_EVENTS, key) or {"events": ()}
-        return [MemoryEvent(**event) for event in note["events"]]
 
     def _read(self, path: Path | None, read: Callable[[Path], Content]) -> Content | None:
         """The content of a file, read by `read`; None if it is missing or damaged."""

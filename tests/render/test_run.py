@@ -226,7 +226,7 @@ def test_a_part_has_the_blocks_of_the_whole_video_and_is_read_again_without_the_
     assert take.length == ("0:06 of 0:10" if "start" in options else "0:05 of 0:09")
     assert torch.equal(whole.go(), expected) and whole.reused == 7
     assert not part()[1]
-    assert torch.equal(whole.go(), expected) and whole.run.end_note is not None, (
+    assert torch.equal(whole.go(), expected) and whole.reused == whole.plan.new_blocks, (
         "it is still finished"
     )
 
