@@ -123,11 +123,13 @@ def test_a_block_whose_name_has_the_beginning_of_the_key_is_not_taken_for_anothe
         )
 
 
-def test_decisions_after_start_frames_are_told_once_by_a_render_that_goes_on(backbone, tmp_path):
+def test_decisions_after_the_start_frames_are_told_once_by_a_render_that_goes_on(
+    backbone, tmp_path
+):
     start = torch.cat([START, START + 0.5])
     render = Render(backbone, tmp_path, TWO.format(""), 3.0, start=start)
     expected = render.straight()
-    assert render.straight_events[0].after_block == 1, "of the two start blocks"
+    assert render.straight_events[0].after_block == 2, "not of the two start blocks"
     render.go(stop_after=2)
     assert (
         torch.equal(render.go(), expected)
