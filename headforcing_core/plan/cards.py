@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
 
-from ..cache.roles import HeadRole
+from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
 from ..model.latents import WAN22
 from ..model.wan import WanConfig
@@ -61,29 +61,20 @@ def paper_heads(config: WanConfig) -> HeadProfile:
     """The paper's 90 anchor, 72 local and 198 memory heads of 360, or their shares of more, in any
     order.
     """
-    times = config.num_layers * config.num_heads // 360
-    counts = {HeadRole.ANCHOR: 90 * times, HeadRole.LOCAL: 72 * times, HeadRole.MEMORY: 198 * times}
-    roles: list[HeadRole] = []
-    for role, count in counts.items():
-        roles += [role] * count
-    heads = config.num_heads
-    layers = tuple(
-        tuple(roles[layer * heads : (layer + 1) * heads]) for layer in range(config.num_layers)
-    )
-    name = "the paper's " + ("90/72/198 heads" if times == 1 else "shares of heads")
-    return HeadProfile(name, config.num_layers, config.num_heads, layers)
+    heads = AutoProfile().expected(config.num_layers, config.num_heads)
+    paper = config.num_layers * config.num_heads == 360
+    return replace(heads, name="the paper's " + ("90/72/198 heads" if paper else "shares of heads"))
 
 
 @cache
 def released_needs(
     width: int, height: int, family: str = "self_forcing"
 ) -> tuple[RenderPlan, Needs]:
-    """A minute of a released model in bf16 with the default options, decoded while it is sampled;
-    with the paper's heads where no profile is bundled."""
+    """A minute of a released model in bf16 with the default options, decoded while it is
+    sampled."""
     options = RenderOptions(width=width, height=height, model_family=family)
     config = MODELS[family]
-    profile = None if family == "self_forcing" else paper_heads(config)
-    plan = RenderPlan.of(config, options, parse_timeline("a minute", 60.0), profile=profile)
+    plan = RenderPlan.of(config, options, parse_timeline("a minute", 60.0))
     decoder = decoder_memory(None, (height, width), _DTYPE, latents=config.latents)
     return plan, needs_of(plan, _DTYPE, WEIGHTS[family], decoder=decoder)
 
