@@ -68,14 +68,11 @@ def family_for(chosen: str, path: str | Path | None) -> tuple[str, str]:
     way.
     """
     found = None if path is None else family_of_file(Path(path))
-    if chosen == AUTO_FAMILY:
-        family, why = found or (known_family(AUTO_FAMILY), "nothing names another")
-        return family, f"model family {family} ({why})"
-    if found is None:
+    if found is None and chosen != AUTO_FAMILY:
         return chosen, ""
-    family, why = found
-    if not SCHEDULES[family].fits_models_of(SCHEDULES[chosen]):
-        return family, f"model family {family} ({why}), not {chosen}, whose models differ"
+    family, why = found or (known_family(AUTO_FAMILY), "nothing names another")
+    if chosen == AUTO_FAMILY or not SCHEDULES[family].fits_models_of(SCHEDULES[chosen]):
+        return family, f"model family {family} ({why})"
     if SCHEDULES[family].frames_per_block != SCHEDULES[chosen].frames_per_block:
         return (
             chosen,

@@ -143,20 +143,16 @@ class RenderPlan(Layout):
         )
         rows = layout.make_rows(self.policy, self.seed)
         shape = replace(self.shape, total_frames=len(rows) * self.schedule.frames_per_block)
-        why = ""
-        if len(rows) != self.blocks:
-            if self.overlap is not None or self.blocks_per_pass > 1:
-                why = "this method divides the whole video into passes"
-            elif shape.frame_slots != self.shape.frame_slots:
-                why = "the caches of a video this short are as long as the video"
-        if why:
-            given = video_frames_of(self.start_frames)
-            fps = self.timeline.clock.fps
+        depends_on_length = (
+            self.overlap is not None
+            or self.blocks_per_pass > 1
+            or shape.frame_slots != self.shape.frame_slots
+        )
+        if depends_on_length and len(rows) != self.blocks:
             raise HeadForcingError(
-                f"{why}, so its length cannot change during the render: it has "
-                f"{(self.video_frames - given) / fps:g} s, the new story "
-                f"{(layout.video_frames - given) / fps:g} s; make the new story as long as the "
-                "video"
+                "the passes or caches of this video depend on its length, which cannot change "
+                f"during the render: it has {self.timeline.seconds:g} s, the new story "
+                f"{layout.timeline.seconds:g} s; make the new story as long as the video"
             )
         if self.policy.for_video(layout.facts).key != self.policy.key:
             raise HeadForcingError(
@@ -315,16 +311,8 @@ def _check_family(config: WanConfig, schedule: Schedule, family: str) -> None:
         for name, row in SCHEDULES.items()
         if row.latents is config.latents and row.speaks == speaks
     ]
-    if config.latents is not schedule.latents:
-        differs = (
-            f"has {config.out_dim} latent channels, models of the family {family} have "
-            f"{schedule.latents.channels}"
+    if config.latents is not schedule.latents or speaks != schedule.speaks:
+        raise HeadForcingError(
+            f"model_family: models of the family {family} have other latents or inputs than this "
+            f"one; choose auto or one of {', '.join(fits)}"
         )
-    elif speaks != schedule.speaks:
-        driven = "is driven" if speaks else "is not driven"
-        differs = f"{driven} by speech, other than those of the family {family}"
-    else:
-        return
-    raise HeadForcingError(
-        f"model_family: the model {differs}; choose auto or one of {', '.join(fits)}"
-    )

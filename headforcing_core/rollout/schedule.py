@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from dataclasses import asdict, dataclass, replace
@@ -43,19 +44,25 @@ class Schedule:
     size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        sigmas = self.sigmas
-        if not sigmas or len(sigmas) > MAX_STEPS:
-            raise HeadForcingError(f"a schedule needs 1 to {MAX_STEPS} sigmas, got {len(sigmas)}")
-        falling = all(a > b for a, b in zip(sigmas, sigmas[1:], strict=False))
-        if not (falling and 0 < sigmas[-1] and sigmas[0] <= 1):  # never true of NaN
-            raise HeadForcingError(
-                f"sigmas must be decreasing, at most 1 and above 0, got {list(sigmas)}"
-            )
-        outside = sigmas[0] >= 1 or sigmas[-1] < 0.001 or len(sigmas) > UNIPC_STEPS
+        for sigmas in (self.sigmas, self.first_block_sigmas or self.sigmas):
+            if not sigmas or len(sigmas) > MAX_STEPS:
+                raise HeadForcingError(
+                    f"a schedule needs 1 to {MAX_STEPS} sigmas, got {len(sigmas)}"
+                )
+            falling = all(a > b for a, b in zip(sigmas, sigmas[1:], strict=False))
+            if not falling or not all(math.isfinite(s) and 0 < s <= 1 for s in sigmas):
+                raise HeadForcingError(
+                    f"sigmas must be decreasing, at most 1 and above 0, got {list(sigmas)}"
+                )
+        outside = self.sigmas[0] >= 1 or self.sigmas[-1] < 0.001 or len(self.sigmas) > UNIPC_STEPS
         if self.solver == "unipc" and outside:
             raise HeadForcingError(
                 f"UniPC takes 1 to {UNIPC_STEPS} sigmas below 1 and from 0.001, got "
-                f"{list(sigmas)}; leave them out, or give their number ('2 steps')"
+                f"{list(self.sigmas)}; leave them out, or give their number ('2 steps')"
+            )
+        if not 1 <= self.frames_per_block <= 64:
+            raise HeadForcingError(
+                f"frames_per_block must be between 1 and 64, got {self.frames_per_block}"
             )
 
     @property

@@ -190,7 +190,7 @@ def test_blocks_under_way_in_a_rolling_window_keep_their_prompts_after_a_stop(ba
 
 
 DIVIDED = (
-    "this method divides the whole video into passes, so its length cannot change during the "
+    "the passes or caches of this video depend on its length, which cannot change during the "
     "render: it has "
     "7 s"
 )
