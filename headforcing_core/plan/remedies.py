@@ -132,7 +132,10 @@ def _sizes(plan: RenderPlan) -> Iterator[Change]:
         height = max(step, round(width * plan.height / plan.width / step) * step)
         rows = height // latents.stride // patch_rows
         columns = width // latents.stride // patch_columns
-        shape = replace(plan.shape, rows=rows, columns=columns)
+        try:
+            shape = replace(plan.shape, rows=rows, columns=columns)
+        except HeadForcingError:  # too small for the method
+            continue
         yield f"{width}x{height}", {}, {"width": width, "height": height, "shape": shape}
 
 

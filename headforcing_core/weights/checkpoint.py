@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -301,6 +302,8 @@ def _open_patched(
     opened = _open(path, weights, num_heads)
     if lora is None:
         return opened
+    if not math.isfinite(strength):
+        raise HeadForcingError(f"lora_strength is {strength}: give a number such as 1.0")
     adapters, stated = _adapters(lora)
     patches = read_patches(opened.tensors, adapters, lora.name, stated)
     names = " + ".join(filter(None, (opened.info.lora, lora.name)))

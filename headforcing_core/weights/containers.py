@@ -15,6 +15,7 @@ import pickle
 import shutil
 import struct
 import sys
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -30,6 +31,9 @@ Weights = dict[str, Tensor]  # by name
 Groups = dict[tuple[str, ...], Weights]
 """Tensors by the keys of the dicts that they are in: () for those that are in none."""
 Metadata = Mapping[str, str]  # of a file
+_MAX_HEADER_BYTES = 8_000_000  # a 14B model's header is 0.15 MB
+# three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
+_MAX_PICKLE_BYTES = 2_000_000
 _MAX_TENSORS = 20_000  # three copies of a 14B model have 3,300
 _MOST_LEVELS = 6  # of dicts in dicts that are looked at
 _MAX_NAME = 250  # characters; a model's longest name has about 100
@@ -155,9 +159,6 @@ def _read_safetensors(path: Path) -> tuple[Weights, Metadata]:
     """Map the tensors. The library's own reserve the file's size, so it maps no file larger than
     the memory.
     """
-    # refuses shapes and places that do not agree with the file
-    with safe_open(path, "np") as checked:
-        metadata = checked.metadata() or {}
     with open(path, "rb") as file:
         # copy-on-write, because torch warns about tensors on read-only memory
         how: dict[str, int] = {"access": mmap.ACCESS_COPY}
@@ -166,8 +167,15 @@ def _read_safetensors(path: Path) -> tuple[Weights, Metadata]:
             how = {"flags": mmap.MAP_PRIVATE | 0x4000, "prot": mmap.PROT_READ | mmap.PROT_WRITE}
         data = mmap.mmap(file.fileno(), 0, **how)
     start = 8 + int.from_bytes(data[:8], "little")
+    if start > _MAX_HEADER_BYTES:
+        raise ValueError("its header is too large")
+    # refuses shapes and places that do not agree with the file
+    with safe_open(path, "np") as checked:
+        metadata = checked.metadata() or {}
     header = json.loads(data[8:start])
     header.pop("__metadata__", None)
+    if len(header) > _MAX_TENSORS:
+        raise ValueError("its header has too many tensors")
     return {name: _mapped(data, start, **entry) for name, entry in header.items()}, metadata
 
 
@@ -187,6 +195,10 @@ def _mapped(
 
 
 def _read_pt(path: Path) -> object:
+    with zipfile.ZipFile(path) as archive:
+        for file in archive.infolist():
+            if file.filename.endswith("data.pkl") and file.file_size > _MAX_PICKLE_BYTES:
+                raise ValueError("its pickle is too large")
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
@@ -203,7 +215,10 @@ def _grouped(content: object, path: Path) -> Groups:
     bytes: later steps copy them.
     """
     if not isinstance(content, Mapping):
-        raise ValueError(f"it holds a {type(content).__name__}, not a dict of weights")
+        raise HeadForcingError(
+            f"{path.name} holds a {type(content).__name__}, not a dict of weights: choose a "
+            "checkpoint"
+        )
     groups: Groups = {}
     room = _MAX_SHARING * path.stat().st_size
     for count, (place, name, value) in enumerate(_items(content)):

@@ -29,6 +29,8 @@ _TRAINING_ONLY = re.compile(
     r"(?i)critic|optimizer|teacher(?!_?forcing)|discriminator|(?:^|_)(?:fake|real)(?:$|_)"
 )
 PATCH = "patch_embedding.weight"  # whatever stands in front of it stands in front of all names
+# what files put in front of some names only
+_USUAL = re.compile(r"^(?:(?:model|module|transformer|diffusion_model|base_model)\.)+")
 _INFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "base_layer.")
 # no left-hand side occurs in original Wan names, so the table can always be applied
 _DIFFUSERS = (
@@ -153,11 +155,16 @@ def read_layout(layouts: Layouts, weights: str, file: str) -> tuple[str, Weights
             f"{file} has no weights called {weights!r}: choose 'auto' or one of {', '.join(models)}"
         )
     stored = layouts[weights]
-    tensors = {wan_name(name): tensor for name, tensor in stored.items()}
+    tensors: Weights = {}
+    for name, tensor in stored.items():
+        bare = _USUAL.sub("", name)
+        if bare in stored:
+            bare = name
+        tensors[wan_name(bare)] = tensor
     if len(tensors) < len(stored):
         raise HeadForcingError(
-            f"{file} holds two tensors for one parameter, with Wan's and with diffusers' names: "
-            "choose a file with one model in it"
+            f"{file} holds two tensors for one parameter, such as one with Wan's and one with "
+            "diffusers' name: choose a file with one model in it"
         )
     return weights, tensors
 
@@ -172,7 +179,6 @@ def models_of(layouts: Layouts) -> list[str]:
 
 # few digits: a malicious name must not claim a billion layers
 _BLOCK = re.compile(r"blocks\.(\d{1,2})\.")
-_LAYERS = re.compile(r"(?:\w+_)?blocks\.")  # of other models, too
 _QUANTISED = (
     "scale_weight weight_scale weight_scale_2 scale_input input_scale comfy_quant scaled_fp8"
 ).split()
@@ -184,6 +190,11 @@ _IMAGE_PARTS = re.compile(
 _EXPERT = re.compile(r"(?:high|low)[-_ ]?noise|transformer_2|a14b.*(?:high|low)|(?:high|low).*a14b")
 _MOST_LINKS = 20
 _OTHER_MODELS = {  # by what a name has in it
+    "vace_": f"is a VACE model, which is not supported: {_NEED}",
+    "lora_": (
+        "holds a LoRA beside its model that is not merged: give the LoRA as a file of its own, "
+        "beside a file with the model alone"
+    ),
     "memory_": (
         "holds Self Gradient Forcing+, whose clean passes have weights of their own, which is not "
         "supported: use the weights of Self Gradient Forcing"
@@ -204,19 +215,10 @@ def reject_other_models(tensors: Weights, file: str) -> None:
         raise HeadForcingError(
             f"{file} is not a Wan video model (it begins with {first!r}): {_NEED}"
         )
-    for name, tensor in tensors.items():
+    for name in tensors:
         for part, what in _OTHER_MODELS.items():
             if part in name:
                 raise HeadForcingError(f"{file} {what}")
-        # unscaled fp8 weights only need a cast
-        whole_numbers = (
-            _BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point
-        )
-        if whole_numbers or name.rpartition(".")[2] in _QUANTISED:
-            raise HeadForcingError(
-                f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load "
-                "Diffusion Model node and connect its MODEL"
-            )
     channels = tensors[PATCH].shape[1]
     images = any(map(_IMAGE_PARTS.search, tensors))
     head = tensors.get("head.head.bias")
@@ -227,6 +229,17 @@ def reject_other_models(tensors: Weights, file: str) -> None:
         known = bool(audio_tensors(tensors))
     if images or not known:
         raise HeadForcingError(f"{file} is {other_wan(channels, images)}: {_NEED}")
+    for name, tensor in tensors.items():
+        # unscaled fp8 weights only need a cast
+        whole_numbers = (
+            _BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point
+        )
+        if whole_numbers or name.rpartition(".")[2] in _QUANTISED:
+            raise HeadForcingError(
+                f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load "
+                "Diffusion Model node and connect its MODEL (LiveTalk, whose audio tensors that "
+                "node drops: use the file as its authors published it)"
+            )
 
 
 def other_wan(channels: int, images: bool) -> str:
@@ -355,13 +368,12 @@ def take_out_unrelated(tensors: Weights, config: WanConfig, file: str) -> list[s
     """Take out tensors that are not part of the model, and return their names; raises
     HeadForcingError for those of layers.
     """
-    unrelated = tensors.keys() - expected_shapes(config).keys()
-    for name in sorted(unrelated):
-        if _LAYERS.match(name):
+    unrelated = sorted(tensors.keys() - expected_shapes(config).keys())
+    for name in unrelated:
+        if name.startswith("blocks."):
             raise HeadForcingError(
-                f"{file} is another Wan, or has a LoRA that is not merged: its layers have {name}, "
-                "which Wan 2.1 text-to-video lacks; choose a Self Forcing (text-to-video) "
-                "checkpoint, and give a LoRA as a file of its own"
+                f"{file} is another Wan: its layers have {name}, which Wan 2.1 text-to-video "
+                f"lacks; {_NEED}"
             )
         del tensors[name]
-    return sorted(unrelated)
+    return unrelated

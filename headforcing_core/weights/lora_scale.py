@@ -69,22 +69,25 @@ def stated_alpha(path: Path, metadata: Metadata, names: Iterable[str]) -> Stated
 
 
 def _of_peft(text: str | bytes, name: str) -> StatedAlpha | None:
-    """The alpha of PEFT's config, or of a header, where a pipeline's part stands before each name;
-    None if it states none.
+    """The alpha of PEFT's config, or of a header, where a pipeline's part stands before each name:
+    of several parts, that of the first but text encoders. None if it states none.
     """
     try:
         fields = json.loads(text)
-        own = {}
-        for field_name in sorted(fields, reverse=True):
-            if "text_encoder" not in field_name:
-                own[field_name.rpartition(".")[2]] = fields[field_name]
-        if own.get("lora_alpha") is None:
+        if not isinstance(fields, dict):
             return None
-        alpha = float(own["lora_alpha"])
-        patterns = {layer: float(one) for layer, one in (own.get("alpha_pattern") or {}).items()}
+        named = [key for key in fields if key.endswith("lora_alpha") and "text_encoder" not in key]
+        first = min(named, default="lora_alpha")
+        if fields.get(first) is None:
+            return None
+        alpha = float(fields[first])
+        part = first.removesuffix("lora_alpha")
+        patterns = {
+            layer: float(one) for layer, one in (fields.get(f"{part}alpha_pattern") or {}).items()
+        }
         if not all(map(math.isfinite, (alpha, *patterns.values()))):
             raise ValueError("it is not a number")
-        return StatedAlpha(alpha, bool(own.get("use_rslora")), patterns)
+        return StatedAlpha(alpha, bool(fields.get(f"{part}use_rslora")), patterns)
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise HeadForcingError(
             f"{name} is damaged: the alpha of a LoRA cannot be read ({error}); download it again"

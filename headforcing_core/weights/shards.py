@@ -21,8 +21,8 @@ NAMES = re.compile(r"-of-\d|^(?:non_)?block|\.index\.json$")
 # LightX2V: a file for each layer, and one for the rest
 _BLOCK = re.compile(r"block_(\d{1,3})\.safetensors")
 _REST = "non_block.safetensors"
-# the file of a folder by which the others are found
-_FIRST = (rf".*{re.escape(_INDEX)}", re.escape(_REST), r".*-0*1-of-\d+\..*")
+# the files of a folder by which the others are found
+_FIRST = (re.compile(r".*\.index\.json"), re.compile(r"non_block\.safetensors"), _NUMBERED)
 
 
 def shard_files(path: Path) -> list[Path]:
@@ -59,9 +59,13 @@ def shard_files(path: Path) -> list[Path]:
 
 def _first_file(folder: Path) -> Path:
     for pattern in _FIRST:
-        found = [path for path in folder.glob("*") if re.fullmatch(pattern, path.name)]
+        found = {  # one of each model
+            _NUMBERED.sub(r"\g<stem> \g<count> \g<ending>", path.name): path
+            for path in folder.glob("*")
+            if pattern.fullmatch(path.name)
+        }
         if len(found) == 1:
-            return found[0]
+            return found.popitem()[1]
         if found:
             break
     raise HeadForcingError(f"{folder} is a folder: choose a file in it")

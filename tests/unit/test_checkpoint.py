@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pickle
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -47,6 +48,19 @@ LAYOUTS: dict[str, tuple[str, object, str]] = {
     "compiled": ("a.safetensors", files.prefixed(WEIGHTS, "_orig_mod.model."), "bare"),
     "peft": ("a.safetensors", files.peft(WEIGHTS), "bare"),
     "diffusers": ("a.safetensors", files.prefixed(DIFFUSERS, "transformer."), "bare"),
+    "a prefix before layers only": (
+        "a.safetensors",
+        {f"diffusion_model.{n}" if n.startswith("blocks.") else n: t for n, t in WEIGHTS.items()},
+        "bare",
+    ),
+    "a prefix before every second name": (
+        "a.pt",
+        {
+            name if number % 2 else f"model.{name}": tensor
+            for number, (name, tensor) in enumerate(sorted(WEIGHTS.items()))
+        },
+        "bare",
+    ),
     "content decides, not the suffix": ("really_a.safetensors", WEIGHTS, "bare"),
 }
 
@@ -166,10 +180,13 @@ def test_weights_keep_their_dtype_but_for_plain_fp8_and_extra_tensors_are_left_o
     stored = {
         n: t.to(torch.float8_e4m3fn if t.ndim == 2 else torch.bfloat16) for n, t in WEIGHTS.items()
     }
-    extra = {"vae.decoder.x.weight": torch.ones(3), "logvar_linear.weight": torch.ones(2)}
+    extra = {
+        f"{name}.weight": torch.ones(3)
+        for name in ("vae.decoder.x", "logvar_linear", "_gan_ca_blocks.0.q", "control_blocks.0.q")
+    }
     path = save(tmp_path / "fp8.safetensors", stored | extra)
     state, info = load_state_dict(path)
-    assert info.dtype == "float8_e4m3fn" and "ignoring 2 tensors" in caplog.text
+    assert info.dtype == "float8_e4m3fn" and "ignoring 4 tensors" in caplog.text
     assert_same(state, {name: tensor.to(torch.bfloat16) for name, tensor in stored.items()})
     half = save(tmp_path / "half.pt", {n: t.half() for n, t in WEIGHTS.items()})
     for file, dtype, expected in (
@@ -194,6 +211,7 @@ PEFT_LORA = {
     for m, f in FACTORS.items()
     for h, t in zip("AB", f, strict=True)
 }
+SCALE = {"blocks.0.ffn.0.scale_weight": torch.ones(1)}
 # beside the refused rows of test_releases.py: what lies in x.pt, or a function that makes a file;
 # words of the sentence
 LOOK_ALIKES: dict[str, tuple[Any, ...]] = {
@@ -203,14 +221,17 @@ LOOK_ALIKES: dict[str, tuple[Any, ...]] = {
     ),
     "VACE": (
         WEIGHTS | {"vace_blocks.0.after_proj.weight": T},
-        "another Wan",
-        "vace_blocks.0.after_proj.weight",
+        "x.pt is a VACE model, which is not supported: choose",
     ),
     "PEFT LoRA": (PEFT_LORA, "is a LoRA", "--lora", "base model"),
-    "unmerged PEFT": ({"model": files.peft(WEIGHTS) | PEFT_LORA}, "LoRA", "not merged"),
+    "unmerged PEFT": (
+        {"model": files.peft(WEIGHTS) | PEFT_LORA},
+        "x.pt holds a LoRA beside its model that is not merged: give the LoRA as a file of its own",
+    ),
     "VAE": ({"encoder.conv1.weight": T, "decoder.conv1.weight": T}, "not a Wan video model"),
     "another variant": (
         WEIGHTS | {"blocks.1.cam_encoder.weight": T},
+        "x.pt is another Wan: its layers",
         "blocks.1.cam_encoder.weight",
         "lacks",
     ),
@@ -221,6 +242,19 @@ LOOK_ALIKES: dict[str, tuple[Any, ...]] = {
     "int8": (
         WEIGHTS | {"blocks.0.ffn.0.weight": torch.ones(192, 128, dtype=torch.int8)},
         "quantised",
+    ),
+    "I2V in scaled fp8": (WEIGHTS | SCALE | {"img_emb.proj.0.weight": T}, "image-to-video (I2V)"),
+    "Wan2.2 I2V in scaled fp8": (files.wan_weights(channels=36) | SCALE, "Wan2.2 I2V A14B"),
+    "VACE in scaled fp8": (WEIGHTS | SCALE | {"vace_blocks.0.q.weight": T}, "is a VACE model"),
+    "Fun Control in scaled fp8": (files.wan_weights(channels=48) | SCALE, "48 input channels"),
+    "LiveTalk in scaled fp8, without audio": (
+        files.wan_weights(channels=33) | SCALE,
+        "a LiveTalk model without",
+    ),
+    "LiveTalk in scaled fp8": (
+        files.wan_weights(channels=33) | SCALE | {"audio_proj.proj.weight": T},
+        "quantised",
+        "LiveTalk, whose audio tensors that node drops: use the file as its authors published it",
     ),
     "Fun Control": (files.wan_weights(channels=48), "48 input channels"),
     "unknown model": ({"backbone.stem.weight": T}, "backbone.stem.weight", "not a Wan video model"),
@@ -257,7 +291,20 @@ LOOK_ALIKES: dict[str, tuple[Any, ...]] = {
         "(0, 128)",
     ),
     "only a critic": ({"critic": WEIGHTS}, "no model weights"),
-    "a tensor": (T, "Tensor", "dict of weights"),
+    "a tensor": (T, "x.pt holds a Tensor, not a dict of weights: choose a checkpoint"),
+    "a list": ([WEIGHTS], "x.pt holds a list, not a dict of weights: choose a checkpoint"),
+    "a tuple": ((T, T), "x.pt holds a tuple, not a dict of weights: choose a checkpoint"),
+    "a large header": (
+        lambda d: written(d / "x.safetensors", struct.pack("<Q", 9 << 20) + b"{" * (9 << 20)),
+        "its header is too large",
+    ),
+    "many tensors": (
+        lambda d: files.sparse_safetensors(
+            d / "x.safetensors", dict.fromkeys(map(str, range(20_001)), (1,))
+        ),
+        "its header has too many tensors",
+    ),
+    "a large pickle": ({"x" * 3_000_000: T}, "its pickle is too large"),
     "an empty dict": ({}, "no model weights"),
     "text": (b"version https://git-lfs.github.com/spec/v1\n", "no model file", "download"),
     "truncated": (

@@ -3,6 +3,7 @@ of ComfyUI.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,8 @@ def test_conversion_arguments_are_checked_before_writing(
         ({"out": tmp_path / "link.safetensors"}, "would write over"),
         ({"out": adapter, "lora": adapter}, "would write over"),
         ({"out": tmp_path / "b.pt"}, "ends in .safetensors"),
+        ({"lora": adapter, "lora_strength": math.nan}, "lora_strength is nan: give a number"),
+        ({"lora": adapter, "lora_strength": -math.inf}, "lora_strength is -inf: give a number"),
         ({"lora": source}, "a.safetensors is not a LoRA"),
         ({"lora": tmp_path / "gone.pt"}, "gone.pt was not found"),
     ]

@@ -100,6 +100,20 @@ SCALES = {  # more tensors, the header, PEFT's config, and the scale
         2.0,
     ),
     "the header": ({}, {"transformer.r": RANK, "transformer.lora_alpha": ALPHA}, None, 2.0),
+    "two parts of a pipeline": (
+        {},
+        {
+            "transformer.lora_alpha": ALPHA,
+            "transformer_2.lora_alpha": 3.0,
+            "transformer_2.use_rslora": True,
+            "transformer_2.alpha_pattern": {"self_attn.q": 5.0},
+            "text_encoder.lora_alpha": 7.0,
+        },
+        None,
+        2.0,
+    ),
+    "a list as the header": ({}, [ALPHA], None, 1.0),
+    "a list as the config": ({}, {}, [ALPHA], 1.0),
     "a config": ({}, {}, {"r": RANK, "lora_alpha": ALPHA}, 2.0),
     "rsLoRA": (
         {},
@@ -118,7 +132,7 @@ SCALES = {  # more tensors, the header, PEFT's config, and the scale
 }
 
 
-def stated(folder: Path, tensors: dict, header: dict, config: dict | None) -> Path:
+def stated(folder: Path, tensors: dict, header: dict | list, config: dict | list | None) -> Path:
     metadata = {"lora_adapter_metadata": json.dumps(header)} if header else None
     save_file(adapter("PEFT", **tensors), folder / "adapter_model.safetensors", metadata)
     if config is not None:
@@ -349,7 +363,13 @@ def test_a_model_in_several_files_is_that_of_one_file(tmp_path):
         save_file(part, blocks / f"block_{number}.safetensors")
     rest = {name: x for name, x in WEIGHTS.items() if not name.startswith("blocks.")}
     save_file(rest, blocks / "non_block.safetensors")
-    for place in (folder, *folder.iterdir(), blocks, *blocks.iterdir()):
+    numbered = shards(tmp_path / "numbered")
+    for file in list(numbered.iterdir()):
+        if file.suffix == ".json":
+            file.unlink()
+        for ending in ("sha256", "aria2", "part"):
+            file.with_name(f"{file.name}.{ending}").touch()
+    for place in (numbered, folder, *folder.iterdir(), blocks, *blocks.iterdir()):
         state, info = load_state_dict(place, num_heads=4)
         assert_same(state, WEIGHTS)
         assert info.fingerprint == whole.fingerprint and info.bytes > 0.9 * whole.bytes, place
@@ -376,6 +396,17 @@ def test_a_missing_file_of_several_is_named_and_an_index_leads_nowhere_else(tmp_
             match="model-00002-of-00002.safetensors is missing, one of the 2 files",
         ):
             inspect_checkpoint(place)
+    numbered = shards(tmp_path / "numbered")
+    (numbered / index.name).unlink()
+    first = numbered / "diffusion_pytorch_model-00001-of-00002.safetensors"
+    first.rename(numbered / "other-00001-of-00002.safetensors")
+    with pytest.raises(HeadForcingError, match="numbered is a folder: choose a file in it"):
+        inspect_checkpoint(numbered)
+    (numbered / "other-00001-of-00002.safetensors").unlink()
+    with pytest.raises(
+        HeadForcingError, match="model-00001-of-00002.safetensors is missing, one of the 2 files"
+    ):
+        inspect_checkpoint(numbered)
     index.write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
     with pytest.raises(HeadForcingError, match="names no files beside it"):
         inspect_checkpoint(index)

@@ -431,6 +431,7 @@ def needs_with(text: str, method: str) -> Needs:
         *(("head_forcing", COMFYUI, room) for room in (6e9, 2.5e9)),
         *(("head_forcing", COMMAND_LINE, room) for room in (9e9, 6e9, 4e9, 2.5e9)),
         *((method, COMFYUI, 5e9) for method in ("self_forcing", "longlive", "self_forcing_sink")),
+        ("forcing_kv", COMFYUI, 5e9),
     ],
 )
 def test_every_remedy_fits_and_takes_what_it_says(method, host, room):
