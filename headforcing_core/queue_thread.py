@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError
+from queue import SimpleQueue
+from threading import Event, Semaphore, Thread
 
 import torch
 from torch import Tensor
@@ -30,17 +31,19 @@ class QueueThread:
     """
 
     def __init__(self, name: str, length: int, while_waiting: Callable[[], None] = lambda: None):
-        self._executor = ThreadPoolExecutor(1, f"head forcing {name}")
-        self._length = length
+        self._places = Semaphore(length + 1)  # of tasks that wait, and the one that runs
         self._while_waiting = while_waiting
-        self._tasks: deque[Future[None]] = deque()
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._error: BaseException | None = None
+        # as a daemon, so that a program that ends does not wait for the tasks
+        self._thread = Thread(target=self._run, name=f"head forcing {name}", daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> QueueThread:
         return self
 
     def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
-        self._executor.shutdown()
+        self._end()
         if error_type is None:
             self.check()
 
@@ -51,32 +54,39 @@ class QueueThread:
 
     def put(self, task: Task) -> None:
         """Queue a task."""
-        self._wait(self._length)
-        self._tasks.append(self._executor.submit(self._run, task))
+        self._wait(self._places.acquire)
+        self._tasks.put(task)
 
     def settle(self) -> None:
         """Wait until all tasks are done; more may follow."""
-        self._wait(0)
+        done = Event()
+        self.put(done.set)
+        self._wait(done.wait)
 
     def abandon(self) -> None:
         """End the thread before the next task."""
-        self._executor.shutdown(cancel_futures=True)
+        self._error = CancelledError()
+        self._end()
 
-    def _wait(self, most: int) -> None:
-        """Wait until at most so many tasks are not done."""
-        while len(self._tasks) > most:
-            if wait([self._tasks[0]], _POLL_SECONDS).done:
-                self._tasks.popleft()
-            else:
-                self._while_waiting()
+    def _end(self) -> None:
+        self._tasks.put(None)
+        while self._thread.is_alive():
+            self._thread.join(_POLL_SECONDS)  # Windows hears Ctrl+C only between two waits
+
+    def _wait(self, happened: Callable[..., bool]) -> None:
+        while self._error is None and not happened(timeout=_POLL_SECONDS):
+            self._while_waiting()
         self.check()
 
-    def _run(self, task: Task) -> None:
-        if self._error is None:
-            try:
-                task()
-            except BaseException as error:  # raised by the next call in the caller's thread
-                self._error = error
+    def _run(self) -> None:
+        for task in iter(self._tasks.get, None):
+            if self._error is None:
+                try:
+                    task()
+                except BaseException as error:  # raised by the next call in the caller's thread
+                    self._error = error
+            del task  # and its tensors, while the next one is awaited
+            self._places.release()
 
 
 def to_host(tensor: Tensor) -> HostCopy:

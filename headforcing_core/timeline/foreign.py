@@ -16,6 +16,10 @@ _CUE = re.compile(_CUE_LINE, re.ASCII)
 _CUE_NUMBER = re.compile(rf"^ {{0,8}}\d{{1,9}} {{0,8}}$(?=\n{_CUE_LINE}$)", re.ASCII | re.MULTILINE)
 _MARKUP = re.compile(r"</?[a-z][^<>]{0,200}>", re.ASCII | re.IGNORECASE)
 _OVERRIDE = re.compile(r"\{\\[^{}]{0,99}\}")  # of ASS in SubRip: "{\an8}"
+# not of a character's name, which ends with ";"
+_PLAIN_AND = re.compile(
+    r"&(?!(?:#\d{1,6}|#x[\da-f]{1,5}|[a-z]\w{1,30});)", re.ASCII | re.IGNORECASE
+)
 _FENCE = re.compile(r"^ {0,8}(?:`{3,9}|~{3,9})[\w-]{0,20} {0,8}$", re.ASCII | re.MULTILINE)
 
 
@@ -45,4 +49,4 @@ def to_timeline(text: str) -> str:
 def _words(line: str) -> str:
     """A line of a cue without markup, with characters in place of their names."""
     bare = _OVERRIDE.sub("", _MARKUP.sub("", line))
-    return fold(html.unescape(bare))
+    return fold(html.unescape(_PLAIN_AND.sub("&amp;", bare)))

@@ -19,7 +19,7 @@ from .section import FrameTimes, read_frames
 # of a contact sheet, at most
 COLUMNS = 12
 ROWS = 5
-MAX_PROMPTS = 12  # of a story that has a column each
+MAX_PROMPTS = 12  # that are written, and have a column each side by side
 AFTER_SECONDS = 3.0  # of a prompt, at most, before the frame that stands for it
 BACKGROUND = (24, 26, 31)
 BRIGHT = (240, 240, 244)
@@ -50,7 +50,7 @@ def contact_sheet(path: Path, out_png: Path, labels: Sequence[Label] = ()) -> Pa
     """
     timing = FrameTimes.of(path)
     frames = len(timing.times)
-    last = max(min(COLUMNS * ROWS, frames) - 1, 0)
+    last = min(COLUMNS * ROWS, frames) - 1
     times = [timing.times[round(i * (frames - 1) / max(last, 1))] for i in range(last + 1)]
     shown = _frames_at(path, times, 128)
     rows = [("", shown[first : first + COLUMNS]) for first in range(0, len(shown), COLUMNS)]
@@ -71,8 +71,7 @@ def side_by_side(
     starts = [*(start for start, _ in prompts), seconds][: MAX_PROMPTS + 1]
     times = [start + min(AFTER_SECONDS, (end - start) / 2) for start, end in pairwise(starts)]
     rows = [(name, _frames_at(path, times, 160)) for name, path in videos]
-    title = "One story, a row for each video"
-    return _write_sheet(out_png, title, prompts[:MAX_PROMPTS], rows)
+    return _write_sheet(out_png, "One story, a row for each video", prompts, rows)
 
 
 def _write_sheet(
@@ -83,20 +82,23 @@ def _write_sheet(
     # equal prompts have one colour
     colours = [_COLOURS[texts.index(text) % len(_COLOURS)] for text in texts]
     starts = [start for start, _ in prompts]
+    lines = [f"{plain_time(start)}  {text}" for start, text in prompts[:MAX_PROMPTS]]
+    if len(prompts) > MAX_PROMPTS:
+        lines.append("...")
     _, first_row = rows[0]
     _, tile = first_row[0]
     step = tile.width + _GAP
     width = len(first_row) * step - _GAP
-    top = _MARGIN + _TITLE + len(prompts) * _LINE
+    top = _MARGIN + _TITLE + len(lines) * _LINE
     above = _BAR + _LINE  # of a frame
     names = _LINE if any(name for name, _ in rows) else 0
     row_height = names + above + tile.height + _GAP
     height = top + len(rows) * row_height - _GAP + _MARGIN
     sheet = Image.new("RGB", (width + 2 * _MARGIN, height), BACKGROUND)
     write_line(sheet, (_MARGIN, _MARGIN), title, width, size=17)
-    for line, (start, text) in enumerate(prompts):
-        place = (_MARGIN, _MARGIN + _TITLE + line * _LINE)
-        write_line(sheet, place, f"{plain_time(start)}  {text}", width, ink=colours[line])
+    for line, text in enumerate(lines):
+        y = _MARGIN + _TITLE + line * _LINE
+        write_line(sheet, (_MARGIN, y), text, width, ink=colours[line])
     for row, (name, frames) in enumerate(rows):
         y = top + row * row_height + names
         write_line(sheet, (_MARGIN, y - names), name, width)
@@ -106,8 +108,7 @@ def _write_sheet(
             sheet.paste(image, (x, y + above))
             prompt = bisect_right(starts, seconds) - 1
             if prompt >= 0:
-                bar = (x, y + _LINE, x + tile.width, y + above)
-                sheet.paste(colours[prompt], bar)
+                sheet.paste(colours[prompt], (x, y + _LINE, x + tile.width, y + above))
     with replacing(path) as temporary:
         sheet.save(temporary, format="PNG")
     return path
@@ -124,7 +125,7 @@ def write_line(
     """Write one line with its top left corner at `place`, cut after `width` pixels."""
     strip = Image.new("RGB", (width, round(1.3 * size)), BACKGROUND)
     # no more is drawn, which takes time in proportion; a character has at least a pixel
-    ImageDraw.Draw(strip).text((0, 0), " ".join(text.split())[:width], ink, font(size))
+    ImageDraw.Draw(strip).text((0, 0), " ".join(text.split())[:width], ink, _font(size))
     sheet.paste(strip, place)
 
 
@@ -142,6 +143,4 @@ def scaled(image: Image.Image, width: int, height: int) -> Image.Image:
     return image.resize((width, height), Image.Resampling.BOX)
 
 
-@lru_cache
-def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)
+_font = lru_cache(ImageFont.load_default)

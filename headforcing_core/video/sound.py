@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
-import av
 import numpy as np
 import torch
-from av import AudioFrame, AudioResampler, AudioStream, Packet
+from av import AudioFrame, AudioResampler, AudioStream, Packet, time_base
 from av.container import InputContainer, OutputContainer
 from av.error import FFmpegError
 from torch import Tensor
@@ -55,15 +54,13 @@ class Sound:
     layout: str
 
 
-def sound_of_file(
-    source: VideoSource, start: float = 0.0, end: float = float("inf")
-) -> Sound | None:
+def sound_of_file(source: VideoSource, start: float, end: float) -> Sound | None:
     """The sound of a video file between two of its times in seconds, counted from `start`; None if
     it has none.
     """
     opened = partial(open_video, source, name_of(source))
-    # the stream that ComfyUI takes
-    return sound_of_stream(opened, -1, most_channels=8, start=start, end=end)
+    # the stream that ComfyUI takes; some players crash on AAC of more than six channels
+    return sound_of_stream(opened, -1, most_channels=6, start=start, end=end)
 
 
 def sound_of_stream(
@@ -73,8 +70,8 @@ def sound_of_stream(
     start: float = 0.0,
     end: float = math.inf,
 ) -> Sound | None:
-    """The sound of a stream of that number between two times of its file, by default from where the
-    file begins; None if the file has no sound.
+    """The sound of a stream of that number between two times of its file, by default all of it;
+    None if the file has no sound.
     """
     with opened() as container:
         streams = decodable(container)
@@ -83,12 +80,17 @@ def sound_of_stream(
         context = streams[number].codec_context
         rate = context.sample_rate
         layout = LAYOUTS[min(most_channels, context.layout.nb_channels)]
-        start = start or max(0, container.start_time or 0) / av.time_base
+        longest_gap = math.inf
+        if end == math.inf:
+            start = max(0, container.start_time or 0) / time_base
+            # else an error in the times of a file becomes hours of silence; where none is stated
+            # the duration is a guess that leaves out gaps
+            longest_gap = max(60.0, (container.duration or 0) / time_base)
 
     def pieces() -> Iterator[np.ndarray]:
         with opened() as container:
             frames = _decoded(container, decodable(container)[number])
-            yield from _section(as_floats(frames, rate, layout), rate, start, end)
+            yield from _section(as_floats(frames, rate, layout), rate, start, end, longest_gap)
 
     return Sound(pieces, rate, layout)
 
@@ -157,10 +159,10 @@ def mono(pieces: Iterable[np.ndarray], rate: int, wanted: int) -> Iterator[np.nd
 
 
 def _section(
-    frames: Iterable[AudioFrame], rate: int, start: float, end: float
+    frames: Iterable[AudioFrame], rate: int, start: float, end: float, longest_gap: float
 ) -> Iterator[np.ndarray]:
     """The samples between two times, `[channels, n]`, in pieces, with silence where there is no
-    sound.
+    sound; after a gap of more than `longest_gap` seconds sound follows.
     """
     length = (end - start) * rate
     given = 0  # samples
@@ -168,6 +170,8 @@ def _section(
     for frame in frames:
         values = samples_of(frame)
         told = round(((frame.time or 0.0) - start) * rate)
+        if told - given > longest_gap * rate:
+            told = given
         # times are rounded: sound follows the one before, but for a jump
         if told - place > _JUMP * rate:
             place = told

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -109,7 +109,7 @@ class VideoStream:
     _encoder: QueueThread | None = None
     _decoder_thread: QueueThread | None = None
     _decoded: int = 0  # video frames so far
-    _gpu_stream: torch.cuda.Stream | None = None
+    _gpu_stream: AbstractContextManager[Any] = nullcontext()
 
     def __post_init__(self) -> None:
         # both raise before sampling starts, not after the first block
@@ -130,12 +130,13 @@ class VideoStream:
         self._stack = ExitStack()
         self._stack.callback(self.decoder.reset)
         if self.background is not None:
-            self._decoder_thread = QueueThread("video", WAITING_BLOCKS, self.while_waiting)
             if self.background.type == "cuda":
                 # without its own stream decoding would run between the sampler's kernels instead of
                 # beside them; this thread's may still be loading the decoder's weights
-                self._gpu_stream = torch.cuda.Stream(self.background)
-                self._gpu_stream.wait_stream(torch.cuda.current_stream(self.background))
+                own = torch.cuda.Stream(self.background)
+                own.wait_stream(torch.cuda.current_stream(self.background))
+                self._gpu_stream = torch.cuda.stream(own)
+            self._decoder_thread = QueueThread("video", WAITING_BLOCKS, self.while_waiting)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -173,7 +174,7 @@ class VideoStream:
     def _decode(self, latents: HostCopy | None) -> None:
         """Decode the next latents in a thread; None: what is left."""
         # inference mode and the CUDA stream are per thread
-        with torch.inference_mode(), torch.cuda.stream(self._gpu_stream):
+        with torch.inference_mode(), self._gpu_stream:
             if latents is None:
                 self._end()
             else:

@@ -21,6 +21,7 @@ from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.video.stream import WAITING_BLOCKS, WAITING_CHUNKS, VideoStream
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
+from own_process import run
 
 
 class SlowDecoder(FlatColourDecoder):
@@ -182,10 +183,42 @@ def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled(
     monkeypatch.setattr(WanVideoModel, "denoise", counted)
     monkeypatch.setattr(RoomsStreamingDecoder, "decode", waiting)
     assert main([*command, "--out", str(tmp_path / "beside"), "--vae-device", "cpu:0"]) == 0
-    assert all(went_on) and names == {"head forcing video_0"} and threads() == []
+    assert all(went_on) and names == {"head forcing video"} and threads() == []
     assert (
         decoded(tmp_path / "beside" / "demo.mp4") == decoded(tmp_path / "turn" / "demo.mp4")
     ).all()
+
+
+def test_without_a_gpu_stream_none_is_entered(tmp_path, monkeypatch):
+    """PyTorch looks for the current device of a Mac's GPU, which has no such function."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    with stream(tmp_path / "v.mp4", FlatColourDecoder()) as video:
+        video.add(latents(3))
+        assert video.finish().video_frames == 9
+
+
+ENDS = """
+import _thread, sys, threading, time
+from pathlib import Path
+from headforcing.headforcing_core.queue_thread import QueueThread
+
+thread = QueueThread("test", 8)
+thread.put(lambda: time.sleep(5))
+thread.put(Path(sys.argv[1]).touch)
+if sys.argv[2] == "Ctrl+C":
+    threading.Timer(0.5, _thread.interrupt_main).start()
+    try:
+        with thread:
+            pass
+    except KeyboardInterrupt:
+        print("cancelled")
+"""
+
+
+@pytest.mark.parametrize(("how", "told"), [("end", ""), ("Ctrl+C", "cancelled\n")])
+def test_a_program_that_ends_waits_for_no_task(how, told, tmp_path):
+    assert run("-c", ENDS, tmp_path / "done", how) == told
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("options", [(), ("--vae-device", "cpu:0", "--runs", "runs")])

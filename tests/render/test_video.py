@@ -390,6 +390,14 @@ def test_a_contact_sheet_tiles_the_video_to_its_last_picture_and_marks_prompts_w
     assert bars == [blue] * 5 + [orange] * 3
 
 
+def test_a_contact_sheet_names_twelve_prompts_and_says_that_there_are_more(tmp_path):
+    heights = []
+    for count in (12, 13, 300):
+        labels = [(number / 100, f"prompt {number}") for number in range(count)]
+        heights.append(len(sheet_of(tmp_path, frames=3, labels=labels)))
+    assert heights[1] == heights[2] == heights[0] + 20
+
+
 def test_a_grid_of_any_number_stays_within_what_players_take():
     for size, count in itertools.product(
         ((64, 64), (832, 480), (480, 832), (16, 4096)), (1, 2, 5, 13)

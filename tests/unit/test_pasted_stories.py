@@ -277,6 +277,9 @@ OTHER_READINGS = {
     "1\n00:00:00,000 --> 00:00:05,000\nfox &amp; wolf &lt;3 Q&A &amp;lt; {a}&#10;b": [
         (0.0, "fox & wolf <3 Q&A &lt; {a} b")
     ],
+    "1\n00:00:00,000 --> 00:00:05,000\nshop?a=1&copy=2 &amp &copy; &#65 &#65;": [
+        (0.0, "shop?a=1&copy=2 &amp © &#65 A")
+    ],
     "[1s: waves] [3s: jumps]": [(1.0, "waves"), (3.0, "jumps")],
     "[0s: walks [close-up]] [2s: sits]": [(0.0, "walks [close-up]"), (2.0, "sits")],
     '"0": "spring",\n"24": "summer"': [(0.0, "spring"), (1.5, "summer")],
