@@ -86,7 +86,7 @@ def _render(
 ) -> tuple[HostRender, list[str]]:
     """The render that the inputs describe, and lines for the report."""
     begins_with = {name: settings.pop(name, None) for name in STARTS}
-    part = Part.of(hidden)
+    part = Part.of(hidden)  # of the video, or a small draft, as a button of the node asks
     options, notes = _options(
         model, part, settings, options=options, start_frames=begins_with["start_frames"]
     )
@@ -152,7 +152,9 @@ def _soundtrack(story: live_story.LiveStory, speech: HeardSpeech | None) -> Soun
 def _options(
     model: Any, part: Part, settings: Fields, *, options: Any, start_frames: Any
 ) -> tuple[RenderOptions, list[str]]:
-    """The options that the inputs set, in the size of the part, and lines for the report."""
+    """The options that the inputs set, in the size of the part (a draft is smaller), and lines for
+    the report.
+    """
     if part.draft and start_frames is not None:
         raise HeadForcingError(
             "a draft is smaller than start_frames and cannot begin with them; connect the video "
@@ -178,10 +180,11 @@ def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutpu
     needs = render.check_needs(request.plan(), count)
     check_disk_room([needs])
     notes += contents(model).lines()
-    first, measured = with_roles(render)
+    # the roles of the model's heads are measured now if they are not known
+    with_known_roles, measured = with_roles(render)
     if measured is not None:
         notes.insert(0, measured.line)
-    planned = first.plan
+    planned = with_known_roles.plan
     plans = [planned] * count
     progress = RenderProgress(
         model, plans, render.hidden, part=render.part, portrait=render.portrait

@@ -76,31 +76,35 @@ def best_tokens(scores: Tensor, count: int) -> Tensor:
 
 
 class MemoryHeads:
-    """The memory heads of the model, all in this process; `distributed/cache.py` has those of
-    several processes.
+    """The memory heads of the model, all in this process, so that values of its heads are those of
+    all. `distributed/cache.py` has heads of several processes, which send each other theirs.
     """
 
-    def in_layer(self, layer: int, here: int) -> bool:
-        """Whether a layer has memory heads, `here` of them in this process."""
-        return here > 0
+    def in_layer(self, layer: int, count: int) -> bool:
+        """Whether a layer has memory heads, `count` of them in this process."""
+        return count > 0
 
-    def pooled(self, here: Tensor) -> Tensor:
+    def pooled(self, own: Tensor) -> Tensor:
         """The pooled key of a frame `[memory_heads, head_dim]` over all memory heads, layer after
         layer.
         """
-        return here
+        return own
 
-    def scores(self, layer: int, here: Tensor) -> Tensor:
+    def scores(self, layer: int, own: Tensor) -> Tensor:
         """The `token_scores` of all memory heads of a layer."""
-        return here
+        return own
 
     def decisive(self, similarity: Tensor) -> Tensor:
-        """The similarities that all processes decide by."""
+        """The similarities that all processes decide by: those of the first, since another GPU may
+        round differently.
+        """
         return similarity
 
 
 class EpisodicMemory(Stored):
-    """The entries, summary first, then in order of admission, and the rules that change them.
+    """The entries and the rules that change them. Pictures that the scene holds come first, or else
+    an entry that is pinned; then the summary of merged entries, if there is one; then the others in
+    order of admission.
 
     `store`, a `HeadGroup`, holds their keys and values, numbered in stored order; None without
     memory heads, where no frame is ever considered.
@@ -136,6 +140,7 @@ class EpisodicMemory(Stored):
         # stacked, so that the host waits for the device only once
         compared = torch.stack((plain, centered)).cpu()
         similarity, for_novelty = self.all_heads.decisive(compared)
+        # the paper's delta: the highest similarity to an entry, low for what is new
         delta = float(for_novelty[-1, :-1].max()) if self.entries else -1.0
         admitted = (
             not self.entries
@@ -159,17 +164,19 @@ class EpisodicMemory(Stored):
 
     @property
     def pictures(self) -> int:
-        """Number of entries, the first ones, that are pictures, never merged or dropped while their
-        scene lasts.
+        """Number of entries, the first ones, that are reference pictures of the scene: never merged
+        or dropped while it lasts. They are no frames of the video, so their numbers are negative.
         """
         return sum(entry.sources[0] < 0 for entry in self.entries)
 
     def drop_pictures(self) -> None:
-        """Drop the pictures of a scene that ends."""
+        """Drop the pictures of a scene that ends; `replace` or `forget` follows."""
         self._arrange(list(range(self.pictures, len(self.entries))))
 
     def replace(self, entries: list[MemoryEntry]) -> None:
-        """Take the store's new entries, none of which is a summary."""
+        """Take the entries of another scene, which the caller has put into the store; none of them
+        is a summary.
+        """
         self.entries = entries
         self.has_summary = False
 
@@ -182,8 +189,8 @@ class EpisodicMemory(Stored):
 
     @property
     def _first_free(self) -> int:
-        """Index of the summary and of the first entry that may be dropped: behind pictures or a
-        pinned entry.
+        """Index of the summary and of the first entry that may be dropped: behind pictures, or
+        behind a pinned entry if two more fit.
         """
         return self.pictures or int(self.policy.pin_first and self.capacity > 2)
 
@@ -204,6 +211,7 @@ class EpisodicMemory(Stored):
             i, j = most_similar_pair(similarity, first)
 
         def select(layer: int, keys: Tensor) -> Tensor:
+            """Half of the tokens of both entries, the same ones in all heads of a layer."""
             count = keys.shape[1] // 2
             if self.policy.token_selection == "random":
                 tokens = self.policy.random_tokens(2 * count, block, layer)

@@ -71,26 +71,26 @@ class SpreadMemoryHeads(MemoryHeads):
                 ]
         self._places.sort()
 
-    def in_layer(self, layer: int, here: int) -> bool:
+    def in_layer(self, layer: int, count: int) -> bool:
         return any(place[0] == layer for place in self._places)
 
-    def pooled(self, here: Tensor) -> Tensor:
-        return self._gather(here, self._places)
+    def pooled(self, own: Tensor) -> Tensor:
+        return self._gather(own, self._places)
 
-    def scores(self, layer: int, here: Tensor) -> Tensor:
-        return self._gather(here, [place for place in self._places if place[0] == layer])
+    def scores(self, layer: int, own: Tensor) -> Tensor:
+        return self._gather(own, [place for place in self._places if place[0] == layer])
 
     def decisive(self, similarity: Tensor) -> Tensor:
         return self._peers.from_first(similarity)
 
-    def _gather(self, here: Tensor, places: Sequence[tuple[int, int, int]]) -> Tensor:
+    def _gather(self, own: Tensor, places: Sequence[tuple[int, int, int]]) -> Tensor:
         """The rows of all ranks, of the heads in these places, in their order."""
         ranks = torch.tensor([rank for *_, rank in places], dtype=torch.long)
         counts = ranks.bincount(minlength=self._peers.world).tolist()
-        rows = self._peers.gather(here, [(count, here.shape[1]) for count in counts], "memory")
+        rows = self._peers.gather(own, [(count, own.shape[1]) for count in counts], "memory")
         # where each row stands among those that are sorted by rank
         order = ranks.argsort(stable=True).argsort()
-        return torch.cat(rows)[upload(order, here.device)]
+        return torch.cat(rows)[upload(order, own.device)]
 
 
 class ParallelCache(HeadCache):

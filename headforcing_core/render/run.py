@@ -150,7 +150,8 @@ class Run:
 
     def _restore(self, folder: RunFolder, script: Script) -> None:
         """Set the cache to the latest stored state. A state of a story with other scenes is
-        refused: before the first recall, a prompt has the same key in a new scene and in the old.
+        refused: a block's key depends on scenes only from the first block on that recalls one, so
+        before it blocks of both stories have the same keys.
         """
         state = folder.load_state(self.job.keys[: len(self.stored)])
         if state is None:
@@ -186,7 +187,7 @@ class Run:
         """The blocks that this render does not make: start blocks, then stored ones, which are in
         main memory.
         """
-        # held frames are no blocks: the model makes the rest of the first block around them
+        # start frames that the model holds fixed inside its first block are no blocks themselves
         before = None if self.plan.held_frames else self.start
         start = split_start_latents(before, self.plan.schedule.frames_per_block)
         return [*start, *(block.latents for block in self.stored)]

@@ -29,6 +29,7 @@ _RANGE = rf"{NUMBER_OR_TIME}{TO}{TIME}"
 _RANGE_OR_DURATION = rf"(?:{_RANGE}|{DURATION}|00?:\d\d)"
 # beginnings of lines that are no heading, without markup
 _OPEN = r"[<{@~≈+'\"(\[]?\s{0,2}"
+# \x7f stands for marks of direction, see `plain`
 _COLON = r"[\s\x7f]{0,2}:[\s\x7f]{0,2}"
 _END_OF_NAME = rf"\s{{0,8}}(?:[.,、()\[\]*_`{SEPARATORS}]|$)"  # not as in "Scene 2 of the play"
 _SURELY = (  # also where only one line begins so
@@ -70,8 +71,8 @@ _OTHER = (
     rf"|[,;]\s{{0,8}}{_RANGE}[{SEPARATORS}]?\s{NO_TIME_OF_DAY}"
     rf"|(?:^|\s){_RANGE}\s?:|^00?:\d\d(?!\w)|(?<=[^\w]){SCENE}\s?[:|–—(]"
 )
-# behind a time a clock, too: "a cat, 0:05 it jumps", "a cat (0:05) it jumps"
-_CLOCK = (
+# behind a time also a clock below 1:00, or any clock after a comma: "a cat, 0:05 it jumps", "a cat (0:05) it jumps"
+_OTHER_CLOCK = (
     rf"(?:^|[\s,;(\[{SEPARATORS}])00?:\d\d(?:\.\d{{1,9}})?"
     rf"[)\]]?(?=[\s,;{SEPARATORS}]|$){NO_TIME_OF_DAY}"
     rf"|[,;]\s{{0,8}}{CLOCK}[{SEPARATORS}]?\s{NO_TIME_OF_DAY}"
@@ -82,7 +83,7 @@ _IN_SCENE = (
     rf"|[\[(]\s?(?:[a-z~≈]{{1,12}}[.:]?\s?)?(?<!\d){_RANGE_OR_DURATION}\s?[\])]"
     rf"|[–—|,-]\s?(?:[a-z]{{1,12}}:\s?)?{_RANGE_OR_DURATION}[*_`]{{0,3}}$"
 )
-INSIDE_TIMED = re.compile(f"{_OTHER}|{_CLOCK}", FLAGS)
+INSIDE_TIMED = re.compile(f"{_OTHER}|{_OTHER_CLOCK}", FLAGS)
 INSIDE_SCENE = re.compile(f"{_OTHER}|{_IN_SCENE}", FLAGS)
 RULE = re.compile(r"(?:[-*_=–—─━|:]\s?){3,}")  # horizontal, also of a table
 

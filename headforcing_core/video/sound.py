@@ -83,8 +83,8 @@ def sound_of_stream(
         longest_gap = math.inf
         if end == math.inf:
             start = max(0, container.start_time or 0) / time_base
-            # else an error in the times of a file becomes hours of silence; where none is stated
-            # the duration is a guess that leaves out gaps
+            # else an error in the times of a file becomes hours of silence. A file may state no
+            # duration; FFmpeg then guesses one without gaps
             longest_gap = max(60.0, (container.duration or 0) / time_base)
 
     def pieces() -> Iterator[np.ndarray]:
@@ -162,29 +162,29 @@ def _section(
     frames: Iterable[AudioFrame], rate: int, start: float, end: float, longest_gap: float
 ) -> Iterator[np.ndarray]:
     """The samples between two times, `[channels, n]`, in pieces, with silence where there is no
-    sound; after a gap of more than `longest_gap` seconds sound follows.
+    sound. A gap of more than `longest_gap` seconds is an error in the file and left out.
     """
     length = (end - start) * rate
-    given = 0  # samples
-    place = -math.inf  # of the next sample in the file, counted from `start`
+    yielded = 0  # samples
+    position = -math.inf  # of the frame's first sample, counted from `start`
     for frame in frames:
         values = samples_of(frame)
-        told = round(((frame.time or 0.0) - start) * rate)
-        if told - given > longest_gap * rate:
-            told = given
-        # times are rounded: sound follows the one before, but for a jump
-        if told - place > _JUMP * rate:
-            place = told
-        end_of_silence = round(min(place, length))
-        for silence in range(given, end_of_silence, PIECE):
+        stated = round(((frame.time or 0.0) - start) * rate)
+        if stated - yielded > longest_gap * rate:
+            stated = yielded
+        # stated times are rounded: a frame follows the one before, but for a jump
+        if stated - position > _JUMP * rate:
+            position = stated
+        end_of_silence = round(min(position, length))
+        for silence in range(yielded, end_of_silence, PIECE):
             yield np.zeros((len(values), min(PIECE, end_of_silence - silence)), np.float32)
-        given = max(given, end_of_silence)
-        if given >= length:
+        yielded = max(yielded, end_of_silence)
+        if yielded >= length:
             return
-        early = round(given - place)  # samples before the section
-        place += frame.samples
-        values = values[:, early : early + round(min(frame.samples, length - given))]
-        given += values.shape[1]
+        early = round(yielded - position)  # samples before the section, or that overlap
+        position += frame.samples
+        values = values[:, early : early + round(min(frame.samples, length - yielded))]
+        yielded += values.shape[1]
         yield values
 
 

@@ -17,8 +17,8 @@
  * @property {number} end_block the first block after it
  * @property {Switch | null} switch null for the node's
  * @property {string | number | null} seed null for the one before
- * @property {number | null} [asked] the time that was written, for the server
- * @property {string} [words] the server's key of its words
+ * @property {number | null} [asked] the time in the text, which the server writes again while the block is the same
+ * @property {string} [words] a hash of its words, by which pictures are found
  */
 
 /**
@@ -142,7 +142,8 @@ export function joined(segments) {
 }
 
 /**
- * The first and the last block at which a prompt can begin without covering another; blocks before `free` stay.
+ * The first and the last block at which a prompt can begin without covering another. `free` is the first block that
+ * is not rendered yet: prompts before it stay.
  * @param {Segment[]} segments
  * @param {number} index
  * @param {number} [free]
@@ -271,7 +272,8 @@ export function divided(segments, index, text) {
 }
 
 /**
- * Without a prompt, whose blocks go to the one before; a new first prompt has nothing to switch from.
+ * Without a prompt, whose blocks go to the one before when the caller asks `joined`; a new first prompt has nothing to
+ * switch from.
  * @param {Segment[]} segments
  * @param {number} index
  */
