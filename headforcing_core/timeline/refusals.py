@@ -71,7 +71,8 @@ _OTHER = (
     rf"|[,;]\s{{0,8}}{_RANGE}[{SEPARATORS}]?\s{NO_TIME_OF_DAY}"
     rf"|(?:^|\s){_RANGE}\s?:|^00?:\d\d(?!\w)|(?<=[^\w]){SCENE}\s?[:|–—(]"
 )
-# behind a time also a clock below 1:00, or any clock after a comma: "a cat, 0:05 it jumps", "a cat (0:05) it jumps"
+# behind a time also a clock below 1:00, or any clock after a comma: "a cat, 1:05 it jumps", "a cat
+# (0:05) it jumps"
 _OTHER_CLOCK = (
     rf"(?:^|[\s,;(\[{SEPARATORS}])00?:\d\d(?:\.\d{{1,9}})?"
     rf"[)\]]?(?=[\s,;{SEPARATORS}]|$){NO_TIME_OF_DAY}"
