@@ -311,8 +311,16 @@ def _check_family(config: WanConfig, schedule: Schedule, family: str) -> None:
         for name, row in SCHEDULES.items()
         if row.latents is config.latents and row.speaks == speaks
     ]
-    if config.latents is not schedule.latents or speaks != schedule.speaks:
-        raise HeadForcingError(
-            f"model_family: models of the family {family} have other latents or inputs than this "
-            f"one; choose auto or one of {', '.join(fits)}"
+    if config.latents is not schedule.latents:
+        differs = (
+            f"has {config.out_dim} latent channels, models of the family {family} have "
+            f"{schedule.latents.channels}"
         )
+    elif speaks != schedule.speaks:
+        driven = "is driven" if speaks else "is not driven"
+        differs = f"{driven} by speech, other than those of the family {family}"
+    else:
+        return
+    raise HeadForcingError(
+        f"model_family: the model {differs}; choose auto or one of {', '.join(fits)}"
+    )

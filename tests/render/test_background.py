@@ -198,7 +198,7 @@ def test_without_a_gpu_stream_none_is_entered(tmp_path, monkeypatch):
 
 
 ENDS = """
-import _thread, sys, threading, time
+import _thread, signal, sys, threading, time
 from pathlib import Path
 from headforcing.headforcing_core.queue_thread import QueueThread
 
@@ -206,6 +206,7 @@ thread = QueueThread("test", 8)
 thread.put(lambda: time.sleep(5))
 thread.put(Path(sys.argv[1]).touch)
 if sys.argv[2] == "Ctrl+C":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # some shells have it ignored
     threading.Timer(0.5, _thread.interrupt_main).start()
     try:
         with thread:
