@@ -106,7 +106,7 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     real = claim_videos.render_compared
 
     def stopped(job):
-        made.append(job.seed)
+        made.append(job.args.seed)
         if len(made) == 4:
             raise KeyboardInterrupt
         return real(job)
