@@ -129,7 +129,9 @@ class Run:
             [] if folder is None else folder.load_blocks(self.job.keys[: self._wanted_blocks])
         )
         if folder is not None and len(self.stored) == self.plan.new_blocks:
-            self._finished = folder.load_note(FINISHED, self.job.keys[-1]) or {}
+            note = folder.load_note(FINISHED, self.job.keys[-1])
+            if note is not None and len(note["occupied"]) == len(self.stored):
+                self._finished = note
         self._finished = self._share(self._finished)
         self.cache = make_cache()
         if not self.needs_no_model:

@@ -186,7 +186,7 @@ def _is_prose(first: Heading, lines: Sequence[Line]) -> bool:
     if re.match(r"0+\D", first.start) or (first.end and not first.bare):
         return False  # no ratio, and no time that is said as words
     headed = sum(line.heading is not None and not line.heading.spoken for line in lines)
-    brackets = sum(len(TIME_IN_BRACKETS.findall(line.bare)) for line in lines)
+    brackets = sum(len(TIME_IN_BRACKETS.findall(line.unmarked)) for line in lines)
     alone = headed < 2 and brackets < 2
     if first.bare and alone:
         return True

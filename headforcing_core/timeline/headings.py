@@ -105,13 +105,13 @@ class Line:
         number: from 1.
         text: without white space around it.
         same: the text as `plain` has it.
-        bare: the same without bullets and bold type at its beginning.
+        unmarked: the same without bullets and bold type at its beginning.
     """
 
     number: int
     text: str
     same: str
-    bare: str
+    unmarked: str
     heading: Heading | None
 
 

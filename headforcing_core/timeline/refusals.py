@@ -91,7 +91,7 @@ RULE = re.compile(r"(?:[-*_=–—─━|:]\s?){3,}")  # horizontal, also of a t
 
 def is_surely_heading(line: Line) -> bool:
     """Whether a line without a heading begins as only a time or a scene does: "[0:00-0:2O] a"."""
-    return _SURE.match(line.bare) is not None
+    return _SURE.match(line.unmarked) is not None
 
 
 def refuse_like(line: Line, heading: Heading, above: Sequence[str]) -> None:
@@ -100,7 +100,7 @@ def refuse_like(line: Line, heading: Heading, above: Sequence[str]) -> None:
     """
     tag = match_tag(line.text) is not None and any(above)
     like = _LIKE if heading.start else _LIKE_BELOW_SCENE
-    if tag or like.match(line.bare) or _NOTE.match(line.text):
+    if tag or like.match(line.unmarked) or _NOTE.match(line.text):
         raise TimelineError(
             f"{line.text[:40]!r} begins like a time, a scene, a tag or a comment and would be "
             "words of a prompt; write it as in 0:10 [cut] a cat walks or Scene 2 (0:10-0:15): a "
@@ -145,7 +145,7 @@ def _is_row(line: Line) -> bool:
     """Whether a line looks like one of a schedule, and not as in "1920s car"."""
     if line.heading is not None and not line.heading.spoken:
         return True
-    return bool(_LIKE.match(line.bare) or _ROW.match(line.same))
+    return bool(_LIKE.match(line.unmarked) or _ROW.match(line.same))
 
 
 def _is_zero(line: Line, first: Line) -> bool:

@@ -60,18 +60,17 @@ def sound_of_file(source: VideoSource, start: float, end: float) -> Sound | None
     """
     opened = partial(open_video, source, name_of(source))
     # the stream that ComfyUI takes; some players crash on AAC of more than six channels
-    return sound_of_stream(opened, -1, most_channels=6, start=start, end=end)
+    return sound_of_stream(opened, -1, most_channels=6, section=(start, end))
 
 
 def sound_of_stream(
     opened: Callable[[], InputContainer],
     number: int,
     most_channels: int,
-    start: float = 0.0,
-    end: float = math.inf,
+    section: tuple[float, float] | None = None,
 ) -> Sound | None:
-    """The sound of a stream of that number between two times of its file, by default all of it;
-    None if the file has no sound.
+    """The sound of a stream of that number between the two times of a section of its file, or all
+    of it; None if the file has no sound.
     """
     with opened() as container:
         streams = decodable(container)
@@ -81,13 +80,14 @@ def sound_of_stream(
         rate = context.sample_rate
         layout = LAYOUTS[min(most_channels, context.layout.nb_channels)]
         longest_gap = math.inf
-        if end == math.inf:
-            start = max(0, container.start_time or 0) / time_base
+        if section is None:
+            section = (max(0, container.start_time or 0) / time_base, math.inf)
             # else an error in the times of a file becomes hours of silence. A file may state no
             # duration; FFmpeg then guesses one without gaps
             longest_gap = max(60.0, (container.duration or 0) / time_base)
 
     def pieces() -> Iterator[np.ndarray]:
+        start, end = section
         with opened() as container:
             frames = _decoded(container, decodable(container)[number])
             yield from _section(as_floats(frames, rate, layout), rate, start, end, longest_gap)
