@@ -71,8 +71,10 @@ def family_for(chosen: str, path: str | Path | None) -> tuple[str, str]:
     if found is None and chosen != AUTO_FAMILY:
         return chosen, ""
     family, why = found or (known_family(AUTO_FAMILY), "nothing names another")
-    if chosen == AUTO_FAMILY or not SCHEDULES[family].fits_models_of(SCHEDULES[chosen]):
+    if chosen == AUTO_FAMILY:
         return family, f"model family {family} ({why})"
+    if not SCHEDULES[family].fits_models_of(SCHEDULES[chosen]):
+        return family, f"model family {family} ({why}), not {chosen}, whose models differ"
     if SCHEDULES[family].frames_per_block != SCHEDULES[chosen].frames_per_block:
         return (
             chosen,

@@ -71,7 +71,8 @@ def test_a_file_is_known_and_every_audio_tensor_is_loaded_and_counts_in_its_fing
     assert info.summary().startswith("model.safetensors: livetalk-custom, 6 layers x 2 heads")
     assert family_of_file(MODEL) == ("livetalk", "by its 33 input channels")
     family, line = family_for("self_forcing", MODEL)
-    assert family == "livetalk" and "model family livetalk (" in line
+    assert family == "livetalk" and line.startswith("model family livetalk (")
+    assert "not self_forcing" in line  # a family that was chosen is not replaced in silence
     state, _ = load_state_dict(MODEL, num_heads=HEADS)
     assert state.keys() == load_file(MODEL).keys()
     state["audio_cond_projs.1.bias"] = state["audio_cond_projs.1.bias"] + 1
