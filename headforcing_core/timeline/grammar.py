@@ -25,6 +25,7 @@ from .headings import (
 from .json_forms import is_frame, load_json, read_json
 from .prompt import Prompt, TimelineError
 from .refusals import (
+    INSIDE_NAMED,
     INSIDE_SCENE,
     INSIDE_TIMED,
     RULE,
@@ -42,15 +43,16 @@ MAX_TAGS = 8  # in front of a prompt
 
 _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
 _FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of these
-_COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
+_COMMENT = re.compile(  # also a negative prompt, which a distilled model has no use for
+    r"(?:^|\s)(?://(?=\s|$)|/\*|--neg\b|negative prompt\s?:).{0,40}", re.IGNORECASE
+)
 ESCAPED = re.compile(r"\\([{}])")
 _BAR = re.compile("[|｜]")
 _ESCAPED_WORDS = re.compile(r"\\\{(?:[^{}]|\{[^{}|｜]*\})*\}")
 _BRACES_AND_BARS = re.compile(rf"{_ESCAPED_WORDS.pattern}|\\[{{}}]|[{{}}|｜]")
 _NO_MARKUP = str.maketrans("*_`", "   ")
 _QUOTE = re.compile("[\"'“”„‟＂＇]")
-_OPENING = re.compile(r"[\[［【〔〖「『]")
-_TIME_OF_WORDS = re.compile(rf"{IN_BRACKETS}[\]:]", FLAGS)
+_TIME_OF_WORDS = re.compile(rf"{IN_BRACKETS}[\]:]|\d:\d\d(?::\d\d[:;,]|,)\d", FLAGS)
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
 
@@ -183,13 +185,19 @@ def _is_prose(first: Heading, lines: Sequence[Line]) -> bool:
     seconds = seconds_of(first.start)
     if seconds == 0 and seconds_of(first.end) < LATE_SECONDS:
         return False  # a scene, or "0-5 seconds", and no sprint of "0-100m"
-    if re.match(r"0+\D", first.start) or (first.end and not first.bare):
+    if re.match(r"0+\D", first.start) or (first.end and (first.name or not first.bare)):
         return False  # no ratio, and no time that is said as words
     headed = sum(line.heading is not None and not line.heading.spoken for line in lines)
     brackets = sum(len(TIME_IN_BRACKETS.findall(line.unmarked)) for line in lines)
     alone = headed < 2 and brackets < 2
     if first.bare and alone:
         return True
+    if first.name and ":" not in first.start:
+        raise TimelineError(
+            f"{first.token!r} can be a start or a length; write both ends, as in Scene 1 "
+            "(0:00-0:05): a cat walks",
+            lines[0].number,
+        )
     if (seconds >= LATE_SECONDS or first.spoken) and (first.bare or alone):
         raise TimelineError(
             f"{first.token!r} is no first time; begin with 0:00, also where it belongs to the "
@@ -203,7 +211,7 @@ def check_words(text: str, line: int | None = None) -> None:
     """Refuse what would be sent to the model as words: a time in brackets, braces that choose,
     comments.
     """
-    inside = _OPENING.search(text) and _TIME_OF_WORDS.search(plain(text))
+    inside = _TIME_OF_WORDS.search(plain(text))
     if inside:
         raise TimelineError(
             f"{text[inside.start() : inside.end()]} stands inside a prompt; begin the text with "
@@ -219,7 +227,9 @@ def check_words(text: str, line: int | None = None) -> None:
     comment = _COMMENT.search(text)
     if comment is not None:
         raise TimelineError(
-            f"{comment[0].strip()!r} is a comment, which a prompt cannot hold; remove it", line
+            f"{comment[0].strip()!r} is a comment or a negative prompt, which a prompt cannot "
+            "hold; remove it",
+            line,
         )
 
 
@@ -265,11 +275,13 @@ def time_inside(words: str, same: str, heading: Heading) -> str:
     """The time or the scene of another prompt in words behind a heading, `same` as `plain` has
     them; "" for none, and behind a time in square brackets.
     """
-    if heading.start and not heading.bare:
+    if heading.start and not heading.bare and not heading.name:
         return ""
     same = same.translate(_NO_MARKUP).rstrip()
     before = len(same) - len(same.lstrip())
     inside = INSIDE_TIMED if heading.start else INSIDE_SCENE
+    if not heading.bare:
+        inside = INSIDE_NAMED
     found = inside.search(same[before:])
     if found is None:
         return ""

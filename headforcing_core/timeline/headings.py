@@ -27,11 +27,12 @@ from .times import (
 )
 
 _ORDINAL = (
-    r"(?:#\s?)?(?:\d{1,9}|[ivx]{1,5}|one|two|three|four|five|six|seven|eight|nine|ten"
-    r"|[一二三四五六七八九十]{1,3})(?!\w)"
+    r"(?:#\s?)?(?:\d{1,9}[a-d]?|[ivx]{1,5}|one|two|three|four|five|six|seven|eight|nine|ten"
+    r"|[一二三四五六七八九十]{1,3})(?![a-z\d])"
 )
 SCENE = (
-    rf"(?:(?:scene|场景|場景|シーン|장면|씬)\s{{0,8}}{_ORDINAL}"
+    r"(?:(?:scene|szene|sc[èe]ne|escena|cena|scena|[Сс]цена|场景|場景|シーン|장면|씬)"
+    rf"[\s_]{{0,8}}{_ORDINAL}"
     rf"|第\s?{_ORDINAL}\s?(?:场景|場景|场|場|幕))"
 )
 # less clear than a scene, and read with a time only
@@ -53,10 +54,11 @@ _ALONE = {
     "shot": re.compile(f"{SHOT}{ALONE}", FLAGS),
 }
 _TITLE_RANGE = re.compile(TITLE_RANGE, FLAGS)
+_MARKED_TIME = re.compile(r"[*_`]{1,3}[\[(]?\s?\d", FLAGS)
 _SPOKEN = re.compile(SPOKEN, FLAGS)
 _SEPARATOR = re.compile(rf"\s*(?:-{{1,2}}>|=>|[{SEPARATORS}])?\s*")
 _MARKUP = re.compile(  # bullet, heading, number; bold, italics, code
-    r"[\s\x7f]*(?:(?:[-+*•‣▪●·>–—]|#{1,6}|\(?\d{1,3}[.)])\s{1,8}){0,3}(?P<bold>\*{1,3}|_{1,2}|`)?"
+    r"[\s\x7f]*(?:(?:[-+*•‣▪●·>–—]\s|#{1,6}\s|##|\(?\d{1,3}[.)]\s)\s{0,7}){0,3}(?P<bold>\*{1,3}|_{1,2}|`)?"
 )
 TIME_IN_BRACKETS = re.compile(rf"{IN_BRACKETS}\]", FLAGS)
 _WORDS_IN_BRACKETS = re.compile(  # "[1s: waves]"; "[0:00:05]" is a time
@@ -202,7 +204,7 @@ def _read_title(name: str, token: str, words: str, same: str) -> Heading | None:
         title = words[: found.start()].rstrip(f" ,{SEPARATORS}")
         words = f"{title} {words[found.end() :].strip()}".strip()
         same = plain(words)
-    elif name == "shot":
+    elif name == "shot" or _MARKED_TIME.match(same):
         return None
     return Heading(name, start, end, token, words, same, bare=True, spoken=False)
 

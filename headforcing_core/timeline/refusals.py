@@ -35,8 +35,8 @@ _END_OF_NAME = rf"\s{{0,8}}(?:[.,、()\[\]*_`{SEPARATORS}]|$)"  # not as in "Sce
 _SURELY = (  # also where only one line begins so
     rf"\[\s{{0,8}}\d{{1,9}}:\d|{_OPEN}00?{_COLON}\d\d{NO_TIME_OF_DAY}"
     rf"|[\[(]?\s?(?:{SCENE}{_END_OF_NAME}|{SHOT}\s{{0,8}}[{SEPARATORS}]?\s?[\[(]\s?\d)"
-    r"|(?:time(?:\s?(?:range|code|stamp))?|timestamps?|timing|duration|length|runtime"
-    r"|时间|時間|时长|時長|長さ|시간|길이)[*_`]{0,3}\s?[:=]\s?[*_`]{0,3}\s?[~≈]?[\[(]?\s?"
+    r"|(?:total\s)?(?:time(?:\s?(?:range|code|stamp))?|timestamps?|timing|duration|length|runtime"
+    r"|dauer|dur[ée]e|duraci[óo]n|длительность|时间|時間|时长|時長|持续时间|長さ|시간|길이)[*_`]{0,3}\s?[:=]\s?[*_`]{0,3}\s?[~≈]?[\[(]?\s?"
     rf"{_RANGE_OR_DURATION}(?!\w){NO_TIME_OF_DAY}"
 )
 _NEARLY = (  # "0: 10 b", "0:10 pm b", "5s, b", "5-10 s b"; "1920s" and "6:00 pm" are words
@@ -44,11 +44,11 @@ _NEARLY = (  # "0: 10 b", "0:10 pm b", "5s, b", "5-10 s b"; "1920s" and "6:00 pm
     r"|00?:\d\d\s?[ap]\.?m\b|00?\.\d\d(?=\s)"
     rf"|{_OPEN}(?!\d{{4}}s)(?:{NUMBER_OR_TIME}{TO})?{DURATION}(?!['’\w])"
     rf"|\[\s{{0,8}}{NUMBER_OR_TIME}(?:{TO}{NUMBER_OR_TIME})?\s{{0,8}}\]"
-    rf"|(?:{NUMBER_OR_TIME}{TO})?{NUMBER}\s[ms](?=\s?:)|{SHOT}{ALONE}|{SCENE}(?=\s)"
+    rf"|(?:{NUMBER_OR_TIME}{TO})?{NUMBER}\s[ms](?=\s?:)|{SHOT}{ALONE}|{SCENE}"
 )
 # below a scene without a time a number is more likely of its words: "30m tall", "16:9 frame"
 _AS_HEADING = (
-    rf"{_RANGE_OR_DURATION}\s?(?:[:|–—]|-\s|$)|{CLOCK}\s?$|{SCENE}(?=\s)"
+    rf"{_RANGE_OR_DURATION}\s?(?:[:|–—]|-\s|$)|{CLOCK}\s?$|{SCENE}|(?!\d*0s)\d{{1,9}}s\s"
     rf"|[\[(]\s?(?:{NUMBER_OR_TIME}{TO})?{NUMBER_OR_TIME}\s?[\])]"
 )
 _SURE = re.compile(_SURELY, FLAGS)
@@ -56,12 +56,12 @@ _LIKE = re.compile(f"{_SURELY}|{_NEARLY}", FLAGS)
 _LIKE_BELOW_SCENE = re.compile(f"{_SURELY}|{_AS_HEADING}", FLAGS)
 _NOTE = re.compile(r"#{1,6}\s|//|/\*")
 # what several lines of a schedule begin with or hold: "1. a", "5,it jumps", "Second 5: it jumps",
-# "From 0:00 to 0:05: a", "A cat (0-5s)", `"0": "a"`
+# "From 0:00 to 0:05: a", "A cat (0-5s)", `"0": "a"`, `0'05" a`
 _ROW = re.compile(
     r"(?:[-*#>]{1,6}\s)?(?:\*{1,3}|_{1,2})?\(?\d{1,3}\s?(?:[.:](?!\d)|[)、]|[–—-](?=\s))"
     rf'|"?{NUMBER}"?[,;]\s?(?=[^\d\s])|(?:seconds?|minutes?|frames?)\s{NUMBER}'
     rf"|(?:{NUMBER}{TO})?{NUMBER}\s?(?:[:|](?!\d)|[–—]\s)|\({NUMBER}{TO}{NUMBER}\)"
-    rf"|[\"']\d{{1,9}}[\"']\s?:"
+    rf"|[\"']\d{{1,9}}[\"']\s?:|\d{{1,3}}(?:'\d\d\"|h\s?\d{{1,3}}m)"
     rf"|.*?(?<![\d:])(?:00?:\d\d(?!\d)|{NUMBER_OR_TIME}{TO}(?:{CLOCK}|{IN_SECONDS})|{IN_SECONDS}\s?:)",
     FLAGS,
 )
@@ -69,7 +69,7 @@ _ROW = re.compile(
 _OTHER = (
     rf"(?:^|[\s,;(\[{SEPARATORS}]){CLOCK}{TO}{CLOCK}[)\]]?(?=[\s,;{SEPARATORS}]|$){NO_TIME_OF_DAY}"
     rf"|[,;]\s{{0,8}}{_RANGE}[{SEPARATORS}]?\s{NO_TIME_OF_DAY}"
-    rf"|(?:^|\s){_RANGE}\s?:|^00?:\d\d(?!\w)|(?<=[^\w]){SCENE}\s?[:|–—(]"
+    rf"|(?:^|\s){_RANGE}\s?:|^00?:\d\d(?!\w)|(?<=[^\w]){SCENE}\s?[:|–—(\]]"
 )
 # behind a time also a clock below 1:00, or any clock after a comma: "a cat, 1:05 it jumps", "a cat
 # (0:05) it jumps"
@@ -81,9 +81,11 @@ _OTHER_CLOCK = (
 # in a scene without a time: "The Forest (5 s)", "The Forest - 5 s", "5 s - The Forest"
 _IN_SCENE = (
     rf"^{_RANGE_OR_DURATION}\s?(?:[:|–—]|-\s|$)|^{_RANGE}(?!\w)|^0{{1,2}}\s?s(?:ec(?:ond)?s?)?(?!\w)"
-    rf"|[\[(]\s?(?:[a-z~≈]{{1,12}}[.:]?\s?)?(?<!\d){_RANGE_OR_DURATION}\s?[\])]"
-    rf"|[–—|,-]\s?(?:[a-z]{{1,12}}:\s?)?{_RANGE_OR_DURATION}[*_`]{{0,3}}$"
+    rf"|[\[({{]\s?(?:[a-z~≈]{{1,12}}[.:]?\s?)?(?<!\d){_RANGE_OR_DURATION}\.?\s?[\])}}]"
+    rf"|\(\s?0{TO}{NUMBER}\s?\)|@\s?{CLOCK}"
+    rf"|[–—|,-]\s?(?:[a-z]{{1,12}}:\s?)?{_RANGE_OR_DURATION}\.?[*_`]{{0,3}}$"
 )
+INSIDE_NAMED = re.compile(_OTHER, FLAGS)
 INSIDE_TIMED = re.compile(f"{_OTHER}|{_OTHER_CLOCK}", FLAGS)
 INSIDE_SCENE = re.compile(f"{_OTHER}|{_IN_SCENE}", FLAGS)
 RULE = re.compile(r"(?:[-*_=–—─━|:]\s?){3,}")  # horizontal, also of a table

@@ -12,8 +12,9 @@ SEPARATORS = "–—→•·:|-"  # optional, one between a time and its prompt
 
 CLOCK = r"(?:\d{1,9}:\d\d(?::\d\d)?(?:\.\d{1,9})?(?![:;]?\d))"
 NUMBER = r"\d{1,9}(?:[.,]\d{1,9})?"
-_SECONDS_WORD = r"(?:seconds?|secs?|秒|초)"  # other words for the unit s
-MINUTES_WORD = r"(?:minutes?|mins?|[分분])"
+# other words for the unit s
+_SECONDS_WORD = r"(?:seconds?|secs?|sek(?:unden)?|secondes?|segundos?|сек(?:унд[аы]?)?|秒|초)"
+MINUTES_WORD = r"(?:minut(?:e[ns]?|os?)|mins?|мин(?:ут[аы]?)?|[分분])"
 _MINUTES_AND_SECONDS = (
     rf"\d{{1,9}}\s?(?:{MINUTES_WORD}|m)(?:\s?|,\s|\sand\s){NUMBER}\s?(?:{_SECONDS_WORD}|s)"
 )

@@ -216,6 +216,23 @@ def test_the_schedules_of_other_tools_and_pasted_text_have_one_meaning(text):
 
 
 OTHER_READINGS = {
+    **{
+        f"{first}a\n{second}b": [(0.0, "a"), (10.0, "b")]
+        for first, second in (
+            ("Szene 1: ", "Szene 2: "),
+            ("Scène 1 : ", "Scène 2 : "),
+            ("Escena 1: ", "Escena 2: "),
+            ("Cena 1: ", "Cena 2: "),
+            ("Сцена 1: ", "Сцена 2: "),
+            ("Scene 1a: ", "Scene 1b: "),
+            ("Scene_1: ", "Scene_2: "),
+            ("__Scene 1__\n", "__Scene 2__\n"),
+            ("##Scene 1\n", "##Scene 2\n"),
+        )
+    },
+    "0–5 segundos: a\n5–10 segundos: b": [(0.0, "a"), (5.0, "b")],
+    "0-5 сек: a\n5-10 сек: b": [(0.0, "a"), (5.0, "b")],
+    "Clip 2: 5s-10s\na cat": [(5.0, "a cat")],
     "0s a\n30s b\n1m00s c\n1m30s d": [(0.0, "a"), (30.0, "b"), (60.0, "c"), (90.0, "d")],
     "0 min: a\n1 min: b\n1 min 30 s: c\n2 minutes and 5 seconds: d": [
         (0.0, "a"),
@@ -350,6 +367,11 @@ NO_STORIES = {  # a text, and what is said of it
             "Scene 1: a\n# note",
             "Scene 1: a\n[cut]",
             "Shot 1 (0:00): a\nShot 2: b",
+            "Scene 1: a\nScene 2; b",
+            "Scene 1: a\n5s b",
+            "Scene 1: a\nDauer: 5 s",
+            "Scene 1: a\n持续时间：5秒",
+            "0:00 a\n场景2《河》：b",
         )
     },
     **{
@@ -372,10 +394,15 @@ NO_STORIES = {  # a text, and what is said of it
             ("Scene 1: a (0:00-0:05) b (0:05-0:10)", 1, "(0:00-0:05)"),
             ("Scene 1: a (wide, 0:00-0:05)", 1, "0:00-0:05)"),
             ("Scene 1: 0:05 a", 1, "0:05"),
-            ("Scene 1: **0:00** a\nScene 2: **0:15** b", 1, "0:00"),
-            ("Scene 1 *0-15s* a\nScene 2 *15-20s* b", 1, "0-15s"),
-            ("Scene 1 `0s` a\nScene 2 `15s` b", 1, "0s"),
             ("0:00 a **0:10** b", 1, "0:10"),
+            ("Scene 1: a (0-5)\nScene 2: b (5-10)", 1, "(0-5)"),
+            ("Scene 1: a {0:00-0:05}\nScene 2: b", 1, "{0:00-0:05}"),
+            ("Scene 1: a @0:00\nScene 2: b", 1, "@0:00"),
+            ("Scene 1: a (5 sec.)\nScene 2: b", 1, "(5 sec.)"),
+            ("Scene 1: a – 5s.\nScene 2: b", 1, "– 5s."),
+            ("【场景1】猫【场景2】狗", 1, "场景2】"),
+            ("Scene 1 [0:00-0:05]: a. Scene 2: b", 1, "Scene 2:"),
+            ("Shot 1 [0:00-0:05] a. Shot 2 (0:05-0:10) b", 1, "(0:05-0:10)"),
         )
     },
     **{
@@ -391,6 +418,15 @@ NO_STORIES = {  # a text, and what is said of it
             ("00:00:00,000 --> 00:00:05,000 a",),
             ("Shot 1 (5s): a",),
             ("Scene 1 (5s): a", "Scene 2 (6s): b"),
+            ("Scene 1: **0:00** a", "Scene 2: **0:15** b"),
+            ("Scene 1 *0-15s* a", "Scene 2 *15-20s* b"),
+            ("Scene 1 `0s` a", "Scene 2 `15s` b"),
+            ("Scene 1 **(00:01:00)** a", "Scene 2 **(00:02:00)** b"),
+            ("场景1《森林》：猫", "场景2《河》：狗"),
+            ("Scene 1; a", "Scene 2; b"),
+            ("0-5 Sek.: a", "5-10 Sek.: b"),
+            ("0'05\" a", "0'10\" b"),
+            ("0h00m05s a", "0h00m10s b"),
             ("Prompt 1: a", "Prompt 2: b"),
             ("Shot 1: a", "Shot 2: b"),
             ("Segment 1", "a", "Segment 2", "b"),
@@ -428,6 +464,11 @@ NO_STORIES = {  # a text, and what is said of it
     'A title\n"0": "a",\n"24": "b"': f"""line 2: '"0": "a",' {FIRST}""",
     "A title\n(0:00) a\n(0:05) b": "line 1: 'A title' stands before the first time",
     "a man [1s: waves] [3s: jumps]": "[1s: stands inside a prompt; begin the text with the first",
+    "a cat [00:00:05:00] jumps": "0:00:05:0 stands inside a prompt",
+    "Scene 1: [00:00:00,000 - 00:00:05,000] a\nScene 2: b": "0:00:00,0 stands inside a prompt",
+    "Scene 1 [5s]: a\nScene 2 [8s]: b": "line 1: 'Scene 1 [5s]' can be a start or a length",
+    "a cat\nNegative prompt: blurry": "'Negative prompt: blurry' is a comment or a negative prompt",
+    "0:00 a cat --neg blurry": "line 1: '--neg blurry' is a comment or a negative prompt",
     "0:00 a // note\n0:05 b": "line 1: '// note' is a comment",
     "a fox // note": "'// note' is a comment",
     "a fox /* red */ runs | b": "line 1: '/* red */ runs' is a comment",
