@@ -167,7 +167,7 @@ def _stability_panel(stability: Mapping[str, Mapping[str, float]]) -> Panel:
 
     subtitle = (
         "Fraction of a role's heads that have the role in every run, if only blocks, only "
-        "denoising steps or only prompts vary. Diamonds: the paper's values for Self Forcing."
+        "denoising steps or only prompts vary. Diamonds: the paper's, for Self Forcing 1.3B."
     )
     return Panel("Stability of the roles", subtitle, 260, draw, legend_height=16)
 

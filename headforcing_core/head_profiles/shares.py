@@ -302,8 +302,8 @@ class HeadShares:
         lines = [profile.counted]
         for condition, ratios in self.stability().items():
             published = PUBLISHED_STABILITY[condition]
-            values = [f"{name} {ratios[name]:.2f} (paper {published[name]:.2f})" for name in ratios]
-            lines.append(f"stable over {condition}: {', '.join(values)}")
+            values = [f"{name} {ratios[name]:.2f} ({published[name]:.2f})" for name in ratios]
+            lines.append(f"stable over {condition} (paper, its model): {', '.join(values)}")
         missing = self.missing_prompts()
         if missing:
             lines.append(

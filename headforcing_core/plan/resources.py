@@ -251,6 +251,6 @@ def check_disk(
         if wanted[disk] > free:
             raise HeadForcingError(
                 f"not enough disk: {folder} has {format_bytes(free)} free for "
-                f"{format_bytes(wanted[disk])}; {remedy}, make a shorter or smaller video, or keep "
-                f"no finished blocks, {format_bytes(blocks)} (turn resume off, leave out --runs)"
+                f"{format_bytes(wanted[disk])}; {remedy}, make a shorter or smaller video, write "
+                "to another disk, or keep no finished blocks (turn resume off, leave out --runs)"
             )

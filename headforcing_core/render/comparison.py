@@ -123,7 +123,7 @@ class ComparisonRow:
     cache_bytes: int
     reused_blocks: int
     seconds_per_block: float | None
-    drift: Numbers  # the metrics of `report.metrics.GROUPS` for the whole video
+    drift: Numbers  # the metrics of `report.metrics.METRICS` for the whole video
 
     @property
     def numbers(self) -> Fields:

@@ -91,8 +91,8 @@ class DriftReport:
             lines.append(f"{metric.name:<46}{whole:>10}{first:>12}")
         if not self.prompts:
             lines.append(
-                "The file notes no prompts with their times: measured as one scene (`headforcing "
-                "report` takes them with --prompts)."
+                "No prompts with their times are noted: measured as one scene (`headforcing report "
+                "--prompts FILE` takes them)."
             )
         if len(self.prompts) > 1:
             lines += [PROMPTS_NOTE, "", "Prompt switches"]

@@ -37,6 +37,7 @@ _TITLE = 34
 _LINE = 20
 _BAR = 4  # of a prompt, above a frame
 _GAP = 4  # between frames
+_LEAST_WIDTH = 640  # of rows, for names and prompts above few frames
 
 Label = tuple[float, str]
 Frames = list[tuple[float, Image.Image]]  # with their seconds
@@ -88,7 +89,7 @@ def _write_sheet(
     _, first_row = rows[0]
     _, tile = first_row[0]
     step = tile.width + _GAP
-    width = len(first_row) * step - _GAP
+    width = max(_LEAST_WIDTH, len(first_row) * step - _GAP)
     top = _MARGIN + _TITLE + len(lines) * _LINE
     above = _BAR + _LINE  # of a frame
     names = _LINE if any(name for name, _ in rows) else 0

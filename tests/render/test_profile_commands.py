@@ -154,8 +154,8 @@ def test_a_shard_with_own_prompts_seed_and_positions_is_told_in_text_and_not_mix
     text = capsys.readouterr().out
     parts = (
         "10 local, 12 anchor, 26 memory",
-        "stable over blocks: local ",
-        "(paper 0.92), anchor ",
+        "stable over blocks (paper, its model): local ",
+        "(0.92), anchor ",
         "stable over steps",
         "1 of 2 prompts",
     )
