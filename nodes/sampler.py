@@ -194,7 +194,9 @@ def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutpu
         videos, lines = _sample(render, planned, count, progress)
     progress.completed()
     job = videos[-1].job
-    plan_text = describe(planned.with_layout_of(job.plan), request.dtype)
+    # what was planned, with the story that the last render ended with
+    shown = replace(planned, layout=job.plan.layout, rows=job.plan.rows)
+    plan_text = describe(shown, request.dtype)
     method = describe_method(request.options.method, request.options.method_options)
     report = [*lines, *notes, *method, plan_text, *render.story.notes, "", needs.describe()]
     files = [folders.OutputFile(made.video.path) for made in videos if made.video is not None]

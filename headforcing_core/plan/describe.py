@@ -40,10 +40,11 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         ]
         where = f"held in prompts {', '.join(prompts)}" if prompts else "no prompt names it"
         lines.append(f"picture @{name}: {where}")
-    lines += ["", timeline.table(video_frames_of(plan.start_frames))]
-    if plan.start_frames:
+    start_frames = plan.layout.start_frames
+    lines += ["", timeline.table(video_frames_of(start_frames))]
+    if start_frames:
         lines.append(
-            f"Times and blocks are counted from the end of the {plan.start_frames} start frames, "
+            f"Times and blocks are counted from the end of the {start_frames} start frames, "
             "video frames from the start of the video."
         )
     return "\n".join(lines)
@@ -54,8 +55,9 @@ def _length(plan: RenderPlan) -> str:
     fps = plan.timeline.clock.fps
     schedule = plan.schedule
     blocks = f"{plan.new_blocks} blocks of {schedule.frames_per_block} latent frames to make"
-    if plan.start_frames:
-        blocks += f" after {plan.start_frames} start frames"
+    start_frames = plan.layout.start_frames
+    if start_frames:
+        blocks += f" after {start_frames} start frames"
     if plan.held_frames:
         blocks += " from a start image"
     first = len(schedule.for_block(0))

@@ -141,7 +141,7 @@ def _sizes(plan: RenderPlan) -> Iterator[Change]:
 
 def _head_forcing(plan: RenderPlan) -> Iterator[Change]:
     """Head Forcing in place of another method, with the numbers of heads that are expected."""
-    policy = method_policy("head_forcing").for_video(plan.facts)
+    policy = method_policy("head_forcing").for_video(plan.layout.facts)
     if policy.key != plan.policy.key:
         config = plan.config
         _, _, rows, columns = plan.block_shape

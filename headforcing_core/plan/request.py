@@ -213,7 +213,7 @@ class RenderJob:
             **about_story(plan),
             "fps": clock.fps,
             "frames_per_block": clock.frames_per_block,
-            "start_frames": plan.start_frames,
+            "start_frames": plan.layout.start_frames,
             "restart_frames": list(plan.restart_frames),
             "novelty_threshold": threshold,
             "latent_format": request.latent_format,

@@ -67,7 +67,7 @@ class LiveEdits(Listener):
         self._ask()
 
     def add(self, block: Block) -> None:
-        if block.index >= self._render.job.plan.start_blocks:
+        if block.index >= self._render.job.plan.layout.start_blocks:
             self._ask()
 
     def _ask(self) -> None:

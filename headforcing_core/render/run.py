@@ -74,7 +74,7 @@ class Run:
         self._thread = thread
         self._share = share
         job = self.job
-        self.first_new = job.plan.start_blocks
+        self.first_new = job.plan.layout.start_blocks
         self.state_seconds = job.request.options.state_seconds
         self._state_stored_at = time.monotonic()
         self.was_known = False

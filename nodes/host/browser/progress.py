@@ -199,7 +199,7 @@ class RenderProgress(Listener):
         if self.block is None:
             return
         # the blocks before this one, or more, if it was reading those of an earlier render
-        finished = max(self.block, self.plan.start_blocks + self.stored)
+        finished = max(self.block, self.plan.layout.start_blocks + self.stored)
         stopped = Sentence("stopped at %1 of %2", *self._position(finished))
         parts = [joined([self.name, stopped], " ")]
         if self.run_folder is not None and self.plan.rebuilds_cache:
@@ -255,7 +255,7 @@ class RenderProgress(Listener):
         if state == "done":
             finished = self._end_block
         clock = self.plan.timeline.clock
-        start = self.plan.start_blocks
+        start = self.plan.layout.start_blocks
         # the file of a part begins later than the video
         skipped = skipped_video_frames(self.plan, self.part.first(self.plan)) / clock.fps
         lead = clock.start_seconds(start) - skipped

@@ -41,7 +41,7 @@ class Part:
         """
         if self.from_seconds == 0 or plan.restart_frames:
             return 0
-        block = plan.start_blocks + plan.timeline.clock.block_at(self.from_seconds) - 1
+        block = plan.layout.start_blocks + plan.timeline.clock.block_at(self.from_seconds) - 1
         return max(0, min(block, plan.blocks_until(self.until_seconds) - 1))
 
     def size(self, width: int, height: int, latents: LatentFormat) -> tuple[int, int]:
