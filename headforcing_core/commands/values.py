@@ -60,8 +60,8 @@ def find_profile(name: str) -> HeadProfile:
 def render_options(
     args: Namespace, size: Size | None = None, family: str | None = None
 ) -> RenderOptions:
-    """The options from the arguments of `add_render_arguments`; `size` and `family` replace those
-    of the arguments.
+    """The options from the arguments of `RENDER_OPTIONS`; `size` and `family` replace those of the
+    arguments.
     """
     named = _fields_of(RenderOptions, args)
     width, height = size or parse_size(args.size)

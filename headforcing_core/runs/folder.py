@@ -75,7 +75,7 @@ def take_of(folder: Path, key: str, about: Fields) -> Take:
     highest = 0
     begun = time.time()
     for run in [path for path in folder.parent.iterdir() if path.is_dir()]:
-        with suppress(HeadForcingError):  # who reads the run says so
+        with suppress(HeadForcingError):  # told where its videos are listed
             for video, path in files_of(run, "video").items():
                 with suppress(HeadForcingError, OSError):
                     note = read_note(path)
