@@ -49,7 +49,7 @@ class LoadHeadForcingRun(io.ComfyNode):
             *map(str, video.about["prompts"]),
             "",
             report.text(),
-            *(f"damaged: {problem}" for problem in video.run.problems),
+            *(f"damaged: {problem}" for problem in video.reader.problems),
         ]
         about_samples = {
             "video_frames": min(video.about["video_frames"], video_frames_of(frames)),

@@ -20,7 +20,7 @@ from ..render.comparison import (
     Entry,
     entries_of,
     grid,
-    measured,
+    measure_video,
     method_notes,
     names_all,
     plan_entries,
@@ -240,4 +240,4 @@ def render_compared(job: ComparedJob) -> ComparisonRow:
         result = render_one(
             video.source, job.embeds, video.path, encodes=job.encodes, patience=patience
         )
-    return measured(video.entry, result.plan, video.source.machine.dtype, result)
+    return measure_video(video.entry, result.plan, video.source.machine.dtype, result)

@@ -281,7 +281,7 @@ def decode(args: Namespace) -> Result:
         about = video.about
         tags = file_tags(about)
         blocks = video.blocks()  # are read one at a time
-        problems = video.run.problems
+        problems = video.reader.problems
     soundtrack = chosen_sound(args)
     restarts = tuple(about.get("restart_frames", ()))
     with claimed(args.out):

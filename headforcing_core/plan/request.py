@@ -188,7 +188,7 @@ class RenderJob:
         return None if start is None else start.latents[self.video % len(start.latents)]
 
     @cached_property
-    def until(self) -> int:
+    def end_block(self) -> int:
         """Number of blocks, start blocks included, after which the render ends."""
         return self.plan.blocks_until(self.request.until_seconds)
 

@@ -58,9 +58,9 @@ class Part:
         words = []
         if self.draft:
             words.append(Sentence("draft, %1x%2", plan.width, plan.height))
-        until = plan.blocks_until(self.until_seconds)
-        if until < plan.blocks:
-            words.append(Sentence("up to %1", plain_time(plan.start_seconds(until))))
+        end_block = plan.blocks_until(self.until_seconds)
+        if end_block < plan.blocks:
+            words.append(Sentence("up to %1", plain_time(plan.start_seconds(end_block))))
         return joined(words, ", ")
 
 
