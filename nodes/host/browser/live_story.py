@@ -42,11 +42,11 @@ class Edits:
 
     A request's thread (`tell`) puts an edit beside the render and waits for the answer. The
     sampler's thread takes it between two blocks (`LiveStory.ask`), changes the render, and answers
-    (`LiveStory.taken`, `LiveStory.refused`). Both use `running` and the waiting edit of a story,
-    always under the lock. `LiveStory.node` is changed by the sampler's thread under the lock, and a
-    request's thread reads it under the lock; the sampler's thread reads it without, as `latest`,
-    `latest_ids` and `count`, which it alone uses. The lock is never held while something is
-    encoded or rendered. ComfyUI runs one prompt at a time, so that one story can be edited.
+    (`LiveStory.taken`, `LiveStory.refused`). The lock is held while `running` or the waiting edit
+    of a story changes hands, so that no edit waits for a story that has ended; never while
+    something is encoded or rendered. All else is safe without: the other fields here are used by
+    the sampler's thread alone, and `LiveStory.node`, which it replaces as a whole, is read once by
+    a request. ComfyUI runs one prompt at a time, so that one story can be edited.
 
     Attributes:
         running: the story that can be edited.
@@ -128,8 +128,7 @@ class LiveStory(Story):
         block with another prompt, counted from 1, of how many, and its time in the story in seconds
         and as text. Raises HeadForcingError with the sentence to show.
         """
-        with EDITS.lock:
-            node = self.node
+        node = self.node
         if node is None or self.node_id is None:
             raise HeadForcingError(
                 "this render's prompts come from another node than Prompt Timeline, so no new one "
@@ -215,9 +214,8 @@ class LiveStory(Story):
         EDITS.latest = request.node
         EDITS.latest_ids = (self.prompt_id, self.node_id)
         EDITS.count += 1
+        self.node = request.node
         self.changed_by = request.client
-        with EDITS.lock:
-            self.node = request.node
         self.announce(running=True)  # now, for the other pages
         request.set_result(
             {
