@@ -130,7 +130,7 @@ def chosen_start(args: Namespace, options: RenderOptions) -> Start | None:
         )
     if args.start_image is not None:
         instead = "give a short video with --start-video"
-        frames = image_frames(options.cache_policy, schedule, options.model_family, instead)
+        frames = image_frames(options, instead)
         return Start.image_file(args.start_image, size, frames, portrait=schedule.speaks)
     if args.start_video is None:
         return None
