@@ -228,11 +228,12 @@ class Run:
         """Take the statistics of a block that was added, for the report."""
         index = block.index - self.first_new
         occupied = None
-        if index >= 0 and self._finished:
-            occupied = self._finished["occupied"][index]
-        # a restored cache holds later blocks, too: how full it was after this one is not known
-        elif index >= 0 and self.cache.block == block.index + 1:
-            occupied = self.cache.occupied
+        if index >= 0:
+            if self._finished:
+                occupied = self._finished["occupied"][index]
+            # a restored cache holds later blocks, too: how full it was after this one is not known
+            elif self.cache.block == block.index + 1:
+                occupied = self.cache.occupied
         self.meter.add(block.in_main_memory, occupied)
 
     def finish(self, whole: bool) -> None:
