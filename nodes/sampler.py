@@ -184,21 +184,27 @@ def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutpu
     with_known_roles, measured = with_roles(render)
     about_roles = [] if measured is None else [measured.line]
     planned = with_known_roles.plan
-    plans = [planned] * count
     progress = RenderProgress(
-        model, plans, render.hidden, part=render.part, portrait=render.portrait
+        model, [planned] * count, render.hidden, part=render.part, portrait=render.portrait
     )
     assert render.story is not None
     with live_story.running(render.story):
         videos, lines = _sample(render, planned, count, progress)
     progress.completed()
     job = videos[-1].job
-    # what was planned, with the story that the last render ended with
-    shown = replace(planned, layout=job.plan.layout, rows=job.plan.rows)
-    plan_text = describe(shown, request.dtype)
+    plan_text = describe(job.plan, request.dtype)
     method = describe_method(request.options.method, request.options.method_options)
-    report = [*lines, *about_roles, *notes, *about_model, *method, plan_text]
-    report += [*render.story.notes, "", needs.describe()]
+    report = [
+        *lines,
+        *about_roles,
+        *notes,
+        *about_model,
+        *method,
+        plan_text,
+        *render.story.notes,
+        "",
+        needs.describe(),
+    ]
     files = [folders.OutputFile(made.video.path) for made in videos if made.video is not None]
     return io.NodeOutput(
         _latents(videos, job),

@@ -17,7 +17,7 @@ TRAINED_FRAMES = 21  # latent frames of a training clip of Self Forcing and its 
 def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     """Plain text: length, head roles, cache size, and the table of prompts of a render."""
     lines = [
-        f"{plan.width}x{plan.height}, {_length(plan)}",
+        f"{plan.size_text}, {_length(plan)}",
         f"head roles: {_roles(plan)} ({plan.profile_name}); rotary positions {plan.policy.rope}",
         _cache(plan, dtype),
         *_notes_on_roles(plan),
@@ -74,8 +74,9 @@ def _roles(plan: RenderPlan) -> str:
     if not plan.policy.heads_by:
         return "none"
     heads = [role for layer in plan.shape.roles for role in layer]
-    roles = [role for role in ("local", "anchor", "memory") if role in heads]
-    return ", ".join(f"{heads.count(role)} {role}" for role in roles)
+    return ", ".join(
+        f"{heads.count(role)} {role}" for role in ("local", "anchor", "memory") if role in heads
+    )
 
 
 def _cache(plan: RenderPlan, dtype: torch.dtype) -> str:
@@ -83,7 +84,7 @@ def _cache(plan: RenderPlan, dtype: torch.dtype) -> str:
     shape = plan.shape
     size = shape.bytes(dtype)
     cache = f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(size)}"
-    everything = plan.frames * sum(len(layer) for layer in shape.roles)
+    everything = plan.frames * shape.layers * shape.heads
     if shape.frame_slots < everything:
         cache += (
             f", the most at any length (keeping all {plan.frames} latent frames in every head "

@@ -174,12 +174,9 @@ class RenderPlan:
         """The rows with the scenes that their switches bring back; `embeds` has those of
         `Timeline.texts`, `pictures` those of `Timeline.references`."""
         script = Script(self.rows, embeds, self.timeline.alike, pictures)
-        if not any(
-            row.pictures or (row.switch is not None and row.switch.recall is not None)
-            for row in self.rows
-        ):
-            return script
-        return number_recalls(script, self.policy.recalled(script))
+        if self.timeline.recalls or self.timeline.references:
+            script = number_recalls(script, self.policy.recalled(script))
+        return script
 
     @property
     def schedule(self) -> Schedule:
@@ -195,6 +192,11 @@ class RenderPlan:
     def video_frames(self) -> int:
         """Length of the video in video frames, start frames included."""
         return self.layout.video_frames
+
+    @property
+    def size_text(self) -> str:
+        """Width and height in pixels, as in `832x480`."""
+        return f"{self.width}x{self.height}"
 
     @property
     def policy(self) -> Method:

@@ -3,8 +3,8 @@ frames in memory heads, a smaller video, Head Forcing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -38,7 +38,7 @@ def too_large(
     if ways:
         helps = f"What fits, cheapest first: {'; '.join(ways)}"
     return HeadForcingError(
-        f"not enough memory: {plan.width}x{plan.height} needs "
+        f"not enough memory: {plan.size_text} needs "
         f"{format_bytes(needs.wanted(host))}{besides} ({needs.parts}), the device has "
         f"{format_bytes(max(0, room))} for it. {helps}"
     )
@@ -62,8 +62,8 @@ class Change:
     """
 
     text: str
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    fields: Fields = field(default_factory=dict)
+    sizes: Fields
+    fields: Fields
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ def remedies(
 
     exact = []  # changes that leave the video as it is
     if not plan.restart_frames:
-        exact.append(Change(host.decode_afterwards, {"vae": 0, "held": 0, "decode": 0}))
+        exact.append(Change(host.decode_afterwards, {"vae": 0, "held": 0, "decode": 0}, {}))
     if host.park:
-        exact.append(Change(host.park, {"held": 0}))
+        exact.append(Change(host.park, {"held": 0}, {}))
     asked = least = Remedy("", plan, needs)
     for change in exact:
         least = least.then(change, dtype)
@@ -119,7 +119,7 @@ def remedies(
     groups.append(list(_fewer_frames(plan)))
     if host.fp8_linears:
         weights = max(0, needs.weights - saved_bytes(plan.config, dtype))
-        groups.append([Change(host.fp8_linears, {"weights": weights})])
+        groups.append([Change(host.fp8_linears, {"weights": weights}, {})])
     groups += [list(_sizes(plan)), list(_head_forcing(plan))]
     for changes in groups:
         found = first_that_fits(asked, changes) or first_that_fits(least, changes)
@@ -133,7 +133,7 @@ def _fewer_frames(plan: RenderPlan) -> Iterator[Change]:
     if isinstance(policy, CachePolicy) and policy.heads_by and policy.memory.episodic_frames > 2:
         memory = replace(policy.memory, episodic_frames=2)
         shape = replace(plan.shape, policy=replace(policy, memory=memory))
-        yield Change("episodic_frames 2", fields={"shape": shape})
+        yield Change("episodic_frames 2", {}, {"shape": shape})
 
 
 def _sizes(plan: RenderPlan) -> Iterator[Change]:
@@ -149,7 +149,7 @@ def _sizes(plan: RenderPlan) -> Iterator[Change]:
             shape = replace(plan.shape, rows=rows, columns=columns)
         except HeadForcingError:  # too small for the method
             continue
-        yield Change(f"{width}x{height}", fields={"width": width, "height": height, "shape": shape})
+        yield Change(f"{width}x{height}", {}, {"width": width, "height": height, "shape": shape})
 
 
 def _head_forcing(plan: RenderPlan) -> Iterator[Change]:
@@ -166,4 +166,4 @@ def _head_forcing(plan: RenderPlan) -> Iterator[Change]:
             frames_per_block=plan.shape.frames_per_block,
             total_frames=plan.frames,
         )
-        yield Change("method head_forcing", fields={"shape": shape})
+        yield Change("method head_forcing", {}, {"shape": shape})

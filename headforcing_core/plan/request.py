@@ -209,7 +209,7 @@ class RenderJob:
         about = {
             "method": method,
             "seed": options.seed,
-            "size": f"{plan.width}x{plan.height}",
+            "size": plan.size_text,
             **about_story(plan),
             "fps": clock.fps,
             "frames_per_block": clock.frames_per_block,

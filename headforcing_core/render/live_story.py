@@ -90,9 +90,9 @@ class LiveEdits(Listener):
         before = render.job
         folder = render.run.folder
         plan = before.plan.with_timeline(timeline, self._story.seconds)
-        before.request.check_speech(plan)
-        block = first_change(before.plan, plan, render.script.begun)
         request = before.request
+        request.check_speech(plan)
+        block = first_change(before.plan, plan, render.script.begun)
         new = [text for text in plan.timeline.texts if text not in request.embeds]
         more = (
             needs_of(plan, request.dtype, 0).rendering

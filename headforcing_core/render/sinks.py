@@ -261,8 +261,9 @@ def read_latents(path: Path, plan_size: Size | None = None) -> tuple[Fields, Ten
         "video_frames": video_frames,
         "restart_frames": restarts,
         "starts_seconds": starts,
+        "fps": latent_format(latents.shape[1]).fps,
     }
-    return {**found, "fps": latent_format(latents.shape[1]).fps}, latents
+    return found, latents
 
 
 def _checked(latents: object, path: Path, plan_size: Size | None) -> Tensor:

@@ -245,9 +245,8 @@ def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
         or render.part != WHOLE
         or job.folder is None
         or job.finished_blocks < plan.new_blocks
+        or (render.story is not None and render.story.waits)
     ):
-        return None
-    if render.story is not None and render.story.waits:
         return None
     path = linked_file(job, _file_key(render, job, plan.blocks))
     if path is None or not folders.has_prefix(
