@@ -114,7 +114,7 @@ def method_options(
     """
     has = method_policy(method).memory_options
     defaults = options_of(DEFAULTS.cache_policy)
-    named = {name for name, _ in pairs}
+    named = dict(pairs)
     found = list(pairs)
     for name, option in MEMORY_INPUTS.items():
         value = inputs.get(name)

@@ -244,8 +244,7 @@ class RenderPlan:
         """Number of blocks up to a time of the story, start blocks included; of all if it is 0."""
         if seconds == 0:
             return self.blocks
-        blocks = self.timeline.clock.blocks_for(seconds)
-        return min(self.blocks, self.layout.start_blocks + blocks)
+        return min(self.blocks, self.layout.start_blocks + self.timeline.clock.blocks_for(seconds))
 
     @property
     def new_blocks(self) -> int:
