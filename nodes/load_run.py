@@ -59,5 +59,6 @@ class LoadHeadForcingRun(io.ComfyNode):
         picture = images.picture_or_nothing(
             lambda: run_picture(report, "dark", video.about.get("novelty_threshold"))
         )
-        samples = {"samples": latents, "head_forcing": about_samples}
-        return io.NodeOutput(samples, "\n".join(lines), picture)
+        return io.NodeOutput(
+            {"samples": latents, "head_forcing": about_samples}, "\n".join(lines), picture
+        )

@@ -113,12 +113,12 @@ def method_options(
     An input sets nothing at its default, nor if the method does not have its option.
     """
     has = method_policy(method).memory_options
-    defaults = options_of(DEFAULTS.cache_policy)
     named = dict(pairs)
     found = list(pairs)
     for name, option in MEMORY_INPUTS.items():
         value = inputs.get(name)
-        if value in (None, defaults[option].value) or option not in has or option in named:
+        if value is None or option not in has or option in named:
             continue
-        found.append((option, str(value)))
+        if value != options_of(DEFAULTS.cache_policy)[option].value:
+            found.append((option, str(value)))
     return tuple(found)

@@ -178,17 +178,17 @@ class RenderPlan:
             script = number_recalls(script, self.policy.recalled(script))
         return script
 
-    @property
+    @cached_property
     def schedule(self) -> Schedule:
         """Noise levels and blocks of the model."""
         return self.layout.schedule
 
-    @property
+    @cached_property
     def timeline(self) -> Timeline:
         """The prompts, with the block length and the duration of the video."""
         return self.layout.timeline
 
-    @property
+    @cached_property
     def video_frames(self) -> int:
         """Length of the video in video frames, start frames included."""
         return self.layout.video_frames

@@ -186,10 +186,12 @@ class ProgressBar(Listener):
 
     def begin(self, render: Render) -> None:
         self.render = render
-        total = render.job.plan.steps
-        done = render.run.stored_steps
         self._bar = tqdm(
-            total=total, initial=done, unit="step", desc="sampling", disable=self.quiet
+            total=render.job.plan.steps,
+            initial=render.run.stored_steps,
+            unit="step",
+            desc="sampling",
+            disable=self.quiet,
         )
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:

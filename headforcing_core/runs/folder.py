@@ -308,8 +308,14 @@ class RunFolder(RunReader):
         before = in_place_of[-1][:SHORT] if in_place_of else after
         known = after in files_of(self.folder, "video")
         take = take_of(self.folder, after if known else before, about)
-        fields = {"setup": self.setup, "keys": list(keys), "about": about}
-        self.save_note("video", after, {**fields, "take": take.number, "begun": take.begun})
+        note = {
+            "setup": self.setup,
+            "keys": list(keys),
+            "about": about,
+            "take": take.number,
+            "begun": take.begun,
+        }
+        self.save_note("video", after, note)
         if before != after:
             label = files_of(self.folder, LABEL).get(before)
             if label is not None:

@@ -249,7 +249,8 @@ def _read_headed(lines: Sequence[Line], first: Heading) -> list[Prompt]:
         else:
             words = replace(line, text=heading.words, same=heading.same)
             sections.append(_Section(heading, [words]))
-    return [_read_section(section.heading, section.lines) for section in sections]
+    prompts = [_read_section(section.heading, section.lines) for section in sections]
+    return [replace(prompt, text=fold(prompt.text)) for prompt in prompts]
 
 
 def _with_counted_heading(line: Line, scenes: bool, in_seconds: bool) -> Line:
@@ -277,7 +278,7 @@ def _read_section(heading: Heading, lines: Sequence[Line]) -> Prompt:
         if again:
             refuse_inside(again, heading, line.number)
         words.append(line.text)
-    return Prompt(fold(" ".join(words)), number, start, end, token=heading.token)
+    return Prompt(" ".join(words), number, start, end, token=heading.token)
 
 
 def time_inside(words: str, same: str, heading: Heading) -> str:
