@@ -87,7 +87,10 @@ class ApplyHeadForcing(io.ComfyNode):
             )
         request = NativeRequest(chosen, timeline, embeds)
         return io.NodeOutput(
-            applied(model, request), RolloutSampler(request), request.sigmas(), request.length()
+            clone_for_rollout(model, request),
+            RolloutSampler(request),
+            request.sigmas(),
+            request.length(),
         )
 
 
@@ -146,7 +149,7 @@ class NativeRequest:
         )
 
 
-def applied(model: Any, request: NativeRequest) -> Any:
+def clone_for_rollout(model: Any, request: NativeRequest) -> Any:
     """A clone of a MODEL for `RolloutSampler`: ComfyUI reserves memory for a block and caches, not
     for all blocks.
     """

@@ -17,7 +17,7 @@ from ..headforcing_core.render.comparison import (
     Entry,
     entries_of,
     grid,
-    measured,
+    measure_video,
     names_all,
     plan_entries,
     report_text,
@@ -169,7 +169,7 @@ def _compare(video: _Video, place: int, progress: RenderProgress) -> ComparisonR
         raise HeadForcingError(
             f"{entry.label}: the video could not be written ({made.failure}){kept}"
         )
-    return measured(entry, plan, render.request.dtype, made, on_progress=stop_where_asked)
+    return measure_video(entry, plan, render.request.dtype, made, on_progress=stop_where_asked)
 
 
 def _prefix(filename_prefix: str, entry: Entry) -> str:

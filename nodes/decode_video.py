@@ -78,15 +78,16 @@ class DecodeLatentsToVideo(schema.FileNode):
         connected = soundtrack_of(audio)
         stored = None if run == CONNECTED else runs.find_run(run)
         videos = _of_latent(samples) if stored is None else [_of_run(stored)]
+        kind = latent_format(vae.latent_channels)
         progress = comfy.utils.ProgressBar(sum(video.video_frames for video in videos))
         files = []
         before = 0
         for video in videos:
-            width, height = latent_format(vae.latent_channels).pixels(video.size)
+            width, height = kind.pixels(video.size)
             about = video.about
             rate = fps
             if fps == VIDEO_FPS:  # the widget's default is that of Wan 2.1
-                rate = about.get("fps", latent_format(vae.latent_channels).fps)
+                rate = about.get("fps", kind.fps)
 
             def on_progress(done: int, before: int = before) -> None:
                 stop_where_asked()

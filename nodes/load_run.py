@@ -49,7 +49,7 @@ class LoadHeadForcingRun(io.ComfyNode):
             *map(str, video.about["prompts"]),
             "",
             report.text(),
-            *(f"damaged: {problem}" for problem in video.run.problems),
+            *(f"damaged: {problem}" for problem in video.reader.problems),
         ]
         about_samples = {
             "video_frames": min(video.about["video_frames"], video_frames_of(frames)),
@@ -59,5 +59,6 @@ class LoadHeadForcingRun(io.ComfyNode):
         picture = images.picture_or_nothing(
             lambda: run_picture(report, "dark", video.about.get("novelty_threshold"))
         )
-        samples = {"samples": latents, "head_forcing": about_samples}
-        return io.NodeOutput(samples, "\n".join(lines), picture)
+        return io.NodeOutput(
+            {"samples": latents, "head_forcing": about_samples}, "\n".join(lines), picture
+        )

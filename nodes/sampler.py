@@ -87,14 +87,14 @@ def _render(
     """The render that the inputs describe, and lines for the report."""
     begins_with = {name: settings.pop(name, None) for name in STARTS}
     part = Part.of(hidden)  # of the video, or a small draft, as a button of the node asks
-    options, notes = _options(
+    options, about_options = _options(
         model, part, settings, options=options, start_frames=begins_with["start_frames"]
     )
     options = with_length_of(speech, options, positive)
-    notes += other_blocks(positive, options)
+    about_blocks = other_blocks(positive, options)
     positive, timeline, embeds = read_conditioning(model, positive, options)
-    start, lines = start_of(options, begins_with, vae)
-    notes += [*cut_prompts(model, embeds), *lines]
+    start, about_start = start_of(options, begins_with, vae)
+    notes = [*about_options, *about_blocks, *cut_prompts(model, embeds), *about_start]
     options = _in_size_of(start, options)
     check_contents(model)
     named = name_model(model)
@@ -171,32 +171,40 @@ def _options(
 
 
 def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutput:
-    """Make the videos of a batch, while their story can be changed, and report on them; `notes` are
-    part of that.
+    """Make the videos of a batch, while their story can be changed, and report on them; the report
+    has the lines of `notes`.
     """
     request = render.request
     model = render.model
     count = batch_size if request.start is None else max(batch_size, len(request.start.latents))
     needs = render.check_needs(request.plan(), count)
     check_disk_room([needs])
-    notes += contents(model).lines()
+    about_model = contents(model).lines()
     # the roles of the model's heads are measured now if they are not known
     with_known_roles, measured = with_roles(render)
-    if measured is not None:
-        notes.insert(0, measured.line)
+    about_roles = [] if measured is None else [measured.line]
     planned = with_known_roles.plan
-    plans = [planned] * count
     progress = RenderProgress(
-        model, plans, render.hidden, part=render.part, portrait=render.portrait
+        model, [planned] * count, render.hidden, part=render.part, portrait=render.portrait
     )
     assert render.story is not None
     with live_story.running(render.story):
         videos, lines = _sample(render, planned, count, progress)
     progress.completed()
     job = videos[-1].job
-    plan_text = describe(planned.with_layout_of(job.plan), request.dtype)
+    plan_text = describe(job.plan, request.dtype)
     method = describe_method(request.options.method, request.options.method_options)
-    report = [*lines, *notes, *method, plan_text, *render.story.notes, "", needs.describe()]
+    report = [
+        *lines,
+        *about_roles,
+        *notes,
+        *about_model,
+        *method,
+        plan_text,
+        *render.story.notes,
+        "",
+        needs.describe(),
+    ]
     files = [folders.OutputFile(made.video.path) for made in videos if made.video is not None]
     return io.NodeOutput(
         _latents(videos, job),

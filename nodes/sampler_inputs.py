@@ -7,6 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..headforcing_core.files import Fields
+from ..headforcing_core.methods.head_forcing import CachePolicy
 from ..headforcing_core.methods.options import read_pairs
 from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.names import ROLE_ARRANGEMENTS
@@ -77,13 +78,22 @@ def method_inputs() -> list[Any]:
 
 
 def _method() -> list[Any]:
+    policy = CachePolicy()  # Head Forcing's
     return [
         io.Combo.Input("method", options=method_names(), default=DEFAULTS.method),
         schema.family_input(auto=True),
         io.String.Input("sigmas", default=DEFAULTS.sigmas),
-        io.Int.Input("episodic_frames", default=5, min=0, max=21),
-        io.Int.Input("recent_frames", default=3, min=0, max=63),
-        io.Float.Input("novelty_threshold", default=0.95, min=0.0, max=1.0, step=0.005),
-        io.Int.Input("memory_every_blocks", default=3, min=1, max=100),
+        io.Int.Input("episodic_frames", default=policy.memory.episodic_frames, min=0, max=21),
+        io.Int.Input("recent_frames", default=policy.memory.recent_frames, min=0, max=63),
+        io.Float.Input(
+            "novelty_threshold",
+            default=policy.episodic.novelty_threshold,
+            min=0.0,
+            max=1.0,
+            step=0.005,
+        ),
+        io.Int.Input(
+            "memory_every_blocks", default=policy.episodic.update_interval, min=1, max=100
+        ),
         io.Combo.Input("roles", options=list(ROLE_ARRANGEMENTS), default=DEFAULTS.roles),
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import names
 from ..demo import words
-from ..plan.settings import DEFAULTS
+from ..plan.settings import DEFAULT_SETTINGS
 from ..rollout.schedule import SCHEDULES
 from .options import FARM_OPTIONS, FILE_OPTIONS, RENDER_OPTIONS, REQUIRED, SEVERAL, OneOf, Rows
 from .parser import (
@@ -111,7 +111,7 @@ ENCODE = (
     (
         "--model-family",
         SCHEDULES,
-        DEFAULTS.model_family,
+        DEFAULT_SETTINGS.model_family,
         "of the model; longlive2 has texts of its own where a shot begins",
     ),
 )

@@ -14,13 +14,14 @@ from ..errors import HeadForcingError
 from ..files import Fields, claimed, claimed_folder, replacing
 from ..names import COMPARED_METHODS, versions
 from ..plan.plan import RenderPlan
+from ..plan.request import about_story
 from ..plan.resources import Needs, check_disk
 from ..render.comparison import (
     ComparisonRow,
     Entry,
     entries_of,
     grid,
-    measured,
+    measure_video,
     method_notes,
     names_all,
     plan_entries,
@@ -79,23 +80,27 @@ def compare(args: Namespace) -> Result:
             "notes": method_notes(rows),
             "left_out": left_out,
         }
-        files = [f"grid     {made.path}", f"picture  {picture}"]
         return write_result(
-            args.out, "comparison", text=report_text(rows, left_out), found=found, files=files
+            args.out,
+            "comparison",
+            text=report_text(rows, left_out),
+            found=found,
+            files=[f"grid     {made.path}", f"picture  {picture}"],
         )
 
 
 def _about(args: Namespace, source: Source, plan: RenderPlan) -> Fields:
     """Metadata that all videos of a comparison share; `plan` is the plan of one of them."""
     clock = plan.timeline.clock
+    story = about_story(plan)
     return {
         "seeds": [args.seed],
-        "prompts": [segment.text for segment in plan.timeline.segments],
-        "starts_seconds": [frame / clock.fps for frame in plan.start_video_frames],
+        "prompts": story["prompts"],
+        "starts_seconds": story["starts_seconds"],
         "seconds": plan.video_frames / clock.fps,
         "fps": clock.fps,
         "frames_per_block": clock.frames_per_block,
-        "size": f"{plan.width}x{plan.height}",
+        "size": plan.size_text,
         "weights": source.info.path.name,
         "fingerprint": source.info.fingerprint,
         "lora": None if args.lora is None else args.lora.name,
@@ -240,4 +245,4 @@ def render_compared(job: ComparedJob) -> ComparisonRow:
         result = render_one(
             video.source, job.embeds, video.path, encodes=job.encodes, patience=patience
         )
-    return measured(video.entry, result.plan, video.source.machine.dtype, result)
+    return measure_video(video.entry, result.plan, video.source.machine.dtype, result)

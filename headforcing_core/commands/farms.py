@@ -54,7 +54,7 @@ Embeds = Mapping[str, Shared[Tensor]]
 
 
 def farm_of(args: Namespace) -> Farm:
-    """The farm that the arguments of `add_farm_arguments` name."""
+    """The farm that the arguments of `FARM_OPTIONS` name."""
     return farm_named(args.farm, args.farm_gpus, args.farm_workers)
 
 

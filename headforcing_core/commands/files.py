@@ -66,7 +66,7 @@ def inspect(args: Namespace) -> Result:
             width, height = parse_size(None, options.model_family)
             options = replace(options, method="livetalk", width=width, height=height)
         plan = RenderPlan.of(info.config, options, parse_timeline("a minute", 60.0))
-        size = f"{plan.width}x{plan.height}"
+        size = plan.size_text
         lines += [family, f"a minute at {size}:", describe(plan, torch.bfloat16)]
         found[f"cache_bytes_{size}"] = plan.shape.bytes(torch.bfloat16)
         found["model_family"] = options.model_family
@@ -77,11 +77,9 @@ def inspect(args: Namespace) -> Result:
 
 
 def _inspect_profile(profile: HeadProfile) -> Result:
-    counts = profile.counts()
-    roles = ", ".join(f"{count} {role}" for role, count in counts.items())
     size = f"{profile.num_layers} layers x {profile.num_heads} heads"
     lines = [
-        f"head profile {profile.name!r}: {size}, {roles}",
+        f"head profile {profile.name!r}: {size}, {profile.counted}",
         json.dumps(profile.provenance, indent=1),
     ]
     found = {
@@ -89,7 +87,7 @@ def _inspect_profile(profile: HeadProfile) -> Result:
         "num_layers": profile.num_layers,
         "num_heads": profile.num_heads,
         "provenance": profile.provenance,
-        "counts": counts,
+        "counts": profile.counts(),
     }
     return Result(lines, found)
 
@@ -281,7 +279,7 @@ def decode(args: Namespace) -> Result:
         about = video.about
         tags = file_tags(about)
         blocks = video.blocks()  # are read one at a time
-        problems = video.run.problems
+        problems = video.reader.problems
     soundtrack = chosen_sound(args)
     restarts = tuple(about.get("restart_frames", ()))
     with claimed(args.out):

@@ -13,7 +13,7 @@ from typing import Any
 from .. import names
 from ..files import Fields
 from ..methods.registry import method_names
-from ..plan.settings import DEFAULTS
+from ..plan.settings import DEFAULT_SETTINGS
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.references import MAX_REFERENCES
 from ..timeline.switch import SWITCHES
@@ -107,10 +107,10 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     ),
     "--num-heads": (int, None, "only for models whose heads are not 128 wide"),
     "--dtype": (names.DTYPES, "bf16", "compute dtype (bf16)"),
-    "--seed": (seed_number, DEFAULTS.seed, None),
+    "--seed": (seed_number, DEFAULT_SETTINGS.seed, None),
     "--switch": (
         SWITCHES,
-        DEFAULTS.switch.kind,
+        DEFAULT_SETTINGS.switch.kind,
         "what a new prompt does to the caches: reset nothing, recache writes "
         "the last blocks again under the new prompt, flush keeps only the first and the "
         "last two latent frames; a tag before a prompt, such as [flush], sets it for that "
@@ -118,7 +118,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     ),
     "--blend-blocks": (
         int,
-        DEFAULTS.switch.blend_blocks,
+        DEFAULT_SETTINGS.switch.blend_blocks,
         "blocks over which the text embedding is interpolated at a new prompt; tag: [blend 3]",
     ),
     "--re-anchor": (
@@ -154,7 +154,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         "noise levels, block, profile; auto goes by what the "
         "weights file states, or by its name (auto)",
     ),
-    "--sigmas": (str, DEFAULTS.sigmas, "noise levels, such as '1, 0.9375, 0.8333, 0.625'"),
+    "--sigmas": (str, DEFAULT_SETTINGS.sigmas, "noise levels, such as '1, 0.9375, 0.8333, 0.625'"),
     "--episodic-frames": (int, None, "the same as --set memory.episodic_frames=N (5)"),
     "--recent-frames": (int, None, "the same as --set memory.recent_frames=N (3)"),
     "--novelty-threshold": (float, None, "the same as --set episodic.novelty_threshold=X (0.95)"),
@@ -162,7 +162,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "--runs": (STORE, None, "folder for finished blocks; the same command resumes from them"),
     "--state-seconds": (
         float,
-        DEFAULTS.state_seconds,
+        DEFAULT_SETTINGS.state_seconds,
         "seconds between two stored states of the cache in --runs; 0: never",
     ),
     "--device": (None, "auto", "auto, cpu, cuda, mps (auto)"),
@@ -282,7 +282,12 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         ".story.txt",
         {"metavar": "FILE"},
     ),
-    "--method": (None, DEFAULTS.method, None, {"metavar": f"{{{','.join(method_names())}}}"}),
+    "--method": (
+        None,
+        DEFAULT_SETTINGS.method,
+        None,
+        {"metavar": f"{{{','.join(method_names())}}}"},
+    ),
     "--set": (
         option_pairs,
         [],
@@ -290,8 +295,8 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         "`headforcing methods` lists all of them",
         {"action": "extend", "metavar": "NAME=VALUE"},
     ),
-    "--roles": (names.ROLE_ARRANGEMENTS, DEFAULTS.roles, None),
-    "--shuffle": (int, DEFAULTS.shuffle, "with --roles shuffled: which shuffle (0)"),
+    "--roles": (names.ROLE_ARRANGEMENTS, DEFAULT_SETTINGS.roles, None),
+    "--shuffle": (int, DEFAULT_SETTINGS.shuffle, "with --roles shuffled: which shuffle (0)"),
     "--gpus": (
         count,
         1,

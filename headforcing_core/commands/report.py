@@ -122,7 +122,7 @@ def show_run(args: Namespace) -> Result:
         nothing = f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them"
         raise HeadForcingError("; ".join([nothing, *problems]))
     report = report_stored(video)
-    problems += video.run.problems
+    problems += video.reader.problems
     lines = [
         f"{video.name}: {video.finished} of {len(video.keys)} blocks",
         report.text(),

@@ -60,8 +60,8 @@ def find_profile(name: str) -> HeadProfile:
 def render_options(
     args: Namespace, size: Size | None = None, family: str | None = None
 ) -> RenderOptions:
-    """The options from the arguments of `add_render_arguments`; `size` and `family` replace those
-    of the arguments.
+    """The options from the arguments of `RENDER_OPTIONS`; `size` and `family` replace those of the
+    arguments.
     """
     named = _fields_of(RenderOptions, args)
     width, height = size or parse_size(args.size)
@@ -130,7 +130,7 @@ def chosen_start(args: Namespace, options: RenderOptions) -> Start | None:
         )
     if args.start_image is not None:
         instead = "give a short video with --start-video"
-        frames = image_frames(options.cache_policy, schedule, options.model_family, instead)
+        frames = image_frames(options, instead)
         return Start.image_file(args.start_image, size, frames, portrait=schedule.speaks)
     if args.start_video is None:
         return None

@@ -141,7 +141,7 @@ class Method:
     @property
     def memory_options(self) -> tuple[str, ...]:
         """The names of the options of episodic memory that commands and nodes have inputs for, see
-        `MEMORY_OPTIONS`.
+        `MEMORY_INPUTS`.
         """
         return ()
 

@@ -17,7 +17,7 @@ TRAINED_FRAMES = 21  # latent frames of a training clip of Self Forcing and its 
 def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     """Plain text: length, head roles, cache size, and the table of prompts of a render."""
     lines = [
-        f"{plan.width}x{plan.height}, {_length(plan)}",
+        f"{plan.size_text}, {_length(plan)}",
         f"head roles: {_roles(plan)} ({plan.profile_name}); rotary positions {plan.policy.rope}",
         _cache(plan, dtype),
         *_notes_on_roles(plan),
@@ -40,10 +40,11 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         ]
         where = f"held in prompts {', '.join(prompts)}" if prompts else "no prompt names it"
         lines.append(f"picture @{name}: {where}")
-    lines += ["", timeline.table(video_frames_of(plan.start_frames))]
-    if plan.start_frames:
+    start_frames = plan.layout.start_frames
+    lines += ["", timeline.table(video_frames_of(start_frames))]
+    if start_frames:
         lines.append(
-            f"Times and blocks are counted from the end of the {plan.start_frames} start frames, "
+            f"Times and blocks are counted from the end of the {start_frames} start frames, "
             "video frames from the start of the video."
         )
     return "\n".join(lines)
@@ -54,8 +55,9 @@ def _length(plan: RenderPlan) -> str:
     fps = plan.timeline.clock.fps
     schedule = plan.schedule
     blocks = f"{plan.new_blocks} blocks of {schedule.frames_per_block} latent frames to make"
-    if plan.start_frames:
-        blocks += f" after {plan.start_frames} start frames"
+    start_frames = plan.layout.start_frames
+    if start_frames:
+        blocks += f" after {start_frames} start frames"
     if plan.held_frames:
         blocks += " from a start image"
     first = len(schedule.for_block(0))
@@ -72,8 +74,9 @@ def _roles(plan: RenderPlan) -> str:
     if not plan.policy.heads_by:
         return "none"
     heads = [role for layer in plan.shape.roles for role in layer]
-    roles = [role for role in ("local", "anchor", "memory") if role in heads]
-    return ", ".join(f"{heads.count(role)} {role}" for role in roles)
+    return ", ".join(
+        f"{heads.count(role)} {role}" for role in ("local", "anchor", "memory") if role in heads
+    )
 
 
 def _cache(plan: RenderPlan, dtype: torch.dtype) -> str:
@@ -81,7 +84,7 @@ def _cache(plan: RenderPlan, dtype: torch.dtype) -> str:
     shape = plan.shape
     size = shape.bytes(dtype)
     cache = f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(size)}"
-    everything = plan.frames * sum(len(layer) for layer in shape.roles)
+    everything = plan.frames * shape.layers * shape.heads
     if shape.frame_slots < everything:
         cache += (
             f", the most at any length (keeping all {plan.frames} latent frames in every head "

@@ -13,7 +13,7 @@ from ..errors import HeadForcingError, unknown_name
 from ..files import Fields
 from ..head_profiles.auto import ProfileChoice
 from ..methods.method import Method
-from ..methods.options import Pairs, with_options
+from ..methods.options import Pairs, options_of, with_options
 from ..methods.registry import method_policy, method_schedule
 from ..names import ROLE_ARRANGEMENTS
 from ..rollout.schedule import Schedule
@@ -113,10 +113,12 @@ def method_options(
     An input sets nothing at its default, nor if the method does not have its option.
     """
     has = method_policy(method).memory_options
-    named = {name for name, _ in pairs}
+    named = dict(pairs)
     found = list(pairs)
-    for name, (option, default) in MEMORY_INPUTS.items():
+    for name, option in MEMORY_INPUTS.items():
         value = inputs.get(name)
-        if value is not None and value != default and option in has and option not in named:
+        if value is None or option not in has or option in named:
+            continue
+        if value != options_of(DEFAULTS.cache_policy)[option].value:
             found.append((option, str(value)))
     return tuple(found)

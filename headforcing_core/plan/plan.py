@@ -31,10 +31,11 @@ from .settings import RenderSettings
 
 
 @dataclass(frozen=True)
-class RenderPlan(Layout):
+class RenderPlan:
     """A checked render.
 
     Attributes:
+        layout: the prompts on the blocks, start frames included.
         rows: one per block. Start blocks get the first prompt, because the prompts they were made
             with are not known. Their switches name no recalled scenes yet; see `script`.
         seed: of the noise, where the timeline sets no other.
@@ -44,6 +45,7 @@ class RenderPlan(Layout):
         judged: as for `HeadRoles`.
     """
 
+    layout: Layout
     config: WanConfig
     shape: Shape
     rows: tuple[BlockRow, ...]
@@ -70,8 +72,15 @@ class RenderPlan(Layout):
         policy = options.cache_policy
         schedule = options.schedule
         check_model(policy, schedule)
-        profile = profile or options.profile
-        return cls.make(config, policy, schedule, timeline, options, profile, start_frames)
+        return cls.make(
+            config,
+            policy,
+            schedule,
+            timeline,
+            settings=options,
+            profile=profile or options.profile,
+            start_frames=start_frames,
+        )
 
     @classmethod
     def make(
@@ -116,10 +125,8 @@ class RenderPlan(Layout):
             total_frames=len(rows) * frames_per_block,
         )
         return cls(
-            schedule,
-            layout.timeline,
-            start_frames,
-            config=config,
+            layout,
+            config,
             shape=shape,
             rows=rows,
             seed=settings.seed,
@@ -139,7 +146,7 @@ class RenderPlan(Layout):
             seconds,
             schedule=self.schedule,
             policy=self.policy,
-            start_frames=self.start_frames,
+            start_frames=self.layout.start_frames,
         )
         rows = layout.make_rows(self.policy, self.seed)
         shape = replace(self.shape, total_frames=len(rows) * self.schedule.frames_per_block)
@@ -159,11 +166,7 @@ class RenderPlan(Layout):
                 "this method caches a video with one prompt differently from one with several; "
                 "render the new story from the beginning"
             )
-        return replace(self, timeline=layout.timeline, shape=shape, rows=rows)
-
-    def with_layout_of(self, other: RenderPlan) -> RenderPlan:
-        """The plan with the prompts and the length of another one, for a description."""
-        return replace(self, timeline=other.timeline, rows=other.rows)
+        return replace(self, layout=layout, shape=shape, rows=rows)
 
     def script(
         self, embeds: Embeddings, pictures: Mapping[str, Picture] = MappingProxyType({})
@@ -171,12 +174,29 @@ class RenderPlan(Layout):
         """The rows with the scenes that their switches bring back; `embeds` has those of
         `Timeline.texts`, `pictures` those of `Timeline.references`."""
         script = Script(self.rows, embeds, self.timeline.alike, pictures)
-        if not any(
-            row.pictures or (row.switch is not None and row.switch.recall is not None)
-            for row in self.rows
-        ):
-            return script
-        return number_recalls(script, self.policy.recalled(script))
+        if self.timeline.recalls or self.timeline.references:
+            script = number_recalls(script, self.policy.recalled(script))
+        return script
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """Noise levels and blocks of the model."""
+        return self.layout.schedule
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The prompts, with the block length and the duration of the video."""
+        return self.layout.timeline
+
+    @cached_property
+    def video_frames(self) -> int:
+        """Length of the video in video frames, start frames included."""
+        return self.layout.video_frames
+
+    @property
+    def size_text(self) -> str:
+        """Width and height in pixels, as in `832x480`."""
+        return f"{self.width}x{self.height}"
 
     @property
     def policy(self) -> Method:
@@ -198,18 +218,18 @@ class RenderPlan(Layout):
 
     def segment_index(self, block: int) -> int:
         """Index of a block's timeline segment; 0 for start blocks."""
-        return self.timeline.prompt_index(max(0, block - self.start_blocks))
+        return self.timeline.prompt_index(max(0, block - self.layout.start_blocks))
 
     def start_seconds(self, block: int) -> float:
         """The second of the story at which a block begins; 0 for start blocks."""
-        return self.timeline.clock.start_seconds(max(0, block - self.start_blocks))
+        return self.timeline.clock.start_seconds(max(0, block - self.layout.start_blocks))
 
     @cached_property
     def start_video_frames(self) -> list[int]:
         """Per prompt the first video frame that is made with it, start frames included in the
         count.
         """
-        before = video_frames_of(self.start_frames)
+        before = video_frames_of(self.layout.start_frames)
         clock = self.timeline.clock
         return [
             before + clock.video_frames(segment.start_block) for segment in self.timeline.segments
@@ -224,12 +244,12 @@ class RenderPlan(Layout):
         """Number of blocks up to a time of the story, start blocks included; of all if it is 0."""
         if seconds == 0:
             return self.blocks
-        return min(self.blocks, self.start_blocks + self.timeline.clock.blocks_for(seconds))
+        return min(self.blocks, self.layout.start_blocks + self.timeline.clock.blocks_for(seconds))
 
     @property
     def new_blocks(self) -> int:
         """Number of blocks to be made."""
-        return self.blocks - self.start_blocks
+        return self.blocks - self.layout.start_blocks
 
     @property
     def frames(self) -> int:

@@ -3,9 +3,8 @@ frames in memory heads, a smaller video, Head Forcing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 import torch
 
@@ -39,7 +38,7 @@ def too_large(
     if ways:
         helps = f"What fits, cheapest first: {'; '.join(ways)}"
     return HeadForcingError(
-        f"not enough memory: {plan.width}x{plan.height} needs "
+        f"not enough memory: {plan.size_text} needs "
         f"{format_bytes(needs.wanted(host))}{besides} ({needs.parts}), the device has "
         f"{format_bytes(max(0, room))} for it. {helps}"
     )
@@ -56,8 +55,15 @@ def check_decoder(decoder: DecoderMemory, size: str, room: int) -> None:
         )
 
 
-Change = tuple[str, Fields, Fields]
-"""The words for a change, the sizes of `Needs` that it sets, and the fields of the plan."""
+@dataclass(frozen=True)
+class Change:
+    """Another way to make a render: the words for it, the sizes of `Needs` and the fields of the
+    plan that it sets.
+    """
+
+    text: str
+    sizes: Fields
+    fields: Fields
 
 
 @dataclass(frozen=True)
@@ -70,10 +76,9 @@ class Remedy:
 
     def then(self, change: Change, dtype: torch.dtype) -> Remedy:
         """With a change, too; the same where all sizes are so already."""
-        text, sizes, fields = change
-        plan = replace(self.plan, **fields)
-        needs = replace(self.needs, **sizes)
-        if fields:
+        plan = replace(self.plan, **change.fields)
+        needs = replace(self.needs, **change.sizes)
+        if change.fields:
             area = plan.width * plan.height / (self.plan.width * self.plan.height)
             needs = replace(
                 needs,
@@ -84,7 +89,8 @@ class Remedy:
             )
         elif needs == self.needs:
             return self
-        return Remedy(f"{self.text} and {text}" if self.text else text, plan, needs)
+        text = f"{self.text} and {change.text}" if self.text else change.text
+        return Remedy(text, plan, needs)
 
 
 def remedies(
@@ -93,25 +99,32 @@ def remedies(
     """Yield what makes the render fit into `room` bytes: each change alone, or with all that cost
     nothing. Of sizes the largest that fits.
     """
-    exact: list[Change] = []  # which leave the video as it is
+
+    def first_that_fits(start: Remedy, changes: Sequence[Change]) -> Remedy | None:
+        for change in changes:
+            remedy = start.then(change, dtype)
+            if remedy.needs.wanted(host) <= room:
+                return remedy
+        return None
+
+    exact = []  # changes that leave the video as it is
     if not plan.restart_frames:
-        exact.append((host.decode_afterwards, {"vae": 0, "held": 0, "decode": 0}, {}))
+        exact.append(Change(host.decode_afterwards, {"vae": 0, "held": 0, "decode": 0}, {}))
     if host.park:
-        exact.append((host.park, {"held": 0}, {}))
+        exact.append(Change(host.park, {"held": 0}, {}))
     asked = least = Remedy("", plan, needs)
     for change in exact:
         least = least.then(change, dtype)
-    groups = [[change] for change in (*exact, *_fewer_frames(plan))]
+    groups = [[change] for change in exact]
+    groups.append(list(_fewer_frames(plan)))
     if host.fp8_linears:
         weights = max(0, needs.weights - saved_bytes(plan.config, dtype))
-        groups.append([(host.fp8_linears, {"weights": weights}, {})])
+        groups.append([Change(host.fp8_linears, {"weights": weights}, {})])
     groups += [list(_sizes(plan)), list(_head_forcing(plan))]
-    for group in groups:
-        for before, change in product((asked, least), group):
-            remedy = before.then(change, dtype)
-            if remedy.needs.wanted(host) <= room:
-                yield remedy
-                break
+    for changes in groups:
+        found = first_that_fits(asked, changes) or first_that_fits(least, changes)
+        if found is not None:
+            yield found
 
 
 def _fewer_frames(plan: RenderPlan) -> Iterator[Change]:
@@ -120,7 +133,7 @@ def _fewer_frames(plan: RenderPlan) -> Iterator[Change]:
     if isinstance(policy, CachePolicy) and policy.heads_by and policy.memory.episodic_frames > 2:
         memory = replace(policy.memory, episodic_frames=2)
         shape = replace(plan.shape, policy=replace(policy, memory=memory))
-        yield "episodic_frames 2", {}, {"shape": shape}
+        yield Change("episodic_frames 2", {}, {"shape": shape})
 
 
 def _sizes(plan: RenderPlan) -> Iterator[Change]:
@@ -136,12 +149,12 @@ def _sizes(plan: RenderPlan) -> Iterator[Change]:
             shape = replace(plan.shape, rows=rows, columns=columns)
         except HeadForcingError:  # too small for the method
             continue
-        yield f"{width}x{height}", {}, {"width": width, "height": height, "shape": shape}
+        yield Change(f"{width}x{height}", {}, {"width": width, "height": height, "shape": shape})
 
 
 def _head_forcing(plan: RenderPlan) -> Iterator[Change]:
     """Head Forcing in place of another method, with the numbers of heads that are expected."""
-    policy = method_policy("head_forcing").for_video(plan.facts)
+    policy = method_policy("head_forcing").for_video(plan.layout.facts)
     if policy.key != plan.policy.key:
         config = plan.config
         _, _, rows, columns = plan.block_shape
@@ -153,4 +166,4 @@ def _head_forcing(plan: RenderPlan) -> Iterator[Change]:
             frames_per_block=plan.shape.frames_per_block,
             total_frames=plan.frames,
         )
-        yield "method head_forcing", {}, {"shape": shape}
+        yield Change("method head_forcing", {}, {"shape": shape})

@@ -188,7 +188,7 @@ class RenderJob:
         return None if start is None else start.latents[self.video % len(start.latents)]
 
     @cached_property
-    def until(self) -> int:
+    def end_block(self) -> int:
         """Number of blocks, start blocks included, after which the render ends."""
         return self.plan.blocks_until(self.request.until_seconds)
 
@@ -209,11 +209,11 @@ class RenderJob:
         about = {
             "method": method,
             "seed": options.seed,
-            "size": f"{plan.width}x{plan.height}",
+            "size": plan.size_text,
             **about_story(plan),
             "fps": clock.fps,
             "frames_per_block": clock.frames_per_block,
-            "start_frames": plan.start_frames,
+            "start_frames": plan.layout.start_frames,
             "restart_frames": list(plan.restart_frames),
             "novelty_threshold": threshold,
             "latent_format": request.latent_format,

@@ -43,12 +43,13 @@ class RenderSettings:
     method_options: tuple[tuple[str, str], ...] = ()
 
 
-DEFAULTS = RenderSettings()
+DEFAULT_SETTINGS = RenderSettings()
 
-# arguments and widgets that set an option of the method, and that option with its default
-MEMORY_INPUTS: dict[str, tuple[str, float]] = {
-    "episodic_frames": ("memory.episodic_frames", 5),
-    "recent_frames": ("memory.recent_frames", 3),
-    "novelty_threshold": ("episodic.novelty_threshold", 0.95),
-    "update_interval": ("episodic.update_interval", 3),
+# arguments and widgets that set an option of the method, and that option; they have the defaults
+# of Head Forcing
+MEMORY_INPUTS = {
+    "episodic_frames": "memory.episodic_frames",
+    "recent_frames": "memory.recent_frames",
+    "novelty_threshold": "episodic.novelty_threshold",
+    "update_interval": "episodic.update_interval",
 }

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..hashing import digest
-from ..methods.method import Method
 from ..rollout.rows import Picture
-from ..rollout.schedule import SCHEDULES, Schedule
+from ..rollout.schedule import SCHEDULES
 from ..timeline.clock import TEMPORAL_STRIDE, video_frames_of
 from ..video.reader import fit, read_image
 from ..video.restarts import FrameCodec
+from .options import RenderOptions
 from .settings import Size
 
 
@@ -82,18 +82,19 @@ class Start:
         return digest(digest(self.video_frames), codec.fingerprint())
 
 
-def image_frames(method: Method, schedule: Schedule, family: str, instead: str) -> int:
+def image_frames(options: RenderOptions, instead: str) -> int:
     """Number of latent frames that a start image is shown for; refuses it where neither method nor
     model takes one, and says what to give `instead`."""
-    if method.repeats_image and not schedule.speaks:
+    schedule = options.schedule
+    if options.cache_policy.repeats_image and not schedule.speaks:
         return schedule.frames_per_block
     if schedule.frames_per_block != 1 and not schedule.holds_image:
         framewise = " or ".join(
             name for name, row in SCHEDULES.items() if row.frames_per_block == 1
         )
         raise HeadForcingError(
-            f"a start image is one latent frame, and models of the family {family} make blocks of "
-            f"{schedule.frames_per_block}: {instead}, or choose a framewise model and its family "
-            f"({framewise})"
+            "a start image is one latent frame, and models of the family "
+            f"{options.model_family} make blocks of {schedule.frames_per_block}: {instead}, or "
+            f"choose a framewise model and its family ({framewise})"
         )
     return 1

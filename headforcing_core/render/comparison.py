@@ -83,12 +83,12 @@ def entries_of(text: str) -> list[Entry]:
     return [Entry(name, name) for name in dict.fromkeys(names)]
 
 
-Planned = TypeVar("Planned")
+PlannedVideo = TypeVar("PlannedVideo")
 
 
 def plan_entries(
-    entries: Sequence[Entry], plan_one: Callable[[Entry], Planned], skip: bool
-) -> tuple[list[Planned], dict[str, str]]:
+    entries: Sequence[Entry], plan_one: Callable[[Entry], PlannedVideo], skip: bool
+) -> tuple[list[PlannedVideo], dict[str, str]]:
     """Plan and check the videos of all entries before the first is rendered.
 
     Returns them and, with `skip`, why others cannot be rendered, by their labels. Raises
@@ -140,7 +140,7 @@ class ComparisonRow:
         return {**asdict(self), "video": str(self.video)}
 
 
-def measured(
+def measure_video(
     entry: Entry,
     plan: RenderPlan,
     dtype: torch.dtype,

@@ -67,7 +67,7 @@ class LiveEdits(Listener):
         self._ask()
 
     def add(self, block: Block) -> None:
-        if block.index >= self._render.job.plan.start_blocks:
+        if block.index >= self._render.job.plan.layout.start_blocks:
             self._ask()
 
     def _ask(self) -> None:
@@ -90,9 +90,9 @@ class LiveEdits(Listener):
         before = render.job
         folder = render.run.folder
         plan = before.plan.with_timeline(timeline, self._story.seconds)
-        before.request.check_speech(plan)
-        block = first_change(before.plan, plan, render.script.begun)
         request = before.request
+        request.check_speech(plan)
+        block = first_change(before.plan, plan, render.script.begun)
         new = [text for text in plan.timeline.texts if text not in request.embeds]
         more = (
             needs_of(plan, request.dtype, 0).rendering

@@ -122,7 +122,7 @@ class Render:
                 listener.add(block)
             self.run.measure(block)
             yield block
-            if finished == self.job.until < self.job.plan.blocks:
+            if finished == self.job.end_block < self.job.plan.blocks:
                 break
             begun = time.perf_counter()
         self.run.finish(finished == self.job.plan.blocks)
@@ -269,7 +269,7 @@ def _result(render: Render, seconds: float, measured: MeasuredRoles | None) -> R
     job = render.job
     return RenderResult(
         events=run.events,
-        run=run.meter.report(run.events),
+        run_report=run.meter.report(run.events),
         cache_bytes=run.cache.bytes,
         seconds=seconds,
         seconds_per_block=run.seconds_per_block,

@@ -40,7 +40,7 @@ class RenderResult:
     """
 
     events: list[MemoryEvent]
-    run: RunReport
+    run_report: RunReport
     cache_bytes: int
     seconds: float
     seconds_per_block: float | None
@@ -83,7 +83,7 @@ class RenderResult:
             "attention": self.attention,
             "inexact": list(self.inexact),
             "seconds": round(self.seconds, 2),
-            "run": self.run.to_dict(),
+            "run": self.run_report.to_dict(),
         }
         told = {"kernels": self.kernels, "advice": self.advice, "failure": self.failure}
         fields |= {name: text for name, text in told.items() if text}
@@ -111,7 +111,7 @@ class RenderResult:
         if self.measured_roles is not None:
             lines.append(self.measured_roles.line)
         lines += [recall.describe() for recall in self.recalls]
-        lines.append(self.run.text())
+        lines.append(self.run_report.text())
         for report in self.reports.values():
             lines += report.describe()
         return lines

@@ -74,7 +74,7 @@ class Run:
         self._thread = thread
         self._share = share
         job = self.job
-        self.first_new = job.plan.start_blocks
+        self.first_new = job.plan.layout.start_blocks
         self.state_seconds = job.request.options.state_seconds
         self._state_stored_at = time.monotonic()
         self.was_known = False
@@ -104,7 +104,7 @@ class Run:
     @property
     def _wanted_blocks(self) -> int:
         """Number of blocks after the start blocks that the render makes or reads."""
-        return max(0, self.job.until - self.first_new)
+        return max(0, self.job.end_block - self.first_new)
 
     # ------------------------------------------------------------------------------------- resuming
 
@@ -118,26 +118,12 @@ class Run:
             make_cache: gives an empty cache.
             script: `begun` is set, the number of its rows that cannot change any more.
         """
-        start = self.job.start_latents
-        folder = self.folder
-        if folder is not None:
-            self.was_known = folder.save_video(self.job.keys, self.job.about)
-            if start is not None:
-                start = folder.save_start(start)
-        self.start = self._share(start)
-        self.stored = self._share(
-            [] if folder is None else folder.load_blocks(self.job.keys[: self._wanted_blocks])
-        )
-        if folder is not None and len(self.stored) == self.plan.new_blocks:
-            note = folder.load_note(FINISHED, self.job.keys[-1])
-            if note is not None and len(note["occupied"]) == len(self.stored):
-                self._finished = note
-        self._finished = self._share(self._finished)
+        self.start, self.stored, self._finished = self._share(self._read())
         self.cache = make_cache()
         if not self.needs_no_model:
             try:
-                if folder is not None and self.stored and self.state_seconds:
-                    self._restore(folder, script)
+                if self.folder is not None and self.stored and self.state_seconds:
+                    self._restore(self.folder, script)
             except HeadForcingError as error:
                 log.warning(
                     "Head Forcing: the cache is rebuilt from the finished blocks, %s", error
@@ -149,6 +135,25 @@ class Run:
             # are partly denoised already, so their rows cannot change any more
             finished = self.first_new + len(self.stored)
             script.begun = min(len(script), finished + self.plan.blocks_per_pass - 1)
+
+    def _read(self) -> tuple[Tensor | None, list[StoredBlock], Fields]:
+        """The start latents, the stored blocks, and the note of the render that finished the video;
+        empty without one.
+        """
+        job = self.job
+        start = job.start_latents
+        folder = self.folder
+        if folder is None:
+            return start, [], {}
+        self.was_known = folder.save_video(job.keys, job.about)
+        if start is not None:
+            start = folder.save_start(start)
+        stored = folder.load_blocks(job.keys[: self._wanted_blocks])
+        if len(stored) == job.plan.new_blocks:
+            note = folder.load_note(FINISHED, job.keys[-1])
+            if note is not None and len(note["occupied"]) == len(stored):
+                return start, stored, note
+        return start, stored, {}
 
     def _restore(self, folder: RunFolder, script: Script) -> None:
         """Set the cache to the latest stored state. A state of a story with other scenes is
@@ -223,11 +228,12 @@ class Run:
         """Take the statistics of a block that was added, for the report."""
         index = block.index - self.first_new
         occupied = None
-        if index >= 0 and self._finished:
-            occupied = self._finished["occupied"][index]
-        # a restored cache holds later blocks, too: how full it was after this one is not known
-        elif index >= 0 and self.cache.block == block.index + 1:
-            occupied = self.cache.occupied
+        if index >= 0:
+            if self._finished:
+                occupied = self._finished["occupied"][index]
+            # a restored cache holds later blocks, too: how full it was after this one is not known
+            elif self.cache.block == block.index + 1:
+                occupied = self.cache.occupied
         self.meter.add(block.in_main_memory, occupied)
 
     def finish(self, whole: bool) -> None:

@@ -186,10 +186,12 @@ class ProgressBar(Listener):
 
     def begin(self, render: Render) -> None:
         self.render = render
-        total = render.job.plan.steps
-        done = render.run.stored_steps
         self._bar = tqdm(
-            total=total, initial=done, unit="step", desc="sampling", disable=self.quiet
+            total=render.job.plan.steps,
+            initial=render.run.stored_steps,
+            unit="step",
+            desc="sampling",
+            disable=self.quiet,
         )
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
@@ -261,8 +263,9 @@ def read_latents(path: Path, plan_size: Size | None = None) -> tuple[Fields, Ten
         "video_frames": video_frames,
         "restart_frames": restarts,
         "starts_seconds": starts,
+        "fps": latent_format(latents.shape[1]).fps,
     }
-    return {**found, "fps": latent_format(latents.shape[1]).fps}, latents
+    return found, latents
 
 
 def _checked(latents: object, path: Path, plan_size: Size | None) -> Tensor:

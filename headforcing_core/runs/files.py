@@ -61,6 +61,16 @@ class DamagedFile(HeadForcingError):
     """A file whose content is not what was written to it."""
 
 
+def kind_of(path: Path) -> str:
+    """The kind in a file's name."""
+    return path.name.partition("-")[0]
+
+
+def key_of(path: Path) -> str:
+    """The key in a file's name; of the note `run`, which has none, "run"."""
+    return path.stem.rpartition("-")[0].rpartition("-")[2]
+
+
 def named_hash(path: Path) -> str:
     """The hash in a file's name."""
     return path.stem.rpartition("-")[2]
@@ -84,8 +94,8 @@ def files_of(folder: Path, kind: str) -> dict[str, Path]:
     A killed process can leave two files with one key. The later one is returned, because the files
     written after it depend on it.
     """
-    found = [path for path in own_files(folder) if path.name.startswith(f"{kind}-")]
-    return {path.name.split("-")[-2]: path for path in sorted(found, key=_written)}
+    found = [path for path in own_files(folder) if kind_of(path) == kind]
+    return {key_of(path): path for path in sorted(found, key=_written)}
 
 
 def _written(path: Path) -> tuple[int, str]:
@@ -187,7 +197,7 @@ def _fields(path: Path, text: str | bytes) -> Fields:
     with suppress(ValueError, RecursionError, TypeError, KeyError):
         fields = json.loads(text)
         version = fields["format_version"]
-        known = version != FORMAT_VERSION or _FIELDS[path.name.split("-")[0]] <= fields.keys()
+        known = version != FORMAT_VERSION or _FIELDS[kind_of(path)] <= fields.keys()
     if not known:
         raise DamagedFile(f"{path.name} is not a file of a run")
     if version != FORMAT_VERSION:

@@ -75,7 +75,7 @@ def take_of(folder: Path, key: str, about: Fields) -> Take:
     highest = 0
     begun = time.time()
     for run in [path for path in folder.parent.iterdir() if path.is_dir()]:
-        with suppress(HeadForcingError):  # who reads the run says so
+        with suppress(HeadForcingError):  # told where its videos are listed
             for video, path in files_of(run, "video").items():
                 with suppress(HeadForcingError, OSError):
                     note = read_note(path)
@@ -308,8 +308,14 @@ class RunFolder(RunReader):
         before = in_place_of[-1][:SHORT] if in_place_of else after
         known = after in files_of(self.folder, "video")
         take = take_of(self.folder, after if known else before, about)
-        fields = {"setup": self.setup, "keys": list(keys), "about": about}
-        self.save_note("video", after, {**fields, "take": take.number, "begun": take.begun})
+        note = {
+            "setup": self.setup,
+            "keys": list(keys),
+            "about": about,
+            "take": take.number,
+            "begun": take.begun,
+        }
+        self.save_note("video", after, note)
         if before != after:
             label = files_of(self.folder, LABEL).get(before)
             if label is not None:

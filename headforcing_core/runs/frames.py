@@ -13,7 +13,7 @@ from pathlib import Path
 from ..cache.state import KeptFrame, pack
 from ..errors import HeadForcingError
 from ..hashing import SHORT
-from .files import DamagedFile, own_files, read_block_tensors, read_fields, write_tensors
+from .files import DamagedFile, kind_of, own_files, read_block_tensors, read_fields, write_tensors
 
 FRAME = "frame"  # kind of file
 
@@ -58,5 +58,5 @@ def remove_unnamed_frames(folder: Path) -> None:
         for state in folder.glob("state-*"):
             named.update(read_fields(state).get("frames", ()))
         for path in own_files(folder):
-            if path.name.startswith(f"{FRAME}-") and path.name not in named:
+            if kind_of(path) == FRAME and path.name not in named:
                 path.unlink(missing_ok=True)

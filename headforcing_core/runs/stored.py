@@ -28,7 +28,7 @@ class StoredVideo:
     """A video in a run folder, finished or not."""
 
     name: str  # `folder/video`, unique in the parent folder of all runs
-    run: RunReader  # reads its files; `run.problems` describes damaged ones
+    reader: RunReader  # of its files; `reader.problems` describes damaged ones
     keys: list[str]  # of its blocks, in order
     # stored at the start of the render: prompts, number of video frames, fps, seed ...
     about: Fields
@@ -36,7 +36,7 @@ class StoredVideo:
 
     @property
     def folder(self) -> Path:
-        return self.run.folder
+        return self.reader.folder
 
     def blocks(self) -> Iterator[Tensor]:
         """The finished latent frames from the beginning, start frames first, one block `[frames,
@@ -52,7 +52,7 @@ class StoredVideo:
 
     def read(self) -> Iterator[StoredBlock]:
         """The finished blocks with their decisions, start frames first; raises as `blocks` does."""
-        start = self.run.load_start()
+        start = self.reader.load_start()
         if start is None and self.about.get("start_frames"):
             raise HeadForcingError(
                 f"the start frames of this video in {self.folder} are missing or damaged"
@@ -61,11 +61,11 @@ class StoredVideo:
         if start is not None and not self.about.get("held_frames"):  # a part of the first block
             block = StoredBlock(start, None)
             yield block
-        for block in self.run.read_blocks(self.keys):
+        for block in self.reader.read_blocks(self.keys):
             yield block
         if block is None:
             nothing = f"{self.folder} holds no finished block of this video"
-            raise HeadForcingError("; ".join([nothing, *self.run.problems]))
+            raise HeadForcingError("; ".join([nothing, *self.reader.problems]))
 
     # --------------------------------------------------------------------------- as a list shows it
 
@@ -188,11 +188,11 @@ def videos_of(folder: Path, problems: list[str]) -> list[StoredVideo]:
             note = read_note(path)
             if key != "run":
                 name = f"{folder.name}/{key}"
-                run = RunReader(folder, note["setup"])
+                reader = RunReader(folder, note["setup"])
                 videos.append(
                     StoredVideo(
                         name,
-                        run,
+                        reader,
                         keys=note["keys"],
                         about=note["about"],
                         take=Take(note["take"], note["begun"]),

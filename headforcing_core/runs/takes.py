@@ -21,6 +21,8 @@ from .files import (
     LABEL,
     THUMBNAIL,
     files_of,
+    key_of,
+    kind_of,
     own_files,
     read_block_tensors,
     read_bytes,
@@ -147,9 +149,8 @@ def _files_of_take(
     own -= {key[:SHORT] for other in others for key in other.keys}
     found = []
     for path in paths:
-        words = path.stem.split("-")
-        keys = {last} if words[0] in ("video", FINISHED, LABEL) else own
-        if len(words) > 2 and words[-2] in keys:
+        keys = {last} if kind_of(path) in ("video", FINISHED, LABEL) else own
+        if key_of(path) in keys:
             found.append(path)
     return found
 
@@ -189,9 +190,7 @@ def _remove(folder: Path, choose: Callable[[list[Path]], list[Path]] = list) -> 
     left = True
     try:
         # the note on the video comes last: a take that was removed in part is still listed
-        for path in sorted(
-            choose(own_files(folder)), key=lambda path: path.name.startswith("video-")
-        ):
+        for path in sorted(choose(own_files(folder)), key=lambda path: kind_of(path) == "video"):
             with suppress(FileNotFoundError):  # a page has just replaced it
                 size = path.stat().st_size
                 path.unlink()
@@ -251,7 +250,7 @@ def _runs(parent: Path, done: PruneResult) -> Iterator[Path]:
         try:
             own = [] if folder.is_symlink() else own_files(folder)
             # of any format
-            if any(read_bytes(path) for path in own if path.name.startswith("run-")):
+            if any(read_bytes(path) for path in own if kind_of(path) == "run"):
                 yield folder
             elif own:
                 done.stayed[folder.name] = "it has files of a run but no run-*.json"
@@ -262,6 +261,6 @@ def _runs(parent: Path, done: PruneResult) -> Iterator[Path]:
 def _last_written(folder: Path) -> float:
     """The time at which a render last wrote to a run folder; a look at it makes thumbnails."""
     return max(
-        (s.st_mtime for path, s in _stats(folder).items() if THUMBNAIL not in path.name),
+        (s.st_mtime for path, s in _stats(folder).items() if kind_of(path) != THUMBNAIL),
         default=0.0,
     )

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 
 from ..errors import HeadForcingError
 from .characters import clean, fold, plain
@@ -233,6 +233,14 @@ def check_words(text: str, line: int | None = None) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Section:
+    """The lines of a prompt below its heading; the first has the words behind it."""
+
+    heading: Heading
+    lines: list[Line]
+
+
 def _read_headed(lines: Sequence[Line], first: Heading) -> list[Prompt]:
     """Prompts whose first lines have a heading as the first one; lines without one continue the
     prompt above.
@@ -240,35 +248,47 @@ def _read_headed(lines: Sequence[Line], first: Heading) -> list[Prompt]:
     scenes = first.name == "scene"
     # a time as in "5 seconds later" counts where the first one is in plain seconds
     in_seconds = first.bare and not first.name and ":" not in first.start
-    pieces: list[Line] = []
-    for line in lines:
-        if line.heading is not None and not _counts(line.heading, scenes, in_seconds):
-            line = replace(line, heading=None)
-        words = line.same if line.heading is None else line.heading.same
-        if not scenes and TIME_IN_BRACKETS.search(words):
-            pieces += cut_line(line)
-        else:
-            pieces.append(line)
-    headed: list[tuple[Prompt, list[str]]] = []  # with the words of each line
-    above = first
+    pieces = [_with_counted_heading(line, scenes, in_seconds) for line in lines]
+    if not scenes:
+        pieces = list(chain.from_iterable(map(cut_line, pieces)))
+    sections: list[_Section] = []
     for line in pieces:
-        words = line.text
-        same = line.same
-        if line.heading is None:
-            refuse_like(line, above, headed[-1][1])
+        heading = line.heading
+        if heading is None:
+            sections[-1].lines.append(line)
         else:
-            above = line.heading
-            words = above.words
-            same = above.same
-            start = _seconds(above.start, line.number)
-            end = _seconds(above.end, line.number)
-            prompt = Prompt("", line.number, start, end, token=above.token)
-            headed.append((prompt, []))
-        again = time_inside(words, same, above)
+            words = replace(line, text=heading.words, same=heading.same)
+            sections.append(_Section(heading, [words]))
+    prompts = [_read_section(section.heading, section.lines) for section in sections]
+    return [replace(prompt, text=fold(prompt.text)) for prompt in prompts]
+
+
+def _with_counted_heading(line: Line, scenes: bool, in_seconds: bool) -> Line:
+    """A line without its heading, if that begins no prompt in a text of scenes, or of times."""
+    heading = line.heading
+    if heading is None:
+        return line
+    if heading.name == "scene":
+        counts = scenes or heading.start != ""
+    else:
+        counts = not scenes and (in_seconds or not heading.spoken)
+    return line if counts else replace(line, heading=None)
+
+
+def _read_section(heading: Heading, lines: Sequence[Line]) -> Prompt:
+    """The prompt of a section; TimelineError for lines that look like another prompt's."""
+    number = lines[0].number
+    start = _seconds(heading.start, number)
+    end = _seconds(heading.end, number)
+    words: list[str] = []
+    for line in lines:
+        if words:
+            refuse_like(line, heading, words)
+        again = time_inside(line.text, line.same, heading)
         if again:
-            refuse_inside(again, above, line.number)
-        headed[-1][1].append(words)
-    return [replace(prompt, text=fold(" ".join(words))) for prompt, words in headed]
+            refuse_inside(again, heading, line.number)
+        words.append(line.text)
+    return Prompt(" ".join(words), number, start, end, token=heading.token)
 
 
 def time_inside(words: str, same: str, heading: Heading) -> str:
@@ -286,13 +306,6 @@ def time_inside(words: str, same: str, heading: Heading) -> str:
     if found is None:
         return ""
     return words[before + found.start() : before + found.end()].strip(",; *_`")
-
-
-def _counts(heading: Heading, scenes: bool, in_seconds: bool) -> bool:
-    """Whether a heading begins a prompt in a text of scenes, or of times."""
-    if heading.name == "scene":
-        return scenes or heading.start != ""
-    return not scenes and (in_seconds or not heading.spoken)
 
 
 def _read_pipes(text: str) -> Iterator[Prompt]:

@@ -144,7 +144,7 @@ class Render:
         """All latents made or reused, `[frames, 16, 8, 8]`; `stop_after` blocks the render is
         stopped.
         """
-        stop_after = None if stop_after is None else self.plan.start_blocks + stop_after
+        stop_after = None if stop_after is None else self.plan.layout.start_blocks + stop_after
         job = self.job.with_request(runs=self.folder)  # tests move the folder
         latents = rendered(
             job, model or self.model(), Place(attention=self.attention), stop_after, on_step
@@ -153,7 +153,7 @@ class Render:
         self.reused = len(latents.run.stored)
         self.events = latents.run.events
         self.problems = self.run.problems
-        return torch.cat(latents.blocks[self.plan.start_blocks :])
+        return torch.cat(latents.blocks[self.plan.layout.start_blocks :])
 
     def straight(self):
         """The same render in one go, without a run folder; made once for all tests that ask for
@@ -162,7 +162,7 @@ class Render:
         if self.asked not in _straight:
             latents = rendered(self.job.with_request(runs=None), self.model(), Place())
             _straight[self.asked] = (
-                torch.cat(latents.blocks[self.plan.start_blocks :]),
+                torch.cat(latents.blocks[self.plan.layout.start_blocks :]),
                 latents.run.events,
             )
         made, self.straight_events = _straight[self.asked]

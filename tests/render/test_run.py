@@ -218,7 +218,7 @@ def test_a_part_has_the_blocks_of_the_whole_video_and_is_read_again_without_the_
         blocks, run = rendered(
             job, whole.model(), on_step=lambda block, step, latents: made.append(latents)
         )
-        assert torch.equal(torch.cat(blocks[whole.plan.start_blocks :]), expected[:21])
+        assert torch.equal(torch.cat(blocks[whole.plan.layout.start_blocks :]), expected[:21])
         return len(run.stored), any(latents is not None for latents in made)
 
     assert (part(), part()) == ((0, True), (7, False))

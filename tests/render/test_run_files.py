@@ -163,7 +163,7 @@ def test_blocks_of_two_renders_are_never_joined(backbone, tmp_path):
         if "block-00004" in line and "does not continue the block before" in line
     ]
     (video,) = stored_videos(tmp_path)
-    assert torch.equal(video.latents(), again) and video.run.problems == []
+    assert torch.equal(video.latents(), again) and video.reader.problems == []
 
 
 def test_of_two_files_that_a_kill_left_the_later_one_counts(backbone, tmp_path):

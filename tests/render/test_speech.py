@@ -13,7 +13,6 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.head_profiles.shares import ProfileSetup
-from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.plan.describe import describe
@@ -193,8 +192,8 @@ def test_the_plan_says_what_drives_the_video_and_how_large_its_window_is():
     assert "it and the speech drive every block" in describe(plan, torch.bfloat16)
     assert plan.shape.slots and set(plan.shape.slots.values()) == {15}
     assert LIVETALK.size == (512, 512) and SCHEDULES["livetalk"] is LIVETALK
-    repeats = method_policy("self_gradient_forcing")
-    assert image_frames(repeats, LIVETALK, "livetalk", "") == 1
+    repeats = RenderOptions(method="self_gradient_forcing", model_family="livetalk")
+    assert repeats.schedule is LIVETALK and image_frames(repeats, "") == 1
 
 
 def without_audio() -> WanConfig:

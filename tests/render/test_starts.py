@@ -116,7 +116,7 @@ def test_an_image_is_shown_for_as_many_latent_frames_as_the_method_was_trained_w
         ("self_gradient_forcing_framewise", "self_gradient_forcing_framewise", 1),
     ):
         options = RenderOptions(method=method, model_family=family)
-        assert image_frames(options.cache_policy, options.schedule, family, "") == frames
+        assert image_frames(options, "") == frames
         start = Start.image(picture, (48, 32), "a picture", frames)
         assert start.frames == frames and torch.equal(start.video_frames[-1], picture)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.roles import RolePolicy
 from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.commands.options import OPTIONS
 from headforcing.headforcing_core.commands.values import find_profile, render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
@@ -29,6 +30,7 @@ from headforcing.headforcing_core.methods.registry import (
 )
 from headforcing.headforcing_core.plan.options import DEFAULTS, RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
+from headforcing.headforcing_core.plan.settings import MEMORY_INPUTS
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from jobs import job_of
@@ -232,6 +234,16 @@ def test_an_argument_for_episodic_memory_is_an_option_of_a_method_that_has_it(ar
     assert options.cache_policy == with_options(
         method_policy(options.method), read_pairs(asked), options.method
     )
+
+
+def test_inputs_for_episodic_memory_have_the_default_of_every_method_that_has_them():
+    for name, option in MEMORY_INPUTS.items():
+        default = options_of(DEFAULTS.cache_policy)[option].value
+        assert OPTIONS[f"--{name.replace('_', '-')}"][2].endswith(f" ({option_text(default)})")
+        for method in method_names():
+            policy = method_policy(method)
+            if option in policy.memory_options:
+                assert options_of(policy)[option].value == default, (method, option)
 
 
 def test_a_comparison_gives_every_method_the_options_of_episodic_memory_that_it_has():

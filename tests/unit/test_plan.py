@@ -111,7 +111,8 @@ def test_a_shorter_length_cuts_the_timeline_and_a_longer_one_holds_the_last_prom
 @pytest.mark.parametrize(("seconds", "new_blocks"), [(10, 14), (0.75, 1), (0.76, 2), (0, 27)])
 def test_start_frames_come_first_and_are_counted_in_the_pictures(seconds, new_blocks):
     made = plan(seconds=seconds, start_frames=12)
-    assert (made.start_frames, made.new_blocks, made.blocks) == (12, new_blocks, 4 + new_blocks)
+    assert made.layout.start_frames == 12
+    assert (made.new_blocks, made.blocks) == (new_blocks, 4 + new_blocks)
     assert (
         made.video_frames == 45 + math.ceil((seconds or 20) * 16) and made.steps == 4 * new_blocks
     )

@@ -42,21 +42,25 @@ class Edits:
 
     A request's thread (`tell`) puts an edit beside the render and waits for the answer. The
     sampler's thread takes it between two blocks (`LiveStory.ask`), changes the render, and answers
-    (`LiveStory.taken`, `LiveStory.refused`). The lock is held only while these fields,
-    `LiveStory.node` or the waiting edit of a story change hands, never while something is encoded
-    or rendered. ComfyUI runs one prompt at a time, so that one story can be edited.
+    (`LiveStory.taken`, `LiveStory.refused`). The lock is held while `running` or the waiting edit
+    of a story changes hands, so that no edit waits for a story that has ended; never while
+    something is encoded or rendered. All else is safe without: the other fields here are used by
+    the sampler's thread alone, and `LiveStory.node`, which it replaces as a whole, is read once by
+    a request. ComfyUI runs one prompt at a time, so that one story can be edited.
 
     Attributes:
         running: the story that can be edited.
-        latest: the values of a *Prompt Timeline* node after the last edit that a render has taken,
-            by the ids of the run and of the node; another sampler of the same run begins with them.
+        latest: the values of a *Prompt Timeline* node after the last edit that a render has taken;
+            another sampler of the same run begins with them.
+        latest_ids: of the run and of that node.
         count: number of edits that renders have taken since the server started.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.running: LiveStory | None = None
-        self.latest: dict[tuple[str, str | None], TimelineNode] = {}
+        self.latest: TimelineNode | None = None
+        self.latest_ids: tuple[str, str | None] = ("", None)
         self.count = 0
 
 
@@ -111,9 +115,8 @@ class LiveStory(Story):
         self._model = model
         self._waiting: _Request | None = None
         self._asked: _Request | None = None
-        latest = EDITS.latest.get((self.prompt_id, self.node_id))
-        if latest is not None:
-            self._waiting = _Request(latest)
+        if EDITS.latest is not None and EDITS.latest_ids == (self.prompt_id, self.node_id):
+            self._waiting = _Request(EDITS.latest)
 
     # ------------------------------------------------------------------- in the thread of a request
 
@@ -125,7 +128,8 @@ class LiveStory(Story):
         block with another prompt, counted from 1, of how many, and its time in the story in seconds
         and as text. Raises HeadForcingError with the sentence to show.
         """
-        if self.node is None or self.node_id is None:
+        node = self.node
+        if node is None or self.node_id is None:
             raise HeadForcingError(
                 "this render's prompts come from another node than Prompt Timeline, so no new one "
                 "can be encoded; queue the new story as a render"
@@ -140,11 +144,11 @@ class LiveStory(Story):
             for name, value in widgets.items()
             if not queued_graph.is_link(inputs.get(name))
         }
-        changed = self.node.changed(text, given)
-        if self.seconds and changed.seconds != self.node.seconds:
+        changed = node.changed(text, given)
+        if self.seconds and changed.seconds != node.seconds:
             raise HeadForcingError(
                 f"the sampler's seconds, {self.seconds:g}, are the length of this render; put "
-                f"seconds of Prompt Timeline back to {self.node.seconds:g}"
+                f"seconds of Prompt Timeline back to {node.seconds:g}"
             )
         request = _Request(changed, client)
         with EDITS.lock:
@@ -207,11 +211,11 @@ class LiveStory(Story):
             queued_graph.rewrite(
                 self._hidden, self.node_id, self.node.widgets, request.node.widgets
             )
-        with EDITS.lock:
-            EDITS.latest = {(self.prompt_id, self.node_id): request.node}
-            EDITS.count += 1
-            self.node = request.node
-            self.changed_by = request.client
+        EDITS.latest = request.node
+        EDITS.latest_ids = (self.prompt_id, self.node_id)
+        EDITS.count += 1
+        self.node = request.node
+        self.changed_by = request.client
         self.announce(running=True)  # now, for the other pages
         request.set_result(
             {
@@ -239,8 +243,8 @@ class LiveStory(Story):
         request.refuse(sentence)
 
     def about(self) -> Fields:
-        """The workflow, and the story as it is written in *Prompt Timeline*, for who restores a
-        take.
+        """The workflow, and the story as it is written in *Prompt Timeline*: a page that restores a
+        take puts it back into the node.
         """
         about: Fields = {"workflow": self.workflow}
         node = self.node if self._asked is None else self._asked.node
@@ -297,7 +301,8 @@ def change(body: Any) -> Fields:
     """
     if not isinstance(body, dict) or not all(isinstance(body.get(name), str) for name in _FIELDS):
         raise HeadForcingError(f"expected a JSON object with {', '.join(_FIELDS)}, each a text")
-    story = EDITS.running
+    with EDITS.lock:
+        story = EDITS.running
     client = body["client_id"]
     node_id = body["node_id"]
     if (

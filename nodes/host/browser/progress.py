@@ -169,9 +169,11 @@ class RenderProgress(Listener):
         if self.earlier is not None:
             file = OutputFile(self.earlier.path)
             parts.insert(0, Sentence("%1 is this video already", file.place))
-        elif self.growing is not None and self.growing.info is not None:
+        elif self.growing is None:
+            pass  # no video was asked for
+        elif self.growing.info is not None:
             parts.insert(0, Sentence("wrote %1", OutputFile(self.growing.info.path).place))
-        elif self.growing is not None:
+        else:
             state = "failed"
             no_video = Sentence("failed: no video, %1", self.growing.failure)
             kept = Sentence(
@@ -199,26 +201,22 @@ class RenderProgress(Listener):
         if self.block is None:
             return
         # the blocks before this one, or more, if it was reading those of an earlier render
-        finished = max(self.block, self.plan.start_blocks + self.stored)
+        finished = max(self.block, self.plan.layout.start_blocks + self.stored)
         stopped = Sentence("stopped at %1 of %2", *self._position(finished))
         parts = [joined([self.name, stopped], " ")]
-        if self.run_folder is not None and self.plan.rebuilds_cache:
-            parts.append(Sentence("Run goes on from there"))
-        elif self.run_folder is not None:
-            parts.append(
-                Sentence(
+        kept = ""
+        if self.run_folder is not None:
+            kept = f"; finished blocks are kept in {self.run_folder.folder}"
+            ways = Sentence("Run goes on from there")
+            if not self.plan.rebuilds_cache:
+                ways = Sentence(
                     "Run goes on from the last stored state of the cache, or begins again if there "
                     "is none"
                 )
-            )
+            parts.append(ways)
         if self.growing is not None and self.growing.growing.path.is_file():
             parts.append(Sentence("the video so far is %1", self.growing.growing.place))
         text = joined(parts, "; ")
-        kept = (
-            ""
-            if self.run_folder is None
-            else f"; finished blocks are kept in {self.run_folder.folder}"
-        )
         log.info("Head Forcing: %s%s", text, kept)
         self._show("stopped", text)
 
@@ -255,7 +253,7 @@ class RenderProgress(Listener):
         if state == "done":
             finished = self._end_block
         clock = self.plan.timeline.clock
-        start = self.plan.start_blocks
+        start = self.plan.layout.start_blocks
         # the file of a part begins later than the video
         skipped = skipped_video_frames(self.plan, self.part.first(self.plan)) / clock.fps
         lead = clock.start_seconds(start) - skipped
@@ -275,10 +273,11 @@ class RenderProgress(Listener):
         assert self.block is not None  # `step` has set it
         parts = []
         # first, since ComfyUI cuts the text after two lines
-        if self.growing is not None and self.growing.failure is not None:
-            parts.append(Sentence("no video: %1", self.growing.failure))
-        elif self.growing is not None and not self.player:
-            parts.append(Sentence("watch %1", self.growing.growing.place))
+        if self.growing is not None:
+            if self.growing.failure is not None:
+                parts.append(Sentence("no video: %1", self.growing.failure))
+            elif not self.player:
+                parts.append(Sentence("watch %1", self.growing.growing.place))
         if self.videos > 1:
             video = Sentence("video %1 of %2", self.video + 1, self.videos)
             parts.append(joined([video, self.name], ": "))

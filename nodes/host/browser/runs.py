@@ -155,10 +155,10 @@ def _asked(body: Any) -> StoredVideo:
 
 def _list(_: Any = None) -> Fields:
     takes = stored_videos(folders.runs_folder())
-    return {"takes": [_described(take, takes) for take in takes]}
+    return {"takes": [_describe(take, takes) for take in takes]}
 
 
-def _described(take: StoredVideo, takes: list[StoredVideo]) -> Fields:
+def _describe(take: StoredVideo, takes: list[StoredVideo]) -> Fields:
     """A take for a page; `written` is the story as it was written in *Prompt Timeline*, None for
     another's.
     """

@@ -41,7 +41,7 @@ class Part:
         """
         if self.from_seconds == 0 or plan.restart_frames:
             return 0
-        block = plan.start_blocks + plan.timeline.clock.block_at(self.from_seconds) - 1
+        block = plan.layout.start_blocks + plan.timeline.clock.block_at(self.from_seconds) - 1
         return max(0, min(block, plan.blocks_until(self.until_seconds) - 1))
 
     def size(self, width: int, height: int, latents: LatentFormat) -> tuple[int, int]:
@@ -58,9 +58,9 @@ class Part:
         words = []
         if self.draft:
             words.append(Sentence("draft, %1x%2", plan.width, plan.height))
-        until = plan.blocks_until(self.until_seconds)
-        if until < plan.blocks:
-            words.append(Sentence("up to %1", plain_time(plan.start_seconds(until))))
+        end_block = plan.blocks_until(self.until_seconds)
+        if end_block < plan.blocks:
+            words.append(Sentence("up to %1", plain_time(plan.start_seconds(end_block))))
         return joined(words, ", ")
 
 

@@ -58,10 +58,10 @@ class HostRender:
         device.
         """
         model = self.model
-        if is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
-            wanted = "x".join(map(str, assets.SIZE))
+        of_demo = "x".join(map(str, assets.SIZE))
+        if is_toy_model(model) and plan.size_text != of_demo:
             raise HeadForcingError(
-                f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}"
+                f"the demo model makes videos of {of_demo} only, got {plan.size_text}"
             )
         if self.vae is not None:
             vae.check_vae(self.vae, plan.config.latents)
@@ -72,9 +72,7 @@ class HostRender:
                 )
             if self.vae.device not in (model.load_device, torch.device("cpu")):
                 decoder = vae.decoder_memory(self.vae, plan.block_shape[-2:])
-                check_decoder(
-                    decoder, f"{plan.width}x{plan.height}", memory.room_on(self.vae.patcher)
-                )
+                check_decoder(decoder, plan.size_text, memory.room_on(self.vae.patcher))
         return self.request.check_needs(
             plan,
             int(model.model_size()),

@@ -29,6 +29,7 @@ from ....headforcing_core.rollout.speech import Speech
 from ....headforcing_core.timeline.timeline import Timeline
 from ....headforcing_core.video.soundtrack import Soundtrack
 from ....headforcing_core.video.writer import VideoInfo
+from ..browser.live_story import LiveStory
 from ..browser.progress import RenderProgress
 from ..browser.runs import link_file, linked_file
 from ..graph import folders
@@ -146,25 +147,19 @@ def _sample(
     job = render.request.job(plan, video)
     kept = KeptLatents()
     listeners: list[Listener] = [progress, kept]
+    story = render.story
     progress.earlier = _earlier_file(render, job)
-    # an earlier file is that of the story as it was
-    story = render.story if progress.earlier is None else None
-    if render.vae is not None and progress.earlier is None:
+    if progress.earlier is not None:
+        # its blocks are read for the latents and the report; it is of the story as it was
+        story = None
+    elif render.vae is not None:
         progress.growing = GrowingVideo(render, job)
         listeners.append(progress.growing)
-
-    def free_for_reload() -> int:
-        """Bytes that the render has not allocated yet: before the first block is made, also what
-        stays afterwards.
-        """
-        return needs.temporary + (0 if kept.blocks else needs.prompt + needs.held)
 
     def body(hosted: bridge.HostedModel, device: torch.device) -> RenderResult:
         attention = hosted.attention.or_better(render.request.dtype, device, plan.shape)
         if story is not None:
-            load = hosted.reload  # not the hosted model, which refers to the cache
-            story.reload = lambda: load(memory=free_for_reload())
-            listeners.append(LiveEdits(story))
+            listeners.append(_edits(story, hosted, kept, needs))
         return make_video(job, hosted, Place(device, attention), listeners)
 
     one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
@@ -187,6 +182,24 @@ def _sample(
     return made if progress.growing is None else _with_file(render, made, progress.growing)
 
 
+def _edits(
+    story: LiveStory, hosted: bridge.HostedModel, kept: KeptLatents, needs: Needs
+) -> LiveEdits:
+    """The listener that puts changes of the story into the render; after each the weights are
+    loaded again beside what the render has allocated.
+    """
+    load = hosted.reload  # not the hosted model, which refers to the cache
+
+    def reload() -> None:
+        free = needs.temporary
+        if not kept.blocks:  # what stays from the first block on is not allocated yet
+            free += needs.prompt + needs.held
+        load(memory=free)
+
+    story.reload = reload
+    return LiveEdits(story)
+
+
 def _with_file(render: HostRender, made: RenderResult, file: GrowingVideo) -> RenderResult:
     """The result with its file, which is noted beside the stored blocks, or with why there is
     none.
@@ -206,11 +219,11 @@ def _with_file(render: HostRender, made: RenderResult, file: GrowingVideo) -> Re
 def _link(render: HostRender, job: RenderJob, path: Path) -> None:
     """Note the file as that of the take; a part never takes the place of the whole video."""
     whole = job.plan.blocks
-    if job.until >= whole or linked_file(job, _file_key(render, job, whole)) is None:
-        link_file(job, path, _file_key(render, job, job.until))
+    if job.end_block >= whole or linked_file(job, _file_key(render, job, whole)) is None:
+        link_file(job, path, _file_key(render, job, job.end_block))
 
 
-def _file_key(render: HostRender, job: RenderJob, until: int) -> str:
+def _file_key(render: HostRender, job: RenderJob, end_block: int) -> str:
     """A hash of what the file of a take depends on: its blocks, the number of them in the file, the
     decoder, the length it is cut to, and the sound.
     """
@@ -219,7 +232,7 @@ def _file_key(render: HostRender, job: RenderJob, until: int) -> str:
     decoder = [type(render.vae.first_stage_model).__name__, codec.fingerprint()]
     soundtrack = render.request.soundtrack
     sound = [] if soundtrack is None else [soundtrack.identity]
-    return digest(job.keys[-1], until, decoder, job.plan.video_frames, *sound)
+    return digest(job.keys[-1], end_block, decoder, job.plan.video_frames, *sound)
 
 
 def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
@@ -232,9 +245,8 @@ def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
         or render.part != WHOLE
         or job.folder is None
         or job.finished_blocks < plan.new_blocks
+        or (render.story is not None and render.story.waits)
     ):
-        return None
-    if render.story is not None and render.story.waits:
         return None
     path = linked_file(job, _file_key(render, job, plan.blocks))
     if path is None or not folders.has_prefix(

@@ -74,12 +74,11 @@ def _crop(images: Tensor, options: RenderOptions) -> str:
 
 
 def _start_image(images: Tensor, options: RenderOptions) -> Start:
-    frames = image_frames(
-        options.cache_policy, options.schedule, options.model_family, _VIDEO_INSTEAD
-    )
+    frames = image_frames(options, _VIDEO_INSTEAD)
     picture = one_image(images, "start_image", f", or {_VIDEO_INSTEAD}")
-    portrait = options.schedule.speaks
-    return Start.image(picture, options.size, "the start image", frames, portrait=portrait)
+    return Start.image(
+        picture, options.size, "the start image", frames, portrait=options.schedule.speaks
+    )
 
 
 def _start_video(video: Any, options: RenderOptions) -> Start:

@@ -208,7 +208,7 @@ def the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches():
     def run(videos, seconds, model=model, changed=lambda applied: None):
         timeline = core.timeline.parse_timeline("one | two", seconds)
         request = rollout.NativeRequest(options, timeline, embeds_of(timeline))
-        applied = rollout.applied(model, request)
+        applied = rollout.clone_for_rollout(model, request)
         changed(applied)
         guider = comfy.samplers.CFGGuider(applied)
         guider.inner_set_conds({"positive": [[EMBEDS[0][None], {"pooled_output": None}]]})
