@@ -38,13 +38,14 @@ function set(listed) {
   shows.forEach((show) => show());
 }
 
+/** Ask the server for the takes; without an answer those that are shown stay. */
 export async function fetchTakes() {
   wanted = true;
   try {
     const answer = await app.api.fetchApi("/headforcing/takes");
     if (answer.ok) set((await answer.json()).takes);
   } catch {
-    // the server is away: what is shown stays
+    // the server is away
   }
 }
 
