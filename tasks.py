@@ -214,7 +214,8 @@ def check_javascript_types() -> None:
     compiler = folder / "node_modules" / "typescript" / "bin" / "tsc"
     if not compiler.exists():
         run(npm, "install", "--silent", "--no-save", "--prefix", folder, f"typescript@{TYPESCRIPT}")
-    run(node, compiler, "--project", ROOT / "jsconfig.json")
+    for project in ("jsconfig.json", "jsconfig.pure.json"):  # the second also finds missing values
+        run(node, compiler, "--project", ROOT / project)
 
 
 def benchmark(arguments: list[str]) -> None:

@@ -2,17 +2,17 @@
 //
 // A part is a module that exports some of the hooks below. Hooks are called in the order of PARTS, whichever file was
 // loaded first. There are four groups:
-//   timeline/  the editor on Prompt Timeline (node.js): editor.js joins the model (segments.js, pure functions) with what is
-//              drawn (bars.js, panel.js), writer.js writes changes; the server alone knows the grammar of the text
+//   timeline/  the editor on Prompt Timeline (node.js): editor.js joins the prompts (segments.js, pure functions) with what
+//              is drawn (bars.js, panel.js), writer.js writes changes; the server alone knows the grammar of the text
 //   player/    the video on a node: player.js hears messages, view.js shows them, growing_file.js reads a file while it is
-//              written, pair.js plays a second take beside it or wiped over it; server_events.js asks again after a reload
+//              written, pair.js plays a second take in step with it; server_events.js asks again after a reload
 //   story/     the story panel, to which a node's editor, video and list of takes are lent: panel.js says whose, monitor.js
-//              plays the video, film.js draws pictures into the bars, sound.js the sound below them, snap.js says what a bar
-//              that is dragged jumps to, menu.js is the menu of a bar
-//   takes/     stored videos: store.js lists them, shelf.js shows those of a sampler, list.js those of Load Head Forcing Run;
-//              queue_part.js queues a scene or a draft
+//              plays the video, film.js and sound.js draw below the bars, markers.js names times, menu.js is that of a bar
+//   takes/     stored videos: store.js lists them, shelf.js shows those of a sampler, list.js those of a Load Head Forcing
+//              Run; queue_part.js queues a scene or a draft
 //   the others small changes of widgets
-// All of them use shared.js (elements, nodes of the graph, questions to the server), widgets.js and texts.js.
+// All use shared.js (elements, nodes of the graph, questions to the server), widgets.js and texts.js. What they hand to each
+// other is described in types.js; jsconfig.pure.json lists the modules that need no page.
 import { app } from "../../scripts/app.js";
 import * as fixedSeed from "./fixed_seed.js";
 import * as foldAdvanced from "./fold_advanced.js";
@@ -30,13 +30,20 @@ import * as templateOrder from "./template_order.js";
 import * as texts from "./texts.js";
 import * as timeline from "./timeline/node.js";
 
+/** @type {Record<string, any>[]} */
 const PARTS = [
   shared, queuedGraph, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeStore, takeList, shelf, player,
   serverEvents, templateOrder, texts,
 ];
 
-/** A hook that calls those of all parts that have one; the frontend waits for what they return. */
-const all = (hook) => (...values) => Promise.all(PARTS.map((part) => part[hook]?.(...values)));
+/**
+ * A hook that calls those of all parts that have one; the frontend waits for what they return.
+ * @param {string} hook
+ */
+function all(hook) {
+  /** @param {any[]} args */
+  return (...args) => Promise.all(PARTS.map((part) => part[hook]?.(...args)));
+}
 
 app.registerExtension({
   name: "HeadForcing",

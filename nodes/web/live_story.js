@@ -1,4 +1,5 @@
-// "Apply from the next block" on Prompt Timeline: other prompts for the render that runs, see nodes/host/browser/live_story.py.
+// "Apply from the next block" on Prompt Timeline: other prompts for the render that runs, see
+// nodes/host/browser/live_story.py.
 import { app } from "../../scripts/app.js";
 import { listen } from "./server_events.js";
 import { button, editors, holds, isLinked, isOpen, make, nodeOf, post, putStory } from "./shared.js";
@@ -6,6 +7,7 @@ import { storyOf, whileInGraph } from "./shared.js";
 import { t } from "./texts.js";
 import { plainTime } from "./timeline/segments.js";
 import { addElement } from "./widgets.js";
+/** @import {GraphNode, ToldStory} from "./types.js" */
 
 const HEIGHT = 62; // in pixels
 const EVENT = "headforcing.story";
@@ -13,28 +15,36 @@ const HINT = () => t("Prompts that have not begun take what this node holds now.
 const OTHERS = () => t("Another page has changed the story; the button puts this node's text in its place.");
 const OFFLINE = () => t("No answer from the server; the text may still be taken at the next block.");
 
-let running = null; // what the server told of the render whose story can be changed
-const parts = new Map(); // by Prompt Timeline node
+/** The story that can be changed, of the render that runs. @type {ToldStory | null} */
+let running = null;
+/** By Prompt Timeline node. @type {Map<GraphNode, LiveStory>} */
+const parts = new Map();
 
-/** Show the button on the node whose story is rendered, if its text is its own, and on no other. */
+/**
+ * Show the button on the node whose story is rendered, if its text is its own, and on no other.
+ * @param {ToldStory | null} told
+ */
 function update(told) {
   running = told;
   const node = running && isOpen(running.workflow) ? nodeOf(running.node_id) : null;
   for (const [each, part] of parts) part.show(each === node && !isLinked(each, "prompts"), told);
 }
 
-/** The node's own values for the route; of the others the render keeps those that it has. */
+/** The node's own values for the route; of the others the render keeps those that it has. @param {GraphNode} node */
 function ownStory(node) {
   const { text, ...values } = storyOf(node);
-  return { text, ...Object.fromEntries(Object.entries(values).filter(([name]) => !isLinked(node, name))) };
+  const own = Object.entries(values).filter(([name]) => !isLinked(node, name));
+  return { text, ...Object.fromEntries(own) };
 }
 
 class LiveStory {
   #node;
   #prompt = ""; // id of the render that was heard of last,
-  #story = {}; // and the values that it has
+  /** And the values that it has. @type {Record<string, unknown>} */
+  #story = {};
   #replaces = false; // whether another page's change is not in this node
 
+  /** @param {GraphNode} node */
   constructor(node) {
     this.#node = node;
     this.shown = false;
@@ -46,6 +56,7 @@ class LiveStory {
     addElement(node, "live_story", this.element, { getMinHeight: height, getMaxHeight: height });
   }
 
+  /** @param {boolean} shown @param {ToldStory | null} [told] */
   show(shown, told) {
     if (shown) this.#hear(told);
     if (shown === this.shown) return;
@@ -55,7 +66,10 @@ class LiveStory {
     else this.status.textContent = "";
   }
 
-  /** Take over what another page has told the render, unless this node holds something else that was not sent. */
+  /**
+   * Take over what another page has told the render, unless this node holds something else that was not sent.
+   * @param {ToldStory} told
+   */
   #hear({ prompt_id, story, changed_by }) {
     const before = prompt_id === this.#prompt ? this.#story : story;
     this.#prompt = prompt_id;
@@ -73,25 +87,36 @@ class LiveStory {
     const { prompt_id, node_id } = running;
     this.status.textContent = t("Waits for the next block.");
     await editors.get(this.#node)?.settled();
-    if (isLinked(this.#node, "prompts")) return this.show(false); // since the last block
+    if (isLinked(this.#node, "prompts")) {
+      this.show(false); // since the last block
+      return;
+    }
     const body = { client_id: app.api.clientId, prompt_id, node_id, ...ownStory(this.#node) };
     const answer = await post("/headforcing/story", body, OFFLINE());
-    const from = answer.error ? "" : plainTime(answer.seconds);
+    if (answer.error) {
+      this.#tell("error", answer.error, answer.error);
+      return;
+    }
+    const from = plainTime(answer.seconds);
     const taken = this.#replaces
       ? t("The video takes it from %1 on, in place of what another page has changed.", from)
       : t("The video takes it from %1 on.", from);
-    const [severity, words] = answer.error ? ["error", answer.error] : ["success", taken];
-    if (!answer.error) this.#replaces = false;
-    this.status.textContent = words;
-    this.status.title = answer.error ? words : `${answer.time}, ${t("block %1", answer.block)}`;
-    const toast = { severity, summary: t("Prompt Timeline"), detail: words, life: 8000 };
+    this.#replaces = false;
+    this.#tell("success", taken, `${answer.time}, ${t("block %1", answer.block)}`);
+  }
+
+  /** @param {"error" | "success"} severity @param {string} sentence @param {string} title */
+  #tell(severity, sentence, title) {
+    this.status.textContent = sentence;
+    this.status.title = title;
+    const toast = { severity, summary: t("Prompt Timeline"), detail: sentence, life: 8000 };
     app.extensionManager?.toast?.add?.(toast);
   }
 }
 
 export function setup() {
   listen(EVENT, {
-    take(told) {
+    take(/** @type {ToldStory} */ told) {
       if (told.running) update(told);
       else if (told.prompt_id === running?.prompt_id) update(null);
     },
@@ -102,6 +127,7 @@ export function setup() {
     app.api.addEventListener(`execution_${outcome}`, () => update(null));
 }
 
+/** @param {GraphNode} node */
 export function nodeCreated(node) {
   if (node.comfyClass !== "HeadForcingPromptTimeline") return;
   const before = node.computeSize()[1];

@@ -3,30 +3,47 @@
 import { app } from "../../scripts/app.js";
 import { nodeOf } from "./shared.js";
 import { t } from "./texts.js";
+/** @import {GraphNode, Part} from "./types.js" */
+
+/** A graph as it is queued. @typedef {Record<string, {class_type: string, inputs: Record<string, any>}>} QueuedGraph */
 
 /**
  * Queue a sampler and what it needs; the sentence of an error, empty where it is queued.
- * @param {any} node
- * @param {{from_seconds?: number, until_seconds?: number, draft?: boolean}} asked
+ * @param {GraphNode} node
+ * @param {Part} asked
  * @returns {Promise<string>}
  */
 export async function queuePart(node, asked) {
   const { output, workflow } = await app.graphToPrompt();
   const id = Object.keys(output).find((each) => nodeOf(each) === node);
   if (!id) return t("This node is muted or bypassed.");
-  const needed = {};
-  const need = (each) => {
-    if (each in needed || !output[each]) return;
-    needed[each] = output[each];
-    for (const value of Object.values(output[each].inputs)) if (Array.isArray(value)) need(String(value[0]));
-  };
-  need(id);
+  const needed = neededFor(id, output);
   needed[id] = { ...output[id], inputs: { ...output[id].inputs, ...asked } };
   try {
     await app.api.queuePrompt(0, { output: needed, workflow });
     return "";
-  } catch (error) {
-    const wrong = Object.values(error.response?.node_errors ?? {}).flatMap(({ errors }) => errors ?? []);
+  } catch (/** @type {any} */ error) {
+    /** @type {{errors?: {details?: string}[]}[]} */
+    const nodes = Object.values(error.response?.node_errors ?? {});
+    const wrong = nodes.flatMap(({ errors }) => errors ?? []);
     return wrong[0]?.details || error.response?.error?.message || String(error.message);
   }
+}
+
+/**
+ * A node of a queued graph and all nodes that it needs, by id.
+ * @param {string} id
+ * @param {QueuedGraph} graph
+ */
+function neededFor(id, graph) {
+  /** @type {QueuedGraph} */
+  const needed = {};
+  /** @param {string} each */
+  const need = (each) => {
+    if (each in needed || !graph[each]) return;
+    needed[each] = graph[each];
+    for (const value of Object.values(graph[each].inputs)) if (Array.isArray(value)) need(String(value[0]));
+  };
+  need(id);
+  return needed;
 }

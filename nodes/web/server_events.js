@@ -2,18 +2,29 @@
 // after it was loaded, after another workflow was opened, and when the server is back. See nodes/host/browser/pages.py.
 import { app } from "../../scripts/app.js";
 import { openId } from "./shared.js";
+/** @import {ServerEvent} from "./types.js" */
 
+/**
+ * A part that hears an event of the server.
+ * @typedef {object} Listener
+ * @property {(about: any, isAsked?: boolean) => void} take hears what is told, and whether this page has asked for it
+ * @property {() => {prompt_id: string}[]} known those that were heard and are not over
+ * @property {(about: any) => void} lose hears one that a server which was asked does not know
+ */
+
+/** @type {(Listener & {event: string})[]} */
 const listeners = [];
 let asked = ""; // about what, and as whom
 let grows = "MediaSource" in globalThis; // whether this browser plays growing files; all play finished ones
 
 /**
- * Hear an event of the server: `take(about, whether this page has asked)`. `known()` are those that were heard and are
- * not over; `lose(about)` is called with one that a server which was asked does not know.
+ * Hear an event of the server.
+ * @param {string} event
+ * @param {Listener} listener
  */
 export function listen(event, { take, known, lose }) {
   listeners.push({ event, take, known, lose });
-  app.api.addEventListener(event, ({ detail }) => take(detail));
+  app.api.addEventListener(event, (/** @type {ServerEvent} */ { detail }) => take(detail));
 }
 
 /** Ask, unless the same was asked already. */
@@ -28,16 +39,24 @@ export async function ask() {
     const answer = await api.fetchApi(`/headforcing/renders?${about}`);
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     const told = await answer.json();
-    for (const [place, { event, take, lose }] of listeners.entries()) {
-      const ours = told.filter(([name]) => name === event).map(([, each]) => each);
-      const confirmed = new Set(ours.map(({ prompt_id }) => prompt_id));
-      before[place].filter((each) => !confirmed.has(each.prompt_id)).forEach(lose);
-      ours.forEach((each) => take(each, true));
-    }
+    for (const [index, listener] of listeners.entries()) handOn(told, listener, before[index]);
   } catch (error) {
     asked = ""; // the next status asks again
     console.warn("Head Forcing: renders of this workflow are not shown", error);
   }
+}
+
+/**
+ * Hand what the server has told on to a part.
+ * @param {[string, any][]} told events, each with what it is about
+ * @param {Listener & {event: string}} listener
+ * @param {{prompt_id: string}[]} before what it knew when the server was asked
+ */
+function handOn(told, { event, take, lose }, before) {
+  const ours = told.filter(([name]) => name === event).map(([, about]) => about);
+  const confirmed = new Set(ours.map(({ prompt_id }) => prompt_id));
+  for (const about of before) if (!confirmed.has(about.prompt_id)) lose(about);
+  for (const about of ours) take(about, true);
 }
 
 /** Ask for previews until files are finished: this page cannot play what grows. */

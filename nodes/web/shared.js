@@ -1,5 +1,7 @@
 // What several scripts need: elements without HTML in strings, nodes of the open workflow, questions to the server.
 import { app } from "../../scripts/app.js";
+/** @import {FileName, GraphNode, Owner, Reference, StoryValues} from "./types.js" */
+/** @import {TimelineEditor} from "./timeline/editor.js" */
 
 /**
  * A new element.
@@ -25,7 +27,8 @@ export function make(tag, attributes = {}, ...children) {
  * @param {Record<string, any>} values
  */
 export function put(element, values) {
-  for (const [name, value] of Object.entries(values)) if (element[name] !== value) element[name] = value;
+  const known = /** @type {Record<string, any>} */ (/** @type {unknown} */ (element));
+  for (const [name, value] of Object.entries(values)) if (known[name] !== value) known[name] = value;
 }
 
 /**
@@ -50,7 +53,10 @@ export function keepFromCanvas(element) {
 /** The open workflow, whichever of its subgraphs is shown. */
 export const rootGraph = () => app.rootGraph ?? app.graph;
 
-/** The id of a workflow as the server tells it: none is all zeros in the editor. */
+/**
+ * The id of a workflow as the server tells it: none is all zeros in the editor.
+ * @param {{id?: string} | undefined} workflow
+ */
 export function idOf(workflow) {
   const id = String(workflow?.id ?? "");
   return /[^0-]/.test(id) ? id : "";
@@ -59,13 +65,19 @@ export function idOf(workflow) {
 /** The id of the open workflow. */
 export const openId = () => idOf(rootGraph());
 
-/** Whether the workflow of this id is open; one without an id, as when a script queued it, may be any. */
+/**
+ * Whether the workflow of this id is open; one without an id, as when a script queued it, may be any.
+ * @param {string} workflow
+ */
 export function isOpen(workflow) {
   const open = rootGraph()?.id;
   return !workflow || !open || workflow === open;
 }
 
-/** The place of a node in a workflow, which stays when the undo of the graph makes the node anew. */
+/**
+ * The place of a node in a workflow, which stays when the undo of the graph makes the node anew.
+ * @param {GraphNode} node
+ */
 export function placeOf(node) {
   const root = rootGraph();
   // not by the root's id, which some graphs get when they are undone first
@@ -73,38 +85,51 @@ export function placeOf(node) {
   return `${app.extensionManager?.workflow?.activeWorkflow?.path ?? root?.id} ${inner} ${node.id}`;
 }
 
-/** The node with this id in the queued graph, "5" or, in a subgraph, "12:5"; undefined where it is not open. */
+/**
+ * The node with this id in the queued graph, "5" or, in a subgraph, "12:5"; undefined where it is not open.
+ * @param {string | number} id
+ */
 export function nodeOf(id) {
   let graph = rootGraph();
+  /** @type {GraphNode | undefined} */
   let node;
   for (const part of String(id).split(":")) {
-    node = graph?.nodes?.find((each) => String(each.id) === part);
+    /** @type {GraphNode[]} */
+    const nodes = graph?.nodes ?? [];
+    node = nodes.find((each) => String(each.id) === part);
     graph = node?.subgraph;
   }
   return node;
 }
 
-/** The node of a class that an input comes from, through nodes in between: their input of that name, or their first. */
+/**
+ * The node of a class that an input comes from, through nodes in between: their input of that name, or their first.
+ * @param {GraphNode | null} node
+ * @param {string} input
+ * @param {string} comfyClass
+ * @returns {GraphNode | null}
+ */
 function sourceOf(node, input, comfyClass) {
   let at = node;
   for (let hops = 0; at?.graph && hops < 8; hops++) {
     if (at.comfyClass === comfyClass) return at;
-    const slot = at.inputs?.findIndex(({ name }) => name === input) ?? -1;
-    if (slot < 0 && (at === node || !at.inputs?.length)) return null;
+    const inputs = at.inputs ?? [];
+    const slot = inputs.findIndex(({ name }) => name === input);
+    if (slot < 0 && (at === node || !inputs.length)) return null;
     at = at.getInputNode(Math.max(slot, 0));
   }
   return null;
 }
 
-/** The Prompt Timeline whose story a node renders. */
+/** The Prompt Timeline whose story a node renders. @param {GraphNode} node */
 export const storyNodeOf = (node) => sourceOf(node, "positive", "HeadForcingPromptTimeline");
 
-/** The node of the embedded model that a sampler renders with; null for other models. */
+/** The node of the embedded model that a sampler renders with; null for other models. @param {GraphNode} node */
 export const demoOf = (node) => sourceOf(node, "model", "HeadForcingLoadDemo");
 
 /**
  * The file of the sound that a Prompt Timeline gets from Load Audio, and the second of the story at which it begins.
- * @param {any} story
+ * @param {GraphNode} story
  */
 export function audioOf(story) {
   const load = sourceOf(story, "audio", "LoadAudio");
@@ -113,49 +138,53 @@ export function audioOf(story) {
 
 /**
  * The pictures that a Prompt Timeline gets from Scene References, with the file of those that come from Load Image.
- * @param {any} story
- * @returns {{name: string, file: {filename: string, subfolder: string, type: string} | null}[]}
+ * @param {GraphNode} story
+ * @returns {Reference[]}
  */
 export function referencesOf(story) {
   const node = sourceOf(story, "references", "HeadForcingReferences");
-  const slots = (node?.inputs ?? []).filter(({ name, link }) => name.startsWith("image_") && link != null);
-  return slots.map(({ name }) => {
-    const load = sourceOf(node, name, "LoadImage");
-    const given = valueOf(node, name.replace("image", "name"));
-    return { name: String(given ?? "").trim().replace(/^@/, ""), file: load && fileOf(String(valueOf(load, "image"))) };
+  if (!node) return [];
+  const linked = (node.inputs ?? []).filter(({ name, link }) => name.startsWith("image_") && link != null);
+  return linked.map((input) => {
+    const load = sourceOf(node, input.name, "LoadImage");
+    const named = String(valueOf(node, input.name.replace("image", "name")) ?? "");
+    const file = load && fileOf(String(valueOf(load, "image")));
+    return { name: named.trim().replace(/^@/, ""), file };
   });
 }
 
-/** A file as ComfyUI's loaders name it: `[subfolder/]name [folder]`. */
+/** A file as ComfyUI's loaders name it: `[subfolder/]name [folder]`. @param {string} named @returns {FileName} */
 function fileOf(named) {
   const [, path, type = "input"] = /^(.*?)(?: \[(\w+)\])?$/.exec(named) ?? [];
   const parts = (path ?? "").split("/");
   return { filename: parts.at(-1) ?? "", subfolder: parts.slice(0, -1).join("/"), type };
 }
 
+/** @param {GraphNode} node @param {string} name */
 const widgetOf = (node, name) => node.widgets?.find((each) => each.name === name);
 
-/** The value of a node's widget. */
+/** The value of a node's widget. @param {GraphNode} node @param {string} name */
 const valueOf = (node, name) => widgetOf(node, name)?.value;
 
-/** Whether a node's input comes over a link, from another node or from around a subgraph: its widget is not used. */
+/**
+ * Whether a node's input comes over a link, from another node or from around a subgraph: its widget is not used.
+ * @param {GraphNode} node
+ * @param {string} name
+ */
 export const isLinked = (node, name) =>
   Boolean(node.inputs?.some((input, slot) => input.widget?.name === name && node.isInputConnected(slot)));
 
-/** The editors of Prompt Timeline nodes, by node. @type {WeakMap<object, import("./timeline/editor.js").TimelineEditor>} */
+/** The editors of Prompt Timeline nodes, by node. @type {WeakMap<GraphNode, TimelineEditor>} */
 export const editors = new WeakMap();
 
 /**
- * The node and the name of the widget that holds a value, which may be on a subgraph's face.
- * @typedef {(name: string) => [any, string]} Owner
- */
-
-/**
  * The widgets of Prompt Timeline, as the server's routes take them.
- * @param {any} node
+ * @param {GraphNode} node
  * @param {Owner} owner
+ * @returns {StoryValues}
  */
 export function storyOf(node, owner = (name) => [node, name]) {
+  /** @param {string} name */
   const value = (name) => valueOf(...owner(name));
   return {
     text: String(value("prompts") ?? ""),
@@ -168,13 +197,17 @@ export function storyOf(node, owner = (name) => [node, name]) {
   };
 }
 
-/** Whether a node's own widgets have these values; those that come over links are not its own. */
+/**
+ * Whether a node's own widgets have these values; those that come over links are not its own.
+ * @param {GraphNode} node
+ * @param {Record<string, unknown>} values
+ */
 export const holds = (node, values) =>
   Object.entries(values).every(([name, value]) => isLinked(node, name) || valueOf(node, name) === value);
 
 /**
  * Change a node's own widgets, as a step for the undo of the graph.
- * @param {any} node
+ * @param {GraphNode} node
  * @param {Record<string, unknown>} values
  * @param {Owner} owner
  */
@@ -191,7 +224,12 @@ export function putStory(node, values, owner = (name) => [node, name]) {
   node.graph?.setDirtyCanvas?.(true, true);
 }
 
-/** Change a node's property, which is kept with the workflow, as a step for the undo of the graph. */
+/**
+ * Change a node's property, which is kept with the workflow, as a step for the undo of the graph.
+ * @param {GraphNode} node
+ * @param {string} name
+ * @param {unknown} value
+ */
 export function putProperty(node, name, value) {
   app.canvas?.emitBeforeChange?.();
   node.setProperty(name, value);
@@ -214,11 +252,12 @@ export async function post(route, body, offline) {
   }
 }
 
-const present = new Set(); // nodes that are in a graph, with what is called when they leave it
+/** Nodes that are in a graph, with what is called when they leave it. @type {Set<{node: GraphNode, removed: () => void}>} */
+const present = new Set();
 
 /**
  * Call `added` when a node comes into a graph and `removed` when it leaves it: copying makes nodes that never are.
- * @param {any} node
+ * @param {GraphNode} node
  * @param {() => void} added
  * @param {() => void} removed
  */
@@ -226,11 +265,13 @@ export function whileInGraph(node, added, removed) {
   const { onAdded, onRemoved } = node;
   const entry = { node, removed };
   if (node.graph) present.add(entry);
+  /** @param {any[]} args */
   node.onAdded = function (...args) {
     onAdded?.apply(this, args);
     present.add(entry);
     added();
   };
+  /** @param {any[]} args */
   node.onRemoved = function (...args) {
     onRemoved?.apply(this, args);
     present.delete(entry);

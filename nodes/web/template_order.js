@@ -8,8 +8,9 @@ export function init() {
   const { api } = app;
   const { getWorkflowTemplates } = api;
   if (!getWorkflowTemplates) return;
-  api.getWorkflowTemplates = async function (...given) {
-    const templates = await getWorkflowTemplates.apply(this, given);
+  /** @param {any[]} args */
+  api.getWorkflowTemplates = async function (...args) {
+    const templates = await getWorkflowTemplates.apply(this, args);
     for (const names of Object.values(templates)) {
       if (Array.isArray(names) && names.includes(FIRST)) names.sort();
     }

@@ -1,7 +1,9 @@
 // Texts in the language of ComfyUI's settings. English stands in the code; the others in locales/*/main.json, which
 // ComfyUI serves with the translations of all packs.
 import { app } from "../../scripts/app.js";
+/** @import {Said} from "./types.js" */
 
+/** By their English texts. @type {Record<string, string>} */
 let translations = {};
 
 /** Fetch the translations; a language without them shows English, and so does a server that does not answer. */
@@ -21,7 +23,18 @@ export async function init() {
  * @param {string} text
  * @param {...unknown} values
  */
-export const t = (text, ...values) => (translations[text] ?? text).replace(/%(\d)/g, (_, n) => values[n - 1]);
+export function t(text, ...values) {
+  const translated = translations[text] ?? text;
+  return translated.replace(/%(\d)/g, (_, number) => String(values[number - 1]));
+}
 
-/** A sentence of the server, whose parts are its text and the values, which may be sentences. */
-export const said = (parts) => (Array.isArray(parts) ? t(parts[0], ...parts.slice(1).map(said)) : parts);
+/**
+ * A sentence of the server in the language of the page.
+ * @param {Said} parts
+ * @returns {string}
+ */
+export function sentenceOf(parts) {
+  if (!Array.isArray(parts)) return parts;
+  const [text, ...values] = parts;
+  return t(text, ...values.map(sentenceOf));
+}

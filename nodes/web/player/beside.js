@@ -7,11 +7,16 @@ const NEAR = 0.02; // seconds from which on it plays faster or slower until it i
 const FASTER = 0.05; // of the rate
 
 export class Beside {
+  /**
+   * @param {HTMLVideoElement} leader
+   * @param {string} src
+   * @param {string} label
+   */
   constructor(leader, src, label) {
     this.leader = leader;
     this.video = make("video", { playsinline: true, "aria-label": label, src, style: leader.style.cssText });
     this.video.muted = true;
-    this.video.addEventListener("click", () => (leader.paused ? leader.play().catch(() => {}) : leader.pause()));
+    this.video.addEventListener("click", () => this.#toggle());
     this.video.addEventListener("loadeddata", () => this.follow());
     this.follow = this.follow.bind(this);
     for (const event of EVENTS) leader.addEventListener(event, this.follow);
@@ -23,12 +28,21 @@ export class Beside {
     const at = Math.min(leader.currentTime, video.duration);
     const behind = at - video.currentTime;
     video.playbackRate = this.#rate(behind);
-    if (Math.abs(behind) > (leader.paused ? APART.paused : APART.playing)) video.currentTime = at;
+    const mostApart = leader.paused ? APART.paused : APART.playing;
+    if (Math.abs(behind) > mostApart) video.currentTime = at;
     if (leader.paused || leader.ended || at === video.duration) video.pause();
     else if (video.paused) video.play().catch(() => {}); // stopped again before it began
   }
 
-  /** A little more than the leader's rate while it is behind, a little less while it is ahead. */
+  #toggle() {
+    if (this.leader.paused) this.leader.play().catch(() => {});
+    else this.leader.pause();
+  }
+
+  /**
+   * A little more than the leader's rate while it is behind, a little less while it is ahead.
+   * @param {number} behind in seconds
+   */
   #rate(behind) {
     const { paused, playbackRate } = this.leader;
     if (paused || Math.abs(behind) < NEAR) return playbackRate;

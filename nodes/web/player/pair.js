@@ -6,12 +6,13 @@ import { Wipe } from "./wipe.js";
 import { button, make } from "../shared.js";
 import { nameOf } from "../takes/store.js";
 import { t } from "../texts.js";
+/** @import {Take} from "../types.js" */
 
 const HEIGHT = 24; // of the names, in pixels
 const BUTTON = "border: 0; background: none; color: inherit; font-size: 18px; cursor: pointer";
 
 export class Pair {
-  /** The take in step with the video. @type {import("../takes/store.js").Take | null} */
+  /** The take in step with the video. @type {Take | null} */
   second = null;
   #stage;
   #video;
@@ -47,7 +48,7 @@ export class Pair {
     return this.#video.muted && (this.video?.muted ?? true);
   }
 
-  /** Let the chosen one of the two be heard, or neither. */
+  /** Let the chosen one of the two be heard, or neither. @param {boolean} isHeard */
   hear(isHeard) {
     const second = this.#hearsSecond ? this.video : null;
     this.#video.muted = !isHeard || Boolean(second);
@@ -69,7 +70,10 @@ export class Pair {
     return this.#beside?.video;
   }
 
-  /** Play a take in step with the video, without its sound until a person asks for it; null: none. */
+  /**
+   * Play a take in step with the video, without its sound until a person asks for it.
+   * @param {Take | null} take null: none
+   */
   compare(take) {
     const wasHeard = !this.isSilent;
     this.#unwipe();
@@ -84,7 +88,10 @@ export class Pair {
     this.hear(wasHeard);
   }
 
-  /** Whether the second take can be wiped over the first: a node's own player has its controls below the picture. */
+  /**
+   * Whether the second take can be wiped over the first: a node's own player has its controls below the picture.
+   * @param {boolean} canWipe
+   */
   allowWipe(canWipe) {
     this.#canWipe = canWipe;
     if (!canWipe) this.#unwipe();
@@ -101,19 +108,25 @@ export class Pair {
     this.wipes.setAttribute("aria-pressed", "true");
   }
 
-  /** Say which takes are played: `first` is the name of the video, shown if `isTake` or if there is a second one. */
+  /**
+   * Say which takes are played.
+   * @param {string} first the name of the video
+   * @param {boolean} isTake whether it is shown without a second one, too
+   */
   label(first, isTake) {
     this.#labels = [first, isTake];
-    const names = [first, this.second && nameOf(this.second)].filter(Boolean);
-    const heard = names.length > 1 ? Number(this.#hearsSecond) : -1;
-    const marked = names.map((name, index) => (index === heard ? `${name} ♪` : name));
-    const [left, right] = marked.map((name) => make("span", { style: "flex: 1" }, name));
-    if (right) this.names.replaceChildren(left, this.swaps, this.wipes, this.hears, right);
-    else this.names.replaceChildren(left);
-    if (!right) this.#swap(false);
-    this.names.style.display = isTake || right ? "flex" : "none";
+    this.names.style.display = isTake || this.second ? "flex" : "none";
+    if (!this.second) {
+      this.names.replaceChildren(nameElement(first, false));
+      this.#swap(false);
+      return;
+    }
+    const left = nameElement(first, !this.#hearsSecond);
+    const right = nameElement(nameOf(this.second), this.#hearsSecond);
+    this.names.replaceChildren(left, this.swaps, this.wipes, this.hears, right);
   }
 
+  /** @param {boolean} isSwapped */
   #swap(isSwapped) {
     this.#isSwapped = isSwapped;
     for (const row of [this.#stage, this.names]) row.style.flexDirection = isSwapped ? "row-reverse" : "";
@@ -125,4 +138,9 @@ export class Pair {
     this.#wipe = null;
     this.wipes.setAttribute("aria-pressed", "false");
   }
+}
+
+/** @param {string} name @param {boolean} isHeard whether its sound is the one of two that is heard */
+function nameElement(name, isHeard) {
+  return make("span", { style: "flex: 1" }, isHeard ? `${name} ♪` : name);
 }

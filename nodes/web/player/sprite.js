@@ -32,7 +32,7 @@ export class Sprite {
     return this.pictures.size < this.#wanted;
   }
 
-  /** Read what is new of so many pictures, at most one sheet in a second. */
+  /** Read what is new of so many pictures, at most one sheet in a second. @param {number} count */
   read(count) {
     this.#wanted = Math.max(count, this.#wanted);
     if (this.#timer || this.#isReading || !this.isBehind) return;
@@ -44,6 +44,7 @@ export class Sprite {
     this.#readSheet(Math.floor(this.pictures.size / A_SHEET));
   }
 
+  /** @param {number} sheet its number, from 0 */
   #readSheet(sheet) {
     const until = Math.min(this.#wanted, (sheet + 1) * A_SHEET);
     const query = new URLSearchParams({ id: this.id, sheet: String(sheet), count: String(until) });
@@ -65,6 +66,12 @@ export class Sprite {
     if (!this.#timer) this.read(0);
   }
 
+  /**
+   * Cut the pictures of some seconds out of a sheet.
+   * @param {HTMLImageElement} image
+   * @param {number} first the second of the sheet's first picture
+   * @param {number} until
+   */
   #cut(image, first, until) {
     const width = image.naturalWidth / COLUMNS;
     const height = image.naturalHeight / ROWS;

@@ -1,79 +1,80 @@
 // What a player shows in its node: a text, and below it a preview, the growing file or finished ones, and a take's file.
 import { app } from "../../../scripts/app.js";
 import { address, GrowingFile } from "./growing_file.js";
+import { makeLayout, sharpen, WIDGET_HEIGHT } from "./layout.js";
+import { lead, leads } from "./leaders.js";
 import { Pair } from "./pair.js";
+import { placeToShow } from "./place.js";
 import { Sprite } from "./sprite.js";
 import { playsGrowing } from "../server_events.js";
-import { editors, holds, make, nodeOf, storyNodeOf, whileInGraph } from "../shared.js";
+import { editors, holds, nodeOf, storyNodeOf, whileInGraph } from "../shared.js";
 import { nameOf } from "../takes/store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
+/** @import {FileName, GraphNode, GrowingVideo, Message, Place, Take} from "../types.js" */
 
 const NAME = "player";
-const TEXT = 48; // height of the text, three lines, in pixels
-const STAGE = 300; // of the pictures and names of takes; a node keeps its size when one comes, since that would be a step of graph undo
-const HEIGHT = TEXT + 4 + STAGE;
-const MARGIN = 20; // of a widget
-const ENLARGED = 2; // from this factor on, a video is enlarged without blur, as that of the demo model
-const JOINED_BLOCKS = 3;
-const leaders = new WeakMap(); // the player that each story's timeline follows, by Prompt Timeline node
+const JOINED_BLOCKS = 3; // from which on a page that joins a render has not seen its beginning
 
 /** What a node shows: a text, and below it a preview or a video, with another take's or a list beside it. */
 export class View {
-  /** @type {{done: number, lead: number, running: boolean, render: string, fps?: number, scenes?: object[]}} */
+  /** @type {Place} */
   place = { done: 0, lead: 0, running: false, render: "" };
   /** Called when another take is played or compared. @type {(() => void) | undefined} */
   changed;
   /** Called with the time in the file of each frame that is shown. @type {((mediaTime: number) => void) | undefined} */
   onFrame;
-  /** The last message about the node. @type {any} */
+  /** The last message about the node. @type {Message | undefined} */
   told;
-  /** The take that is played. @type {import("../takes/store.js").Take | undefined} */
+  /** The take that is played. @type {Take | undefined} */
   take;
   /** @type {GrowingFile | undefined} */
   growing;
   /** Pictures of the run that the server has made. @type {Sprite | undefined} */
   sprite;
+  /** The render or take that is played, as `place.render` names it. @type {string | undefined} */
+  source;
+  /** The finished files that are played in turn. @type {FileName[] | undefined} */
+  files;
+  /** The one of them that is played. @type {FileName | undefined} */
+  file;
+  /** Where the element finds it. @type {string | undefined} */
+  url;
 
   #wasHeard = false; // whether a click has let the sound be heard
-  #isLent = false; // whether the story panel shows the video
+  isLent = false; // whether the story panel shows the video
 
+  /** @param {GraphNode} node */
   constructor(node) {
     this.node = node;
-    const styled = (tag, style) => make(tag, { style });
-    const picture = "flex: 1 1 0; min-height: 0; min-width: 0; width: 100%; object-fit: contain";
-    this.root = styled(
-      "div",
-      `display: flex; flex-direction: column; gap: 4px; width: 100%; min-height: ${HEIGHT}px; color: var(--input-text)`,
-    );
-    this.text = styled("div", `flex: none; height: ${TEXT}px; font-size: 12px; line-height: 16px; overflow: auto`);
-    this.image = styled("img", picture);
-    this.video = styled("video", picture);
-    this.stage = make("div", { style: "flex: 1 1 0; min-height: 0; min-width: 0; display: flex; gap: 2px" }, this.video);
-    this.shown = styled("div", "flex: 1 1 0; min-width: 0; min-height: 0; display: flex; flex-direction: column");
-    this.pair = new Pair(this.stage, this.video);
+    const { root, text, image, video, stage, shown, away, row } = makeLayout(node.title);
+    this.text = text;
+    this.image = image;
+    this.video = video;
+    this.stage = stage; // holds the video, and another take's
+    this.shown = shown; // holds image and stage, and goes into the story panel
+    this.away = away; // stands in its place meanwhile
+    this.row = row; // holds what is shown, and a list of takes
+    this.pair = new Pair(stage, video);
     this.pair.allowWipe(false);
-    this.shown.append(this.image, this.stage, this.pair.names);
-    new ResizeObserver(() => this.#sharpen()).observe(this.shown);
-    this.away = make("div", { class: "hf-away", style: "margin: auto; font-size: 12px; opacity: 0.7", hidden: true });
-    this.away.textContent = t("The video is in the story panel.");
-    this.row = make("div", { style: "flex: 1 1 0; min-height: 0; display: flex; gap: 4px" }, this.shown, this.away);
-    this.stage.style.display = this.image.style.display = "none";
-    this.video.setAttribute("aria-label", t("Video of %1", node.title));
-    Object.assign(this.video, { controls: true, muted: true, autoplay: true, playsInline: true });
-    this.root.append(this.text, this.row);
+    shown.append(this.pair.names);
+    new ResizeObserver(() => this.#sharpen()).observe(shown);
     this.image.addEventListener("load", () => this.show(this.image));
     this.video.addEventListener("loadedmetadata", () => this.show(this.video));
     for (const event of ["loadeddata", "timeupdate", "seeked"]) this.video.addEventListener(event, () => this.mark());
-    this.video.addEventListener("ended", () => this.files && this.play(this.files.indexOf(this.file) + 1));
-    this.video.addEventListener("play", () => this.#isLent && this.#lead()); // else it may begin by itself
-    for (const event of ["pointerdown", "keydown"]) this.stage.addEventListener(event, () => this.#lead());
+    this.video.addEventListener("ended", () => {
+      if (this.files) this.play(this.files.indexOf(this.file) + 1);
+    });
+    this.video.addEventListener("play", () => {
+      if (this.isLent) lead(this); // else it may begin by itself
+    });
+    for (const event of ["pointerdown", "keydown"]) this.stage.addEventListener(event, () => lead(this));
     this.stage.addEventListener("click", (event) => this.#hear(event), { capture: true });
     this.stage.addEventListener("pointerdown", (event) => event.stopPropagation()); // the canvas would take it
-    this.root.addEventListener("wheel", (event) => {
+    root.addEventListener("wheel", (event) => {
       if (!LiteGraph.vueNodesMode) app.canvas.processMouseWheel?.(event); // zoom, as over the rest of the node
     });
-    addElement(node, NAME, this.root, { hideOnZoom: false, getMinHeight: () => HEIGHT + MARGIN });
+    addElement(node, NAME, root, { hideOnZoom: false, getMinHeight: () => WIDGET_HEIGHT });
     this.#watchFrames();
     whileInGraph(
       node,
@@ -82,7 +83,7 @@ export class View {
     );
   }
 
-  /** The first click on a video with sound lets it be heard: nothing may be heard before one. */
+  /** The first click on a video with sound lets it be heard: nothing may be heard before one. @param {Event} event */
   #hear(event) {
     const { video } = this;
     if (this.#wasHeard || video.paused || !this.hasSound) return;
@@ -95,13 +96,15 @@ export class View {
 
   /** Whether what is played has sound; of a file that no render of this page made, once some was decoded. */
   get hasSound() {
+    if (!this.take && this.told?.video?.sound) return true;
     const { webkitAudioDecodedByteCount = 0, mozHasAudio = false } = /** @type {any} */ (this.video);
-    return Boolean((!this.take && this.told?.video?.sound) || mozHasAudio || webkitAudioDecodedByteCount);
+    return Boolean(mozHasAudio || webkitAudioDecodedByteCount);
   }
 
   /** Hand each frame that is shown to the timeline, with its time in the file. */
   #watchFrames() {
     if (!this.video.requestVideoFrameCallback) return; // pictures of scenes come when the file is finished
+    /** @type {VideoFrameRequestCallback} */
     const next = (_, { mediaTime }) => {
       this.#editor()?.frame(this.video, mediaTime);
       this.onFrame?.(mediaTime);
@@ -112,37 +115,32 @@ export class View {
 
   /** The editor of the story that this player shows, while it shows that story and stands in the open workflow. */
   #editor() {
-    const isThere = this.node.graph && (!this.told || nodeOf(this.told.node) === this.node);
-    const story = isThere ? storyNodeOf(this.node) : null;
-    return story && this.#tells(story) && this.source === this.place.render ? editors.get(story) : undefined;
+    const story = this.#isInOpenWorkflow ? storyNodeOf(this.node) : null;
+    if (!story || !this.#tells(story) || this.source !== this.place.render) return undefined;
+    return editors.get(story);
   }
 
-  /** Whether the scenes of the timeline are those of what is played: a take of another text has other ones. */
+  /** Whether the node stands in the workflow that is open now. */
+  get #isInOpenWorkflow() {
+    if (!this.node.graph) return false;
+    return !this.told || nodeOf(this.told.node) === this.node;
+  }
+
+  /**
+   * Whether the scenes of the timeline are those of what is played: a take of another text has other ones.
+   * @param {GraphNode} story
+   */
   #tells(story) {
     return !this.take || Boolean(this.take.written && holds(story, this.take.written));
   }
 
-  /** Whether the timeline of a story follows this player: of several it follows one, though all play in turn. */
-  #leads(story) {
-    const leader = leaders.get(story);
-    if (!leader || storyNodeOf(leader.node) !== story) leaders.set(story, this);
-    return leaders.get(story) === this;
-  }
-
-  /** Let the timeline follow this player from now on: a person plays it, or it is rendered. One in the panel stays. */
-  #lead() {
-    const story = storyNodeOf(this.node);
-    const leader = leaders.get(story);
-    const isInPanel = leader && leader.#isLent && storyNodeOf(leader.node) === story;
-    if (story && !isInPanel) leaders.set(story, this);
-  }
-
+  /** @param {Message} message about the node */
   update(message) {
     const { text, state, video, preview, files, place, prompt_id } = message;
-    if (message.time) this.#lead(); // of a render: outputs that ComfyUI had come without a time
-    const other = prompt_id !== this.told?.prompt_id;
+    if (message.time) lead(this); // of a render: outputs that ComfyUI had come without a time
+    const isOther = prompt_id !== this.told?.prompt_id;
     this.told = message;
-    if (other) {
+    if (isOther) {
       this.leave(); // a take stays until the next run
       this.sprite = undefined;
     }
@@ -160,7 +158,7 @@ export class View {
     this.mark();
   }
 
-  /** Read the small pictures that the server has made of what it renders. */
+  /** Read the small pictures that the server has made of what it renders. @param {GrowingVideo | null} video */
   #readPictures(video) {
     if (!video?.pictures) return;
     if (this.sprite?.id !== video.id) this.sprite = new Sprite(video.id, () => this.mark());
@@ -170,9 +168,10 @@ export class View {
   /** The pictures by second of the file that is played; null where the server has made none. */
   get made() {
     const isOfRun = !this.take && this.source === this.told?.prompt_id;
-    return (isOfRun && this.sprite?.pictures) || null;
+    return isOfRun && this.sprite ? this.sprite.pictures : null;
   }
 
+  /** @param {string} text */
   say(text, failed = false) {
     this.text.textContent = this.text.title = text;
     this.text.style.color = failed ? "var(--error-text, #ff4444)" : "";
@@ -180,29 +179,31 @@ export class View {
 
   /** Show on the timeline of this node's story how far it is rendered and where it is played. */
   mark() {
-    if (!this.node.graph || (this.told && nodeOf(this.told.node) !== this.node)) return; // another workflow is open
-    const story = storyNodeOf(this.node);
-    if (story && !this.#leads(story)) return;
-    const tells = this.#tells(story);
-    const place = tells ? this.place : { ...this.place, done: 0 };
-    const playing = tells && this.source === place.render; // else it is still an earlier video
-    const { currentTime, duration, readyState, src } = this.video;
-    const shown = Math.min(currentTime, duration - 0.01); // at its end a video shows its last frame
-    const at = playing && readyState >= 2 && src ? shown - place.lead : null;
-    const made = tells ? this.made : null;
-    const isLookedThrough = playing && !(made && this.sprite?.isBehind); // for the pictures that the server has not made
-    const file = isLookedThrough ? this.url : undefined;
-    editors.get(story)?.follow(this, { ...place, at, file, video: this.video, made });
+    const story = this.#isInOpenWorkflow ? storyNodeOf(this.node) : null;
+    if (!story || !leads(this, story)) return;
+    const place = placeToShow({
+      place: this.place,
+      video: this.video,
+      isOfStory: this.#tells(story),
+      isOfPlace: this.source === this.place.render,
+      url: this.url,
+      made: this.made,
+      isBehind: Boolean(this.sprite?.isBehind),
+    });
+    editors.get(story)?.follow(this, place);
   }
 
-  /** Play a take's file in place of the last run's, from the same time; null: that of the run again. */
+  /** Play a take's file in place of the last run's, from the same time; null: the run's again. @param {Take | null} take */
   choose(take) {
-    this.#lead();
+    lead(this);
     const at = this.video.currentTime;
     this.leave();
     this.stop();
     this.show(null);
-    if (!take) return this.told && this.update(this.told);
+    if (!take) {
+      if (this.told) this.update(this.told);
+      return;
+    }
     this.take = take;
     this.source = take.name;
     this.place = { done: take.finished, lead: take.lead, fps: take.fps, running: false, render: take.name };
@@ -217,7 +218,7 @@ export class View {
     return this.pair.second;
   }
 
-  /** Play a take beside the video, or none. */
+  /** Play a take beside the video, or none. @param {Take | null} take */
   compare(take) {
     this.pair.compare(take);
     this.#sharpen();
@@ -237,14 +238,14 @@ export class View {
     this.changed?.();
   }
 
-  /** Play from a second of the story, if the video has it: it may begin with a scene, and end before the story. */
+  /** Play from a second of the story, if the video has it. @param {number} seconds */
   seek(seconds) {
-    this.#lead();
-    const time = seconds + this.place.lead;
+    lead(this);
+    const time = seconds + this.place.lead; // the video may begin with a scene, and end before the story
     if (time >= 0 && time < this.video.duration) this.video.currentTime = time;
   }
 
-  /** Play a file that grows. */
+  /** Play a file that grows. @param {GrowingVideo} video @param {boolean} complete */
   follow(video, complete) {
     this.source = this.place.render;
     if (this.growing?.id !== video.id) {
@@ -256,7 +257,10 @@ export class View {
     this.growing.grow(video.bytes, complete);
   }
 
-  /** Play finished files: the last of them, which grew here, from where it has come to, then all in turn. */
+  /**
+   * Play finished files: the last of them, which grew here, from where it has come to, then all in turn.
+   * @param {FileName[]} files
+   */
   finish(files) {
     this.source = this.place.render;
     if (this.files && address(this.files[0]) === address(files[0])) return;
@@ -269,8 +273,9 @@ export class View {
     this.play(grew ? files.length - 1 : 0, grew ? currentTime : 0);
   }
 
-  play(place, from = 0) {
-    this.file = this.files[place % this.files.length];
+  /** Play a finished file; after the last comes the first. @param {number} index @param {number} from in seconds */
+  play(index, from = 0) {
+    this.file = this.files[index % this.files.length];
     this.video.loop = this.files.length === 1;
     this.url = app.api.apiURL(address(this.file));
     this.video.src = this.url + (app.getRandParam?.() ?? "");
@@ -280,12 +285,15 @@ export class View {
   stop() {
     this.growing?.close();
     if (this.url?.startsWith("blob:")) URL.revokeObjectURL(this.url);
-    this.growing = this.files = this.file = this.url = undefined;
+    this.growing = undefined;
+    this.files = undefined;
+    this.file = undefined;
+    this.url = undefined;
     this.video.removeAttribute("src");
     this.video.load(); // else the element plays on
   }
 
-  /** Play a file that was dropped on the page with its workflow, until the next run. */
+  /** Play a file that was dropped on the page with its workflow, until the next run. @param {File} file */
   playDropped(file) {
     this.leave();
     this.stop();
@@ -303,7 +311,7 @@ export class View {
     this.show(null);
   }
 
-  /** Show one of image and video, or neither. */
+  /** Show one of image and video, or neither. @param {HTMLElement | null} shown */
   show(shown) {
     if (shown === this.image && (this.growing || this.url)) return;
     this.image.style.display = shown === this.image ? "" : "none";
@@ -312,29 +320,26 @@ export class View {
   }
 
   #sharpen() {
-    const { clientWidth, clientHeight, videoWidth, videoHeight } = this.video;
-    const factor = Math.min(clientWidth / videoWidth, clientHeight / videoHeight);
-    for (const video of [this.video, this.pair.video].filter(Boolean))
-      video.style.imageRendering = factor > ENLARGED ? "pixelated" : "";
+    sharpen([this.video, this.pair.video].filter(Boolean));
   }
 
-  /** Show the video in another place until `takeBack`; it plays on. */
+  /** Show the video in another place until `takeBack`; it plays on. @param {HTMLElement} place */
   lend(place) {
     this.away.hidden = false;
-    this.#isLent = true;
-    this.#lead();
+    this.isLent = true;
+    lead(this);
     this.pair.allowWipe(true);
     this.#moveTo(place);
   }
 
   takeBack() {
     this.away.hidden = true;
-    this.#isLent = false;
+    this.isLent = false;
     this.pair.allowWipe(false);
     this.#moveTo(this.row);
   }
 
-  /** Moving an element in the page pauses what it plays. */
+  /** Moving an element in the page pauses what it plays. @param {HTMLElement} place */
   #moveTo(place) {
     const { paused } = this.video;
     place.prepend(this.shown);

@@ -2,7 +2,8 @@
 import { make } from "../shared.js";
 import { t } from "../texts.js";
 
-const STEP = 0.02; // of the width, by which an arrow key moves the line
+/** Shares of the width by which a key moves the line. @type {Record<string, number>} */
+const STEPS = { ArrowLeft: -0.02, ArrowRight: 0.02 };
 const OVER = { position: "absolute", inset: "0", height: "100%", pointerEvents: "none" };
 const LINE =
   "position: absolute; top: 0; bottom: 0; width: 20px; margin-left: -10px; cursor: ew-resize; touch-action: none; " +
@@ -33,7 +34,7 @@ export class Wipe {
     this.#draw();
   }
 
-  /** Show the second video left of the line instead of right of it. */
+  /** Show the second video left of the line instead of right of it. @param {boolean} isSwapped */
   swap(isSwapped) {
     this.#isSwapped = isSwapped;
     this.#draw();
@@ -43,23 +44,27 @@ export class Wipe {
   close() {
     this.line.remove();
     this.#stage.style.position = "";
-    for (const name of [...Object.keys(OVER), "clipPath"]) this.#video.style[name] = "";
+    for (const name of Object.keys(OVER)) Object.assign(this.#video.style, { [name]: "" });
+    this.#video.style.clipPath = "";
   }
 
+  /** @param {PointerEvent} event */
   #drag(event) {
     if (!this.line.hasPointerCapture(event.pointerId)) return;
     const { left, width } = this.#stage.getBoundingClientRect();
     this.#moveTo((event.clientX - left) / width);
   }
 
+  /** @param {KeyboardEvent} event */
   #key(event) {
-    const by = { ArrowLeft: -STEP, ArrowRight: STEP }[event.key];
+    const by = STEPS[event.key];
     if (!by) return;
     event.preventDefault();
     event.stopPropagation();
     this.#moveTo(this.#place + by);
   }
 
+  /** @param {number} place of the line, from 0 at the left to 1 */
   #moveTo(place) {
     this.#place = Math.min(Math.max(place, 0), 1);
     this.#draw();

@@ -7,6 +7,9 @@ import { MIDDLE } from "../player/sprite.js";
 import { make } from "../shared.js";
 import { picturesIn, smallPicture } from "../timeline/pictures.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
+/** @import {Segment} from "../types.js" */
+/** @import {View} from "../player/view.js" */
+/** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const PICTURE_HEIGHT = 96; // in pixels
 const MOST_READ = 90; // pictures that are read from a finished file
@@ -15,10 +18,31 @@ const KEPT_RENDERS = 4; // whose pictures are kept
 const CHANGED_OPACITY = 0.3; // of the pictures of a scene whose words have been changed since
 const MARGIN = 4; // pixels between the large picture and the edge of the panel
 
+/**
+ * The pictures of a render.
+ * @typedef {object} Reel
+ * @property {Map<number, HTMLCanvasElement>} pictures by second
+ * @property {Set<string>} filesRead addresses of files that were looked through
+ */
+
+/**
+ * The rendered scene of a bar.
+ * @typedef {object} FilmScene
+ * @property {number} start when it begins
+ * @property {number[]} seconds its seconds that have pictures
+ * @property {boolean} hasSameWords whether it has the words of the bar
+ */
+
+/** @returns {Reel} */
+const emptyReel = () => ({ pictures: new Map(), filesRead: new Set() });
+
 export class Film {
+  /** @type {View | null} */
   #player = null;
+  /** @type {TimelineEditor | null} */
   #editor = null;
-  #reels = new Map(); // by render: its pictures by second, and the addresses of files that were read
+  /** By render. @type {Map<string, Reel>} */
+  #reels = new Map();
   #listening = new AbortController();
   #drawn = ""; // what the canvas shows, as JSON
 
@@ -29,7 +53,11 @@ export class Film {
     this.hover = make("div", { class: "hf-story-hover", hidden: true }, this.large, this.time);
   }
 
-  /** Draw into the bars of an editor what a player has shown. Without an editor nothing is drawn; `player` may be null. */
+  /**
+   * Draw into the bars of an editor what a player has shown. Without an editor nothing is drawn.
+   * @param {View | null} player
+   * @param {TimelineEditor | null} editor
+   */
   bind(player, editor) {
     this.#listening.abort();
     if (this.#player) this.#player.onFrame = undefined;
@@ -52,13 +80,15 @@ export class Film {
   /** The pictures of the render that is played, and the files that were read for it; those of old renders are dropped. */
   #reel() {
     const render = this.#player?.source;
-    if (!render) return { pictures: new Map(), filesRead: new Set() };
-    if (!this.#reels.has(render)) this.#reels.set(render, { pictures: new Map(), filesRead: new Set() });
-    while (this.#reels.size > KEPT_RENDERS) this.#reels.delete(this.#reels.keys().next().value);
-    return this.#reels.get(render);
+    if (!render) return emptyReel();
+    const reel = this.#reels.get(render) ?? emptyReel();
+    this.#reels.set(render, reel);
+    const [oldest] = this.#reels.keys();
+    if (this.#reels.size > KEPT_RENDERS) this.#reels.delete(oldest);
+    return reel;
   }
 
-  /** Keep what the player shows as the picture of its second, if there is none. */
+  /** Keep what the player shows as the picture of its second, if there is none. @param {number} mediaTime */
   #takeShown(mediaTime) {
     const { video, place, made } = this.#player;
     if (made) return; // the server's pictures are of the middle of their seconds
@@ -74,8 +104,8 @@ export class Film {
 
   /** Take the pictures that the server has made, by second of the file. */
   #takeMade() {
-    const { made, place } = this.#player ?? {};
-    if (!made) return;
+    if (!this.#player?.made) return;
+    const { made, place } = this.#player;
     const { pictures } = this.#reel();
     for (const [fileSecond, picture] of made) {
       const second = Math.floor(fileSecond + MIDDLE - place.lead);
@@ -90,12 +120,14 @@ export class Film {
 
   /** Read from a finished file, once, the pictures that are missing. */
   async #readFile() {
-    const { url, source, place, files, made } = this.#player ?? {};
+    if (!this.#player) return;
+    const { url, source, place, files, made } = this.#player;
     const { pictures, filesRead } = this.#reel();
     const isFinished = Boolean(source && url && files);
     if (!isFinished || made || filesRead.has(url)) return;
     filesRead.add(url);
     const length = Math.floor(this.#editor.view.seconds);
+    /** @type {number[]} */
     const missing = [];
     for (let second = 0; second < length; second += this.#spacing) if (!pictures.has(second)) missing.push(second);
     const times = missing.map((second) => second + MIDDLE + place.lead);
@@ -114,9 +146,8 @@ export class Film {
     const { left: scrollLeft, width: shownWidth, pixels: wholeWidth } = bars;
     const { pictures } = this.#reel();
     const beginnings = segments.map(({ start_block, words }) => [start_block, words]);
-    const { made, source, place } = this.#player ?? {};
-    const sizes = [scrollLeft, shownWidth, wholeWidth, pictures.size, made?.size];
-    const drawn = JSON.stringify([sizes, source, beginnings, place?.scenes]);
+    const sizes = [scrollLeft, shownWidth, wholeWidth, pictures.size, this.#player?.made?.size];
+    const drawn = JSON.stringify([sizes, this.#player?.source, beginnings, this.#player?.place.scenes]);
     if (drawn === this.#drawn || !shownWidth) return;
     this.#drawn = drawn;
     this.canvas.style.left = `${scrollLeft}px`;
@@ -129,39 +160,56 @@ export class Film {
     for (const segment of segments) {
       const left = startSeconds(story, segment.start_block) * pixelsPerSecond - scrollLeft;
       const right = startSeconds(story, segment.end_block) * pixelsPerSecond - scrollLeft;
-      const found = right < 0 || left > shownWidth ? null : this.#sceneOf(segment);
+      if (right < 0 || left > shownWidth) continue;
+      const found = this.#sceneOf(segment);
       if (!found?.seconds.length) continue;
       context.globalAlpha = found.hasSameWords ? 1 : CHANGED_OPACITY;
       drawStrip(context, { left, right, height, pixelsPerSecond }, found, pictures);
     }
   }
 
-  /** The rendered scene of a bar: when it begins, its seconds with pictures, and whether it has the words of the bar. */
+  /**
+   * The rendered scene of a bar; null where there is none.
+   * @param {Segment} segment
+   * @returns {FilmScene | null}
+   */
   #sceneOf(segment) {
     const { bars, view: story } = this.#editor;
     const found = bars.playhead.sceneFor(segment);
     if (!found) return null;
     const start = startSeconds(story, found.scene.start_block);
     const end = startSeconds(story, found.scene.end_block);
+    /** @param {number} second */
     const isIn = (second) => second + MIDDLE >= start && second + MIDDLE < end;
     return { start, seconds: [...this.#reel().pictures.keys()].filter(isIn), hasSameWords: found.isSame };
   }
 
-  /** Show the picture at the pointer, large, with its time; none while a bar is dragged. */
+  /**
+   * The picture of a bar at a time of the story; null if that is not rendered, or not read, so far.
+   * @param {Segment} segment
+   * @param {number} seconds
+   */
+  #pictureAt(segment, seconds) {
+    const found = this.#sceneOf(segment);
+    if (!found?.seconds.length) return null;
+    const start = startSeconds(this.#editor.view, segment.start_block);
+    const wanted = found.start + seconds - start; // as far into the scene as into the bar
+    const second = nearestTo(wanted, found.seconds);
+    const most = this.#player?.made ? 1 : this.#spacing;
+    if (Math.abs(second + MIDDLE - wanted) > most) return null;
+    return this.#reel().pictures.get(second);
+  }
+
+  /** Show the picture at the pointer, large, with its time; none while a bar is dragged. @param {PointerEvent} event */
   #peek(event) {
     const { bars, view: story, segments } = this.#editor;
     this.hover.hidden = true;
     if (!story || event.buttons) return;
     const seconds = bars.secondsAt(event);
     const segment = segments[bars.indexAt(seconds)];
-    const found = segment && this.#sceneOf(segment);
+    const picture = segment && this.#pictureAt(segment, seconds);
     const root = this.hover.parentElement?.getBoundingClientRect();
-    if (!found?.seconds.length || !root) return;
-    const wanted = found.start + seconds - startSeconds(story, segment.start_block); // as far into the scene as into the bar
-    const second = nearestTo(wanted, found.seconds);
-    const most = this.#player?.made ? 1 : this.#spacing;
-    if (Math.abs(second + MIDDLE - wanted) > most) return; // not rendered, or not read, so far
-    const picture = this.#reel().pictures.get(second);
+    if (!picture || !root) return;
     this.large.width = picture.width;
     this.large.height = picture.height;
     this.large.getContext("2d").drawImage(picture, 0, 0);
@@ -174,13 +222,25 @@ export class Film {
   }
 }
 
-/** Of seconds with pictures the one whose middle is nearest to a time. */
+/**
+ * Of seconds with pictures the one whose middle is nearest to a time.
+ * @param {number} time
+ * @param {number[]} seconds
+ */
 function nearestTo(time, seconds) {
-  const far = (second) => Math.abs(second + MIDDLE - time);
-  return seconds.reduce((best, second) => (far(second) < far(best) ? second : best));
+  let nearest = seconds[0];
+  for (const second of seconds)
+    if (Math.abs(second + MIDDLE - time) < Math.abs(nearest + MIDDLE - time)) nearest = second;
+  return nearest;
 }
 
-/** Pictures of a scene side by side from `left` to `right`; each is nearest to the time at its middle. */
+/**
+ * Pictures of a scene side by side from `left` to `right`; each is nearest to the time at its middle.
+ * @param {CanvasRenderingContext2D} context
+ * @param {{left: number, right: number, height: number, pixelsPerSecond: number}} box
+ * @param {FilmScene} scene
+ * @param {Map<number, HTMLCanvasElement>} pictures
+ */
 function drawStrip(context, { left, right, height, pixelsPerSecond }, { start, seconds }, pictures) {
   const first = pictures.get(seconds[0]);
   const width = Math.max(1, (height * first.width) / first.height);

@@ -2,28 +2,40 @@
 // with the workflow and undone with the graph; the text, which is what is rendered, knows nothing of them.
 import { button, make, putProperty } from "../shared.js";
 import { t } from "../texts.js";
+import { followPointer } from "../timeline/drag.js";
 import { isShortcut } from "../timeline/keys.js";
 import { startSeconds, timeText } from "../timeline/segments.js";
+/** @import {Entry, GraphNode, Mark} from "../types.js" */
+/** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const PROPERTY = "headforcing_markers";
 const SAME = 0.05; // seconds within which a second marker would cover the first
 const STILL = 4; // pixels that a pointer may move in a click
 const STEP = { usual: 0.1, large: 1 }; // seconds by which an arrow key moves one, and with Shift
 
-/** @typedef {{seconds: number, name: string}} Mark */
+/** Which way a key moves a marker. @type {Record<string, number>} */
+const ARROWS = { ArrowLeft: -1, ArrowRight: 1 };
 
 export class Markers {
+  /** @type {GraphNode | null} */
   #story = null;
+  /** @type {TimelineEditor | null} */
   #editor = null;
   /** @type {(seconds: number) => void} */
   #seek = () => {};
-  /** @type {(seconds: number, event: any) => number} */
+  /** @type {(seconds: number, event: PointerEvent) => number} */
   #snap = (seconds) => seconds;
   #drawn = "";
   #held = -1; // the number of the one that is dragged or named
+  /** @type {HTMLElement[]} */
   #elements = [];
 
-  /** Show those of a story over its bars; `seek` plays from a time, `snap` is that of the bars. */
+  /**
+   * Show those of a story over its bars; `seek` plays from a time, `snap` is that of the bars.
+   * @param {GraphNode | null} story
+   * @param {TimelineEditor | null} editor
+   * @param {{seek: (seconds: number) => void, snap: (seconds: number, event: PointerEvent) => number}} does
+   */
   bind(story, editor, { seek, snap }) {
     for (const element of this.#elements) element.remove();
     this.#elements = [];
@@ -39,7 +51,8 @@ export class Markers {
   /** Those of the story by their times; others than a person can set are left out. @returns {Mark[]} */
   get all() {
     const stored = this.#story?.properties?.[PROPERTY];
-    const all = (Array.isArray(stored) ? stored : []).filter((each) => Number.isFinite(each?.seconds));
+    if (!Array.isArray(stored)) return [];
+    const all = stored.filter((mark) => Number.isFinite(mark?.seconds));
     return all.map(({ seconds, name }) => ({ seconds, name: String(name ?? "") }));
   }
 
@@ -64,20 +77,20 @@ export class Markers {
     this.#focus(Math.min(focused, all.length - 1));
   }
 
+  /** @param {number} index */
   #focus(index) {
     this.#elements[index]?.querySelector("input").focus({ preventScroll: true });
   }
 
-  /** Set one at a time of the story, and ask for its name. */
+  /** Set one at a time of the story, and ask for its name. @param {number} seconds */
   add(seconds) {
-    const { all } = this;
-    const known = all.findIndex((mark) => Math.abs(mark.seconds - seconds) < SAME);
-    if (known < 0) this.#put([...all, { seconds: rounded(seconds), name: "" }]);
-    const { all: now } = this;
-    this.#name(now.findIndex((mark) => Math.abs(mark.seconds - seconds) < SAME));
+    /** @param {Mark} mark */
+    const isThere = (mark) => Math.abs(mark.seconds - seconds) < SAME;
+    if (!this.all.some(isThere)) this.#put([...this.all, { seconds: toMillisecond(seconds), name: "" }]);
+    this.#name(this.all.findIndex(isThere));
   }
 
-  /** What the menu of one does; null where an element is none. */
+  /** What the menu of one does; null where an element is none. @param {Node} element @returns {Entry[] | null} */
   entries(element) {
     const index = this.#elements.findIndex((each) => each.contains(element));
     if (index < 0) return null;
@@ -87,16 +100,19 @@ export class Markers {
     ];
   }
 
+  /** Keep them with the workflow. @param {Mark[]} all */
   #put(all) {
     putProperty(this.#story, PROPERTY, all.toSorted((a, b) => a.seconds - b.seconds));
     this.#held = -1;
     this.look();
   }
 
+  /** @param {number} index */
   #remove(index) {
     this.#put(this.all.filter((_, each) => each !== index));
   }
 
+  /** @param {Mark} mark @param {number} index @param {number} total seconds of the story */
   #flag(mark, index, total) {
     const time = timeText(Math.round(10 * mark.seconds) / 10);
     const does = t("Click: play from here. Drag or arrow keys: move. Enter: name. Delete: remove.");
@@ -112,59 +128,69 @@ export class Markers {
     return place;
   }
 
+  /** @param {KeyboardEvent} event @param {number} index */
   #key(event, index) {
-    const { all } = this;
-    const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const acts = { Enter: () => this.#name(index), F2: () => this.#name(index), Delete: () => this.#remove(index) };
-    if (!way && !acts[event.key]) return;
+    const step = event.shiftKey ? STEP.large : STEP.usual;
+    const move = () => this.#moveBy(index, ARROWS[event.key] * step);
+    const name = () => this.#name(index);
+    /** @type {Record<string, () => void>} */
+    const keys = { ArrowLeft: move, ArrowRight: move, Enter: name, F2: name, Delete: () => this.#remove(index) };
+    const act = keys[event.key];
+    if (!act) return;
     event.preventDefault();
     event.stopPropagation();
-    if (!way) return acts[event.key]();
-    const seconds = rounded(Math.max(0, all[index].seconds + way * (event.shiftKey ? STEP.large : STEP.usual)));
-    const moved = { ...all[index], seconds };
-    this.#put(all.with(index, moved));
-    this.#focus(this.all.findIndex((mark) => mark.seconds === seconds && mark.name === moved.name));
+    act();
   }
 
-  /** Follow the pointer; a press that does not move plays from there. */
-  #drag(event, index) {
-    if (event.button !== 0) return;
-    event.stopPropagation();
+  /** @param {number} index @param {number} by seconds */
+  #moveBy(index, by) {
+    const { all } = this;
+    const seconds = toMillisecond(Math.max(0, all[index].seconds + by));
+    const { name } = all[index];
+    this.#put(all.with(index, { seconds, name }));
+    this.#focus(this.all.findIndex((mark) => mark.seconds === seconds && mark.name === name));
+  }
+
+  /** Follow the pointer; a press that does not move plays from there. @param {PointerEvent} press @param {number} index */
+  #drag(press, index) {
+    if (press.button !== 0) return;
+    press.stopPropagation();
     const { all } = this;
     const { bars, view } = this.#editor;
     const total = startSeconds(view, view.blocks);
-    const flag = event.target;
-    const grip = bars.secondsAt(event) - all[index].seconds;
-    let seconds = null;
-    flag.setPointerCapture(event.pointerId);
-    this.#held = index;
-    const listening = new AbortController();
-    const { signal } = listening;
-    const move = (moving) => {
-      if (seconds === null && Math.abs(moving.clientX - event.clientX) < STILL) return;
-      seconds = Math.min(Math.max(this.#snap(bars.secondsAt(moving) - grip, moving), 0), total);
-      this.#elements[index].style.left = `${(100 * seconds) / total}%`;
+    const grip = bars.secondsAt(press) - all[index].seconds;
+    /** @type {number | null} */
+    let dragged = null; // the second to which it is dragged
+    /** @param {PointerEvent} event */
+    const move = (event) => {
+      if (dragged === null && Math.abs(event.clientX - press.clientX) < STILL) return;
+      const snapped = this.#snap(bars.secondsAt(event) - grip, event);
+      dragged = Math.min(Math.max(snapped, 0), total);
+      this.#elements[index].style.left = `${(100 * dragged) / total}%`;
     };
-    const stop = (keeps) => {
-      listening.abort();
+    /** @param {boolean} isReleased */
+    const stop = (isReleased) => {
       this.#held = -1;
-      if (seconds === null) return keeps && this.#seek(all[index].seconds);
+      if (dragged === null) {
+        if (isReleased) this.#seek(all[index].seconds);
+        return;
+      }
       this.#drawn = "";
-      if (keeps) this.#put(all.with(index, { ...all[index], seconds: rounded(seconds) }));
+      if (isReleased) this.#put(all.with(index, { ...all[index], seconds: toMillisecond(dragged) }));
       else this.look();
     };
-    flag.addEventListener("pointermove", move, { signal });
-    flag.addEventListener("pointerup", () => stop(true), { signal });
-    flag.addEventListener("pointercancel", () => stop(false), { signal });
+    followPointer(press, move, stop);
+    this.#held = index;
   }
 
-  /** Let its name be typed in its place. */
+  /** Let its name be typed in its place. @param {number} index */
   #name(index) {
     const mark = this.all[index];
     const place = this.#elements[index];
     if (!place) return;
     this.#held = index;
     const field = make("input", { type: "text", class: "hf-marker-name", "aria-label": t("Name"), value: mark.name });
+    /** @param {boolean} keeps */
     const end = (keeps) => {
       if (this.#held !== index) return; // a field that is removed loses the focus
       this.#held = -1;
@@ -186,7 +212,7 @@ export class Markers {
   }
 }
 
-/** To the millisecond. */
-function rounded(seconds) {
+/** @param {number} seconds */
+function toMillisecond(seconds) {
   return Math.round(1000 * seconds) / 1000;
 }

@@ -4,106 +4,162 @@ import { make } from "../shared.js";
 import { t } from "../texts.js";
 import { isShortcut } from "../timeline/keys.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
+/** @import {Entry, GraphNode, Part} from "../types.js" */
+/** @import {TimelineEditor} from "../timeline/editor.js" */
+/** @import {Markers} from "./markers.js" */
 
 const MOST_SCENES = 12; // that can be brought back from the menu; the fields of a prompt list all
 
 export class Menu {
   #root;
   #say;
+  /** @type {HTMLElement | null} */
   #element = null;
-  #bar = null; // which it belongs to
+  /** The bar or marker that it belongs to. @type {HTMLElement | null} */
+  #owner = null;
   #listening = new AbortController();
 
-  /** `root` is what the menu stands in, so that it is seen in full screen, too; `say` shows a sentence. */
+  /**
+   * @param {HTMLElement} root what the menu stands in, so that it is seen in full screen, too
+   * @param {(sentence: string) => void} say shows a sentence
+   */
   constructor(root, say) {
     this.#root = root;
     this.#say = say;
   }
 
   /**
-   * Open it for the bar or the marker under the pointer, or the one with the focus where a key asked for it; `at` are the
-   * seconds of the story that are played, null where nothing is.
+   * Open it for the bar or the marker under the pointer, or the one with the focus where a key asked for it.
+   * @param {PointerEvent} event
+   * @param {TimelineEditor | null} editor
+   * @param {GraphNode | null} sampler
+   * @param {Markers} markers
+   * @param {number | null} at the second of the story that is played; null where nothing is
    */
   open(event, editor, sampler, markers, at) {
-    const ofMarker = markers.entries(event.target);
-    if (ofMarker) return this.#show(event, ofMarker, t("Marker"));
-    const index = editor?.bars.indexOf(event.target) ?? -1;
+    const target = /** @type {HTMLElement} */ (event.target);
+    const ofMarker = markers.entries(target);
+    if (ofMarker) {
+      this.#show(event, ofMarker, t("Marker"));
+      return;
+    }
+    const index = editor?.bars.indexOf(target) ?? -1;
     if (index < 0) return;
     const seconds = editor.bars.secondsAt(event);
     const marked = at ?? seconds;
-    const sets = [t("Set a marker at %1", plainTime(marked)), () => markers.add(marked)];
-    const [renders, edits, returns] = this.#entries(editor, sampler, index, seconds);
-    this.#show(event, [...renders, ...edits, sets, ...returns], t("Prompt %1", index + 1));
+    const entries = sampler ? this.#renderEntries(editor, sampler, index) : [];
+    entries.push(...this.#editEntries(editor, index, seconds));
+    entries.push([t("Set a marker at %1", plainTime(marked)), () => markers.add(marked)]);
+    entries.push(...this.#recallEntries(editor, index));
+    this.#show(event, entries, t("Prompt %1", index + 1));
   }
 
+  /** @param {PointerEvent} event @param {Entry[]} entries @param {string} label */
   #show(event, entries, label) {
     event.preventDefault();
     event.stopPropagation();
     this.close();
-    this.#bar = event.target;
+    this.#owner = /** @type {HTMLElement} */ (event.target);
     const items = entries.map((entry) => (entry ? this.#item(...entry) : make("hr")));
     this.#element = make("div", { class: "hf-story-menu", role: "menu", "aria-label": label }, ...items);
     this.#root.append(this.#element);
     this.#put(event.clientX, event.clientY);
-    this.#element.querySelector("[role=menuitem]").focus({ preventScroll: true });
+    this.#items[0].focus({ preventScroll: true });
     this.#listening = new AbortController();
     const { signal } = this.#listening;
     this.#element.addEventListener("keydown", (key) => this.#key(key), { signal });
-    const leave = ({ target }) => this.#element.contains(target) || this.close();
+    /** @param {PointerEvent} press */
+    const leave = ({ target }) => {
+      if (!this.#element.contains(/** @type {Node} */ (target))) this.close();
+    };
     window.addEventListener("pointerdown", leave, { signal, capture: true });
+  }
+
+  get #items() {
+    /** @type {NodeListOf<HTMLElement>} */
+    const items = this.#element.querySelectorAll("[role=menuitem]");
+    return [...items];
   }
 
   /** The keys belong to the bar again, if they belonged to the menu. */
   close() {
     this.#listening.abort();
-    if (this.#element?.contains(document.activeElement)) this.#bar.focus({ preventScroll: true });
+    if (this.#element?.contains(document.activeElement)) this.#owner.focus({ preventScroll: true });
     this.#element?.remove();
     this.#element = null;
   }
 
-  /** What renders, what changes prompts, and what brings scenes back. */
-  #entries(editor, sampler, index, seconds) {
+  /**
+   * Entries that render a part of the story.
+   * @param {TimelineEditor} editor
+   * @param {GraphNode} sampler
+   * @param {number} index
+   * @returns {Entry[]}
+   */
+  #renderEntries(editor, sampler, index) {
     const { view, segments, edits } = editor;
-    const { start_block, end_block } = segments[index];
-    const from_seconds = startSeconds(view, start_block);
-    const until_seconds = startSeconds(view, end_block);
-    const render = async (asked) => {
+    const until_seconds = startSeconds(view, segments[index].end_block);
+    const scene = { from_seconds: startSeconds(view, segments[index].start_block), until_seconds };
+    /** @param {Part} part */
+    const render = async (part) => {
       await editor.settled();
-      this.#say(await queuePart(sampler, asked));
+      this.#say(await queuePart(sampler, part));
     };
-    const rerolled = () => {
+    const reroll = () => {
       edits.reroll(index);
-      return render({ from_seconds, until_seconds });
+      return render(scene);
     };
-    const renders = [
-      [t("Render this scene"), () => render({ from_seconds, until_seconds })],
-      [t("Re-roll and render"), rerolled],
+    return [
+      [t("Render this scene"), () => render(scene)],
+      [t("Re-roll and render"), reroll],
       [t("Render up to here"), () => render({ until_seconds })],
       null,
     ];
-    const scenes = segments.slice(0, index).slice(-MOST_SCENES);
-    const first = index - scenes.length;
-    const returns = scenes.map(({ text }, place) => {
-      const label = t("Bring back scene %1: %2", first + place + 1, text.slice(0, 24));
-      return [label, () => edits.bringBack(index, first + place + 1)];
-    });
-    const changes = [
+  }
+
+  /**
+   * Entries that change the prompts.
+   * @param {TimelineEditor} editor
+   * @param {number} index
+   * @param {number} seconds at the pointer
+   * @returns {Entry[]}
+   */
+  #editEntries({ edits }, index, seconds) {
+    return [
       [t("Cut here, at %1", plainTime(seconds)), () => edits.cut(index, seconds)],
       [t("Duplicate"), () => edits.duplicate(index)],
       [t("Edit the words"), () => edits.words(index)],
       [t("Delete"), () => edits.remove(index)],
     ];
-    return [sampler ? renders : [], changes, returns.length ? [null, ...returns] : []];
   }
 
+  /**
+   * Entries that let the scene of an earlier prompt come back: the nearest of them.
+   * @param {TimelineEditor} editor
+   * @param {number} index
+   * @returns {Entry[]}
+   */
+  #recallEntries({ segments, edits }, index) {
+    /** @type {Entry[]} */
+    const entries = [];
+    for (let earlier = Math.max(0, index - MOST_SCENES); earlier < index; earlier++) {
+      const number = earlier + 1;
+      const label = t("Bring back scene %1: %2", number, segments[earlier].text.slice(0, 24));
+      entries.push([label, () => edits.bringBack(index, number)]);
+    }
+    return entries.length ? [null, ...entries] : [];
+  }
+
+  /** @param {string} label @param {() => unknown} act */
   #item(label, act) {
-    const chosen = () => {
+    const onclick = () => {
       this.close();
       act();
     };
-    return make("div", { role: "menuitem", tabindex: -1, onclick: chosen }, label);
+    return make("div", { role: "menuitem", tabindex: -1, onclick }, label);
   }
 
+  /** @param {number} x @param {number} y */
   #put(x, y) {
     const root = this.#root.getBoundingClientRect();
     const { width, height } = this.#element.getBoundingClientRect();
@@ -111,10 +167,13 @@ export class Menu {
     this.#element.style.top = `${Math.max(4, Math.min(y - root.top, root.height - height - 4))}px`;
   }
 
+  /** @param {KeyboardEvent} event */
   #key(event) {
-    const items = [...this.#element.querySelectorAll("[role=menuitem]")];
-    const at = items.indexOf(document.activeElement);
+    const items = this.#items;
+    const at = items.indexOf(/** @type {HTMLElement} */ (document.activeElement));
+    /** @param {number} place */
     const to = (place) => items.at(place % items.length).focus();
+    /** @type {Record<string, () => void>} */
     const keys = {
       ArrowDown: () => to(at + 1),
       ArrowUp: () => to(at - 1),

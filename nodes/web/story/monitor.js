@@ -3,11 +3,15 @@ import { queuePart } from "../queue_part.js";
 import { button, make, put } from "../shared.js";
 import { t } from "../texts.js";
 import { startSeconds, timeText } from "../timeline/segments.js";
+/** @import {GraphNode} from "../types.js" */
+/** @import {View} from "../player/view.js" */
+/** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const FASTEST = 8; // times the usual rate
 const BACK_MS = 100; // no browser plays backwards: a step back so often
 const BEHIND = 1.5; // seconds behind the newest frame at which *live* jumps to it
 const EDGE = 0.3; // seconds that it stays behind
+const BEFORE = 0.5; // seconds into a scene within which a jump back goes to the scene before
 const USUAL_FPS = 16; // video frames a second before a story is read
 const ROUNDED = 0.01; // of a video frame, by which times are rounded
 const NEAR = 0.25; // seconds within which a mark is at a whole second
@@ -15,17 +19,24 @@ const NEAR = 0.25; // seconds within which a mark is at a whole second
 export class Monitor {
   #say;
   #setMarker;
+  /** The player that is shown. @type {View | null} */
   #view = null;
+  /** @type {TimelineEditor | null} */
   #editor = null;
+  /** @type {GraphNode | null} */
   #sampler = null;
   #listening = new AbortController();
   #back = 0; // how much faster than usual it goes backwards
-  #backTimer = null;
-  #marks = unmarked();
-  #marksOf = new Map(); // by workflow and node of the story
+  #backTimer = 0; // 0: it does not go backwards
+  #marks = noMarks();
+  /** By workflow and node of the story. @type {Map<string, Marks>} */
+  #marksOf = new Map();
   #isLive = false;
 
-  /** `say` shows a sentence, `setMarker(seconds)` sets a marker. */
+  /**
+   * @param {(sentence: string) => void} say shows a sentence
+   * @param {(seconds: number) => void} setMarker
+   */
   constructor(say, setMarker) {
     this.#say = say;
     this.#setMarker = setMarker;
@@ -61,6 +72,10 @@ export class Monitor {
   /**
    * Show the video of a sampler's player, which its node gets back when another or none is bound. The marks are those that
    * the story at `place` had.
+   * @param {View | null} view
+   * @param {TimelineEditor | null} editor
+   * @param {GraphNode | null} sampler
+   * @param {string | null} place
    */
   bind(view, editor, sampler, place) {
     this.#listening.abort();
@@ -74,8 +89,8 @@ export class Monitor {
     this.#view = view;
     this.#editor = editor;
     this.#sampler = sampler;
-    if (view && !this.#marksOf.has(place)) this.#marksOf.set(place, unmarked());
-    this.#marks = view ? this.#marksOf.get(place) : unmarked();
+    this.#marks = (view && this.#marksOf.get(place)) || noMarks();
+    if (view) this.#marksOf.set(place, this.#marks);
     this.element.classList.toggle("hf-story-without", !view);
     if (!view) return;
     view.lend(this.screen);
@@ -103,13 +118,14 @@ export class Monitor {
     this.#drawRange();
   }
 
-  /** Keys of the panel, unless words are typed. */
+  /** Keys of the panel, unless words are typed. @param {KeyboardEvent} event */
   key(event) {
-    if (event.target.matches("textarea, select, input:not([type=button])")) return;
-    if (event.ctrlKey || event.metaKey || event.target.closest("[role=menu]")) return;
-    if (event.key.startsWith("Arrow") && event.target.closest(".hf-bar")) return; // the bars have these keys
-    const isOther = event.altKey && !/^[a-z]$/i.test(event.key); // a Mac's Option makes other characters of letters
-    const key = (isOther ? event.code.replace("Key", "") : event.key).toLowerCase();
+    const target = /** @type {HTMLElement} */ (event.target);
+    if (target.matches("textarea, select, input:not([type=button])")) return;
+    if (event.ctrlKey || event.metaKey || target.closest("[role=menu]")) return;
+    if (event.key.startsWith("Arrow") && target.closest(".hf-bar")) return; // the bars have these keys
+    const key = letterOf(event);
+    /** @type {Record<string, () => void>} */
     const keys = {
       " ": () => this.#toggle(),
       k: () => this.#pause(),
@@ -127,7 +143,8 @@ export class Monitor {
       w: () => this.#view?.pair.wipe(),
     };
     const act = keys[key];
-    if (!act || (event.altKey && key !== "i" && key !== "o")) return;
+    const hasAlt = key === "i" || key === "o"; // which removes a mark
+    if (!act || (event.altKey && !hasAlt)) return;
     event.preventDefault();
     event.stopPropagation();
     act();
@@ -172,33 +189,37 @@ export class Monitor {
     else this.#pause();
   }
 
+  /** Play forwards, or go backwards, faster each time. @param {number} way 1 or -1 */
   #shuttle(way) {
     if (!this.#view) return;
     const { video } = this.#view;
     if (way > 0) {
       video.playbackRate = video.paused ? 1 : Math.min(video.playbackRate * 2, FASTEST);
-      return this.#play();
+      this.#play();
+      return;
     }
     this.#followLive(false);
     video.pause();
     this.#back = Math.min(this.#back ? this.#back * 2 : 1, FASTEST);
-    this.#backTimer ??= setInterval(() => this.#step((-this.#back * BACK_MS) / 1000), BACK_MS);
+    if (this.#backTimer) return;
+    this.#backTimer = setInterval(() => this.#step((-this.#back * BACK_MS) / 1000), BACK_MS);
   }
 
   #stopBack() {
     clearInterval(this.#backTimer);
-    this.#backTimer = null;
+    this.#backTimer = 0;
     this.#back = 0;
   }
 
+  /** @param {number} seconds */
   #step(seconds) {
-    const { video } = this.#view ?? {};
+    const video = this.#view?.video;
     if (video?.readyState) video.currentTime = Math.max(0, video.currentTime + seconds);
   }
 
-  /** Show the next video frame, or the one before. */
+  /** Show the next video frame, or the one before. @param {number} by 1 or -1 */
   #stepFrames(by) {
-    const { video } = this.#view ?? {};
+    const video = this.#view?.video;
     if (!video?.readyState) return;
     this.#pause();
     const fps = this.#fps;
@@ -207,16 +228,20 @@ export class Monitor {
     video.currentTime = Math.max(0, (frame + 0.5) / fps); // the middle of its time: a browser rounds
   }
 
+  /** Play from the beginning of the next scene, or of the one before. @param {number} by 1 or -1 */
   #jump(by) {
     const view = this.#editor?.view;
     if (!view || !this.#view) return;
     const starts = view.segments.map(({ start_block }) => startSeconds(view, start_block));
     const at = this.#at ?? 0;
-    const next = by > 0 ? starts.find((each) => each > at + 1 / this.#fps) : starts.findLast((each) => each < at - 0.5);
+    const after = starts.find((start) => start > at + 1 / this.#fps);
+    const before = starts.findLast((start) => start < at - BEFORE);
+    const start = by > 0 ? after : before;
     this.#followLive(false);
-    if (next !== undefined) this.#view.seek(next);
+    if (start !== undefined) this.#view.seek(start);
   }
 
+  /** Follow the newest second from now on, or no longer. @param {boolean} isLive */
   #followLive(isLive) {
     this.#isLive = isLive;
     if (isLive) this.#play();
@@ -231,12 +256,17 @@ export class Monitor {
     if (newest - video.currentTime > BEHIND) video.currentTime = newest;
   }
 
+  /**
+   * Put the in or the out point where the video stands, or remove it; the other one goes where the two would not fit.
+   * @param {"in" | "out"} which
+   * @param {boolean} removes
+   */
   #mark(which, removes = false) {
     const at = this.#view ? this.#at : null;
-    const whole = Math.round(at);
-    this.#marks[which] = removes || at === null ? null : Math.abs(at - whole) < NEAR ? whole : at;
-    if (this.#marks.in !== null && this.#marks.out !== null && this.#marks.out <= this.#marks.in)
-      this.#marks[which === "in" ? "out" : "in"] = null;
+    this.#marks[which] = removes || at === null ? null : nearWhole(at);
+    const { in: from, out } = this.#marks;
+    const isEmpty = from !== null && out !== null && out <= from;
+    if (isEmpty) this.#marks[which === "in" ? "out" : "in"] = null;
     this.look();
   }
 
@@ -260,7 +290,7 @@ export class Monitor {
   async #renderPart() {
     const { in: from, out } = this.#marks;
     await this.#editor?.settled();
-    const part = { ...(from !== null && { from_seconds: from }), until_seconds: out };
+    const part = from === null ? { until_seconds: out } : { from_seconds: from, until_seconds: out };
     this.#say(await queuePart(this.#sampler, part));
   }
 
@@ -277,6 +307,24 @@ export class Monitor {
   }
 }
 
-function unmarked() {
+/** The points between which a part is rendered. @typedef {{in: number | null, out: number | null}} Marks */
+
+/** @returns {Marks} */
+function noMarks() {
   return { in: null, out: null };
+}
+
+/** A whole second that is near, else the time itself. @param {number} seconds */
+function nearWhole(seconds) {
+  const whole = Math.round(seconds);
+  return Math.abs(seconds - whole) < NEAR ? whole : seconds;
+}
+
+/**
+ * The key of an event; with Alt that of its letter, of which a Mac's Option makes other characters.
+ * @param {KeyboardEvent} event
+ */
+function letterOf({ key, code, altKey }) {
+  const isOther = altKey && !/^[a-z]$/i.test(key);
+  return (isOther ? code.replace("Key", "") : key).toLowerCase();
 }

@@ -1,4 +1,4 @@
-// The tab *Story* in the bottom panel of ComfyUI: a monitor, the timeline of the prompts as wide as the window, and the takes.
+// The tab *Story* in the bottom panel of ComfyUI: a monitor, the timeline of the prompts as wide as the window, the takes.
 //
 // There is one editor of a story, one player and one list of takes. Their elements are lent to the panel while it is open,
 // and go back to their nodes when it is closed, in app mode, and where the frontend has no bottom panel.
@@ -15,15 +15,17 @@ import { Menu } from "./menu.js";
 import { Markers } from "./markers.js";
 import { Monitor } from "./monitor.js";
 import { References } from "./references.js";
-import { snapped } from "./snap.js";
+import { snap } from "./snap.js";
 import { SoundLane } from "./sound.js";
+/** @import {GraphNode} from "../types.js" */
+/** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const TAB = "headforcing.story";
 const COMMAND = "HeadForcing.Story";
 const TIMELINE = "HeadForcingPromptTimeline";
 const SAMPLER = "HeadForcingSampler";
 const LOOK_MS = 200; // the frontend does not tell when another workflow, node or mode is shown
-/** Classes of the panel by its size in pixels. */
+/** Classes of the panel by its size in pixels. @type {Record<string, (size: DOMRectReadOnly) => boolean>} */
 const SIZES = {
   "hf-story-low": ({ height }) => height < 470,
   "hf-story-lowest": ({ height }) => height < 300,
@@ -36,7 +38,9 @@ const store = () => app.extensionManager?.bottomPanel;
 
 /** All nodes of the open workflow, those in subgraphs, too; those of the graph that is shown come first. */
 function allNodes() {
+  /** @type {Set<GraphNode>} */
   const nodes = new Set();
+  /** @param {{nodes: GraphNode[]} | undefined} graph */
   const visit = (graph) => {
     for (const node of graph?.nodes ?? []) {
       if (nodes.has(node)) continue;
@@ -49,19 +53,26 @@ function allNodes() {
   return [...nodes];
 }
 
-/** The Prompt Timeline that a node renders, is, or shows on its face as a subgraph. */
+/** The Prompt Timeline that a node renders, is, or shows on its face as a subgraph. @param {GraphNode} node */
 const storyFor = (node) => storyNodeOf(node) ?? (node.subgraph && storyIn(node));
 
 class StoryPanel {
-  #host = null; // the element that the frontend gave last
+  /** The element that the frontend gave last. @type {HTMLElement | null} */
+  #host = null;
   #wasThere = false; // whether the panel was seen in the page since then
-  #timer = null;
-  #story = null; // the nodes whose elements are lent
+  #timer = 0; // 0: the panel is closed
+  /** The nodes whose elements are lent. @type {GraphNode | null} */
+  #story = null;
+  /** @type {GraphNode | null} */
   #sampler = null;
+  /** @type {TimelineEditor | null} */
   #editor = null;
+  /** @type {ReturnType<typeof shelfOf> | null} */
   #shelf = null;
-  #asked = null; // the node whose button opened the panel
-  #selected = new Map(); // the chosen prompt by workflow and node: the graph's undo makes all nodes anew
+  /** The node whose button opened the panel. @type {GraphNode | null} */
+  #asked = null;
+  /** The chosen prompt by workflow and node: the graph's undo makes all nodes anew. @type {Map<string, number>} */
+  #selected = new Map();
 
   constructor() {
     this.markers = new Markers();
@@ -83,13 +94,16 @@ class StoryPanel {
     this.sound = new SoundLane((sentence) => this.say(sentence));
     this.menu = new Menu(this.root, (sentence) => this.say(sentence));
     this.root.addEventListener("keydown", (event) => this.monitor.key(event), { capture: true });
-    this.root.addEventListener("keydown", (event) => isShortcut(event) || event.stopPropagation());
+    this.root.addEventListener("keydown", (event) => {
+      if (!isShortcut(event)) event.stopPropagation();
+    });
     for (const name of KEYS) this.root.addEventListener(name, (event) => event.stopPropagation());
     this.root.addEventListener("contextmenu", (event) => this.#openMenu(event));
     this.root.addEventListener("fullscreenchange", () => this.film.draw());
     new ResizeObserver(([{ contentRect }]) => this.#fit(contentRect)).observe(this.root);
   }
 
+  /** @param {DOMRectReadOnly} size */
   #fit(size) {
     for (const [name, isSo] of Object.entries(SIZES)) this.grid.classList.toggle(name, isSo(size));
   }
@@ -100,26 +114,29 @@ class StoryPanel {
     this.showTakes.ariaPressed = String(areShown);
   }
 
-  /** The frontend calls this at any time, again for the same element, and before the element is in the page. */
+  /**
+   * The frontend calls this at any time, again for the same element, and before the element is in the page.
+   * @param {HTMLElement} host
+   */
   show(host) {
     if (host !== this.#host) this.#wasThere = false;
     this.#host = host;
     host.style.height = "100%";
     if (this.root.parentNode !== host) host.replaceChildren(this.root); // another pack's tab may have left its own
-    this.#timer ??= setInterval(() => this.#look(), LOOK_MS);
+    if (!this.#timer) this.#timer = setInterval(() => this.#look(), LOOK_MS);
     this.#look();
   }
 
   /** Not called when another tab is chosen: `#look` notices that. */
   hide() {
     clearInterval(this.#timer);
-    this.#timer = null;
+    this.#timer = 0;
     this.#host = null;
     this.#giveBack();
     this.root.remove();
   }
 
-  /** Show the story of a node, or close the panel where `node` is undefined and it is open. */
+  /** Show the story of a node; without one open the panel, or close it. @param {GraphNode} [node] */
   toggle(node) {
     const panel = store();
     if (!panel) return;
@@ -128,8 +145,10 @@ class StoryPanel {
     if (!isOpen || !node) panel.toggleBottomPanelTab(TAB);
   }
 
+  /** @param {string} sentence */
   say(sentence) {
-    this.said.textContent = this.said.title = sentence;
+    this.said.textContent = sentence;
+    this.said.title = sentence;
   }
 
   /** Lend what belongs to the nodes that are meant now, and give back what does not. */
@@ -138,9 +157,21 @@ class StoryPanel {
     else if (this.#wasThere) return this.hide();
     // in app mode the panel stays in the page without a size
     if (!this.root.isConnected || !(this.root.checkVisibility?.() ?? true)) return this.#giveBack();
-    const all = allNodes();
-    const story = this.#chosenStory(all);
-    const samplers = all.filter((node) => node.comfyClass === SAMPLER && storyNodeOf(node) === story);
+    this.#lendChosen(allNodes());
+    this.#editor?.refresh();
+    this.monitor.look();
+    this.film.draw();
+    this.sound.look();
+    this.markers.look();
+    this.references.look();
+    if (this.#editor) this.#selected.set(placeOf(this.#story), this.#editor.selected);
+  }
+
+  /** Lend what belongs to the chosen ones of the nodes, and say whose it is. @param {GraphNode[]} nodes */
+  #lendChosen(nodes) {
+    const stories = nodes.filter(({ comfyClass }) => comfyClass === TIMELINE);
+    const story = this.#chosenStory(nodes, stories);
+    const samplers = nodes.filter((node) => node.comfyClass === SAMPLER && storyNodeOf(node) === story);
     const sampler = this.#chosen(samplers, this.#sampler);
     const editor = story ? (editors.get(story) ?? null) : null;
     if (story !== this.#story || sampler !== this.#sampler || editor !== this.#editor) {
@@ -150,32 +181,39 @@ class StoryPanel {
     this.grid.classList.toggle("hf-story-none", !editor);
     const none = t("This workflow has no Prompt Timeline. Add one, or open a template of Head Forcing.");
     put(this.empty, { textContent: editor ? "" : none });
-    const many = all.filter(({ comfyClass }) => comfyClass === TIMELINE).length > 1;
-    put(this.title, { textContent: story && many ? t("Story of %1 (node %2)", story.title, story.id) : "" });
-    this.#editor?.refresh();
-    this.monitor.look();
-    this.film.draw();
-    this.sound.look();
-    this.markers.look();
-    this.references.look();
-    if (this.#editor) this.#selected.set(placeOf(story), this.#editor.selected);
+    const isOneOfMany = story !== null && stories.length > 1;
+    put(this.title, { textContent: isOneOfMany ? t("Story of %1 (node %2)", story.title, story.id) : "" });
   }
 
-  #chosenStory(all) {
-    const stories = all.filter(({ comfyClass }) => comfyClass === TIMELINE);
-    const asked = this.#asked && all.includes(this.#asked) ? storyFor(this.#asked) : null;
+  /**
+   * The story of the node whose button was pressed, else of a selected node, else the one that is shown, else the first.
+   * @param {GraphNode[]} nodes
+   * @param {GraphNode[]} stories those of them that are Prompt Timelines
+   * @returns {GraphNode | null}
+   */
+  #chosenStory(nodes, stories) {
+    const asked = this.#asked && nodes.includes(this.#asked) ? storyFor(this.#asked) : null;
     this.#asked = null;
-    const selected = [...(app.canvas?.selectedItems ?? [])].map((item) => item.comfyClass && storyFor(item));
-    return asked ?? selected.find(Boolean) ?? this.#chosen(stories, this.#story);
+    if (asked) return asked;
+    for (const item of app.canvas?.selectedItems ?? []) {
+      const story = item.comfyClass && storyFor(item); // groups have no class
+      if (story) return story;
+    }
+    return this.#chosen(stories, this.#story);
   }
 
-  /** Of some nodes the selected one, else the one that is shown, also if it was made anew, else the first. */
+  /**
+   * Of some nodes the selected one, else the one that is shown, also if it was made anew, else the first.
+   * @param {GraphNode[]} nodes
+   * @param {GraphNode | null} shown
+   */
   #chosen(nodes, shown) {
     const selected = nodes.find((node) => app.canvas?.selectedItems?.has?.(node));
     const again = nodes.find((node) => node === shown) ?? nodes.find(({ id }) => id === shown?.id);
     return selected ?? again ?? nodes[0] ?? null;
   }
 
+  /** @param {GraphNode | null} story @param {GraphNode | null} sampler @param {TimelineEditor | null} editor */
   #lend(story, sampler, editor) {
     this.#story = story;
     this.#sampler = sampler;
@@ -190,22 +228,28 @@ class StoryPanel {
     this.film.bind(view, editor);
     this.sound.bind(story, editor, view);
     this.references.bind(story, editor);
-    const snap = (seconds, event) => this.#snap(seconds, event);
-    if (editor) editor.bars.snap = snap;
-    this.markers.bind(story, editor, { seek: (seconds) => view?.seek(seconds), snap });
+    /** @type {(seconds: number, event: PointerEvent) => number} */
+    const jump = (seconds, event) => this.#snap(seconds, event);
+    if (editor) editor.bars.snap = jump;
+    this.markers.bind(story, editor, { seek: (seconds) => view?.seek(seconds), snap: jump });
     this.#shelf = sampler ? shelfOf(sampler) : null;
     this.#shelf?.lend(this.takes);
     view?.mark();
   }
 
-  /** The time of the story to which one under the pointer jumps; Alt jumps to nothing. */
+  /**
+   * The time of the story to which one under the pointer jumps; Alt jumps to nothing.
+   * @param {number} seconds
+   * @param {PointerEvent} event
+   */
   #snap(seconds, { altKey }) {
     const { view, bars } = this.#editor;
     if (altKey) return seconds;
     const times = [...this.monitor.times, this.sound.nearest(seconds), ...this.markers.times];
-    return snapped(seconds, { times, beats: this.sound.beats }, bars.pixels / startSeconds(view, view.blocks));
+    return snap(seconds, { times, beats: this.sound.beats }, bars.pixels / startSeconds(view, view.blocks));
   }
 
+  /** @param {PointerEvent} event */
   #openMenu(event) {
     const [at] = this.monitor.times;
     this.menu.open(event, this.#editor, this.#sampler, this.markers, at);
@@ -221,11 +265,15 @@ class StoryPanel {
     this.#shelf?.takeBack();
     this.#editor?.home.takeBack();
     if (this.#editor) this.#editor.bars.snap = undefined;
-    this.#story = this.#sampler = this.#editor = this.#shelf = null;
+    this.#story = null;
+    this.#sampler = null;
+    this.#editor = null;
+    this.#shelf = null;
   }
 }
 
-let panel = null; // made when it is opened first, since its texts are loaded before
+/** Made when it is opened first, since its texts are loaded before. @type {StoryPanel | null} */
+let panel = null;
 
 function thePanel() {
   if (!panel) {
@@ -239,7 +287,7 @@ function thePanel() {
 /** Whether the frontend has a place for the panel. */
 export const isThere = () => Boolean(store()?.toggleBottomPanelTab);
 
-/** Open the panel with the story of a node. */
+/** Open the panel with the story of a node. @param {GraphNode} node */
 export const open = (node) => thePanel().toggle(node);
 
 /** What the extension registers. */
@@ -250,7 +298,7 @@ export const extension = {
       title: "Story",
       type: "custom",
       icon: "pi pi-video",
-      render: (host) => thePanel().show(host),
+      render: (/** @type {HTMLElement} */ host) => thePanel().show(host),
       destroy: () => thePanel().hide(),
     },
   ],

@@ -1,14 +1,19 @@
 // The pictures of Scene References in the story panel, above the fields of the chosen prompt: those that its words name
 // are shown as they are, the others pale; a click names one.
 import { app } from "../../../scripts/app.js";
+import { address } from "../player/growing_file.js";
 import { button, make, referencesOf } from "../shared.js";
 import { t } from "../texts.js";
 import { changed } from "../timeline/segments.js";
+/** @import {GraphNode, Reference} from "../types.js" */
+/** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const NAMED = /(?<![\p{L}\p{N}_])@([\p{L}][\p{L}\p{N}_]*)/gu; // as headforcing_core/timeline/references.py
 
 export class References {
+  /** @type {GraphNode | null} */
   #story = null;
+  /** @type {TimelineEditor | null} */
   #editor = null;
   #drawn = "";
 
@@ -16,7 +21,11 @@ export class References {
     this.element = make("div", { class: "hf-references", role: "group", "aria-label": t("Pictures"), hidden: true });
   }
 
-  /** Show those of a story above the fields of its editor; none where both are null. */
+  /**
+   * Show those of a story above the fields of its editor; none where both are null.
+   * @param {GraphNode | null} story
+   * @param {TimelineEditor | null} editor
+   */
   bind(story, editor) {
     this.element.remove();
     this.#story = story;
@@ -32,30 +41,41 @@ export class References {
     if (!this.#editor) return;
     const { segments, selected } = this.#editor;
     const text = segments[selected]?.text ?? "";
-    const named = new Set([...text.matchAll(NAMED)].map(([, name]) => name.toLowerCase()));
+    const named = namesIn(text);
     const all = referencesOf(this.#story);
-    const drawn = JSON.stringify([all, [...named], selected]);
+    const drawn = JSON.stringify([all, named, selected]);
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;
     this.element.hidden = !all.length || !segments.length;
-    this.element.replaceChildren(...all.map((each) => this.#picture(each, named.has(each.name.toLowerCase()))));
+    const pictures = all.map((reference) => this.#picture(reference, named.includes(reference.name.toLowerCase())));
+    this.element.replaceChildren(...pictures);
   }
 
+  /** @param {Reference} reference @param {boolean} isNamed by the words of the chosen prompt */
   #picture({ name, file }, isNamed) {
     const about = isNamed ? t("The prompt holds %1", `@${name}`) : t("Put %1 into the words of the prompt", `@${name}`);
-    const say = button(`@${name}`, about, () => this.#say(name));
-    say.disabled = isNamed;
-    const shown = file && make("img", { alt: "", src: app.api.apiURL(`/view?${new URLSearchParams(file)}`) });
+    const names = button(`@${name}`, about, () => this.#addName(name));
+    names.disabled = isNamed;
     const place = make("span", { class: "hf-reference", title: about });
     place.classList.toggle("hf-named", isNamed);
-    place.append(...[shown, say].filter(Boolean));
-    place.addEventListener("click", ({ target }) => target !== say && !isNamed && this.#say(name));
+    if (file) place.append(make("img", { alt: "", src: app.api.apiURL(address(file)) }));
+    place.append(names);
+    place.addEventListener("click", ({ target }) => {
+      if (target !== names && !isNamed) this.#addName(name);
+    });
     return place;
   }
 
-  #say(name) {
+  /** Put the name of a picture behind the words of the chosen prompt. @param {string} name */
+  #addName(name) {
     const { segments, selected } = this.#editor;
     const text = `${segments[selected].text} @${name}`.trim();
     this.#editor.commit(changed(segments, selected, { text }), null, selected);
   }
+}
+
+/** The names of pictures in words, each once. @param {string} words */
+function namesIn(words) {
+  const names = [...words.matchAll(NAMED)].map(([, name]) => name.toLowerCase());
+  return [...new Set(names)];
 }

@@ -6,6 +6,9 @@ import { app } from "../../../scripts/app.js";
 import { audioOf, button, make, put, putProperty, putStory } from "../shared.js";
 import { t } from "../texts.js";
 import { startSeconds } from "../timeline/segments.js";
+/** @import {GraphNode, Grid, Heard, Segment, StoryView} from "../types.js" */
+/** @import {View} from "../player/view.js" */
+/** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const HEIGHT = 44; // of the lane, in pixels
 const TEMPO = "headforcing_tempo"; // the property of Prompt Timeline with what a person has set, by name of the sound
@@ -15,30 +18,26 @@ const AWAY_MS = 3000; // until a server that did not answer is asked again,
 const REFUSED_MS = 30_000; // and one that cannot read the sound
 const COLOURS = ["wave", "onset", "beat", "start"]; // what the style sheet has a colour for, by ComfyUI's theme
 
-/**
- * @typedef {object} Heard what the server tells of a sound
- * @property {number} seconds
- * @property {Uint8Array} peaks
- * @property {number} peaks_a_second
- * @property {number[]} onsets
- * @property {number | null} tempo
- * @property {number | null} first_beat
- */
-
 export class SoundLane {
   #say;
+  /** @type {GraphNode | null} */
   #story = null;
+  /** @type {TimelineEditor | null} */
   #editor = null;
-  #view = null;
-  #sounds = new Map(); // by name: a Heard, or null while it is read and until it is asked for again
-  #refused = new Map(); // by name: why it could not be read
+  /** @type {View | null} */
+  #player = null;
+  /** By name; null while one is read and until it is asked for again. @type {Map<string, Heard | null>} */
+  #sounds = new Map();
+  /** Why sounds could not be read, by name. @type {Map<string, string>} */
+  #refused = new Map();
   #name = "";
   #offset = 0;
   #drawn = "";
+  /** @type {Record<string, string>} */
   #colours = {};
   #listening = new AbortController();
 
-  /** `say` shows a sentence. */
+  /** @param {(sentence: string) => void} say shows a sentence */
   constructor(say) {
     this.#say = say;
     this.canvas = make("canvas", { class: "hf-story-wave", "aria-hidden": "true" });
@@ -55,20 +54,25 @@ export class SoundLane {
     this.element.style.height = `${HEIGHT}px`;
   }
 
-  /** Show the sound of a story below the bars of its editor; none where both are null. */
-  bind(story, editor, view) {
+  /**
+   * Show the sound of a story below the bars of its editor; none where both are null.
+   * @param {GraphNode | null} story
+   * @param {TimelineEditor | null} editor
+   * @param {View | null} player
+   */
+  bind(story, editor, player) {
     this.#listening.abort();
     this.element.remove();
     this.#story = story;
     this.#editor = editor;
-    this.#view = view;
+    this.#player = player;
     this.#drawn = "";
     if (!editor) return;
     this.#listening = new AbortController();
     const { signal } = this.#listening;
     editor.bars.inner.append(this.element);
     editor.bars.element.addEventListener("scroll", () => this.draw(), { signal });
-    this.canvas.addEventListener("click", (event) => view?.seek(editor.bars.secondsAt(event)), { signal });
+    this.canvas.addEventListener("click", (event) => player?.seek(editor.bars.secondsAt(event)), { signal });
     this.look();
   }
 
@@ -81,7 +85,7 @@ export class SoundLane {
     if (name && !this.#sounds.has(name)) this.#read(name);
     put(this.element, { hidden: !this.#heard });
     const style = getComputedStyle(this.element);
-    this.#colours = Object.fromEntries(COLOURS.map((part) => [part, style.getPropertyValue(`--hf-${part}`)]));
+    for (const part of COLOURS) this.#colours[part] = style.getPropertyValue(`--hf-${part}`);
     this.draw();
   }
 
@@ -90,12 +94,16 @@ export class SoundLane {
     return this.#sounds.get(this.#name) ?? null;
   }
 
+  /** @param {string} name */
   async #read(name) {
     this.#sounds.set(name, null);
     try {
       const answer = await app.api.fetchApi(`/headforcing/sound?${new URLSearchParams({ name })}`);
       const told = await answer.json();
-      if (told.error) return this.#refuse(name, told.error);
+      if (told.error) {
+        this.#refuse(name, told.error);
+        return;
+      }
       const peaks = Uint8Array.from(atob(told.peaks), (letter) => letter.charCodeAt(0));
       this.#sounds.set(name, { ...told, peaks });
       this.look();
@@ -104,43 +112,54 @@ export class SoundLane {
     }
   }
 
-  /** Say why a sound cannot be read, once. */
+  /** Say why a sound cannot be read, once. @param {string} name @param {string} sentence */
   #refuse(name, sentence) {
     if (this.#refused.get(name) !== sentence) this.#say(sentence);
     this.#refused.set(name, sentence);
     this.#askAgain(name, REFUSED_MS);
   }
 
+  /** @param {string} name @param {number} milliseconds until then */
   #askAgain(name, milliseconds) {
     setTimeout(() => this.#sounds.delete(name), milliseconds);
   }
 
-  /** By how much a person has made the tempo of the sound faster, and the second of a beat in the sound; null: as found. */
-  get #set() {
+  /**
+   * By how much a person has made the tempo of the sound faster, and the second of a beat in the sound; null: as found.
+   * @returns {{factor: number, first: number | null}}
+   */
+  get #tempoSet() {
     const { factor, first } = this.#story.properties?.[TEMPO]?.[this.#name] ?? {};
     return { factor: factor > 0 ? Number(factor) : 1, first: Number.isFinite(first) ? first : null };
   }
 
-  /** Seconds between two beats, and the second of the story of one of them, as found or as set; null: there are none. */
+  /**
+   * Seconds between two beats, and the second of the story of one of them, as found or as set; null: there are none.
+   * @returns {Grid | null}
+   */
   get beats() {
-    const { tempo = null, first_beat = null } = this.#heard ?? {};
-    if (tempo === null) return null;
-    const { factor, first } = this.#set;
-    return { every: 60 / (tempo * factor), first: (first ?? first_beat) + this.#offset };
+    const heard = this.#heard;
+    if (heard?.tempo == null) return null;
+    const { factor, first } = this.#tempoSet;
+    const beat = first ?? heard.first_beat ?? 0;
+    return { every: 60 / (heard.tempo * factor), first: beat + this.#offset };
   }
 
-  /** Keep a change of the tempo with the workflow. */
+  /** Keep a change of the tempo with the workflow. @param {{factor?: number, first?: number | null}} change */
   #setTempo({ factor = 1, first = null }) {
-    const known = this.#set;
+    const known = this.#tempoSet;
     const changed = { factor: known.factor * factor, first: first ?? known.first };
     putProperty(this.#story, TEMPO, { ...this.#story.properties?.[TEMPO], [this.#name]: changed });
     this.draw();
   }
 
   #firstBeat() {
-    const { video, place } = this.#view ?? {};
-    if (video?.readyState) this.#setTempo({ first: video.currentTime - place.lead - this.#offset });
-    else this.#say(t("There is no video yet."));
+    if (!this.#player?.video.readyState) {
+      this.#say(t("There is no video yet."));
+      return;
+    }
+    const { video, place } = this.#player;
+    this.#setTempo({ first: video.currentTime - place.lead - this.#offset });
   }
 
   #takeLength() {
@@ -148,7 +167,7 @@ export class SoundLane {
     if (seconds > 0) putStory(this.#story, { seconds });
   }
 
-  /** The nearest onset in seconds of the story; null without one. */
+  /** The nearest onset in seconds of the story; null without one. @param {number} seconds */
   nearest(seconds) {
     const onsets = this.#heard?.onsets ?? [];
     const at = seconds - this.#offset;
@@ -160,18 +179,19 @@ export class SoundLane {
 
   draw() {
     const heard = this.#heard;
-    const { view, bars, segments, selected } = this.#editor ?? {};
-    if (!heard || !view || !bars.width) return;
-    const { beats } = this;
+    if (!heard || !this.#editor?.view || !this.#editor.bars.width) return;
+    const { view, bars, segments, selected } = this.#editor;
     const starts = segments.map(({ start_block }) => start_block);
-    const what = JSON.stringify([this.#name, this.#offset, bars.left, bars.width, bars.pixels, view.blocks, starts, selected, beats, this.#colours]);
-    if (what === this.#drawn) return;
-    this.#drawn = what;
+    const sizes = [bars.left, bars.width, bars.pixels, view.blocks];
+    const drawn = JSON.stringify([this.#name, this.#offset, sizes, starts, selected, this.beats, this.#colours]);
+    if (drawn === this.#drawn) return;
+    this.#drawn = drawn;
     this.canvas.style.left = this.tools.style.left = `${bars.left}px`;
     this.canvas.width = bars.width;
     this.canvas.height = HEIGHT;
     const pixels = bars.pixels / startSeconds(view, view.blocks); // of a second
     const context = this.canvas.getContext("2d");
+    /** @param {number} seconds */
     const place = (seconds) => seconds * pixels - bars.left;
     this.#drawWave(context, heard, pixels);
     this.#drawBeats(context, place, pixels);
@@ -185,6 +205,7 @@ export class SoundLane {
     this.#tell(view, segments[selected]);
   }
 
+  /** @param {CanvasRenderingContext2D} context @param {Heard} heard @param {number} pixels of a second */
   #drawWave(context, { peaks, peaks_a_second, seconds }, pixels) {
     const { left, width } = this.#editor.bars;
     const middle = HEIGHT / 2;
@@ -202,6 +223,11 @@ export class SoundLane {
     }
   }
 
+  /**
+   * @param {CanvasRenderingContext2D} context
+   * @param {(seconds: number) => number} place of a second of the story, in pixels
+   * @param {number} pixels of a second
+   */
   #drawBeats(context, place, pixels) {
     const { beats } = this;
     this.tempo.hidden = !beats;
@@ -211,22 +237,25 @@ export class SoundLane {
     if (every * pixels < BEAT_PIXELS) return;
     const { left, width } = this.#editor.bars;
     context.fillStyle = this.#colours.beat;
-    for (let beat = Math.ceil((left / pixels - first) / every); ; beat++) {
-      const x = place(first + beat * every);
-      if (x > width) return;
-      context.fillRect(x, 0, 1, HEIGHT);
-    }
+    const inSight = Math.ceil((left / pixels - first) / every); // the number of the first one
+    for (let beat = inSight; place(first + beat * every) <= width; beat++)
+      context.fillRect(place(first + beat * every), 0, 1, HEIGHT);
   }
 
-  /** Say how far the beginning of the chosen scene is from the nearest onset. */
+  /**
+   * Say how far the beginning of the chosen scene is from the nearest onset.
+   * @param {StoryView} view
+   * @param {Segment | undefined} segment
+   */
   #tell(view, segment) {
-    const start = segment?.start_block ? startSeconds(view, segment.start_block) : null;
-    const near = start === null ? null : this.nearest(start);
-    const apart = near === null ? Infinity : start - near;
     this.near.textContent = "";
-    if (Math.abs(apart) >= NEAR_SECONDS) return;
-    const seconds = Math.abs(apart).toFixed(2);
-    this.near.textContent =
-      apart < 0 ? t("begins %1 s before the beat", seconds) : t("begins %1 s after the beat", seconds);
+    if (!segment?.start_block) return; // the first one begins the video
+    const start = startSeconds(view, segment.start_block);
+    const near = this.nearest(start);
+    if (near === null || Math.abs(start - near) >= NEAR_SECONDS) return;
+    const seconds = Math.abs(start - near).toFixed(2);
+    const before = t("begins %1 s before the beat", seconds);
+    const after = t("begins %1 s after the beat", seconds);
+    this.near.textContent = start < near ? before : after;
   }
 }

@@ -1,19 +1,21 @@
 // The takes of Load Head Forcing Run as a list with pictures. The widget "run" stays all that is saved and sent.
 import { app } from "../../../scripts/app.js";
-import { make, whileInGraph } from "../shared.js";
-import { factsOf, fetchTakes, line, pictures, STYLE, takes, watch } from "./store.js";
+import { make } from "../shared.js";
+import { factsOf, fetchTakes, line, pictures, STYLE, takes, watchInGraph } from "./store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
+/** @import {GraphNode, Take, Widget} from "../types.js" */
 
 const HEIGHT = 240; // of the list, in pixels
 const POLL_MS = 300;
 const WIDTH = 380; // of a new node, in which a row of pictures fits
 
-/** The take that a value of the widget means, in any of the forms that lists have had. */
+/** The take that a value of the widget means, in any of the forms that lists have had. @param {string} value */
 const takeOf = (value) => takes.find(({ name }) => value === name || value.endsWith(` (${name})`));
 
-/** Show the entries of a combo widget as people read them; its values stay what they are. */
+/** Show the entries of a combo widget as people read them; its values stay what they are. @param {Widget} combo */
 function label(combo) {
+  /** @param {unknown} value */
   combo.options.getOptionLabel = (value) => {
     const take = takeOf(String(value ?? ""));
     return take ? [factsOf(take), take.story].join(" · ") : String(value ?? "");
@@ -22,11 +24,15 @@ function label(combo) {
 
 /** A list box beside a combo widget: it shows the widget's value and sets it. */
 class TakeList {
+  /** @param {GraphNode} node @param {Widget} combo */
   constructor(node, combo) {
     this.node = node;
     this.combo = combo;
-    this.shown = null; // the value whose row is marked
+    /** The value whose row is marked. @type {string | null} */
+    this.shown = null;
     this.drawn = ""; // the takes that are drawn, as JSON
+    /** @type {HTMLElement[]} */
+    this.rows = [];
     this.element = make("div", {
       class: "hf-takes",
       style: "height: 100%; max-height: 480px",
@@ -34,8 +40,8 @@ class TakeList {
       "data-capture-wheel": "true", // Nodes 2.0: the list scrolls, not the canvas
       role: "listbox",
       "aria-label": t("Takes"),
-      onkeydown: (event) => this.onKey(event),
-      onwheel: (event) => event.stopPropagation(),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.onKey(event),
+      onwheel: (/** @type {Event} */ event) => event.stopPropagation(),
     });
     label(combo);
   }
@@ -63,13 +69,14 @@ class TakeList {
     if (value === this.shown && !always) return;
     this.shown = value;
     const place = takes.indexOf(takeOf(value));
-    for (const [number, row] of (this.rows ?? []).entries()) row.setAttribute("aria-selected", String(number === place));
-    const row = this.rows?.[place];
+    for (const [number, row] of this.rows.entries()) row.setAttribute("aria-selected", String(number === place));
+    const row = this.rows[place];
     if (row) this.element.setAttribute("aria-activedescendant", row.id);
     else this.element.removeAttribute("aria-activedescendant");
     row?.scrollIntoView?.({ block: "nearest" });
   }
 
+  /** @param {Take} take */
   choose(take) {
     app.canvas?.emitBeforeChange?.(); // for the undo of the graph
     this.combo.value = take.value;
@@ -79,9 +86,11 @@ class TakeList {
     this.mark();
   }
 
+  /** @param {KeyboardEvent} event */
   onKey(event) {
     const place = takes.indexOf(takeOf(String(this.combo.value ?? "")));
     const last = takes.length - 1;
+    /** @type {Record<string, number>} */
     const places = { ArrowDown: Math.min(place + 1, last), ArrowUp: Math.max(place - 1, 0), Home: 0, End: last };
     if (!(event.key in places) || last < 0) return;
     event.preventDefault();
@@ -90,25 +99,24 @@ class TakeList {
   }
 }
 
+/** @param {GraphNode} node */
 export function nodeCreated(node) {
   const combo = node.widgets?.find((widget) => widget.name === "run");
   if (!["HeadForcingLoadRun", "HeadForcingDecodeVideo"].includes(node.comfyClass) || !combo) return;
   fetchTakes();
-  if (node.comfyClass === "HeadForcingDecodeVideo") return label(combo);
+  if (node.comfyClass === "HeadForcingDecodeVideo") {
+    label(combo);
+    return;
+  }
   const list = new TakeList(node, combo);
   addElement(node, "takes", list.element, { getMinHeight: () => HEIGHT });
   node.setSize?.([Math.max(node.size[0], WIDTH), node.size[1]]); // a saved node gets its own size after this
 
-  let timer = null;
-  let end = null;
-  const begin = () => {
-    end ??= watch(() => list.show());
-    timer ??= setInterval(() => list.mark(), POLL_MS); // values change in many ways; looking is the same for all
-  };
-  whileInGraph(node, begin, () => {
-    clearInterval(timer);
-    end?.();
-    timer = end = null;
-  });
+  watchInGraph(
+    node,
+    () => list.show(),
+    () => list.mark(), // values change in many ways; looking is the same for all
+    POLL_MS,
+  );
   list.show();
 }

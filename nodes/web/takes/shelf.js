@@ -5,10 +5,11 @@ import { address } from "../player/growing_file.js";
 import { queuePart } from "../queue_part.js";
 import { viewOf } from "../player/player.js";
 import { button, demoOf, editors, isLinked, keepFromCanvas, make, openId } from "../shared.js";
-import { put, putStory, storyNodeOf, whileInGraph } from "../shared.js";
-import { change, factsOf, fetchTakes, line, megabytes, nameOf, pictures, STYLE, takes, watch } from "./store.js";
+import { put, putStory, storyNodeOf } from "../shared.js";
+import { change, factsOf, fetchTakes, line, megabytes, nameOf, pictures, STYLE, takes, watchInGraph } from "./store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
+/** @import {GraphNode, Part, Take} from "../types.js" */
 
 const HEIGHT = 34; // of the widget, in pixels
 const SCENE = () => t("Choose a scene: a bar of the Prompt Timeline that is connected to positive.");
@@ -19,12 +20,19 @@ const NOT_OWN = () => t("The text of Prompt Timeline comes from another node; no
 const SAID_MS = 8000;
 const CHECK_MS = 500; // links change in many ways; looking is the same for all
 
+/** @param {Event} event */
+const stop = (event) => event.stopPropagation();
+
 class Shelf {
   open = false;
   #everywhere = false; // whether takes of other workflows are listed, too
   #isLent = false; // whether the story panel shows the list
-  #asked = null; // the take that is about to be deleted
+  /** The name of the take that is about to be deleted. @type {string | undefined} */
+  #asked;
+  /** Ends the sentence that is shown. @type {ReturnType<typeof setTimeout> | undefined} */
+  #timer;
 
+  /** @param {GraphNode} node */
   constructor(node) {
     this.node = node;
     this.list = make("div", {
@@ -32,26 +40,26 @@ class Shelf {
       role: "list",
       "aria-label": t("Takes"),
       "data-capture-wheel": "true", // Nodes 2.0: the list scrolls, not the canvas
-      onwheel: (event) => event.stopPropagation(),
+      onwheel: stop,
     });
     this.toggle = button(t("takes"), t("Show the takes of this workflow"), () => this.#toggle());
     this.draft = button(t("draft"), DRAFT(), () => this.#queue({ draft: true }));
     const tools = [
       this.toggle,
-      button(t("this scene"), t("Render the scene of the chosen bar only, up to its end"), () => this.#scene(true)),
-      button(t("up to here"), t("Render from the beginning to the end of the chosen bar"), () => this.#scene(false)),
+      button(t("this scene"), t("Render the scene of the chosen bar only, up to its end"), () => this.#renderScene(true)),
+      button(t("up to here"), t("Render from the beginning to the end of the chosen bar"), () => this.#renderScene(false)),
       this.draft,
     ];
     this.status = make("div", { role: "status", style: "flex: 1 0 60px; overflow: hidden; opacity: 0.8" });
     this.element = make(
       "div",
-      { class: "hf-shelf", onkeydown: (event) => event.stopPropagation() }, // Delete would delete the node
+      { class: "hf-shelf", onkeydown: stop }, // Delete would delete the node
       make("style", {}, STYLE),
       make("div", { class: "tools", role: "toolbar", "aria-label": t("Scenes and takes") }, ...tools, this.status),
     );
     const beside = "hf-shelf"; // the list stands beside the video, so that the node keeps its size
     this.panel = make("div", { class: beside, style: "flex: 0 0 52%; min-height: 0", hidden: true }, this.list);
-    this.panel.addEventListener("keydown", (event) => event.stopPropagation());
+    this.panel.addEventListener("keydown", stop);
     keepFromCanvas(this.element);
     keepFromCanvas(this.panel);
   }
@@ -62,25 +70,35 @@ class Shelf {
     put(this.draft, { disabled, title: disabled ? t("The demo model makes videos of 64x64 only: no draft") : DRAFT() });
   }
 
+  /** @param {string} sentence empty: none */
   say(sentence) {
-    this.status.textContent = this.status.title = sentence;
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => (this.status.textContent = ""), SAID_MS);
+    this.status.textContent = sentence;
+    this.status.title = sentence;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
+      this.status.textContent = "";
+    }, SAID_MS);
     const toast = { severity: "warn", summary: "Head Forcing", detail: sentence, life: SAID_MS };
     if (sentence) app.extensionManager?.toast?.add?.(toast);
   }
 
-  async #queue(asked) {
+  /** @param {Part} part */
+  async #queue(part) {
     await editors.get(storyNodeOf(this.node))?.settled();
-    this.say(await queuePart(this.node, asked));
+    this.say(await queuePart(this.node, part));
   }
 
-  async #scene(alone) {
+  /** Render the chosen scene, `alone` or with what comes before it. @param {boolean} alone */
+  async #renderScene(alone) {
     const editor = editors.get(storyNodeOf(this.node));
     await editor?.settled();
-    if (!editor?.scene) return this.say(SCENE());
-    const { from, until } = editor.scene;
-    await this.#queue({ ...(alone && { from_seconds: from }), until_seconds: until });
+    const scene = editor?.scene;
+    if (!scene) {
+      this.say(SCENE());
+      return;
+    }
+    const { from, until } = scene;
+    await this.#queue(alone ? { from_seconds: from, until_seconds: until } : { until_seconds: until });
   }
 
   #toggle() {
@@ -96,7 +114,7 @@ class Shelf {
     this.draw();
   }
 
-  /** Show the list in another place until `takeBack`. */
+  /** Show the list in another place until `takeBack`. @param {HTMLElement} place */
   lend(place) {
     place.replaceChildren(make("div", { class: "hf-story-head" }, t("Takes")), this.list);
     this.#isLent = true;
@@ -110,8 +128,11 @@ class Shelf {
   }
 
   draw() {
-    if (!(this.open || this.#isLent) || this.list.contains(document.activeElement?.closest?.("input[type=text]"))) return;
-    const listed = takes.filter(({ workflow }) => this.#everywhere || !openId() || workflow === openId());
+    if (!this.open && !this.#isLent) return;
+    const field = document.activeElement?.closest?.("input[type=text]");
+    if (this.list.contains(field)) return; // a name is being typed
+    const showsAll = this.#everywhere || !openId();
+    const listed = takes.filter(({ workflow }) => showsAll || workflow === openId());
     const all = make("input", { type: "checkbox", checked: this.#everywhere });
     all.addEventListener("change", () => {
       this.#everywhere = all.checked;
@@ -122,40 +143,50 @@ class Shelf {
     this.list.replaceChildren(make("label", {}, all, t("of all workflows")), ...rows);
   }
 
+  /** @param {Take} take */
   #row(take) {
     const view = viewOf(this.node);
-    const played = view.take?.name === take.name;
-    const second = view.second?.name === take.name;
-    const choose = () => (take.file ? view.choose(played ? null : take) : this.say(NO_FILE()));
-    const name = make("input", { type: "text", value: take.title, placeholder: t("name"), "aria-label": t("Name") });
-    name.addEventListener("change", async () => {
-      name.blur();
-      await this.#change("label", take, { title: name.value });
-    });
-    const file = take.file && app.api.apiURL(address(take.file));
-    const usual = [
-      played
-        ? button(t("last run"), t("Play the last run again"), choose)
-        : button(t("play"), t("Play %1 here", nameOf(take)), choose),
-      button(t("beside"), t("Play %1 beside the video, without its sound", nameOf(take)), () =>
-        take.file ? view.compare(second ? null : take) : this.say(NO_FILE()),
-      ),
-      button(t("restore"), t("Put the story and the seed of %1 into the nodes", nameOf(take)), () =>
-        this.#restore(take),
-      ),
-      button(take.starred ? "★" : "☆", t("Star"), () => this.#change("label", take, { starred: !take.starred })),
-      name,
-      button(t("delete"), t("Delete %1", nameOf(take)), () => this.#ask(take)),
-      ...(file ? [make("a", { href: file, target: "_blank", title: take.file.filename }, "MP4")] : []),
-    ];
-    const does = this.#asked === take.name ? this.#confirm(take) : usual;
+    const isPlayed = view.take?.name === take.name;
+    const isBeside = view.second?.name === take.name;
+    const choose = () => (take.file ? view.choose(isPlayed ? null : take) : this.say(NO_FILE()));
+    const play = isPlayed
+      ? button(t("last run"), t("Play the last run again"), choose)
+      : button(t("play"), t("Play %1 here", nameOf(take)), choose);
+    const compare = () => (take.file ? view.compare(isBeside ? null : take) : this.say(NO_FILE()));
+    const beside = button(t("beside"), t("Play %1 beside the video, without its sound", nameOf(take)), compare);
+    const does = this.#asked === take.name ? this.#confirmation(take) : [play, beside, ...this.#edits(take)];
     const facts = `${factsOf(take)} · ${megabytes(take.bytes)}`;
     const picture = make("div", { onclick: choose }, pictures(take), line("facts", facts), line("story", take.story));
-    const row = { class: "take", role: "listitem", "aria-current": played || second ? "true" : "false" };
+    const row = { class: "take", role: "listitem", "aria-current": isPlayed || isBeside ? "true" : "false" };
     return make("div", row, picture, make("div", { class: "does" }, ...does));
   }
 
-  #confirm(take) {
+  /** What is done with a take besides playing it. @param {Take} take */
+  #edits(take) {
+    const restores = t("Put the story and the seed of %1 into the nodes", nameOf(take));
+    const edits = [
+      button(t("restore"), restores, () => this.#restore(take)),
+      button(take.starred ? "★" : "☆", t("Star"), () => this.#change("label", take, { starred: !take.starred })),
+      this.#nameField(take),
+      button(t("delete"), t("Delete %1", nameOf(take)), () => this.#ask(take)),
+    ];
+    if (!take.file) return edits;
+    const href = app.api.apiURL(address(take.file));
+    return [...edits, make("a", { href, target: "_blank", title: take.file.filename }, "MP4")];
+  }
+
+  /** @param {Take} take */
+  #nameField(take) {
+    const field = make("input", { type: "text", value: take.title, placeholder: t("name"), "aria-label": t("Name") });
+    field.addEventListener("change", async () => {
+      field.blur();
+      await this.#change("label", take, { title: field.value });
+    });
+    return field;
+  }
+
+  /** The question whether to delete a take. @param {Take} take */
+  #confirmation(take) {
     const sure = async () => {
       const view = viewOf(this.node);
       if ([view.take?.name, view.second?.name].includes(take.name)) view.choose(null);
@@ -167,48 +198,55 @@ class Shelf {
     return [what, button(t("delete it"), t("Delete %1 now", nameOf(take)), sure), keep];
   }
 
+  /** Ask whether to delete a take; null: ask no more. @param {Take | null} take */
   #ask(take) {
     this.#asked = take?.name;
     this.draw();
   }
 
+  /**
+   * @param {"label" | "delete"} what
+   * @param {Take} take
+   * @param {{title?: string, starred?: boolean}} [values]
+   */
   async #change(what, take, values) {
     const error = await change(what, take, values);
     if (error) this.say(error);
   }
 
+  /** @param {Take} take */
   #restore(take) {
     const story = storyNodeOf(this.node);
-    if (!take.written || !story) return this.say(NO_TEXT());
-    if (isLinked(story, "prompts")) return this.say(NOT_OWN());
+    if (!take.written || !story) {
+      this.say(NO_TEXT());
+      return;
+    }
+    if (isLinked(story, "prompts")) {
+      this.say(NOT_OWN());
+      return;
+    }
     putStory(story, take.written);
     if (take.seed != null) putStory(this.node, { seed: take.seed });
   }
 }
 
-const shelves = new WeakMap(); // by node
+/** By node. @type {WeakMap<GraphNode, Shelf>} */
+const shelves = new WeakMap();
 
-/** The takes of a sampler; undefined for other nodes. @returns {Shelf | undefined} */
+/** The takes of a sampler; undefined for other nodes. @param {GraphNode} node */
 export const shelfOf = (node) => shelves.get(node);
 
+/** @param {GraphNode} node */
 export function nodeCreated(node) {
   if (node.comfyClass !== "HeadForcingSampler") return;
   const shelf = new Shelf(node);
   shelves.set(node, shelf);
   addElement(node, "takes", shelf.element, { getMinHeight: () => HEIGHT, getMaxHeight: () => HEIGHT });
   viewOf(node).row.append(shelf.panel);
-  let end = null;
-  let timer = null;
-  whileInGraph(
+  watchInGraph(
     node,
-    () => {
-      end ??= watch(() => shelf.draw());
-      timer ??= setInterval(() => shelf.checkDraft(), CHECK_MS);
-    },
-    () => {
-      end?.();
-      clearInterval(timer);
-      end = timer = null;
-    },
+    () => shelf.draw(),
+    () => shelf.checkDraft(),
+    CHECK_MS,
   );
 }

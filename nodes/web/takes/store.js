@@ -1,60 +1,51 @@
 // The takes that the server lists, for all nodes that show them, and what is drawn of one.
 import { app } from "../../../scripts/app.js";
-import { make, post } from "../shared.js";
+import { make, post, whileInGraph } from "../shared.js";
 import { t } from "../texts.js";
-
-/**
- * A stored video as the server lists it, see nodes/host/browser/runs.py.
- * @typedef {object} Take
- * @property {string} value of the widget *run*
- * @property {string} name of its run
- * @property {number} take its number among those of the run
- * @property {string} date
- * @property {string} length
- * @property {string} size
- * @property {string} story
- * @property {number} pictures
- * @property {string} title
- * @property {boolean} starred
- * @property {import("../player/growing_file.js").VideoFileName | null} file
- * @property {number} bytes
- * @property {number} own_bytes that no other take shares
- * @property {number} finished blocks
- * @property {number} lead seconds of its video before the story
- * @property {number} fps video frames a second
- * @property {string} workflow
- * @property {Record<string, unknown> | null} written the values of *Prompt Timeline*
- * @property {number | null} seed
- * @property {boolean} draft
- */
+/** @import {GraphNode, Take} from "../types.js" */
 
 /** The takes, the newest first. @type {Take[]} */
 export let takes = [];
-/** @type {Set<() => void>} */
-const shows = new Set(); // called with every new list
+/** Called with every new list. @type {Set<() => void>} */
+const shows = new Set();
 let wanted = false; // whether a node has asked for them
 
 /**
- * Call `show` whenever the takes are listed anew; returns what ends that.
+ * While a node is in a graph, call `show` with every new list of takes and `look` again and again.
+ * @param {GraphNode} node
  * @param {() => void} show
+ * @param {() => void} look
+ * @param {number} milliseconds
  */
-export function watch(show) {
-  shows.add(show);
-  return () => shows.delete(show);
+export function watchInGraph(node, show, look, milliseconds) {
+  let timer = 0; // none
+  const begin = () => {
+    if (timer) return;
+    shows.add(show);
+    timer = setInterval(look, milliseconds);
+  };
+  const end = () => {
+    shows.delete(show);
+    clearInterval(timer);
+    timer = 0;
+  };
+  whileInGraph(node, begin, end);
 }
 
+/** @param {Take[]} listed */
 function set(listed) {
   takes = listed;
   shows.forEach((show) => show());
 }
 
+/** Ask the server for the takes; without an answer those that are shown stay. */
 export async function fetchTakes() {
   wanted = true;
   try {
     const answer = await app.api.fetchApi("/headforcing/takes");
     if (answer.ok) set((await answer.json()).takes);
   } catch {
-    // the server is away: what is shown stays
+    // the server is away
   }
 }
 
@@ -75,7 +66,10 @@ export async function change(what, take, values = {}) {
  * "Take 2", with its name if it has one.
  * @param {Take} take
  */
-export const nameOf = ({ take, title }) => [t("Take %1", take), title].filter(Boolean).join(" ");
+export function nameOf({ take, title }) {
+  const number = t("Take %1", take);
+  return title ? `${number} ${title}` : number;
+}
 
 /**
  * What a list says of a take beside its pictures; its seed where another take has the same story.
@@ -83,9 +77,17 @@ export const nameOf = ({ take, title }) => [t("Take %1", take), title].filter(Bo
  */
 export function factsOf(take) {
   const { length, size, date, starred, draft, seed } = take;
-  const alike = takes.some((other) => other !== take && other.story === take.story);
-  const told = alike && seed !== null && t("seed %1", seed);
-  return [starred && "★", nameOf(take), draft && t("draft"), told, length, size, date].filter(Boolean).join(" · ");
+  const isAlike = takes.some((other) => other !== take && other.story === take.story);
+  const facts = [
+    starred && "★",
+    nameOf(take),
+    draft && t("draft"),
+    isAlike && seed !== null && t("seed %1", seed),
+    length,
+    size,
+    date,
+  ];
+  return facts.filter(Boolean).join(" · ");
 }
 
 /**
@@ -108,7 +110,8 @@ export function pictures(take) {
   for (let number = 0; number < take.pictures; number++) {
     const query = new URLSearchParams({ run: take.name, number: String(number) });
     const src = app.api.apiURL(`/headforcing/takes/picture?${query}`);
-    strip.append(make("img", { loading: "lazy", alt: "", src, onerror: ({ target }) => target.remove() }));
+    const picture = make("img", { loading: "lazy", alt: "", src, onerror: () => picture.remove() });
+    strip.append(picture);
   }
   return strip;
 }

@@ -1,18 +1,25 @@
 // The server's answers to texts, so that an undo shows its bars at once and they can be edited at once.
+/** @import {StoryView} from "../types.js" */
 
 const MOST = 200;
 
 export class Answers {
+  /** By values of a node, as JSON. @type {Map<string, StoryView>} */
   #kept = new Map();
 
-  /** The answer to these values of the node; undefined where they are new. */
+  /** The answer to these values of the node; undefined where they are new. @param {string} values */
   of(values) {
     return this.#kept.get(values);
   }
 
-  /** Keep an answer, which is returned. */
+  /**
+   * Keep an answer, which is returned.
+   * @param {string} values
+   * @param {StoryView} answer
+   */
   keep(values, answer) {
-    if (this.#kept.size === MOST) this.#kept.delete(this.#kept.keys().next().value);
+    const [oldest] = this.#kept.keys();
+    if (this.#kept.size === MOST) this.#kept.delete(oldest);
     this.#kept.set(values, answer);
     return answer;
   }

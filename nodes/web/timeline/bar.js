@@ -2,6 +2,7 @@
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
 import { plainTime, startSeconds, tagText, timeText } from "./segments.js";
+/** @import {EditorState, Segment, StoryView} from "../types.js" */
 
 /** What keys do on a bar. */
 export const help = () => [
@@ -13,8 +14,19 @@ export const help = () => [
 ];
 
 /**
- * @param {import("./segments.js").View} view
- * @param {import("./segments.js").Segment} segment
+ * Events of a bar, and of the handle at its beginning (`grasp`).
+ * @typedef {object} BarEvents
+ * @property {() => void} click
+ * @property {(event: PointerEvent) => void} press
+ * @property {(event: PointerEvent) => void} grasp
+ * @property {() => void} focus
+ * @property {() => void} edit
+ * @property {(event: KeyboardEvent) => void} key
+ */
+
+/**
+ * @param {StoryView} view
+ * @param {Segment} segment
  */
 function endOf(view, segment) {
   return Math.min(startSeconds(view, segment.end_block), view.seconds);
@@ -25,8 +37,9 @@ export class Bar {
   #placed = "";
 
   /**
-   * `on` has what is called for events: click(), press(event) and grasp(event) for the pointer on the bar and on the
-   * handle, focus(), edit(), key(event); `helpId` is that of the element that says what keys do.
+   * @param {number} index
+   * @param {string} helpId of the element that says what keys do
+   * @param {BarEvents} on
    */
   constructor(index, helpId, on) {
     this.index = index;
@@ -45,7 +58,12 @@ export class Bar {
     this.parts = [this.element, this.tag, this.handle];
   }
 
-  /** Show a prompt of a state, which can begin at the blocks of `range`, with a label; what is drawn already stays. */
+  /**
+   * Show a prompt of a state, which can begin at the blocks of `range`, with a label; what is drawn already stays.
+   * @param {EditorState} state
+   * @param {string} label
+   * @param {[number, number]} range
+   */
   draw({ view, segments, selected, enabled }, label, [first, last]) {
     const { element, tag, index } = this;
     const segment = segments[index];
@@ -82,7 +100,10 @@ export class Bar {
     for (const [name, value] of Object.entries(about)) element.setAttribute(`aria-${name}`, String(value));
   }
 
-  /** Show where the prompt is in a render: begun, played, with a picture, which a wide bar has beside its words. */
+  /**
+   * Show where the prompt is in a render: begun, played, with a picture, which a wide bar has beside its words.
+   * @param {{begun: boolean, playing: boolean, picture: string, isWide: boolean}} where
+   */
   place({ begun, playing, picture, isWide }) {
     const { element, tag } = this;
     const placed = `${begun} ${playing} ${isWide} ${picture}`;

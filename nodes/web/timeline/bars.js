@@ -2,27 +2,29 @@
 import { make } from "../shared.js";
 import { t } from "../texts.js";
 import { Bar, help } from "./bar.js";
-import { fitted, Labels } from "./labels.js";
+import { BarDrag } from "./bar_drag.js";
+import { BarKeys } from "./bar_keys.js";
+import { labelFor, Labels } from "./labels.js";
 import { Playhead } from "./playhead.js";
 import { drawGrid, Ruler } from "./ruler.js";
-import { blockAt, moved, placeFor, range, reordered, startSeconds, within } from "./segments.js";
+import { indicesBetween, range, startSeconds } from "./segments.js";
 import { largestZoom, USUAL_PIXELS, zoomForClicks } from "./zoom.js";
+/** @import {Actions, EditorState, Segment, ShownPlace} from "../types.js" */
 
-const FAR = 10; // blocks that a switch moves by with Shift
-const STILL = 5; // pixels that a pointer may move in a click
 let helps = 0; // elements with that text on the page
 
-/**
- * `actions`: select(index), open(), seek(seconds), edit(), remove(), duplicate(), locked(index), preview(segments,
- * selected), dropped(index) after a drag that changes nothing, commit(segments, key, selected).
- */
+/** The bars of a story, as wide as their prompts last, in a part of the page that is scrolled and zoomed. */
 export class Bars {
   ripples = false; // whether all later prompts move with one; Ctrl does it, too
-  /** What a time under a pointer is taken for while a bar is dragged. @type {((seconds: number, event: any) => number) | undefined} */
+  /**
+   * The time that one under a pointer stands for while a bar is dragged.
+   * @type {((seconds: number, event: PointerEvent) => number) | undefined}
+   */
   snap;
   zoomsByWheel = false; // without Ctrl, as in the story panel; the wheel scrolls with Shift
   #actions;
-  #state = null;
+  /** What is shown; null before the first. @type {EditorState | null} */
+  state = null;
   /** Pixels that are shown, and how far they are scrolled: kept, since asking an element lays out the page anew. */
   width = 0;
   left = 0;
@@ -31,12 +33,15 @@ export class Bars {
   #hidden = 0; // share of the story left of what is shown
   /** By number of their prompts. @type {Map<number, Bar>} */
   #bars = new Map();
-  #held = -1; // the number of the prompt whose bar or handle the pointer holds
-  #dragged = false; // whether the click that comes now ends a drag
   #labels = new Labels();
+  #drag;
+  #keys;
 
+  /** @param {Actions} actions */
   constructor(actions) {
     this.#actions = actions;
+    this.#drag = new BarDrag(this, actions);
+    this.#keys = new BarKeys(this, actions);
     this.ruler = new Ruler();
     this.track = make("div", { class: "hf-track", role: "group", "aria-label": t("Prompts over time") });
     this.inner = make("div", { class: "hf-inner" }, this.ruler.element, this.track);
@@ -48,15 +53,15 @@ export class Bars {
     this.element.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     new ResizeObserver(() => this.#resized()).observe(this.element);
     this.element.addEventListener("scroll", () => this.#scrolled());
-    this.element.addEventListener("focus", () => this.#bars.get(this.#state?.selected)?.element.focus({ preventScroll: true }));
+    this.element.addEventListener("focus", () => this.focusBar(this.state?.selected));
   }
 
   /** Show the same part of the story: an element that was moved in the page stands at its beginning. */
   #resized() {
     this.width = this.element.clientWidth;
-    if (!this.width || !this.#state) return;
+    if (!this.width || !this.state) return;
     const hidden = this.#hidden;
-    this.draw(this.#state);
+    this.draw(this.state);
     this.#scrollTo(hidden * this.pixels);
   }
 
@@ -65,9 +70,12 @@ export class Bars {
     return (this.width || USUAL_PIXELS) * this.#zoom;
   }
 
-  /** Show a state: view, segments, selected, enabled. Elements are kept, and the keyboard's focus with them. */
+  /**
+   * Show a state: view, segments, selected, enabled. Elements are kept, and the keyboard's focus with them.
+   * @param {EditorState} state
+   */
   draw(state) {
-    this.#state = state;
+    this.state = state;
     const { view, segments, enabled } = state;
     if (this.#prompts !== segments.length) {
       this.#prompts = segments.length;
@@ -83,8 +91,8 @@ export class Bars {
 
   /** Draw the bars in view. Hundreds that are out of sight would be laid out at each move of the pointer. */
   #drawBars() {
-    if (!this.#state) return;
-    const { segments, view } = this.#state;
+    if (!this.state) return;
+    const { segments, view } = this.state;
     const shown = this.#shown();
     for (const [index, bar] of this.#bars) {
       if (shown.has(index)) continue;
@@ -101,56 +109,76 @@ export class Bars {
       else if (!known) this.track.append(...bar.parts);
       next = bar.element;
       this.#bars.set(index, bar);
-      const label = fitted(segments[index], labels[index], view, this.pixels);
-      bar.draw(this.#state, label, range(segments, index, free));
+      const label = labelFor(segments[index], labels[index], view, this.pixels);
+      bar.draw(this.state, label, range(segments, index, free));
     }
-    this.playhead.draw(this.#state, this.#bars, this.pixels);
+    this.playhead.draw(this.state, this.#bars, this.pixels);
   }
 
   /** The numbers of the prompts that have bars: those in view or half as far again, the chosen, focused and held ones. */
   #shown() {
-    const { view, segments, selected } = this.#state;
+    const { view, segments, selected } = this.state;
     const width = this.width || USUAL_PIXELS;
     const second = startSeconds(view, view.blocks) / this.pixels;
-    const [first, last] = within(segments, view, (this.left - width / 2) * second, (this.left + 1.5 * width) * second);
-    const shown = new Set([selected, this.#held, this.indexOf(document.activeElement)]);
+    const from = (this.left - width / 2) * second;
+    const until = (this.left + 1.5 * width) * second;
+    const [first, last] = indicesBetween(segments, view, from, until);
+    const shown = new Set([selected, this.#drag.held, this.indexOf(document.activeElement)]);
     for (let index = first; index <= last; index++) shown.add(index);
     for (const index of shown) if (!(index in segments)) shown.delete(index);
     return shown;
   }
 
-  /** Show where a render of the story and its player are, see `Playhead.move`. */
+  /**
+   * Show where a render of the story and its player are, see `Playhead.move`.
+   * @param {ShownPlace} place
+   */
   follow(place) {
     this.playhead.move(place);
-    if (this.#state) this.playhead.draw(this.#state, this.#bars, this.pixels);
+    if (this.state) this.playhead.draw(this.state, this.#bars, this.pixels);
   }
 
-  /** See `Playhead.frame`. */
+  /**
+   * See `Playhead.frame`.
+   * @param {HTMLVideoElement} video
+   * @param {number} mediaTime
+   */
   frame(video, mediaTime) {
     this.playhead.frame(video, mediaTime);
   }
 
-  /** Which bar an element is; -1 for none. */
+  /**
+   * Which bar an element is; -1 for none.
+   * @param {EventTarget | null} element
+   */
   indexOf(element) {
     for (const [index, bar] of this.#bars) if (bar.element === element) return index;
     return -1;
   }
 
-  /** The number of the prompt at a time of the story, from 0. */
+  /**
+   * The number of the prompt at a time of the story, from 0.
+   * @param {number} seconds
+   */
   indexAt(seconds) {
-    const { view, segments } = this.#state;
+    const { view, segments } = this.state;
     return segments.findLastIndex(({ start_block }) => startSeconds(view, start_block) <= seconds);
   }
 
+  /** @param {number} index */
   focus(index) {
     this.#bringIntoView(index);
-    this.#bars.get(index)?.element.focus({ preventScroll: true });
+    this.focusBar(index);
   }
 
-  /** Zoom by a factor, 0 for the whole video, around a place on the screen or the selected prompt. */
+  /**
+   * Zoom by a factor, 0 for the whole video, around a place on the screen or the selected prompt.
+   * @param {number} factor
+   * @param {number | null} clientX
+   */
   zoom(factor, clientX = null) {
-    if (!this.#state) return;
-    const { view, segments, selected } = this.#state;
+    if (!this.state) return;
+    const { view, segments, selected } = this.state;
     const box = this.element.getBoundingClientRect();
     const total = startSeconds(view, view.blocks);
     const selectedShare = startSeconds(view, segments[selected]?.start_block ?? 0) / total;
@@ -158,164 +186,67 @@ export class Bars {
     const width = this.element.clientWidth;
     const place = clientX === null ? width / 3 : ((clientX - box.left) / box.width) * width;
     this.#zoom = factor ? Math.min(Math.max(this.#zoom * factor, 1), largestZoom(view, this.width)) : 1;
-    this.draw(this.#state);
+    this.draw(this.state);
     this.#scrollTo(share * width * this.#zoom - place);
   }
 
+  /** @param {number} index */
   #newBar(index) {
     return new Bar(index, this.help.id, {
       click: () => {
-        if (this.#dragged) return (this.#dragged = false);
+        if (this.#drag.hasMoved) {
+          this.#drag.hasMoved = false;
+          return;
+        }
         this.#actions.open();
-        this.#actions.seek(startSeconds(this.#state.view, this.#state.segments[index].start_block));
+        this.#actions.seek(startSeconds(this.state.view, this.state.segments[index].start_block));
       },
       press: (event) => {
-        this.#dragged = false;
-        event.target.focus({ preventScroll: true }); // not all browsers focus a button that is clicked
-        this.#reorder(event, index);
+        this.#drag.hasMoved = false;
+        const pressed = /** @type {HTMLElement} */ (event.target);
+        pressed.focus({ preventScroll: true }); // not all browsers focus a button that is clicked
+        this.#drag.prompt(event, index);
       },
-      grasp: (event) => this.#move(event, index),
+      grasp: (event) => this.#drag.start(event, index),
       focus: () => this.#actions.select(index),
       edit: () => this.#actions.edit(),
-      key: (event) => this.#key(event, index),
+      key: (event) => this.#keys.press(event, index),
     });
   }
 
-  #key(event, index) {
-    const { segments } = this.#state;
-    const ripple = this.#ripples(event);
-    const arrow = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if ((event.ctrlKey || event.metaKey || event.altKey) && !arrow) return;
-    const move = (by) => {
-      const next = moved(segments, index, segments[index].start_block + by, { free: this.playhead.free, ripple });
-      if (next[index].start_block !== segments[index].start_block) this.#actions.commit(next, `move ${index}`, index);
-      else if (this.isBegun(segments[index])) this.#actions.locked(index);
-    };
-    const swap = (to) => {
-      if (to < 0 || to >= segments.length) return;
-      const begun = [index, to].find((each) => this.isBegun(segments[each]));
-      if (begun !== undefined) return this.#actions.locked(begun);
-      this.#actions.commit(reordered(segments, index, to), null, to);
-      this.focus(to);
-    };
-    const go = () => (event.altKey ? swap(index + arrow) : move(arrow * (event.shiftKey ? FAR : 1)));
-    const keys = {
-      ArrowLeft: go,
-      ArrowRight: go,
-      ArrowUp: () => this.focus(Math.max(index - 1, 0)),
-      ArrowDown: () => this.focus(Math.min(index + 1, segments.length - 1)),
-      Home: () => this.focus(0),
-      End: () => this.focus(segments.length - 1),
-      Enter: () => this.#actions.edit(),
-      Delete: () => this.#actions.remove(),
-      d: () => this.#actions.duplicate(),
-      "+": () => this.zoom(1.5),
-      "=": () => this.zoom(1.5),
-      "-": () => this.zoom(1 / 1.5),
-      0: () => this.zoom(0),
-    };
-    const action = keys[event.key];
-    if (!action) return;
-    event.preventDefault();
-    event.stopPropagation();
-    action();
-  }
-
-  /** Whether the render that runs has begun a prompt. */
+  /** Whether the render that runs has begun a prompt. @param {Segment} segment */
   isBegun = ({ start_block }) => start_block < this.playhead.free;
 
-  #ripples({ ctrlKey, metaKey }) {
+  /** Whether all later prompts move with one. @param {KeyboardEvent | PointerEvent} event */
+  ripplesWith({ ctrlKey, metaKey }) {
     return this.ripples || ctrlKey || metaKey;
   }
 
-  /** Drag the switch to a prompt, and where it ripples all that follows. */
-  #move(event, index) {
-    event.preventDefault();
-    if (event.button !== 0 || !this.#state.enabled) return;
-    this.focus(index);
-    const { segments } = this.#state;
-    if (this.isBegun(segments[index])) return this.#actions.locked(index);
-    const change = (block, moving) => {
-      const how = { free: this.playhead.free, ripple: this.#ripples(moving) };
-      return [moved(segments, index, block, how), index];
-    };
-    this.#drag(event, index, change);
+  /** Scroll on while a pointer drags beyond an edge. @param {number} clientX */
+  scrollAfter(clientX) {
+    const box = this.element.getBoundingClientRect();
+    const beyond = Math.min(0, clientX - box.left) + Math.max(0, clientX - box.right);
+    if (beyond) this.#scrollTo(this.left + beyond / 2);
   }
 
-  /** Drag a whole prompt to another place in the order. */
-  #reorder(event, index) {
-    if (event.button !== 0 || !this.#state.enabled) return;
-    const { view, segments } = this.#state;
-    const grip = blockAt(view, this.secondsAt(event)) - segments[index].start_block;
-    const change = (block, moving) => {
-      if (!this.#dragged && Math.abs(moving.clientX - event.clientX) < STILL) return null;
-      this.#dragged = true;
-      if (this.isBegun(segments[index])) return void this.#actions.locked(index);
-      const begun = segments.filter(this.isBegun).length;
-      const to = placeFor(segments, index, block - grip, begun);
-      return [to === index ? segments : reordered(segments, index, to), to];
-    };
-    this.#drag(event, index, change);
+  /** Give the focus to a bar, if it is in sight. @param {number | undefined} index */
+  focusBar(index) {
+    this.#bars.get(index)?.element.focus({ preventScroll: true });
   }
 
-  /** Follow a pointer: `change(block, event)` gives the segments of now and which is selected; null: no change. */
-  #drag(event, index, change) {
-    event.stopPropagation();
-    const element = event.target;
-    element.setPointerCapture(event.pointerId);
-    this.#held = index;
-    const { view, segments } = this.#state;
-    let latest = null;
-    const show = (shown, selected) => {
-      this.#actions.preview(shown, selected);
-      this.#bars.get(selected)?.element.focus({ preventScroll: true });
-    };
-    const move = (moving) => {
-      moving.stopPropagation();
-      const at = this.secondsAt(moving);
-      const found = change(blockAt(view, this.snap?.(at, moving) ?? at), moving);
-      if (!found) return;
-      latest = found;
-      const box = this.element.getBoundingClientRect();
-      const beyond = Math.min(0, moving.clientX - box.left) + Math.max(0, moving.clientX - box.right);
-      if (beyond) this.#scrollTo(this.left + beyond / 2);
-      show(...latest);
-    };
-    const stop = (keep) => {
-      listeners.abort();
-      this.#held = -1;
-      if (!latest) return;
-      const [changed, selected] = latest;
-      const isSame = !keep || JSON.stringify(changed) === JSON.stringify(segments);
-      if (isSame) this.#actions.dropped(index);
-      else this.#actions.commit(changed, null, selected);
-      this.focus(isSame ? index : selected);
-    };
-    const listeners = new AbortController();
-    const { signal } = listeners;
-    element.addEventListener("pointermove", move, { signal });
-    element.addEventListener("pointerup", () => stop(true), { signal });
-    element.addEventListener("pointercancel", () => stop(false), { signal });
-    const escape = (key) => {
-      if (key.key !== "Escape") return;
-      key.stopPropagation();
-      stop(false);
-    };
-    window.addEventListener("keydown", escape, { signal, capture: true });
-  }
-
-  /** The time of the story under a pointer. */
+  /** The time of the story under a pointer. @param {{clientX: number}} event */
   secondsAt({ clientX }) {
-    const { view } = this.#state;
+    const { view } = this.state;
     return this.#share(clientX) * startSeconds(view, view.blocks);
   }
 
-  /** Where a place on the screen is in the video, from 0 to 1; works under the canvas's scaling. */
+  /** Where a place on the screen is in the video, from 0 to 1; works under the canvas's scaling. @param {number} clientX */
   #share(clientX) {
     const box = this.inner.getBoundingClientRect();
     return Math.min(Math.max((clientX - box.left) / box.width, 0), 1);
   }
 
+  /** @param {WheelEvent} event */
   #wheel(event) {
     const isSideways = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
     if (event.ctrlKey || event.metaKey || (this.zoomsByWheel && !isSideways)) {
@@ -329,14 +260,16 @@ export class Bars {
     }
   }
 
+  /** @param {number} index */
   #bringIntoView(index) {
-    const { view, segments } = this.#state ?? {};
+    const { view, segments } = this.state ?? {};
     if (!segments?.[index]) return;
     const at = (startSeconds(view, segments[index].start_block) * this.pixels) / startSeconds(view, view.blocks);
     if (at < this.left || at > this.left + this.width - 20) this.#scrollTo(at - this.width / 3);
     else this.#drawBars();
   }
 
+  /** @param {number} left */
   #scrollTo(left) {
     this.element.scrollLeft = left;
     this.#scrolled();

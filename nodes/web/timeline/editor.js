@@ -4,61 +4,60 @@ import { keepFromCanvas, make } from "../shared.js";
 import { t } from "../texts.js";
 import { Answers } from "./answers.js";
 import { Bars } from "./bars.js";
-import { History } from "./history.js";
-import { isShortcut } from "./keys.js";
+import { pressEditorKey } from "./editor_keys.js";
 import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
 import { Edits } from "./edits.js";
-import { changed, joined, plainTime, startSeconds, timeText } from "./segments.js";
+import { changed, joined, startSeconds, timeText } from "./segments.js";
+import { Status } from "./status.js";
 import { Tools } from "./tools.js";
+import { Undo } from "./undo.js";
 import { Ways } from "./ways.js";
 import { Writer } from "./writer.js";
+/** @import {Actions, Change, Host, Segment, ShownPlace, StoryValues, StoryView, Unwritten} from "../types.js" */
+/** @import {View} from "../player/view.js" */
+/** @import {Home} from "./home.js" */
 
 const MOST_BARS = 500;
 const HEIGHT = { closed: 138, open: 270, lane: 28 }; // in pixels, without and with the fields of a prompt
 const OFFLINE_MS = 3000;
 
-/** What undo brings back. */
-const stepOf = ({ text, seconds }) => JSON.stringify({ prompts: text, seconds });
-
-/**
- * `host`: read() gives the node's text and settings (`storyOf`); linked(name) tells whether a widget's value comes from
- * another node; write({prompts, seconds}) sets widgets; ask(body) resolves to the server's answer to a text or to
- * segments; history(step) is what the node's undo goes through, if it holds the step; run(inFront) queues the graph,
- * before all others if so; resized() hears that the element's height changes; showPanel() opens the story panel,
- * undefined if there is none.
- */
 export class TimelineEditor {
   edits = new Edits(this);
-  /** Where it stands in its node. @type {import("./home.js").Home | undefined} */
+  /** Where it stands in its node. @type {Home | undefined} */
   home;
   open = false; // whether the fields of the selected prompt are shown; closed first, as the saved node sizes are
   #host;
   #isDocked = false;
-  #history = new History();
-  #hasHistory = false; // whether the history is that of the node, which it is once its text was read
-  /** @type {import("./segments.js").View | null} */
-  view = null; // the server's answer to the text, null before the first
-  #values = null; // of the node, that it answers to
-  segments = []; // those of the view, or changed ones that the server has not answered yet
+  #undo;
+  /** The server's answer to the text, null before the first. @type {StoryView | null} */
+  view = null;
+  /** Of the node, that it answers to. @type {StoryValues | null} */
+  #values = null;
+  /** Those of the view, or changed ones that the server has not answered yet. @type {Segment[]} */
+  segments = [];
   #shared = ""; // the words that stand before every prompt
   selected = 0;
   #hasBars = false; // whether the last answer can be shown as bars
-  #asked = null; // the node's values, as JSON, that the server was asked about last
+  /** The node's values, as JSON, that the server was asked about last. @type {string | null} */
+  #asked = null;
   #lastRead = Promise.resolve(); // ends when the server has answered to them
   #answers = new Answers();
-  #player = null; // what plays the story
+  /** Plays the story. @type {View | null} */
+  #player = null;
   #shownHeight = HEIGHT.closed;
-  #lostChange = ""; // what to say about a change that could not be taken, until the next one is
   #writer;
 
+  /** @param {Host} host */
   constructor(host) {
     this.#host = host;
+    this.#undo = new Undo(host);
     this.#writer = new Writer(host, {
       written: (answer, values, change) => this.#written(answer, values, change),
       refused: (sentence, before) => this.#refuse(sentence, before),
-      waits: (sentence) => this.#say(sentence, true),
+      waits: (sentence) => this.status.say(sentence, true),
     });
+    /** @type {Actions} */
     const actions = {
       select: (index) => this.select(index),
       preview: (segments, selected) => this.#preview(segments, selected),
@@ -68,20 +67,25 @@ export class TimelineEditor {
       open: () => this.#setOpen(true),
       seek: (seconds) => this.#player?.seek(seconds),
       edit: () => this.edit(),
-      step: (by) => this.#undo(by),
+      step: (by) => this.#step(by),
       divide: (text) => this.edits.divide(text),
       duplicate: () => this.edits.duplicate(),
       remove: () => this.edits.remove(),
       share: () => this.#toggleShared(),
       showPanel: this.#host.showPanel,
+      run: (isFirst) => this.#run(isFirst),
+      close: () => {
+        this.bars.focus(this.selected);
+        this.#setOpen(false);
+      },
     };
     this.bars = new Bars(actions);
     this.tools = new Tools(actions, this.bars);
     this.panel = new Panel((index, fields, key) => this.commit(changed(this.segments, index, fields), key));
-    this.lane = new Lane((words) => this.commit(this.segments, "shared", this.selected, words));
-    this.status = make("div", { class: "hf-status", role: "status", "aria-live": "polite" });
+    this.lane = new Lane((shared) => this.commit(this.segments, "shared", this.selected, { shared }));
+    this.status = new Status();
     this.ways = new Ways(
-      (shortened) => this.#shorten(shortened),
+      (shorter) => this.edits.shorten(shorter),
       (seconds) => {
         this.#host.write({ seconds });
         this.refresh();
@@ -89,33 +93,43 @@ export class TimelineEditor {
     );
     const about = { class: "hf-timeline", role: "region", "aria-label": t("Timeline of the prompts") };
     const parts = [this.tools, this.lane, this.bars, this.panel].map(({ element }) => element);
-    this.element = make("div", about, ...parts, make("div", { class: "hf-foot" }, this.status, this.ways.element));
-    this.element.addEventListener("keydown", (event) => this.#onKey(event));
+    this.element = make("div", about, ...parts, make("div", { class: "hf-foot" }, this.status.element, this.ways.element));
+    const fields = [this.panel.words, this.lane.words];
+    this.element.addEventListener("keydown", (event) => pressEditorKey(event, fields, actions));
     keepFromCanvas(this.element);
     this.#draw();
   }
 
-  /** Whether the story panel shows the editor, with the fields of a prompt; its node keeps its height. */
+  /** Whether the story panel shows the editor; its node keeps its height. @param {boolean} isDocked */
   setDocked(isDocked) {
     this.#isDocked = this.bars.zoomsByWheel = isDocked;
     this.#draw();
   }
 
-  /** Show where a render of the story is, see `Playhead.move`; a click on a bar calls `player.seek(seconds)`. */
+  /**
+   * Show where a render of the story is; a click on a bar plays from there.
+   * @param {View} player
+   * @param {ShownPlace} place
+   */
   follow(player, place) {
     this.#player = player;
     this.bars.follow(place);
   }
 
-  /** A frame that a player shows, see `Playhead.frame`; those of the player that is followed count. */
+  /**
+   * A frame that a player shows, see `Playhead.frame`; those of the player that is followed count.
+   * @param {HTMLVideoElement} video
+   * @param {number} mediaTime
+   */
   frame(video, mediaTime) {
     if (video === this.#player?.video && this.isCurrent) this.bars.frame(video, mediaTime);
   }
 
   /** Where the selected prompt begins and ends, in seconds of the story; null where the text is no timeline. */
   get scene() {
-    const { start_block, end_block } = (this.#hasBars && this.segments[this.selected]) || {};
-    if (end_block === undefined) return null;
+    const segment = this.#hasBars ? this.segments[this.selected] : undefined;
+    if (!segment) return null;
+    const { start_block, end_block } = segment;
     return { from: startSeconds(this.view, start_block), until: startSeconds(this.view, end_block) };
   }
 
@@ -128,11 +142,12 @@ export class TimelineEditor {
     return this.#lastRead;
   }
 
+  /** @param {StoryValues} values */
   #askedFor(values) {
     return JSON.stringify([values, this.#host.linked("prompts")]);
   }
 
-  /** Prompts that the text does not hold yet, typed letters too, and their shared words; null if it holds all. */
+  /** What the text does not hold yet, typed letters too; null if it holds all. @returns {Unwritten | null} */
   get unwritten() {
     this.panel.flush();
     const isWritten = !this.#hasBars || this.segments === this.view.segments;
@@ -146,32 +161,37 @@ export class TimelineEditor {
     return unwritten;
   }
 
-  /** Write prompts into the text, as `unwritten` gives them. */
+  /** Write prompts into the text. @param {Unwritten} unwritten */
   async put({ segments, shared }) {
     await this.refresh();
-    if (this.isCurrent) this.commit(segments, null, this.selected, shared);
+    if (this.isCurrent) this.commit(segments, null, this.selected, { shared });
   }
 
   /** The height that the element needs, in pixels. */
   get height() {
     const isOpen = this.open && !this.#isDocked;
-    return (isOpen ? HEIGHT.open : HEIGHT.closed) + (this.lane.element.hidden ? 0 : HEIGHT.lane);
+    const height = isOpen ? HEIGHT.open : HEIGHT.closed;
+    return this.lane.element.hidden ? height : height + HEIGHT.lane;
   }
 
+  /** @param {StoryValues} values @param {string} asked the same as JSON */
   async #readNode(values, asked) {
     this.#asked = asked;
     const isLatest = this.#writer.giveUp();
     if (this.#host.linked("prompts")) return this.#fail(t("The text comes from another node; change it there."));
-    if (!this.#hasHistory) this.#history = this.#host.history(stepOf(values));
-    this.#hasHistory = true;
-    this.#history.record(stepOf(values), "outside", false);
+    this.#undo.read(values);
     const known = this.#answers.of(asked);
     const answer = known ?? (await this.#host.ask(values));
     if (!isLatest()) return;
-    if (answer.offline) setTimeout(() => (this.#asked = null), OFFLINE_MS); // so that the next refresh asks again
+    if (answer.offline) setTimeout(() => this.#forgetAsked(), OFFLINE_MS);
     if (answer.error) return this.#fail(answer.error);
     this.#values = values;
     this.#show(this.#answers.keep(asked, answer));
+  }
+
+  /** Let the next refresh ask the server again. */
+  #forgetAsked() {
+    this.#asked = null;
   }
 
   /** Whether the bars are those of the text as it is now. */
@@ -181,13 +201,14 @@ export class TimelineEditor {
 
   /**
    * Write changed segments into the text. If the text was changed elsewhere, just before or meanwhile, that change stays.
-   * Changes in a row with the same `key` are one step of undo; null is a step of its own. With `keepsSeconds` the video
-   * keeps its length.
+   * See `Change` for the key and the rest.
+   * @param {Segment[]} segments
+   * @param {string | null} key
    */
-  commit(segments, key, selected = this.selected, shared = this.#shared, keepsSeconds = false) {
+  commit(segments, key, selected = this.selected, { shared = this.#shared, keepsSeconds = false } = {}) {
     if (!this.isCurrent) {
-      this.#lostChange = `${t("The last change was not taken: the text was changed elsewhere.")} `;
-      this.#asked = null;
+      this.status.hasLostChange = true;
+      this.#forgetAsked();
       this.refresh();
       return;
     }
@@ -199,56 +220,51 @@ export class TimelineEditor {
     this.#draw();
   }
 
-  /** Show what the server has made of a change, which the text holds now. */
+  /**
+   * Show what the server has made of a change, which the text holds now.
+   * @param {StoryView} answer
+   * @param {StoryValues} values
+   * @param {Change} change
+   */
   #written(answer, values, { key, refused }) {
-    this.#lostChange = "";
+    this.status.hasLostChange = false;
     this.#values = values;
     this.#asked = this.#askedFor(values);
-    this.#history.record(stepOf(this.#host.read()), key, true);
+    this.#undo.change(key);
     this.#show(this.#answers.keep(this.#asked, answer), this.selected, refused !== undefined);
-    if (refused) this.#say(refused, true);
+    if (refused) this.status.say(refused, true);
   }
 
-  /** Go back to what was there before a change: the one before it, or the text as it is. */
+  /**
+   * Go back to what was there before a change: the one before it, or the text as it is.
+   * @param {string} sentence
+   * @param {Unwritten} before
+   */
   #refuse(sentence, { segments, shared } = this.view) {
     this.segments = segments;
     this.#shared = shared;
     this.selected = Math.min(this.selected, this.segments.length - 1);
-    this.#say(sentence, true);
+    this.status.say(sentence, true);
     this.#draw(true);
   }
 
+  /** @param {StoryView} view */
   #show(view, selected = this.selected, keepWords = false) {
     this.#hasBars = view.segments.length <= MOST_BARS;
     this.view = view;
     this.#shared = view.shared;
     this.segments = this.#hasBars ? view.segments : [];
     this.selected = Math.max(0, Math.min(selected, this.segments.length - 1));
-    const long = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
-    const about = this.#hasBars ? plainTime(view.seconds) : long;
-    this.status.title = t("%1 blocks, %2", view.blocks, timeText(view.seconds));
-    const isProblem = !this.#hasBars || this.#lostChange !== "" || view.refusal !== undefined;
-    this.#say(this.#lostChange + (view.refusal ?? about), isProblem);
+    this.status.show(view, this.#hasBars);
     this.ways.show(view, this.#host.linked("seconds"));
     this.#draw(keepWords);
   }
 
-  /** Write fewer or shorter prompts, which fit into the node's seconds: what `shortened` makes of the view. */
-  async #shorten(shortened) {
-    await this.settled();
-    const segments = shortened(this.view);
-    this.commit(segments, null, Math.min(this.selected, segments.length - 1), this.#shared, true);
-  }
-
+  /** Show no bars, and why. @param {string} sentence */
   #fail(sentence) {
     this.#hasBars = false;
-    this.#say(sentence, true);
+    this.status.say(sentence, true);
     this.#draw();
-  }
-
-  #say(sentence, isError = false) {
-    this.status.textContent = sentence;
-    this.status.classList.toggle("hf-error", isError);
   }
 
   #draw(keepWords = false) {
@@ -257,7 +273,10 @@ export class TimelineEditor {
     this.bars.element.hidden = segment === undefined;
     this.panel.element.hidden = segment === undefined || !(this.open || this.#isDocked);
     if (this.view) this.lane.show(this.#shared, this.#host.read(), enabled);
-    if (this.#shownHeight !== this.height) this.#host.resized((this.#shownHeight = this.height));
+    if (this.#shownHeight !== this.height) {
+      this.#shownHeight = this.height;
+      this.#host.resized();
+    }
     if (segment) {
       const state = { view: this.view, segments: this.segments, selected: this.selected, enabled };
       this.bars.draw(state);
@@ -265,9 +284,10 @@ export class TimelineEditor {
     }
     const blocks = enabled ? segment.end_block - segment.start_block : 0;
     if (this.#isDocked) this.home.draw();
-    this.tools.draw({ blocks, prompts: this.segments.length, history: this.#history });
+    this.tools.draw({ blocks, prompts: this.segments.length, history: this.#undo.history });
   }
 
+  /** @param {number} index */
   select(index) {
     if (index === this.selected) return;
     this.panel.flush();
@@ -275,6 +295,7 @@ export class TimelineEditor {
     this.#draw();
   }
 
+  /** @param {boolean} open */
   #setOpen(open) {
     if (open === this.open || this.#isDocked) return; // there the fields are always shown
     this.open = open;
@@ -286,19 +307,19 @@ export class TimelineEditor {
     this.panel.edit(all);
   }
 
-  /** Show segments while they are dragged; nothing is written. */
+  /** Show segments while they are dragged; nothing is written. @param {Segment[]} segments @param {number} selected */
   #preview(segments, selected) {
     this.segments = joined(segments);
     this.selected = selected;
     const { start_block } = this.segments[this.selected];
     const time = timeText(Math.round(10 * startSeconds(this.view, start_block)) / 10);
-    this.#say(t("Prompt %1 begins at %2", this.selected + 1, time));
+    this.status.say(t("Prompt %1 begins at %2", this.selected + 1, time));
     this.#draw();
   }
 
-  /** Say that a prompt cannot be changed any more. */
+  /** Say that a prompt cannot be changed any more. @param {number} index */
   locked(index) {
-    this.#say(t("Prompt %1 has begun; it stays in its place until the render ends.", index + 1), true);
+    this.status.say(t("Prompt %1 has begun; it stays in its place until the render ends.", index + 1), true);
   }
 
   #toggleShared() {
@@ -313,38 +334,17 @@ export class TimelineEditor {
     return this.#writer.settled();
   }
 
-  async #undo(by) {
+  /** @param {number} by -1: undo; 1: redo */
+  async #step(by) {
     await this.settled();
-    const step = this.#history.step(by);
-    if (step === null) return;
-    this.#host.write(JSON.parse(step));
+    if (!this.#undo.go(by)) return;
     this.refresh();
     this.#draw();
   }
 
-  /** Run, as Ctrl+Enter does anywhere, but with the letters that were typed last. */
-  async #run(inFront) {
+  /** Run, as Ctrl+Enter does anywhere, but with the letters that were typed last. @param {boolean} isFirst */
+  async #run(isFirst) {
     await this.settled();
-    this.#host.run(inFront);
-  }
-
-  /** Keys that hold in the whole editor. A field with typed letters keeps its own Ctrl+Z. */
-  #onKey(event) {
-    const isField = event.target.matches("textarea, select, input:not([type=button])");
-    const isTyping = isField && ![this.panel.words, this.lane.words].some((words) => words.isUntouched(event.target));
-    const key = event.key.toLowerCase();
-    const isControl = event.ctrlKey || event.metaKey;
-    const isOurs = event.target.matches("textarea, input"); // of others ComfyUI's undo takes the key, too
-    const undoes = isControl && isOurs && !isTyping && ["z", "y"].includes(key);
-    const runs = isControl && key === "enter";
-    if (!undoes && !runs && (isControl || isShortcut(event))) return;
-    if (isControl) event.preventDefault();
-    event.stopPropagation(); // Delete would delete the node
-    if (undoes) this.#undo(key === "y" || event.shiftKey ? 1 : -1);
-    else if (runs) this.#run(event.shiftKey);
-    else if (key === "escape") {
-      this.bars.focus(this.selected);
-      this.#setOpen(false);
-    }
+    this.#host.run(isFirst);
   }
 }

@@ -1,5 +1,7 @@
-// What the tools and the menu of a bar do with prompts.
+// What the tools, the menu of a bar and the ways out of a long story do with prompts.
 import { blockAt, changed, divided, duplicated, without } from "./segments.js";
+/** @import {Shorter} from "./ways.js" */
+/** @import {TimelineEditor} from "./editor.js" */
 
 /** A seed that no one has seen; as a text, since seeds have up to 64 bits. */
 export const newSeed = () => String(crypto.getRandomValues(new Uint32Array(1))[0]);
@@ -7,12 +9,15 @@ export const newSeed = () => String(crypto.getRandomValues(new Uint32Array(1))[0
 export class Edits {
   #editor;
 
-  /** @param {import("./editor.js").TimelineEditor} editor */
+  /** @param {TimelineEditor} editor */
   constructor(editor) {
     this.#editor = editor;
   }
 
-  /** Divide a prompt in two; the second half has other words, or the same ones where `text` is null. */
+  /**
+   * Divide a prompt in two.
+   * @param {string | null} text the words of the second half; null: the same ones
+   */
   divide(text, index = this.#editor.selected) {
     const { segments, bars } = this.#editor;
     const halves = divided(segments, index, text ?? segments[index].text);
@@ -22,7 +27,11 @@ export class Edits {
     else bars.focus(index + 1);
   }
 
-  /** Divide a prompt at a time of the story, where it has a block on both sides of it. */
+  /**
+   * Divide a prompt at a time of the story, where it has a block on both sides of it.
+   * @param {number} index
+   * @param {number} seconds
+   */
   cut(index, seconds) {
     const { segments, view } = this.#editor;
     const { start_block, end_block, text } = segments[index];
@@ -48,12 +57,16 @@ export class Edits {
     bars.focus(next);
   }
 
-  /** Give a prompt a new seed. */
+  /** Give a prompt a new seed. @param {number} index */
   reroll(index) {
     this.#editor.commit(changed(this.#editor.segments, index, { seed: newSeed() }), null, index);
   }
 
-  /** Let the scene of an earlier prompt come back, by its number. */
+  /**
+   * Let the scene of an earlier prompt come back, by its number.
+   * @param {number} index
+   * @param {number} recall
+   */
   bringBack(index, recall) {
     const { segments, view } = this.#editor;
     const before = segments[index].switch ?? view.default;
@@ -61,7 +74,19 @@ export class Edits {
     this.#editor.commit(changed(segments, index, fields), null, index);
   }
 
-  /** Put the cursor into the words of a prompt. */
+  /**
+   * Write fewer or shorter prompts, which fit into the node's seconds.
+   * @param {Shorter} shorter makes them of the view
+   */
+  async shorten(shorter) {
+    await this.#editor.settled();
+    const { view, selected } = this.#editor;
+    const segments = shorter(view);
+    if (!segments) return;
+    this.#editor.commit(segments, null, Math.min(selected, segments.length - 1), { keepsSeconds: true });
+  }
+
+  /** Put the cursor into the words of a prompt. @param {number} index */
   words(index) {
     this.#editor.select(index);
     this.#editor.edit();

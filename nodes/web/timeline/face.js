@@ -1,11 +1,12 @@
 // Prompt Timeline in a subgraph: the values of inputs that the subgraph's face shows are the face's.
+/** @import {GraphNode} from "../types.js" */
 
 /**
  * The node and the name of the widget that holds a value of a Prompt Timeline in a subgraph.
- * @param {any} face
- * @param {any} story
+ * @param {GraphNode} face
+ * @param {GraphNode} story
  * @param {string} name
- * @returns {[any, string]}
+ * @returns {[GraphNode, string]}
  */
 export function ownerOf(face, story, name) {
   const slot = story.inputs.findIndex(({ widget }) => widget?.name === name);
@@ -17,9 +18,15 @@ export function ownerOf(face, story, name) {
 
 /**
  * The Prompt Timeline in a subgraph whose text the face shows; undefined where there is none.
- * @param {any} face
+ * @param {GraphNode} face
  */
 export function storyIn(face) {
-  const stories = face.subgraph.nodes.filter(({ comfyClass }) => comfyClass === "HeadForcingPromptTimeline");
+  /** @type {GraphNode[]} */
+  const stories = face.subgraph.nodes.filter(isStory);
   return stories.find((story) => ownerOf(face, story, "prompts")[0] === face);
+}
+
+/** @param {GraphNode} node */
+function isStory({ comfyClass }) {
+  return comfyClass === "HeadForcingPromptTimeline";
 }

@@ -5,12 +5,19 @@ const MOST = 200;
 const SAME_CHANGE_MS = 1000;
 
 export class History {
+  /** @type {string[]} */
   #texts = [];
-  #at = -1;
+  #at = -1; // the place of the current text
+  /** The last change. @type {{key: string | null, time: number}} */
   #last = { key: null, time: 0 };
-  #edited = false;
+  #isEdited = false; // whether there was a change of the editor
 
-  /** Note a text. Changes with the same key within a second are one; nothing is undone before the first real change. */
+  /**
+   * Note a text. Changes with the same key within a second are one; nothing is undone before the first real change.
+   * @param {string} text
+   * @param {string | null} key
+   * @param {boolean} byEditor
+   */
   record(text, key, byEditor) {
     if (text === this.#texts[this.#at]) return;
     if (!byEditor && this.#goTo(text)) return;
@@ -22,28 +29,34 @@ export class History {
       this.#at--; // the words' own undo took all of it back
       return;
     }
-    if (!this.#edited && !byEditor) {
+    if (!this.#isEdited && !byEditor) {
       this.#texts = [text]; // a workflow's value on its way in
       this.#at = 0;
       return;
     }
-    this.#edited = true;
+    this.#isEdited = true;
     const kept = Math.max(same ? this.#at : this.#at + 1, 0);
     this.#texts = [...this.#texts.slice(0, kept), text].slice(-MOST);
     this.#at = this.#texts.length - 1;
   }
 
-  /** Whether a text is one of those that can be come back to. */
+  /** Whether a text is one of those that can be come back to. @param {string} text */
   holds(text) {
     return this.#texts.includes(text);
   }
 
-  /** Go to a text that is here already, the nearest one; false without one. */
+  /** Go to a text that is here already, the nearest one; false without one. @param {string} text */
   #goTo(text) {
-    const far = (place) => Math.abs(place - this.#at);
-    const places = [...this.#texts.keys()].filter((place) => this.#texts[place] === text);
-    if (!places.length) return false;
-    this.#at = places.reduce((best, place) => (far(place) < far(best) ? place : best));
+    let nearest = -1;
+    let leastAway = Infinity;
+    for (const [place, each] of this.#texts.entries()) {
+      const away = Math.abs(place - this.#at);
+      if (each !== text || away >= leastAway) continue;
+      nearest = place;
+      leastAway = away;
+    }
+    if (nearest < 0) return false;
+    this.#at = nearest;
     this.#last.key = null;
     return true;
   }
@@ -56,7 +69,7 @@ export class History {
     return this.#at < this.#texts.length - 1;
   }
 
-  /** The text before (-1) or after (+1) the current one, null where there is none. */
+  /** The text before (-1) or after (+1) the current one, null where there is none. @param {number} by */
   step(by) {
     const text = this.#texts[this.#at + by];
     if (text === undefined) return null;

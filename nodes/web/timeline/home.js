@@ -1,13 +1,14 @@
 // Where an editor stands in its node: the editor itself, or a strip of its prompts while the story panel shows it.
 import { keepFromCanvas, make } from "../shared.js";
 import { t } from "../texts.js";
+/** @import {TimelineEditor} from "./editor.js" */
 
 export class Home {
   #editor;
-  #drawn = null; // the prompts that the strip shows
+  #drawn = ""; // the prompts that the strip shows, as JSON
 
   /**
-   * @param {import("./editor.js").TimelineEditor} editor
+   * @param {TimelineEditor} editor
    * @param {() => void} show opens the story panel
    */
   constructor(editor, show) {
@@ -19,7 +20,7 @@ export class Home {
     keepFromCanvas(this.element);
   }
 
-  /** Show the editor in another place, with the fields of a prompt; the node keeps its height. */
+  /** Show the editor in another place, with the fields of a prompt; the node keeps its height. @param {HTMLElement} place */
   lend(place) {
     const height = this.element.offsetHeight || this.#editor.height; // 0 before the node is drawn
     this.element.style.minHeight = `${height}px`; // in Nodes 2.0 a node is as high as what it holds

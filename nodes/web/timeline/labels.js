@@ -1,5 +1,6 @@
 // The words that bars show.
 import { startSeconds } from "./segments.js";
+/** @import {Segment, StoryView} from "../types.js" */
 
 const LONG = 12; // letters in common that are left out
 const LETTER = 8; // pixels, about
@@ -7,17 +8,20 @@ const SEPARATOR = "\0"; // of words, before all letters: sorted, texts that begi
 
 /** Labels of bars, made anew when a text changes. */
 export class Labels {
+  /** @type {string[]} */
   #texts = [];
+  /** @type {string[]} */
   #labels = [];
 
   /**
-   * @param {import("./segments.js").Segment[]} segments
+   * @param {Segment[]} segments
    * @returns {string[]}
    */
   of(segments) {
-    const isSame = segments.length === this.#texts.length && segments.every(({ text }, index) => text === this.#texts[index]);
+    const texts = segments.map(({ text }) => text);
+    const isSame = texts.length === this.#texts.length && texts.every((text, index) => text === this.#texts[index]);
     if (!isSame) {
-      this.#texts = segments.map(({ text }) => text);
+      this.#texts = texts;
       this.#labels = labels(segments);
     }
     return this.#labels;
@@ -26,29 +30,31 @@ export class Labels {
 
 /**
  * What bars show of their prompts: where one begins as another does, the words from where they differ.
- * @param {Pick<import("./segments.js").Segment, "text">[]} segments
+ * @param {Pick<Segment, "text">[]} segments
  */
 export function labels(segments) {
   const texts = [...new Set(segments.map(({ text }) => text.split(" ").join(SEPARATOR)))].toSorted();
   const all = texts.map((text) => text.split(SEPARATOR));
+  /** By text. @type {Map<string, string>} */
   const found = new Map();
   for (const [place, words] of all.entries()) {
     const beside = [all[place - 1], all[place + 1]].filter(Boolean); // no other has more words in common
     const same = Math.max(0, ...beside.map((other) => wordsInCommon(words, other)));
     const text = words.join(" ");
-    found.set(text, words.slice(0, same).join(" ").length < LONG ? text : `… ${words.slice(same).join(" ")}`);
+    const isLong = words.slice(0, same).join(" ").length >= LONG;
+    found.set(text, isLong ? `… ${words.slice(same).join(" ")}` : text);
   }
-  return segments.map(({ text }) => found.get(text));
+  return segments.map(({ text }) => found.get(text) ?? text);
 }
 
 /**
  * What a bar shows: the whole text where there is room for it, else its label; the bars have so many pixels in all.
- * @param {import("./segments.js").Segment} segment
+ * @param {Segment} segment
  * @param {string} label
- * @param {import("./segments.js").View} view
+ * @param {StoryView} view
  * @param {number} pixels
  */
-export function fitted({ text, start_block, end_block }, label, view, pixels) {
+export function labelFor({ text, start_block, end_block }, label, view, pixels) {
   const seconds = startSeconds(view, end_block) - startSeconds(view, start_block);
   const room = (seconds / startSeconds(view, view.blocks)) * pixels;
   return text.length * LETTER < room ? text : label;

@@ -9,6 +9,7 @@ import { History } from "./history.js";
 import { Home } from "./home.js";
 import { PageStories, storedStories, WorkflowStories } from "./left.js";
 import { addElement } from "../widgets.js";
+/** @import {GraphNode, Host, Owner} from "../types.js" */
 
 const WIDTH = 420; // of a new node
 const TEXT = 90; // height that its text gets above the least
@@ -18,8 +19,10 @@ const LEFT = "headforcing.stories"; // in the storage of this tab, between two l
 const ofPage = new PageStories(sessionStorage.getItem(LEFT));
 sessionStorage.removeItem(LEFT);
 const ofWorkflows = new WorkflowStories();
-const histories = new Map(); // by workflow and node: the undo of the graph makes all nodes anew
-const open = new Map(); // the editors of this workflow, by node, with its place, and who owns the values
+/** By workflow and node: the undo of the graph makes all nodes anew. @type {Map<string, History>} */
+const histories = new Map();
+/** The editors of this workflow, by node. @type {Map<GraphNode, {editor: TimelineEditor, owner: Owner, place: string}>} */
+const open = new Map();
 
 // ComfyUI's draft of a workflow, which is opened next, does not hold what was typed in the last seconds
 window.addEventListener("pagehide", () => {
@@ -31,7 +34,12 @@ window.addEventListener("pagehide", () => {
   if (stories.length) sessionStorage.setItem(LEFT, storedStories(stories));
 });
 
-/** Put back what the page, or the workflow of a node, was left with. */
+/**
+ * Put back what the page, or the workflow of a node, was left with.
+ * @param {GraphNode} node
+ * @param {TimelineEditor} editor
+ * @param {Owner} owner
+ */
 function putBack(node, editor, owner) {
   const found = ofPage.take(node.graph?.id, String(node.id));
   if (found) putStory(node, found.values, owner);
@@ -49,14 +57,23 @@ function addStyle() {
     document.head.append(make("link", { rel: "stylesheet", href }));
 }
 
-/** The history of a node that holds what it shows now; another workflow may have had a node of its id. */
+/**
+ * The history of a node that holds what it shows now; another workflow may have had a node of its id.
+ * @param {GraphNode} node
+ * @param {string} step
+ */
 function historyOf(node, step) {
   const place = placeOf(node);
   if (!histories.get(place)?.holds(step)) histories.set(place, new History());
   return histories.get(place);
 }
 
-/** What the editor sees of its node: its widgets' values, what to write, and the server to ask. */
+/**
+ * A node as its editor sees it.
+ * @param {GraphNode} node
+ * @param {Owner} owner
+ * @returns {Host}
+ */
 function hostOf(node, owner) {
   let grown = 0; // by how much the node is higher than it was, for fields that are open now
   return {
@@ -78,7 +95,11 @@ function hostOf(node, owner) {
   };
 }
 
-/** Add the editor of a story to a node; `owner(name)` gives the node and the name of the widget that holds a value. */
+/**
+ * Add the editor of a story to a node.
+ * @param {GraphNode} node
+ * @param {Owner} owner
+ */
 function addEditor(node, owner) {
   addStyle();
   const editor = new TimelineEditor(hostOf(node, owner));
@@ -88,31 +109,48 @@ function addEditor(node, owner) {
   return editor;
 }
 
-/** Call a function again and again while a node is in a graph, since values change in many ways (typing, loading, undo
- * of the graph, a subgraph's face), and the two renderers report them differently; looking is the same for all. */
+/**
+ * Call a function again and again while a node is in a graph, since values change in many ways (typing, loading, undo
+ * of the graph, a subgraph's face), and the two renderers report them differently; looking is the same for all.
+ * @param {GraphNode} node
+ * @param {() => void} look
+ */
 function watch(node, look) {
-  let timer = null;
-  const begin = () => (timer ??= setInterval(look, POLL_MS));
-  whileInGraph(node, begin, () => {
+  let timer = 0; // none
+  const begin = () => {
+    if (!timer) timer = setInterval(look, POLL_MS);
+  };
+  const end = () => {
     clearInterval(timer);
-    timer = null;
-    const { editor, place } = open.get(node) ?? {};
+    timer = 0;
+    const known = open.get(node);
     open.delete(node);
-    if (editor) ofWorkflows.keep(place, editor.view?.text, editor.leave());
-  });
+    if (known) ofWorkflows.keep(known.place, known.editor.view?.text, known.editor.leave());
+  };
+  whileInGraph(node, begin, end);
 }
 
-/** Let the editor of a node look at its values. */
+/**
+ * Let the editor of a node look at its values.
+ * @param {GraphNode} node
+ * @param {TimelineEditor} editor
+ * @param {Owner} owner
+ */
 function lookAt(node, editor, owner) {
   open.set(node, { editor, owner, place: placeOf(node) });
   putBack(node, editor, owner);
   editor.refresh();
 }
 
-/** Show the editor on the face of a subgraph while that shows the text of a Prompt Timeline in it. */
+/**
+ * Show the editor on the face of a subgraph while that shows the text of a Prompt Timeline in it.
+ * @param {GraphNode} face
+ */
 function watchFace(face) {
-  let editor = null;
-  let owner = null;
+  /** @type {TimelineEditor | undefined} */
+  let editor;
+  /** @type {Owner} */
+  let owner;
   watch(face, () => {
     const story = storyIn(face);
     if (story && !editor) {
@@ -120,14 +158,19 @@ function watchFace(face) {
       editor = addEditor(face, owner);
       if (!LiteGraph.vueNodesMode) face.setSize([face.size[0], Math.max(face.size[1], face.computeSize()[1])]);
     }
-    if (story) editors.set(story, editor); // players in the subgraph show there where they are
+    if (story && editor) editors.set(story, editor); // players in the subgraph show there where they are
     if (editor) lookAt(face, editor, owner);
   });
 }
 
+/** @param {GraphNode} node */
 export function nodeCreated(node) {
-  if (node.isSubgraphNode?.()) return watchFace(node);
+  if (node.isSubgraphNode?.()) {
+    watchFace(node);
+    return;
+  }
   if (node.comfyClass !== "HeadForcingPromptTimeline") return;
+  /** @type {Owner} */
   const owner = (name) => [node, name];
   const editor = addEditor(node, owner);
   editors.set(node, editor);

@@ -24,6 +24,7 @@ export function smallPicture(video, height) {
 export async function picturesIn(file, times, height, take) {
   const video = make("video", { preload: "auto", src: file });
   video.muted = true;
+  /** @param {string} event */
   const next = (event) =>
     new Promise((done, fail) => {
       video.addEventListener(event, done, { once: true });

@@ -4,37 +4,54 @@ import { MIDDLE } from "../player/sprite.js";
 import { make } from "../shared.js";
 import { picturesIn, smallPicture } from "./pictures.js";
 import { startSeconds } from "./segments.js";
+/** @import {EditorState, Segment, ShownPlace, StoryView} from "../types.js" */
+/** @import {Bar} from "./bar.js" */
 
 const HEIGHT = 46; // of a bar, in pixels
-const nowhere = { done: 0, running: false, at: null, render: "" };
+/** @type {ShownPlace} */
+const NOWHERE = { done: 0, lead: 0, running: false, render: "", at: null };
 
 const NEARER = 0.5; // seconds by which another picture is nearer to the middle of its scene than the one that is shown
 
-/** The middle of a scene, in seconds of the story. */
-const middleOf = (view, { start_block, end_block }) =>
-  (startSeconds(view, start_block) + Math.min(startSeconds(view, end_block), view.seconds)) / 2;
+/**
+ * A picture of a scene.
+ * @typedef {object} ScenePicture
+ * @property {string} picture its address
+ * @property {number} far seconds from the middle of the scene
+ * @property {boolean} final whether no other is looked for
+ */
 
+/**
+ * The middle of a scene, in seconds of the story.
+ * @param {StoryView} view
+ * @param {Segment} scene
+ */
+function middleOf(view, { start_block, end_block }) {
+  const end = Math.min(startSeconds(view, end_block), view.seconds);
+  return (startSeconds(view, start_block) + end) / 2;
+}
+
+/** @param {Segment} scene */
 const keyOf = ({ start_block, words }) => `${start_block} ${words}`;
 
 export class Playhead {
-  #place = nowhere;
-  #scenes = null; // the prompts when this render was seen first, where it does not tell its own
-  #pictures = new Map(); // of the scenes of this render, by their block and words: { picture, far, final }
+  #place = NOWHERE;
+  /** The prompts when this render was seen first, where it does not tell its own. @type {Segment[] | null} */
+  #scenes = null;
+  /** Pictures of the scenes of this render, by their block and words. @type {Map<string, ScenePicture>} */
+  #pictures = new Map();
   #looked = ""; // the file and the scenes that were looked through last
-  #drawn = null; // what was drawn last: state and bars
+  /** What was drawn last. @type {{state: EditorState, bars: Map<number, Bar>, width: number} | null} */
+  #drawn = null;
 
+  /** @param {HTMLElement} track */
   constructor(track) {
     this.rendered = make("span", { class: "hf-rendered", "aria-hidden": "true" });
     this.line = make("span", { class: "hf-playhead", "aria-hidden": "true", hidden: true });
     track.append(this.rendered, this.line);
   }
 
-  /**
-   * Where the render and its player are. `done` blocks of the story are finished; `at` are the seconds of the story
-   * that are played, null where nothing is; `video` is the element that plays, `file` the address of a finished file,
-   * in which the story begins after `lead` seconds; `scenes` are the prompts of the story that is rendered; `made` are
-   * the pictures that the server has made, by second of the file, null where there are none.
-   */
+  /** Where the render and its player are. @param {ShownPlace} place */
   move(place) {
     if (place.render !== this.#place.render) {
       this.#pictures.clear();
@@ -51,8 +68,11 @@ export class Playhead {
   /**
    * The scene of what is played that a prompt has become: the nearest of those with its words, else the one that begins
    * where it does, whose words have been changed since (`isSame` is false); null where there is none.
+   * @param {Segment} segment
+   * @returns {{scene: Segment, isSame: boolean} | null}
    */
   sceneFor({ start_block, words }) {
+    /** @param {Segment} scene */
     const far = (scene) => Math.abs(scene.start_block - start_block);
     const [same] = this.#played.filter((each) => each.words === words).toSorted((a, b) => far(a) - far(b));
     if (same) return { scene: same, isSame: true };
@@ -60,10 +80,11 @@ export class Playhead {
     return there ? { scene: there, isSame: false } : null;
   }
 
-  /** The picture of the scene with a prompt's words. */
+  /** The picture of the scene with a prompt's words; empty where there is none. @param {Segment} segment */
   #pictureFor(segment) {
     const found = this.sceneFor(segment);
-    return found?.isSame ? this.#pictures.get(keyOf(found.scene))?.picture : undefined;
+    if (!found?.isSame) return "";
+    return this.#pictures.get(keyOf(found.scene))?.picture ?? "";
   }
 
   /** The first block that a running render has not begun; 0 where none runs. */
@@ -71,10 +92,14 @@ export class Playhead {
     return this.#place.running ? this.#place.done + 1 : 0;
   }
 
-  /** Take the picture of the scene that a video shows in this moment, `mediaTime` seconds after its beginning. */
+  /**
+   * Take the picture of the scene that a video shows in this moment.
+   * @param {HTMLVideoElement} video
+   * @param {number} mediaTime seconds after the beginning of the file
+   */
   frame(video, mediaTime) {
     if (!this.#drawn || video.seeking) return;
-    const [{ view }] = this.#drawn;
+    const { view } = this.#drawn.state;
     const seconds = mediaTime - this.#place.lead;
     const scene = this.#played.findLast(({ start_block }) => startSeconds(view, start_block) <= seconds);
     if (!scene) return;
@@ -82,15 +107,28 @@ export class Playhead {
     const known = this.#pictures.get(keyOf(scene));
     if (known && (known.final || far > known.far - NEARER)) return;
     this.#pictures.set(keyOf(scene), { picture: addressOf(smallPicture(video, HEIGHT)), far, final: false });
-    this.draw(...this.#drawn);
+    this.#redraw();
   }
 
-  draw({ view, segments }, bars, width) {
-    this.#drawn = [{ view, segments }, bars, width];
+  #redraw() {
+    const { state, bars, width } = this.#drawn;
+    this.draw(state, bars, width);
+  }
+
+  /**
+   * Draw it over bars, which have so many pixels in all.
+   * @param {EditorState} state
+   * @param {Map<number, Bar>} bars
+   * @param {number} width
+   */
+  draw(state, bars, width) {
+    const { view, segments } = state;
+    this.#drawn = { state, bars, width };
     const { done, at, video, file } = this.#place;
     if (at !== null || file) this.#scenes ??= segments;
     this.#takeMade(view);
     const total = startSeconds(view, view.blocks);
+    /** @param {number} seconds */
     const percent = (seconds) => `${(100 * Math.min(seconds, total)) / total}%`;
     this.rendered.style.width = percent(startSeconds(view, Math.min(done, view.blocks)));
     this.line.hidden = at === null;
@@ -104,14 +142,14 @@ export class Playhead {
       const to = startSeconds(view, segment.end_block);
       const begun = segment.start_block < this.free;
       const playing = at !== null && from <= at && at < to;
-      const picture = this.#pictureFor(segment) ?? "";
+      const picture = this.#pictureFor(segment);
       const isWide = picture !== "" && (width * (to - from)) / total > 2 * beside;
       bar.place({ begun, playing, picture, isWide });
     }
     this.#look();
   }
 
-  /** Take the pictures of scenes that the server has made. */
+  /** Take the pictures of scenes that the server has made. @param {StoryView} view */
   #takeMade(view) {
     const { made, lead } = this.#place;
     if (!made) return;
@@ -128,7 +166,8 @@ export class Playhead {
   /** Look through a finished file for the middle of every scene. */
   async #look() {
     const { file, lead, render } = this.#place;
-    const [{ view }] = this.#drawn;
+    const { view } = this.#drawn.state;
+    /** @param {Segment} scene */
     const isThere = ({ start_block }) => lead + startSeconds(view, start_block) >= 0; // a file may begin with a scene
     const missing = this.#played.filter((scene) => !this.#pictures.get(keyOf(scene))?.final && isThere(scene));
     const looked = JSON.stringify([file, missing.map(keyOf)]);
@@ -139,9 +178,9 @@ export class Playhead {
       if (render !== this.#place.render) return;
       this.#pictures.set(keyOf(missing[index]), { picture: addressOf(picture), far: 0, final: true });
     });
-    if (render === this.#place.render) this.draw(...this.#drawn);
+    if (render === this.#place.render) this.#redraw();
   }
 }
 
-/** A picture as an address for CSS; empty where there is none. */
+/** A picture as an address for CSS; empty where there is none. @param {HTMLCanvasElement | null} picture */
 const addressOf = (picture) => picture?.toDataURL("image/jpeg", 0.8) ?? "";

@@ -1,6 +1,7 @@
 // The times above the bars, and the lines between blocks.
 import { make } from "../shared.js";
 import { startSeconds, timeText } from "./segments.js";
+/** @import {StoryView} from "../types.js" */
 
 const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600]; // seconds between two times
 const TICK_PIXELS = 52;
@@ -15,12 +16,12 @@ export class Ruler {
 
   /**
    * Draw the times of a view on a ruler of so many pixels.
-   * @param {import("./segments.js").View} view
+   * @param {StoryView} view
    * @param {number} pixels
    */
   draw(view, pixels) {
     const total = startSeconds(view, view.blocks);
-    const every = TICKS.find((seconds) => (seconds / total) * pixels >= TICK_PIXELS) ?? TICKS.at(-1);
+    const every = TICKS.find((seconds) => (seconds / total) * pixels >= TICK_PIXELS) ?? TICKS[TICKS.length - 1];
     if (this.#drawn === `${total} ${every}`) return;
     this.#drawn = `${total} ${every}`;
     const times = Array.from({ length: Math.floor(total / every) + 1 }, (_, index) => index * every);
@@ -36,7 +37,7 @@ export class Ruler {
 /**
  * Draw a line at each block of a view on a track of so many pixels.
  * @param {HTMLElement} track
- * @param {import("./segments.js").View} view
+ * @param {StoryView} view
  * @param {number} pixels
  */
 export function drawGrid(track, view, pixels) {

@@ -1,44 +1,6 @@
 // Prompts on blocks. A view is the server's answer to a text; a segment is one of its prompts. All functions are pure.
 
-/**
- * How the render goes on with the next prompt.
- * @typedef {object} Switch
- * @property {string} kind
- * @property {number} blend_blocks
- * @property {boolean} re_anchor
- * @property {number | null} recall number of the prompt whose scene comes back; 0: the most alike
- * @property {boolean} new_scene
- */
-
-/**
- * @typedef {object} Segment
- * @property {string} text
- * @property {number} start_block
- * @property {number} end_block the first block after it
- * @property {Switch | null} switch null for the node's
- * @property {string | number | null} seed null for the one before
- * @property {number | null} [asked] the time in the text, which the server writes again while the block is the same
- * @property {string} [words] a hash of its words, by which pictures are found
- */
-
-/**
- * The server's answer to a text, see headforcing_core/timeline/editor.py.
- * @typedef {object} View
- * @property {string} text
- * @property {Segment[]} segments
- * @property {string} shared
- * @property {number} blocks
- * @property {number} seconds
- * @property {number} block_seconds
- * @property {number} first_block_seconds
- * @property {number} fps video frames a second
- * @property {Switch} default
- * @property {number} [beyond] the length of the video in seconds, if the story is longer
- * @property {string} [refusal]
- */
-
-/** @typedef {Pick<View, "block_seconds" | "first_block_seconds">} Clock */
-
+/** @import {Clock, Segment, StoryView} from "../types.js" */
 
 /**
  * Time of a block's first video frame, in seconds; the first block of a video is shorter than the others.
@@ -92,7 +54,7 @@ export function cutAt(segments, view, seconds) {
 /**
  * All prompts in a shorter time, each with at least a block; null where there are too many for that.
  * @param {Segment[]} segments
- * @param {View} view
+ * @param {StoryView} view
  * @param {number} seconds
  * @returns {Segment[] | null}
  */
@@ -107,23 +69,23 @@ export function scaledTo(segments, view, seconds) {
     free = start + 1;
     return start;
   });
-  return segments.map((segment, index) => ({
-    ...segment,
-    start_block: starts[index],
-    end_block: starts[index + 1] ?? blocks,
-    asked: null,
-  }));
+  /** @type {(segment: Segment, index: number) => Segment} */
+  const scaled = (segment, index) => {
+    const end_block = starts[index + 1] ?? blocks;
+    return { ...segment, start_block: starts[index], end_block, asked: null };
+  };
+  return segments.map(scaled);
 }
 
 /**
- * The numbers of the first and the last prompt that are shown between two times; the last is smaller without one.
+ * The indices of the first and the last prompt that are shown between two times; the last is smaller without one.
  * @param {Segment[]} segments
  * @param {Clock} view
  * @param {number} from
  * @param {number} until
  * @returns {[number, number]}
  */
-export function within(segments, view, from, until) {
+export function indicesBetween(segments, view, from, until) {
   const first = segments.findIndex(({ end_block }) => startSeconds(view, end_block) > from);
   const last = segments.findLastIndex(({ start_block }) => startSeconds(view, start_block) < until);
   return first < 0 ? [0, -1] : [first, last];
@@ -185,10 +147,11 @@ const shifted = (segments, from, by) =>
 /**
  * The length in seconds of a view's video with these segments, to the millisecond.
  * @param {Segment[]} segments
- * @param {View} view
+ * @param {StoryView} view
  */
 export function lengthWith(segments, { blocks, seconds, block_seconds }) {
-  return Math.round(1000 * (seconds + (segments.at(-1).end_block - blocks) * block_seconds)) / 1000;
+  const end = segments[segments.length - 1].end_block;
+  return Math.round(1000 * (seconds + (end - blocks) * block_seconds)) / 1000;
 }
 
 /**
@@ -211,6 +174,7 @@ export function reordered(segments, from, to) {
     end_block += lengthOf(segments[index]);
     return { ...segments[index], start_block, end_block };
   });
+  /** @type {Renumbering} */
   const renumbered = (number, index) => {
     const place = order.indexOf(number - 1);
     return place < index ? place + 1 : null; // a scene that comes later now cannot be recalled
@@ -226,11 +190,27 @@ export function reordered(segments, from, to) {
  * @param {number} first
  */
 export function placeFor(segments, from, block, first) {
-  let start = 0;
   const others = segments.filter((_, index) => index !== from);
-  const away = [0, ...others.map((segment) => (start += lengthOf(segment)))].map((each) => Math.abs(each - block));
-  return away.indexOf(Math.min(...away.slice(first)), first);
+  let nearest = first;
+  let leastAway = Infinity;
+  let start = 0; // the block at which the prompt would begin in this place
+  for (let place = 0; place <= others.length; place++) {
+    const away = Math.abs(start - block);
+    if (place >= first && away < leastAway) {
+      nearest = place;
+      leastAway = away;
+    }
+    if (place < others.length) start += lengthOf(others[place]);
+  }
+  return nearest;
 }
+
+/**
+ * The numbers of scenes after a new prompt has come behind the one at an index.
+ * @param {number} index
+ * @returns {Renumbering}
+ */
+const behindNew = (index) => (number) => (number > index + 1 ? number + 1 : number);
 
 /**
  * With a copy of a prompt after it; the later ones move on.
@@ -239,7 +219,7 @@ export function placeFor(segments, from, block, first) {
  */
 export function duplicated(segments, index) {
   const { start_block, end_block } = segments[index];
-  const all = withRecalls(segments, (number) => (number > index + 1 ? number + 1 : number));
+  const all = withRecalls(segments, behindNew(index));
   const copy = { ...all[index], start_block: end_block, end_block: 2 * end_block - start_block };
   return [...all.slice(0, index + 1), copy, ...shifted(all.slice(index + 1), 0, end_block - start_block)];
 }
@@ -265,9 +245,9 @@ export function divided(segments, index, text) {
   const { start_block, end_block } = segments[index];
   if (end_block - start_block < 2) return null;
   const middle = Math.ceil((start_block + end_block) / 2);
+  /** @type {Segment} */
   const second = { text, start_block: middle, end_block, switch: null, seed: null };
-  const renumbered = withRecalls(segments, (number) => (number > index + 1 ? number + 1 : number));
-  const all = changed(renumbered, index, { end_block: middle });
+  const all = changed(withRecalls(segments, behindNew(index)), index, { end_block: middle });
   return [...all.slice(0, index + 1), second, ...all.slice(index + 1)];
 }
 
@@ -278,25 +258,36 @@ export function divided(segments, index, text) {
  * @param {number} index
  */
 export function without(segments, index) {
-  const renumbered = (number) => (number === index + 1 ? null : number > index + 1 ? number - 1 : number);
+  const removed = index + 1; // its number in a recall
+  /** @type {Renumbering} */
+  const renumbered = (number) => {
+    if (number === removed) return null;
+    return number > removed ? number - 1 : number;
+  };
   const rest = withRecalls(segments, renumbered).filter((_, each) => each !== index);
-  const { end_block } = segments.at(-1);
-  return changed(changed(rest, rest.length - 1, { end_block }), 0, {
-    start_block: 0,
-    ...(index === 0 && { switch: null }),
-  });
+  const { end_block } = segments[segments.length - 1];
+  const ending = changed(rest, rest.length - 1, { end_block });
+  /** @type {Partial<Segment>} */
+  const beginning = index === 0 ? { start_block: 0, switch: null } : { start_block: 0 };
+  return changed(ending, 0, beginning);
 }
+
+/**
+ * The new number of a scene, for the prompt at an index that recalls it; null: it cannot be recalled.
+ * @typedef {(number: number, index: number) => number | null} Renumbering
+ */
 
 /**
  * Segments whose `[recall 2]` names the same scene after prompts were added, removed or moved.
  * @param {Segment[]} segments
- * @param {(number: number, index: number) => number | null} renumbered
+ * @param {Renumbering} renumbered
  * @returns {Segment[]}
  */
 function withRecalls(segments, renumbered) {
   return segments.map((segment, index) => {
-    const recall = segment.switch?.recall; // 0: the scene that is most alike
-    return recall ? { ...segment, switch: { ...segment.switch, recall: renumbered(recall, index) } } : segment;
+    const way = segment.switch;
+    if (!way?.recall) return segment; // 0: the scene that is most alike
+    return { ...segment, switch: { ...way, recall: renumbered(way.recall, index) } };
   });
 }
 
@@ -321,9 +312,9 @@ export function tagText(segment, blockSeconds, t) {
 }
 
 /**
- * What the server needs of a segment.
+ * The fields of a segment that the server reads.
  * @param {Segment} segment
  */
-export const written = ({ text, start_block, switch: way, seed, asked = null }) => {
+export function fieldsForServer({ text, start_block, switch: way, seed, asked = null }) {
   return { text, start_block, switch: way, seed, asked };
-};
+}

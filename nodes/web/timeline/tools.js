@@ -1,13 +1,16 @@
 // The buttons above the bars.
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
+/** @import {Actions} from "../types.js" */
+/** @import {Bars} from "./bars.js" */
+/** @import {History} from "./history.js" */
 
 const STEP = 1.5; // of the zoom
 
 export class Tools {
   /**
-   * `actions`: step(by), divide(text), duplicate(), remove(), share(), each for its button; `bars` zoom and ripple;
-   * showPanel() opens the story panel, undefined where there is none.
+   * @param {Actions} actions
+   * @param {Bars} bars which zoom and ripple
    */
   constructor(actions, bars) {
     this.undo = button("↶", t("Undo (Ctrl+Z)"), () => actions.step(-1));
@@ -19,7 +22,7 @@ export class Tools {
     this.delete = button(t("Delete"), t("Delete this prompt (Delete)"), () => actions.remove());
     this.ripple = button(t("Ripple"), t("Move all later prompts, too (or hold Ctrl)"), () => {
       bars.ripples = !bars.ripples;
-      this.ripple.setAttribute("aria-pressed", bars.ripples);
+      this.ripple.setAttribute("aria-pressed", String(bars.ripples));
     });
     this.ripple.setAttribute("aria-pressed", "false");
     this.share = button(t("Shared"), t("Words that every prompt keeps"), () => actions.share());
@@ -36,7 +39,10 @@ export class Tools {
     this.element = make("div", { class: "hf-tools", role: "toolbar", "aria-label": t("Timeline") }, ...all);
   }
 
-  /** Enable what can be done: with the selected prompt of so many `blocks`, 0 for none, of so many `prompts`. */
+  /**
+   * Enable what can be done: with the selected prompt of so many `blocks`, 0 for none, of so many `prompts`.
+   * @param {{blocks: number, prompts: number, history: History}} state
+   */
   draw({ blocks, prompts, history }) {
     this.add.disabled = this.split.disabled = blocks < 2;
     this.copy.disabled = this.share.disabled = blocks === 0;

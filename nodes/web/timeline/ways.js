@@ -2,6 +2,9 @@
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
 import { cutAt, plainTime, scaledTo, startSeconds } from "./segments.js";
+/** @import {Segment, StoryView} from "../types.js" */
+
+/** What makes the prompts of a view fit; null: they cannot. @typedef {(view: StoryView) => Segment[] | null} Shorter */
 
 export class Ways {
   #shorten;
@@ -9,8 +12,8 @@ export class Ways {
   #fitting = 0; // length of the last story that fitted, in seconds
 
   /**
-   * `shorten(shortened)` gets a function of a view, whose prompts it makes fit; `lengthen(seconds)` a length into which
-   * the story fits.
+   * @param {(shorter: Shorter) => void} shorten takes what makes the prompts fit
+   * @param {(seconds: number) => void} lengthen takes a length into which the story fits
    */
   constructor(shorten, lengthen) {
     this.#shorten = shorten;
@@ -18,7 +21,11 @@ export class Ways {
     this.element = make("div", { class: "hf-tools", role: "toolbar", "aria-label": t("Ways out"), hidden: true });
   }
 
-  /** Show the ways for a view; `isFixed`: the length comes from another node. */
+  /**
+   * Show the ways for a view.
+   * @param {StoryView} view
+   * @param {boolean} isFixed whether the length comes from another node
+   */
   show(view, isFixed) {
     const { beyond, segments } = view;
     this.element.hidden = beyond === undefined;
@@ -26,16 +33,30 @@ export class Ways {
       this.#fitting = view.seconds;
       return;
     }
-    const length = plainTime(beyond);
-    const cut = t("Leave out the prompts that begin after the end of the video");
-    const ways = [button(t("cut at %1", length), cut, () => this.#shorten((now) => cutAt(now.segments, now, beyond)))];
-    const scaled = (now) => scaledTo(now.segments, now, beyond);
-    if (scaled(view))
-      ways.push(button(t("fit into %1", length), t("Shorten all prompts alike"), () => this.#shorten(scaled)));
-    const last = startSeconds(view, segments.at(-1).start_block);
-    const back = this.#fitting > last ? this.#fitting : view.seconds;
-    const lengthen = t("Make the video as long as the story");
-    if (!isFixed) ways.push(button(t("back to %1", plainTime(back)), lengthen, () => this.#lengthen(back)));
+    const ways = [this.#cut(beyond)];
+    if (scaledTo(segments, view, beyond)) ways.push(this.#scale(beyond));
+    if (!isFixed) ways.push(this.#restore(view));
     this.element.replaceChildren(...ways);
+  }
+
+  /** @param {number} seconds */
+  #cut(seconds) {
+    const title = t("Leave out the prompts that begin after the end of the video");
+    const cut = () => this.#shorten((now) => cutAt(now.segments, now, seconds));
+    return button(t("cut at %1", plainTime(seconds)), title, cut);
+  }
+
+  /** @param {number} seconds */
+  #scale(seconds) {
+    const scale = () => this.#shorten((now) => scaledTo(now.segments, now, seconds));
+    return button(t("fit into %1", plainTime(seconds)), t("Shorten all prompts alike"), scale);
+  }
+
+  /** Back to the last length that fitted, if the last prompt begins in it. @param {StoryView} view */
+  #restore(view) {
+    const last = startSeconds(view, view.segments[view.segments.length - 1].start_block);
+    const seconds = this.#fitting > last ? this.#fitting : view.seconds;
+    const title = t("Make the video as long as the story");
+    return button(t("back to %1", plainTime(seconds)), title, () => this.#lengthen(seconds));
   }
 }

@@ -1,17 +1,24 @@
 // A field for words. Other words than those that were typed in it come with a new element: the browser's undo knows an
 // element, not whose words stand in it.
 
+/**
+ * @template {HTMLInputElement | HTMLTextAreaElement} Field
+ */
 export class Words {
   #create;
   #put = ""; // the words that were shown last
 
-  /** `create()` makes an empty element with its listeners. */
+  /** @param {() => Field} create makes an empty element with its listeners */
   constructor(create) {
     this.#create = create;
     this.element = create();
   }
 
-  /** Show words; `isOther`: of another prompt, even if they are the same. */
+  /**
+   * Show words.
+   * @param {string} words
+   * @param {boolean} isOther of another prompt, even if they are the same
+   */
   put(words, isOther = false) {
     if (!isOther && words === this.element.value) {
       this.#put = words;
@@ -20,14 +27,18 @@ export class Words {
     const before = this.element;
     const isFocused = document.activeElement === before;
     this.element = this.#create();
-    this.element.value = this.#put = words;
+    this.element.value = words;
+    this.#put = words;
     this.element.disabled = before.disabled;
     before.replaceWith(this.element);
     if (isFocused) this.element.focus({ preventScroll: true });
   }
 
-  /** Whether an element is this one and holds what was put into it, so that its own undo has nothing to undo. */
+  /**
+   * Whether an element is this one and holds what was put into it, so that its own undo has nothing to undo.
+   * @param {EventTarget | null} element
+   */
   isUntouched(element) {
-    return element === this.element && element.value === this.#put;
+    return element === this.element && this.element.value === this.#put;
   }
 }

@@ -1,4 +1,5 @@
 // How far the bars can be zoomed; 1 shows the whole video in the width of the element.
+/** @import {Segment, StoryView} from "../types.js" */
 
 const BLOCK_PIXELS = 26; // width of a block at the largest zoom
 const BAR_PIXELS = 34; // width of a usual bar at first
@@ -7,8 +8,8 @@ export const USUAL_PIXELS = 400; // width of the element before it is seen
 
 /**
  * The zoom at which the bar of usual length is wide enough to be hit and read.
- * @param {import("./segments.js").View} view
- * @param {import("./segments.js").Segment[]} segments
+ * @param {StoryView} view
+ * @param {Segment[]} segments
  * @param {number} width pixels of the element, 0 before it is seen
  */
 export function zoomForClicks(view, segments, width) {
@@ -18,7 +19,7 @@ export function zoomForClicks(view, segments, width) {
 }
 
 /**
- * @param {import("./segments.js").View} view
+ * @param {StoryView} view
  * @param {number} width
  */
 export function largestZoom(view, width) {

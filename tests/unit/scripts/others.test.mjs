@@ -25,8 +25,8 @@ const { Answers } = await import("../extensions/headforcing/timeline/answers.js"
 const { History } = await import("../extensions/headforcing/timeline/history.js");
 const { Ways } = await import("../extensions/headforcing/timeline/ways.js");
 const { factsOf, megabytes, nameOf } = await import("../extensions/headforcing/takes/store.js");
-const { snapped } = await import("../extensions/headforcing/story/snap.js");
-const { said, t } = await import("../extensions/headforcing/texts.js");
+const { snap } = await import("../extensions/headforcing/story/snap.js");
+const { sentenceOf, t } = await import("../extensions/headforcing/texts.js");
 
 test("undo goes back over whole texts, and a new change ends what could be redone", () => {
   const history = new History();
@@ -72,8 +72,8 @@ test("the answers to the last 200 texts are kept", () => {
 
 test("values are put into sentences, and sentences into sentences", () => {
   assert.equal(t("block %1 of %2", 3, 17), "block 3 of 17");
-  assert.equal(said(["%1: %2", ["video %1", "2"], "done"]), "video 2: done");
-  assert.equal(said("plain"), "plain");
+  assert.equal(sentenceOf(["%1: %2", ["video %1", "2"], "done"]), "video 2: done");
+  assert.equal(sentenceOf("plain"), "plain");
 });
 
 test("a take is named by its number, its title and what is known of it", () => {
@@ -107,11 +107,11 @@ test("a story that is too long can be cut, scaled or be given the length in whic
 test("a dragged bar jumps to what is near it on the screen, and to whole seconds only where nothing else is", () => {
   const marks = { times: [3.9, null, 7.5], beats: { every: 0.5, first: 0.2 } };
   const pixels = 100; // of a second: nine are 0.09 s
-  assert.equal(snapped(3.93, marks, pixels), 3.9);
-  assert.equal(snapped(5.04, marks, pixels), 5);
-  assert.ok(Math.abs(snapped(5.15, marks, pixels) - 5.2) < 1e-9, "a beat");
-  assert.equal(snapped(5.45, marks, pixels), 5.45, "nothing is near");
-  assert.equal(snapped(7.42, marks, pixels), 7.5);
-  assert.equal(snapped(5.45, { times: [], beats: null }, 10), 5.45, "between two seconds some times stay free");
-  assert.equal(snapped(5.3, { times: [], beats: null }, 10), 5);
+  assert.equal(snap(3.93, marks, pixels), 3.9);
+  assert.equal(snap(5.04, marks, pixels), 5);
+  assert.ok(Math.abs(snap(5.15, marks, pixels) - 5.2) < 1e-9, "a beat");
+  assert.equal(snap(5.45, marks, pixels), 5.45, "nothing is near");
+  assert.equal(snap(7.42, marks, pixels), 7.5);
+  assert.equal(snap(5.45, { times: [], beats: null }, 10), 5.45, "between two seconds some times stay free");
+  assert.equal(snap(5.3, { times: [], beats: null }, 10), 5);
 });

@@ -1,7 +1,7 @@
 // The prompts of the timeline on blocks, without a browser.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fitted, labels } from "../extensions/headforcing/timeline/labels.js";
+import { labelFor, labels } from "../extensions/headforcing/timeline/labels.js";
 import * as segments from "../extensions/headforcing/timeline/segments.js";
 
 const VIEW = { blocks: 14, seconds: 10.3125, first_block_seconds: 0.5625, block_seconds: 0.75 };
@@ -100,8 +100,8 @@ test("bars leave out the words that another prompt begins with, and tags say all
   const texts = ["a red fox in the snow", "a red fox in the snow sleeps", "birds"];
   assert.deepEqual(labels(texts.map((text) => ({ text }))), ["… snow", "… sleeps", "birds"]);
   const half = { ...story(0, 7)[0], text: texts[0] };
-  assert.equal(fitted(half, "… snow", VIEW, 320), "… snow");
-  assert.equal(fitted(half, "… snow", VIEW, 400), texts[0], "a bar of 200 pixels has room for 21 letters");
+  assert.equal(labelFor(half, "… snow", VIEW, 320), "… snow");
+  assert.equal(labelFor(half, "… snow", VIEW, 400), texts[0], "a bar of 200 pixels has room for 21 letters");
   const t = (text, ...values) => text.replace(/%(\d)/g, (_, place) => values[place - 1]);
   const tag = (way, seed = null) => segments.tagText({ ...story(0, 1)[0], switch: way, seed }, 0.75, t);
   assert.equal(tag(null), "");

@@ -1,0 +1,113 @@
+// A bar, or the handle at its beginning, that a pointer drags.
+import { dragPrompt, dragStart, followPointer, isSameStory } from "./drag.js";
+import { blockAt } from "./segments.js";
+/** @import {Actions, Segment} from "../types.js" */
+/** @import {Bars} from "./bars.js" */
+/** @import {DragResult} from "./drag.js" */
+
+const STILL = 5; // pixels that a pointer may move in a click
+
+export class BarDrag {
+  held = -1; // the index of the prompt whose bar or handle the pointer holds
+  hasMoved = false; // whether the click that comes now ends a drag
+  #bars;
+  #actions;
+
+  /**
+   * @param {Bars} bars
+   * @param {Actions} actions
+   */
+  constructor(bars, actions) {
+    this.#bars = bars;
+    this.#actions = actions;
+  }
+
+  /**
+   * Drag the beginning of a prompt, and where it ripples all that follows.
+   * @param {PointerEvent} press
+   * @param {number} index
+   */
+  start(press, index) {
+    press.preventDefault();
+    if (press.button !== 0 || !this.#bars.state.enabled) return;
+    this.#bars.focus(index); // which writes what was typed last
+    const { segments } = this.#bars.state;
+    if (this.#bars.isBegun(segments[index])) {
+      this.#actions.locked(index);
+      return;
+    }
+    this.#follow(press, index, (block, event) => {
+      const how = { free: this.#bars.playhead.free, ripple: this.#bars.ripplesWith(event) };
+      return dragStart(segments, index, block, how);
+    });
+  }
+
+  /**
+   * Drag a whole prompt to another place in the order.
+   * @param {PointerEvent} press
+   * @param {number} index
+   */
+  prompt(press, index) {
+    const { view, segments, enabled } = this.#bars.state;
+    if (press.button !== 0 || !enabled) return;
+    const grip = blockAt(view, this.#bars.secondsAt(press)) - segments[index].start_block;
+    this.#follow(press, index, (block, event) => {
+      if (!this.hasMoved && Math.abs(event.clientX - press.clientX) < STILL) return null;
+      this.hasMoved = true;
+      if (this.#bars.isBegun(segments[index])) {
+        this.#actions.locked(index);
+        return null;
+      }
+      const begun = segments.filter(this.#bars.isBegun).length;
+      return dragPrompt(segments, index, block - grip, begun);
+    });
+  }
+
+  /**
+   * Show what a drag makes of the prompts, and write it into the text when the pointer is released.
+   * @param {PointerEvent} press
+   * @param {number} index of the prompt whose bar or handle is pressed
+   * @param {(block: number, event: PointerEvent) => DragResult | null} resultAt null while there is nothing to show
+   */
+  #follow(press, index, resultAt) {
+    press.stopPropagation();
+    const { view, segments } = this.#bars.state;
+    /** @type {DragResult | null} */
+    let result = null;
+    /** @param {PointerEvent} event */
+    const move = (event) => {
+      event.stopPropagation();
+      const seconds = this.#bars.secondsAt(event);
+      const block = blockAt(view, this.#bars.snap?.(seconds, event) ?? seconds);
+      const next = resultAt(block, event);
+      if (!next) return;
+      result = next;
+      this.#bars.scrollAfter(event.clientX);
+      this.#actions.preview(result.segments, result.selected);
+      this.#bars.focusBar(result.selected);
+    };
+    /** @param {boolean} isReleased */
+    const stop = (isReleased) => {
+      this.held = -1;
+      if (result) this.#end(index, segments, isReleased ? result : null);
+    };
+    followPointer(press, move, stop, "Escape");
+    this.held = index;
+  }
+
+  /**
+   * Write the result of a drag into the text; null: the prompts stay as they were.
+   * @param {number} index
+   * @param {Segment[]} before
+   * @param {DragResult | null} result
+   */
+  #end(index, before, result) {
+    if (result === null || isSameStory(result.segments, before)) {
+      this.#actions.dropped(index);
+      this.#bars.focus(index);
+      return;
+    }
+    this.#actions.commit(result.segments, null, result.selected);
+    this.#bars.focus(result.selected);
+  }
+}
