@@ -17,7 +17,7 @@ from ...kernels.move import in_sequence, move_frames
 from ...kernels.pool import pooled_keys
 from ..devices import download_together, upload
 from ..model.rope import RotaryEmbedding
-from .memory import MemoryEntry, MemoryHeads
+from .memory_heads import MemoryEntry, MemoryHeads
 from .roles import RolePolicy
 from .state import KeptFrame, Saved, check_fields
 

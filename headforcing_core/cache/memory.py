@@ -9,9 +9,7 @@ tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,16 +17,11 @@ from torch.nn import functional as F
 
 from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent as MemoryEvent  # part of what this module gives
+from .head_group import HeadGroup
+from .memory_heads import MemoryEntry as MemoryEntry
+from .memory_heads import MemoryHeads as MemoryHeads
 from .roles import EpisodicPolicy
 from .state import Stored
-
-
-@dataclass
-class MemoryEntry:
-    """A stored frame, or the summary of several: the frames it was made of, and its pooled key."""
-
-    sources: list[int]
-    pooled: Tensor
 
 
 def similarities(pooled: Sequence[Tensor], center: bool = False) -> Tensor:
@@ -75,39 +68,13 @@ def best_tokens(scores: Tensor, count: int) -> Tensor:
     return scores.topk(count).indices.sort().values
 
 
-class MemoryHeads:
-    """The memory heads of the model, all in this process, so that values of its heads are those of
-    all. `distributed/cache.py` has heads of several processes, which send each other theirs.
-    """
-
-    def in_layer(self, layer: int, count: int) -> bool:
-        """Whether a layer has memory heads, `count` of them in this process."""
-        return count > 0
-
-    def pooled(self, own: Tensor) -> Tensor:
-        """The pooled key of a frame `[memory_heads, head_dim]` over all memory heads, layer after
-        layer.
-        """
-        return own
-
-    def scores(self, layer: int, own: Tensor) -> Tensor:
-        """The `token_scores` of all memory heads of a layer."""
-        return own
-
-    def decisive(self, similarity: Tensor) -> Tensor:
-        """The similarities that all processes decide by: those of the first, since another GPU may
-        round differently.
-        """
-        return similarity
-
-
 class EpisodicMemory(Stored):
     """The entries and the rules that change them. Pictures that the scene holds come first, or else
     an entry that is pinned; then the summary of merged entries, if there is one; then the others in
     order of admission.
 
-    `store`, a `HeadGroup`, holds their keys and values, numbered in stored order; None without
-    memory heads, where no frame is ever considered.
+    `store` holds their keys and values, numbered in stored order; None without memory heads, where
+    no frame is ever considered.
     """
 
     saved_fields = ("entries", "has_summary")
@@ -116,7 +83,7 @@ class EpisodicMemory(Stored):
         self,
         capacity: int,
         policy: EpisodicPolicy,
-        store: Any,
+        store: HeadGroup | None,
         all_heads: MemoryHeads | None = None,
     ):
         self.capacity = capacity
@@ -133,6 +100,7 @@ class EpisodicMemory(Stored):
 
     def consider(self, block: int, frame: int, prompt: PromptKV) -> MemoryEvent:
         """Decide about a candidate after `block`, and change the store."""
+        assert self.store is not None
         pooled = self.store.pooled_key(frame)
         pooled_keys = [entry.pooled for entry in self.entries] + [pooled]
         plain = similarities(pooled_keys)
@@ -203,6 +171,8 @@ class EpisodicMemory(Stored):
 
     def _merge(self, similarity: Tensor, block: int, prompt: PromptKV) -> list[list[int]]:
         """Merge two entries to make room for another; returns their source frames."""
+        store = self.store
+        assert store is not None
         first = self._first_free
         if self.has_summary:
             i = first
@@ -216,11 +186,11 @@ class EpisodicMemory(Stored):
             if self.policy.token_selection == "random":
                 tokens = self.policy.random_tokens(2 * count, block, layer)
                 return tokens.to(keys.device)
-            scores = token_scores(keys, prompt.mean_key(layer)[self.store.heads[layer]])
+            scores = token_scores(keys, prompt.mean_key(layer)[store.heads[layer]])
             return best_tokens(self.all_heads.scores(layer, scores).mean(dim=0), count)
 
         sources = [list(self.entries[i].sources), list(self.entries[j].sources)]
-        pooled = self.store.merge_entries(i, j, select)
+        pooled = store.merge_entries(i, j, select)
         self.entries[i] = MemoryEntry(sources[0] + sources[1], pooled)
         order = [k for k in range(len(self.entries)) if k not in (i, j)]
         order.insert(first, i)
@@ -229,5 +199,6 @@ class EpisodicMemory(Stored):
         return sources
 
     def _arrange(self, order: list[int]) -> None:
+        assert self.store is not None
         self.entries = [self.entries[k] for k in order]
         self.store.arrange_entries(order)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from ..timeline.likeness import word_features
 from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import MOST_ALIKE, Switch
 from ..timeline.timeline import Timeline
+from .head_group import HeadGroup
 from .roles import FREE_ENTRIES
 from .state import KeptFrame, Stored
 
@@ -70,8 +71,8 @@ class Scenes(Stored):
     """The scenes of one video so far.
 
     Args:
-        memory: the `HeadGroup` of memory heads, None without any; its module imports this one.
-        anchors: the `HeadGroup`s that hold sinks, `policy.sink_frames` each.
+        memory: the memory heads, None without any.
+        anchors: the groups that hold sinks, `policy.sink_frames` each.
 
     Attributes:
         capacity: how many frames of a scene come back into memory; 0 without memory heads.
@@ -87,7 +88,7 @@ class Scenes(Stored):
 
     saved_fields = ("starts", "numbers", "home", "kept", "recalls")
 
-    def __init__(self, memory: Any, anchors: Sequence[Any]) -> None:
+    def __init__(self, memory: HeadGroup | None, anchors: Sequence[HeadGroup]) -> None:
         self.memory = memory
         self.capacity = 0 if memory is None else memory.policy.episodic_frames
         self.anchors = anchors

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.shape import CacheShape, Shape
 from ..devices import Device, upload
 from ..model.attention import AttentionFunction, sdpa
-from ..model.wan import BlockInputs, Norms, PromptKV, forward_block
+from ..model.wan import Backbone, BlockInputs, Norms, PromptKV, forward_block
 from .division import Division, grouped
 from .peers import Peers
 
@@ -204,7 +203,7 @@ class ParallelCache(HeadCache):
 
 
 def parallel_forward(
-    backbone: Any,
+    backbone: Backbone,
     latents: Tensor,
     timesteps: Tensor,
     prompt: PromptKV,

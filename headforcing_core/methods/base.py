@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from ..cache.state import State, Stored, check_fields, pack, unpack
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
-from ..model.wan import Norms, PromptKV
+from ..model.wan import Backbone, KeyValueCache, Norms, PromptKV
 from ..rollout.loop import MemoryEvent, VideoModel
 from ..rollout.speech import TalkingPortrait
 from ..timeline.switch import Switch
@@ -104,7 +104,7 @@ class MethodCache(Cache, Stored):
     last frames again (KV recache).
     """
 
-    policy: Any  # subclasses declare the type
+    policy: MethodPolicy  # subclasses declare their own
     rotates_spatially: bool = True  # the keys and queries that `take` and `context` get
     # of methods that resume from their state, which `saved` is between two blocks: the dataclasses
     # in it
@@ -314,7 +314,7 @@ class WrappedModel:
         self.model = model
 
     @property
-    def backbone(self) -> Any:
+    def backbone(self) -> Backbone:
         return self.model.backbone
 
     @property
@@ -327,8 +327,8 @@ class WrappedModel:
     def use_speech(self, video: TalkingPortrait) -> None:
         self.model.use_speech(video)
 
-    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: Any) -> Tensor:
+    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         return self.model.denoise(latents, sigma, cache)
 
-    def write_clean(self, latents: Tensor, cache: Any) -> None:
+    def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
         self.model.write_clean(latents, cache)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
 from ..devices import Device, upload
 from ..model.attention import AttentionFunction
+from ..model.wan import KeyValueCache
 from ..rollout.loop import Block, RolloutInputs, VideoModel, rollout
 from ..rollout.schedule import Schedule
 from ..rollout.unipc import predict
@@ -39,7 +40,8 @@ class WholeTimesteps(WrappedModel):
     757 for 0.756757.
     """
 
-    def denoise(self, latents: Tensor, sigma: Any, cache: Any) -> Tensor:
+    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
+        assert not isinstance(sigma, Tensor)
         level = round(1000 * sigma) / 1000
         return predict(self.model, latents, sigma=sigma, level=level, cache=cache)
 
@@ -81,7 +83,9 @@ class CausVid(MethodPolicy):
         )
         return HeadCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
 
-    def rollout(self, model: VideoModel, cache: HeadCache, video: RolloutInputs) -> Iterator[Block]:
+    def rollout(  # type: ignore[override]  # its own cache
+        self, model: VideoModel, cache: HeadCache, video: RolloutInputs
+    ) -> Iterator[Block]:
         """Yield the finished blocks of one video, numbered over all rollouts; overlaps are not
         yielded again.
 

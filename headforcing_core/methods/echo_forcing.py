@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 
 from ..cache.scenes import Recall, RecalledScenes
 from ..devices import upload
+from ..model.rope import angles
 from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
@@ -99,7 +99,9 @@ class EchoForcing(MethodPolicy):
                 recalled[block] = (scene.source + 1, scene.jump)
         return recalled
 
-    def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
+    def rollout(  # type: ignore[override]  # its own cache
+        self, model: VideoModel, cache: EchoForcingCache, video: RolloutInputs
+    ) -> Iterator[Block]:
         # asked at every switch, because the rows of later blocks may be replaced while the video is
         # made
         cache.scenes = lambda: plan_scenes(video.script, self.compares_words)
@@ -146,7 +148,14 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.window = self.policy.window_frames
         self.sinks = self.policy.sink_frames
         self.period = self.policy.played_frames(self.shape.frames_per_block)
-        self.scores = TokenScores(self.policy, self.rope.temporal_dim, self.device)
+        self.scores = TokenScores(
+            angles(torch.arange(2), self.rope.temporal_dim)[1].float().to(self.device),
+            window_frames=self.window,
+            takes_maximum=self.policy.takes_maximum,
+            amplitude=self.policy.amplitude,
+            gated=self.policy.gated,
+            drift=self.policy.drift,
+        )
         self._begin_scene(None)
 
     @property

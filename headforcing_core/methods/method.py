@@ -181,9 +181,10 @@ class Method:
         """An empty cache of the given shape, for this method's `rollout`."""
         return self.cache_class(shape, dtype, device, attention)
 
-    def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        """Yield the finished blocks of one video in order; by default each block is denoised
-        alone.
+    def rollout(self, model: VideoModel, cache: Cache, video: RolloutInputs) -> Iterator[Block]:
+        """Yield the finished blocks of one video in order; by default each block is denoised alone.
+
+        `cache` is one that `make_cache` made, so methods may name its class.
         """
         return rollout(model, cache, video)
 

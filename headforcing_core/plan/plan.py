@@ -181,7 +181,8 @@ class RenderPlan(Layout):
     @property
     def policy(self) -> Method:
         """The method's settings."""
-        policy: Method = self.shape.policy
+        policy = self.shape.policy
+        assert isinstance(policy, Method)
         return policy
 
     @property

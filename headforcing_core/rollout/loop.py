@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..devices import Device, upload
-from ..model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
+from ..model.wan import Backbone, KeyValueCache, PromptKV, encode_prompt, forward_block
 from ..timeline.switch import SWITCHES, Switch
 from . import unipc
 from .rows import BlockRow, Script, SeededNoise
@@ -251,16 +251,11 @@ class BlockCache(KeyValueCache):
         block: number of blocks that were committed.
         clean: set before a clean pass, over finished latents; caches that ask clear it when a block
             begins.
-        first_frame: number in the video of the first latent frame of the current pass.
     """
 
     device: torch.device
     block: int
     clean: bool = False
-
-    @property
-    def first_frame(self) -> int:
-        raise NotImplementedError
 
     def begin_block(self) -> None:
         """Begin the next block."""
@@ -292,7 +287,7 @@ class BlockCache(KeyValueCache):
         raise NotImplementedError
 
 
-class VideoModel(Protocol):
+class VideoModel(unipc.Denoiser, Protocol):
     """A model that denoises blocks given a cache.
 
     Attributes:
@@ -301,7 +296,7 @@ class VideoModel(Protocol):
     """
 
     @property
-    def backbone(self) -> Any: ...
+    def backbone(self) -> Backbone: ...
     @property
     def prompt(self) -> PromptKV: ...
 
@@ -313,11 +308,6 @@ class VideoModel(Protocol):
     def use_speech(self, video: TalkingPortrait) -> None:
         """Take these inputs into every pass, before the first one; for models with
         `config.speaks`.
-        """
-
-    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
-        """Predict the clean latents, same shape, from latents at a noise level, or at one per
-        frame, `[frames]`.
         """
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
@@ -337,7 +327,7 @@ class WanVideoModel:
 
     def __init__(
         self,
-        backbone: Any,
+        backbone: Backbone,
         dtype: torch.dtype,
         device: Device = "cpu",
         forward: Callable[..., Tensor | None] = forward_block,
@@ -358,7 +348,7 @@ class WanVideoModel:
 
     @torch.no_grad()
     def flow(
-        self, latents: Tensor, sigma: float | Tensor, cache: Any, write_only: bool = False
+        self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache, write_only: bool = False
     ) -> Tensor | None:
         """The backbone's raw prediction, noise minus clean latents; None if `write_only`."""
         timesteps = 1000 * sigma
