@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent as MemoryEvent  # part of what this module gives
 from .head_group import HeadGroup
+from .memory_heads import ALL_HERE
 from .memory_heads import MemoryEntry as MemoryEntry
 from .memory_heads import MemoryHeads as MemoryHeads
 from .roles import EpisodicPolicy
@@ -73,8 +74,8 @@ class EpisodicMemory(Stored):
     an entry that is pinned; then the summary of merged entries, if there is one; then the others in
     order of admission.
 
-    `store` holds their keys and values, numbered in stored order; None without memory heads, where
-    no frame is ever considered.
+    `store` holds their keys and values, numbered in stored order; without memory heads it is any
+    group, since no frame is ever considered.
     """
 
     saved_fields = ("entries", "has_summary")
@@ -83,13 +84,13 @@ class EpisodicMemory(Stored):
         self,
         capacity: int,
         policy: EpisodicPolicy,
-        store: HeadGroup | None,
-        all_heads: MemoryHeads | None = None,
+        store: HeadGroup,
+        all_heads: MemoryHeads = ALL_HERE,
     ):
         self.capacity = capacity
         self.policy = policy
         self.store = store
-        self.all_heads = all_heads or MemoryHeads()
+        self.all_heads = all_heads
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
 
@@ -100,7 +101,6 @@ class EpisodicMemory(Stored):
 
     def consider(self, block: int, frame: int, prompt: PromptKV) -> MemoryEvent:
         """Decide about a candidate after `block`, and change the store."""
-        assert self.store is not None
         pooled = self.store.pooled_key(frame)
         pooled_keys = [entry.pooled for entry in self.entries] + [pooled]
         plain = similarities(pooled_keys)
@@ -171,8 +171,6 @@ class EpisodicMemory(Stored):
 
     def _merge(self, similarity: Tensor, block: int, prompt: PromptKV) -> list[list[int]]:
         """Merge two entries to make room for another; returns their source frames."""
-        store = self.store
-        assert store is not None
         first = self._first_free
         if self.has_summary:
             i = first
@@ -186,11 +184,11 @@ class EpisodicMemory(Stored):
             if self.policy.token_selection == "random":
                 tokens = self.policy.random_tokens(2 * count, block, layer)
                 return tokens.to(keys.device)
-            scores = token_scores(keys, prompt.mean_key(layer)[store.heads[layer]])
+            scores = token_scores(keys, prompt.mean_key(layer)[self.store.heads[layer]])
             return best_tokens(self.all_heads.scores(layer, scores).mean(dim=0), count)
 
         sources = [list(self.entries[i].sources), list(self.entries[j].sources)]
-        pooled = store.merge_entries(i, j, select)
+        pooled = self.store.merge_entries(i, j, select)
         self.entries[i] = MemoryEntry(sources[0] + sources[1], pooled)
         order = [k for k in range(len(self.entries)) if k not in (i, j)]
         order.insert(first, i)
@@ -199,6 +197,5 @@ class EpisodicMemory(Stored):
         return sources
 
     def _arrange(self, order: list[int]) -> None:
-        assert self.store is not None
         self.entries = [self.entries[k] for k in order]
         self.store.arrange_entries(order)

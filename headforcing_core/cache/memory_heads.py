@@ -39,3 +39,6 @@ class MemoryHeads:
         round differently.
         """
         return similarity
+
+
+ALL_HERE = MemoryHeads()

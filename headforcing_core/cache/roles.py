@@ -138,6 +138,12 @@ class EpisodicPolicy:
         return leaving * frames_per_block
 
 
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise HeadForcingError if the value is not one of the choices."""
+    if value not in choices:
+        raise unknown_name(name, value, choices)
+
+
 @dataclass(frozen=True)
 class RolePolicies:
     """The settings that the caches of heads with roles read; `head_forcing.CachePolicy` has them
@@ -154,7 +160,7 @@ class RolePolicies:
     anchor: RolePolicy = RolePolicy(sink_frames=3, recent_frames=1)
     memory: RolePolicy = RolePolicy(recent_frames=3, episodic_frames=5)
     rope: str = "contiguous"
-    episodic: EpisodicPolicy = field(default_factory=EpisodicPolicy)
+    episodic: EpisodicPolicy = EpisodicPolicy()
     kept_scenes: int = field(default=0, metadata={"option": False})
     picture_frames: int = field(default=0, metadata={"option": False})
 
@@ -166,12 +172,6 @@ class RolePolicies:
             "memory": self.memory,
         }
         return policies[role]
-
-
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raise HeadForcingError if the value is not one of the choices."""
-    if value not in choices:
-        raise unknown_name(name, value, choices)
 
 
 def arrange_roles(roles: Roles, arrangement: str, seed: int = 0) -> list[list[str | HeadLabel]]:

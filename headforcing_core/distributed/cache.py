@@ -64,10 +64,9 @@ class SpreadMemoryHeads(MemoryHeads):
         self._places: list[tuple[int, int, int]] = []
         for rank, layers in enumerate(division.heads):
             for layer, own in enumerate(layers):
-                policies = [shape.policy.of(role) for role in shape.roles[layer]]
-                self._places += [
-                    (layer, head, rank) for head in own if policies[head].episodic_frames
-                ]
+                for head in own:
+                    if shape.policy.of(shape.roles[layer][head]).episodic_frames:
+                        self._places.append((layer, head, rank))
         self._places.sort()
 
     def in_layer(self, layer: int, count: int) -> bool:

@@ -1,5 +1,5 @@
 """Base classes for the methods of other papers: settings, cache shape, and a cache that is written
-call by call.
+call by call. The interfaces are `method.Method` and `cache.base.Cache`.
 
 A method that only keeps frames by head role needs neither: it is a row of `PRESETS` in
 `head_forcing.py`. Keys and values of some frames lie in one tensor `kv [2, heads, frames, s,
@@ -20,6 +20,7 @@ from ..cache.base import Cache, WriteClean
 from ..cache.shape import Shape
 from ..cache.state import State, Stored, check_fields, pack, unpack
 from ..errors import HeadForcingError
+from ..files import explained
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import Backbone, KeyValueCache, Norms, PromptKV
@@ -208,13 +209,16 @@ class MethodCache(Cache, Stored):
         return pack({"block": self.block, "cache": self.saved})
 
     def restore(self, state: State) -> None:
-        try:
+        # of another version or shape it lacks names (KeyError, IndexError), has others (ValueError)
+        # or values of other types (TypeError)
+        with explained(
+            "the saved state does not fit this render",
+            (KeyError, IndexError, ValueError, TypeError),
+        ):
             stored = unpack(state, self.device, *self.state_classes)
             check_fields(stored, ("block", "cache"))
             self.saved = stored["cache"]
             self.block = stored["block"]
-        except (KeyError, ValueError, TypeError, IndexError) as error:
-            raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 
     @property
     def bytes(self) -> int:
@@ -305,13 +309,13 @@ def check_beginning(video: VideoFacts) -> None:
         )
 
 
+@dataclass
 class WrappedModel:
     """A model for `rollout.loop.rollout` that does what another one does; subclasses change a part
     of it.
     """
 
-    def __init__(self, model: VideoModel):
-        self.model = model
+    model: VideoModel
 
     @property
     def backbone(self) -> Backbone:

@@ -41,9 +41,8 @@ class WholeTimesteps(WrappedModel):
     """
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
-        assert not isinstance(sigma, Tensor)
-        level = round(1000 * sigma) / 1000
-        return predict(self.model, latents, sigma=sigma, level=level, cache=cache)
+        level = round(1000 * float(sigma)) / 1000
+        return predict(self.model, latents, sigma=float(sigma), level=level, cache=cache)
 
 
 @dataclass(frozen=True)
@@ -94,33 +93,39 @@ class CausVid(MethodPolicy):
         blocks, too, unless they are the whole video.
         """
         script = video.script
-        given = video.given
         layout = self.overlap(cache.shape.frames_per_block)
         if script.rows[0].sigmas == SCHEDULE.sigmas:
             model = WholeTimesteps(model)
         latents: list[Tensor] = []  # of the current rollout
-        for number in range(layout.rollouts(len(script))):
-            first = number * layout.stride
+        for part in layout.parts(len(script)):
             overlap: Sequence[Tensor] = ()
-            if number and len(given) < len(script):
+            if part.start and len(video.given) < len(script):
                 assert video.reencode is not None
                 finished, rest = torch.cat(latents).tensor_split((layout.finished_frames,))
-                overlap = torch.cat((video.reencode(finished).to(rest), rest)).split(
-                    layout.frames_per_block
-                )
+                restart = torch.cat((video.reencode(finished).to(rest), rest))
+                overlap = restart.split(layout.frames_per_block)
             latents = list(overlap)
-            begin = first + (layout.given_blocks if number else 0)
-            end = min(first + layout.blocks, len(script))
-            blocks: Iterator[Block]
-            if end <= len(given):
-                blocks = (
-                    Block(block, upload(given[block], cache.device)) for block in range(begin, end)
-                )
-            else:
-                cache.rewind(cache.block)
-                known = [*overlap, *given[begin:end]]
-                blocks = rollout(model, cache, replace(video, given=known), range(first, end))
-            for block in blocks:
-                if block.index >= begin:
-                    latents.append(block.latents)
-                    yield block
+            for block in _make_part(model, cache, video, part, overlap):
+                latents.append(block.latents)
+                yield block
+
+
+def _make_part(
+    model: VideoModel,
+    cache: HeadCache,
+    video: RolloutInputs,
+    part: range,
+    overlap: Sequence[Tensor],
+) -> Iterator[Block]:
+    """The blocks of a part: the given ones if they are all of it, else those of a rollout with an
+    empty cache, which begins with the `overlap`.
+    """
+    if part.stop <= len(video.given):
+        for number in part:
+            yield Block(number, upload(video.given[number], cache.device))
+        return
+    cache.rewind(cache.block)
+    video = replace(video, given=[*overlap, *video.given[part.start : part.stop]])
+    for block in rollout(model, cache, video, range(part.start - len(overlap), part.stop)):
+        if block.index in part:
+            yield block

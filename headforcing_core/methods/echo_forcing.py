@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..cache.scenes import Recall, RecalledScenes
+from ..cache.scenes import Recall, RecalledScene, RecalledScenes
 from ..devices import upload
 from ..model.rope import angles
 from ..rollout.loop import Block, RolloutInputs, VideoModel
@@ -48,6 +48,7 @@ class EchoForcing(MethodPolicy):
         scenes: of the video; 1 for a single prompt.
     """
 
+    # class attributes, not options: they have no types
     switch = "flush"
     cuts = True
     recalls = True
@@ -96,7 +97,7 @@ class EchoForcing(MethodPolicy):
         for block, row in enumerate(script.rows):
             if row.switch is not None and row.switch.recall is not None:
                 scene = scenes[block][1]
-                recalled[block] = (scene.source + 1, scene.jump)
+                recalled[block] = RecalledScene(scene.source + 1, (scene.jump,))
         return recalled
 
     def rollout(  # type: ignore[override]  # its own cache

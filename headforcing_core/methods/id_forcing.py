@@ -63,20 +63,22 @@ class IdForcing(MethodPolicy):
         return super().rollout(MakesEntries(model, cache), cache, video)
 
 
+@dataclass
 class MakesEntries(WrappedModel):
     """Has the cache make the entries that a block attends to before its first pass."""
 
-    def __init__(self, model: VideoModel, entries: IdForcingCache):
-        super().__init__(model)
-        self.entries = entries
+    entries: IdForcingCache
+
+    def __post_init__(self) -> None:
+        self.clean_pass = partial(self.model.write_clean, cache=self.entries)
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
-        self.entries.read_window(partial(self.model.write_clean, cache=cache))
+        self.entries.read_window(self.clean_pass)
         return self.model.denoise(latents, sigma, cache)
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
-        self.entries.read_alone(partial(self.model.write_clean, cache=cache))
-        self.model.write_clean(latents, cache)
+        self.entries.read_alone(self.clean_pass)
+        self.clean_pass(latents)
         self.entries.latest.append(latents)
 
 

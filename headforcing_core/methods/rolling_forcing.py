@@ -42,7 +42,7 @@ class RollingForcing(MethodPolicy):
 
     def for_video(self, video: VideoFacts) -> RollingForcing:
         schedule = video.schedule
-        steps = len(video.schedule.sigmas)
+        steps = len(schedule.sigmas)
         check_beginning(video)
         if steps >= ATTENDED_BLOCKS:
             raise HeadForcingError(

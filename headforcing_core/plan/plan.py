@@ -181,9 +181,8 @@ class RenderPlan(Layout):
     @property
     def policy(self) -> Method:
         """The method's settings."""
-        policy = self.shape.policy
-        assert isinstance(policy, Method)
-        return policy
+        assert isinstance(self.shape.policy, Method)
+        return self.shape.policy
 
     @property
     def rebuilds_cache(self) -> bool:
