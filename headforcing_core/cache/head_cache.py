@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ...kernels.write import write_block
 from ..devices import Device, kept_tables, settle, upload
-from ..errors import HeadForcingError
+from ..files import explained
 from ..model.attention import AttentionFunction, Span, Spans, sdpa
 from ..model.attention_backends import attend_layer
 from ..model.rope import RotaryEmbedding, by_head
@@ -34,7 +34,8 @@ from ..rollout.loop import MemoryEvent
 from ..timeline.switch import RESET, Switch
 from .base import Cache, WriteClean
 from .head_group import HeadGroup
-from .memory import EpisodicMemory, MemoryEntry, MemoryHeads
+from .memory import EpisodicMemory, MemoryEntry
+from .memory_heads import ALL_HERE, MemoryHeads
 from .roles import RolePolicy
 from .scenes import KeptScene, Recall, Scenes
 from .shape import CacheShape
@@ -60,7 +61,7 @@ class HeadCache(Cache):
     """The caches of all heads of a model for one video.
 
     `flush`, `re_anchor` and `rewind` are called between two blocks and drop history. `all_heads`
-    combines the memory heads of all processes that share the model; None: all are in this one.
+    combines the memory heads of all processes that share the model; by default all are in this one.
     """
 
     meter: AttentionMeter | None = None  # set by `head_profiles.profiler`
@@ -73,7 +74,7 @@ class HeadCache(Cache):
         device: Device = "cpu",
         attention: AttentionFunction = sdpa,
         *,
-        all_heads: MemoryHeads | None = None,
+        all_heads: MemoryHeads = ALL_HERE,
     ):
         self.shape = shape
         self.attention = attention
@@ -117,9 +118,9 @@ class HeadCache(Cache):
         # roles allow one policy with episodic memory
         with_memory = [group for group in self.groups if group.policy.episodic_frames]
         self.memory_group = with_memory[0] if with_memory else None
-        capacity = with_memory[0].policy.episodic_frames if with_memory else 0
+        store = self.memory_group or self.groups[0]
         self.memory = EpisodicMemory(
-            capacity, shape.policy.episodic, self.memory_group, all_heads=all_heads
+            store.policy.episodic_frames, shape.policy.episodic, store, all_heads=all_heads
         )
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         self.scenes: Scenes | None = None
@@ -251,8 +252,9 @@ class HeadCache(Cache):
         self._keep_history()
 
     def _keep_history(self) -> None:
+        seen = self.frames_seen
         for group in self.groups:
-            group.keep(group.policy.history(self.frames_seen, self.origin, self.oldest))
+            group.keep(group.policy.history(seen, self.origin, self.oldest))
 
     # --- prompt switches
 
@@ -313,7 +315,7 @@ class HeadCache(Cache):
 
         A scene without entries leaves episodic memory as it is, but for entries of pictures.
         """
-        back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
+        back = None if self.scenes is None else self.scenes.recall(switch, self.block)
         if back is None:
             return
         scene, entries = back
@@ -363,10 +365,12 @@ class HeadCache(Cache):
         return pack(self.saved)
 
     def restore(self, state: State) -> None:
-        try:
+        # of another version or shape it lacks names (KeyError, IndexError) or has others
+        # (ValueError), has values of other types (TypeError, AttributeError), or tensors of other
+        # sizes (RuntimeError)
+        errors = (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError)
+        with explained("the saved state does not fit this render", errors):
             self.saved = unpack(state, torch.device("cpu"), MemoryEntry, KeptScene, Recall)
-        except (KeyError, ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
-            raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 
     @property
     def saved(self) -> Saved:
@@ -380,7 +384,7 @@ class HeadCache(Cache):
 
     @saved.setter
     def saved(self, saved: Saved) -> None:
-        check_fields(saved, ("own", "memory", "groups", "scenes"))
+        check_fields(saved, self.saved)
         own = saved["own"]
         check_fields(own, ("block", "origin", "oldest"))
         self.block = own["block"]

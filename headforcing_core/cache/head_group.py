@@ -17,7 +17,7 @@ from ...kernels.move import in_sequence, move_frames
 from ...kernels.pool import pooled_keys
 from ..devices import download_together, upload
 from ..model.rope import RotaryEmbedding
-from .memory import MemoryEntry, MemoryHeads
+from .memory_heads import ALL_HERE, MemoryEntry, MemoryHeads
 from .roles import RolePolicy
 from .state import KeptFrame, Saved, check_fields
 
@@ -50,7 +50,7 @@ class HeadGroup:
         *,
         reencode: bool,
         flat: tuple[Tensor, Tensor],
-        all_heads: MemoryHeads | None = None,
+        all_heads: MemoryHeads = ALL_HERE,
     ):
         self.policy = policy
         self.heads = heads
@@ -66,7 +66,7 @@ class HeadGroup:
         self.entries = 0  # how many slots, the first ones, hold episodic memory
         self.current = slice(0, 0)  # slots of the current block
         self._flat = flat
-        self._all_heads = all_heads or MemoryHeads()
+        self._all_heads = all_heads
         self._rows = _head_rows(k)
         self._tables: dict[tuple[Move, ...], Tensor] = {}  # on the device, by their moves
 
@@ -334,7 +334,7 @@ class HeadGroup:
 
     @saved.setter
     def saved(self, saved: Saved) -> None:
-        check_fields(saved, ("sources", "indices", "entries", "k", "v"))
+        check_fields(saved, self.saved)
         self.sources = saved["sources"]
         self.indices = saved["indices"]
         self.entries = saved["entries"]

@@ -9,9 +9,7 @@ tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,16 +17,12 @@ from torch.nn import functional as F
 
 from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent as MemoryEvent  # part of what this module gives
+from .head_group import HeadGroup
+from .memory_heads import ALL_HERE
+from .memory_heads import MemoryEntry as MemoryEntry
+from .memory_heads import MemoryHeads as MemoryHeads
 from .roles import EpisodicPolicy
 from .state import Stored
-
-
-@dataclass
-class MemoryEntry:
-    """A stored frame, or the summary of several: the frames it was made of, and its pooled key."""
-
-    sources: list[int]
-    pooled: Tensor
 
 
 def similarities(pooled: Sequence[Tensor], center: bool = False) -> Tensor:
@@ -75,39 +69,13 @@ def best_tokens(scores: Tensor, count: int) -> Tensor:
     return scores.topk(count).indices.sort().values
 
 
-class MemoryHeads:
-    """The memory heads of the model, all in this process, so that values of its heads are those of
-    all. `distributed/cache.py` has heads of several processes, which send each other theirs.
-    """
-
-    def in_layer(self, layer: int, count: int) -> bool:
-        """Whether a layer has memory heads, `count` of them in this process."""
-        return count > 0
-
-    def pooled(self, own: Tensor) -> Tensor:
-        """The pooled key of a frame `[memory_heads, head_dim]` over all memory heads, layer after
-        layer.
-        """
-        return own
-
-    def scores(self, layer: int, own: Tensor) -> Tensor:
-        """The `token_scores` of all memory heads of a layer."""
-        return own
-
-    def decisive(self, similarity: Tensor) -> Tensor:
-        """The similarities that all processes decide by: those of the first, since another GPU may
-        round differently.
-        """
-        return similarity
-
-
 class EpisodicMemory(Stored):
     """The entries and the rules that change them. Pictures that the scene holds come first, or else
     an entry that is pinned; then the summary of merged entries, if there is one; then the others in
     order of admission.
 
-    `store`, a `HeadGroup`, holds their keys and values, numbered in stored order; None without
-    memory heads, where no frame is ever considered.
+    `store` holds their keys and values, numbered in stored order; without memory heads it is any
+    group, since no frame is ever considered.
     """
 
     saved_fields = ("entries", "has_summary")
@@ -116,13 +84,13 @@ class EpisodicMemory(Stored):
         self,
         capacity: int,
         policy: EpisodicPolicy,
-        store: Any,
-        all_heads: MemoryHeads | None = None,
+        store: HeadGroup,
+        all_heads: MemoryHeads = ALL_HERE,
     ):
         self.capacity = capacity
         self.policy = policy
         self.store = store
-        self.all_heads = all_heads or MemoryHeads()
+        self.all_heads = all_heads
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
 

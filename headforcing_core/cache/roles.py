@@ -144,6 +144,36 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
         raise unknown_name(name, value, choices)
 
 
+@dataclass(frozen=True)
+class RolePolicies:
+    """The settings that the caches of heads with roles read; `head_forcing.CachePolicy` has them
+    among its options.
+
+    Attributes:
+        rope: `contiguous` numbers the frames of every context from 0 (the paper's re-encoding);
+            `absolute` keeps each frame's index in the video.
+        kept_scenes: of how many scenes frames are kept, at most; 0 where none are.
+        picture_frames: how many frames of pictures a head may hold beside the video's own, at most.
+    """
+
+    local: RolePolicy = RolePolicy(recent_frames=1)
+    anchor: RolePolicy = RolePolicy(sink_frames=3, recent_frames=1)
+    memory: RolePolicy = RolePolicy(recent_frames=3, episodic_frames=5)
+    rope: str = "contiguous"
+    episodic: EpisodicPolicy = EpisodicPolicy()
+    kept_scenes: int = field(default=0, metadata={"option": False})
+    picture_frames: int = field(default=0, metadata={"option": False})
+
+    def of(self, role: str | HeadLabel) -> RolePolicy:
+        """The policy of a `HeadRole`."""
+        policies: dict[str | HeadLabel, RolePolicy] = {
+            "local": self.local,
+            "anchor": self.anchor,
+            "memory": self.memory,
+        }
+        return policies[role]
+
+
 def arrange_roles(roles: Roles, arrangement: str, seed: int = 0) -> list[list[str | HeadLabel]]:
     """The paper's ablations of head roles: merge one role into memory, or shuffle all roles over
     the model (seeded).

@@ -6,7 +6,7 @@ Recalling scenes is not in the paper; BEYOND_THE_PAPER.md specifies it. A scene 
 scene: one whose switch `continues` stays in the visit of the prompt before it. Sinks are first
 frames to which heads always attend; memory heads hold more frames, the entries of memory.
 
-A cache (`head_cache.py`) calls `keep` after every block, and `begin` and `brought_back` before the
+A cache (`head_cache.py`) calls `keep` after every block, and `begin` and `recall` before the
 first block of a prompt, with `keep_pictures` between them if the prompt names pictures. The groups
 of heads hold the tokens (`head_group.py`); this module decides which.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -28,14 +28,25 @@ from ..timeline.likeness import word_features
 from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import MOST_ALIKE, Switch
 from ..timeline.timeline import Timeline
+from .head_group import HeadGroup
 from .roles import FREE_ENTRIES
 from .state import KeptFrame, Stored
 
 T = TypeVar("T")
-# by block, for the switches that bring a scene back: the number of a prompt that shows it, and
-# further numbers that a method adds to the keys of stored blocks
-RecalledScenes = dict[int, tuple[int, ...]]
 MAX_SCENES = 8  # visited last, whose frames are kept besides those of the home scene
+
+
+@dataclass(frozen=True)
+class RecalledScene:
+    """The scene that a switch brings back: the number of a prompt that shows it, and further
+    numbers that a method adds to the keys of stored blocks.
+    """
+
+    prompt: int
+    for_keys: tuple[int, ...] = ()
+
+
+RecalledScenes = dict[int, RecalledScene]  # by the block of the switch
 
 
 @dataclass
@@ -70,8 +81,8 @@ class Scenes(Stored):
     """The scenes of one video so far.
 
     Args:
-        memory: the `HeadGroup` of memory heads, None without any; its module imports this one.
-        anchors: the `HeadGroup`s that hold sinks, `policy.sink_frames` each.
+        memory: the memory heads, None without any.
+        anchors: the groups that hold sinks, `policy.sink_frames` each.
 
     Attributes:
         capacity: how many frames of a scene come back into memory; 0 without memory heads.
@@ -82,12 +93,12 @@ class Scenes(Stored):
             the sinks unless another scene is recalled.
         recalls: the scenes that were brought back.
         pictures: frames of the pictures that the next prompt names, between `keep_pictures` and
-            `brought_back`; no state is stored in between.
+            `recall`; no state is stored in between.
     """
 
     saved_fields = ("starts", "numbers", "home", "kept", "recalls")
 
-    def __init__(self, memory: Any, anchors: Sequence[Any]) -> None:
+    def __init__(self, memory: HeadGroup | None, anchors: Sequence[HeadGroup]) -> None:
         self.memory = memory
         self.capacity = 0 if memory is None else memory.policy.episodic_frames
         self.anchors = anchors
@@ -131,7 +142,9 @@ class Scenes(Stored):
         new scene, or in an earlier one.
         """
         number = scene_of(switch, self.numbers)
+        start = self.starts[-1]
         if not switch.continues:
+            start = frames_seen
             ended = self.current
             ended.spread = spread_over(ended.spread, self.capacity)
             latest = {*latest_scenes(self.numbers, MAX_SCENES), self.home}
@@ -143,13 +156,13 @@ class Scenes(Stored):
             self.kept.setdefault(number, self._empty_scene(frames_seen))
             if switch.re_anchor:
                 self.home = number
-        self.starts.append(self.starts[-1] if switch.continues else frames_seen)
+        self.starts.append(start)
         self.numbers.append(number)
 
     def keep_pictures(
         self, pictures: Sequence[Tensor], alone: Callable[[Tensor], AbstractContextManager[None]]
     ) -> None:
-        """Keep the keys and values of reference pictures, for the next `brought_back`
+        """Keep the keys and values of reference pictures, for the next `recall`
         (BEYOND_THE_PAPER.md).
 
         Args:
@@ -175,9 +188,10 @@ class Scenes(Stored):
                     kept.spread.append(copy)
         self.pictures = kept
 
-    def brought_back(self, switch: Switch, block: int) -> tuple[KeptScene, list[KeptFrame]] | None:
-        """The scene whose first frames are the sinks from `block` on, and the frames that replace
-        the entries of memory; None: nothing changes. Notes the recall; the pictures are used up.
+    def recall(self, switch: Switch, block: int) -> tuple[KeptScene, list[KeptFrame]] | None:
+        """Note the recall of `switch`, if it is one, and use up the pictures; returns the scene
+        whose first frames are the sinks from `block` on, and the frames that replace the entries of
+        memory, or None if nothing changes.
 
         Where no frames are given, memory keeps its entries, but for those of earlier pictures.
         """
@@ -267,19 +281,20 @@ def recalled_scenes(script: Script) -> RecalledScenes:
     or the most similar of the last `MAX_SCENES` prompts, of equals the first.
     """
     features: list[Tensor] = []
-    numbers: RecalledScenes = {}
+    recalled: RecalledScenes = {}
     for index, block in enumerate(prompt_starts(script.rows)):
         switch = script.rows[block].switch
         if switch is None or switch.recall is None:
             continue
-        numbers[block] = (switch.recall,)
-        if switch.recall == MOST_ALIKE:
+        prompt = switch.recall
+        if prompt == MOST_ALIKE:
             features = features or scene_features(script)
             oldest = max(0, index - MAX_SCENES)  # these are of scenes that are kept
             candidates = features[oldest:index]
             likeness = torch.stack([feature @ features[index] for feature in candidates])
-            numbers[block] = (oldest + int(likeness.argmax()) + 1,)
-    return numbers
+            prompt = oldest + int(likeness.argmax()) + 1
+        recalled[block] = RecalledScene(prompt)
+    return recalled
 
 
 def number_recalls(script: Script, recalled: RecalledScenes) -> Script:
@@ -296,9 +311,11 @@ def number_recalls(script: Script, recalled: RecalledScenes) -> Script:
         if row.switch is None or row.switch.continues or block < first_affected:
             continue
         switch = row.switch
-        numbers = recalled.get(block, (0,))  # in keys of stored blocks: nothing is recalled
+        numbers = [0]  # nothing is recalled
         if block in recalled:
-            switch = replace(switch, recall=numbers[0])
+            scene = recalled[block]
+            switch = replace(switch, recall=scene.prompt)
+            numbers = [scene.prompt, *scene.for_keys]
         key = (*numbers, *visit_starts(rows[: block + 1]))
         rows[block] = replace(row, switch=switch, recall_key=key)
     return Script(rows, script.embeds, script.alike, script.pictures)

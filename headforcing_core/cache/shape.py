@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from ..errors import HeadForcingError
 from ..model.attention import LayerSizes
 from ..model.wan import WanConfig
-from .roles import RolePolicy, Roles
+from .roles import RolePolicies, RolePolicy, Roles
 
 S = TypeVar("S", bound="Shape")
 
@@ -23,14 +23,15 @@ class Shape:
 
     Attributes:
         roles: per layer and head; methods without head roles use only their number.
-        policy: the method's settings, as `Method.for_video` fits them to the blocks.
+        policy: the method's settings, as `Method.for_video` fits them to the blocks: a `Method`,
+            whose module imports this one. Subclasses declare of which class.
         rows, columns: of tokens in one latent frame, `latent height / 2` and `latent width / 2`.
         total_frames: length of the video in latent frames; the upper bound of what a head keeps.
         rope_axes: as in `WanConfig`.
     """
 
     roles: Roles
-    policy: Any  # a `Method`, whose module imports this one
+    policy: object
     rows: int
     columns: int
     head_dim: int
@@ -79,7 +80,7 @@ class Shape:
         cls: type[S],
         config: WanConfig,
         roles: Roles,
-        policy: Any,
+        policy: object,
         latent_height: int,
         latent_width: int,
         frames_per_block: int,
@@ -111,12 +112,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class CacheShape(Shape):
-    """The shape of a `HeadCache`, whose heads keep frames by role; its policy is a
-    `CachePolicy`.
+    """The shape of a `HeadCache`, whose heads keep frames by role.
 
     `agreed`: the policies of all heads of the model, if `roles` are of some of them.
     """
 
+    policy: RolePolicies
     agreed: tuple[RolePolicy, ...] = ()
 
     def __post_init__(self) -> None:

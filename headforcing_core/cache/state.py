@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
-from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-Saved = dict[str, Any]  # fields of a part of a stored cache, by name
+Saved = dict[str, Any]  # a part of a stored cache: values for `pack`, by name
 
 
 @dataclass
@@ -40,20 +39,24 @@ class State:
 
 
 class Stored:
-    """An object with a part in a stored cache: the attributes that `saved_fields` names."""
+    """An object with a part in a stored cache: the attributes that `saved_fields` names, as they
+    are. A class that stores something else has its own `saved`.
+
+    One list serves both directions, so that a stored state sets these attributes and no others.
+    """
 
     saved_fields: tuple[str, ...] = ()
 
     @property
-    def saved(self) -> Any:
-        """The values of these attributes, for `pack`."""
+    def saved(self) -> Saved:
+        """The values of these attributes."""
         return {name: getattr(self, name) for name in self.saved_fields}
 
     @saved.setter
-    def saved(self, saved: Any) -> None:
+    def saved(self, saved: Saved) -> None:
         check_fields(saved, self.saved_fields)
-        for name in self.saved_fields:
-            setattr(self, name, saved[name])
+        for name, value in saved.items():
+            setattr(self, name, value)
 
 
 def pack(value: Any) -> State:
@@ -74,7 +77,7 @@ def pack(value: Any) -> State:
         if isinstance(value, dict):
             return {"items": [[key, plain(part, f"{name}.{key}")] for key, part in value.items()]}
         if is_dataclass(value):
-            items = {field.name: attrgetter(field.name)(value) for field in fields(value)}
+            items = {field.name: getattr(value, field.name) for field in fields(value)}
             return {"class": type(value).__name__, **plain(items, name)}
         if isinstance(value, (list, tuple)):
             return [plain(part, f"{name}.{place}") for place, part in enumerate(value)]
@@ -111,7 +114,7 @@ def unpack(state: State, device: torch.device, *classes: type) -> Any:
     return full(state.plain["value"])
 
 
-def check_fields(saved: Any, names: Collection[str]) -> None:
+def check_fields(saved: Any, names: Iterable[str]) -> None:
     """Raise ValueError unless a stored object has exactly these fields."""
     if not isinstance(saved, dict) or saved.keys() != set(names):
         found = type(saved).__name__

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.shape import CacheShape, Shape
 from ..devices import Device, upload
 from ..model.attention import AttentionFunction, sdpa
-from ..model.wan import BlockInputs, Norms, PromptKV, forward_block
+from ..model.wan import Backbone, BlockInputs, Norms, PromptKV, forward_block
 from .division import Division, grouped
 from .peers import Peers
 
@@ -65,10 +64,9 @@ class SpreadMemoryHeads(MemoryHeads):
         self._places: list[tuple[int, int, int]] = []
         for rank, layers in enumerate(division.heads):
             for layer, own in enumerate(layers):
-                policies = [shape.policy.of(role) for role in shape.roles[layer]]
-                self._places += [
-                    (layer, head, rank) for head in own if policies[head].episodic_frames
-                ]
+                for head in own:
+                    if shape.policy.of(shape.roles[layer][head]).episodic_frames:
+                        self._places.append((layer, head, rank))
         self._places.sort()
 
     def in_layer(self, layer: int, count: int) -> bool:
@@ -204,7 +202,7 @@ class ParallelCache(HeadCache):
 
 
 def parallel_forward(
-    backbone: Any,
+    backbone: Backbone,
     latents: Tensor,
     timesteps: Tensor,
     prompt: PromptKV,

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
-from ..methods.head_forcing import CachePolicy
 
 Heads = tuple[tuple[tuple[int, ...], ...], ...]  # heads[rank][layer], ascending
 
@@ -178,7 +177,7 @@ def grouped(shape: Shape) -> CacheShape:
     """The shape of a cache that is divided by heads; raises HeadForcingError for a method with a
     cache of its own.
     """
-    if not isinstance(shape, CacheShape) or not isinstance(shape.policy, CachePolicy):
+    if not isinstance(shape, CacheShape):
         raise HeadForcingError(
             "several GPUs divide caches that keep frames by role, as head_forcing and self_forcing "
             "do, and this method has a cache of its own; choose another, or leave out --gpus"

@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -115,7 +115,7 @@ class Peers:
 
     def share(self, value: T) -> list[T]:
         """Every rank's value, any Python object."""
-        values: list[Any] = [None] * self.world
+        values = [value] * self.world  # in place of which the ranks' values come
         with losing_peers():
             dist.all_gather_object(values, value)
         return values

@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 
@@ -149,9 +148,10 @@ class MeasuredRanks(Listener):
 
     def finish(self) -> None:
         render = self._render
-        cache: Any = render.run.cache  # a `ParallelCache`
-        peers: Peers = cache.peers
-        division: Division = cache.division
+        cache = render.run.cache
+        assert isinstance(cache, ParallelCache)
+        peers = cache.peers
+        division = cache.division
         own = {
             "device": str(render.place.device),
             "heads": division.heads[peers.rank],

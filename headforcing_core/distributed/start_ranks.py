@@ -41,10 +41,9 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     _interrupted_once()
-    for name in [
-        name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")
-    ]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what a user needs to know is said here
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith("torch.distributed"):  # what a user needs to know is said here
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="headforcing-") as folder, claimed_folder(Path(folder)):
         os.environ[FOLDER] = folder
         config = LaunchConfig(

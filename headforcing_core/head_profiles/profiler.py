@@ -58,7 +58,7 @@ class ShareMeter:
     ) -> AttentionFunction:
         """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
 
-        def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             if self.visited is None:
                 shares = end_shares(
                     attention, q, k=k, first_tokens=self.frame_tokens, last_tokens=q.shape[1]
@@ -74,7 +74,7 @@ class ShareMeter:
             self._shares[layer, heads] = shares
             return attention(q, k, v)
 
-        return measured
+        return attend
 
 
 def profile_heads(
@@ -93,7 +93,9 @@ def profile_heads(
     """
     setup = shares.setup
     missing = shares.missing_prompts()
-    for prompt in [prompt for prompt in embeds if prompt in missing]:
+    for prompt in embeds:
+        if prompt not in missing:
+            continue
         made = shares.made.setdefault(prompt, [])
         shares.forget(prompt, len(made))
         _measure(

@@ -99,29 +99,29 @@ def retrieving_heads(profile: HeadProfile) -> list[Head]:
 
 
 def remark_on_rule(profile: HeadProfile) -> list[str]:
-    """A sentence about the heads that a profile misnames: where returns were measured, those that
-    retrieve and are no memory heads, else `misnamed_heads`. None if it misnames none."""
-    returns = profile.returns
-    wrong = misnamed_heads(profile)
-    does = "give the middle of the context more than most memory heads do"
-    advice = "which makes memory heads of them"
-    if returns is not None:
+    """One sentence about the heads that a profile misnames, none if there are no such heads: where
+    returns were measured, those that retrieve and are no memory heads, else `misnamed_heads`.
+    """
+    if profile.returns is not None:
         roles = by_head(profile.roles)
         wrong = [at for at in retrieving_heads(profile) if roles[at] != HeadRole.MEMORY]
+        shares = {at: f"{share:.0%} to the visit" for at, share in by_head(profile.returns).items()}
         does = "look up the earlier visit of a scene"
         advice = "or head_forcing_scenes, which gives scenes back to anchors, too"
+    else:
+        wrong = misnamed_heads(profile)
+        shares = {}
+        for at, (sink, middle, _) in by_head(profile.shares).items():
+            shares[at] = f"{middle:.0%} there, {sink:.0%} on the first frame"
+        does = "give the middle of the context more than most memory heads do"
+        advice = "which makes memory heads of them"
     if not wrong:
         return []
     layer, head = wrong[0]
-    if returns is not None:
-        share = f"{returns[layer][head]:.0%} to the visit"
-    elif profile.shares is not None:
-        sink, middle, _ = profile.shares[layer][head]
-        share = f"{middle:.0%} there, {sink:.0%} on the first frame"
     return [
         f"{len(wrong)} heads that {does} are not memory heads; the first is layer {layer}, head "
-        f"{head} (called {profile.roles[layer][head]}; {share}). Choose the rule `function`, "
-        f"{advice}."
+        f"{head} (called {profile.roles[layer][head]}; {shares[wrong[0]]}). Choose the rule "
+        f"`function`, {advice}."
     ]
 
 

@@ -227,11 +227,13 @@ class HeadShares:
     ) -> Tensor:
         """Shares `[layers, heads, 3]` averaged over steps, then blocks, then prompts (all of them
         for None), where they are measured. `blocks` are counted from the first measured one."""
-        chosen = [
-            slice(None) if given is None else list(given) for given in (prompts, blocks, steps)
-        ]
-        sums = self.sums[chosen[0]][:, chosen[1]][:, :, chosen[2]]
-        counts = self.counts[chosen[0]][:, chosen[1]][:, :, chosen[2]]
+        sums = self.sums
+        counts = self.counts
+        for dim, chosen in enumerate((prompts, blocks, steps)):
+            if chosen is not None:
+                numbers = torch.tensor(chosen, dtype=torch.long)
+                sums = sums.index_select(dim, numbers)
+                counts = counts.index_select(dim, numbers)
         if not counts.any():
             raise HeadForcingError("nothing has been measured yet")
         values = sums / counts[..., None, None, None]  # NaN where nothing was measured

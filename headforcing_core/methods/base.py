@@ -1,5 +1,5 @@
 """Base classes for the methods of other papers: settings, cache shape, and a cache that is written
-call by call.
+call by call. The interfaces are `method.Method` and `cache.base.Cache`.
 
 A method that only keeps frames by head role needs neither: it is a row of `PRESETS` in
 `head_forcing.py`. Keys and values of some frames lie in one tensor `kv [2, heads, frames, s,
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,9 +20,10 @@ from ..cache.base import Cache, WriteClean
 from ..cache.shape import Shape
 from ..cache.state import State, Stored, check_fields, pack, unpack
 from ..errors import HeadForcingError
+from ..files import explained
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
-from ..model.wan import Norms, PromptKV
+from ..model.wan import Backbone, KeyValueCache, Norms, PromptKV
 from ..rollout.loop import MemoryEvent, VideoModel
 from ..rollout.speech import TalkingPortrait
 from ..timeline.switch import Switch
@@ -104,7 +105,7 @@ class MethodCache(Cache, Stored):
     last frames again (KV recache).
     """
 
-    policy: Any  # subclasses declare the type
+    policy: MethodPolicy  # subclasses declare their own
     rotates_spatially: bool = True  # the keys and queries that `take` and `context` get
     # of methods that resume from their state, which `saved` is between two blocks: the dataclasses
     # in it
@@ -208,13 +209,16 @@ class MethodCache(Cache, Stored):
         return pack({"block": self.block, "cache": self.saved})
 
     def restore(self, state: State) -> None:
-        try:
+        # of another version or shape it lacks names (KeyError, IndexError), has others (ValueError)
+        # or values of other types (TypeError)
+        with explained(
+            "the saved state does not fit this render",
+            (KeyError, IndexError, ValueError, TypeError),
+        ):
             stored = unpack(state, self.device, *self.state_classes)
             check_fields(stored, ("block", "cache"))
             self.saved = stored["cache"]
             self.block = stored["block"]
-        except (KeyError, ValueError, TypeError, IndexError) as error:
-            raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 
     @property
     def bytes(self) -> int:
@@ -305,16 +309,16 @@ def check_beginning(video: VideoFacts) -> None:
         )
 
 
+@dataclass
 class WrappedModel:
     """A model for `rollout.loop.rollout` that does what another one does; subclasses change a part
     of it.
     """
 
-    def __init__(self, model: VideoModel):
-        self.model = model
+    model: VideoModel
 
     @property
-    def backbone(self) -> Any:
+    def backbone(self) -> Backbone:
         return self.model.backbone
 
     @property
@@ -327,8 +331,8 @@ class WrappedModel:
     def use_speech(self, video: TalkingPortrait) -> None:
         self.model.use_speech(video)
 
-    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: Any) -> Tensor:
+    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         return self.model.denoise(latents, sigma, cache)
 
-    def write_clean(self, latents: Tensor, cache: Any) -> None:
+    def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
         self.model.write_clean(latents, cache)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
 from ..devices import Device, upload
 from ..model.attention import AttentionFunction
+from ..model.wan import KeyValueCache
 from ..rollout.loop import Block, RolloutInputs, VideoModel, rollout
 from ..rollout.schedule import Schedule
 from ..rollout.unipc import predict
@@ -39,9 +40,9 @@ class WholeTimesteps(WrappedModel):
     757 for 0.756757.
     """
 
-    def denoise(self, latents: Tensor, sigma: Any, cache: Any) -> Tensor:
-        level = round(1000 * sigma) / 1000
-        return predict(self.model, latents, sigma=sigma, level=level, cache=cache)
+    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
+        level = round(1000 * float(sigma)) / 1000
+        return predict(self.model, latents, sigma=float(sigma), level=level, cache=cache)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ class CausVid(MethodPolicy):
         )
         return HeadCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
 
-    def rollout(self, model: VideoModel, cache: HeadCache, video: RolloutInputs) -> Iterator[Block]:
+    def rollout(  # type: ignore[override]  # its own cache
+        self, model: VideoModel, cache: HeadCache, video: RolloutInputs
+    ) -> Iterator[Block]:
         """Yield the finished blocks of one video, numbered over all rollouts; overlaps are not
         yielded again.
 
@@ -90,33 +93,39 @@ class CausVid(MethodPolicy):
         blocks, too, unless they are the whole video.
         """
         script = video.script
-        given = video.given
         layout = self.overlap(cache.shape.frames_per_block)
         if script.rows[0].sigmas == SCHEDULE.sigmas:
             model = WholeTimesteps(model)
         latents: list[Tensor] = []  # of the current rollout
-        for number in range(layout.rollouts(len(script))):
-            first = number * layout.stride
+        for part in layout.parts(len(script)):
             overlap: Sequence[Tensor] = ()
-            if number and len(given) < len(script):
+            if part.start and len(video.given) < len(script):
                 assert video.reencode is not None
                 finished, rest = torch.cat(latents).tensor_split((layout.finished_frames,))
-                overlap = torch.cat((video.reencode(finished).to(rest), rest)).split(
-                    layout.frames_per_block
-                )
+                restart = torch.cat((video.reencode(finished).to(rest), rest))
+                overlap = restart.split(layout.frames_per_block)
             latents = list(overlap)
-            begin = first + (layout.given_blocks if number else 0)
-            end = min(first + layout.blocks, len(script))
-            blocks: Iterator[Block]
-            if end <= len(given):
-                blocks = (
-                    Block(block, upload(given[block], cache.device)) for block in range(begin, end)
-                )
-            else:
-                cache.rewind(cache.block)
-                known = [*overlap, *given[begin:end]]
-                blocks = rollout(model, cache, replace(video, given=known), range(first, end))
-            for block in blocks:
-                if block.index >= begin:
-                    latents.append(block.latents)
-                    yield block
+            for block in _make_part(model, cache, video, part, overlap):
+                latents.append(block.latents)
+                yield block
+
+
+def _make_part(
+    model: VideoModel,
+    cache: HeadCache,
+    video: RolloutInputs,
+    part: range,
+    overlap: Sequence[Tensor],
+) -> Iterator[Block]:
+    """The blocks of a part: the given ones if they are all of it, else those of a rollout with an
+    empty cache, which begins with the `overlap`.
+    """
+    if part.stop <= len(video.given):
+        for number in part:
+            yield Block(number, upload(video.given[number], cache.device))
+        return
+    cache.rewind(cache.block)
+    video = replace(video, given=[*overlap, *video.given[part.start : part.stop]])
+    for block in rollout(model, cache, video, range(part.start - len(overlap), part.stop)):
+        if block.index in part:
+            yield block

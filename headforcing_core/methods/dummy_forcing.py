@@ -28,6 +28,7 @@ LAST = 2
 class DummyForcing(MethodPolicy):
     """Dummy Forcing's settings."""
 
+    # a class attribute, not an option: it has no type
     switch = "recache"
     split_block: int = 1  # in whose clean pass the heads are classified
     mid_blocks: int = 1  # how many of the last blocks mid heads keep
@@ -56,7 +57,7 @@ class DummyForcing(MethodPolicy):
 
 
 @dataclass
-class Kept:
+class PastFrames:
     """Past frames `[2, heads, frames, s, head_dim]` that some heads of a layer keep; the first
     `fixed` of these heads keep the video's first frame.
     """
@@ -84,7 +85,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         """Let all heads of a layer keep the same, and nothing yet."""
         self.split = False
         every = torch.arange(self.shape.heads, device=self.device)
-        self.kinds = [[Kept(every, past)] for past in self.zeros(0)]
+        self.kinds = [[PastFrames(every, past)] for past in self.zeros(0)]
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.own[layer] = torch.stack((self.at_own_index(k), v))
@@ -99,7 +100,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
                 out[kind.heads] = self.attention_over(q[kind.heads], *self._seen(layer, kind))
         return out
 
-    def _seen(self, layer: int, kind: Kept) -> Tensor:
+    def _seen(self, layer: int, kind: PastFrames) -> Tensor:
         """Keys and values that heads of a kind attend to."""
         return torch.cat((kind.past, self.own[layer][:, kind.heads]), dim=2)
 
@@ -183,5 +184,5 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
             mid = (kinds == MID).nonzero()[:, 0]
             last = (kinds == LAST).nonzero()[:, 0]
             one = torch.cat((past[:, first, :1], past[:, last, -1:]), dim=1)
-            short = Kept(torch.cat((first, last)), one, fixed=len(first))
-            self.kinds[layer] = [short, Kept(mid, past[:, mid, 1:])]
+            short = PastFrames(torch.cat((first, last)), one, fixed=len(first))
+            self.kinds[layer] = [short, PastFrames(mid, past[:, mid, 1:])]

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..cache.scenes import Recall, RecalledScenes
+from ..cache.scenes import Recall, RecalledScene, RecalledScenes
 from ..devices import upload
+from ..model.rope import angles
 from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
@@ -48,6 +48,7 @@ class EchoForcing(MethodPolicy):
         scenes: of the video; 1 for a single prompt.
     """
 
+    # class attributes, not options: they have no types
     switch = "flush"
     cuts = True
     recalls = True
@@ -96,10 +97,12 @@ class EchoForcing(MethodPolicy):
         for block, row in enumerate(script.rows):
             if row.switch is not None and row.switch.recall is not None:
                 scene = scenes[block][1]
-                recalled[block] = (scene.source + 1, scene.jump)
+                recalled[block] = RecalledScene(scene.source + 1, (scene.jump,))
         return recalled
 
-    def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
+    def rollout(  # type: ignore[override]  # its own cache
+        self, model: VideoModel, cache: EchoForcingCache, video: RolloutInputs
+    ) -> Iterator[Block]:
         # asked at every switch, because the rows of later blocks may be replaced while the video is
         # made
         cache.scenes = lambda: plan_scenes(video.script, self.compares_words)
@@ -146,7 +149,14 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.window = self.policy.window_frames
         self.sinks = self.policy.sink_frames
         self.period = self.policy.played_frames(self.shape.frames_per_block)
-        self.scores = TokenScores(self.policy, self.rope.temporal_dim, self.device)
+        self.scores = TokenScores(
+            angles(torch.arange(2), self.rope.temporal_dim)[1].float().to(self.device),
+            window_frames=self.window,
+            takes_maximum=self.policy.takes_maximum,
+            amplitude=self.policy.amplitude,
+            gated=self.policy.gated,
+            drift=self.policy.drift,
+        )
         self._begin_scene(None)
 
     @property

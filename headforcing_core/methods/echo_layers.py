@@ -8,13 +8,10 @@ the product.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-from ..model.rope import angles
 
 
 @dataclass
@@ -55,15 +52,19 @@ class Layer:
     rates: Tensor | None = None  # by which they fade from block to block
 
 
+@dataclass(frozen=True)
 class TokenScores:
-    """Scores the tokens of a layer's history by the options of `policy`, an
-    `echo_forcing.EchoForcing`.
+    """Scores the tokens of a layer's history, by options of `echo_forcing.EchoForcing`.
+
+    `frequencies`: of the rotation in time, one per pair of channels.
     """
 
-    def __init__(self, policy: Any, temporal_dim: int, device: torch.device):
-        self.policy = policy
-        self.frequencies = angles(torch.arange(2), temporal_dim)[1].float().to(device)
-        self.offsets = [2**power for power in range(policy.window_frames.bit_length())]
+    frequencies: Tensor
+    window_frames: int
+    takes_maximum: bool
+    amplitude: bool
+    gated: bool
+    drift: float
 
     def of(self, state: Layer, queries: Tensor, counted: int) -> Tensor:
         """`[tokens]`; `queries [heads, frames, s, head_dim]` are the current ones, `counted` those
@@ -78,27 +79,27 @@ class TokenScores:
         imag = m_imag * k_real - m_real * k_imag
         temporal = len(self.frequencies)
         still = real[..., temporal:].sum(dim=-1)
-        if self.policy.amplitude:
+        if self.amplitude:
             spread = state.query_size[:, None] / counted - torch.hypot(m_real, m_imag)
             still = still + self._gate(mean, queries) * (spread * torch.hypot(k_real, k_imag)).sum(
                 dim=-1
             )
         distance = history.frame[-1] + 1 - history.frame
         found = []
-        for offset in self.offsets:
-            turn = (distance + offset)[:, None] * self.frequencies
+        for power in range(self.window_frames.bit_length()):
+            turn = (distance + 2**power)[:, None] * self.frequencies
             moving = real[..., :temporal] * turn.cos() - imag[..., :temporal] * turn.sin()
             found.append(moving.sum(dim=-1) + still)
         scores = torch.stack(found)
-        return scores.amax(dim=(0, 1)) if self.policy.takes_maximum else scores.mean(dim=(0, 1))
+        return scores.amax(dim=(0, 1)) if self.takes_maximum else scores.mean(dim=(0, 1))
 
     def _gate(self, mean: Tensor, queries: Tensor) -> float:
         """Less than 1 where the current queries point elsewhere than those of the scene's
         beginning.
         """
-        if not self.policy.gated:
+        if not self.gated:
             return 1.0
         cosine = F.cosine_similarity(
             queries.float().mean(dim=(1, 2)).flatten(), mean.flatten(), dim=0
         )
-        return float(torch.exp(-self.policy.drift * (1 - cosine.clamp(-1, 1))))
+        return float(torch.exp(-self.drift * (1 - cosine.clamp(-1, 1))))

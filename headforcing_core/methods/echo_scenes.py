@@ -47,7 +47,8 @@ def plan_scenes(script: Script, by_words: bool = False) -> ScenePlan:
             continue
         if switch.recall is not None:
             source, jump = _find_recalled(features[: number + 1], switch.recall)
-            scenes[block], first = (number - 1, Scene(source, jump)), number
+            scenes[block] = number - 1, Scene(source, jump)
+            first = number
         elif switch.re_anchor:
             cut = Scene(
                 number - 1,
@@ -57,7 +58,8 @@ def plan_scenes(script: Script, by_words: bool = False) -> ScenePlan:
                 fastest=1.0,
                 kept_blocks=1,
             )
-            scenes[block], first = (number - 1, cut), number
+            scenes[block] = number - 1, cut
+            first = number
         else:
             scenes[block] = number - 1, Scene(first, 0, kept_frames=2, slowest=0.95, fastest=0.8)
     return scenes

@@ -23,6 +23,7 @@ CANDIDATE_FRAMES = 3  # frames whose chunks of tokens are candidates of dynamic 
 class ForcingKV(MethodPolicy):
     """Forcing-KV's settings."""
 
+    # class attributes, not options: they have no types
     switch = "recache"
     heads_by = "roles"
     sink_frames: int = 1
@@ -81,7 +82,7 @@ class ForcingKV(MethodPolicy):
 
 
 @dataclass
-class Kept:
+class PastTokens:
     """Keys and values that some heads of a layer keep of the past."""
 
     heads: Tensor  # their numbers
@@ -114,7 +115,7 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
         self.split = False
         every = torch.arange(self.shape.heads, device=self.device)
         self.kinds = [
-            [Kept(every, self.policy.local_frames, last=none, moving=none.flatten(2, 3))]
+            [PastTokens(every, self.policy.local_frames, last=none, moving=none.flatten(2, 3))]
             for none in self.zeros(0)
         ]
 
@@ -162,7 +163,9 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
                 heads = torch.tensor(of_kind, device=self.device).nonzero()[:, 0]
                 last = last_frames(whole.last[:, heads], count)
                 self.kinds[layer].append(
-                    Kept(heads, count, last=last, moving=whole.moving[:, heads], dynamic=dynamic)
+                    PastTokens(
+                        heads, count, last=last, moving=whole.moving[:, heads], dynamic=dynamic
+                    )
                 )
 
     def _choose_chunks(self) -> Tensor | None:

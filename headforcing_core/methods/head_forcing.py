@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ..cache.base import Cache
@@ -11,7 +11,7 @@ from ..cache.head_cache import HeadCache
 from ..cache.roles import (
     FREE_ENTRIES,
     EpisodicPolicy,
-    HeadLabel,
+    RolePolicies,
     RolePolicy,
     check_choice,
 )
@@ -23,38 +23,26 @@ from ..timeline.returns import with_returns
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .method import Method, VideoFacts, refuse_recall
-from .options import NO_OPTION
 
 _PAPERS_BLOCK = 3  # latent frames
 
 
 @dataclass(frozen=True)
-class CachePolicy(Method):
+class CachePolicy(RolePolicies, Method):
     """Head Forcing, its ablations, and methods with one window for all heads: one policy per role.
 
     Heads with equal policies share one cache group, even if their roles differ.
 
     Attributes:
-        rope: `contiguous` numbers the frames of every context from 0 (the paper's re-encoding);
-            `absolute` keeps each frame's index in the video.
         scenes: what brings an earlier scene back: `off` only a tag, `auto` a prompt that returns to
             it, too. Frames of scenes are kept, unless it is `off` and the story has no such tag.
-        kept_scenes: of how many scenes frames are kept, at most; 0 where none are.
-        picture_frames: how many frames of pictures a head may hold beside the video's own, at most.
     """
 
     shape_class: ClassVar[type[Shape]] = CacheShape
     cache_class: ClassVar[Callable[..., Cache]] = HeadCache
     resumes_from = ("blocks", "state")
 
-    local: RolePolicy = RolePolicy(recent_frames=1)
-    anchor: RolePolicy = RolePolicy(sink_frames=3, recent_frames=1)
-    memory: RolePolicy = RolePolicy(recent_frames=3, episodic_frames=5)
-    rope: str = "contiguous"
-    episodic: EpisodicPolicy = field(default_factory=EpisodicPolicy)
     scenes: str = "off"
-    kept_scenes: int = field(default=0, metadata=NO_OPTION)
-    picture_frames: int = field(default=0, metadata=NO_OPTION)
 
     def __post_init__(self) -> None:
         check_choice("rope", self.rope, ("contiguous", "absolute"))
@@ -63,15 +51,6 @@ class CachePolicy(Method):
             raise HeadForcingError(
                 "only memory heads hold episodic memory; set episodic_frames on the memory role"
             )
-
-    def of(self, role: str | HeadLabel) -> RolePolicy:
-        """The policy of a `HeadRole`."""
-        policies: dict[str | HeadLabel, RolePolicy] = {
-            "local": self.local,
-            "anchor": self.anchor,
-            "memory": self.memory,
-        }
-        return policies[role]
 
     @property
     def keeps_scenes(self) -> bool:

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..cache.base import WriteClean
+from ..model.wan import KeyValueCache
 from ..rollout.loop import Block, RolloutInputs, VideoModel
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape, WrappedModel
 
@@ -57,21 +57,29 @@ class IdForcing(MethodPolicy):
             ),
         }
 
-    def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        return super().rollout(MakesEntries(model), cache, video)
+    def rollout(  # type: ignore[override]  # its own cache
+        self, model: VideoModel, cache: IdForcingCache, video: RolloutInputs
+    ) -> Iterator[Block]:
+        return super().rollout(MakesEntries(model, cache), cache, video)
 
 
+@dataclass
 class MakesEntries(WrappedModel):
     """Has the cache make the entries that a block attends to before its first pass."""
 
-    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: Any) -> Tensor:
-        cache.read_window(partial(self.model.write_clean, cache=cache))
+    entries: IdForcingCache
+
+    def __post_init__(self) -> None:
+        self.clean_pass = partial(self.model.write_clean, cache=self.entries)
+
+    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
+        self.entries.read_window(self.clean_pass)
         return self.model.denoise(latents, sigma, cache)
 
-    def write_clean(self, latents: Tensor, cache: Any) -> None:
-        cache.read_alone(partial(self.model.write_clean, cache=cache))
-        self.model.write_clean(latents, cache)
-        cache.latest.append(latents)
+    def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
+        self.entries.read_alone(self.clean_pass)
+        self.clean_pass(latents)
+        self.entries.latest.append(latents)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class InfinityRope(WindowPolicy):
     cut.
     """
 
+    # class attributes, not options: they have no types
     switch = "flush"
     cuts = True
     rope = "contiguous"

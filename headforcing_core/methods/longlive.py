@@ -47,6 +47,7 @@ class WindowPolicy(MethodPolicy):
 class LongLive(WindowPolicy):
     """LongLive's settings (arXiv 2509.22622)."""
 
+    # a class attribute, not an option: it has no type
     switch = "recache"
     # keys are rotated to their index in the window, not to their frame's in the video
     infinite: bool = False
@@ -84,6 +85,7 @@ class SelfGradientForcing(LongLive):
     """Self Gradient Forcing's settings (arXiv 2607.20368), chunkwise: LongLive's window with keys
     at their index in it, as its weights were trained. A new prompt changes nothing in the cache."""
 
+    # class attributes, not options: they have no types
     switch = "reset"
     repeats_image = True
     infinite: bool = True

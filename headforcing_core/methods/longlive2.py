@@ -28,6 +28,7 @@ class LongLive2(WindowPolicy):
             (`use_relative_rope`).
     """
 
+    # class attributes, not options: they have no types
     cuts = True
     needs_shots = True
     window_frames: int = 32
@@ -68,8 +69,8 @@ class LongLive2Cache(WindowCache, of=LongLive2):
             # does with whole blocks of sinks
             before = min(count, self.shot_sink - first)
             self.drop(first, before)
-            self.shot_sink = self.shot_sink - before
-            count = count - before
+            self.shot_sink -= before
+            count -= before
             if self.shot_sink == first:
                 self.sinks = first + min(first, self.frames)
         super().evict(count)
@@ -92,5 +93,5 @@ class LongLive2Cache(WindowCache, of=LongLive2):
         self.begins_shot = False
 
     def switch_prompt(self, switch: Switch) -> None:
-        self.shots = self.shots + 1
+        self.shots += 1
         self.begins_shot = True

@@ -39,6 +39,7 @@ class MemFlow(WindowPolicy):
             for its queries (the paper's SMA).
     """
 
+    # a class attribute, not an option: it has no type
     switch = "recache"
     bank_frames: int = 3
     interval: int = 3
@@ -77,7 +78,8 @@ class MemFlowCache(WindowCache, of=MemFlow):
 
     def begin_video(self) -> None:
         super().begin_video()
-        self.bank, self.waiting = self.zeros(self.policy.bank_frames), self.zeros(1)
+        self.bank = self.zeros(self.policy.bank_frames)
+        self.waiting = self.zeros(1)
         self.stored = 0  # frames the bank has taken so far; never falls
         self.counted = 0  # intervals that were counted
         self.used = 0  # bank slots that the current call attends to

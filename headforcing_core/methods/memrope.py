@@ -16,6 +16,7 @@ from .longlive import WindowCache, WindowPolicy
 class MemRoPE(WindowPolicy):
     """MemRoPE's settings (arXiv 2603.12513)."""
 
+    # a class attribute, not an option: it has no type
     rope = "contiguous"
     long_rate: float = 0.01  # share of new frames in an update of the long memory frame
     short_rate: float = 0.1
@@ -53,11 +54,16 @@ class MemRoPECache(WindowCache, of=MemRoPE):
         new = oldest.mean(2 if self.policy.adaptive else (2, 3), keepdim=True)[:, :, 0]
         long = kv[:, :, self.sinks]
         short = kv[:, :, self.sinks + 1]
+        if not self.has_memory:
+            long[:] = new
+            short[:] = new
+            return
+        long_rate = self.policy.long_rate
         short_rate: float | Tensor = self.policy.short_rate
-        if self.has_memory and self.policy.adaptive:
+        if self.policy.adaptive:
             short_rate = self.rates(new[0] - short[0].float())[:, None]
-        for memory, rate in ((long, self.policy.long_rate), (short, short_rate)):
-            memory[:] = rate * new + (1 - rate) * memory.float() if self.has_memory else new
+        long[:] = long_rate * new + (1 - long_rate) * long.float()
+        short[:] = short_rate * new + (1 - short_rate) * short.float()
 
     def rates(self, change: Tensor) -> Tensor:
         """The short memory's rate for each place `[s]`, from the change of its keys `[heads, s,

@@ -1,14 +1,15 @@
 """The interface of every method: its options, the size of its cache, the cache itself, and the
 rollout loop.
 
-`head_forcing.CachePolicy` implements it for heads that keep frames by role, `base.MethodPolicy` for
-other papers.
+`head_forcing.CachePolicy` implements it for heads that keep frames by role; for other papers
+`base.py` has `MethodPolicy` and the cache that goes with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -79,26 +80,25 @@ class Overlap:
         """
         return self.frames - self.overlap + 1
 
-    def rollouts(self, blocks: int) -> int:
-        """Number of rollouts of a video of `blocks` blocks; the last one may be shorter than the
-        others.
+    def parts(self, blocks: int) -> list[range]:
+        """The new blocks of every rollout in a video of `blocks` blocks; those of its overlap lie
+        before them.
         """
-        return max(1, -(-(blocks - self.given_blocks) // self.stride))
+        starts = [0, *range(self.blocks, blocks, self.stride)]
+        return [range(start, end) for start, end in pairwise([*starts, blocks])]
 
     def restart_frames(self, blocks: int) -> tuple[int, ...]:
         """First latent frame of every rollout after the first, in a video of `blocks` blocks: 18,
         36 ...
         """
-        return tuple(
-            number * self.stride * self.frames_per_block
-            for number in range(1, self.rollouts(blocks))
-        )
+        stride = self.stride * self.frames_per_block
+        return tuple(range(stride, len(self.parts(blocks)) * stride, stride))
 
 
 @dataclass(frozen=True)
 class Method:
     """The settings of a method, and everything that a render asks of it. The fields are its options
-    (`options.py`).
+    (`options.py`); a subclass changes another attribute by assigning it without a type.
 
     Attributes:
         shape_class: computes the size of the cache.
@@ -181,9 +181,10 @@ class Method:
         """An empty cache of the given shape, for this method's `rollout`."""
         return self.cache_class(shape, dtype, device, attention)
 
-    def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        """Yield the finished blocks of one video in order; by default each block is denoised
-        alone.
+    def rollout(self, model: VideoModel, cache: Cache, video: RolloutInputs) -> Iterator[Block]:
+        """Yield the finished blocks of one video in order; by default each block is denoised alone.
+
+        `cache` is one that `make_cache` made, so methods may name its class.
         """
         return rollout(model, cache, video)
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
-from operator import attrgetter
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
@@ -38,7 +37,7 @@ def options_of(settings: Any) -> dict[str, Option]:
     for item in fields(settings):
         if not item.metadata.get("option", True):
             continue
-        value = attrgetter(item.name)(settings)
+        value = getattr(settings, item.name)
         if is_dataclass(value):
             for name, option in options_of(value).items():
                 found[f"{item.name}.{name}"] = option
@@ -144,5 +143,5 @@ def _replace(settings: Any, values: dict[str, Any]) -> Any:
         else:
             own[name] = value
     for part, inner_values in of_parts.items():
-        own[part] = _replace(attrgetter(part)(settings), inner_values)
+        own[part] = _replace(getattr(settings, part), inner_values)
     return replace(settings, **own) if own else settings

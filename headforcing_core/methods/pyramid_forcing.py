@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from ..cache.roles import HeadLabel
+from ..cache.state import Saved, check_fields
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape
 
 WAVE = HeadLabel.WAVE
@@ -38,6 +39,7 @@ class PyramidForcing(MethodPolicy):
         nearest, farthest: limits of the distance between a query and its sinks and middle frames.
     """
 
+    # class attributes, not options: they have no types
     heads_by = "labels"
     resumes_from = ("blocks", "state")
     wave_sinks: int = 1
@@ -148,7 +150,7 @@ class MergedBlocks:
         return FrameEntry(first, entry.at, first + (self.frames - 1) // 2, torch.stack((k, v)))
 
 
-class Heads:
+class LabelState:
     """State of the heads of one label in one layer: sinks, last frames, and what they keep between
     them.
 
@@ -182,24 +184,22 @@ class Heads:
             self.sinks[entry.at] = entry
         else:
             self.recent[entry.at] = entry
-            for frame in self.outdated(sorted(self.recent)[: -self.policy.recent_frames]):
+            for frame in sorted(self.recent)[: -self.policy.recent_frames]:
                 del self.recent[frame]
         if clean:
             kept = entry if self.merged is None else self.merged.add(entry, raw_keys)
             if kept is not None and (self.label != ANCHOR or kept.at % self.policy.stride == 0):
                 self.middle[kept.at % len(self.middle)].append(kept)
 
-    def outdated(self, oldest: list[int]) -> list[int]:
-        """Of the frames that are no longer recent, oldest first, those that are dropped."""
-        return oldest
-
     def read(self, frame: int) -> list[EntriesRead]:
         """The parts of what a query of this frame attends to, with their temporal indices."""
         far = self.policy.far(frame)
+        first_recent = frame - self.policy.recent_frames + 1
+        # without entries that are read as a sink or as recent frames already
         middle = [
             entry
             for entry in self.middle[frame % len(self.middle)]
-            if not self.left_out(entry, frame)
+            if entry.first > 0 and entry.last < first_recent
         ]
         at = [entry.at if self.label == VEIL else far for entry in middle]
         return [
@@ -208,52 +208,51 @@ class Heads:
             EntriesRead(middle, at),
         ]
 
-    def left_out(self, entry: FrameEntry, frame: int) -> bool:
-        """Whether a middle entry is read as a sink or as a recent frame already."""
-        return entry.first == 0 or entry.last >= frame - self.policy.recent_frames + 1
-
     @property
-    def saved(self) -> list[Any]:
+    def saved(self) -> Saved:
         """Its part of a stored cache, see `cache.state`."""
-        middle = [list(queue) for queue in self.middle]
-        return [self.sinks, self.recent, middle, None if self.merged is None else self.merged.sum]
+        return {
+            "sinks": self.sinks,
+            "recent": self.recent,
+            "middle": [list(queue) for queue in self.middle],
+            "sum": None if self.merged is None else self.merged.sum,
+        }
 
     @saved.setter
-    def saved(self, saved: list[Any]) -> None:
-        self.sinks, self.recent, middle, total = saved
-        for queue, entries in zip(self.middle, middle, strict=True):
+    def saved(self, saved: Saved) -> None:
+        check_fields(saved, self.saved)
+        self.sinks = saved["sinks"]
+        self.recent = saved["recent"]
+        for queue, entries in zip(self.middle, saved["middle"], strict=True):
             queue.extend(entries)
         if self.merged is not None:
-            self.merged.sum = total
+            self.merged.sum = saved["sum"]
 
 
 class PyramidForcingCache(MethodCache, of=PyramidForcing):
     policy: PyramidForcing
     rotates_spatially = False
     state_classes = (FrameEntry,)
-    heads_class = Heads
 
     def begin_video(self) -> None:
-        self.layers: list[list[Heads]] = []
+        self.layers: list[list[LabelState]] = []  # per layer, of the labels that it has
         for labels in self.shape.roles:
-            kinds: list[Heads] = []
+            kinds: list[LabelState] = []
             for label in HeadLabel:
                 heads = [head for head, own in enumerate(labels) if own == label]
                 if heads:
-                    kinds.append(
-                        self.heads_class(self, label, torch.tensor(heads, device=self.device))
-                    )
+                    kinds.append(LabelState(self, label, torch.tensor(heads, device=self.device)))
             self.layers.append(kinds)
 
     @property
-    def saved(self) -> list[Any]:
-        return [[heads.saved for heads in kinds] for kinds in self.layers]
+    def saved(self) -> Saved:
+        return {"states": [heads.saved for heads in chain(*self.layers)]}
 
     @saved.setter
-    def saved(self, saved: list[Any]) -> None:
-        for kinds, of_kinds in zip(self.layers, saved, strict=True):
-            for heads, of_heads in zip(kinds, of_kinds, strict=True):
-                heads.saved = of_heads
+    def saved(self, saved: Saved) -> None:
+        check_fields(saved, self.saved)
+        for heads, own in zip(chain(*self.layers), saved["states"], strict=True):
+            heads.saved = own
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         kv = torch.stack((self.rope.rotate_spatial(k), v))
@@ -267,18 +266,14 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
         q = self.at_own_index(self.rope.rotate_spatial(q))
         out = self.empty_attention(q)
         for place, frame in enumerate(range(self.start, self.end)):
-            for heads, parts in zip(self.layers[layer], self.parts(layer, frame), strict=True):
-                k, v = self._joined(parts)
+            for heads in self.layers[layer]:
+                k, v = self.join(heads.read(frame))
                 out[heads.index, place * s : (place + 1) * s] = self.attention(
                     q[heads.index, place], k, v
                 )
         return out
 
-    def parts(self, layer: int, frame: int) -> list[list[EntriesRead]]:
-        """For each kind of heads of a layer the parts that a query of this frame attends to."""
-        return [heads.read(frame) for heads in self.layers[layer]]
-
-    def _joined(self, parts: list[EntriesRead]) -> tuple[Tensor, Tensor]:
+    def join(self, parts: list[EntriesRead]) -> tuple[Tensor, Tensor]:
         """The keys, fully rotated, and the values of all parts, `[heads, tokens, head_dim]`."""
         pairs = [pair for part in parts for pair in zip(part.entries, part.at, strict=True)]
         keys = [self.rope.rotate_temporal(entry.kv[0][:, None], [at])[:, 0] for entry, at in pairs]

@@ -18,6 +18,7 @@ class RewardForcing(WindowPolicy):
     average.
     """
 
+    # a class attribute, not an option: it has no type
     rope = "contiguous"
     window_frames: int = 9
     kept_share: float = 0.999

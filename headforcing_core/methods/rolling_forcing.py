@@ -42,7 +42,7 @@ class RollingForcing(MethodPolicy):
 
     def for_video(self, video: VideoFacts) -> RollingForcing:
         schedule = video.schedule
-        steps = len(video.schedule.sigmas)
+        steps = len(schedule.sigmas)
         check_beginning(video)
         if steps >= ATTENDED_BLOCKS:
             raise HeadForcingError(
@@ -58,7 +58,7 @@ class RollingForcing(MethodPolicy):
             )
         return self
 
-    def rollout(
+    def rollout(  # type: ignore[override]  # its own cache
         self, model: VideoModel, cache: RollingCache, video: RolloutInputs
     ) -> Iterator[Block]:
         """Yield the finished blocks of one video, as `rollout.loop.rollout`; all rows have the same

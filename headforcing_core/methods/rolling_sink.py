@@ -54,4 +54,5 @@ class RollingSinkCache(WindowCache, of=RollingSink):
         for slots, kept in zip(self.slots, self.first, strict=True):
             k, v = kept[:, :, first]
             place = slice(self.filled - 2 * self.frames, self.filled - self.frames)
-            slots[0][:, place], slots[1][:, place] = self.rope.rotate_temporal(k, replaced), v
+            slots[0][:, place] = self.rope.rotate_temporal(k, replaced)
+            slots[1][:, place] = v

@@ -95,7 +95,7 @@ def fastest_backend(
     times = attention_timing.fastest(names, sizes, operands)
     try:  # the times may be stored ones, and something may have changed since
         best, attention = first_working(tuple(times), operands)
-        name = attention_timing.described(
+        name = attention_timing.describe(
             {other: ms for other, ms in times.items() if ms >= times[best]}
         )
         if best == PLANNED:

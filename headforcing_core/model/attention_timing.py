@@ -77,15 +77,11 @@ def fastest(names: Sequence[str], sizes: LayerSizes, operands: Operands) -> dict
                 # a folder that cannot be written: timed anew
                 with suppress(HeadForcingError), replacing(file) as temporary:
                     temporary.write_text(json.dumps(known), encoding="utf-8")
-    working = []
-    for name in names:
-        milliseconds = known.get(name)
-        if milliseconds is not None:
-            working.append((milliseconds, name))
-    return {name: milliseconds for milliseconds, name in sorted(working)}
+    working = [(ms, name) for name, ms in known.items() if name in names and ms is not None]
+    return {name: ms for ms, name in sorted(working)}
 
 
-def described(times: Mapping[str, float]) -> str:
+def describe(times: Mapping[str, float]) -> str:
     """The result in a few words: `torch_varlen (timed: 0.8 ms a layer; sdpa 1.21 times as
     long)`.
     """

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,9 @@ from ..errors import HeadForcingError
 from .latents import LatentFormat, latent_format
 from .norms import add_norm, untouched
 from .speech import SpeechProjection
+
+# a module with the submodules of `WanModel`, whose classes a host may have replaced
+Backbone: TypeAlias = Any
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,15 @@ class KeyValueCache:
     Attributes:
         reads_queries: whether the clean pass must compute the last layer's queries, too.
         fused: whether `write` takes norms where `write_block.usable`; elsewhere it takes none.
+        first_frame: number in the video of the first latent frame of the current pass.
     """
 
     reads_queries: bool = False
     fused: bool = False
+
+    @property
+    def first_frame(self) -> int:
+        raise NotImplementedError
 
     def write(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
@@ -150,7 +158,7 @@ def timestep_embedding(timesteps: Tensor, dim: int) -> Tensor:
 
 
 def encode_prompt(
-    backbone: Any, embeds: Tensor, dtype: torch.dtype, device: Device | None = None
+    backbone: Backbone, embeds: Tensor, dtype: torch.dtype, device: Device | None = None
 ) -> PromptKV:
     """Project text-encoder output `[tokens, text_dim]` to every layer's cross-attention keys and
     values.
@@ -201,7 +209,7 @@ def finish_layer(
 
 
 def forward_block(
-    backbone: Any,
+    backbone: Backbone,
     latents: Tensor,
     timesteps: Tensor,
     prompt: PromptKV,

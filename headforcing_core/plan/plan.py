@@ -201,8 +201,8 @@ class RenderPlan:
     @property
     def policy(self) -> Method:
         """The method's settings."""
-        policy: Method = self.shape.policy
-        return policy
+        assert isinstance(self.shape.policy, Method)
+        return self.shape.policy
 
     @property
     def rebuilds_cache(self) -> bool:

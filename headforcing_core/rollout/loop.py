@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..devices import Device, upload
-from ..model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
+from ..model.wan import Backbone, KeyValueCache, PromptKV, encode_prompt, forward_block
 from ..timeline.switch import SWITCHES, Switch
 from . import unipc
 from .rows import BlockRow, Script, SeededNoise
@@ -93,39 +93,48 @@ def rollout(
             `video.given` are the first; None: all of them.
     """
     script = video.script
-    given = video.given
-    on_step = video.on_step
     first = 0 if part is None else part.start
     # of any switch, since rows may be replaced
     most = max(cache.switch_blocks(Switch(kind)) for kind in SWITCHES)
     latest: deque[Tensor] = deque(maxlen=most)
-    active = None
+    active = None  # the prompt of the model
     block = first
+
+    def write_clean(latents: Tensor) -> None:
+        video.on_step(block, 0, None)
+        _clean_pass(model, cache, latents)
+
+    def enter_prompt(row: BlockRow) -> None:
+        """Give model and cache what a row has of its prompt, before its block."""
+        nonlocal active
+        if row.prompt != active:
+            model.use_prompt(script.embedding(block))
+            active = row.prompt
+        if row.pictures:
+            pictures = [
+                upload(script.pictures[name].latents, cache.device) for name in row.pictures
+            ]
+            cache.hold_pictures(pictures, write_clean)
+        if row.switch is not None:
+            unneeded = max(0, len(latest) - cache.switch_blocks(row.switch))
+            cache.apply_switch(row.switch, write_clean, list(latest)[unneeded:])
+
     while block < (len(script) if part is None else part.stop):
         row = script.begin(block)
         event = None
-        latents = upload(given[block - first], cache.device) if block - first < len(given) else None
-        # else the cache was restored and holds this block
-        if latents is None or block - first >= cache.block:
-            if row.prompt != active:
-                model.use_prompt(script.embedding(block))
-                active = row.prompt
-            write_clean = partial(_clean_pass, model, cache, begin=partial(on_step, block, 0, None))
-            if row.pictures or row.switch is not None:
-                _begin_prompt(cache, script, row=row, latest=list(latest), write_clean=write_clean)
-            if latents is None:
-                latents, event = make_block(
-                    model,
-                    cache,
-                    row=row,
-                    noise=video.noise,
-                    block=block,
-                    on_step=on_step,
-                    held=None if block else video.held,
-                )
-                if block + 1 < len(script):  # drawn before anything waits for this block
-                    video.noise.ahead(block + 1, script.rows[block + 1].seed)
-            else:
+        number = block - first  # in this rollout
+        if number >= len(video.given):
+            enter_prompt(row)
+            held = None if block else video.held
+            latents, event = make_block(
+                model, cache, row, video.noise, block=block, on_step=video.on_step, held=held
+            )
+            if block + 1 < len(script):  # drawn before anything waits for this block
+                video.noise.ahead(block + 1, script.rows[block + 1].seed)
+        else:
+            latents = upload(video.given[number], cache.device)
+            if number >= cache.block:  # else the cache was restored and holds this block
+                enter_prompt(row)
                 cache.begin_block()
                 write_clean(latents)
                 event = cache.commit(model.prompt)
@@ -134,30 +143,7 @@ def rollout(
         block += 1
 
 
-def _begin_prompt(
-    cache: BlockCache,
-    script: Script,
-    row: BlockRow,
-    latest: Sequence[Tensor],
-    write_clean: WriteClean,
-) -> None:
-    """Bring the pictures and the switch of a row, if it has any, into the cache."""
-    if row.pictures:
-        pictures = [upload(script.pictures[name].latents, cache.device) for name in row.pictures]
-        cache.hold_pictures(pictures, write_clean)
-    if row.switch is not None:
-        unneeded = max(0, len(latest) - cache.switch_blocks(row.switch))
-        cache.apply_switch(row.switch, write_clean, latest[unneeded:])
-
-
-def _clean_pass(
-    model: VideoModel,
-    cache: BlockCache,
-    latents: Tensor,
-    begin: Callable[[], object] = lambda: None,
-) -> None:
-    """The clean pass over latents, for which `begin` is called first."""
-    begin()
+def _clean_pass(model: VideoModel, cache: BlockCache, latents: Tensor) -> None:
     cache.clean = True
     model.write_clean(latents, cache)
 
@@ -251,16 +237,11 @@ class BlockCache(KeyValueCache):
         block: number of blocks that were committed.
         clean: set before a clean pass, over finished latents; caches that ask clear it when a block
             begins.
-        first_frame: number in the video of the first latent frame of the current pass.
     """
 
     device: torch.device
     block: int
     clean: bool = False
-
-    @property
-    def first_frame(self) -> int:
-        raise NotImplementedError
 
     def begin_block(self) -> None:
         """Begin the next block."""
@@ -292,7 +273,7 @@ class BlockCache(KeyValueCache):
         raise NotImplementedError
 
 
-class VideoModel(Protocol):
+class VideoModel(unipc.Denoiser, Protocol):
     """A model that denoises blocks given a cache.
 
     Attributes:
@@ -301,7 +282,7 @@ class VideoModel(Protocol):
     """
 
     @property
-    def backbone(self) -> Any: ...
+    def backbone(self) -> Backbone: ...
     @property
     def prompt(self) -> PromptKV: ...
 
@@ -313,11 +294,6 @@ class VideoModel(Protocol):
     def use_speech(self, video: TalkingPortrait) -> None:
         """Take these inputs into every pass, before the first one; for models with
         `config.speaks`.
-        """
-
-    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
-        """Predict the clean latents, same shape, from latents at a noise level, or at one per
-        frame, `[frames]`.
         """
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
@@ -337,7 +313,7 @@ class WanVideoModel:
 
     def __init__(
         self,
-        backbone: Any,
+        backbone: Backbone,
         dtype: torch.dtype,
         device: Device = "cpu",
         forward: Callable[..., Tensor | None] = forward_block,
@@ -358,7 +334,7 @@ class WanVideoModel:
 
     @torch.no_grad()
     def flow(
-        self, latents: Tensor, sigma: float | Tensor, cache: Any, write_only: bool = False
+        self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache, write_only: bool = False
     ) -> Tensor | None:
         """The backbone's raw prediction, noise minus clean latents; None if `write_only`."""
         timesteps = 1000 * sigma

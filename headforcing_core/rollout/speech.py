@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..hashing import digest
 from ..model.speech import VIDEO_FRAMES, speech_rows
-from ..model.wan import BlockInputs
+from ..model.wan import Backbone, BlockInputs
 from ..timeline.clock import TEMPORAL_STRIDE
 
 
@@ -85,7 +84,7 @@ class SpeechInputs:
         projection: has the modules of `model.speech.SpeechProjection`.
     """
 
-    def __init__(self, video: TalkingPortrait, projection: Any):
+    def __init__(self, video: TalkingPortrait, projection: Backbone):
         self._video = video
         self._projection = projection
         self._frames = range(0)

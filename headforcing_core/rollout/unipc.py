@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ..model.wan import KeyValueCache
+
+
+class Denoiser(Protocol):
+    """The part of `loop.VideoModel` that a solver asks."""
+
+    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
+        """Predict the clean latents, same shape, from latents at a noise level, or at one per
+        frame, `[frames]`.
+        """
+
 
 def denoise(
-    model: Any,
+    model: Denoiser,
     x: Tensor,
     sigmas: Sequence[float],
-    cache: Any,
+    cache: KeyValueCache,
     on_step: Callable[[int, Tensor], None],
     held: Tensor | None = None,
 ) -> Tensor:
@@ -25,7 +36,6 @@ def denoise(
     prediction itself.
 
     Args:
-        model: a `loop.VideoModel`.
         on_step: called as `(step, predicted clean latents)` after each step, from 1.
         held: first frames of the block that are given, clean, for which the model is asked at
             timestep 0.
@@ -63,7 +73,12 @@ def hold(held: Tensor, latents: Tensor) -> Tensor:
 
 
 def predict(
-    model: Any, x: Tensor, sigma: float, level: float, cache: Any, held: Tensor | None = None
+    model: Denoiser,
+    x: Tensor,
+    sigma: float,
+    level: float,
+    cache: KeyValueCache,
+    held: Tensor | None = None,
 ) -> Tensor:
     """The clean latents predicted from `x`, whose first frames `held` are clean: the model is asked
     at a noise level that it knows, and its flow counts at sigma itself."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from av import VideoFrame
+from av.container import InputContainer
 from av.error import FFmpegError
 from torch import Tensor
 
@@ -213,49 +214,57 @@ def read_frames(
     timing: FrameTimes,
     times: Sequence[float],
     size: tuple[int, int] | None = None,
-    seeks: bool = True,
 ) -> Iterator[Tensor]:
     """The video frames that are shown at these times, ascending, one by one: `[height, width, 3]`,
     uint8, upright.
 
-    With a `size` (width, height) they are fitted to it, in 0..1. With `seeks` decoding begins at
-    the last key frame before the first time, or at the beginning where the file's index leads too
-    far. Raises HeadForcingError for a file that is damaged there.
+    With a `size` (width, height) they are fitted to it, in 0..1. Decoding begins at the last key
+    frame before the first time, or at the beginning where the file's index leads too far. Raises
+    HeadForcingError for a file that is damaged there.
     """
-    seeks = seeks and timing.timed and times[0] > _SEEK_FROM
-    answered = 0  # times, the first ones, whose frames have been given
-    before: VideoFrame | None = None  # shown until the next one is
-    with open_video(source, name_of(source)) as container:
-        stream = container.streams.video[0]
-        aspect = float(stream.sample_aspect_ratio or 1)
-        try:
-            if seeks:
-                begin = (times[0] - timing.rounding) / float(stream.time_base or 1)
-                container.seek(math.floor(begin), stream=stream)
-            for index, frame in enumerate(container.decode(stream)):
-                time = frame.time if timing.timed else index / timing.fps
-                if time is None:
+    starts: list[float | None] = [None]
+    if timing.timed and times[0] > _SEEK_FROM:
+        starts = [times[0] - timing.rounding, None]
+    for start in starts:
+        with open_video(source, name_of(source)) as container:
+            aspect = float(container.streams.video[0].sample_aspect_ratio or 1)
+            try:
+                frames = _decode(container, timing, start)
+                begin, shown = next(frames, (math.inf, None))
+                if shown is None or (start is not None and times[0] < begin - timing.rounding):
                     continue
-                earlier_times = bisect_left(times, time - timing.rounding)
-                if before is None and seeks and earlier_times:
-                    break  # the seek went too far: below it is decoded from the beginning
-                # of a file with a higher rate, most frames are shown at none of the times
-                if before is not None and earlier_times > answered:
-                    yield from [_pixels(before, aspect, size)] * (earlier_times - answered)
-                    answered = earlier_times
-                before = frame
-                if answered == len(times):
-                    return
-        except FFmpegError as error:
-            raise _damage_error(source, error) from error
-        if before is not None:
-            yield from [_pixels(before, aspect, size)] * (len(times) - answered)
-            return
-    if not seeks:
-        raise HeadForcingError(
-            f"{name_of(source)} holds no video frames that can be decoded: {_ADVICE}"
-        )
-    yield from read_frames(source, timing, times, size, seeks=False)
+                answered = 0  # times, the first ones, whose frames have been given
+                for time, frame in frames:
+                    # at a higher frame rate most frames are shown at none of the times
+                    earlier_times = bisect_left(times, time - timing.rounding)
+                    if earlier_times > answered:
+                        yield from [_pixels(shown, aspect, size)] * (earlier_times - answered)
+                        answered = earlier_times
+                    if answered == len(times):
+                        return
+                    shown = frame
+                yield from [_pixels(shown, aspect, size)] * (len(times) - answered)
+                return
+            except FFmpegError as error:
+                raise _damage_error(source, error) from error
+    raise HeadForcingError(
+        f"{name_of(source)} holds no video frames that can be decoded: {_ADVICE}"
+    )
+
+
+def _decode(
+    container: InputContainer, timing: FrameTimes, start: float | None
+) -> Iterator[tuple[float, VideoFrame]]:
+    """The frames of a file and their times, from the last key frame before `start` seconds on;
+    None: from the beginning.
+    """
+    stream = container.streams.video[0]
+    if start is not None:
+        container.seek(math.floor(start / float(stream.time_base or 1)), stream=stream)
+    for index, frame in enumerate(container.decode(stream)):
+        time = frame.time if timing.timed else index / timing.fps
+        if time is not None:
+            yield time, frame
 
 
 def _pixels(frame: VideoFrame, aspect: float, size: tuple[int, int] | None) -> Tensor:

@@ -18,7 +18,7 @@ from ...headforcing_core.methods.memrope import MemRoPECache
 from ...headforcing_core.methods.pyramid_forcing import (
     EntriesRead,
     FrameEntry,
-    Heads,
+    LabelState,
     PyramidForcing,
     PyramidForcingCache,
 )
@@ -97,20 +97,29 @@ class AuthorsPyramidForcing(PyramidForcing):
     stale_readout: bool = False
 
 
-class AuthorsHeads(Heads):
-    """Heads of one label, by the authors' rules."""
+class AuthorsLabelState(LabelState):
+    """State of the heads of one label, by the authors' rules."""
 
     policy: AuthorsPyramidForcing
 
-    def outdated(self, oldest: list[int]) -> list[int]:
-        if self.policy.leftover_frame and self.label is HeadLabel.ANCHOR:
-            return oldest[1:]
-        return oldest
+    def write(self, entry: FrameEntry, raw_keys: Tensor, clean: bool) -> None:
+        before = dict(self.recent)
+        super().write(entry, raw_keys, clean)
+        dropped = before.keys() - self.recent.keys()
+        if dropped and self.policy.leftover_frame and self.label is HeadLabel.ANCHOR:
+            oldest = min(dropped)
+            self.recent = {oldest: before[oldest], **self.recent}
 
-    def left_out(self, entry: FrameEntry, frame: int) -> bool:
-        if not self.policy.overlaps_recent:
-            return super().left_out(entry, frame)
-        return entry.first < (1 if self.label is HeadLabel.VEIL else self.sink_count)
+    def read(self, frame: int) -> list[EntriesRead]:
+        sinks, recent, middle = super().read(frame)
+        if self.policy.overlaps_recent:
+            veil = self.label is HeadLabel.VEIL
+            first = 1 if veil else self.sink_count
+            far = self.policy.far(frame)
+            queue = self.middle[frame % len(self.middle)]
+            entries = [entry for entry in queue if entry.first >= first]
+            middle = EntriesRead(entries, [entry.at if veil else far for entry in entries])
+        return [sinks, recent, middle]
 
 
 class StaleReadout:
@@ -184,10 +193,13 @@ class AuthorsPyramidCache(PyramidForcingCache, of=AuthorsPyramidForcing):
     """Pyramid Forcing's cache, as in its authors' code."""
 
     policy: AuthorsPyramidForcing
-    heads_class = AuthorsHeads
 
     def begin_video(self) -> None:
         super().begin_video()
+        self.layers = [
+            [AuthorsLabelState(self, heads.label, heads.index) for heads in kinds]
+            for kinds in self.layers
+        ]
         self.readouts = [
             StaleReadout(any(heads.label is not HeadLabel.WAVE for heads in kinds))
             for kinds in self.layers
@@ -199,8 +211,20 @@ class AuthorsPyramidCache(PyramidForcingCache, of=AuthorsPyramidForcing):
             self.start, repeated=not (self.first_pass(layer) or self.clean)
         )
 
-    def parts(self, layer: int, frame: int) -> list[list[EntriesRead]]:
-        wanted = super().parts(layer, frame)
+    def context(self, layer: int, q: Tensor) -> Tensor:
         if not self.policy.stale_readout:
-            return wanted
-        return self.readouts[layer].read(frame, range(self.start, self.end), wanted)
+            return super().context(layer, q)
+        s = self.rope.frame_tokens
+        block = range(self.start, self.end)
+        kinds = self.layers[layer]
+        q = self.at_own_index(self.rope.rotate_spatial(q))
+        out = self.empty_attention(q)
+        for place, frame in enumerate(block):
+            wanted = [heads.read(frame) for heads in kinds]
+            packed = self.readouts[layer].read(frame, block, wanted)
+            for heads, parts in zip(kinds, packed, strict=True):
+                k, v = self.join(parts)
+                out[heads.index, place * s : (place + 1) * s] = self.attention(
+                    q[heads.index, place], k, v
+                )
+        return out

@@ -17,7 +17,7 @@ from headforcing.headforcing_core.model.attention import (
     sdpa,
 )
 from headforcing.headforcing_core.model.attention_backends import Operands, self_test, varlen
-from headforcing.headforcing_core.model.attention_timing import described, fastest
+from headforcing.headforcing_core.model.attention_timing import describe, fastest
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.render import attention_name
 
@@ -88,7 +88,7 @@ def test_the_fastest_comes_first_what_fails_is_left_out_and_times_are_kept_for_s
 ):
     times = fake.timed(slow=3e-3, broken=REFUSAL, quick=1e-3)
     assert list(times) == ["quick", "slow"] and list(times.values()) == pytest.approx([1.0, 3.0])
-    assert described(times) == "quick (timed: 1 ms a layer; slow 3.00 times as long)"
+    assert describe(times) == "quick (timed: 1 ms a layer; slow 3.00 times as long)"
     counts = [len(fake.calls)]
     assert fake.timed() == times and len(fake.calls) == counts[-1]
     fake.timed(LayerSizes(32, SIZES.groups))

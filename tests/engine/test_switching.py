@@ -337,7 +337,7 @@ def test_scenes_are_compared_by_their_own_embedding_and_not_by_a_blend():
     script = Script(rows, {text: torch.tensor(rows) for text, rows in embeds.items()})
     assert scenes.scene_features(script)[2].tolist() == pytest.approx([0.99388, 0.11043], abs=1e-5)
     numbered = scenes.number_recalls(script, recalled := scenes.recalled_scenes(script))
-    assert recalled == {3: (1,)}
+    assert recalled == {3: scenes.RecalledScene(1)}
     assert [row.switch and row.switch.recall for row in numbered.rows] == [
         None,
         None,
@@ -360,7 +360,7 @@ def test_by_likeness_a_scene_comes_back_of_which_frames_are_kept():
     }
     switches = {block: Switch(recall=0 if block == 10 else None) for block in range(1, 11)}
     script = Script(lay_out_rows(prompts, TWO_STEPS, switches=switches), embeds)
-    assert scenes.recalled_scenes(script) == {10: (4,)}
+    assert scenes.recalled_scenes(script) == {10: scenes.RecalledScene(4)}
 
 
 def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():
@@ -374,7 +374,7 @@ def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_kno
     )
     by_words = replace(made.policy, compares_words=True)
     outcomes = [policy.recalled(script) for policy in (made.policy, by_words)]
-    assert outcomes == [{8: (1, 0)}, {8: (2, 1)}]
+    assert outcomes == [{8: scenes.RecalledScene(1, (0,))}, {8: scenes.RecalledScene(2, (1,))}]
     one, other = (keys_of(text.format(tag), "echo_forcing") for tag in ("[recall 1]", "[recall 2]"))
     assert one != other
 

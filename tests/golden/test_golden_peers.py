@@ -15,11 +15,12 @@ from headforcing.headforcing_core.methods.id_forcing import IdForcingCache
 from headforcing.headforcing_core.methods.memflow import MemFlowCache
 from headforcing.headforcing_core.methods.memrope import MemRoPECache
 from headforcing.headforcing_core.methods.method import VideoFacts
-from headforcing.headforcing_core.methods.pyramid_forcing import ANCHOR, VEIL, WAVE, Heads
+from headforcing.headforcing_core.methods.pyramid_forcing import ANCHOR, VEIL, WAVE, LabelState
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model import rope
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.research.recordings.authors import AuthorsLabelState, AuthorsPyramidForcing
 from headforcing.research.recordings.replay import Case, read_run
 from recorded_cases import each_run, kept_cache, needs, noted, open_case, replayed
 
@@ -107,7 +108,9 @@ def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_position
 ):
     case = open_case(which, name)
     seen = {}
-    read = Heads.read
+    authors = isinstance(read_run(case, run).policy, AuthorsPyramidForcing)
+    state = AuthorsLabelState if authors else LabelState
+    read = state.read
 
     def noting(self, frame):
         sinks, recent, middle = parts = read(self, frame)
@@ -116,7 +119,7 @@ def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_position
         seen.setdefault((self.label, frame), []).append([far, *frames])
         return parts
 
-    monkeypatch.setattr(Heads, "read", noting)
+    monkeypatch.setattr(state, "read", noting)
     replayed(case, run)
     if case.run(run)["stale_readout"]:  # what it holds shows in the latents alone
         return

@@ -43,7 +43,7 @@ def assembled(codec: FrameCodec, latents: Tensor, layout: Overlap) -> Tensor:
     what the next one begins with."""
     video_frames = []
     given = latents[:0]
-    rollouts = layout.rollouts(len(latents) // layout.frames_per_block)
+    rollouts = len(layout.parts(len(latents) // layout.frames_per_block))
     for number in range(rollouts):
         first = number * layout.stride * layout.frames_per_block
         rollout = torch.cat([given, latents[first + len(given) : first + layout.frames]])

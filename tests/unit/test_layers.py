@@ -37,7 +37,7 @@ MAY_IMPORT = {
         " plan"
     ),
     "demo": "files model timeline weights",
-    "distributed": "files model cache methods plan render",
+    "distributed": "files model cache plan render",
     "commands": f"{_ENGINE} distributed",
     "nodes": f"{_ENGINE} cache",
 }
