@@ -296,7 +296,7 @@ def costs_of(
     for fact in FACTS.values():
         sign = 1 if fact == "place_error" else -1
         whole = values_of(ours, fact)
-        every = [video[fact] for video in videos_of_all if video.get(fact) is not None]
+        every = [value for value in values_of(videos_of_all, fact) if value is not None]
         variance = float(np.var(every, ddof=1)) if len(every) > 1 else 0.0
         # equal values: differences count nothing
         deviation = math.sqrt(variance) if variance > 1e-12 else math.inf
