@@ -77,7 +77,7 @@ class GivenFramesCache(HeadCache):
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         first = self.block * self.shape.frames_per_block
-        wanted = {frame for later in self.given[self.block :] for frame in later}
+        wanted = set(chain(*self.given[self.block :]))
         for frame in wanted.intersection(range(first, first + self.shape.frames_per_block)):
             if self.memory_group is not None:
                 self._copies[frame] = self.memory_group.keep_frame(frame)
@@ -117,13 +117,10 @@ class EvenMemory(CachePolicy):
         fast = CachePolicy().memory.recent_frames or 0
         entries, more = divmod(budget - count * (fast + frames_per_block), count)
         large = [(head + 1) * more // count > head * more // count for head in range(count)]
-        spread = [
-            [
-                "memory" if large[layer * config.num_heads + head] else "local"
-                for head in range(config.num_heads)
-            ]
-            for layer in range(config.num_layers)
-        ]
+        roles_of_heads = ["memory" if is_large else "local" for is_large in large]
+        spread = []
+        for first in range(0, count, config.num_heads):
+            spread.append(roles_of_heads[first : first + config.num_heads])
         small = RolePolicy(recent_frames=fast, episodic_frames=entries)
         memory = replace(small, episodic_frames=entries + 1)
         policy = replace(self, local=small, anchor=small, memory=memory)

@@ -146,7 +146,7 @@ def same(
     setup = shares.setup
     blocks = BlockClock(setup.frames_per_block).blocks_for(seconds) - setup.first_block
     averaged = shares.mean(prompts=videos, blocks=range(blocks)).tolist()
-    found = tuple(tuple(tuple(head) for head in layer) for layer in averaged)
+    found = tuple(tuple(map(tuple, layer)) for layer in averaged)
     profile = replace(shares.profile("short"), shares=found)
     roles = roles_of(profile, rule)
     return sum(a == b for a, b in zip(roles, bundled, strict=True))

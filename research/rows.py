@@ -15,7 +15,7 @@ SHUFFLES = 20
 
 
 @dataclass(frozen=True)
-class Entry(comparison.Entry):
+class MethodRow(comparison.Entry):
     """A method, or an ablation of one; `roles` and `shuffle` are those of `RenderSettings`."""
 
     roles: str = "profile"
@@ -61,7 +61,7 @@ class Shuffles:
     told apart.
     """
 
-    entry: Entry
+    entry: MethodRow
     count: int = SHUFFLES
 
     @property
@@ -69,10 +69,10 @@ class Shuffles:
         return self.entry.label
 
 
-Row = Entry | Rendered | Shuffles
+Row = MethodRow | Rendered | Shuffles
 
 
-def renders_of(row: Row) -> list[Entry]:
+def renders_of(row: Row) -> list[MethodRow]:
     """Entries that are rendered for a row: as many as it has shuffles, and nothing where it has no
     model.
     """

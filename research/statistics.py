@@ -166,10 +166,8 @@ class Paired:
 
 def corrected(tests: Sequence[T]) -> list[T]:
     """The tests, or verdicts, with Holm's correction over all of them."""
-    return [
-        replace(test, holm=p)
-        for test, p in zip(tests, holm([test.p for test in tests]), strict=True)
-    ]
+    adjusted = holm([test.p for test in tests])
+    return [replace(test, holm=p) for test, p in zip(tests, adjusted, strict=True)]
 
 
 def mean(values: Values, decides: bool = True) -> float | None:
@@ -204,10 +202,10 @@ class Measured:
     @classmethod
     def of_shuffles(cls, shuffles: Sequence[Sequence[Numbers]], decides: bool) -> Measured:
         """The row of these shuffles."""
-        same_video = zip(*shuffles, strict=True)
-        means = [
-            {key: mean(values_of(made, key), decides) for key in made[0]} for made in same_video
-        ]
+        means = []
+        for same_video in zip(*shuffles, strict=True):
+            keys = same_video[0]
+            means.append({key: mean(values_of(same_video, key), decides) for key in keys})
         return cls(means, shuffles)
 
     def values(self, key: str) -> list[float | None]:

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from .metrics.base import Panel
 from .metrics.models import Models
 from .metrics.registry import METRICS
 from .metrics.scores import panel_of, score_video
-from .rows import Entry, Row, renders_of
+from .rows import MethodRow, Row, renders_of
 from .statistics import Numbers
 
 Note = dict[str, Any]
@@ -72,13 +73,12 @@ class ScoredVideo:
     def made_from(self) -> dict[str, str]:
         """Everything that the video depends on, by names that a person understands."""
         source = self.video.source
-        given = vars(self.args)
         entry = self.video.entry
         asked = source.request.options
-        assert isinstance(entry, Entry)
+        assert isinstance(entry, MethodRow)
         options = {field.name: getattr(asked, field.name) for field in fields(asked)}
         files: dict[str, Path | None] = {
-            name: given.get(name) for name in ("text_encoder", "embeddings", "vae")
+            name: getattr(self.args, name, None) for name in ("text_encoder", "embeddings", "vae")
         }
         profile = options.pop("profile")
         options.pop("policy")
@@ -93,7 +93,7 @@ class ScoredVideo:
             "prompts": self.text,
             "row": entry.key if entry.given is None else f"{entry.key}: {entry.given}",
             "dtype": str(source.machine.dtype),
-            "decoder": str(given.get("decoder")),
+            "decoder": str(getattr(self.args, "decoder", None)),
             **{name: str(value) for name, value in options.items()},
         }
 
@@ -154,11 +154,11 @@ def load_metrics(args: argparse.Namespace) -> tuple[Panel | None, dict[str, str]
         return None, {}
     models = Models(args.metric_models, aesthetic_head=args.aesthetic_head)
     hash_of = cache(file_hash)
-    files = {
-        metric.name: [hash_of(models.file(needed)) for needed in metric.needs]
-        for metric in panel.metrics
-    }
-    return panel, {name: digest(hashes)[:SHORT] for name, hashes in files.items()}
+    stamps = {}
+    for metric in panel.metrics:
+        hashes = [hash_of(models.file(needed)) for needed in metric.needs]
+        stamps[metric.name] = digest(hashes)[:SHORT]
+    return panel, stamps
 
 
 def _note_of(path: Path) -> Note | None:
@@ -219,19 +219,17 @@ class Scores:
     def __init__(self, videos: Sequence[ScoredVideo], metrics: Mapping[str, str]):
         self.videos = list(videos)
         self.metrics = dict(metrics)
-        unasked = {
-            column.key
-            for name, metric in METRICS.items()
-            if name not in metrics
-            for column in metric.columns
-        }
+        unasked: set[str] = set()
+        for name, metric in METRICS.items():
+            if name not in metrics:
+                unasked |= {column.key for column in metric.columns}
         notes = {each.name: note for each in self.videos if (note := each.note()) is not None}
         self.made = set(notes)
-        self.known: dict[str, Numbers] = {
-            name: {key: value for key, value in note["numbers"].items() if key not in unasked}
-            for name, note in notes.items()
-            if self.metrics.items() <= note["metrics"].items()
-        }
+        self.known: dict[str, Numbers] = {}
+        for name, note in notes.items():
+            if self.metrics.items() <= note["metrics"].items():
+                numbers = note["numbers"]
+                self.known[name] = {key: numbers[key] for key in numbers if key not in unasked}
 
     @property
     def todo(self) -> list[ScoredVideo]:
@@ -353,9 +351,8 @@ class Scores:
 
 def _encoded(videos: Sequence[ScoredVideo]) -> dict[str, Tensor]:
     """The embedding of every text of the videos."""
-    texts = list(
-        dict.fromkeys(text for each in videos for text in each.video.source.request.timeline.texts)
-    )
+    stories = [each.video.source.request.timeline for each in videos]
+    texts = list(dict.fromkeys(chain(*(story.texts for story in stories))))
     if not texts:
         return {}
     return {text: embed.cpu() for text, embed in videos[0].video.source.encode(texts).items()}

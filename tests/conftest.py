@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 
 import pytest
@@ -103,7 +103,11 @@ def next_group(waiting: Iterable[str], own: set[str], others: set[str]) -> str:
     )
     own = own - {""}
     others = others | {""}
-    return next(group for fits in wanted for group in groups if fits(server_of(group)))
+    for fits in wanted:
+        for group in groups:
+            if fits(server_of(group)):
+                return group
+    raise AssertionError("the last one fits every group")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -117,8 +121,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 
         def _assign_work_unit(self, node) -> None:
             servers = {
-                each: {server_of(group) for group in units}
-                for each, units in self.assigned_work.items()
+                each: set(map(server_of, units)) for each, units in self.assigned_work.items()
             }
             own = servers.pop(node, set())
             group = next_group(self.workqueue, own, set().union(*servers.values()))
@@ -178,7 +181,8 @@ def skip_repetitions(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("thorough") is not None:
             item.add_marker(skip_long)
         parameters = item.nodeid.partition("[")[2]
-        if any(named in parameters for mark in item.iter_markers("repeat") for named in mark.args):
+        repeated = chain.from_iterable(mark.args for mark in item.iter_markers("repeat"))
+        if any(name in parameters for name in repeated):
             item.add_marker(skip)
 
 
@@ -187,10 +191,13 @@ def counted(terminalreporter) -> dict[str, int]:
     (`record_property`).
     """
     reports = terminalreporter.stats.get("passed", ())
-    properties = [
-        entry for report in reports if report.when == "call" for entry in report.user_properties
-    ]
-    return {label: sum(count for name, count in properties if name == label) for label in COUNTED}
+    sums = dict.fromkeys(COUNTED, 0)
+    for report in reports:
+        if report.when == "call":
+            for name, count in report.user_properties:
+                if name in sums:
+                    sums[name] += count
+    return sums
 
 
 @pytest.hookimpl(trylast=True)

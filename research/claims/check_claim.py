@@ -248,7 +248,11 @@ def _verdict(
     head = ["# The paper's figures on these weights", "", *(f"- {line}" for line in about), ""]
     text = "\n".join([*head, page(lines, made, {name: row.label for name, row in rows.items()})])
     settings = scores.videos[0].made_from
+    rows_stored = {}
+    for name, row in made.items():
+        rows_stored[name] = {story: each.videos for story, each in row.items()}
     random = made.get("random", {})
+    shuffles = zip(*(row.shuffles for row in random.values()), strict=True)
     for key in ("prompts", "row", "method", "roles", "shuffle"):
         settings.pop(key)
     return text, {
@@ -270,13 +274,8 @@ def _verdict(
         "rule": f"{RULE} {RETURN_RULE}",
         "primary": [list(endpoint) for endpoint in PRIMARY],
         "lines": [line.to_dict() for line in lines],
-        "rows": {
-            name: {story: each.videos for story, each in row.items()} for name, row in made.items()
-        },
-        "shuffles": [
-            dict(zip(random, each, strict=True))
-            for each in zip(*(row.shuffles for row in random.values()), strict=True)
-        ],
+        "rows": rows_stored,
+        "shuffles": [dict(zip(random, shuffle, strict=True)) for shuffle in shuffles],
         "versions": versions(),
     }
 

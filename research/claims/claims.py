@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.methods.registry import method_names
 from .. import statistics
 from ..paper.ablations import EqualMemory
-from ..rows import Entry, Shuffles
+from ..rows import MethodRow, Shuffles
 from ..statistics import ENOUGH, ENOUGH_SHUFFLES, LEVEL, Measured, Numbers, Paired, Values
 from ..videos import Scores
 from .paper_numbers import COLUMNS, PRIMARY, REPORTED, RETURN, RETURNS, PaperColumn, Reported
@@ -21,39 +22,38 @@ Stories = Mapping[str, Measured]
 """The videos of a row by story."""
 OURS = "D"
 PAPERS_ROWS = {
-    "A": Entry("(A) Baseline", "self_forcing_window_21"),
-    "B": Entry("(B) + HW", "no_episodic_memory", rope="absolute"),
-    "C": Entry("(C) + HM", "no_rope_reencoding"),
-    OURS: Entry("(D) Ours", "head_forcing"),
-    "random": Entry("Random Allocation", "head_forcing", roles="shuffled"),
-    "uniform": Entry("Uniform Memory", "uniform_memory"),
-    "local+memory": Entry("Local + Memory", "head_forcing", roles="anchor_to_memory"),
-    "anchor+memory": Entry("Anchor + Memory", "head_forcing", roles="local_to_memory"),
+    "A": MethodRow("(A) Baseline", "self_forcing_window_21"),
+    "B": MethodRow("(B) + HW", "no_episodic_memory", rope="absolute"),
+    "C": MethodRow("(C) + HM", "no_rope_reencoding"),
+    OURS: MethodRow("(D) Ours", "head_forcing"),
+    "random": MethodRow("Random Allocation", "head_forcing", roles="shuffled"),
+    "uniform": MethodRow("Uniform Memory", "uniform_memory"),
+    "local+memory": MethodRow("Local + Memory", "head_forcing", roles="anchor_to_memory"),
+    "anchor+memory": MethodRow("Anchor + Memory", "head_forcing", roles="local_to_memory"),
 }
 """The rows of the paper's Tables 4 and 5, where Head Forcing is there once."""
 EQUAL_ROWS = {
-    "uniform=": Entry("Uniform Memory, same budget", "equal_uniform", given=EqualMemory()),
-    "local+memory=": Entry(
+    "uniform=": MethodRow("Uniform Memory, same budget", "equal_uniform", given=EqualMemory()),
+    "local+memory=": MethodRow(
         "Local + Memory, same budget", "equal_local", given=EqualMemory(kept="local")
     ),
-    "anchor+memory=": Entry(
+    "anchor+memory=": MethodRow(
         "Anchor + Memory, same budget", "equal_anchor", given=EqualMemory(kept="anchor")
     ),
 }
 """Rows of Table 5 with as many frame-slots as Head Forcing, which the paper says of all of them."""
 ADDED_ROWS = {
-    "scenes": Entry("head_forcing_scenes (of this pack)", "head_forcing_scenes"),
-    "echo": Entry("Echo-Forcing, with a recall", "echo_forcing"),
+    "scenes": MethodRow("head_forcing_scenes (of this pack)", "head_forcing_scenes"),
+    "echo": MethodRow("Echo-Forcing, with a recall", "echo_forcing"),
 }
 """Rows that no ablation of the paper has, made on stories that return only."""
 NOT_MEASURED = "not measured"
-AGREES, DISAGREES, BETTER, WORSE, UNDECIDED = VERDICTS = (
-    "agrees",
-    "disagrees",
-    "better",
-    "worse",
-    "undecided",
-)
+AGREES = "agrees"
+DISAGREES = "disagrees"
+BETTER = "better"
+WORSE = "worse"
+UNDECIDED = "undecided"
+VERDICTS = (AGREES, DISAGREES, BETTER, WORSE, UNDECIDED)
 RULE = (
     "Every line is Head Forcing's paired difference to a row, on the same prompts and noise. "
     "**Agrees**: Head Forcing is surely better, and the difference is not surely less than half "
@@ -93,16 +93,16 @@ LIMITS = (
 )
 
 
-def named_rows(text: str, shuffles: int) -> dict[str, Entry | Shuffles]:
+def named_rows(text: str, shuffles: int) -> dict[str, MethodRow | Shuffles]:
     """The rows that a text names, separated by commas: the paper's and `ADDED_ROWS` in this order,
     then any methods.
 
     Head Forcing is always there. Raises HeadForcingError for an unknown name, and if no row remains
     to compare with.
     """
-    known: dict[str, Entry | Shuffles] = {**PAPERS_ROWS, **EQUAL_ROWS, **ADDED_ROWS}
+    known: dict[str, MethodRow | Shuffles] = {**PAPERS_ROWS, **EQUAL_ROWS, **ADDED_ROWS}
     known["random"] = Shuffles(PAPERS_ROWS["random"], shuffles)
-    known |= {name: Entry(name, name) for name in method_names()}
+    known |= {name: MethodRow(name, name) for name in method_names()}
     by_word = {name.lower(): name for name in known}
     given = [part.strip().lower() for part in text.split(",") if part.strip()]
     for part in given:
@@ -224,20 +224,16 @@ def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Li
     for reported in REPORTED:
         if f"{reported.row}=" in EQUAL_ROWS:
             asked.append(replace(reported, row=f"{reported.row}="))
-    told = {**PAPERS_ROWS, **EQUAL_ROWS, **ADDED_ROWS}
-    others = [row for row in rows if row not in told]
-    asked += [
-        Reported(row, key)
-        for row in others
-        for key, column in COLUMNS.items()
-        if column.story != RETURN
-    ]
+    columns = [key for key, column in COLUMNS.items() if column.story != RETURN]
+    for row in rows:
+        if row not in {**PAPERS_ROWS, **EQUAL_ROWS, **ADDED_ROWS}:
+            asked += [Reported(row, column) for column in columns]
     lines = [
         _line(reported, rows[reported.row], rows[OURS], reasons.get(reported.column, ""))
         for reported in asked
         if reported.row in rows
     ]
-    family = [test for line in lines if line.primary for test in line.tests]
+    family = list(chain(*(line.tests for line in lines if line.primary)))
     adjusted = iter(statistics.corrected(family))
     judged = []
     for line in lines:

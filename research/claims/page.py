@@ -4,6 +4,7 @@ apart.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ...headforcing_core.plan.describe import markdown_table
@@ -43,9 +44,8 @@ def page(lines: Sequence[Line], rows: Mapping[str, Stories], labels: Mapping[str
     """
     measured = [line for line in lines if line.verdict != NOT_MEASURED]
     missing = [line for line in lines if line.verdict == NOT_MEASURED]
-    counts = (
-        f"{verdict} {sum(line.verdict == verdict for line in measured)}" for verdict in VERDICTS
-    )
+    count = Counter(line.verdict for line in measured)
+    counts = [f"{verdict} {count[verdict]}" for verdict in VERDICTS]
     summary = (
         f"Measured lines: {len(measured)}, of these {', '.join(counts)}. Not measured: "
         f"{len(missing)}."
@@ -82,7 +82,7 @@ def _cells(line: Line) -> list[str]:
     found = ["–", "–", "–"]
     if test is not None:
         found = [
-            _told(test.interval),
+            _difference_text(test.interval),
             _p(test.p),
             _p(test.holm or 0.0) if line.primary else "alone",
         ]
@@ -127,7 +127,7 @@ def _returns(rows: Mapping[str, Stories], labels: Mapping[str, str]) -> list[str
     ]
 
 
-def _told(found: Interval) -> str:
+def _difference_text(found: Interval) -> str:
     form = "{:+.2f}".format
     if found.count > 1:
         return found.text(form)

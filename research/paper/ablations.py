@@ -69,7 +69,8 @@ class PrunedHeads(CachePolicy):
             others = sorted(set(range(len(flat))) - chosen)
             chosen = set(random.Random(self.seed).sample(others, len(local)))
         given = _by_layer([place in chosen for place in range(len(flat))], config)
-        made = [["local" if pruned else "memory" for pruned in layer] for layer in given]
+        names = {True: "local", False: "memory"}
+        made = [[names[pruned] for pruned in layer] for layer in given]
         sizes = (latent_height, latent_width, frames_per_block, total_frames)
         return CacheShape.for_model(config, made, self, *sizes)
 
@@ -235,10 +236,9 @@ class SeenMemory(EpisodicMemory):
 
     def consider(self, block: int, frame: int, prompt: PromptKV) -> MemoryEvent:
         seen = self.features[frame]
-        likeness = [
-            max(float(seen @ self.features[source]) for source in sources)
-            for sources in self.sources
-        ]
+        likeness = []
+        for sources in self.sources:
+            likeness.append(max(float(seen @ self.features[source]) for source in sources))
         self.all_heads = _Likeness(likeness)
         return super().consider(block, frame, prompt)
 

@@ -14,7 +14,7 @@ from ...headforcing_core.cache.head_cache import HeadCache
 from ...headforcing_core.cache.head_group import HeadGroup
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.model.attention import AttentionFunction
-from ..rows import Entry
+from ..rows import MethodRow
 from .ablations import with_first_frame
 from .demo import FIRST, Demo, Made
 from .drawing import Map
@@ -115,7 +115,7 @@ def attention_maps(model: Demo, count: int, story: str = "one_prompt") -> dict[s
     def watch(cache: HeadCache) -> None:
         cache.meter = StepMeter(cache, [BLOCK], STEP, seen)
 
-    entry = Entry("as measured", "first_frame", given=with_first_frame(rope="absolute"))
+    entry = MethodRow("as measured", "first_frame", given=with_first_frame(rope="absolute"))
     made = model.make(entry, story, FIRST, watch)
     size = made.plan.schedule.frames_per_block
     maps: dict[str, list[Map]] = {}
@@ -129,7 +129,7 @@ def attention_maps(model: Demo, count: int, story: str = "one_prompt") -> dict[s
 
 
 def first_place_shares(
-    model: Demo, entry: Entry, story: str, number: int, blocks: Sequence[int]
+    model: Demo, entry: MethodRow, story: str, number: int, blocks: Sequence[int]
 ) -> tuple[dict[str, float], Made]:
     """Mean attention to the first place of the context by role, over these blocks, and the video
     that was made meanwhile.

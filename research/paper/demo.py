@@ -20,7 +20,7 @@ from ..rooms.judge import STORIES, STRIDE, job_of, story_numbers, timeline_of
 from ..rooms.measurements import embedded_judge
 from ..rooms.pairs import pair_numbers
 from ..rooms.scenes import CLOCK
-from ..rows import Entry
+from ..rows import MethodRow
 from ..statistics import Numbers, mean
 from .ablations import SeenBlocks
 
@@ -86,14 +86,14 @@ class Demo:
         other._made = {}
         return other
 
-    def plan(self, entry: Entry, looks: Sequence[Look], number: int) -> RenderPlan:
+    def plan(self, entry: MethodRow, looks: Sequence[Look], number: int) -> RenderPlan:
         """The plan of a video; a row of shuffled roles has another shuffle for each number."""
         shuffle = number if entry.roles == "shuffled" else entry.shuffle
         return self.judge.plan(entry.policy, entry.roles, timeline_of(looks), number, shuffle)
 
     def make(
         self,
-        entry: Entry,
+        entry: MethodRow,
         story: str,
         number: int,
         watch: Callable[[HeadCache], None] | None = None,

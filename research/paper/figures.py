@@ -25,7 +25,7 @@ from ...headforcing_core.plan.describe import markdown_table
 from ..claims.claims import PAPERS_ROWS
 from ..rooms.measurements import measured_by
 from ..rooms.scenes import CLOCK
-from ..rows import Entry
+from ..rows import MethodRow
 from ..statistics import Numbers
 from . import attention, drawing, keys, sweeps
 from .ablations import with_first_frame, with_other_frame
@@ -168,7 +168,10 @@ MAPS_TOLD = (
 
 
 def _labels(maps: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:
-    return {role: [each.label for each in row] for role, row in maps.items()}
+    labels = {}
+    for role, row in maps.items():
+        labels[role] = [each.label for each in row]
+    return labels
 
 
 def _roles(asked: Asked) -> Drawn:
@@ -182,14 +185,14 @@ def _roles(asked: Asked) -> Drawn:
 
 def _first_frame(asked: Asked) -> Drawn:
     rows = {
-        "as it is": Entry("as it is", "first_frame", given=with_first_frame()),
-        "taken from anchors": Entry(
+        "as it is": MethodRow("as it is", "first_frame", given=with_first_frame()),
+        "taken from anchors": MethodRow(
             "without in anchors", "first_frame_anchors", given=with_first_frame("anchor")
         ),
-        "taken from others": Entry(
+        "taken from others": MethodRow(
             "without in others", "first_frame_others", given=with_first_frame("local", "memory")
         ),
-        "another frame in its place": Entry(
+        "another frame in its place": MethodRow(
             "another frame", "other_frame", given=with_other_frame(OTHER_FRAME)
         ),
     }
@@ -240,7 +243,7 @@ def strips_table(data: Mapping[str, Numbers]) -> str:
     return markdown_table(["", *LINES.values()], cells)
 
 
-def _strips(rows: Mapping[str, Entry], *stories: Story) -> Draw:
+def _strips(rows: Mapping[str, MethodRow], *stories: Story) -> Draw:
     """A figure with a strip of each row for each story and number."""
 
     def draw(asked: Asked) -> Drawn:
@@ -266,9 +269,9 @@ def _strips(rows: Mapping[str, Entry], *stories: Story) -> Draw:
 
 METHODS = {
     "Self Forcing, window of 21": PAPERS_ROWS["A"],
-    "LongLive": Entry("LongLive", "longlive"),
-    "Deep Forcing": Entry("Deep Forcing", "deep_forcing"),
-    "Infinity-RoPE": Entry("Infinity-RoPE", "infinity_rope"),
+    "LongLive": MethodRow("LongLive", "longlive"),
+    "Deep Forcing": MethodRow("Deep Forcing", "deep_forcing"),
+    "Infinity-RoPE": MethodRow("Infinity-RoPE", "infinity_rope"),
     "Head Forcing": HEAD_FORCING,
 }
 COMPONENTS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..claims.claims import EQUAL_ROWS, PAPERS_ROWS
-from ..rows import Entry
+from ..rows import MethodRow
 from .ablations import NoveltyOf, PrunedHeads
 
 ABLATED = (
@@ -42,7 +42,7 @@ class Row:
 
     label: str
     paper: str
-    entry: Entry | None = None
+    entry: MethodRow | None = None
     missing: str = ""  # why it is nothing here
 
 
@@ -102,10 +102,10 @@ RECACHE = (
     "A room kept by LongLive is no recall: it hardly changes the pictures on the walls at a new "
     "prompt, so that those of the first room stay."
 )
-HEAD_FORCING = Entry("Head Forcing", "head_forcing")
+HEAD_FORCING = MethodRow("Head Forcing", "head_forcing")
 OWN_SAMPLER = "it has noise levels or rollouts of its own, for which the embedded model is not made"
 BASELINE = PAPERS_ROWS["A"]
-EVERY_FRAME = Entry("Self Forcing", "self_forcing")
+EVERY_FRAME = MethodRow("Self Forcing", "self_forcing")
 PEOPLE = "it takes people who judge videos"
 LIKERT = ("Visual Quality", "Temporal Consistency", "Motion Smoothness")
 
@@ -124,12 +124,12 @@ TABLES: dict[str, Table] = {
             Row(
                 "Pruning in non-Local Heads",
                 "81.58 95.82 80.74",
-                Entry("Pruning others", "pruned_others", given=PrunedHeads(pruned="others")),
+                MethodRow("Pruning others", "pruned_others", given=PrunedHeads(pruned="others")),
             ),
             Row(
                 "Pruning in Local Heads",
                 "84.78 96.80 83.88",
-                Entry("Pruning local heads", "pruned_local", given=PrunedHeads(pruned="local")),
+                MethodRow("Pruning local heads", "pruned_local", given=PrunedHeads(pruned="local")),
             ),
         ),
         "The paper's columns are VBench's of short videos, of real weights: "
@@ -151,19 +151,19 @@ TABLES: dict[str, Table] = {
             Row(
                 "LongLive",
                 "19.03 40.29 98.75 98.70 69.08 61.11 97.72 96.92",
-                Entry("LongLive", "longlive"),
+                MethodRow("LongLive", "longlive"),
             ),
             Row("CausVid", "15.83 31.08 98.26 98.49 65.36 59.32 97.53 96.66", missing=OWN_SAMPLER),
             Row("Self Forcing", "15.83 31.92 98.21 98.56 67.33 57.17 97.32 96.53", BASELINE),
             Row(
                 "Deep Forcing",
                 "15.74 35.75 98.38 98.63 68.93 60.39 97.70 96.82",
-                Entry("Deep Forcing", "deep_forcing"),
+                MethodRow("Deep Forcing", "deep_forcing"),
             ),
             Row(
                 "Infinity-RoPE",
                 "16.63 37.19 98.49 98.61 68.68 59.65 97.73 96.88",
-                Entry("Infinity-RoPE", "infinity_rope"),
+                MethodRow("Infinity-RoPE", "infinity_rope"),
             ),
             Row("Head Forcing", "15.81 41.37 98.67 98.72 69.27 61.36 97.81 96.90", HEAD_FORCING),
         ),
@@ -178,12 +178,12 @@ TABLES: dict[str, Table] = {
             Row(
                 "LongLive",
                 "84.83 96.05 60.29 26.63 25.77 24.75 24.19 24.52 24.11",
-                Entry("LongLive", "longlive"),
+                MethodRow("LongLive", "longlive"),
             ),
             Row(
                 "Infinity-RoPE",
                 "84.66 96.10 59.33 26.78 25.43 24.38 23.55 23.82 23.53",
-                Entry("Infinity-RoPE", "infinity_rope"),
+                MethodRow("Infinity-RoPE", "infinity_rope"),
             ),
             Row(
                 "Head Forcing",
@@ -234,17 +234,17 @@ TABLES: dict[str, Table] = {
             Row(
                 "Uniform sampling",
                 "37.42 98.53 97.71 68.87 84.61 96.21 24.59",
-                Entry("Uniform sampling", "uniform_admission"),
+                MethodRow("Uniform sampling", "uniform_admission"),
             ),
             Row(
                 "FIFO eviction",
                 "39.42 98.62 97.73 69.04 84.68 96.52 24.71",
-                Entry("FIFO eviction", "fifo_eviction"),
+                MethodRow("FIFO eviction", "fifo_eviction"),
             ),
             Row(
                 "Random selection",
                 "40.42 98.59 97.76 68.98 84.64 96.61 24.68",
-                Entry("Random selection", "random_tokens"),
+                MethodRow("Random selection", "random_tokens"),
             ),
             Row("Ours", OURS, HEAD_FORCING),
         ),
@@ -266,12 +266,12 @@ TABLES: dict[str, Table] = {
             Row(
                 "CLIP similarity",
                 CLIP_NOVELTY,
-                Entry("Pictures", "novelty_of_pictures", given=NoveltyOf(compared="pictures")),
+                MethodRow("Pictures", "novelty_of_pictures", given=NoveltyOf(compared="pictures")),
             ),
             Row(
                 "Latent frame similarity",
                 "",
-                Entry("Latents", "novelty_of_latents", given=NoveltyOf(compared="latents")),
+                MethodRow("Latents", "novelty_of_latents", given=NoveltyOf(compared="latents")),
             ),
             Row("Key cosine", OURS, HEAD_FORCING),
         ),

@@ -13,12 +13,12 @@ from ...headforcing_core.errors import HeadForcingError, one_line
 from ...headforcing_core.methods.head_forcing import CachePolicy
 from ...headforcing_core.plan.describe import markdown_table
 from ..rooms.measurements import complete
-from ..rows import Entry
+from ..rows import MethodRow
 from ..statistics import Numbers, values_of
 from .demo import DEMO_STORIES, FIRST, Demo
 from .drawing import Curves, curves_panel
 from .paper_tables import AWAY, HEAD_FORCING
-from .tables import CODE, row_key, shown
+from .tables import CODE, mean_text, row_key
 
 STORY = AWAY
 ANCHOR = 0.25
@@ -112,7 +112,7 @@ class Swept:
         sweep = SWEEPS[name]
         cells = []
         for value, made in zip(sweep.values, self.found, strict=True):
-            means = [shown(made, key) for key in LINES]
+            means = [mean_text(made, key) for key in LINES]
             mark = " (the paper's)" if value == sweep.default else ""
             cells.append([f"{value:g}{mark}", *means])
         return markdown_table([sweep.name, *LINES.values()], cells)
@@ -159,8 +159,8 @@ def _key(name: str, value: float, number: int) -> str:
     return f"{STORY}: sweep, {name} {value:g}: {number}"
 
 
-def _entry(sweep: Sweep, value: float) -> Entry:
-    return Entry(f"{sweep.name} {value:g}", "sweep", given=sweep.policy(value))
+def _entry(sweep: Sweep, value: float) -> MethodRow:
+    return MethodRow(f"{sweep.name} {value:g}", "sweep", given=sweep.policy(value))
 
 
 def _model(model: Demo, sweep: Sweep, value: float) -> Demo:

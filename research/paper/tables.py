@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..claims.claims import EQUAL_ROWS, PAPERS_ROWS
 from ..claims.paper_numbers import COLUMNS, SIX_PROMPTS
 from ..rooms import pairs
 from ..rooms.measurements import complete, measured_by
-from ..rows import Entry
+from ..rows import MethodRow
 from ..statistics import Numbers, mean_interval, values_of
 from . import ablations, demo
 from .demo import DEMO_STORIES, FIRST, Demo
@@ -84,13 +85,13 @@ def table(args: argparse.Namespace) -> Result:
 
 def measured_rows(args: argparse.Namespace, tables: Sequence[Table]) -> Known:
     """The numbers of all rows on the embedded model, from the journal or measured now."""
-    rows: dict[str, tuple[Table, Entry]] = {}
+    rows: dict[str, tuple[Table, MethodRow]] = {}
     for each in tables:
         for row in each.rows:
             if row.entry is not None:
                 rows[row_key(each.story, row.entry)] = (each, row.entry)
     numbers = range(FIRST, FIRST + args.videos)
-    jobs = {f"{key}: {number}": (key, number) for number in numbers for key in rows}
+    jobs = {f"{key}: {number}": (key, number) for number, key in product(numbers, rows)}
     model = Demo()
 
     def measure(job: tuple[str, int]) -> Numbers:
@@ -103,10 +104,13 @@ def measured_rows(args: argparse.Namespace, tables: Sequence[Table]) -> Known:
         return found
 
     known = complete(args.out / "measured.jsonl", jobs, measure, args.json, CODE)
-    return {key: [known[f"{key}: {number}"] for number in numbers] for key in rows}
+    found: dict[str, Sequence[Numbers]] = {}
+    for key in rows:
+        found[key] = [known[f"{key}: {number}"] for number in numbers]
+    return found
 
 
-def row_key(story: str, entry: Entry) -> str:
+def row_key(story: str, entry: MethodRow) -> str:
     """The name of a row's numbers."""
     return f"{story}: {entry.key}"
 
@@ -130,9 +134,9 @@ def text_of(table: Table, known: Known, real: Known | None = None) -> tuple[str,
         if row.entry is not None and known:
             made = known[row_key(table.story, row.entry)]
             videos = len(made)
-            shown_here = [shown(made, key) for key in table.here]
-            here.append([row.label, *shown_here])
-            stored |= {"here": dict(zip(table.here, shown_here, strict=True))}
+            texts_here = [mean_text(made, key) for key in table.here]
+            here.append([row.label, *texts_here])
+            stored |= {"here": dict(zip(table.here, texts_here, strict=True))}
             stored["videos"] = list(made)
         rows[row.label] = stored
     lines = [f"# {table.title}", "", markdown_table(["", *table.columns], papers)]
@@ -185,7 +189,7 @@ CHECKED = (
 )
 
 
-def shown(videos: Sequence[Numbers], key: str) -> str:
+def mean_text(videos: Sequence[Numbers], key: str) -> str:
     """The mean of a number with its interval; `-` without one."""
     interval = mean_interval(values_of(videos, key))
     if interval is None:
@@ -223,7 +227,7 @@ def _checked(column: str, row: Row, real: Known) -> str:
     if column.startswith("CLIP "):
         part = int(column.split()[1].partition("-")[0]) // 10 + 1
         videos = real.get(f"{SIX_PROMPTS}: {row.entry.key}", ())
-        return _marked(shown(videos, f"text_score_{part}"), "own")
+        return _marked(mean_text(videos, f"text_score_{part}"), "own")
     if column not in HEADINGS:
         return "-"
     asked = COLUMNS[HEADINGS[column]]
@@ -234,7 +238,7 @@ def _checked(column: str, row: Row, real: Known) -> str:
         for video in videos:
             value = video.get(key)
             scaled.append({key: None if value is None else scale * value})
-        text = shown(scaled, key)
+        text = mean_text(scaled, key)
         if text != "-":
             return _marked(text, asked.program(key))
     return "-"

@@ -193,7 +193,9 @@ def make_peers(source: Path, target: Path) -> None:
         listed = [run.get("steps") or config["denoising_steps_listed"] for run in runs.values()]
         listed += [run.get("first_chunk", []) for run in runs.values()]
         # authors may name the clean end, too
-        steps = max(sum(step > 0 for step in steps) for steps in listed)
+        steps = 0
+        for given_steps in listed:
+            steps = max(steps, sum(step > 0 for step in given_steps))
         kept[kind] = renoise.narrow(-6, 0, longest // f).narrow(-5, 0, steps - 1)
         kept |= {
             f"latents/{run}": recorded[f"latents/{run}"][:1].narrow(-4, 0, n)
@@ -253,16 +255,12 @@ def make_drift(source: Path, target: Path) -> None:
     config, recorded = read_case(source)
     wanted = (*DRIFTING, "rgb", "hue")
     kept = {key: tensor for key, tensor in recorded.items() if key.partition("/")[2] in wanted}
-    results = {
-        name: {
-            "per_clip": {
-                clip: found["per_clip"][clip] for clip in DRIFTING if clip in found["per_clip"]
-            }
-        }
-        | {key: found[key] for key in ("seconds", "end") if key in found}
-        for name, found in config["results"].items()
-        if isinstance(found, dict)
-    }
+    results = {}
+    for name, found in config["results"].items():
+        if isinstance(found, dict):
+            of_clips = found["per_clip"]
+            cut = {"per_clip": {clip: of_clips[clip] for clip in DRIFTING if clip in of_clips}}
+            results[name] = cut | {key: found[key] for key in ("seconds", "end") if key in found}
     clips = {clip: config["clips"][clip] for clip in DRIFTING}
     write_case(target, kept, {**config, "clips": clips, "results": results})
 

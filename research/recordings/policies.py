@@ -38,7 +38,9 @@ def recorded_policy(
             for head in layer["static"]:
                 roles[layer["layer"]][head] = "anchor"
     if "labels" in run:
-        roles = [[_LABELS[label] for label in layer] for layer in run["labels"]]
+        roles = []
+        for layer in run["labels"]:
+            roles.append([_LABELS[label] for label in layer])
     if method == "pyramid_forcing":
         return _pyramid_forcing(run), roles
     if method == "commit_forcing":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ class ReferenceCache(Cache):
         self.scenes = [1]
         self.starts = [0]
         self.home = 1  # the scene whose first frames are the sinks while no other one is recalled
-        self.told: list[Recall] = []
+        self._recalls: list[Recall] = []
         self.pictures: HeldPictures | None = None  # of the prompt that begins
 
     @property
@@ -75,7 +76,7 @@ class ReferenceCache(Cache):
 
     @property
     def recalls(self) -> Sequence[Recall]:
-        return self.told
+        return self._recalls
 
     @property
     def scene_starts(self) -> list[int] | None:
@@ -259,7 +260,7 @@ class ReferenceCache(Cache):
             spread = self._spread(scene)
             entries = [(number, self.made[number]) for number in spread]
             back = {*spread, *self._first_frames(start, self._most_sinks)}
-            self.told.append(Recall(self.block, scene, sorted(back)))
+            self._recalls.append(Recall(self.block, scene, sorted(back)))
         if pictures is not None:
             start = pictures.start
             entries = [*pictures.entries, *entries][: self.memory.capacity]
@@ -316,9 +317,8 @@ class ReferenceCache(Cache):
         sinks: dict[RolePolicy, dict[int, Frame]] = {}
         for policy in self._with_sinks:
             share = max(1, policy.sink_frames // len(pictures))
-            frames = [frame for of_picture in alone for frame in of_picture[:share]][
-                : policy.sink_frames
-            ]
+            frames = list(chain(*(of_picture[:share] for of_picture in alone)))
+            frames = frames[: policy.sink_frames]
             sinks[policy] = {start + place: frame for place, frame in enumerate(frames)}
         free = 2  # entries, for the video
         in_memory = alone[: max(0, self.memory.capacity - free)]

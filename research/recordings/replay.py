@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -242,7 +243,6 @@ def _read_own_run(case: Case, run_name: str) -> RecordedRun:
     config = case.config
     tensors = case.tensors
     run = case.run(run_name)
-    model = case.dimensions
     block = config["frames_per_block"]
     frames = run["frames"]
     available = len(tensors["noise"])
@@ -256,43 +256,49 @@ def _read_own_run(case: Case, run_name: str) -> RecordedRun:
             f"frames must be whole blocks of {block} and at most the {available} with noise, got "
             f"{frames}"
         )
-    embeds = [
-        tensors[f"prompt_embeds_{k}"]
-        for k in range(sum("prompt_embeds" in name for name in tensors))
-    ]
+    count = sum("prompt_embeds" in name for name in tensors)
+    embeds = [tensors[f"prompt_embeds_{number}"] for number in range(count)]
     starts = {entry["block"]: entry["prompt"] for entry in run["prompt_schedule"]}
     if 0 not in starts or not all(0 <= prompt < len(embeds) for prompt in starts.values()):
         raise HeadForcingError(
             f"prompt_schedule must begin at block 0 and name prompts from 0 to {len(embeds) - 1}, "
             f"got {starts}"
         )
-    blocks = range(start_blocks + frames // block)
-    prompts = [starts[max(start for start in starts if start <= number)] for number in blocks]
+    prompts = []
+    for number in range(start_blocks + frames // block):
+        first_block = max(start for start in starts if start <= number)
+        prompts.append(starts[first_block])
+    policy, roles = _own_policy(run, case.dimensions, block)
+    return RecordedRun(
+        schedule=schedule,
+        noise=RecordedNoise(tensors["noise"], tensors["renoise"], first_block=start_blocks),
+        embeds=embeds,
+        prompts=prompts,
+        roles=roles,
+        policy=policy,
+        given=given,
+    )
+
+
+def _own_policy(run: dict[str, Any], model: WanConfig, block: int) -> tuple[CachePolicy, Roles]:
+    """The policy and the roles of heads of a window, or of Head Forcing."""
     if run["method"] == "window":
-        roles: Roles = [["memory"] * model.num_heads] * model.num_layers
-        recent = (
-            None
-            if run["window_frames"] is None
-            else run["window_frames"] - run["sink_frames"] - block
-        )
+        recent = None
+        if run["window_frames"] is not None:
+            recent = run["window_frames"] - run["sink_frames"] - block
         policy = CachePolicy.uniform(RolePolicy(run["sink_frames"], recent), run["rope"])
-    elif run["method"] == "head_forcing":
-        roles = HeadProfile("recorded", model.num_layers, model.num_heads, run["roles"]).roles
-        policy = CachePolicy(
-            local=RolePolicy(recent_frames=run["neighbor_frames"]),
-            anchor=RolePolicy(
-                sink_frames=run["anchor_frames"], recent_frames=run["neighbor_frames"]
-            ),
-            memory=RolePolicy(
-                recent_frames=run["fast_frames"], episodic_frames=run["episodic_frames"]
-            ),
-            rope=run["rope"],
-            episodic=EpisodicPolicy(run["novelty_threshold"], run["update_interval"]),
-        )
-    else:
+        return policy, [["memory"] * model.num_heads] * model.num_layers
+    if run["method"] != "head_forcing":
         raise HeadForcingError(f"method must be window or head_forcing, got {run['method']!r}")
-    noise = RecordedNoise(tensors["noise"], tensors["renoise"], first_block=start_blocks)
-    return RecordedRun(schedule, noise, embeds, prompts, roles, policy, given)
+    policy = CachePolicy(
+        local=RolePolicy(recent_frames=run["neighbor_frames"]),
+        anchor=RolePolicy(sink_frames=run["anchor_frames"], recent_frames=run["neighbor_frames"]),
+        memory=RolePolicy(recent_frames=run["fast_frames"], episodic_frames=run["episodic_frames"]),
+        rope=run["rope"],
+        episodic=EpisodicPolicy(run["novelty_threshold"], run["update_interval"]),
+    )
+    roles = HeadProfile("recorded", model.num_layers, model.num_heads, run["roles"]).roles
+    return policy, roles
 
 
 def _read_method_run(case: Case, run_name: str) -> RecordedRun:
@@ -301,22 +307,15 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     tensors = case.tensors
     run = case.run(run_name)
     block = run.get("per_block") or run.get("frames_per_block") or config["frames_per_block"]
-    # some name the clean end
-    steps = [step for step in run.get("steps") or config["denoising_steps_listed"] if step]
-    shift = config["timestep_shift"]
-    schedule = Schedule.warped(steps, shift, block)
-    if "first_chunk" in run:
-        first = Schedule.warped(run["first_chunk"], shift).sigmas
-        schedule = replace(schedule, first_block_sigmas=first)
-    kind = (
-        {1: "renoise_framewise", 3: "renoise_chunkwise"}[block] if "per_block" in run else "renoise"
-    )
     noise = tensors["noise"][0]
-    given = run.get("input_frames") or run.get("initial_frames", 0)
     width = run.get("latent_width", noise.shape[-1])  # one case has a run of fewer columns
     noise = noise[..., :width]
     if run.get("repeat_noise"):  # one author's script draws the noise of one block for all
         noise = noise[:block].repeat(len(noise) // block, 1, 1, 1)
+    kind = "renoise"
+    if "per_block" in run:
+        kind = {1: "renoise_framewise", 3: "renoise_chunkwise"}[block]
+    given = run.get("input_frames") or run.get("initial_frames", 0)
     source = "initial_latent" if "initial_latent" in tensors else f"latents/{run_name}"
     # some authors count the given frames among a run's, some do not
     blocks = ((run.get("frames") or len(noise)) + run.get("initial_frames", 0)) // block
@@ -324,13 +323,48 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     order = run.get("prompt_order", range(len(embeds)))
     if "prompts" in run:  # by name: p0, p1 ...
         order = [int(name[1:]) for name in run["prompts"]]
+    first_blocks = _first_blocks(run, block)
+    policy, roles = recorded_policy(config, run, tensors)
+    return RecordedRun(
+        schedule=_method_schedule(config, run, block),
+        noise=RecordedNoise(
+            noise, tensors[kind][:, :, :block, ..., :width], first_block=given // block
+        ),
+        embeds=[embeds[index] for index in order],
+        prompts=[bisect_right(first_blocks, number) for number in range(blocks)],
+        roles=roles,
+        policy=policy,
+        given=tensors[source][0, :given] if given else None,
+        switches=_switches(run, first_blocks, policy),
+    )
 
-    # a new prompt begins at the first block that starts at its frame or later
-    first_blocks = [-(-frame // block) for frame in run.get("switch", [])]
-    if "blocks" in run:
-        first_blocks = list(itertools.accumulate(run["blocks"]))[:-1]
+
+def _method_schedule(config: dict[str, Any], run: dict[str, Any], block: int) -> Schedule:
+    """The noise levels of a run of a method, which may have others for its first block."""
+    # some name the clean end
+    steps = [step for step in run.get("steps") or config["denoising_steps_listed"] if step]
+    shift = config["timestep_shift"]
+    schedule = Schedule.warped(steps, shift, block)
+    if "first_chunk" in run:
+        first = Schedule.warped(run["first_chunk"], shift).sigmas
+        schedule = replace(schedule, first_block_sigmas=first)
+    return schedule
+
+
+def _first_blocks(run: dict[str, Any], block: int) -> list[int]:
+    """The first block of every prompt after the first; `block` frames each."""
     if "prompt_schedule" in run:
-        first_blocks = [entry["block"] for entry in run["prompt_schedule"][1:]]
+        return [entry["block"] for entry in run["prompt_schedule"][1:]]
+    if "blocks" in run:
+        return list(itertools.accumulate(run["blocks"]))[:-1]
+    # a new prompt begins at the first block that starts at its frame or later
+    return [-(-frame // block) for frame in run.get("switch", [])]
+
+
+def _switches(
+    run: dict[str, Any], first_blocks: Sequence[int], policy: Method
+) -> dict[int, Switch]:
+    """What the method does where a prompt begins, by block."""
     cuts = run.get("cut_at_end_of_scene") or [False] * len(first_blocks)
     recalls: list[int | None] = [None] * len(first_blocks)
     if "transition_after_scene" in run:
@@ -338,25 +372,15 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
         by_hand = run.get("manual_recall_scene_ids") or [0] * len(run["prompts"])
         cuts = [way == "hardcut" for way in ways]
         recalls = [
-            wanted if way == "recall" else None
-            for way, wanted in zip(ways, by_hand[1:], strict=False)
+            scene if way == "recall" else None
+            for way, scene in zip(ways, by_hand[1:], strict=False)
         ]
-    policy, roles = recorded_policy(config, run, tensors)
-    switches = {
-        first: switch
-        for first, cut, recall in zip(first_blocks, cuts, recalls, strict=False)
-        if (switch := policy.own_switch(Switch(re_anchor=cut, recall=recall))) is not None
-    }
-    return RecordedRun(
-        schedule,
-        RecordedNoise(noise, tensors[kind][:, :, :block, ..., :width], first_block=given // block),
-        [embeds[index] for index in order],
-        [sum(first <= number for first in first_blocks) for number in range(blocks)],
-        roles,
-        policy,
-        tensors[source][0, :given] if given else None,
-        switches,
-    )
+    switches = {}
+    for first, cut, recall in zip(first_blocks, cuts, recalls, strict=False):
+        switch = policy.own_switch(Switch(re_anchor=cut, recall=recall))
+        if switch is not None:
+            switches[first] = switch
+    return switches
 
 
 def _read_longlive2_run(case: Case, run_name: str) -> RecordedRun:
@@ -368,22 +392,21 @@ def _read_longlive2_run(case: Case, run_name: str) -> RecordedRun:
     run = case.run(run_name)
     block = run["block"]
     given = run["given_frames"]
-    noise = tensors[f"noise/{run_name}" if f"noise/{run_name}" in tensors else "noise"][
-        0, : run["frames"]
-    ]
+    own = f"noise/{run_name}"
+    noise = tensors[own if own in tensors else "noise"][0, : run["frames"]]
     prompts = [config["prompt_names"].index(name) for name in run["prompts"][0]]
     start_blocks = given // block
     policy, roles = recorded_policy(config, run, tensors)
     return RecordedRun(
-        Schedule.unipc(run["steps"], block, config["timestep_shift"]),
-        RecordedNoise(noise, noise.new_empty(1, 0, block), start_blocks),
-        list(tensors["prompt_embeds"]),
-        [prompts[0]] * start_blocks + prompts,
-        roles,
-        policy,
-        tensors["given_latents"][0, :given] if given else None,
-        {start_blocks + shot: Switch(re_anchor=True) for shot in run["shot_starts"]},
-        tensors["image_latent"][0] if run["image"] else None,
+        schedule=Schedule.unipc(run["steps"], block, config["timestep_shift"]),
+        noise=RecordedNoise(noise, noise.new_empty(1, 0, block), start_blocks),
+        embeds=list(tensors["prompt_embeds"]),
+        prompts=[prompts[0]] * start_blocks + prompts,
+        roles=roles,
+        policy=policy,
+        given=tensors["given_latents"][0, :given] if given else None,
+        switches={start_blocks + shot: Switch(re_anchor=True) for shot in run["shot_starts"]},
+        held=tensors["image_latent"][0] if run["image"] else None,
     )
 
 
@@ -404,12 +427,12 @@ def _read_livetalk_run(case: Case, run_name: str) -> RecordedRun:
     recent = None if run["window"] == -1 else run["window"] - run["sink"] - block
     solver = "renoise" if run["exact_timesteps"] else "renoise_held"
     return RecordedRun(
-        Schedule(tuple(config["schedule"]["sigmas"]), block, solver=solver),
-        RecordedNoise(tensors[f"noise{own}"], tensors[f"renoise{own}"]),
-        list(tensors["prompt_embeds"]),
-        [config["prompt_names"].index(run["prompt"])] * (frames // block),
-        [["memory"] * model.num_heads] * model.num_layers,
-        CachePolicy.uniform(RolePolicy(run["sink"], recent), "absolute"),
+        schedule=Schedule(tuple(config["schedule"]["sigmas"]), block, solver=solver),
+        noise=RecordedNoise(tensors[f"noise{own}"], tensors[f"renoise{own}"]),
+        embeds=list(tensors["prompt_embeds"]),
+        prompts=[config["prompt_names"].index(run["prompt"])] * (frames // block),
+        roles=[["memory"] * model.num_heads] * model.num_layers,
+        policy=CachePolicy.uniform(RolePolicy(run["sink"], recent), "absolute"),
         held=portrait,
         speech=TalkingPortrait(portrait[0], Speech(features)),
     )
@@ -425,22 +448,19 @@ def _read_causvid_run(case: Case, run_name: str) -> RecordedRun:
     # a single one may be cut short
     rollouts = run.get("rollouts", 1)
     frames = run.get("frames", layout.frames)
-    noise = tensors["noise"]
-    renoise = tensors["renoise"]
-    later = range(1, rollouts)
+    schedule = Schedule.warped([1000, 750, 500, 250], shift=8.0) if run.get("warp") else SCHEDULE
+    noise = [tensors["noise"][0, 0]]
+    renoise = [tensors["renoise"][0]]
+    for rollout in range(1, rollouts):
+        noise.append(tensors["noise"][rollout, 0, layout.overlap :])
+        renoise.append(tensors["renoise"][rollout, layout.given_blocks :])
     recorded = iter(tensors.get("reencoded_first_frame", ()))
     return RecordedRun(
-        replace(
-            Schedule.warped([1000, 750, 500, 250], shift=8.0) if run.get("warp") else SCHEDULE,
-            frames_per_block=layout.frames_per_block,
-        ),
-        RecordedNoise(
-            torch.cat([noise[0, 0], *(noise[r, 0, layout.overlap :] for r in later)]),
-            torch.cat([renoise[0], *(renoise[r, layout.given_blocks :] for r in later)]),
-        ),
-        [tensors["prompt_embeds"][0]],
-        [0] * (frames // layout.frames_per_block + layout.stride * (rollouts - 1)),
-        roles,
-        policy,
+        schedule=replace(schedule, frames_per_block=layout.frames_per_block),
+        noise=RecordedNoise(torch.cat(noise), torch.cat(renoise)),
+        embeds=[tensors["prompt_embeds"][0]],
+        prompts=[0] * (frames // layout.frames_per_block + layout.stride * (rollouts - 1)),
+        roles=roles,
+        policy=policy,
         reencode=lambda latents: next(recorded)[0],
     )

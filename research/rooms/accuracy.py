@@ -110,11 +110,11 @@ def table(columns: Mapping[str, Accuracy]) -> str:
     """A Markdown table of the means over the clips in which there was something to detect."""
     lines = []
     for row in next(iter(columns.values())):
-        means = (
-            np.mean([value for value in column[row] if value is not None])
-            for column in columns.values()
-        )
-        lines.append([row, *(f"{mean:.3f}" for mean in means)])
+        line = [row]
+        for column in columns.values():
+            known = [value for value in column[row] if value is not None]
+            line.append(f"{np.mean(known):.3f}")
+        lines.append(line)
     return markdown_table(["", *columns], lines)
 
 

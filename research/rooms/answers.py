@@ -8,10 +8,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from ...headforcing_core.plan.describe import markdown_table
-from ..rows import Entry, Rendered, Row, Shuffles, renders_of
+from ..rows import MethodRow, Rendered, Row, Shuffles, renders_of
 from ..statistics import (
     Interval,
     Measured,
@@ -70,9 +71,9 @@ class Question:
         return range(self.first, self.first + videos)
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[MethodRow]:
         """All that is rendered, a row of shuffles as one for each."""
-        return [entry for row in self.rows for entry in renders_of(row)]
+        return list(chain.from_iterable(map(renders_of, self.rows)))
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,13 @@ class Answer:
 
     def table(self) -> str:
         """A Markdown table of means with 95 % intervals, its legend, and how the shuffles lie."""
-        columns = [
-            c
-            for c in self.question.columns
-            if any(self.interval(i, c) for i in range(len(self.rows)))
-        ]
-        rows = enumerate(self.question.rows)
-        lines = [[row.label, *(self._cell(i, column) for column in columns)] for i, row in rows]
+        columns = []
+        for column in self.question.columns:
+            if any(self.interval(place, column) for place in range(len(self.rows))):
+                columns.append(column)
+        lines = []
+        for place, row in enumerate(self.question.rows):
+            lines.append([row.label, *(self._cell(place, column) for column in columns)])
         table = markdown_table(["", *(COLUMNS[column][0] for column in columns)], lines)
         legend = LEGEND.format(videos=len(self.rows[-1].videos))
         return "\n".join([table, "", legend, *self._ranks(columns)])
@@ -168,9 +169,12 @@ class Answer:
         measured = self.rows[row]
 
         def stored(videos: Sequence[Numbers]) -> dict[str, list[float | None]]:
-            if videos:
-                return {c: [_rounded(video.get(c)) for video in videos] for c in columns}
-            return {}
+            if not videos:
+                return {}
+            by_column = {}
+            for column in columns:
+                by_column[column] = [_rounded(video.get(column)) for video in videos]
+            return by_column
 
         made: dict[str, Any] = {
             "label": self.question.rows[row].label,
@@ -187,7 +191,7 @@ class Answer:
 
 
 def answer(
-    question: Question, measure_row: Callable[[Entry | Rendered], Sequence[Numbers]]
+    question: Question, measure_row: Callable[[MethodRow | Rendered], Sequence[Numbers]]
 ) -> Answer:
     """Measure all videos of every row; none stands for a row that was not measured."""
     rows = []

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -198,7 +199,7 @@ def _pictures(likeness: Tensor) -> tuple[Picture, ...]:
     left = likeness.clone()
     found = []
     while float(left.max()) > LIKENESS:
-        kind, y, x = (int(i) for i in np.unravel_index(int(left.argmax()), left.shape))
+        kind, y, x = map(int, np.unravel_index(int(left.argmax()), left.shape))
         found.append(Picture(PICTURES[kind], x + _BORDER, y + _BORDER))
         left[:, max(0, y - 9) : y + 10, max(0, x - 9) : x + 10] = 0
     return tuple(found)
@@ -284,7 +285,7 @@ def layout_of(visit: Sequence[Sighting]) -> list[Picture]:
     show them.
     """
     found: list[Picture] = []
-    for item in (item for sighting in visit for item in sighting.pictures):
+    for item in chain.from_iterable(sighting.pictures for sighting in visit):
         if not _is_in(item, found):
             can = [sighting for sighting in visit if not _covered(sighting.hidden, item)]
             if 2 * sum(_is_in(item, sighting.pictures) for sighting in can) > len(can):

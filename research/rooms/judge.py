@@ -52,6 +52,8 @@ from .scenes import (
 )
 from .stories import last_visits, returning_story, round_story, visits
 
+VisitPairs = Sequence[tuple[Sequence[int], Sequence[int]]]  # latent frames of two visits each
+
 STRIDE = 4  # one video frame per latent frame is looked at
 JUDGED_BLOCKS = 3  # of a room that has come back
 NO_ACTOR = FRAME_SIZE / 2  # pixels; the error of a place where no actor is found
@@ -280,62 +282,79 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
     """
     frames = len(looks) * CLOCK.frames_per_block
     per_block = CLOCK.frames_per_block
-    first = list(range(per_block))
-    pairs = _returns(looks)
+    first = range(per_block)
+    returns = _returns(looks)
     departures = [(_frames(left), back) for left, back in _departures(looks)]
-    before = round(frames * 0.75)
-    late = range(before, frames)
-    marked = range(max(per_block, min(before, frames - MARK_FRAMES)), frames)
-    wanted = sorted(
-        {
-            *first,
-            *late,
-            *marked,
-            *(frame for pair in (*pairs, *departures) for visit in pair for frame in visit),
-        }
-    )
-    seen = dict(
-        zip(
-            wanted,
-            sightings(video_frames[[STRIDE * frame for frame in wanted]]),
-            strict=True,
-        )
-    )
-    layouts = [
-        layout_kept([seen[i] for i in visit], [seen[i] for i in back]) for visit, back in pairs
-    ]
-    just_left = [
-        layout_kept([seen[i] for i in left], [seen[i] for i in back]) for left, back in departures
-    ]
-    others = {
-        i: Layout(number, looks[i // per_block].room, version=1).pictures()
-        for _, back in pairs
-        for i in back
-    }
-    strange = [layout_overlap(seen[i], layout) for i, layout in others.items()]
-    start = mark_of([seen[i] for i in first])
-    end = mark_of([seen[i] for i in marked])
+    late = range(round(frames * 0.75), frames)
+    marked = range(max(per_block, min(late.start, frames - MARK_FRAMES)), frames)
+    wanted = {*first, *late, *marked}
+    for before, back in (*returns, *departures):
+        wanted.update(before, back)
+    numbers = sorted(wanted)
+    pictures = sightings(video_frames[[STRIDE * frame for frame in numbers]])
+    seen = dict(zip(numbers, pictures, strict=True))
+    start = mark_of([seen[frame] for frame in first])
+    end = mark_of([seen[frame] for frame in marked])
     another = Marking.draw(looks, number + OTHER_VIDEO).colour
-    every = looks_of_frames(looks)
-    shown = [(seen[i], every[STRIDE * i]) for i in late]  # beside what prompts say of it
-    words = camera_words(video_frames[STRIDE * before :], GAP)
-    steady = [i for i in range(STRIDE * before, len(every) - GAP) if every[i] == every[i + GAP]]
-    moves = motion_word([s.place for s, _ in shown], STRIDE)
     found: dict[str, Sequence[float | None]] = {
-        "layout": layouts,
-        "layout_by_chance": strange,
-        "layout_just_left": just_left,
+        "layout": _layouts_kept(seen, returns),
+        "layout_by_chance": _layouts_by_chance(seen, returns, looks, number),
+        "layout_just_left": _layouts_kept(seen, departures),
         "identity": [None if start is None else start == end],
         "identity_by_chance": [None if start is None else another == end],
-        "background": [s.background == look.background for s, look in shown],
-        "pattern": [s.pattern == look.pattern for s, look in shown],
-        "shape": [s.shape == look.shape for s, look in shown],
-        "single": [s.count == 1 for s, _ in shown],
-        "outline": [s.overlaps.get(look.shape, 0.0) for s, look in shown],
-        "moves": [moves == shown[0][1].motion],
-        "camera": [words[i - STRIDE * before] == every[i].camera for i in steady],
+        **_as_prompted(seen, looks, late),
+        "camera": _camera_as_prompted(video_frames, looks, STRIDE * late.start),
     }
     return {name: mean(values, decides=False) for name, values in found.items()}
+
+
+def _layouts_kept(seen: Mapping[int, Sighting], pairs: VisitPairs) -> list[float | None]:
+    """How well the pictures of the later visit are those of the earlier one, by pair."""
+    kept = []
+    for before, back in pairs:
+        kept.append(layout_kept([seen[i] for i in before], [seen[i] for i in back]))
+    return kept
+
+
+def _layouts_by_chance(
+    seen: Mapping[int, Sighting], returns: VisitPairs, looks: Sequence[Look], number: int
+) -> list[float | None]:
+    """The overlap with the pictures that another video's room has, by frame of a return."""
+    rooms: dict[int, str] = {}
+    for _, back in returns:
+        for frame in back:
+            rooms[frame] = looks[frame // CLOCK.frames_per_block].room
+    return [
+        layout_overlap(seen[frame], Layout(number, room, version=1).pictures())
+        for frame, room in rooms.items()
+    ]
+
+
+def _as_prompted(
+    seen: Mapping[int, Sighting], looks: Sequence[Look], frames: range
+) -> dict[str, Sequence[float | None]]:
+    """Whether these latent frames are as the prompts say, frame by frame."""
+    every = looks_of_frames(looks)
+    pairs = [(seen[frame], every[STRIDE * frame]) for frame in frames]
+    moves = motion_word([sighting.place for sighting, _ in pairs], STRIDE)
+    return {
+        "background": [sighting.background == look.background for sighting, look in pairs],
+        "pattern": [sighting.pattern == look.pattern for sighting, look in pairs],
+        "shape": [sighting.shape == look.shape for sighting, look in pairs],
+        "single": [sighting.count == 1 for sighting, _ in pairs],
+        "outline": [sighting.overlaps.get(look.shape, 0.0) for sighting, look in pairs],
+        "moves": [moves == pairs[0][1].motion],
+    }
+
+
+def _camera_as_prompted(video_frames: Tensor, looks: Sequence[Look], start: int) -> list[bool]:
+    """Whether the camera moves as the prompt says, from video frame `start` on; without frames
+    beside a change of prompt.
+    """
+    every = looks_of_frames(looks)
+    words = camera_words(video_frames[start:], GAP)
+    steady = [i for i in range(start, len(every) - GAP) if every[i] == every[i + GAP]]
+    return [words[i - start] == every[i].camera for i in steady]
 
 
 def _returns(looks: Sequence[Look]) -> list[tuple[list[int], list[int]]]:

@@ -17,7 +17,7 @@ from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import count, folder_written
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.hashing import digest
-from ..rows import Entry, Rendered
+from ..rows import MethodRow, Rendered
 from ..statistics import Numbers
 from .answers import Answer, answer
 from .judge import STORIES, RoomsJudge
@@ -32,9 +32,11 @@ from .tables import ROOMS_TABLES, VIDEOS
 from .verdicts import costs_table, gate, secondary, verdict_table, verdicts_of
 
 GATES = Path(__file__).parents[1] / "evidence" / "rooms"
+RESULTS = (*ROOMS_TABLES, "verdicts")
 FILES = (
     "measured.jsonl",
-    *(f"{name}.{ending}" for name in (*ROOMS_TABLES, "verdicts") for ending in ("md", "json")),
+    *(f"{name}.md" for name in RESULTS),
+    *(f"{name}.json" for name in RESULTS),
 )
 SECONDARY = "Secondary endpoints, which are described and never sure:"
 
@@ -119,7 +121,7 @@ class VideoJob:
     """One video to measure; `key` names it in the journal, with a hash of what defines it."""
 
     table: str
-    row: Entry | Rendered
+    row: MethodRow | Rendered
     number: int
 
     @property
@@ -133,11 +135,13 @@ def jobs(tables: Iterable[str], videos: int) -> Iterator[VideoJob]:
     """All videos of the tables, of every row in turn; a row of shuffles as one for each of them."""
     for name in tables:
         table = ROOMS_TABLES[name]
-        rows: list[Entry | Rendered] = [
+        rows: list[MethodRow | Rendered] = [
             *(row for row in table.rows if isinstance(row, Rendered)),
             *table.entries,
         ]
-        yield from (VideoJob(name, row, number) for number in table.numbers(videos) for row in rows)
+        for number in table.numbers(videos):
+            for row in rows:
+                yield VideoJob(name, row, number)
 
 
 def measured(judge: RoomsJudge, job: VideoJob) -> Numbers:
@@ -159,21 +163,24 @@ def answer_of(name: str, videos: int, known: Known) -> Answer:
     """
     table = ROOMS_TABLES[name]
 
-    def stored(row: Entry | Rendered) -> list[Numbers]:
+    def stored(row: MethodRow | Rendered) -> list[Numbers]:
         found = [known.get(VideoJob(name, row, number).key) for number in table.numbers(videos)]
         if None in found:
             return []
         return [dict(video) for video in found if video is not None]
 
-    modelled = [stored(entry) for entry in table.entries]
-    unmarked = {
-        i for found in modelled for i, video in enumerate(found) if video["identity"] is None
-    }
+    unmarked = set()
+    for entry in table.entries:
+        for place, video in enumerate(stored(entry)):
+            if video["identity"] is None:
+                unmarked.add(place)
 
-    def measured_row(row: Entry | Rendered) -> list[Numbers]:
+    def measured_row(row: MethodRow | Rendered) -> list[Numbers]:
         found = stored(row)
-        for i in unmarked if found and isinstance(row, Entry) else ():
-            found[i]["identity"] = found[i]["identity_by_chance"] = None
+        if found and isinstance(row, MethodRow):
+            for place in unmarked:
+                found[place]["identity"] = None
+                found[place]["identity_by_chance"] = None
         return found
 
     return answer(table, measured_row)

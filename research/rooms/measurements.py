@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -131,9 +132,12 @@ def measured_rows(
     def key(name: str, number: int) -> str:
         return f"{name}: {number}: {digest(repr((rows[name], story)))[:8]}"
 
-    jobs = {key(name, number): (name, number) for number in numbers for name in rows}
+    jobs = {key(name, number): (name, number) for number, name in product(numbers, rows)}
     known = complete(args.out / "measured.jsonl", jobs, measured, args.json)
-    return {name: [known[key(name, number)] for number in numbers] for name in rows}
+    found: dict[str, list[Numbers]] = {}
+    for name in rows:
+        found[name] = [known[key(name, number)] for number in numbers]
+    return found
 
 
 def _read(journal: Path, by: str) -> Known:

@@ -52,12 +52,11 @@ def pair_numbers(
         found["returned"].append(float(happened))
         if happened:
             found["layout_returned"].append(layout_kept(sightings(video_frames[first]), seen_after))
-        departure, other, again = (
-            autoencoder.encode(video_frames[[place]]).flatten()
-            for place in (first[-1], before[-1], after[-1])
-        )
+        departure = autoencoder.encode(video_frames[[first[-1]]]).flatten()
+        just_left = autoencoder.encode(video_frames[[before[-1]]]).flatten()
+        again = autoencoder.encode(video_frames[[after[-1]]]).flatten()
         found["pair"].append(_cosine(departure, again))
-        found["pair_just_left"].append(_cosine(other, again))
+        found["pair_just_left"].append(_cosine(just_left, again))
     return {name: mean(values, decides=False) for name, values in found.items()}
 
 

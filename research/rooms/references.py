@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import torch
@@ -54,16 +55,15 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 def references(args: argparse.Namespace) -> Result:
     """Make all videos, then write `references.md` and `references.json`."""
     judge = embedded_judge()
-    rows = {
-        f"{shown}, roles by {rule}": (shown, rule)
-        for rule in RULES
-        for shown in (NONE, RIGHT, WRONG)
-    }
+    rows = {}
+    for rule, shown in product(RULES, (NONE, RIGHT, WRONG)):
+        rows[f"{shown}, roles by {rule}"] = (shown, rule)
+    videos: dict[str, list[Numbers]] = {row: [] for row in rows}
     with claimed(args.out / "references.json"):
         torch.set_num_threads(1)
-        todo = tqdm(range(FIRST, FIRST + args.videos), unit="story", disable=args.json)
-        made = [[measure(judge, number, *row) for row in rows.values()] for number in todo]
-    videos = {row: [story[place] for story in made] for place, row in enumerate(rows)}
+        for number in tqdm(range(FIRST, FIRST + args.videos), unit="story", disable=args.json):
+            for row, (shown, rule) in rows.items():
+                videos[row].append(measure(judge, number, shown, rule))
     found = {"rows": videos, "numbers": [FIRST, FIRST + args.videos]}
     return write_result(args.out, "references", text=table(videos), found=found, indent=None)
 
@@ -78,17 +78,17 @@ def measure(judge: RoomsJudge, number: int, shown: str, rule: str) -> Numbers:
         {} if shown == NONE else {"room": _picture(judge, looks, number, wrong=shown == WRONG)}
     )
     if pictures:  # the model reads the same words
-        *others, last = (segment.text for segment in story.segments)
+        *others, last = [segment.text for segment in story.segments]
         named = "|".join([*others, last.replace(" room", " @room")])
         story = parse_timeline(named, CLOCK.start_seconds(len(looks)), references=("room",))
     latents = judge.latents(judge.plan(CachePolicy(), rule, story, number), pictures)
     seen = sightings(
         judge.autoencoder.decode(latents)[STRIDE * BEFORE * CLOCK.frames_per_block :: STRIDE]
     )
-    layouts = [Layout(number, looks[-1].room, version).pictures() for version in (0, 1)]
-    found: list[Sequence[float | None]] = [
-        [layout_overlap(each, layout) for each in seen] for layout in layouts
-    ]
+    found: list[Sequence[float | None]] = []
+    for version in (0, 1):
+        layout = Layout(number, looks[-1].room, version).pictures()
+        found.append([layout_overlap(sighting, layout) for sighting in seen])
     found.append([sighting.overlaps.get(looks[-1].shape, 0.0) for sighting in seen])
     return {
         column: mean(values, decides=False) for column, values in zip(COLUMNS, found, strict=True)

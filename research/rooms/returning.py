@@ -23,8 +23,8 @@ from .verdicts import (
     UNDECIDED,
     Verdict,
     difference,
+    interval_text,
     means_table,
-    shown,
     verdict_table,
 )
 
@@ -139,6 +139,6 @@ def table(videos: Mapping[str, Sequence[Numbers]]) -> str:
     room = differences(values_of(videos[BOTH], "layout"), values_of(videos[PRESET], "layout"))
     beside = (
         "Beside: layout, roles by function minus by quota, both with scenes: "
-        f"{shown(mean_interval(room))}."
+        f"{interval_text(mean_interval(room))}."
     )
     return "\n\n".join([means, verdict_table(verdicts_of(videos)), beside])

@@ -17,7 +17,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 
 import numpy as np
 import torch
@@ -102,7 +102,7 @@ class Layout:
     def between(self, left: int, right: int) -> list[Picture]:
         """All pictures that the columns from `left` to `right` may show."""
         panels = range(left // FRAME_SIZE - 1, right // FRAME_SIZE + 2)
-        return [item for panel in panels for item in self.pictures(panel)]
+        return list(chain.from_iterable(map(self.pictures, panels)))
 
     def _rng(self, part: int) -> np.random.Generator:
         return np.random.default_rng(
@@ -126,7 +126,9 @@ class Marking:
         emblem = str(rng.choice(EMBLEMS))
         order = rng.permutation(tuple(COLOURS)).tolist()
         named = [COLOURS[look.colour] for look in looks]
-        apart = {name: min(math.dist(COLOURS[name], other) for other in named) for name in order}
+        apart = {}
+        for name in order:
+            apart[name] = min(math.dist(COLOURS[name], other) for other in named)
         return cls(
             emblem,
             next(
@@ -241,8 +243,11 @@ def poses(looks: Sequence[Look], seed: int) -> Pose:
 
 def _blocks_of_frames(blocks: int) -> list[int]:
     """The block of every video frame."""
-    starts = [CLOCK.video_frames(block) for block in range(blocks + 1)]
-    return [block for block in range(blocks) for _ in range(starts[block], starts[block + 1])]
+    of_frames: list[int] = []
+    for block in range(blocks):
+        count = CLOCK.video_frames(block + 1) - CLOCK.video_frames(block)
+        of_frames += [block] * count
+    return of_frames
 
 
 class _Actor:

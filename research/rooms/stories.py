@@ -104,10 +104,11 @@ def round_story(
     """
     look = Look.draw(rng)
     drawn = draw_rooms(rng, look, rooms)
-    shown = [room for blocks in (stay, again) for room in drawn for _ in range(blocks)]
-    return tuple(
-        replace(look, background=background, pattern=pattern) for background, pattern in shown
-    )
+    looks: list[Look] = []
+    for blocks in (stay, again):
+        for background, pattern in drawn:
+            looks += [replace(look, background=background, pattern=pattern)] * blocks
+    return tuple(looks)
 
 
 def visits(looks: Sequence[Look]) -> list[range]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ...headforcing_core.cache.roles import RolePolicy
 from ...headforcing_core.methods.head_forcing import CachePolicy
 from ..ablations import EvenMemory, GivenFrames, RandomAdmission
-from ..rows import Entry, Rendered, Row, Shuffles
+from ..rows import MethodRow, Rendered, Row, Shuffles
 from .answers import Question
 
 VIDEOS = 64
@@ -68,7 +68,7 @@ _TRUTH = (
 )
 
 
-def window(frames: int, sink: int = 0) -> Entry:
+def window(frames: int, sink: int = 0) -> MethodRow:
     """One cache for all heads: `sink` first frames and the last ones, `frames` in total with the
     current block of 3.
 
@@ -78,7 +78,7 @@ def window(frames: int, sink: int = 0) -> Entry:
         RolePolicy(sink_frames=sink, recent_frames=frames - sink - 3), "contiguous"
     )
     label = f"window of {frames}" if not sink else f"sink {sink} + window of {frames - sink}"
-    return Entry(f"{label}, re-encoded", f"window_{frames}_sink_{sink}", given=policy)
+    return MethodRow(f"{label}, re-encoded", f"window_{frames}_sink_{sink}", given=policy)
 
 
 def _table(
@@ -92,22 +92,22 @@ def _table(
     """A table with the rows that all of them have, and some of its own, before Head Forcing."""
     shared: tuple[Row, ...] = (
         *_TRUTH,
-        *([Entry("all frames", "self_forcing")] if all_frames else []),
+        *([MethodRow("all frames", "self_forcing")] if all_frames else []),
         window(9),
         window(21),
         window(9, sink=3),
-        Shuffles(Entry(SHUFFLED, "head_forcing", roles="shuffled")),
-        Entry(EVEN, "even_memory", given=EvenMemory()),
-        Entry(
+        Shuffles(MethodRow(SHUFFLED, "head_forcing", roles="shuffled")),
+        MethodRow(EVEN, "even_memory", given=EvenMemory()),
+        MethodRow(
             "given the frames of the last visit",
             "given_frames",
             given=GivenFrames(),
         ),
-        Entry(NO_MEMORY, "no_episodic_memory"),
+        MethodRow(NO_MEMORY, "no_episodic_memory"),
     )
     columns = (*COLUMNS, "place_error", "loss_0.9375") if all_frames else COLUMNS
     notes = " ".join(filter(None, (NOTE, AHEAD if all_frames else "", note)))
-    every = (*shared, *rows, Entry(OURS, "head_forcing"))
+    every = (*shared, *rows, MethodRow(OURS, "head_forcing"))
     return Question(
         asks,
         story,
@@ -131,15 +131,18 @@ ROOMS_TABLES: dict[str, Question] = {
         "A room is left for 45 latent frames: do roles and positions matter?",
         "away_15",
         81_000,
-        Entry(ABSOLUTE, "no_rope_reencoding"),
-        Entry(BY_FUNCTION, "head_forcing", roles="function"),
+        MethodRow(ABSOLUTE, "no_rope_reencoding"),
+        MethodRow(BY_FUNCTION, "head_forcing", roles="function"),
     ),
     "h3": _table(
         "Are heads what they are called? The heads of one role are ablated at a time, inside the "
         "trained length.",
         "twelve_blocks",
         82_000,
-        *(Entry(label, f"without_{role}", given=_WITHOUT[role]) for role, label in ABLATED.items()),
+        *(
+            MethodRow(label, f"without_{role}", given=_WITHOUT[role])
+            for role, label in ABLATED.items()
+        ),
         all_frames=True,
     ),
     "h4": _table(
@@ -147,9 +150,9 @@ ROOMS_TABLES: dict[str, Question] = {
         "them?",
         "eight_rooms",
         83_000,
-        Entry(UNIFORM, "uniform_admission"),
-        Entry(FIFO, "fifo_eviction"),
-        Entry(RANDOM, "random_admission", given=RandomAdmission()),
+        MethodRow(UNIFORM, "uniform_admission"),
+        MethodRow(FIFO, "fifo_eviction"),
+        MethodRow(RANDOM, "random_admission", given=RandomAdmission()),
     ),
     "h1_180": _away(60),
 }

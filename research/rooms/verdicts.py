@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ SUPPORTS = "supports"
 REFUTES = "refutes"
 UNDECIDED = "undecided"
 UNMEASURED = "not measured"
+PAST = {SUPPORTS: "supported", REFUTES: "refuted"}  # said of a claim in a table
 GATE_STUDENT = 0.4
 GATE_BASE = 0.6
 # H2: an interval of profile minus mean shuffle inside plus and minus this says that roles do not
@@ -122,7 +124,7 @@ def difference(
         name,
         claim,
         outcome=outcome,
-        found=told(interval),
+        found=difference_text(interval),
         p=p,
         numbers=asdict(interval),
     )
@@ -153,8 +155,9 @@ def roles_matter(shuffles: Sequence[Values], even: Values) -> Verdict:
             outcome = REFUTES
             p = max(p_against(mean_shuffle, bound) for bound in (-EQUAL, EQUAL))
     words = (
-        f"better than {better} of {count} shuffles; minus uniform memory {told(against_even)}; "
-        f"minus the mean shuffle {told(mean)}"
+        f"better than {better} of {count} shuffles; "
+        f"minus uniform memory {difference_text(against_even)}; "
+        f"minus the mean shuffle {difference_text(mean)}"
     )
     numbers: dict[str, Any] = {"better": better, "shuffles": count}
     numbers |= {
@@ -170,14 +173,12 @@ def names_of_heads(costs: Mapping[str, Mapping[str, Values]]) -> Verdict:
     """
     name = "H3"
     claim = "heads are what they are called"
-    found = {
-        role: {fact: mean_interval(values) for fact, values in facts.items()}
-        for role, facts in costs.items()
-    }
-    means = {
-        role: {fact: each.mean for fact, each in facts.items() if each}
-        for role, facts in found.items()
-    }
+    means: dict[str, dict[str, float]] = {}
+    stored: dict[str, dict[str, Any]] = {}
+    for role, facts in costs.items():
+        intervals = {fact: mean_interval(values) for fact, values in facts.items()}
+        means[role] = {fact: each.mean for fact, each in intervals.items() if each}
+        stored[role] = {fact: each and asdict(each) for fact, each in intervals.items()}
     if set(costs) != set(FACTS) or any(len(facts) < len(FACTS) for facts in means.values()):
         return Verdict(name, claim, UNMEASURED, "no values")
     leads = {}
@@ -199,14 +200,11 @@ def names_of_heads(costs: Mapping[str, Mapping[str, Values]]) -> Verdict:
             outcome = SUPPORTS
         elif largest == 0:
             outcome = REFUTES
-    ahead = "; ".join(f"{role} {told(lead)}" for role, lead in known.items())
+    ahead = "; ".join(f"{role} {difference_text(lead)}" for role, lead in known.items())
     numbers = {
         "largest": largest,
         "leads": {role: lead and asdict(lead) for role, lead in leads.items()},
-        "costs": {
-            role: {fact: cost and asdict(cost) for fact, cost in facts.items()}
-            for role, facts in found.items()
-        },
+        "costs": stored,
     }
     words = (
         f"own fact costs most in {largest} of {len(FACTS)} roles; lead over the next fact: {ahead}"
@@ -219,7 +217,9 @@ def verdict_table(verdicts: Sequence[Verdict]) -> str:
     lines = []
     for verdict in verdicts:
         tested = verdict.name != "H0" and verdict.outcome != UNMEASURED
-        outcome = verdict.outcome + (", sure" if verdict.sure and tested else "")
+        outcome = PAST.get(verdict.outcome, verdict.outcome)
+        if tested and verdict.sure:
+            outcome += " (sure)"
         lines.append(
             [
                 verdict.name,
@@ -241,10 +241,10 @@ def costs_table(verdicts: Sequence[Verdict]) -> list[str]:
         return []
     facts = FACTS.values()
     costs = numbers["costs"]
-    lines = [
-        [f"{role} heads", *(told(Interval(**costs[role][fact])) for fact in facts)]
-        for role in FACTS
-    ]
+    lines = []
+    for role in FACTS:
+        intervals = [Interval(**costs[role][fact]) for fact in facts]
+        lines.append([f"{role} heads", *map(difference_text, intervals)])
     head = ["H3: ablated", *(fact.replace("_", " ") for fact in facts)]
     return [
         "",
@@ -267,21 +267,21 @@ def means_table(
     for row, made in videos.items():
         means = {column: mean_interval(values_of(made, column)) for column in columns}
         cells = [
-            f"{it.mean:.2f}" if it and column == "frames_a_head" else shown(it)
+            f"{it.mean:.2f}" if it and column == "frames_a_head" else interval_text(it)
             for column, it in means.items()
         ]
         above = mean_interval(
             differences(values_of(made, "layout"), values_of(videos[floors[row]], "layout"))
         )
-        lines.append([row, *cells, shown(None if floors[row] == row else above)])
+        lines.append([row, *cells, interval_text(None if floors[row] == row else above)])
     return markdown_table(["", *(column.replace("_", " ") for column in columns), gain], lines)
 
 
-def told(interval: Interval) -> str:
+def difference_text(interval: Interval) -> str:
     return interval.text("{:+.3f}".format, ", {} videos")
 
 
-def shown(interval: Interval | None) -> str:
+def interval_text(interval: Interval | None) -> str:
     return "–" if interval is None else interval.text(count="; {}")
 
 
@@ -292,15 +292,11 @@ def costs_of(
     standard deviations over the videos of Head Forcing and of the three ablations together. Only
     errors are worse where they are larger."""
     costs: dict[str, dict[str, Values]] = {role: {} for role in ablated}
+    videos_of_all = list(chain(ours, *ablated.values()))
     for fact in FACTS.values():
         sign = 1 if fact == "place_error" else -1
         whole = values_of(ours, fact)
-        every = [
-            value
-            for row in (ours, *ablated.values())
-            for video in row
-            if (value := video.get(fact)) is not None
-        ]
+        every = [value for value in values_of(videos_of_all, fact) if value is not None]
         variance = float(np.var(every, ddof=1)) if len(every) > 1 else 0.0
         # equal values: differences count nothing
         deviation = math.sqrt(variance) if variance > 1e-12 else math.inf
@@ -390,7 +386,7 @@ def secondary(answers: Answers, nearest: Sequence[float]) -> list[str]:
         found[f"H4, layout, novelty admission minus {row}"] = _gain(answers, "h4", row, "layout")
     found["H5, marking, re-encoded minus absolute"] = _gain(answers, "h2_h5", ABSOLUTE, "identity")
     lines = [
-        f"- {name}: {told(it)}"
+        f"- {name}: {difference_text(it)}"
         for name, values in found.items()
         if (it := mean_interval(values)) is not None
     ]

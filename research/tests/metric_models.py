@@ -76,7 +76,8 @@ WIDTH = 56  # awkward: neither square nor whole patches
 def frames(count: int, seed: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> np.ndarray:
     """Noise that changes slowly."""
     rng = np.random.default_rng(seed)
-    a, b = (rng.integers(0, 256, (*size, 3)) for _ in range(2))
+    a = rng.integers(0, 256, (*size, 3))
+    b = rng.integers(0, 256, (*size, 3))
     return np.stack([(a + (b - a) * i / max(count - 1, 1)).astype(np.uint8) for i in range(count)])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headforcing.research.rooms.answers import Answer, Question, answer
-from headforcing.research.rows import Entry, Rendered
+from headforcing.research.rows import MethodRow, Rendered
 from headforcing.research.statistics import Numbers
 
 
@@ -16,9 +16,9 @@ def read_answer(question: Question, found: Mapping[str, Any]) -> Answer:
     """
     known = {row["label"]: row for row in found["rows"]}
 
-    def stored(row: Entry | Rendered) -> Sequence[Numbers]:
+    def stored(row: MethodRow | Rendered) -> Sequence[Numbers]:
         found = {"shuffles": (), **known.get(row.label, {"videos": {}})}
-        shuffled = isinstance(row, Entry) and row.roles == "shuffled"
+        shuffled = isinstance(row, MethodRow) and row.roles == "shuffled"
         columns = (
             dict(enumerate(found["shuffles"])).get(row.shuffle, {}) if shuffled else found["videos"]
         )

@@ -19,14 +19,14 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.claims.claims import PAPERS_ROWS
 from headforcing.research.rooms.answers import Question, answer
 from headforcing.research.rooms.tables import window
-from headforcing.research.rows import Entry, Rendered, Shuffles
+from headforcing.research.rows import MethodRow, Rendered, Shuffles
 from stored_answers import read_answer
 
 TRUTH = Rendered("rendered", False)
-OTHER = Entry("other", "self_forcing")
-OURS = Entry("ours", "head_forcing")
+OTHER = MethodRow("other", "self_forcing")
+OURS = MethodRow("ours", "head_forcing")
 QUESTION = Question("Which?", "alone", (TRUTH, OTHER, OURS), ("shape", "outline", "layout"))
-SHUFFLED = Entry("shuffled", "head_forcing", roles="shuffled")
+SHUFFLED = MethodRow("shuffled", "head_forcing", roles="shuffled")
 
 
 def with_effect(effect: float, count: int = 12):
@@ -108,11 +108,13 @@ def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
         sunk.recent_frames,
     ) == (0, 6, 3, 3)
     ours = PRESETS["head_forcing"]
-    baseline, allocated, remembering, last = (PAPERS_ROWS[name].policy for name in "ABCD")
+    baseline = PAPERS_ROWS["A"].policy
+    allocated = PAPERS_ROWS["B"].policy
+    remembering = PAPERS_ROWS["C"].policy
+    last = PAPERS_ROWS["D"].policy
     assert isinstance(allocated, CachePolicy) and isinstance(remembering, CachePolicy)
-    assert [policy.rope for policy in (baseline, allocated, remembering, last)] == [
-        "absolute"
-    ] * 3 + ["contiguous"]
+    assert {policy.rope for policy in (baseline, allocated, remembering)} == {"absolute"}
+    assert last.rope == "contiguous"
     assert not baseline.heads_by and allocated.heads_by and last == ours
     assert (
         allocated.memory == RolePolicy(recent_frames=8) and remembering.memory.episodic_frames == 5

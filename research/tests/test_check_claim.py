@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import json
 import pickle
+from itertools import chain
 
 import pytest
 from headforcing.headforcing_core.commands import profiles
@@ -44,7 +45,7 @@ def files(tmp_path_factory):
     texts = [
         *PROFILING_PROMPTS[:1],
         *STORY,
-        *(text for story in returning for text in parse_timeline(story).texts),
+        *chain(*(parse_timeline(story).texts for story in returning)),
     ]
     return real_files(tmp_path_factory.mktemp("tiny"), texts)
 
@@ -66,7 +67,7 @@ def three_way(tmp_path):
 
 
 def run(options, *more):
-    words = [str(part) for pair in options.items() for part in pair]
+    words = map(str, chain(*options.items()))
     return main(["check-claim", *words, *map(str, more)])
 
 

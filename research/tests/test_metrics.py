@@ -51,7 +51,8 @@ def test_consistency_is_vbenchs_loop_and_that_of_clips_of_two_seconds(count):
 
     video = frames(count)
     encoder = ImageEncoder(encode)
-    one, other = (ConsistencyMeasurement(encoder, VideoFacts(4)) for _ in range(2))
+    one = ConsistencyMeasurement(encoder, VideoFacts(4))
+    other = ConsistencyMeasurement(encoder, VideoFacts(4))
     panel = PanelMeasurement({METRICS["subject"]: one, METRICS["background"]: other})
     for start in range(0, count, 5):
         panel.add(video[start : start + 5])
@@ -215,8 +216,8 @@ def prepared(video: np.ndarray, side: int, mode: str, statistics) -> torch.Tenso
     pixels = torch.from_numpy(video).permute(0, 3, 1, 2).float()
     size = (side, int(side * WIDTH / HEIGHT))
     pixels = functional.interpolate(pixels, size=size, mode=mode, align_corners=False).div(255)
-    mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in statistics)
-    return (pixels - mean) / deviation
+    mean, deviation = map(torch.tensor, statistics)
+    return (pixels - mean.view(1, 3, 1, 1)) / deviation.view(1, 3, 1, 1)
 
 
 def clip_features(folder: Path, name: str, video: np.ndarray) -> torch.Tensor:

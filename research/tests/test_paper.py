@@ -43,7 +43,7 @@ from headforcing.research.rooms.judge import STORIES
 from headforcing.research.rooms.measurements import embedded_judge
 from headforcing.research.rooms.pairs import pair_numbers
 from headforcing.research.rooms.scenes import render
-from headforcing.research.rows import Entry
+from headforcing.research.rows import MethodRow
 from PIL import Image
 from tiny_files import NAVY, SAND, TEAL, tiny_judge
 
@@ -162,14 +162,13 @@ def test_as_many_other_heads_are_pruned_as_there_are_local_ones_and_others_for_e
     looks = (TEAL,) * 3
 
     def pruned(which, number):
-        entry = Entry("pruned", "pruned", given=PrunedHeads(pruned=which))
+        entry = MethodRow("pruned", "pruned", given=PrunedHeads(pruned=which))
         roles = model.plan(entry, looks, number).shape.roles
         places = range(4)
         return {place for place in places if roles[place // 2][place % 2] == "local"}
 
     profile = model.judge.profile
-    local = {2 * layer + head for layer in (0, 1) for head in (0, 1)}
-    local = {place for place in local if profile.roles[place // 2][place % 2] == "local"}
+    local = {place for place in range(4) if profile.roles[place // 2][place % 2] == "local"}
     assert pruned("local", 1) == local and len(local) == 1
     others = [pruned("others", number) for number in range(9)]
     assert all(len(found) == len(local) and not found & local for found in others)
@@ -184,7 +183,7 @@ def test_the_first_place_of_a_context_can_have_another_frame_or_none(tiny):
     policies["none"] = with_first_frame("local", "anchor", "memory")
     for name, policy in policies.items():
         held = []
-        plan = model.plan(Entry(name, name, given=policy), looks, 1)
+        plan = model.plan(MethodRow(name, name, given=policy), looks, 1)
         model.video(plan, looks, 1, held.append)
         (group,) = held[0].groups
         kept[name] = [sources[0] for sources in group.sources]
@@ -198,7 +197,7 @@ def test_novelty_is_the_cosine_of_what_frames_show(tiny):
     looks = (TEAL, SAND, NAVY, TEAL) * 4
     policy = NoveltyOf(compared="latents")
     held = []
-    plan = model.plan(Entry("novelty", "novelty", given=policy), looks, 1)
+    plan = model.plan(MethodRow("novelty", "novelty", given=policy), looks, 1)
     events = []
 
     def watch(cache):
@@ -219,7 +218,8 @@ def test_novelty_is_the_cosine_of_what_frames_show(tiny):
     pictures = ablations.SeenMemory(2, policy.episodic, None, "pictures")
     for place in (first.frame, second.frame):
         pictures.note(place, made.latents[place])
-    one, other = (pictures.features[place] for place in (first.frame, second.frame))
+    one = pictures.features[first.frame]
+    other = pictures.features[second.frame]
     assert one.shape == (64 * 64 * 3,) and float(one @ one) == pytest.approx(1.0)
     assert float(one @ other) != pytest.approx(second.delta, abs=1e-4)
     assert isinstance(held[0], SeeingCache)
@@ -237,7 +237,7 @@ def test_attention_is_shown_of_one_step_of_the_chosen_blocks_and_sums_to_one(tin
         cache.meter = attention.StepMeter(cache, [1, 3], 2, note)
 
     looks = (TEAL,) * 4
-    model.video(model.plan(Entry("plain", "self_forcing"), looks, 1), looks, 1, watch)
+    model.video(model.plan(MethodRow("plain", "self_forcing"), looks, 1), looks, 1, watch)
     assert [(block, layer) for block, layer, _ in seen] == [(1, 0), (1, 1), (3, 0), (3, 1)]
     assert [shape for *_, shape in seen] == [(2, 48, 96)] * 2 + [(2, 48, 192)] * 2
 

@@ -213,8 +213,8 @@ def test_training_decodes_what_inference_decodes_and_its_loss_sees_what_looks_bl
     truth = torch.zeros(1, 2, 3, 32, 32)
     weight = torch.ones(1, 2, 1, 32, 32)
     tiles = ((torch.arange(32) // 8 % 2)[:, None] ^ (torch.arange(32) // 8 % 2)) * 0.2 - 0.1
-    errors = tiles, tiles.roll((2, 2), (0, 1))
-    cost, shifted = (rooms_stages.picture_loss(truth + error, truth, weight) for error in errors)
+    cost = rooms_stages.picture_loss(truth + tiles, truth, weight)
+    shifted = rooms_stages.picture_loss(truth + tiles.roll((2, 2), (0, 1)), truth, weight)
     assert cost > shifted + 0.02
 
 
@@ -340,12 +340,9 @@ def test_preview_factors_of_the_shipped_autoencoder_are_fitted_again():
 
 
 def recipe(folder):
-    sizes = {"steps": 2, "batch": 1, "keep": 1}
-    stages = {
-        f"{stage}_{key}": size
-        for stage in ("autoencoder", "base", "student")
-        for key, size in sizes.items()
-    }
+    stages = {}
+    for stage in ("autoencoder", "base", "student"):
+        stages |= {f"{stage}_steps": 2, f"{stage}_batch": 1, f"{stage}_keep": 1}
     return Recipe(folder, **stages, student_warm_up=1, config=TINY)
 
 

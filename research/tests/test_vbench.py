@@ -61,8 +61,10 @@ def test_the_printed_line_measures_the_videos_of_a_folder_and_numbers_of_earlier
         env=environment,
     )
     keys = [f"vbench_{key}" for key in ("subject_consistency", "dynamic_degree", "imaging_quality")]
-    told = [[vbench.read_results(folder)[name][key] for key in keys] for name in prompts]
-    assert told == [pytest.approx(row) for row in ([0.9, 0, 0.6], [0.91, 1, 0.61], [0.92, 1, 0.62])]
+    expected = ([0.9, 0, 0.6], [0.91, 1, 0.61], [0.92, 1, 0.62])
+    for name, row in zip(prompts, expected, strict=True):
+        results = vbench.read_results(folder)[name]
+        assert [results[key] for key in keys] == pytest.approx(row)
     later = (folder / "vbench" / "results_imaging_quality_eval_results.json").stat().st_mtime + 60
     os.utime(folder / "method-seed1.mp4", (later, later))  # made anew
     assert list(vbench.read_results(folder)) == [

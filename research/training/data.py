@@ -5,6 +5,7 @@ need be stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -46,12 +47,14 @@ def text_of(looks: Sequence[Look], rng: np.random.Generator) -> Tensor:
     """
     if rng.random() < _NO_PROMPT:
         return torch.stack([word_vectors("") for _ in looks])
-    words = dict.fromkeys(word for look in looks for word in look.prompt.split())
+    prompts = [look.prompt.split() for look in looks]
+    words = dict.fromkeys(chain(*prompts))
     # a dropped word is missing in the whole clip
     kept = {word for word in words if rng.random() >= _NO_WORD}
-    return torch.stack(
-        [word_vectors(" ".join(w for w in look.prompt.split() if w in kept)) for look in looks]
-    )
+    vectors = []
+    for prompt in prompts:
+        vectors.append(word_vectors(" ".join(word for word in prompt if word in kept)))
+    return torch.stack(vectors)
 
 
 def latent_cells(cover: Tensor) -> Tensor:
@@ -164,7 +167,8 @@ class Crops:
         first = step // self.pace
         self.clips.begin_at(first)
         parts = [self._crop(first + int(rng.integers(self.size)), rng) for _ in range(count)]
-        video_frames, weights = (torch.stack(part) for part in zip(*parts, strict=True))
+        video_frames = torch.stack([crop for crop, _ in parts])
+        weights = torch.stack([weight for _, weight in parts])
         return video_frames.float().movedim(-1, 2) / 255, 1 + EMBLEM_WEIGHT * weights.float()[
             :, :, None
         ] / 255
@@ -203,11 +207,10 @@ def emblem_cover(clip: Clip) -> Tensor:
     """Pixels of the actor that are nearer to the emblem's colour than to its own, `[video frames,
     64, 64]`, 0 or 1.
     """
-    body = torch.tensor([COLOURS[look.colour] for look in looks_of_frames(clip.looks)])[
-        :, None, None
-    ]
-    colours = body, torch.tensor(COLOURS[clip.marking.colour])
-    to_body, to_mark = ((clip.video_frames - colour).square().sum(-1) for colour in colours)
+    body = torch.tensor([COLOURS[look.colour] for look in looks_of_frames(clip.looks)])
+    mark = torch.tensor(COLOURS[clip.marking.colour])
+    to_body = (clip.video_frames - body[:, None, None]).square().sum(-1)
+    to_mark = (clip.video_frames - mark).square().sum(-1)
     return ((to_mark < to_body) & (clip.shape > 0.5)).float()
 
 

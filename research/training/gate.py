@@ -16,6 +16,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -131,9 +132,8 @@ def measure(
 
 def memory(effects: dict[str, list[float]]) -> float:
     """The gate's number: the mean effect over all stories in which the room is left."""
-    return statistics.fmean(
-        value for away, values in effects.items() if away != "0" for value in values
-    )
+    values_away = [values for away, values in effects.items() if away != "0"]
+    return statistics.fmean(chain(*values_away))
 
 
 def describe(effects: dict[str, list[float]]) -> list[str]:

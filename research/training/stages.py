@@ -280,7 +280,16 @@ class Recent:
         self.made: deque[tuple[Rollout, Tensor]] = deque(maxlen=6)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"made": [(vars(rollout), made) for rollout, made in self.made]}
+        stored = []
+        for rollout, made in self.made:
+            fields = {
+                "text": rollout.text,
+                "clean": rollout.clean,
+                "noisy": rollout.noisy,
+                "times": rollout.times,
+            }
+            stored.append((fields, made))
+        return {"made": stored}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.made.extend((Rollout(**fields), made) for fields, made in state["made"])
@@ -306,8 +315,9 @@ def distill(run: Run) -> None:
         "optimizer": optimizer,
         "average": average,
         "recent": recent,
+        "fake": fake,
+        "fake_optimizer": fake_optimizer,
     }
-    parts |= {"fake": fake, "fake_optimizer": fake_optimizer}
     stage = Stage(run, "student", steps, recipe.student_keep, **parts)
     for step in stage.steps():
         rng = np.random.default_rng((recipe.seed, workers.rank, step, 1))
@@ -320,11 +330,7 @@ def distill(run: Run) -> None:
             rollout = roll_out(student, text)
         with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(learns):
             made = denoised(
-                student,
-                rollout.clean,
-                noisy=rollout.noisy,
-                times=rollout.times,
-                text=text,
+                student, rollout.clean, noisy=rollout.noisy, times=rollout.times, text=text
             )
             if learns:
                 loss = _student_loss(
@@ -337,27 +343,40 @@ def distill(run: Run) -> None:
                     part=step / steps,
                 )
         if learns:
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
             rising = (step + 1 - recipe.student_warm_up) / 20
             falling = 2 * (1 - step / steps)
-            optimizer.param_groups[0]["lr"] = STUDENT_RATE * min(1, rising, falling)
-            optimizer.step()
+            _update_student(student, optimizer, loss, STUDENT_RATE * min(1, rising, falling))
             average.update(student)
         recent.made.append((rollout, made.detach()))
-        for update in range(FAKE_STEPS):
-            with torch.autocast("cpu", torch.bfloat16):
-                fake_loss = own_flow_loss(
-                    fake,
-                    *recent.made[-1 if update == 0 else rng.integers(len(recent.made))],
-                )
-            fake_optimizer.step(fake_loss, 1.0)
+        fake_loss = _update_fake(fake, fake_optimizer, recent, rng)
         if (step + 1) % 10 == 0 or step + 1 == steps:
             workers.average(student, fake)
             stage.journal.write(step + 1, own_flow_loss=fake_loss.item(), loss=loss.item())
     # what the gate and the tables measure is what ships
     stage.finish(average.parameters, torch.bfloat16, STRUCTURE)
+
+
+def _update_student(
+    student: WanModel, optimizer: torch.optim.Optimizer, loss: Tensor, rate: float
+) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+    optimizer.param_groups[0]["lr"] = rate
+    optimizer.step()
+
+
+def _update_fake(
+    fake: WanModel, optimizer: Optimizer, recent: Recent, rng: np.random.Generator
+) -> Tensor:
+    """Train the fake score model on the newest rollout, then on drawn ones; the last loss."""
+    for update in range(FAKE_STEPS):
+        place = -1 if update == 0 else int(rng.integers(len(recent.made)))
+        rollout, made = recent.made[place]
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = own_flow_loss(fake, rollout, made)
+        optimizer.step(loss, 1.0)
+    return loss
 
 
 def _student_loss(

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -170,7 +171,7 @@ class Workers:
     @torch.no_grad()
     def average(self, *models: torch.nn.Module) -> None:
         if self.count > 1:
-            parameters = [p for model in models for p in model.parameters()]
+            parameters = list(chain(*(model.parameters() for model in models)))
             flat = torch.cat([p.flatten() for p in parameters])
             distributed.all_reduce(flat)
             flat /= self.count

@@ -147,10 +147,13 @@ def measure(checkout: Path, method: str, case: Case) -> dict[str, Any]:
     for index in range(case.timed_blocks):
         for name in list(sides)[:: 1 if index % 2 else -1]:  # in turns, as a machine grows warm
             found[name].append(next(sides[name][1]))
-    of_all = [
-        {name: [block[part] for block in made] for name, made in found.items()} for part in range(3)
-    ]
-    seconds, attention, latents = of_all
+    seconds: dict[str, list[Any]] = {}
+    attention: dict[str, list[Any]] = {}
+    latents: dict[str, list[Any]] = {}
+    for name, made in found.items():
+        seconds[name] = [block[0] for block in made]
+        attention[name] = [block[1] for block in made]
+        latents[name] = [block[2] for block in made]
     return {
         "seconds_per_block": seconds,
         "self_attention_seconds": attention,
@@ -167,9 +170,11 @@ def measure(checkout: Path, method: str, case: Case) -> dict[str, Any]:
 
 def _shares(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Of the authors' measurement, block by block: the median."""
-    theirs, *ours = measured.values()
-    shares = [median(x / y for x, y in zip(of_blocks, theirs, strict=True)) for of_blocks in ours]
-    return dict(zip(list(measured)[1:], shares, strict=True))
+    (_, theirs), *ours = measured.items()
+    shares = {}
+    for name, of_blocks in ours:
+        shares[name] = median(x / y for x, y in zip(of_blocks, theirs, strict=True))
+    return shares
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:

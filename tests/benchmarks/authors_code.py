@@ -84,13 +84,11 @@ def _prepare_forcing_kv(module: Any, network: Any, case: Case) -> None:
     )
     for owner in (network, *(block.self_attn for block in network.blocks)):
         owner.args = settings
-    network._offline_head_groups = [
-        {
-            "dynamic_head": [head for head, role in enumerate(roles) if role == "memory"],
-            "static_head": [head for head, role in enumerate(roles) if role != "memory"],
-        }
-        for roles in case.roles
-    ]
+    network._offline_head_groups = []
+    for roles in case.roles:
+        dynamic = [head for head, role in enumerate(roles) if role == "memory"]
+        static = [head for head, role in enumerate(roles) if role != "memory"]
+        network._offline_head_groups.append({"dynamic_head": dynamic, "static_head": static})
 
 
 # by the method here; sizes and options are those of the configurations that the authors publish for
@@ -123,9 +121,14 @@ def authors_code(checkout: Path, code: Code, case: Case) -> tuple[Any, ModuleTyp
     program = import_module(f"pipeline.causal_inference{code.ending}")
     module.attention = import_module("wan.modules.model").flash_attention = _attention
     config = case.config
-    sizes = {name: vars(config)[name] for name in ("dim", "ffn_dim", "num_heads", "num_layers")}
     network = module.CausalWanModel(
-        **sizes, local_attn_size=code.window, sink_size=code.sinks, **code.options
+        dim=config.dim,
+        ffn_dim=config.ffn_dim,
+        num_heads=config.num_heads,
+        num_layers=config.num_layers,
+        local_attn_size=code.window,
+        sink_size=code.sinks,
+        **code.options,
     )
     ours = case.model().backbone.named_parameters()
     network.load_state_dict(
@@ -140,8 +143,10 @@ def authors_code(checkout: Path, code: Code, case: Case) -> tuple[Any, ModuleTyp
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, **unused: Any) -> Tensor:
     """`[1, tokens, heads, d]` each."""
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+    attended = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    )
+    return attended.transpose(1, 2)
 
 
 class AuthorsCache:

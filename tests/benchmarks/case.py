@@ -174,9 +174,9 @@ def block_flops(config: WanConfig, shape: CacheShape) -> float:
     layer = 6 * square + 2 * feed_forward + text
     attention = 4 * tokens * shape.rows * shape.columns * shape.head_dim * shape.frame_slots
     slots = shape.frames_per_block, shape.total_frames
-    frames = [
-        sum(shape.policy.of(role).capacity(*slots) for role in roles) for roles in shape.roles
-    ]
+    frames = []
+    for roles in shape.roles:
+        frames.append(sum(shape.policy.of(role).capacity(*slots) for role in roles))
     left_out = layer - 2 * square + attention * frames[-1] / sum(frames)
     passes = len(SCHEDULE.sigmas) + 1
     return passes * (layer * config.num_layers + attention) - left_out

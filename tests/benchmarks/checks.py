@@ -36,12 +36,9 @@ def kernels(case: Case) -> dict[str, Any]:
         importlib.import_module(f"{package.__name__}.{found.name}")
         for found in iter_modules(package.__path__)
     ]
-    operations = {
-        value
-        for module in modules
-        for value in vars(module).values()
-        if isinstance(value, Operation)
-    }
+    operations: set[Operation] = set()
+    for module in modules:
+        operations |= {value for value in vars(module).values() if isinstance(value, Operation)}
     found: dict[str, Any] = {}
     for operation in sorted(operations, key=lambda operation: operation.name):
         try:
@@ -118,7 +115,9 @@ def _linear_layer(case: Case, rows: int, inner: int, columns: int) -> dict[str, 
 
     found: dict[str, Any] = {"shape": [rows, inner, columns], "tflops": tflops(lambda: linear(x))}
     try:
-        small, (a, a_scale), exact = Fp8Linear(linear, native=True), quantise(x), linear(x).float()
+        small = Fp8Linear(linear, native=True)
+        a, a_scale = quantise(x)
+        exact = linear(x).float()
         found["relative_error"] = float((small(x).float() - exact).norm() / exact.norm())
         found["fp8_tflops"] = tflops(lambda: small(x.view_as(x)))  # another input in every call
         weights = small.weight, small.scale, case.dtype, small.bias

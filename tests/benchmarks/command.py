@@ -221,9 +221,9 @@ def _failed(results: dict[str, Any]) -> bool:
 
 def _case(options: argparse.Namespace) -> Case:
     """The preset with what the options name as the fields of a case are named."""
-    given = {**vars(options), **dict(zip(("width", "height"), options.size, strict=False))}
-    given["dtype"] = options.dtype and getattr(torch, options.dtype)
-    named = {field.name: given.get(field.name) for field in fields(Case)}
+    named = {field.name: getattr(options, field.name, None) for field in fields(Case)}
+    named |= dict(zip(("width", "height"), options.size, strict=False))
+    named["dtype"] = options.dtype and getattr(torch, options.dtype)
     return replace(
         PRESETS[options.preset],
         **{name: value for name, value in named.items() if value is not None},

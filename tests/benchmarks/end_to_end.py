@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -173,7 +174,8 @@ def video(
         synchronize(case.device)
         whole = time.perf_counter() - begun
     networks = [model.backbone, *([decoder._network] if decoder else [])]
-    weights = sum(x.nbytes for network in networks for x in network.parameters())
+    parameters = chain(*(network.parameters() for network in networks))
+    weights = sum(parameter.nbytes for parameter in parameters)
     memory = DecoderMemory()  # of the decoder of `random_decoder`, without its weights
     if decoder:
         memory = DecoderMemory(

@@ -67,5 +67,6 @@ def _processor() -> str:
 def matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of a square matrix product, the best of some."""
     size = 8192 if device.type == "cuda" else 1024
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    a = torch.randn(size, size, device=device).to(dtype)
+    b = torch.randn(size, size, device=device).to(dtype)
     return 2000 * size**3 / fastest(device, lambda: a @ b)

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -218,7 +219,7 @@ def _command(case: Case, folder: Path, seconds: float) -> list[str]:
         "--dtype": dtype,
         "--device": case.device.type,
     }
-    words = [str(word) for option in options.items() for word in option]
+    words = map(str, chain(*options.items()))
     return [sys.executable, "-m", "headforcing.headforcing_core", "generate", *words]
 
 

@@ -75,7 +75,9 @@ def _measure(case: Case, row: Row, vae: WanVideoDecoder | None) -> dict[str, Any
     peak = peak_bytes(case.device)
     timed = laps[warm_up:]
     block = [stages["block"] for stages in timed]
-    ms = {f"{stage}_ms": median(stages[stage] for stages in timed) for stage in timed[0]}
+    ms = {}
+    for stage in timed[0]:
+        ms[f"{stage}_ms"] = median(stages[stage] for stages in timed)
     return {
         "timed_blocks": len(timed),
         **ms,
@@ -139,12 +141,10 @@ def cache_steps(case: Case, row: Row, hollow: bool) -> dict[str, float]:
     warm_up = warm_up_blocks(row.policy)
     passes = len(SCHEDULE.sigmas) + 1
     cache = row.build(case, case.shape(row.policy, warm_up + HANDLING_BLOCKS), hollow)
-    (write, attend), prompt, watch, timed = (
-        _calls(cache, case),
-        case.model().prompt,
-        Stopwatch(case.device),
-        [],
-    )
+    write, attend = _calls(cache, case)
+    prompt = case.model().prompt
+    watch = Stopwatch(case.device)
+    timed = []
     for block in range(warm_up + HANDLING_BLOCKS):
         with watch.stage("open"):
             cache.begin_block()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import torch
@@ -50,7 +50,8 @@ class Looped(HeadGroup):
     """
 
     def __init__(self, group: HeadGroup, rope: RotaryEmbedding):
-        k, v = ([head[None] for layer in layers for head in layer] for layers in (group.k, group.v))
+        k = [head[None] for head in chain(*group.k)]
+        v = [head[None] for head in chain(*group.v)]
         super().__init__(group.policy, group.heads, k, v, rope, reencode=False, flat=group._flat)
         ends = list(accumulate(self.sizes))
         self.of_layers = [
@@ -106,7 +107,9 @@ class NaiveLoop(HeadCache):
                     }
                 )
         # per layer and head, its group and its slots
-        self.own = [[layer[head] for head in range(shape.heads)] for layer in found]
+        self.own = []
+        for layer in found:
+            self.own.append([layer[head] for head in range(shape.heads)])
         self.memory_group = next(
             (group for group in self.groups if group.policy.episodic_frames), None
         )
@@ -123,7 +126,7 @@ class NaiveLoop(HeadCache):
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         heads = [
-            self.attention(*(x[None] for x in head)) for head in self._contexts(layer, queries)
+            self.attention(q[None], k[None], v[None]) for q, k, v in self._contexts(layer, queries)
         ]
         return torch.cat(heads).transpose(0, 1)
 
@@ -197,24 +200,28 @@ class FusedAssembly(CacheKernels):
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        slots = [[len(k) for _, k, _ in own] for own in self.own]
-        self.packed = [
-            torch.empty_like(buffer[: max(map(sum, slots)) * self.s]) for buffer in self.flat
-        ]
-        self.rotations = self.rope.tables(max(map(max, slots)))[0]
+        most_of_a_layer = 0
+        most_of_a_head = 0
+        for own in self.own:
+            slots = [len(k) for _, k, _ in own]
+            most_of_a_layer = max(most_of_a_layer, sum(slots))
+            most_of_a_head = max(most_of_a_head, *slots)
+        self.packed = [torch.empty_like(buffer[: most_of_a_layer * self.s]) for buffer in self.flat]
+        self.rotations = self.rope.tables(most_of_a_head)[0]
         self.tables: dict[Sequence[int], tuple[list[Tensor], list[Tensor]]] = {}
 
     def begin_block(self) -> None:
         super().begin_block()
         filled = tuple(group.frames for group in self.groups)
         if filled not in self.tables:  # they change only while contexts grow
-            self.tables[filled] = (
-                [self._packing(layer) for layer in range(len(self.own))],
-                [
+            moves = []
+            rotations = []
+            for layer, own in enumerate(self.own):
+                moves.append(self._packing(layer))
+                rotations.append(
                     torch.stack([self.rotations[group.current] for group, _, _ in own])
-                    for own in self.own
-                ],
-            )
+                )
+            self.tables[filled] = (moves, rotations)
         # the second per layer [heads, frames, 2, pairs]
         self.moves, self.query_rotations = self.tables[filled]
 
@@ -222,19 +229,17 @@ class FusedAssembly(CacheKernels):
         """A move for every frame: from its row, to the next one of the packed buffers, turned by
         its place.
         """
-        starts = [
-            (k.storage_offset() // k.shape[-1], group.frames) for group, k, _ in self.own[layer]
-        ]
-        places = [
-            (start + place * self.s, place) for start, frames in starts for place in range(frames)
-        ]
-        moves = [[(row, number * self.s, place)] for number, (row, place) in enumerate(places)]
+        moves: list[list[tuple[int, int, int]]] = []
+        for group, k, _ in self.own[layer]:
+            start = k.storage_offset() // k.shape[-1]
+            for place in range(group.frames):
+                moves.append([(start + place * self.s, len(moves) * self.s, place)])
         return upload(torch.tensor(moves, dtype=torch.int32), self.device)
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        k, v = (
-            buffer[: sum(span.rows for span in self.packed_spans[layer])] for buffer in self.packed
-        )
+        rows = sum(span.rows for span in self.packed_spans[layer])
+        k = self.packed[0][:rows]
+        v = self.packed[1][:rows]
         with using(self.kernels):
             move_frames(*self.flat, k, v, self.moves[layer], self.rotations, self.s)
         q = self.rope.rotate_spatial(by_head(queries, self.s))

@@ -77,9 +77,8 @@ def resident(pid: int) -> tuple[int, int]:
     status = ""
     with suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
-    own, mapped = (
-        sum(map(int, re.findall(rf"{kind}:\s+(\d+)", status))) for kind in ("RssAnon", "RssFile")
-    )
+    own = sum(map(int, re.findall(r"RssAnon:\s+(\d+)", status)))
+    mapped = sum(map(int, re.findall(r"RssFile:\s+(\d+)", status)))
     return 1024 * own, 1024 * mapped
 
 

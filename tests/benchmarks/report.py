@@ -61,10 +61,11 @@ def with_times(rows: Sequence[Measured]) -> list[Measured]:
     if not ours:
         return list(rows)
     best = min(ours, key=lambda row: row["fastest_ms"])
-    return [
-        row | {name: row[key] / best[key] for name, key in TIMES.items() if key in row}
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        times = {name: row[key] / best[key] for name, key in TIMES.items() if key in row}
+        found.append(row | times)
+    return found
 
 
 def page(results: Measured) -> str:
@@ -108,14 +109,10 @@ def _of_scaling(tasks: Measured) -> Iterator[tuple[str, str, list[Measured]]]:
     for name, lines in tasks.items():
         if isinstance(lines, list):  # else why there are none
             grows = {"times_as_long": "fastest_ms", "times_as_large": "cache_bytes"}
-            yield (
-                name,
-                SCALING,
-                [
-                    line | {to: line[key] / lines[0][key] for to, key in grows.items()}
-                    for line in lines
-                ],
-            )
+            rows = []
+            for line in lines:
+                rows.append(line | {to: line[key] / lines[0][key] for to, key in grows.items()})
+            yield name, SCALING, rows
 
 
 def table(keys: str, lines: Iterable[Measured]) -> str:

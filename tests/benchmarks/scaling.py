@@ -30,20 +30,18 @@ def lengths(case: Case, marks: tuple[int, ...] = MARKS) -> list[Line]:
 def resolutions(case: Case) -> list[Line]:
     """The case's size, and one with 2.25 times as many pixels."""
     larger = replace(case, width=case.width * 3 // 2, height=case.height * 3 // 2)
-    return [
-        line
-        for sized in (case, larger)
-        for line in _lines(sized, 5, f"{sized.width}x{sized.height}")
-    ]
+    lines = []
+    for sized in (case, larger):
+        lines += _lines(sized, 5, f"{sized.width}x{sized.height}")
+    return lines
 
 
 def episodic(case: Case) -> list[Line]:
     """By the number of frames that episodic memory holds."""
-    return [
-        line
-        for frames in EPISODIC_FRAMES
-        for line in _lines(case, frames, f"{frames} episodic frames")
-    ]
+    lines = []
+    for frames in EPISODIC_FRAMES:
+        lines += _lines(case, frames, f"{frames} episodic frames")
+    return lines
 
 
 def _lines(

@@ -82,9 +82,10 @@ def outdated(stored: Any, texts: Any, place: str = "") -> list[str]:
     """Where a stored text is not that of the nodes; texts that are not stored are no fault."""
     if not isinstance(stored, dict) or not isinstance(texts, dict):
         return [] if stored == texts else [place]
-    return [
-        line for key in stored for line in outdated(stored[key], texts.get(key), f"{place}/{key}")
-    ]
+    found = []
+    for key in stored:
+        found += outdated(stored[key], texts.get(key), f"{place}/{key}")
+    return found
 
 
 def test_no_text_has_characters_that_the_frontend_reads_as_syntax_and_tags_stay_as_they_are_typed():

@@ -45,9 +45,12 @@ VALUES: dict[str, list[dict[str, Any]]] = {
     "ScaleROPE": [{"scale_t": 2.0}, {"shift_t": 3.0}],
     "TemporalScoreRescaling": [{"tsr_k": 0.5}, {"tsr_k": 0.8}],
     "TestModelPatch": [
-        {"kind": kind, "factor": factor}
-        for kind in ("apply_model", "model_function_wrapper", "optimized_attention_override")
-        for factor in (1.05, 0.9)
+        {"kind": "apply_model", "factor": 1.05},
+        {"kind": "apply_model", "factor": 0.9},
+        {"kind": "model_function_wrapper", "factor": 1.05},
+        {"kind": "model_function_wrapper", "factor": 0.9},
+        {"kind": "optimized_attention_override", "factor": 1.05},
+        {"kind": "optimized_attention_override", "factor": 0.9},
     ],
 }
 REFUSED = {"PerpNeg", "PerturbedAttentionGuidance"}
@@ -236,7 +239,8 @@ def test_a_wrapper_around_steps_is_not_run_and_named(server: ComfyServer, kind: 
     wrapped = node("TestModelPatch", model=["demo", 0], kind=kind, factor=0.5)
     runs = {"plain": ("demo", 2, False), "behind": ("wrapped", 2, False)}
     result = queued(server, rendered({"wrapped": wrapped}, runs))
-    plain, behind = (saved_latents(server, result, f"{name} latents") for name in runs)
+    plain = saved_latents(server, result, "plain latents")
+    behind = saved_latents(server, result, "behind latents")
     assert plain.equal(behind)
     assert "not used in a rollout: wrappers of" in text_of(result, "behind report")
 

@@ -5,6 +5,7 @@ too.
 import io
 import json
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,8 @@ def test_core_nodes_decode_and_join_the_latents_and_encode_a_video_to_go_on_from
     }
     graph["more"] = changed(graph, "sampler", seconds=0.75, start_frames=["encoded", 0])["sampler"]
     result = queued(comfy, graph)
-    given, longer = (saved_latents(comfy, result, name) for name in ("given", "longer"))
+    given = saved_latents(comfy, result, "given")
+    longer = saved_latents(comfy, result, "longer")
     assert given.shape == (1, 16, 8, 8, 8) and longer.shape == (1, 16, 9, 8, 8)
     torch.testing.assert_close(longer[:, :, :6], given[:, :, :6], rtol=0, atol=1e-6)
     report = text_of(result)
@@ -318,10 +320,10 @@ def test_a_wrong_value_is_one_error_on_its_widget_before_anything_runs(comfy: Co
         result = comfy.queue(changed(graph, name, **{widget: value}))
         if name != "video":  # the sampler is an output too, and nothing is wrong with it
             assert (result.status, result.outcome, result.executed) == (400, "invalid", []), widget
-        (error,) = (error for found in result.node_errors.values() for error in found["errors"])
-        told = f"{error['message']}: {error['details']}"
-        assert error["extra_info"]["input_name"] == widget and len(told) < 250, told
-        assert expected in told and name not in result.executed, told
+        (error,) = chain(*(found["errors"] for found in result.node_errors.values()))
+        sentence = f"{error['message']}: {error['details']}"
+        assert error["extra_info"]["input_name"] == widget and len(sentence) < 250, sentence
+        assert expected in sentence and name not in result.executed, sentence
     # text from another node is only known when it arrives
     linked = changed(demo_graph(), "timeline", prompts=["text", 0])
     linked["text"] = node("PrimitiveString", value=f"0:00 {BALL}\n0:03 [flush, recache] {CROSS}")

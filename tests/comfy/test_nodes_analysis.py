@@ -14,10 +14,10 @@ from comfy_graphs import (
     node,
     queued,
     saving,
-    shown,
     stopper,
     text_of,
     video_frames,
+    video_frames_of,
 )
 from comfy_harness import ComfyServer
 from PIL import Image
@@ -45,7 +45,10 @@ def compare_graph(**inputs: Any) -> Graph:
 def cells(text: str) -> list[list[str]]:
     """The rows of the table, without its head."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    rows = []
+    for line in lines[2:]:
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
 
 
 def test_methods_are_shown_side_by_side_with_a_table(comfy: ComfyServer):
@@ -56,10 +59,10 @@ def test_methods_are_shown_side_by_side_with_a_table(comfy: ComfyServer):
         "no button: this node does not ask for other stories"
     )
     (file,) = result.outputs["compare"]["images"]
-    grid = shown(comfy, result, "compare")
+    grid = video_frames_of(comfy, result, "compare")
     folder = comfy.output_dir / "compare"
     assert grid.shape == (32, 284, 3 * 256, 3)
-    assert (shown(comfy, result, "save") == grid).all()
+    assert (video_frames_of(comfy, result, "save") == grid).all()
     assert [len(list(folder.glob(f"three_{name}_0*.mp4"))) for name in METHODS] == [1, 1, 1]
     with av.open(str(folder / file["filename"])) as container:
         assert json.loads(container.metadata["prompt"])["compare"]["inputs"]["seed"] == 3

@@ -140,12 +140,13 @@ def test_a_picture_from_scene_references_is_held_in_the_scene_that_names_it(star
         ),
         "report": node("PreviewAny", source=["sampler", 1]),
     }
-    shown = queued(starts, graph)
-    assert "picture @hall: held in prompts 2" in text_of(shown)
+    result = queued(starts, graph)
+    assert "picture @hall: held in prompts 2" in text_of(result)
     without = changed(graph, "told", prompts=told["prompts"].replace("@", ""), references=None)
     other = queued(starts, without)
     assert "reused 2 blocks" in text_of(other)
-    one, two = (saved_latents(starts, result) for result in (shown, other))
+    one = saved_latents(starts, result)
+    two = saved_latents(starts, other)
     assert torch.equal(one[:, :, :6], two[:, :, :6]) and not torch.equal(
         one[:, :, 6:], two[:, :, 6:]
     )

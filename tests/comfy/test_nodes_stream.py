@@ -23,11 +23,11 @@ from comfy_graphs import (
     sampled,
     saved_latents,
     saving,
-    shown,
     stopper,
     text_of,
     tiny_graph,
     video_frames,
+    video_frames_of,
 )
 from comfy_harness import ComfyServer
 from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
@@ -41,10 +41,10 @@ def test_the_video_equals_one_decoded_afterwards(both: ComfyServer):
     graph["video"] = demo_graph()["video"]
     graph["save"] = saving(["sampler", 2], "stream/saved")
     result = queued(both, graph)
-    streamed = shown(both, result, "sampler")
-    afterwards = shown(both, result, "video")
+    streamed = video_frames_of(both, result, "sampler")
+    afterwards = video_frames_of(both, result, "video")
     assert len(streamed) == 96 and (streamed == afterwards).all()
-    assert (shown(both, result, "save") == streamed).all()
+    assert (video_frames_of(both, result, "save") == streamed).all()
     (file,) = (both.output_dir / "stream").glob("v*")
     assert file.name == "v_00001_.mp4", "nothing but the finished file is left"
     with av.open(str(file)) as container:
@@ -68,14 +68,14 @@ def test_a_part_is_not_taken_for_the_video_that_it_is_a_part_of(comfy: ComfyServ
         newest = json.loads(comfy.ask("/headforcing/takes", method="GET")[1])["takes"][0]
         return newest["file"]["filename"]
 
-    assert len(shown(comfy, queued(comfy, part), "sampler")) < 40
+    assert len(video_frames_of(comfy, queued(comfy, part), "sampler")) < 40
     assert linked() == "v_00001_.mp4"
-    assert len(shown(comfy, queued(comfy, graph), "sampler")) == 72
+    assert len(video_frames_of(comfy, queued(comfy, graph), "sampler")) == 72
     queued(comfy, part)
     assert linked() == "v_00002_.mp4"
     again = queued(comfy, graph)
     assert "v_00002_.mp4 is this video already" in str(again.said) + text_of(again)
-    assert len(shown(comfy, again, "sampler")) == 72
+    assert len(video_frames_of(comfy, again, "sampler")) == 72
 
 
 @pytest.mark.thorough
@@ -109,9 +109,11 @@ def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyS
         "loaded": decode("rollouts/loaded", samples="run", vae=["vae", 0]),
         "folder": node("HeadForcingDecodeVideo", run=name, **given),
     }
-    part, result, whole = (queued(tiny, each) for each in (later, graph, later))
+    part = queued(tiny, later)
+    result = queued(tiny, graph)
+    whole = queued(tiny, later)
     report = text_of(result)
-    streamed = shown(tiny, result, "sampler").astype(int)
+    streamed = video_frames_of(tiny, result, "sampler").astype(int)
     assert "2 rollouts of 21 latent frames" in report and re.search(r"reused [789] blocks", report)
     for source, name in (
         (result, "video"),
@@ -120,7 +122,7 @@ def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyS
         (part, "loaded"),
         (part, "folder"),
     ):
-        found = shown(tiny, source, name).astype(int)
+        found = video_frames_of(tiny, source, name).astype(int)
         assert len(found) == 96 if source is not part else 81 <= len(found) <= 96
         assert np.abs(found - streamed[: len(found)])[72:].mean() < 0.5, "it restarts at picture 72"
 
@@ -155,7 +157,7 @@ def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(comfy: ComfyServe
     (seconds,) = re.findall(r"stopped at 0:0(\d) of 0:06", last)
     before = video_frames(partial)
     assert len(before) >= 16 * int(seconds) > 0, "every finished block is in it"
-    after = shown(comfy, queued(comfy, graph), "sampler")
+    after = video_frames_of(comfy, queued(comfy, graph), "sampler")
     assert len(after) == 96 and (after[:50] == before[:50]).all()
     assert [path.name for path in (comfy.output_dir / "cancel").iterdir()] == ["stream_00001_.mp4"]
 
@@ -188,7 +190,7 @@ def test_a_server_that_is_killed_goes_on_when_it_is_back(comfy: ComfyServer):
         comfy, changed(graph, "sampler", resume=False, filename_prefix="killed/straight")
     )
     assert (saved_latents(comfy, done) == saved_latents(comfy, again)).all()
-    same = (shown(comfy, done, "sampler")[: len(before)] == before).all(axis=(1, 2, 3))
+    same = (video_frames_of(comfy, done, "sampler")[: len(before)] == before).all(axis=(1, 2, 3))
     assert same[:-1].all(), (
         f"frames {np.flatnonzero(~same)} of {len(before)} differ; the last one may be cut off"
     )

@@ -221,11 +221,8 @@ def test_a_scene_is_rendered_alone_and_with_what_is_before_it(browser: Browser):
         page.get_by_role("button", name=name, exact=True).click()
         assert editor.wait_done() == "success"
         page.wait_for_function(f"{_VIDEO}?.src.includes('/view') && {_VIDEO}.readyState >= 2")
-        (note,) = (
-            path
-            for path in editor.server.output_dir.glob("head_forcing/*/run-*")
-            if _has_seed(path, seed)
-        )
+        runs = editor.server.output_dir.glob("head_forcing/*/run-*")
+        (note,) = [path for path in runs if _has_seed(path, seed)]
         return (
             page.evaluate(f"{_VIDEO}.duration"),
             text_of(editor),

@@ -204,11 +204,11 @@ def picture(server: ComfyServer, run: str, number: object = 0) -> tuple[int, byt
 def test_a_seed_makes_a_take_that_is_listed_shown_named_and_deleted_by_names_of_the_list_alone(
     comfy,
 ):
-    first, re_rolled = (queued(comfy, take_graph(tag)) for tag in ("", "[seed 7]"))
-    report, first, second = (
-        text_of(re_rolled),
-        *(saved_latents(comfy, each) for each in (first, re_rolled)),
-    )
+    straight = queued(comfy, take_graph(""))
+    re_rolled = queued(comfy, take_graph("[seed 7]"))
+    report = text_of(re_rolled)
+    first = saved_latents(comfy, straight)
+    second = saved_latents(comfy, re_rolled)
     assert (first[:, :, :3] == second[:, :, :3]).all() and not (
         first[:, :, 3:6] == second[:, :, 3:6]
     ).all()

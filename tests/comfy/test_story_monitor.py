@@ -23,7 +23,7 @@ def written(editor: Browser, name: str, fps: int, seconds: int) -> None:
             writer.write(grey.expand(1, 64, 64, 3))
 
 
-def told_of(editor: Browser, name: str, fps: int) -> None:
+def tell_of_file(editor: Browser, name: str, fps: int) -> None:
     """Tell the page that the sampler has made a file, as the server does."""
     editor.page.evaluate(
         """([filename, fps]) => {
@@ -50,7 +50,7 @@ def test_a_step_is_one_video_frame_whatever_the_frame_rate(browser: Browser):
     for fps in (24, 16):
         name = f"steps_{fps}.mp4"
         written(browser, name, fps, seconds=3)
-        told_of(browser, name, fps)
+        tell_of_file(browser, name, fps)
         page.wait_for_function(
             f"(name) => {VIDEO}?.src.includes(name) && {VIDEO}.readyState >= 2", arg=name
         )

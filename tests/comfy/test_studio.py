@@ -236,7 +236,7 @@ def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser)
         if seen[-1] == before:
             break
     assert seen[-1] == before, seen
-    spoken = {line.partition(" ")[2] for text in seen for line in text.split("\n")}
+    spoken = {line.partition(" ")[2] for line in "\n".join(seen).split("\n")}
     typed = {"words", "word", "wor", "wo", "w"}
     assert spoken <= {BALL, CROSS, "a pasted prompt", "New prompt", *typed}, spoken
 

@@ -31,10 +31,9 @@ FOLDERS = (
     "tests",
     "research",
 )
-PAGES = [
-    *sorted(ROOT.glob("*.md")),
-    *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md"))),
-]
+PAGES = sorted(ROOT.glob("*.md"))
+for _folder in FOLDERS:
+    PAGES += sorted((ROOT / _folder).rglob("*.md"))
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 COMMANDS = [name for name, _ in commands(_parser())]
 RESEARCH = [
@@ -188,8 +187,9 @@ def test_tables_of_memory_are_what_the_commands_compute(capsys):
         (f"{row['seconds']:g}", f"{row['frame_slots']:,}", f"{row['bytes'] / 1e9:.2f} GB")
         for row in rows
     }
-    pages = ("README.md", "docs/long_renders.md", "docs/memory.md")
-    readme, page, cards = ((ROOT / name).read_text("utf-8") for name in pages)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    page = (ROOT / "docs" / "long_renders.md").read_text("utf-8")
+    cards = (ROOT / "docs" / "memory.md").read_text("utf-8")
     shown = re.findall(r"^\| (\d+) \| .+ \| ([\d,]+) \| ([\d.]+ GB) \|$", page, re.MULTILINE)
     assert len(shown) == 5 and set(shown) <= computed
     assert all(size in readme for _, _, size in shown[:3])
@@ -225,12 +225,9 @@ def test_every_file_on_the_pages_of_the_method_and_every_name_in_the_glossary_is
         for line in page.split("## Glossary")[1].splitlines()
         if line.startswith("| ")
     ][2:]
-    names = {
-        name
-        for row in rows
-        for code in re.findall(r"`([^`]+)`", row)
-        for name in re.findall(r"[A-Za-z_]+", code)
-    }
+    names: set[str] = set()
+    for code in re.findall(r"`([^`]+)`", "\n".join(rows)):
+        names.update(re.findall(r"[A-Za-z_]+", code))
     source = "\n".join(
         path.read_text("utf-8") for path in (ROOT / "headforcing_core").rglob("*.py")
     )
@@ -278,5 +275,7 @@ def test_the_table_of_nodes_names_every_node():
     shown = re.findall(r"^\| ([A-Z][\w ]+) \| ", page.partition("## Nodes")[2], re.MULTILINE)
     nodes = (ROOT / "nodes").rglob("*.py")
     schema = r'node_schema\(\s*"HeadForcing\w+",\s*"([A-Z][\w ]+)",'
-    names = [name for path in nodes for name in re.findall(schema, path.read_text("utf-8"))]
+    names = []
+    for path in nodes:
+        names += re.findall(schema, path.read_text("utf-8"))
     assert len(names) > 8 and sorted(names) == sorted(shown)

@@ -47,7 +47,8 @@ DIM = HEADS * HEAD_DIM
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Every launcher at 832 x 480: one layer, 12 heads."""
-    data, table = (partial(torch.empty, dtype=kind, device="meta") for kind in (dtype, torch.int32))
+    data = partial(torch.empty, dtype=dtype, device="meta")
+    table = partial(torch.empty, dtype=torch.int32, device="meta")
     angles = partial(torch.empty, dtype=torch.float32, device="meta")
     k = data(SLOTS * FRAME_TOKENS, HEAD_DIM)
     v = data(SLOTS * FRAME_TOKENS, HEAD_DIM)
@@ -72,8 +73,11 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "write_normed", lambda: write.write_block(x, x, x, None, k, v, *tables)
     gamma = data(96)
     past = data(2, 480, 832, 96)
-    shown = data(4, 480, 832, 96)
-    yield "feature_frames", lambda: feature_frames.feature_frames(shown, past, gamma, gamma, shown)
+    frames = data(4, 480, 832, 96)
+    yield (
+        "feature_frames",
+        lambda: feature_frames.feature_frames(frames, past, gamma, gamma, frames),
+    )
     yield "quantise", lambda: quantise.quantise(data(TOKENS, 8960))
     yield "quantise_gelu", lambda: quantise.quantise_gelu(data(TOKENS, 8960))
     yield "attend", lambda: attend.attend(q, k, v, table(HEADS, 2))

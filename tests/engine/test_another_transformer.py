@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.cache.shape import CacheShape
 from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.methods.method import VideoFacts
 from headforcing.headforcing_core.model.latents import LatentFormat
@@ -28,7 +29,9 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-LAYERS, HEADS, HEAD_DIM = 4, 4, 16
+LAYERS = 4
+HEADS = 4
+HEAD_DIM = 16
 DIM = HEADS * HEAD_DIM
 TEXT_DIM = 10
 CHANNELS = 6
@@ -175,7 +178,8 @@ class History(BlockCache):
         return self.rotated(q)
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
-        k, v = (torch.cat(all_blocks) for all_blocks in zip(*self.past[layer], strict=True))
+        k = torch.cat([keys for keys, _ in self.past[layer]])
+        v = torch.cat([values for _, values in self.past[layer]])
         weights = torch.einsum("qhd,khd->hqk", queries, k).div(HEAD_DIM**0.5).softmax(dim=-1)
         return torch.einsum("hqk,khd->qhd", weights, v)
 

@@ -29,7 +29,7 @@ from headforcing.headforcing_core.model.attention import (
 )
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from small_engine import BUSY, F, film, measure, mixed, new_cache
+from small_engine import BUSY, F, make_blocks, measure, new_cache, random_roles
 from torch.nn import functional as F_
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -83,9 +83,9 @@ def test_a_broken_backend_is_passed_over_with_one_line_and_refused_by_name(
     assert f"not {broken} (" in line and "is sdpa" in line and "\n" not in line
     with pytest.raises(
         HeadForcingError, match=rf"'{broken}' cannot be used on cpu in .*; choose auto"
-    ) as told:
+    ) as refusal:
         attention_function(broken, "cpu", torch.float32, 32)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refusal.value)
     with pytest.raises(
         HeadForcingError, match=f"no attention backend works on cpu .*: not {broken}"
     ):
@@ -277,7 +277,7 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(model
         backends.sequence_starts(spans, q.shape[1], q.device)
         return q
 
-    shape = CacheShape.for_model(model.config, mixed(model), CachePolicy(), 4, 6, F, 30)
+    shape = CacheShape.for_model(model.config, random_roles(model), CachePolicy(), 4, 6, F, 30)
     with torch.device("meta"):
         video = WanVideoModel(WanModel(model.config), torch.float32, "meta")
         x = torch.empty(F, 16, 4, 6)
@@ -309,9 +309,9 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(model
 
 def test_a_candidate_of_episodic_memory_waits_for_the_device_once(model, monkeypatch):
     policy = replace(BUSY, episodic=replace(BUSY.episodic, center_keys=True))
-    cache = new_cache(model, mixed(model), policy, 12)
+    cache = new_cache(model, random_roles(model), policy, 12)
     waits = []
     to_host = torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: [to_host(x), waits.append(x.numel())][0])
-    film(model, cache, 12)
+    make_blocks(model, cache, 12)
     assert cache.memory.has_summary and len(waits) == 11

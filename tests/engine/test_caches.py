@@ -31,13 +31,13 @@ from small_engine import (
     F,
     assert_same_contents,
     difference,
-    film,
+    fill_with_nan,
     latents,
-    mixed,
+    make_blocks,
     new_cache,
-    poison,
     prompts_of,
-    shown,
+    random_pictures,
+    random_roles,
     wan,
 )
 
@@ -67,7 +67,9 @@ def random_setting(seed: int):
     names = chooser.choice(
         (every, every, ("memory",), ("memory", "memory", "anchor"), ("local", "anchor"))
     )
-    roles = [[chooser.choice(names) for _ in range(heads)] for _ in range(layers)]
+    roles = []
+    for _ in range(layers):
+        roles.append([chooser.choice(names) for _ in range(heads)])
     if layers > 1 and chooser.random() < 0.4:
         roles[chooser.randrange(layers)] = ["anchor"] * heads  # a layer without memory heads
     episodic = EpisodicPolicy(
@@ -95,7 +97,7 @@ def random_setting(seed: int):
 
 
 def random_story(kind: str, seed: int, f: int):
-    """Changes of the policy, and the switches and pictures of a film."""
+    """Changes of the policy, and the switches and pictures of a video."""
     draw = random.Random(seed)
     if kind == "one scene":
         return {}, {}, {}
@@ -107,41 +109,48 @@ def random_story(kind: str, seed: int, f: int):
         switches |= {block: Switch(**draw.choice(WAYS)) for block in (5, 7, 10)}
         return {"kept_scenes": MAX_SCENES}, switches, {}
     switches = {2: Switch()} | {block: Switch(**draw.choice(WAYS)) for block in (4, 5, 7, 9, 10)}
-    pictures = {
-        b: shown(draw.choice((1, 2, 3)), f, b) for b in (0, 2, 5, 7, 9) if draw.random() < 0.7
-    }
+    pictures = {}
+    for block in (0, 2, 5, 7, 9):
+        if draw.random() < 0.7:
+            pictures[block] = random_pictures(draw.choice((1, 2, 3)), f, seed=block)
     return {"kept_scenes": MAX_SCENES, "picture_frames": 5}, switches, pictures
 
 
 def assert_as_specified(model, roles, policy, f, switches, pictures, whole="tables"):
-    """A film has the latents, decisions and scenes of the reference, group by group and with all
-    heads in one call.
+    """The cache makes the latents, decisions and scenes of the reference, group by group and with
+    all heads in one call.
     """
-    caches = [
-        new_cache(model, roles, policy, BLOCKS, kind, f=f)
-        for kind in (HeadCache, ReferenceCache, HeadCache)
-    ]
-    caches[2].attention = WHOLE_LAYER[whole]
-    told = dict(
-        prompts=prompts_of(switches, BLOCKS),
-        switches=switches,
-        pictures=pictures,
-        schedule=Schedule((1.0,), f),
-    )
-    ours, specified, in_one_call = (film(model, cache, BLOCKS, **told) for cache in caches)
-    for made in (ours, in_one_call):
-        assert difference(latents(made), latents(specified)) < 1e-4 * float(
-            latents(specified).abs().max()
+
+    def blocks_of(cache):
+        return make_blocks(
+            model,
+            cache,
+            BLOCKS,
+            prompts=prompts_of(switches, BLOCKS),
+            switches=switches,
+            pictures=pictures,
+            schedule=Schedule((1.0,), f),
         )
-    for a, b in zip(ours, specified, strict=True):
+
+    cache = new_cache(model, roles, policy, BLOCKS, HeadCache, f=f)
+    reference = new_cache(model, roles, policy, BLOCKS, ReferenceCache, f=f)
+    in_one_call = new_cache(model, roles, policy, BLOCKS, HeadCache, f=f)
+    in_one_call.attention = WHOLE_LAYER[whole]
+    blocks = blocks_of(cache)
+    expected = blocks_of(reference)
+    tolerance = 1e-4 * float(latents(expected).abs().max())
+    assert difference(latents(blocks), latents(expected)) < tolerance
+    assert difference(latents(blocks_of(in_one_call)), latents(expected)) < tolerance
+    for a, b in zip(blocks, expected, strict=True):
         assert (a.event is None) == (b.event is None)
         if a.event is not None:
             assert a.event.delta == pytest.approx(b.event.delta, abs=1e-4)
             assert {**a.event.to_dict(), "delta": 0} == {**b.event.to_dict(), "delta": 0}
-    assert caches[0].memory.sources == caches[1].memory.sources == caches[2].memory.sources
-    for cache in (caches[0], caches[2]):
-        assert cache.recalls == caches[1].recalls and cache.scene_starts == caches[1].scene_starts
-    for group in caches[0].groups:
+    for ours in (cache, in_one_call):
+        assert ours.memory.sources == reference.memory.sources
+        assert ours.recalls == reference.recalls
+        assert ours.scene_starts == reference.scene_starts
+    for group in cache.groups:
         assert len(set(map(tuple, group.sources))) == len(group.sources), "a frame is held twice"
 
 
@@ -165,7 +174,7 @@ def busy(recent_blocks=1, entries=5, f=F, eviction="summary", more=0, **changes)
 
 
 BACK = {4: Switch(), 8: Switch(recall=1)}
-PICTURES = {0: shown(1), 5: shown(3, seed=1), 8: shown(2, seed=2)}
+PICTURES = {0: random_pictures(1), 5: random_pictures(3, seed=1), 8: random_pictures(2, seed=2)}
 SPECIAL = {  # policy and frames of a block, switches, pictures
     "a first frame that is recent": (busy(), {4: Switch(), 7: Switch(), 8: Switch(recall=3)}),
     "an entry that is recent, and recalled": (busy(4), {8: Switch(recall=1), 10: Switch(recall=2)}),
@@ -198,7 +207,7 @@ SPECIAL = {  # policy and frames of a block, switches, pictures
     "other pictures in a scene that goes on": (
         busy(),
         {5: Switch(), 8: Switch(continues=True)},
-        {8: shown(2)},
+        {8: random_pictures(2)},
     ),
 }
 
@@ -207,7 +216,7 @@ SPECIAL = {  # policy and frames of a block, switches, pictures
 @pytest.mark.parametrize("case", SPECIAL)
 def test_the_cache_equals_the_specification_where_scenes_meet(model, case):
     (policy, f), switches, *pictures = SPECIAL[case]
-    assert_as_specified(model, mixed(model), policy, f, switches, *pictures or [{}])
+    assert_as_specified(model, random_roles(model), policy, f, switches, *pictures or [{}])
 
 
 # ------------------------------------------------------------------------------------------- stored
@@ -215,7 +224,7 @@ def test_the_cache_equals_the_specification_where_scenes_meet(model, case):
 
 STOPS = {
     "merges and a cut": (BUSY, {5: Switch("flush", re_anchor=True)}, {}, (5, 6, 10)),
-    "a recall and pictures": (KEEPING, BACK, {4: shown(2)}, (4, 5, 8, 10)),
+    "a recall and pictures": (KEEPING, BACK, {4: random_pictures(2)}, (4, 5, 8, 10)),
     "part of a block in fast memory": (busy(0, 3, more=1)[0], BACK, {}, (3, 5, 9)),
     "a cut, a recall and a new scene": (
         KEEPING,
@@ -230,37 +239,39 @@ STOPS = {
 @pytest.mark.parametrize("story", STOPS)
 def test_a_stored_cache_goes_on_to_the_same_blocks_and_decisions(model, story):
     policy, switches, pictures, stops = STOPS[story]
-    straight_cache = new_cache(model, mixed(model), policy, BLOCKS)
-    told = dict(prompts=prompts_of(switches, BLOCKS), switches=switches, pictures=pictures)
-    straight = film(model, straight_cache, BLOCKS, **told)
+    straight_cache = new_cache(model, random_roles(model), policy, BLOCKS)
+    prompts = prompts_of(switches, BLOCKS)
+    inputs = dict(prompts=prompts, switches=switches, pictures=pictures)
+    straight = make_blocks(model, straight_cache, BLOCKS, **inputs)
     for stop in stops:
-        first, again = (new_cache(model, mixed(model), policy, BLOCKS) for _ in range(2))
-        before = {
-            name: {b: v for b, v in told[name].items() if b < stop}
-            for name in ("switches", "pictures")
-        }
-        film(model, first, stop, prompts=told["prompts"][:stop], **before)
+        first = new_cache(model, random_roles(model), policy, BLOCKS)
+        make_blocks(
+            model,
+            first,
+            stop,
+            prompts=prompts[:stop],
+            switches={block: switch for block, switch in switches.items() if block < stop},
+            pictures={block: held for block, held in pictures.items() if block < stop},
+        )
+        again = new_cache(model, random_roles(model), policy, BLOCKS)
         again.restore(first.state())
         assert_same_contents(first, again)
-        rest = film(
-            model, again, BLOCKS, given=[block.latents for block in straight[:stop]], **told
-        )
+        finished = [block.latents for block in straight[:stop]]
+        rest = make_blocks(model, again, BLOCKS, given=finished, **inputs)
         assert torch.equal(latents(rest), latents(straight))
         assert [block.event for block in rest[stop:]] == [block.event for block in straight[stop:]]
-        assert (
-            again.recalls == straight_cache.recalls
-            and again.scene_starts == straight_cache.scene_starts
-        )
+        assert again.recalls == straight_cache.recalls
+        assert again.scene_starts == straight_cache.scene_starts
 
 
 def test_a_state_of_another_cache_is_refused(model):
-    cache = new_cache(model, mixed(model), BUSY, BLOCKS)
-    film(model, cache, 3)
+    cache = new_cache(model, random_roles(model), BUSY, BLOCKS)
+    make_blocks(model, cache, 3)
     with pytest.raises(HeadForcingError, match="no frames of earlier scenes"):
-        new_cache(model, mixed(model), KEEPING, BLOCKS).restore(cache.state())
+        new_cache(model, random_roles(model), KEEPING, BLOCKS).restore(cache.state())
     for other in (
-        new_cache(model, mixed(model, 2), BUSY, BLOCKS),
-        new_cache(wan(3), mixed(wan(3)), BUSY, BLOCKS),
+        new_cache(model, random_roles(model, 2), BUSY, BLOCKS),
+        new_cache(wan(3), random_roles(wan(3)), BUSY, BLOCKS),
     ):
         with pytest.raises(HeadForcingError, match="does not fit this render"):
             other.restore(cache.state())
@@ -283,11 +294,11 @@ def stored_objects(value, where=""):
 @pytest.mark.parametrize("method", ["head_forcing_scenes", "deep_forcing", "echo_forcing"])
 def test_a_state_with_a_field_more_or_less_is_refused_and_writes_no_attribute(model, method):
     policy = KEEPING if method == "head_forcing_scenes" else method_policy(method)
-    shape = policy.shape(model.config, mixed(model), HEIGHT, WIDTH, F, 7 * F)
+    shape = policy.shape(model.config, random_roles(model), HEIGHT, WIDTH, F, 7 * F)
     made = policy.cache_class(shape, torch.float32)
     if policy is KEEPING:
         switches = {2: Switch(), 4: Switch(recall=1)}
-        film(model, made, 6, prompts=prompts_of(switches, 6), switches=switches)
+        make_blocks(model, made, 6, prompts=prompts_of(switches, 6), switches=switches)
     state = made.state()
     objects = dict(stored_objects(state.plain["value"]))
     assert len(objects) > 2
@@ -323,21 +334,24 @@ def test_roles_that_do_not_fit_the_model_are_refused_by_their_numbers(model):
 @pytest.mark.parametrize("rope", ["contiguous", "absolute"])
 def test_a_context_never_reads_a_slot_that_was_not_written(model, whole, rope):
     switches = {4: Switch("flush", re_anchor=True), 7: Switch("recache"), 10: Switch("flush")}
-    told = dict(
+    inputs = dict(
         prompts=prompts_of(switches, BLOCKS), switches=switches, schedule=Schedule((1.0,), F)
     )
-    caches = [new_cache(model, mixed(model), replace(BUSY, rope=rope), BLOCKS) for _ in range(2)]
-    for cache in caches if whole else ():
+    policy = replace(BUSY, rope=rope)
+    cache = new_cache(model, random_roles(model), policy, BLOCKS)
+    untouched = new_cache(model, random_roles(model), policy, BLOCKS)
+    if whole:
         cache.attention = WHOLE_LAYER[whole]
-    for group in caches[0].groups:
-        poison(group, 0)
+        untouched.attention = WHOLE_LAYER[whole]
+    for group in cache.groups:
+        fill_with_nan(group, 0)
 
-    def poison_behind_the_history(block, step, clean):
+    def fill_behind_the_history(block, step, clean):
         if step == 0:
-            for group in caches[0].groups:
-                poison(group, group.current.start if block == caches[0].block else group.frames)
+            for group in cache.groups:
+                first = group.current.start if block == cache.block else group.frames
+                fill_with_nan(group, first)
 
-    ours = latents(film(model, caches[0], BLOCKS, on_step=poison_behind_the_history, **told))
-    assert ours.isfinite().all() and torch.equal(
-        ours, latents(film(model, caches[1], BLOCKS, **told))
-    )
+    found = latents(make_blocks(model, cache, BLOCKS, on_step=fill_behind_the_history, **inputs))
+    assert found.isfinite().all()
+    assert torch.equal(found, latents(make_blocks(model, untouched, BLOCKS, **inputs)))

@@ -50,7 +50,9 @@ def test_the_devices_own_product_gives_the_reference():
     """On a CPU, where PyTorch has this product for tests only; which layout and which scales it
     takes is the same.
     """
-    linear, x = (given.to(torch.bfloat16) for given in layer())
+    linear, x = layer()
+    linear = linear.to(torch.bfloat16)
+    x = x.to(torch.bfloat16)
     try:
         found = fp8.Fp8Linear(linear, native=True)(x)
     except (RuntimeError, NotImplementedError):
@@ -65,7 +67,10 @@ def test_rows_of_every_dtype_have_the_bits_of_float32_arithmetic(dtype: torch.dt
         torch.randn(9, 1000, generator=torch.Generator().manual_seed(0))
         * torch.logspace(-6, 4, 9)[:, None]
     ).to(dtype)
-    x[1], x[2, 7], x[3, 5], x[4, -1] = 0, torch.nan, torch.inf, -torch.inf
+    x[1] = 0
+    x[2, 7] = torch.nan
+    x[3, 5] = torch.inf
+    x[4, -1] = -torch.inf
     rows, scale = fp8.quantise(x)
     expected = x.float().abs().amax(dim=1, keepdim=True).clamp(min=1e-12) / 448
     torch.testing.assert_close(scale, expected, rtol=0, atol=0, equal_nan=True)
@@ -162,31 +167,19 @@ def test_the_demos_latents_deviate_little_are_called_inexact_and_are_stored_as_o
 
     def render(*more: str) -> tuple[dict, list[torch.Tensor]]:
         known = set(runs.glob("*")) if runs.exists() else set()
-        command = [
-            "demo",
-            "--out",
-            str(tmp_path),
-            "--seconds",
-            "1",
-            "--scale",
-            "1",
-            "--device",
-            "cpu",
-            "--json",
-        ]
-        assert main([*command, "--runs", str(runs), *more]) == 0
-        blocks = [
-            load_file(block)
-            for run in set(runs.glob("*")) - known
-            for block in sorted(run.rglob("block-*"))
-        ]
-        return json.loads(capsys.readouterr().out), [block["latents"] for block in blocks]
+        demo = ["demo", "--seconds", "1", "--scale", "1", "--device", "cpu", "--json"]
+        assert main([*demo, "--out", str(tmp_path), "--runs", str(runs), *more]) == 0
+        latents = []
+        for run in set(runs.glob("*")) - known:
+            for block in sorted(run.rglob("block-*")):
+                latents.append(load_file(block)["latents"])
+        return json.loads(capsys.readouterr().out), latents
 
     exact, reference = render()
     fast, latents = render("--fp8-linears")
     assert exact["inexact"] == [] and len(reference) == len(latents) == 2
-    (told,) = fast["inexact"]
-    assert told.startswith("linear layers in 8-bit floating point (--fp8-linears, emulated")
+    (line,) = fast["inexact"]
+    assert line.startswith("linear layers in 8-bit floating point (--fp8-linears, emulated")
     apart = [float((a - b).norm() / b.norm()) for a, b in zip(latents, reference, strict=True)]
     # later blocks inherit what came before
     assert 1e-3 < apart[0] < 0.2 and apart[0] < apart[1] < 0.4, apart

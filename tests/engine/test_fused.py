@@ -17,7 +17,7 @@ from headforcing.headforcing_core.methods.head_forcing import CachePolicy
 from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.norms import add_norm
 from headforcing.headforcing_core.model.wan import PromptKV, WanModel
-from small_engine import BUSY, film, latents, measure, new_cache, wan
+from small_engine import BUSY, latents, make_blocks, measure, new_cache, wan
 
 ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"]]
 BLOCKS = 8
@@ -41,7 +41,7 @@ def video(model: WanModel, policy: CachePolicy = BUSY, measured: bool = False, *
     cache = new_cache(model, ROLES, policy, BLOCKS)
     if measured:
         measure(cache)
-    return latents(film(model, cache, BLOCKS, **options)), cache
+    return latents(make_blocks(model, cache, BLOCKS, **options)), cache
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,9 @@ def test_norms_that_a_host_has_its_hands_on_are_called(model, fused):
         first.norm1: dict(weight_function=[lambda weight: weight]),
     }
     called = []
-    for norm, marked in marks.items():
-        vars(norm).update(marked)
+    for norm, attributes in marks.items():
+        for name, value in attributes.items():
+            setattr(norm, name, value)
         norm.register_forward_hook(lambda module, *_: called.append(module))
     fused.clear()
     found, _ = video(model)

@@ -2,6 +2,7 @@
 render without room for them is refused."""
 
 import math
+from itertools import chain
 
 import pytest
 import torch
@@ -26,7 +27,11 @@ def frame_of(heads_of_layers: list[int], tokens: int) -> list[torch.Tensor]:
 
 def rounded(pieces: list[list[torch.Tensor]]) -> int:
     """What PyTorch's allocator of pinned memory takes for these pieces."""
-    return sum(2 ** math.ceil(math.log2(sum(part.nbytes for part in piece))) for piece in pieces)
+    taken = 0
+    for piece in pieces:
+        size = sum(part.nbytes for part in piece)
+        taken += 2 ** math.ceil(math.log2(size))
+    return taken
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -34,7 +39,7 @@ def rounded(pieces: list[list[torch.Tensor]]) -> int:
 def test_pinned_memory_of_a_frame_is_at_most_a_quarter_more_than_its_bytes(size, role):
     parts = frame_of(HEADS[role], SIZES[size])
     pieces = in_pieces(parts)
-    assert [id(part) for piece in pieces for part in piece] == [id(part) for part in parts]
+    assert list(map(id, chain(*pieces))) == list(map(id, parts))
     counted = sum(part.nbytes for part in parts)
     assert counted <= rounded(pieces) <= pinned_bytes(counted)
     assert len(pieces) <= counted / (devices.PIECE_BYTES / 2) + 1

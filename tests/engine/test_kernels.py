@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+from itertools import product
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 
@@ -101,12 +102,10 @@ def test_a_kernel_that_differs_or_raises_is_put_aside_with_one_line_and_the_call
         "doubled runs without its Triton kernel on meta in torch.float32: "
     )
     assert "Pages" not in record.message
-    told = kernels_put_aside(ELSEWHERE.device)
-    assert (
-        told.startswith("Triton kernels not used")
-        and "doubled" in told
-        and kernels_put_aside(CPU) == ""
-    )
+    sentence = kernels_put_aside(ELSEWHERE.device)
+    assert sentence.startswith("Triton kernels not used")
+    assert "doubled" in sentence
+    assert kernels_put_aside(CPU) == ""
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,7 @@ def test_a_self_test_sees_what_is_written_in_place_and_infinities_agree_with_the
         assert (compared.difference(CPU, torch.float32) > 0) == differs
 
 
-def mixed_up(x: Tensor) -> list[Tensor]:
+def rows_in_another_order(x: Tensor) -> list[Tensor]:
     """A tensor with its rows in another order; a table of numbers with one column after another
     so.
     """
@@ -167,7 +166,7 @@ def test_a_self_test_sees_a_kernel_that_reads_other_rows(tested):
         name: x for name, x in tested.example(CPU, torch.float32).items() if isinstance(x, Tensor)
     }
     for name, x in given.items():
-        for wrong in mixed_up(x):
+        for wrong in rows_in_another_order(x):
             assert reading(name, wrong).difference(CPU, torch.float32) > 0.03, name
 
 
@@ -244,10 +243,10 @@ def test_every_kernel_equals_plain_torch_in_the_interpreter(tmp_path):
 @WITH_TRITON
 @pytest.mark.slow
 def test_every_kernel_compiles_for_gpus_that_are_not_there_within_their_limits(tmp_path):
-    told = run(HERE / "kernels_compiled.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
-    builds = [json.loads(line) for line in told.splitlines()]
+    output = run(HERE / "kernels_compiled.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    builds = [json.loads(line) for line in output.splitlines()]
     places = {(build["dtype"], build["target"]) for build in builds}
-    everything = {(dtype, target) for dtype in ("bf16", "fp16") for target in SHARED_MEMORY}
+    everything = set(product(("bf16", "fp16"), SHARED_MEMORY))
     some = {("bf16", 86), ("bf16", 90), ("fp16", 100)}
     assert places == (everything if os.environ.get("HEADFORCING_EVERYTHING") else some)
     assert len({build["kernel"] for build in builds}) == 11 and len(builds) == 11 * len(places)

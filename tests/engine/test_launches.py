@@ -99,11 +99,11 @@ def test_rounding_to_8_bits_moves_less_than_15_gb_a_block_beside_the_products():
         use_fp8_linears(eight, native=True)
     plain = launches(model(2))
     small = launches(eight)
-    beside = [
-        sum(size for name, size in found.traffic.items() if name not in PRODUCTS)
-        for found in (plain, small)
-    ]
+
+    def bytes_beside_products(found):
+        return sum(size for name, size in found.traffic.items() if name not in PRODUCTS)
+
     layer_passes = 2 * 5 - 1
-    extra = (beside[1] - beside[0]) / layer_passes * 149
+    extra = (bytes_beside_products(small) - bytes_beside_products(plain)) / layer_passes * 149
     assert extra < 15e9, f"{extra / 1e9:.1f} GB: {small.traffic.most_common()}"
     assert small.names["_quantise_kernel"] == layer_passes * 6 + 1  # the last keys and values, too

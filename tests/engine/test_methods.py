@@ -86,11 +86,10 @@ def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_sta
     family = {"family": "causal_forcing_framewise_1_step", "steps": "", "profile": None}
     made = plan("causal_forcing", ONE, 1.0, start_frames=2, **family)
     video, model = video_of(made, backbone, start_latents=start)
-    steps = [
-        (block, step)
-        for block in range(2, made.blocks)
-        for step in range(1, len(made.rows[block].sigmas) + 1)
-    ]
+    steps = []
+    for block in range(2, made.blocks):
+        numbers = range(1, len(made.rows[block].sigmas) + 1)
+        steps += [(block, step) for step in numbers]
     seen: list = []
     rendered(video, model, on_step=watched(seen))
     assert seen == steps and len(seen) == made.steps
@@ -118,12 +117,11 @@ def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name
         reused.append(len(run.stored))
     assert torch.equal(torch.cat(latents), latents_of(made, backbone))
     assert reused == [0, 8, made.new_blocks]
-    told = "goes on where the cache was last stored, or starts from the beginning"
-    assert (told in describe(made, torch.float32)) == (
-        "blocks" not in made.shape.policy.resumes_from
-    )
+    sentence = "goes on where the cache was last stored, or starts from the beginning"
+    resumes_from = made.shape.policy.resumes_from
+    assert (sentence in describe(made, torch.float32)) == ("blocks" not in resumes_from)
     # only the latest
-    assert len(list(tmp_path.rglob("state-*"))) == int("state" in made.shape.policy.resumes_from)
+    assert len(list(tmp_path.rglob("state-*"))) == int("state" in resumes_from)
 
 
 @pytest.mark.parametrize(
@@ -185,18 +183,16 @@ def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state(
 @pytest.mark.parametrize("name", ["rolling_forcing", "causvid"])
 def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(backbone, name):
     """A window has the noise of its newest block in all of them."""
-    straight, take = (
-        plan(name, TWO.replace("0:04.5 ", f"0:04.5 {tag}"), 7.0, seed=3)
-        for tag in ("", "[seed 7] ")
-    )
+    straight = plan(name, TWO, 7.0, seed=3)
+    take = plan(name, TWO.replace("0:04.5 ", "0:04.5 [seed 7] "), 7.0, seed=3)
     kept = straight.timeline.segments[1].start_block - (straight.blocks_per_pass - 1)
-    before, after = (latents_of(made, backbone).split(3) for made in (straight, take))
+    before = latents_of(straight, backbone).split(3)
+    after = latents_of(take, backbone).split(3)
     same = [torch.equal(old, new) for old, new in zip(before, after, strict=True)]
     assert same == [block < kept for block in range(straight.blocks)]
     assert same == [old == new for old, new in zip(keys_of(straight), keys_of(take), strict=True)]
-    assert {
-        row.seed for row in plan(name, TWO.replace("0:00 ", "0:00 [seed 7] "), seed=3).rows
-    } == {7}
+    from_the_beginning = plan(name, TWO.replace("0:00 ", "0:00 [seed 7] "), seed=3)
+    assert {row.seed for row in from_the_beginning.rows} == {7}
 
 
 def test_what_a_method_cannot_do_is_refused_in_one_sentence():
@@ -298,17 +294,14 @@ def test_the_budget_leaves_out_a_method_that_cannot_make_so_short_a_video(capsys
 
 def test_no_seed_changes_how_roles_are_shuffled(backbone):
     """Else shuffle and video could not be told apart in a comparison over seeds."""
-    shuffled, take = (
-        plan("head_forcing", f"0:00 {tag} a", seed=3, roles="shuffled") for tag in ("", "[seed 7]")
-    )
-    assert (
-        shuffled.shape
-        == take.shape
-        == plan("head_forcing", "0:00 a", seed=7, roles="shuffled").shape
-    )
-    assert (
-        shuffled.shape != plan("head_forcing", "0:00 a", seed=3, roles="shuffled", shuffle=1).shape
-    )
+
+    def shape(text: str, seed: int, **options):
+        return plan("head_forcing", text, seed=seed, roles="shuffled", **options).shape
+
+    shuffled = shape("0:00 a", seed=3)
+    assert shape("0:00 [seed 7] a", seed=3) == shuffled
+    assert shape("0:00 a", seed=7) == shuffled
+    assert shape("0:00 a", seed=3, shuffle=1) != shuffled
 
 
 def test_random_tokens_are_drawn_by_the_videos_seed():
@@ -366,7 +359,9 @@ def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_
 def test_a_render_in_another_order_stops_at_once_and_loses_no_block(
     backbone, tmp_path, made, at, kept
 ):
-    reports, calls, (_, model) = [], [], video_of(made, backbone)
+    reports = []
+    calls = []
+    _, model = video_of(made, backbone)
     flow = model.flow
     model.flow = lambda *args, **options: calls.append(len(reports)) or flow(*args, **options)
 
@@ -412,13 +407,16 @@ def test_a_method_has_steps_of_its_own_unless_sigmas_are_given_and_causvid_tells
     whole = RenderPlan.make(CONFIG, causvid, steps, parse_timeline(ONE), settings)
     for made, timesteps in ((whole, [1000, 757, 522, 0]), (causvid_plan(1.0), [1000, 600, 0])):
         video, model = video_of(made, backbone)
-        told = []
+        asked = []
         flow = model.flow
-        model.flow = lambda x, sigma, *more, told=told, flow=flow, **options: (
-            told.append(1000 * sigma) or flow(x, sigma, *more, **options)
-        )
+
+        def note_timestep(x, sigma, *more, asked=asked, flow=flow, **options):
+            asked.append(1000 * sigma)
+            return flow(x, sigma, *more, **options)
+
+        model.flow = note_timestep
         list(make_blocks(video, model))
-        assert told == pytest.approx(timesteps * 2, abs=1e-9)
+        assert asked == pytest.approx(timesteps * 2, abs=1e-9)
 
 
 def test_a_plan_says_where_rollouts_restart_and_that_a_video_of_one_needs_no_vae(backbone):

@@ -31,7 +31,7 @@ from headforcing.headforcing_core.render.render import Place
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from policies import with_memory
-from small_engine import BUSY, F, difference, every_head, mixed, wan
+from small_engine import BUSY, F, difference, every_head, random_roles, wan
 from thread_peers import ThreadPeers, together
 from toy_renders import Render, rendered, toy_model
 
@@ -45,28 +45,31 @@ def shape_of(model, roles, policy=BUSY) -> CacheShape:
     return CacheShape.for_model(model.config, roles, policy, *SIZE, F, BLOCKS * F)
 
 
-def film(
+def make_blocks(
     model, cache, dtype=torch.float32, blocks=BLOCKS, steps=(1.0, 0.6), switches=SWITCHES, **options
 ):
     """Latents, memory decisions and the cache of a video with two prompt switches."""
-    told = dict(
+    made = small_engine.make_blocks(
+        model,
+        cache,
+        blocks,
         schedule=Schedule(steps, F),
         prompts=PROMPTS[:blocks],
         size=SIZE,
         switches=switches,
         dtype=dtype,
+        **options,
     )
-    made = small_engine.film(model, cache, blocks, **told, **options)
     events = [block.event.to_dict() for block in made if block.event is not None]
     return torch.cat([block.latents for block in made]), events
 
 
 def on_ranks(model, shape, ranks, division=None, dtype=torch.float32, **options):
-    """Per rank its film, cache and peers."""
+    """Per rank its latents and memory decisions, cache and peers."""
 
     def work(peers):
         cache = ParallelCache(peers, shape, dtype, division=division)
-        return *film(model, cache, dtype, forward=parallel_forward, **options), cache, peers
+        return *make_blocks(model, cache, dtype, forward=parallel_forward, **options), cache, peers
 
     return together(ranks, work)
 
@@ -78,7 +81,7 @@ def without_deltas(events) -> list[dict]:
 def assert_as_alone(model, shape, division=None, ranks=2, dtype=torch.float32, **options):
     """Ranks make the video and take the decisions of one cache; that cache, and the decisions."""
     alone = HeadCache(shape, dtype)
-    expected, events = film(model, alone, dtype, **options)
+    expected, events = make_blocks(model, alone, dtype, **options)
     for latents, decided, cache, _ in on_ranks(model, shape, ranks, division, dtype, **options):
         assert difference(latents, expected) <= 1e-5
         assert without_deltas(decided) == without_deltas(events)
@@ -111,7 +114,7 @@ def divided(shape: CacheShape, heads) -> Division:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["3 ranks", "unequal GPUs", *HEADS_OF])
 def test_several_ranks_make_the_video_of_one(model, case):
-    shape = shape_of(model, ROLES if "memory" in case else mixed(model))
+    shape = shape_of(model, ROLES if "memory" in case else random_roles(model))
     division = divided(shape, HEADS_OF[case]) if case in HEADS_OF else None
     if case == "unequal GPUs":
         division = Division.of(shape, 2, speeds=[1, 3])
@@ -166,7 +169,9 @@ def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
         model = model.to(torch.bfloat16)
         dtype = torch.bfloat16
         model.patch_embedding.float()
-    assert_as_alone(model, shape_of(model, mixed(model), settings), dtype=dtype, steps=(1.0,))
+    assert_as_alone(
+        model, shape_of(model, random_roles(model), settings), dtype=dtype, steps=(1.0,)
+    )
 
 
 @pytest.mark.usefixtures("fused")
@@ -183,13 +188,13 @@ def test_an_even_division_sends_the_formula_to_the_byte_and_parts_of_the_cache_a
     for *_, peers in on_ranks(model, shape, 2, steps=(1.0,), blocks=2):
         assert peers.sent["tokens"] == messages * (1 / 2) * (F * 12 / 2) * model.config.dim * 4
         assert peers.sent["memory"] == 0
-    shape = shape_of(model, mixed(model))
+    shape = shape_of(model, random_roles(model))
     parts = [cache.bytes for *_, cache, _ in on_ranks(model, shape, 2, blocks=1)]
     assert sum(parts) == HeadCache(shape, torch.float32).bytes and max(parts) <= 0.6 * sum(parts)
 
 
 def test_stopping_one_rank_stops_all_after_the_same_pass(model):
-    shape = shape_of(model, mixed(model))
+    shape = shape_of(model, random_roles(model))
     seen = [0, 0]
 
     def work(peers):
@@ -199,7 +204,7 @@ def test_stopping_one_rank_stops_all_after_the_same_pass(model):
             return parallel_forward(*arguments, **options)
 
         try:
-            film(model, ParallelCache(peers, shape, torch.float32), forward=forward)
+            make_blocks(model, ParallelCache(peers, shape, torch.float32), forward=forward)
         except KeyboardInterrupt:
             return "stopped"
 
@@ -302,7 +307,8 @@ def test_no_token_and_no_head_is_left_to_nobody(speeds):
 
 
 def test_strips_of_832x480_are_even_or_as_the_speeds_are():
-    assert all(len({strip.tokens for strip in strips(30, 52, even)}) == 1 for even in (2, 4, 8))
+    for ranks in (2, 4, 8):
+        assert len({strip.tokens for strip in strips(30, 52, ranks)}) == 1
     assert [strip.tokens // 260 for strip in strips(30, 52, 4, [2, 1, 2, 1])] == [2, 1, 2, 1]
 
 
@@ -324,10 +330,10 @@ def test_the_report_names_the_speeds_the_ideal_share_and_the_rank_that_the_other
 
 
 def test_what_cannot_be_divided_is_refused_with_what_fits(model):
-    shape = shape_of(model, mixed(model))
+    shape = shape_of(model, random_roles(model))
     check_division(shape, 4)
     rolling = method_policy("rolling_forcing").shape(
-        model.config, mixed(model), *SIZE, F, BLOCKS * F
+        model.config, random_roles(model), *SIZE, F, BLOCKS * F
     )
     for arguments, said in (
         ((shape, 6), r"6 GPUs leave one .* \(4 heads, 4x3 tokens a frame\); choose --gpus 1, 2"),
@@ -347,10 +353,10 @@ def test_sharded_weights_make_the_video_of_whole_ones():
         sharded = wan()
         shard(sharded, torch.device("cpu"))
         whole = wan()
-        sharded.config = whole.config  # which tells the film's prompts their width
+        sharded.config = whole.config  # which tells the video's prompts their width
         shape = shape_of(whole, every_head(whole, "memory"))
         made = [
-            film(one, HeadCache(shape, torch.float32), blocks=2, switches={})[0]
+            make_blocks(one, HeadCache(shape, torch.float32), blocks=2, switches={})[0]
             for one in (sharded, whole)
         ]
     finally:

@@ -44,10 +44,10 @@ def rounded_otherwise(q, k, v):
 def test_blocks_are_reused_as_far_as_two_videos_are_the_same_and_no_further(
     backbone, tmp_path, change
 ):
-    one, other = (
-        Render(backbone, tmp_path, **{"text": TWO.format(""), "seconds": 2.4, **o})
-        for o in CHANGES[change]
-    )
+    same_for_both = {"text": TWO.format(""), "seconds": 2.4}
+    options, changed = CHANGES[change]
+    one = Render(backbone, tmp_path, **(same_for_both | options))
+    other = Render(backbone, tmp_path, **(same_for_both | changed))
     before = one.go().split(3)
     expected = other.straight().split(3)
     same = [torch.equal(old, new) for old, new in zip(before, expected, strict=False)]
@@ -61,10 +61,8 @@ def test_a_stored_cache_is_not_used_after_a_block_that_another_machine_rounded_o
     """Blocks of both machines have the same keys, so only the hash of its block tells whose cache a
     state is.
     """
-    one, other = (
-        Render(backbone, tmp_path / name, state_seconds=1e-9, seconds=5.0)
-        for name in ("one", "other")
-    )
+    one = Render(backbone, tmp_path / "one", state_seconds=1e-9, seconds=5.0)
+    other = Render(backbone, tmp_path / "other", state_seconds=1e-9, seconds=5.0)
     one.go(stop_after=4)
     other.attention = rounded_otherwise
     made = other.go(stop_after=6)
@@ -98,9 +96,8 @@ def test_damaged_and_foreign_blocks_are_made_again(backbone, tmp_path):
     """A changed byte, a block that does not follow the one before it, and a second file with the
     key of the first.
     """
-    one, other = (
-        Render(backbone, tmp_path / name, TWO.format(""), 3.0) for name in ("one", "other")
-    )
+    one = Render(backbone, tmp_path / "one", TWO.format(""), 3.0)
+    other = Render(backbone, tmp_path / "other", TWO.format(""), 3.0)
     expected = one.go()
     other.attention = rounded_otherwise
     other.go()
@@ -118,9 +115,8 @@ def test_a_block_whose_name_has_the_beginning_of_the_key_is_not_taken_for_anothe
     other = "ab" * 31 + "cd"
     with RunFolder(tmp_path, "0" * 64, {}) as folder:
         folder.save_block(0, key, START, None)
-        assert torch.equal(folder.load_blocks([key])[0].latents, START) and not folder.load_blocks(
-            [other]
-        )
+        assert torch.equal(folder.load_blocks([key])[0].latents, START)
+        assert not folder.load_blocks([other])
 
 
 def test_decisions_after_the_start_frames_are_told_once_by_a_render_that_goes_on(

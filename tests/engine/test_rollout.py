@@ -23,19 +23,19 @@ from small_engine import (
     F,
     difference,
     embeds,
-    film,
     latents,
     make,
-    mixed,
+    make_blocks,
     new_cache,
-    shown,
+    random_pictures,
+    random_roles,
     wan,
 )
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
 def test_the_same_seed_gives_the_same_bytes_whatever_the_length_and_another_one_does_not(model):
-    roles = mixed(model)
+    roles = random_roles(model)
     once = make(model, roles, BUSY, 8)
     assert torch.equal(once, make(model, roles, BUSY, 8)) and torch.equal(
         make(model, roles, BUSY, 11)[:8], once
@@ -49,19 +49,19 @@ def test_the_noise_of_the_next_block_is_drawn_ahead(model, monkeypatch):
     monkeypatch.setattr(
         SeededNoise, "ahead", lambda self, *row: [drawn.append(row), ahead(self, *row)]
     )
-    make(model, mixed(model), BUSY, 3)
+    make(model, random_roles(model), BUSY, 3)
     assert drawn == [(1, 3), (2, 3)]
 
 
 @pytest.mark.parametrize("start_blocks", [1, 4, 9])
 def test_extending_a_video_is_the_same_as_never_having_stopped(model, start_blocks):
-    roles = mixed(model)
+    roles = random_roles(model)
     prompts = [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0]
     switches = {4: Switch("recache"), 8: Switch("flush", re_anchor=True)}
     whole = make(model, roles, BUSY, 11, prompts=prompts, switches=switches)
     cache = new_cache(model, roles, BUSY, 11)
     start = whole[:start_blocks].flatten(0, 1)
-    extended = film(model, cache, 11, prompts=prompts, switches=switches, start=start)
+    extended = make_blocks(model, cache, 11, prompts=prompts, switches=switches, start=start)
     assert [block.index for block in extended] == list(range(11)) and torch.equal(
         latents(extended), whole
     )
@@ -93,9 +93,13 @@ def change_row(script, block, **fields):
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_keys_of_all_blocks_from_a_change_on_are_others(model, change):
-    told = dict(start_blocks=2, switches={5: Switch("recache")}, pictures={0: shown(), 5: shown()})
     script = script_of(
-        [0] * 5 + [1] * 3, TWO_STEPS, [rows.clone() for rows in embeds(model)], **told
+        [0] * 5 + [1] * 3,
+        TWO_STEPS,
+        [rows.clone() for rows in embeds(model)],
+        start_blocks=2,
+        switches={5: Switch("recache")},
+        pictures={0: random_pictures(), 5: random_pictures()},
     )
     before = script.keys("setup")
     apply, first = CHANGES[change]
@@ -110,8 +114,13 @@ def test_the_keys_of_all_blocks_from_a_change_on_are_others(model, change):
 def test_the_key_of_the_first_made_block_has_the_pictures_that_start_blocks_were_written_behind(
     model, start_blocks
 ):
-    told = dict(start_blocks=start_blocks, pictures={0: shown()})
-    script = script_of([0] * 5, TWO_STEPS, embeds(model), **told)
+    script = script_of(
+        [0] * 5,
+        TWO_STEPS,
+        embeds(model),
+        start_blocks=start_blocks,
+        pictures={0: random_pictures()},
+    )
     before = script.keys("setup")
     change_picture(script, "picture0_0")
     assert not set(before) & set(script.keys("setup"))
@@ -128,7 +137,7 @@ class CountingModel(WanVideoModel):
 def counting_rollout(model, switches=None, **options):
     video = CountingModel(model, torch.float32)
     script = script_of([0] * 6, TWO_STEPS, embeds(model), switches=switches)
-    cache = new_cache(model, mixed(model), CachePolicy(), 6)
+    cache = new_cache(model, random_roles(model), CachePolicy(), 6)
     return video, rollout(video, cache, RolloutInputs(script, SeededNoise(SHAPE), **options))
 
 

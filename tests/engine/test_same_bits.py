@@ -11,7 +11,7 @@ import torch
 from headforcing.headforcing_core.model import attention_backends as backends
 from headforcing.headforcing_core.model.attention import attention_function, sdpa
 from own_process import run
-from small_engine import BUSY, film, latents, mixed, new_cache, wan
+from small_engine import BUSY, latents, make_blocks, new_cache, random_roles, wan
 
 BLOCKS = 30
 CALLS = []  # shapes of the keys that the backend with plans was given
@@ -24,9 +24,9 @@ def in_another_order(q, k, v):
 
 
 def video(model, given=()):
-    cache = new_cache(model, mixed(model), BUSY, BLOCKS)
+    cache = new_cache(model, random_roles(model), BUSY, BLOCKS)
     cache.attention = attention_function("cudnn", "cpu", torch.float32, model.config.head_dim)
-    return latents(film(model, cache, BLOCKS, given=given)), cache
+    return latents(make_blocks(model, cache, BLOCKS, given=given)), cache
 
 
 def digest(blocks) -> str:
@@ -42,7 +42,8 @@ def cudnn(monkeypatch):
 @pytest.mark.slow
 def test_a_video_has_the_same_bits_twice_in_a_process_once_in_another_and_resumed(model, cudnn):
     first, cache = video(model)
-    full = {(span.heads, span.room) for layer in range(2) for span in cache.spans(layer)}
+    spans = [*cache.spans(0), *cache.spans(1)]
+    full = {(span.heads, span.room) for span in spans}
     self_test = {(1, 160), (2, 88)}
     assert {(heads, keys) for heads, keys, _ in CALLS} == full | self_test, (
         "no plan for a context that grows"

@@ -5,6 +5,7 @@ caches and in a plan.
 """
 
 import json
+from collections import Counter
 from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
@@ -35,12 +36,13 @@ from small_engine import (
     F,
     difference,
     embeds,
-    film,
+    every_head,
     latents,
-    mixed,
+    make_blocks,
     new_cache,
     prompts_of,
-    shown,
+    random_pictures,
+    random_roles,
 )
 
 BLOCKS = 12
@@ -48,8 +50,8 @@ STORY = "0:00 a red fox in the snow\n0:03 a grey heron in a pond\n0:06 {} the fo
 
 
 def held_in(model, switches, policy=KEEPING, **options):
-    """A film's cache, and per block the history of anchor heads and the entries of memory."""
-    cache = new_cache(model, mixed(model), policy, BLOCKS)
+    """A video's cache, and per block the history of anchor heads and the entries of memory."""
+    cache = new_cache(model, random_roles(model), policy, BLOCKS)
     history = {}
     entries = {}
     (anchors,) = cache.sink_groups
@@ -58,7 +60,7 @@ def held_in(model, switches, policy=KEEPING, **options):
         history[block] = [frame for (frame,) in anchors.sources[: anchors.current.start]]
         entries[block] = list(cache.memory.sources)
 
-    film(
+    make_blocks(
         model,
         cache,
         BLOCKS,
@@ -71,23 +73,13 @@ def held_in(model, switches, policy=KEEPING, **options):
 
 
 def test_blocks_before_a_switch_are_byte_identical_and_every_kind_makes_other_ones_after_it(model):
-    told = [
-        ([0] * 7, {}),
-        ([0] * 5 + [1] * 2, {}),
-        *(([0] * 5 + [1] * 2, {5: switch}) for switch in EVERY_SWITCH),
-    ]
-    made = [
-        latents(
-            film(
-                model,
-                new_cache(model, mixed(model), KEEPING, 7),
-                7,
-                prompts=prompts,
-                switches=changes,
-            )
-        )
-        for prompts, changes in told
-    ]
+    def video(prompts, switches):
+        cache = new_cache(model, random_roles(model), KEEPING, 7)
+        return latents(make_blocks(model, cache, 7, prompts=prompts, switches=switches))
+
+    two_prompts = [0] * 5 + [1] * 2
+    made = [video([0] * 7, {}), video(two_prompts, {})]
+    made += [video(two_prompts, {5: switch}) for switch in EVERY_SWITCH]
     assert torch.equal(made[1], made[2]), "a plain reset is nothing but the other prompt"
     for i, one in enumerate(made[1:]):
         for other in (made[0], *made[2 : i + 1]):
@@ -101,9 +93,8 @@ def test_a_flush_leaves_the_first_frames_and_the_last_two_and_a_cut_takes_the_ne
     assert flushed[5] == [0, 1, 2, 14] and entries[4] and not entries[5] and cache.oldest == 13
     _, cut, entries = held_in(model, {5: Switch(re_anchor=True)})
     expected = [[0, 1, 2, 11], [14], [15, 16, 17], [15, 16, 17, 20], [15, 16, 17, 23]]
-    assert [cut[block] for block in range(4, 9)] == expected and entries[4] == entries[5][
-        : len(entries[4])
-    ]
+    assert [cut[block] for block in range(4, 9)] == expected
+    assert entries[4] == entries[5][: len(entries[4])]
 
 
 @pytest.mark.parametrize(
@@ -115,8 +106,10 @@ def test_a_flush_leaves_the_first_frames_and_the_last_two_and_a_cut_takes_the_ne
     ids=["every frame is kept", "four frames, in two blocks, and the block before"],
 )
 def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, policy, blocks):
-    cache, fresh = (new_cache(model, [["local"] * 4] * 2, policy, 9) for _ in range(2))
-    made = film(model, cache, 6, prompts=[0] * 5 + [1], switches={5: Switch("recache")})
+    roles = every_head(model, "local")
+    cache = new_cache(model, roles, policy, 9)
+    fresh = new_cache(model, roles, policy, 9)
+    made = make_blocks(model, cache, 6, prompts=[0] * 5 + [1], switches={5: Switch("recache")})
     video = WanVideoModel(model, torch.float32)
     fresh.block = 5 - blocks
     fresh.oldest = fresh.block * F
@@ -179,21 +172,24 @@ def test_what_is_kept_is_in_main_memory_bounded_and_only_of_memory_heads_and_anc
     # the first one, since its frames are the sinks, the last ones, and the current one
     kept = cache.scenes.kept
     assert list(kept) == [1, *range(BLOCKS - scenes.MAX_SCENES, BLOCKS + 1)]
-    frames = [frame for scene in kept.values() for frame in (*scene.spread, *chain(*scene.first))]
-    assert all(x.device.type == "cpu" for frame in frames for x in frame.k)
-    memory, anchors = (
-        sum(row.count(role) for row in mixed(model)) for role in ("memory", "anchor")
-    )
+    keys = []
+    for scene in kept.values():
+        for frame in (*scene.spread, *chain(*scene.first)):
+            keys += frame.k
+    assert all(k.device.type == "cpu" for k in keys)
+    roles = Counter(chain(*random_roles(model)))
+    memory = roles["memory"]
+    anchors = roles["anchor"]
     # of one block each
-    assert sum(len(x) for frame in frames for x in frame.k) == len(kept) * (memory + 3 * anchors)
+    assert sum(map(len, keys)) == len(kept) * (memory + 3 * anchors)
     assert cache.shape.scene_slots == 10 * (5 * memory + 3 * anchors) + 5 * memory
-    without = new_cache(model, mixed(model), replace(KEEPING, kept_scenes=0), BLOCKS)
+    without = new_cache(model, random_roles(model), replace(KEEPING, kept_scenes=0), BLOCKS)
     assert without.scenes is None and without.shape.scene_slots == 0
 
 
 def test_a_scene_holds_its_pictures_until_the_next_one_and_then_its_own_first_frames(model):
     _, history, entries = held_in(
-        model, {4: Switch(), 8: Switch()}, pictures={0: shown(1), 4: shown(2)}
+        model, {4: Switch(), 8: Switch()}, pictures={0: random_pictures(1), 4: random_pictures(2)}
     )
     assert history[1][:-1] == history[3][:-1] == [-3, -2, -1], "one picture: the whole block"
     assert history[4][:-1] == history[7][:-1] == [-3, -2], "two pictures: the first frame of each"
@@ -205,15 +201,14 @@ def test_a_scene_holds_its_pictures_until_the_next_one_and_then_its_own_first_fr
         and entries[4] == entries[7][:2] == [[-2], [-1]]
         and len(entries[7]) > 2
     )
-    assert all(
-        frame >= 0 for block in range(8, BLOCKS) for sources in entries[block] for frame in sources
-    )
+    for block in range(8, BLOCKS):
+        assert min(chain(*entries[block])) >= 0
 
 
 def test_pictures_stay_where_memory_is_full_and_where_it_is_flushed(model):
     policy = replace(KEEPING, memory=replace(KEEPING.memory, episodic_frames=4))
     _, _, entries = held_in(
-        model, {9: Switch("flush", continues=True)}, policy, pictures={0: shown(3)}
+        model, {9: Switch("flush", continues=True)}, policy, pictures={0: random_pictures(3)}
     )
     assert all(held[:2] == [[-3], [-2]] for held in entries.values()), (
         "two entries are left to the video's own frames"
@@ -224,14 +219,22 @@ def test_pictures_stay_where_memory_is_full_and_where_it_is_flushed(model):
 
 
 def test_a_picture_is_written_alone(model):
-    caches = [new_cache(model, mixed(model), KEEPING, 2) for _ in range(2)]
-    film(model, caches[0], 1, prompts=[0], pictures={0: shown()})
-    film(model, caches[1], 2, prompts=[0, 0], switches={1: Switch()}, pictures={1: shown()})
-    (one,), (other,) = (cache.sink_groups for cache in caches)
-    assert all(torch.equal(a[:, :3], b[:, :3]) for a, b in zip(one.v, other.v, strict=True))
-    short = film(
-        model, new_cache(model, mixed(model), KEEPING, 1), 1, prompts=[0], pictures={0: shown(3)}
+    at_first = new_cache(model, random_roles(model), KEEPING, 2)
+    make_blocks(model, at_first, 1, prompts=[0], pictures={0: random_pictures()})
+    later = new_cache(model, random_roles(model), KEEPING, 2)
+    make_blocks(
+        model,
+        later,
+        2,
+        prompts=[0, 0],
+        switches={1: Switch()},
+        pictures={1: random_pictures()},
     )
+    (one,) = at_first.sink_groups
+    (other,) = later.sink_groups
+    assert all(torch.equal(a[:, :3], b[:, :3]) for a, b in zip(one.v, other.v, strict=True))
+    cache = new_cache(model, random_roles(model), KEEPING, 1)
+    short = make_blocks(model, cache, 1, prompts=[0], pictures={0: random_pictures(3)})
     assert latents(short).isfinite().all(), "a video of one block has room for its pictures"
 
 
@@ -283,12 +286,8 @@ def test_switches_are_numbered_behind_the_start_frames_and_video_frames_count_th
     extended = plan(text, 12, start_frames=6)
     assert made.switches == {4: Switch("flush"), 12: Switch(blend_blocks=2, re_anchor=True)}
     assert list(extended.switches) == [6, 14]
-    assert made.start_video_frames == [0, 45, 93, 141] and extended.start_video_frames == [
-        21,
-        69,
-        117,
-        165,
-    ]
+    assert made.start_video_frames == [0, 45, 93, 141]
+    assert extended.start_video_frames == [21, 69, 117, 165]
     assert [extended.segment_index(block) for block in (0, 1, 5, 6)] == [0, 0, 0, 1]
     lines = describe(extended, torch.float32).splitlines()
     assert lines[-6].split() == ["2", "0:03.000", "0:03.000", "69", "4", "flush", "b"]
@@ -296,26 +295,23 @@ def test_switches_are_numbered_behind_the_start_frames_and_video_frames_count_th
 
 
 def test_a_plan_keeps_scenes_for_a_story_that_recalls_one_and_says_what_they_take():
-    made, without = (plan(STORY.format(tag), 9, "head_forcing") for tag in ("[recall 1]", ""))
+    made = plan(STORY.format("[recall 1]"), 9, "head_forcing")
+    without = plan(STORY.format(""), 9, "head_forcing")
     assert made.shape.policy.kept_scenes == 3 and without.shape.policy.kept_scenes == 0
     assert made.shape.frame_slots == without.shape.frame_slots
-    memory, anchors = (
-        sum(layer.count(role) for layer in made.shape.roles) for role in ("memory", "anchor")
-    )
+    roles = Counter(chain(*made.shape.roles))
+    memory = roles["memory"]
+    anchors = roles["anchor"]
     slots = 3 * (5 * memory + 3 * anchors) + 5 * memory
-    told = describe(made, torch.float32)
-    assert (
-        "latent frames of 3 scenes in anchor and memory heads" in told
-        and f"up to {slots} frame-slots" in told
-    )
+    text = describe(made, torch.float32)
+    assert "latent frames of 3 scenes in anchor and memory heads" in text
+    assert f"up to {slots} frame-slots" in text
     assert "may come back" not in describe(without, torch.float32)
     needs = [needs_of(each, torch.float32, 0, kept=True, state=True) for each in (made, without)]
     assert needs[0].state - needs[1].state == made.shape.bytes_of(slots, torch.float32)
     assert needs[0].cache == needs[1].cache
-    assert [str(switch) for switch in made.switches.values()] == [
-        "reset",
-        "recall 1",
-    ] and not without.switches
+    assert [str(switch) for switch in made.switches.values()] == ["reset", "recall 1"]
+    assert not without.switches
 
 
 def keys_of(text: str, method="head_forcing") -> list[str]:
@@ -324,8 +320,10 @@ def keys_of(text: str, method="head_forcing") -> list[str]:
 
 
 def test_a_recall_changes_the_keys_of_its_scene_alone_and_by_likeness_they_are_those_of_the_scene_it_means():
-    tags = ("", "[recall 1]", "[recall 2]", "[recall]")
-    without, numbered, other, alike = (keys_of(STORY.format(tag)) for tag in tags)
+    without = keys_of(STORY.format(""))
+    numbered = keys_of(STORY.format("[recall 1]"))
+    other = keys_of(STORY.format("[recall 2]"))
+    alike = keys_of(STORY.format("[recall]"))
     assert [a == b for a, b in zip(without, numbered, strict=True)] == [True] * 8 + [False] * 5
     assert numbered == alike != other
 
@@ -336,15 +334,11 @@ def test_scenes_are_compared_by_their_own_embedding_and_not_by_a_blend():
     rows = lay_out_rows(["a", "a", "b", Blend("b", "c", 0.1), "c"], TWO_STEPS, switches=switches)
     script = Script(rows, {text: torch.tensor(rows) for text, rows in embeds.items()})
     assert scenes.scene_features(script)[2].tolist() == pytest.approx([0.99388, 0.11043], abs=1e-5)
-    numbered = scenes.number_recalls(script, recalled := scenes.recalled_scenes(script))
+    recalled = scenes.recalled_scenes(script)
     assert recalled == {3: scenes.RecalledScene(1)}
-    assert [row.switch and row.switch.recall for row in numbered.rows] == [
-        None,
-        None,
-        None,
-        1,
-        None,
-    ]
+    numbered = scenes.number_recalls(script, recalled)
+    recalls = [row.switch and row.switch.recall for row in numbered.rows]
+    assert recalls == [None, None, None, 1, None]
     assert numbered.rows[3].recall_key == (1, 0, 2, 3), (
         "its number, and where the visits up to it begin"
     )
@@ -366,16 +360,18 @@ def test_by_likeness_a_scene_comes_back_of_which_frames_are_kept():
 def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():
     text = "0:00 a fox in the forest\n0:03 a heron heron heron\n0:06 {} the fox and a heron, heron"
     made = plan(text.format("[recall]"), 9, "echo_forcing")
-    signs = dict(zip(made.timeline.alike.values(), (1, -1, 1), strict=True))
-    script = Script(
-        made.rows,
-        {text: torch.tensor([[1.0 * sign, 0.0]]) for text, sign in signs.items()},
-        made.timeline.alike,
-    )
+    first, second, third = made.timeline.alike.values()
+    embeds = {
+        first: torch.tensor([[1.0, 0.0]]),
+        second: torch.tensor([[-1.0, 0.0]]),
+        third: torch.tensor([[1.0, 0.0]]),
+    }
+    script = Script(made.rows, embeds, made.timeline.alike)
     by_words = replace(made.policy, compares_words=True)
     outcomes = [policy.recalled(script) for policy in (made.policy, by_words)]
     assert outcomes == [{8: scenes.RecalledScene(1, (0,))}, {8: scenes.RecalledScene(2, (1,))}]
-    one, other = (keys_of(text.format(tag), "echo_forcing") for tag in ("[recall 1]", "[recall 2]"))
+    one = keys_of(text.format("[recall 1]"), "echo_forcing")
+    other = keys_of(text.format("[recall 2]"), "echo_forcing")
     assert one != other
 
 
@@ -392,11 +388,8 @@ def test_words_that_tell_scenes_apart_are_as_recorded(repo_root):
 
 
 def test_what_cannot_come_back_is_refused_before_anything_is_made():
-    for name in [
-        name
-        for name in METHODS
-        if name not in ("head_forcing", "self_forcing_sink", "livetalk", "echo_forcing")
-    ]:
+    recalling = {"head_forcing", "self_forcing_sink", "livetalk", "echo_forcing"}
+    for name in METHODS.keys() - recalling:
         with pytest.raises(
             HeadForcingError,
             match=r"keeps nothing of earlier scenes.*choose head_forcing or echo_f",

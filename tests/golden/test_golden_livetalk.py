@@ -3,6 +3,7 @@ again, latents and cached frames, and mistakes that are easily made do not.
 """
 
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def test_latents_are_the_recorded_ones_and_so_is_the_frame_in_every_slot(
 
     def note(self):
         begun(self)
-        held.append([frame for slot in self.groups[0].sources for frame in slot])
+        held.append(list(chain.from_iterable(self.groups[0].sources)))
 
     monkeypatch.setattr(HeadCache, "begin_block", note)
     assert apart(replay(case, run).latents, case.tensors[f"latents/{run}"]) < TOLERANCE

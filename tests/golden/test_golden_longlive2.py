@@ -56,8 +56,9 @@ def test_every_slot_has_the_recorded_frame_at_the_recorded_position_and_latents_
             if not case.run(run)["relative_rope"]:
                 assert [positions[frame] for frame in found] == block["key_positions"]
     if run == "two_shots":
-        recorded = [case.tensors[f"cache_{kind}_last_layer/{run}"] for kind in "kv"]
-        recorded = torch.stack([rope.by_head(x.flatten(0, -3), 6) for x in recorded])
+        keys = case.tensors[f"cache_k_last_layer/{run}"].flatten(0, -3)
+        values = case.tensors[f"cache_v_last_layer/{run}"].flatten(0, -3)
+        recorded = torch.stack([rope.by_head(keys, 6), rope.by_head(values, 6)])
         assert torch.allclose(caches[0].slots[-1], recorded, atol=2e-5)
         assert method_policy("longlive2") == read_run(case, run).policy, "the released settings"
 
@@ -121,9 +122,8 @@ def test_noise_levels_and_timesteps_are_the_recorded_ones():
     for steps in (1, 2, 3, 4, 5, 7, 8, 12):
         recorded = open_case("full", "longlive2").config["scheduler"][str(steps)]
         sigmas = Schedule.unipc(steps, 8).sigmas
-        assert [*sigmas, 0.0] == recorded["sigmas"] and list(
-            map(whole_timestep, sigmas)
-        ) == recorded["timesteps"]
+        assert [*sigmas, 0.0] == recorded["sigmas"]
+        assert list(map(whole_timestep, sigmas)) == recorded["timesteps"]
     assert SCHEDULES["longlive2"].sigmas == Schedule.unipc(4, 8).sigmas
 
 
@@ -133,9 +133,8 @@ def test_a_file_as_it_is_released_gives_the_same_weights_and_converts(tmp_path):
     plain, _ = load_state_dict(folder / "model.safetensors", num_heads=4)
     released = folder / "merged_layout.pt"
     wrapped, info = load_state_dict(released, num_heads=4)
-    assert wrapped.keys() == plain.keys() and all(
-        torch.equal(wrapped[name], plain[name]) for name in plain
-    )
+    assert wrapped.keys() == plain.keys()
+    assert all(torch.equal(wrapped[name], plain[name]) for name in plain)
     assert (info.layout, info.family, info.config.latents) == (
         "generator",
         "wan2.2-ti2v-custom",

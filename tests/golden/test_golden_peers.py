@@ -81,15 +81,18 @@ def test_the_window_ends_with_the_recorded_keys_and_values(monkeypatch, which, n
     caches = kept_cache(monkeypatch)
     chosen = noted(monkeypatch, MemFlowCache, "choose")
     replayed(case, run)
-    (cache,), method = caches, case.config["method"]
-    names = {part: f"{part}_last_layer/{run}" for part in ("cache_k", "cache_v", "bank_k")}
-    ends = {part: case.tensors[name] for part, name in names.items() if name in case.tensors}
-    recorded = {part: by_head(tensor, cache.rope.frame_tokens) for part, tensor in ends.items()}
+    (cache,) = caches
+    method = case.config["method"]
+    recorded = {}
+    for part in ("cache_k", "cache_v", "bank_k"):
+        tensor = case.tensors.get(f"{part}_last_layer/{run}")
+        if tensor is not None:
+            recorded[part] = by_head(tensor, cache.rope.frame_tokens)
     if method == "memflow":  # the frames that its bank keeps
-        events = case.config["facts"][run]["bank_events"]
-        assert [c.tolist() for c in chosen] == [
-            kept for e in events for kept in e.get("selected_per_layer", [])
-        ]
+        frames_of_bank = []
+        for event in case.config["facts"][run]["bank_events"]:
+            frames_of_bank += event.get("selected_per_layer", [])
+        assert [frames.tolist() for frames in chosen] == frames_of_bank
         assert (cache.bank[-1][0] - recorded["bank_k"]).abs().max() < TOLERANCE
         recorded["cache_v"] = cache.slots[-1][1]
     if "cache_k" in recorded:
@@ -97,9 +100,30 @@ def test_the_window_ends_with_the_recorded_keys_and_values(monkeypatch, which, n
         # recorded without any rotation, in slot 0 of Infinity-RoPE with it; MemRoPE stores keys
         # like that, too
         if cache.policy.rope == "contiguous" and not isinstance(cache, MemRoPECache):
-            turned = cache.rope.rotate_spatial(k)
-            k = torch.cat((k[:, :1], turned[:, 1:]), dim=1) if method == "infinity_rope" else turned
+            rotated = cache.rope.rotate_spatial(k)
+            if method == "infinity_rope":
+                rotated = torch.cat((k[:, :1], rotated[:, 1:]), dim=1)
+            k = rotated
         assert (cache.slots[-1] - torch.stack((k, recorded["cache_v"]))).abs().max() < TOLERANCE
+
+
+def attended_frames(heads, sinks, recent, middle) -> list:
+    """The position of the first frame that is far, -1 for none, and the frames of each part."""
+    far = list(sinks.at)
+    if heads.label != VEIL:
+        far += middle.at
+    first = far[0] if far else -1
+    parts = (sinks, recent, middle)
+    return [first, *(frames_of_part(part) for part in parts)]
+
+
+def frames_of_part(part) -> list[int]:
+    return sorted(entry.at for entry in part.entries)
+
+
+def recorded_frames(passes: list) -> list:
+    """The frames of a recorded pass as `attended_frames` has them."""
+    return [[first, *map(sorted, parts)] for first, *parts in passes]
 
 
 @full_runs_of("pyramid_forcing")
@@ -113,10 +137,8 @@ def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_position
     read = state.read
 
     def noting(self, frame):
-        sinks, recent, middle = parts = read(self, frame)
-        far = ([*sinks.at, *(middle.at if self.label != VEIL else [])] or [-1])[0]
-        frames = [sorted(entry.at for entry in part.entries) for part in (sinks, recent, middle)]
-        seen.setdefault((self.label, frame), []).append([far, *frames])
+        parts = read(self, frame)
+        seen.setdefault((self.label, frame), []).append(attended_frames(self, *parts))
         return parts
 
     monkeypatch.setattr(state, "read", noting)
@@ -129,18 +151,17 @@ def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_position
     for number, label in ((-1, WAVE), (1, ANCHOR), (2, VEIL)):
         holding = sum(number in layer for layer in labels)
         for block, passes in enumerate(recorded.get(str(number), [])):
-            wanted = {
-                kind: [[far, *map(sorted, frames)] for far, *frames in passes[kind]]
-                for kind in passes
-            }
+            clean = recorded_frames(passes["clean"])
             for place in range(3):
                 found = seen[label, 3 * block + place]
-                # given frames have a clean pass alone
-                noisy = 4 * holding if len(found) > len(labels) else 0
-                assert found[:noisy] == [wanted["noisy"][place]] * noisy if noisy else True
+                noisy = 0
+                if len(found) > len(labels):  # given frames have a clean pass alone
+                    noisy = 4 * holding
+                    expected = recorded_frames(passes["noisy"])[place]
+                    assert found[:noisy] == [expected] * noisy
                 # the last layer's output of a clean pass is not needed, so that nothing is read
                 # there
-                assert all(entry == wanted["clean"][place] for entry in found[noisy:])
+                assert all(frames == clean[place] for frames in found[noisy:])
                 checked += len(found)
     assert checked == sum(map(len, seen.values()))
 
@@ -150,35 +171,35 @@ def test_id_forcing_attends_to_the_recorded_frames_at_the_recorded_positions(
     monkeypatch, which, name, run
 ):
     case = open_case(which, name)
-    seen = {}
+    windows = {}  # by block, the frames that it attends to, each with its position
     first = {}
     context = IdForcingCache.context
     denoise = WanVideoModel.denoise
 
     def note_context(self, layer, q):
         size = self.shape.frames_per_block
-        blocks = [*((entry.block, entry.place) for entry in self.read), (self.block, self.place)]
-        seen[self.block] = [
-            (block * size + i, place + i) for block, place in blocks for i in range(size)
-        ]
+        window = []
+        for entry in (*self.read, self):
+            frames = range(entry.block * size, (entry.block + 1) * size)
+            positions = range(entry.place, entry.place + size)
+            window += zip(frames, positions, strict=True)
+        windows[self.block] = window
         return context(self, layer, q)
 
     # its own window, not that of an entry that is made before it
     def note_first(self, latents, sigma, cache):
         clean = denoise(self, latents, sigma, cache)
-        first.setdefault(cache.block, seen[cache.block])
+        first.setdefault(cache.block, windows[cache.block])
         return clean
 
     monkeypatch.setattr(IdForcingCache, "context", note_context)
     monkeypatch.setattr(WanVideoModel, "denoise", note_first)
     replayed(case, run, tolerance=1e-5)
-    frames, positions = (
-        case.tensors[f"window_{name}/{run}"].tolist() for name in ("frames", "positions")
-    )
+    frames = case.tensors[f"window_frames/{run}"].tolist()
+    positions = case.tensors[f"window_positions/{run}"].tolist()
     for block, found in first.items():
-        assert found == [
-            pair for pair in zip(frames[block], positions[block], strict=True) if pair[0] != -1
-        ], block
+        recorded = zip(frames[block], positions[block], strict=True)
+        assert found == [pair for pair in recorded if pair[0] != -1], block
 
 
 @full_runs_of("echo_forcing")
@@ -205,24 +226,20 @@ def test_echo_forcing_chooses_the_recorded_tokens_and_begins_scenes_as_recorded(
     monkeypatch.setattr(EchoForcingCache, "finish", note_block)
     replayed(case, run)
     assert [tokens.tolist() for tokens in chosen] == selected(case, run)
-    assert [filled * case.config["frame_tokens"] for filled in slots] == case.tensors[
-        f"cache_len_tokens/{run}"
-    ].tolist()
+    lengths = case.tensors[f"cache_len_tokens/{run}"].tolist()
+    assert [filled * case.config["frame_tokens"] for filled in slots] == lengths
     switches = case.config["facts"][run].get("switches", [])
     expected = [
         (switch["block"], switch["memory_from_scene"], switch["jump"]) for switch in switches
     ]
     assert [scene[:3] for scene in begun] == expected
     for number, (*_, memory) in enumerate(begun):
-        assert (
-            memory - case.tensors[f"memory_k/{run}"][number, 0].transpose(0, 1)
-        ).abs().max() < TOLERANCE
+        recorded = case.tensors[f"memory_k/{run}"][number, 0].transpose(0, 1)
+        assert (memory - recorded).abs().max() < TOLERANCE
     for block, per_layer in enumerate(case.tensors.get(f"weights/{run}", ())):
         for recorded, found in zip(per_layer, weights[block], strict=True):
-            assert (
-                torch.allclose(recorded[: len(found)], found, atol=TOLERANCE)
-                and (recorded[len(found) :] == 1).all()
-            )
+            assert torch.allclose(recorded[: len(found)], found, atol=TOLERANCE)
+            assert (recorded[len(found) :] == 1).all()
 
 
 def selected(case: Case, run: str) -> list[list[int]]:
@@ -230,7 +247,9 @@ def selected(case: Case, run: str) -> list[list[int]]:
     chosen.
     """
     rows = case.tensors.get(f"selected/{run}")
-    return [] if rows is None else [row[row >= 0].tolist() for row in rows.flatten(0, 1)]
+    if rows is None:
+        return []
+    return [row[row >= 0].tolist() for row in rows.flatten(0, 1)]
 
 
 @full_runs_of("deep_forcing")
@@ -245,15 +264,12 @@ def test_deep_forcing_keeps_the_recorded_tokens_and_moves_its_sinks_as_recorded(
     sinks = caches[0].policy.sink_frames * caches[0].rope.frame_tokens
     assert last.sink_start == int(case.tensors[f"sink_start_frame/{run}"][-1])
     length = int(case.tensors[f"cache_len_tokens/{run}"][-1])
-    stored = torch.stack(
-        [
-            case.tensors[f"cache_{kind}_last_layer/{run}"][0, :length].transpose(0, 1)
-            for kind in "kv"
-        ]
-    )
+    keys = case.tensors[f"cache_k_last_layer/{run}"][0, :length]
+    values = case.tensors[f"cache_v_last_layer/{run}"][0, :length]
+    stored = torch.stack([keys, values]).transpose(1, 2)
     assert last.kv.shape == stored.shape
     assert (last.kv - stored).abs().max() < 2 * TOLERANCE, "sinks turn again and again"
-    assert [(sinks + c).tolist() for c in chosen] == selected(case, run)
+    assert [(sinks + tokens).tolist() for tokens in chosen] == selected(case, run)
 
 
 @full_runs_of("forcing_kv")
@@ -263,20 +279,19 @@ def test_forcing_kv_keeps_the_recorded_chunks(monkeypatch, which, name, run):
     chosen = noted(monkeypatch, ForcingKVCache, "choose")
     replayed(case, run)
     recorded = case.tensors.get(f"kept_chunks/{run}", torch.zeros(0, 1)).tolist()
-    assert [c.tolist() for c in chosen] == [row for row in recorded if row[0] >= 0]
-    for kind, kept in zip(("spatial", "temporal"), caches[0].kinds[3], strict=True):
-        stored = by_head(
-            case.tensors[f"group_{kind}_k_last_layer/{run}"], caches[0].rope.frame_tokens
-        )
-        assert (kept.last[0] - stored).abs().max() < TOLERANCE
+    assert [chunks.tolist() for chunks in chosen] == [row for row in recorded if row[0] >= 0]
+    (cache,) = caches
+    for kind, kept in zip(("spatial", "temporal"), cache.kinds[3], strict=True):
+        stored = case.tensors[f"group_{kind}_k_last_layer/{run}"]
+        expected = by_head(stored, cache.rope.frame_tokens)
+        assert (kept.last[0] - expected).abs().max() < TOLERANCE
 
 
 @full_runs_of("dummy_forcing")
 def test_dummy_forcing_finds_the_recorded_groups_of_heads(monkeypatch, which, name, run):
     case = open_case(which, name)
-    classified, shares = (
-        noted(monkeypatch, DummyForcingCache, name) for name in ("classify", "_shares")
-    )
+    classified = noted(monkeypatch, DummyForcingCache, "classify")
+    shares = noted(monkeypatch, DummyForcingCache, "_shares")
     replayed(case, run)
     recorded = case.config["facts"][run]["head_groups"]
     (kinds,) = classified

@@ -20,17 +20,21 @@ def test_a_rolling_window_gives_the_recorded_latents_and_leaves_the_recorded_cac
     caches = kept_cache(monkeypatch)
     replayed(case, run)
     (cache,) = caches
-    frames = [block * 3 + i for block in cache.past[-1] for i in range(3)]
-    assert frames == [slot[0] for slot in case.config["cache_states_last_layer"][run][-1]["slots"]]
+    frames = []
+    for block in cache.past[-1]:
+        frames += [3 * block, 3 * block + 1, 3 * block + 2]
+    slots = case.config["cache_states_last_layer"][run][-1]["slots"]
+    assert frames == [slot[0] for slot in slots]
     keys, values = torch.cat([*cache.past[-1].values()], dim=2)
-    recorded = [case.tensors[f"cache_{kind}_last_layer/{run}"][0] for kind in "kv"]
-    k, v = (rope.by_head(x, cache.rope.frame_tokens)[:, : len(frames)] for x in recorded)
+    frame_tokens = cache.rope.frame_tokens
+    recorded_keys = rope.by_head(case.tensors[f"cache_k_last_layer/{run}"][0], frame_tokens)
+    recorded_values = rope.by_head(case.tensors[f"cache_v_last_layer/{run}"][0], frame_tokens)
+    k = recorded_keys[:, : len(frames)]
+    v = recorded_values[:, : len(frames)]
     # the anchor's keys are recorded without any rotary embedding
     k = torch.cat((cache.rope.rotate_spatial(k[:, :3]), k[:, 3:]), dim=1)
-    assert (
-        apart(cache.rope.rotate_temporal(keys, [0, 0, 0, *frames[3:]]), k) < 1e-4
-        and apart(values, v) < 1e-4
-    )
+    assert apart(cache.rope.rotate_temporal(keys, [0, 0, 0, *frames[3:]]), k) < 1e-4
+    assert apart(values, v) < 1e-4
     schedule = read_run(case, run).schedule
     assert [1000 * sigma for sigma in schedule.sigmas] == pytest.approx(
         case.tensors[f"denoising_steps/{run}"].tolist(), abs=1e-4

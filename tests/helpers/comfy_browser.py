@@ -11,7 +11,7 @@ from urllib.parse import urlparse
 from comfy_harness import ComfyServer
 from comfy_setup import chromium
 from playwright.sync_api import BrowserContext, Dialog, Page, Request, WebError, sync_playwright
-from workflow_layout import box_of, box_of_group, inside
+from workflow_layout import Box, box_of, box_of_group, inside
 
 _FLAGS = [
     *(
@@ -284,19 +284,17 @@ class Browser:
         """(length, time, text above it) of a video while it grew, and then of the finished one."""
         self.page.wait_for_function("window.__seen.some(([grows]) => !grows)")
         seen = self.page.evaluate("window.__seen")
-        grew, finished = ([more for now, *more in seen if now == grows] for grows in (True, False))
+        grew = [more for grows, *more in seen if grows]
+        finished = [more for grows, *more in seen if not grows]
         assert grew + finished == [more for _, *more in seen], "first it grows, then it is finished"
         return grew, finished
 
     def last_report(self) -> str:
         """The text that the last run has shown."""
         history = self.server.get_json("/history?max_items=1")
-        ((report,),) = [
-            out["text"]
-            for run in history.values()
-            for out in run["outputs"].values()
-            if "text" in out
-        ]
+        (run,) = history.values()
+        (texts,) = [out["text"] for out in run["outputs"].values() if "text" in out]
+        (report,) = texts
         return report
 
     def look_at(self, node: str, scale: float = 1.0, top: int = 110) -> None:
@@ -325,7 +323,11 @@ class Browser:
         )
         frames = [box_of_group(group) for group in groups]
         nodes = [(kind, box_of(*place)) for kind, *place in nodes if kind != "MarkdownNote"]
-        return [kind for kind, box in nodes if not any(inside(box, frame) for frame in frames)]
+
+        def is_grouped(box: Box) -> bool:
+            return any(inside(box, frame) for frame in frames)
+
+        return [kind for kind, box in nodes if not is_grouped(box)]
 
     def heap_bytes(self) -> int:
         """The page's JavaScript heap after a garbage collection."""

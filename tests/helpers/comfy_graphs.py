@@ -95,8 +95,8 @@ def tiny_graph(loader: dict[str, Any], **sampler: Any) -> Graph:
 def queued(server: ComfyServer, graph: Graph, **options: Any) -> RunResult:
     """Run a graph that must succeed."""
     result = server.queue(graph, **options)
-    told = (result.outcome, result.error, result.node_errors)
-    assert told == ("success", None, {}), told
+    found = (result.outcome, result.error, result.node_errors)
+    assert found == ("success", None, {}), found
     return result
 
 
@@ -123,7 +123,7 @@ def video_frames(source: Path | io.BytesIO) -> np.ndarray:
         return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
-def shown(server: ComfyServer, result: RunResult, name: str) -> np.ndarray:
+def video_frames_of(server: ComfyServer, result: RunResult, name: str) -> np.ndarray:
     """The video frames of the file that a node shows."""
     return video_frames(io.BytesIO(server.view(**result.outputs[name]["images"][0])))
 
@@ -158,9 +158,8 @@ def failed(server: ComfyServer, graph: Graph, *expected: str) -> RunResult:
     result = server.queue(graph)
     assert result.outcome == "error", (result.outcome, result.error)
     message = result.error or ""
-    (kind,) = (
-        data["exception_type"] for event, data in result.events if event == "execution_error"
-    )
+    (error,) = [data for event, data in result.events if event == "execution_error"]
+    kind = error["exception_type"]
     # the editor shows it before the message
     assert "/" not in kind and "headforcing" not in kind, kind
     assert all(part in message for part in expected), message

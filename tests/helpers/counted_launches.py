@@ -56,7 +56,9 @@ class Launches(TorchDispatchMode):
         made_all = made if isinstance(made, (tuple, list)) else (made,)
         on_device = any(isinstance(x, Tensor) and x.is_meta for x in made_all)
         if on_device and not func.is_view and not name.startswith(NO_LAUNCH):
-            given = [y for x in args for y in (x if isinstance(x, (list, tuple)) else (x,))]
+            given: list[Any] = []
+            for value in args:
+                given += value if isinstance(value, (list, tuple)) else (value,)
             self.add(name, *given, *made_all)
         return made
 

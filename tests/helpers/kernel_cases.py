@@ -102,7 +102,10 @@ def case(
         own = [[0, 1, 2, 3], [4, 5], [6, 7, 8, 9, 10, 11]]
         chains = []
         for mine in own:
-            steps = [[mine[i] * s for i in pick(len(mine), 2)] + pick(19, 1) for _ in range(3)]
+            steps = []
+            for _ in range(3):
+                source, target = pick(len(mine), 2)
+                steps.append([mine[source] * s, mine[target] * s, *pick(19, 1)])
             steps[pick(3, 1)[0]][0] = -1
             chains.append(steps)
         return dict(
@@ -122,11 +125,10 @@ def case(
             [torch.randperm(2 * s, generator=generator)[:s].sort().values for _ in range(2)]
         )
         merges = [
-            [0, 3, 0, *pick(19, 2), 1],
-            [4, 1, 4, *pick(19, 2), 0],
-            [5, 6, 8, *pick(19, 2), 1],
+            [0, 3 * s, 0, *pick(19, 2), 1],
+            [4 * s, 1 * s, 4 * s, *pick(19, 2), 0],
+            [5 * s, 6 * s, 8 * s, *pick(19, 2), 1],
         ]
-        merges = [[*(slot * s for slot in merge[:3]), *merge[3:]] for merge in merges]
         return dict(k=k, v=v, merges=int_table(merges), kept=kept.int(), rotations=rotations)
     if operation is norm_modulate:
         frames = 3
@@ -145,7 +147,9 @@ def case(
         # few values: where one lies between two numbers of 8 bits, exponentials decide
         if operation is quantise_gelu:
             x = (4 * x).round() / 4
-        x[seed % s, 7], x[3], x[5, -1] = torch.nan, 0, torch.inf
+        x[seed % s, 7] = torch.nan
+        x[3] = 0
+        x[5, -1] = torch.inf
         return dict(x=x)
     if operation is feature_frames:
         frames = 1 + seed % 3
@@ -215,10 +219,9 @@ def roll_out(roles: list[list[str]], episodic_frames: int, rope: str) -> None:
         for layer in range(layers):
             q, k, v = noise(3, frames * rows * columns, heads, head_dim)
             found = fused.attend(layer, fused.write(layer, k, v, q, (*weights[layer], 1e-6)))
-            q, k = (
-                F.rms_norm(x, x.shape[1:], w.view(x.shape[1:]), 1e-6)
-                for x, w in zip((q, k), weights[layer], strict=True)
-            )
+            q_weight, k_weight = weights[layer].view(2, heads, head_dim)
+            q = F.rms_norm(q, q.shape[1:], q_weight, 1e-6)
+            k = F.rms_norm(k, k.shape[1:], k_weight, 1e-6)
             with using("reference"):
                 expected = plain.attend(layer, plain.write(layer, k, v, q))
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)

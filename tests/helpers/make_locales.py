@@ -106,11 +106,10 @@ def of_scripts(language: str) -> Texts:
 
 def strings(texts: Texts) -> list[str]:
     """All strings of a nodeDefs.json."""
-    return [
-        text
-        for value in texts.values()
-        for text in (strings(value) if isinstance(value, dict) else [value])
-    ]
+    found = []
+    for value in texts.values():
+        found += strings(value) if isinstance(value, dict) else [value]
+    return found
 
 
 def translated(texts: Texts, known: dict[str, str]) -> Texts:

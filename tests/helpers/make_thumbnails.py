@@ -120,7 +120,9 @@ def halves(row: list[Frame], columns: int = 3) -> list[list[Frame]]:
 def pictures(folder: Path) -> dict[str, Image.Image]:
     """All thumbnails by the name of their workflow."""
     one_prompt = "a red ball bouncing in the teal plain room"
-    takes, sea, night = (story(name) for name in ("takes", "sea", "night"))
+    takes = story("takes")
+    sea = story("sea")
+    night = story("night")
     plain = takes.replace("[seed 7] ", "")
     changed = night.replace(
         "a purple cross gliding in the maroon plain room",

@@ -55,23 +55,21 @@ def api_prompt(workflow: Workflow) -> dict[str, Any]:
     def value(given: Any) -> Any:
         return [str(numbers[given[0]]), given[1]] if isinstance(given, list) else given
 
-    inputs = {
-        name: {key: value(x) for key, x in node.inputs.items()}
-        for name, node in workflow.nodes.items()
-    }
-    return {
-        str(numbers[name]): {"class_type": node.kind, "inputs": inputs[name]}
-        for name, node in workflow.nodes.items()
-    }
+    prompt = {}
+    for name, node in workflow.nodes.items():
+        inputs = {key: value(given) for key, given in node.inputs.items()}
+        prompt[str(numbers[name])] = {"class_type": node.kind, "inputs": inputs}
+    return prompt
 
 
 def widths(workflow: Workflow) -> dict[int, int]:
     """The width of every node by its id: that of its column."""
     numbers = numbers_of(workflow)
-    columns = (
-        (column.width, group.nodes) for column in workflow.columns for group in column.groups
-    )
-    return {numbers[name]: width for width, names in columns for name in names}
+    found = {}
+    for column in workflow.columns:
+        for group in column.groups:
+            found |= dict.fromkeys((numbers[name] for name in group.nodes), column.width)
+    return found
 
 
 def saved(editor: Browser) -> dict[str, Any]:

@@ -10,7 +10,7 @@ def peak_bytes() -> int:
     """
     status = Path("/proc/self/status")
     if status.exists():
-        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
         return int(line.split()[1]) * 1024
     import resource
 

@@ -3,6 +3,7 @@
 import math
 import random
 from dataclasses import replace
+from itertools import product
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
@@ -33,7 +34,7 @@ SELF_FORCING = PRESETS["self_forcing"]
 BUSY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
 KEEPING = replace(BUSY, kept_scenes=MAX_SCENES + 2, picture_frames=5)
 EVERY_SWITCH = [
-    Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)
+    Switch(kind, re_anchor=re_anchor) for kind, re_anchor in product(SWITCHES, (False, True))
 ]
 
 
@@ -67,17 +68,24 @@ def every_head(model: WanModel, role: str) -> list[list[str]]:
     return [[role] * model.config.num_heads for _ in model.blocks]
 
 
-def mixed(model: WanModel, seed=3) -> list[list[str]]:
+def random_roles(model: WanModel, seed=3) -> list[list[str]]:
     chooser = random.Random(seed)
-    return [
-        [chooser.choice(("local", "anchor", "memory")) for _ in row]
-        for row in every_head(model, "memory")
-    ]
+    roles = []
+    for _ in model.blocks:
+        heads = range(model.config.num_heads)
+        roles.append([chooser.choice(("local", "anchor", "memory")) for _ in heads])
+    return roles
 
 
 def prompts_of(switches, blocks: int) -> list[int]:
     """The number of each block's prompt, which alternate at switches."""
-    return [sum(block >= first for first in switches) % 2 for block in range(blocks)]
+    numbers = []
+    number = 0
+    for block in range(blocks):
+        if block in switches:
+            number = 1 - number
+        numbers.append(number)
+    return numbers
 
 
 def measure(cache: HeadCache) -> None:
@@ -86,7 +94,7 @@ def measure(cache: HeadCache) -> None:
     cache.meter.active = True
 
 
-def shown(count: int = 1, frames: int = F, seed: int = 0) -> list[torch.Tensor]:
+def random_pictures(count: int = 1, frames: int = F, seed: int = 0) -> list[torch.Tensor]:
     """Pictures of random latents."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(frames, 16, HEIGHT, WIDTH, generator=generator) for _ in range(count)]
@@ -98,7 +106,7 @@ def new_cache(model, roles, policy, blocks, kind=HeadCache, dtype=torch.float32,
     )
 
 
-def film(
+def make_blocks(
     model,
     cache,
     blocks,
@@ -118,17 +126,19 @@ def film(
     for `script_of`.
     """
     noise = SeededNoise((schedule.frames_per_block, 16, *size))
-    given = [*split_start_latents(start, schedule.frames_per_block), *options.pop("given", ())]
-    begun = 0 if start is None else len(start) // schedule.frames_per_block
-    told = dict(seed=seed, switches=switches, start_blocks=begun, pictures=pictures)
-    script = script_of(prompts or [0] * blocks, schedule, embeds(model), **told)
-    return list(
-        rollout(
-            WanVideoModel(model, dtype, forward=forward),
-            cache,
-            RolloutInputs(script, noise, given, **options),
-        )
+    start_blocks = split_start_latents(start, schedule.frames_per_block)
+    given = [*start_blocks, *options.pop("given", ())]
+    script = script_of(
+        prompts or [0] * blocks,
+        schedule,
+        embeds(model),
+        seed=seed,
+        switches=switches,
+        start_blocks=len(start_blocks),
+        pictures=pictures,
     )
+    video = WanVideoModel(model, dtype, forward=forward)
+    return list(rollout(video, cache, RolloutInputs(script, noise, given, **options)))
 
 
 def latents(blocks) -> torch.Tensor:
@@ -136,14 +146,14 @@ def latents(blocks) -> torch.Tensor:
 
 
 def make(model, roles, policy, blocks, **options) -> torch.Tensor:
-    return latents(film(model, new_cache(model, roles, policy, blocks), blocks, **options))
+    return latents(make_blocks(model, new_cache(model, roles, policy, blocks), blocks, **options))
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).abs().max())
 
 
-def poison(group, first: int) -> None:
+def fill_with_nan(group, first: int) -> None:
     for buffer in (*group.k, *group.v):
         buffer[:, first:] = math.nan
 

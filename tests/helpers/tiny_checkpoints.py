@@ -3,6 +3,7 @@ cannot be shrunk.
 """
 
 import math
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -108,9 +109,8 @@ def wan_lora(
     change it makes.
     """
     make = _Random(seed)
-    for target in (
-        f"diffusion_model.blocks.{i}.self_attn.{name}" for i in range(layers) for name in "qv"
-    ):
+    for layer, name in product(range(layers), "qv"):
+        target = f"diffusion_model.blocks.{layer}.self_attn.{name}"
         make.normal(f"{target}.lora_A.weight", rank, dim, std=dim**-0.5)
         make.normal(f"{target}.lora_B.weight", dim, rank, std=strength * rank**-0.5)
         make.weights[f"{target}.alpha"] = torch.tensor(float(rank))
@@ -125,7 +125,7 @@ def published_lora(
     key.
     """
     make = _Random(seed)
-    sizes = {f"{kind}_attn.{part}": (dim, dim) for kind in ("self", "cross") for part in "qkvo"}
+    sizes = {f"{kind}_attn.{part}": (dim, dim) for kind, part in product(("self", "cross"), "qkvo")}
     sizes |= {"ffn.0": (ffn, dim), "ffn.2": (dim, ffn)}
     for layer in range(layers):
         for module, (out, into) in sizes.items():

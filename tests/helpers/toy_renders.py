@@ -201,7 +201,7 @@ def files(render):
     )
 
 
-class Told(Story):
+class LiveTexts(Story):
     """Tells texts while a video is made, each when the render asks before the block of that
     number.
     """

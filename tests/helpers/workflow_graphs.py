@@ -1,6 +1,7 @@
 """The shipped workflows: nodes, links, and the columns they are drawn in."""
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
@@ -390,5 +391,6 @@ WORKFLOWS: dict[str, Workflow] = {
     ),
 }
 for _name, _workflow in WORKFLOWS.items():
-    _inputs = {str(value) for node in _workflow.nodes.values() for value in node.inputs.values()}
+    _values = chain(*(node.inputs.values() for node in _workflow.nodes.values()))
+    _inputs = set(map(str, _values))
     WORKFLOWS[_name] = replace(_workflow, note=note(_name, _inputs))

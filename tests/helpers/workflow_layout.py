@@ -3,6 +3,7 @@ bottom.
 """
 
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 TITLE = 30  # height of a node's title bar, which lies above its position
@@ -152,9 +153,8 @@ def inside(inner: Box, outer: Box) -> bool:
 
 
 def overlapping(boxes: list[Box]) -> list[tuple[Box, Box]]:
-    return [
-        (a, b)
-        for number, a in enumerate(boxes)
-        for b in boxes[:number]
-        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-    ]
+    found = []
+    for b, a in combinations(boxes, 2):
+        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]:
+            found.append((a, b))
+    return found

@@ -6,6 +6,7 @@ node's properties.
 """
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,17 @@ MODELS: list[dict[str, str]] = json.loads((TEXTS / "models.json").read_text(enco
 def models_of(names: set[str]) -> dict[str, dict[str, str]]:
     """The models with these names, by the node that loads them."""
     keys = ("name", "url", "directory")
-    return {
-        model["node"]: {key: model[key] for key in keys}
-        for model in MODELS
-        if model["name"] in names
-    }
+    found = {}
+    for model in MODELS:
+        if model["name"] in names:
+            found[model["node"]] = {key: model[key] for key in keys}
+    return found
 
 
 def add_sources(graph: dict[str, Any]) -> None:
     """Add the properties to the nodes of a workflow in the editor's format."""
-    models = models_of(
-        {str(value) for node in graph["nodes"] for value in node.get("widgets_values") or ()}
-    )
+    values = chain(*(node.get("widgets_values") or () for node in graph["nodes"]))
+    models = models_of(set(map(str, values)))
     for node in graph["nodes"]:
         kind = node["type"]
         properties = node.setdefault("properties", {})

@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def tiny_model(tiny: Path) -> list[str]:
         "--dtype": "fp32",
         "--device": "cpu",
     }
-    return [str(part) for pair in options.items() for part in pair]
+    return list(map(str, chain(*options.items())))
 
 
 @pytest.fixture

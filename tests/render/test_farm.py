@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 import types
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -152,13 +153,9 @@ def test_videos_at_the_same_time_have_the_hashes_of_one_after_the_other_and_one_
     )
     found = rows(farmed)
     assert "another process is writing" in found.pop("wrong")["why"] and not ray.is_initialized()
-    files = [
-        {name: row["files"] for name, row in videos.items()} for videos in (rows(in_turn), found)
-    ]
-    assert (
-        files[0] == files[1]
-        and len({hash for row in files[0].values() for hash in row.values()}) == 12
-    )
+    files = {name: row["files"] for name, row in found.items()}
+    assert files == {name: row["files"] for name, row in rows(in_turn).items()}
+    assert len(set(chain(*(hashes.values() for hashes in files.values())))) == 12
 
 
 @pytest.mark.thorough
@@ -259,6 +256,6 @@ def test_a_comparison_has_the_same_table_on_a_farm(head, tmp_path):
         ).split()
         assert main(["compare", *options, "--out", str(tmp_path), *farm]) == 0
         tables.append(json.loads((tmp_path / "comparison.json").read_text("utf-8"))["rows"])
-    for row in (row for table in tables for row in table):
+    for row in chain(*tables):
         assert row.pop("seconds_per_block") > 0
     assert tables[0] == tables[1] and len(tables[0]) == 2

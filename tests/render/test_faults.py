@@ -155,14 +155,14 @@ def test_a_fault_of_the_file_system_ends_in_one_sentence_and_the_next_run_comple
             again()
             with faults.active(point, at, error):
                 code = main(command(work))
-            told = capsys.readouterr().err
+            errors = capsys.readouterr().err
             assert faults.raised, (point, at)
             injected += 1
-            place = f"{point} {at} of {seen[point]}, {os.strerror(error)}: {told}"
-            assert code in (0, 2) and "Traceback" not in told, place
+            place = f"{point} {at} of {seen[point]}, {os.strerror(error)}: {errors}"
+            assert code in (0, 2) and "Traceback" not in errors, place
             if code == 2:
-                (line,) = (line for line in told.splitlines() if line.startswith("error: "))
-                assert told.rstrip().endswith(line), place
+                (line,) = [line for line in errors.splitlines() if line.startswith("error: ")]
+                assert errors.rstrip().endswith(line), place
             if name in ("render", "resume", "auto"):
                 assert main(command(work)) == 0 and blocks(work) == wanted, place
                 capsys.readouterr()

@@ -22,8 +22,7 @@ from headforcing.headforcing_core.render.result import RenderResult
 from headforcing.headforcing_core.render.sinks import KeptLatents, VideoFile
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
-from toy_renders import Render, toy_model
-from toy_renders import Told as AnyTold
+from toy_renders import LiveTexts, Render, toy_model
 
 SECONDS = 7.0  # 10 blocks
 RED = "a red ball bouncing in the teal plain room"
@@ -56,7 +55,7 @@ def job(backbone, tmp_path):
     return make
 
 
-class Told(AnyTold):
+class Edits(LiveTexts):
     def __init__(self, texts: dict[int, str], seconds=SECONDS):
         super().__init__(texts, seconds)
 
@@ -111,7 +110,7 @@ def test_the_changed_story_is_the_video_it_would_have_been_from_the_beginning(
     text = {"head_forcing": SWITCHED, "longlive": recached, "memflow": recached}.get(
         method, CHANGED
     )
-    story = Told({1: text})
+    story = Edits({1: text})
     latents, result = render(backbone, job(PLANNED, method), story)
     assert story.refusals == [] and story.changes == [6]
     assert story.encoded == [], "texts that are there are not encoded again"
@@ -150,7 +149,7 @@ TAKEN = {  # how the video is made, what is told before which block, the story t
 @pytest.mark.parametrize("case", TAKEN)
 def test_what_has_not_begun_is_changed_and_the_video_is_found_again(backbone, job, case):
     options, texts, made, block = TAKEN[case]
-    story = Told(texts)
+    story = Edits(texts)
     options = dict(options)
     latents, result = render(backbone, job(options.pop("text", PLANNED), **options), story)
     wanted = job(made, **options)
@@ -168,7 +167,7 @@ def test_a_stopped_render_goes_on_with_the_changed_story(backbone, job, method):
     with pytest.raises(Stop):
         render(backbone, planned, listeners=[StopAt(0)])
     with pytest.raises(Stop):
-        render(backbone, planned, Told({1: CHANGED}), listeners=[StopAt(6)])
+        render(backbone, planned, Edits({1: CHANGED}), listeners=[StopAt(6)])
     latents, result = render(backbone, wanted)
     assert result.reused_blocks == 7 and torch.equal(latents, fresh(backbone, wanted)[0])
     prompts = {len(video.about["prompts"]) for video in stored_videos(wanted.request.runs)}
@@ -182,7 +181,7 @@ def test_blocks_under_way_in_a_rolling_window_keep_their_prompts_after_a_stop(ba
     made = job(planned, "rolling_forcing")
     with pytest.raises(Stop):
         render(backbone, made, listeners=[StopAt(1)])
-    story = Told({0: other})
+    story = Edits({0: other})
     latents, result = render(backbone, made, story)
     assert result.reused_blocks == 2 and torch.equal(latents, fresh(backbone, made)[0])
     (refusal,) = story.refusals
@@ -236,7 +235,7 @@ REFUSED = {  # the story, how it is made, what is told before block 6 or `at`, a
 }
 
 
-class Small(Told):
+class Small(Edits):
     """Without embeddings of new prompts, or without memory for the first switch that writes blocks
     again.
     """
@@ -262,7 +261,7 @@ def test_a_story_that_cannot_be_taken_changes_nothing(backbone, job, name):
     assert sentence in refusal and story.changes == [] and result.plan == made.plan
     assert torch.equal(latents, fresh(backbone, made)[0])
     if name == "same":  # and where everything has begun
-        render(backbone, made, again := Told({0: CHANGED}))
+        render(backbone, made, again := Edits({0: CHANGED}))
         assert again.refusals == [
             "all blocks have begun, nothing is left to change; queue the new story as a render"
         ]
@@ -279,7 +278,7 @@ def test_latents_file_and_notes_are_those_of_a_render_that_had_the_story_and_its
     planned = job(PLANNED)
     decoder = planned.request.codec.decoder
     mp4 = VideoFile(tmp_path / "told.mp4", lambda plan: decoder(plan.restart_frames))
-    latents, result = render(backbone, planned, Told({4: text}, seconds), [mp4])
+    latents, result = render(backbone, planned, Edits({4: text}, seconds), [mp4])
     with av.open(str(mp4.path)) as container:
         tags = json.loads(container.metadata["head_forcing"])
     assert result.plan == wanted.plan and torch.equal(latents, fresh(backbone, wanted)[0])
@@ -299,7 +298,7 @@ def test_prompts_that_a_story_gives_up_leave_memory(backbone, job):
     alive = weakref.WeakSet()
     most = []
 
-    class Edited(Told):
+    class WeaklyHeldEdits(Edits):
         def encode(self, texts):
             embeds = super().encode(texts)
             alive.update(embeds.values())
@@ -314,7 +313,7 @@ def test_prompts_that_a_story_gives_up_leave_memory(backbone, job):
         block: f"0:00 {RED}\n0:03 [blend 1] {CROSS}\n0:05 a cube, {block}" for block in range(1, 7)
     }
     planned = job(texts[1])
-    story = Edited(texts)
+    story = WeaklyHeldEdits(texts)
     latents, result = render(backbone, planned, story)
     assert len(story.changes) == 5 and len(story.encoded) == 5
     assert result.job.request.embeds.keys() == {RED, CROSS, "a cube, 6"}

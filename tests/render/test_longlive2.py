@@ -30,7 +30,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
 from tiny_checkpoints import wan22_vae
-from toy_renders import Told, rendered
+from toy_renders import LiveTexts, rendered
 
 STORY = "0:00 a green apple\n0:01.5 a red apple\n0:02.5 [reset] an apple"
 TEXTS = ["a green apple", "a red apple", "an apple", LONGLIVE2.shot_prefix + "a red apple"]
@@ -60,7 +60,9 @@ def given(folder: Path) -> list[str]:
         "--embeddings": "texts.safetensors",
         "--vae": "vae.safetensors",
     }
-    common = [str(part) for name, file in files.items() for part in (name, folder / file)]
+    common = []
+    for option, name in files.items():
+        common += [option, str(folder / name)]
     return ["generate", *common, "--size", "64x96", "--dtype", "fp32", "--device", "cpu"]
 
 
@@ -172,7 +174,8 @@ def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_w
         method=method, model_family="longlive2", width=64, height=96, seconds=6.0, profile=roles
     )
     generator = torch.Generator().manual_seed(2)
-    texts = [prefix + text for text in "abc" for prefix in ("", LONGLIVE2.shot_prefix)]
+    prefix = LONGLIVE2.shot_prefix
+    texts = ["a", f"{prefix}a", "b", f"{prefix}b", "c", f"{prefix}c"]
     embeds = {text: torch.randn(5, 24, generator=generator) for text in texts}
 
     def made(
@@ -191,15 +194,12 @@ def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_w
     made(first, stop=2, runs=tmp_path)
     assert torch.equal(made(first, runs=tmp_path), straight), "a stopped render goes on"
     assert torch.equal(made(other, runs=tmp_path), changed), "a take"
-    story = Told({}, 6.0)
+    story = LiveTexts({}, 6.0)
     asked = iter([None, parse_timeline(other, **options.timeline_arguments)])
-    story.ask, story.encode = (
-        lambda: next(asked, None),
-        lambda texts: {text: embeds[text] for text in texts},
-    )
-    assert torch.equal(made(first, listeners=[LiveEdits(story)]), changed) and not story.refusals, (
-        "a live edit"
-    )
+    story.ask = lambda: next(asked, None)
+    story.encode = lambda texts: {text: embeds[text] for text in texts}
+    edited = made(first, listeners=[LiveEdits(story)])
+    assert torch.equal(edited, changed) and not story.refusals, "a live edit"
 
 
 def test_a_minute_fits_on_the_cards_that_the_page_names(capsys):
@@ -223,9 +223,8 @@ def test_a_minute_fits_on_the_cards_that_the_page_names(capsys):
 
 def test_what_is_a_block_in_the_paper_is_a_block_of_eight_and_blocks_of_three_stay():
     facts = VideoFacts(LONGLIVE2, 9)
-    policy, uniform = (
-        method_policy(name).for_video(facts) for name in ("head_forcing", "uniform_memory")
-    )
+    policy = method_policy("head_forcing").for_video(facts)
+    uniform = method_policy("uniform_memory").for_video(facts)
     assert (policy.local, policy.anchor.sink_frames, policy.anchor.recent_frames) == (
         RolePolicy(recent_frames=1),
         8,

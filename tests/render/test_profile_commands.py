@@ -104,7 +104,8 @@ def test_return_stories_are_added_to_a_measurement_and_name_the_head_that_retrie
         found = run("profile", part, *DEMO, "--returns", "--shard", f"{shard}/2")
         assert found["missing_prompts"] == [], "only the stories were measured"
         parts.append(part.with_suffix(".safetensors"))
-    first, second = (HeadShares.load(part).returns for part in parts)
+    first = HeadShares.load(parts[0]).returns
+    second = HeadShares.load(parts[1]).returns
     assert first[[0, 2]].any() and not first[[1, 3]].any() and second[[1, 3]].any()
     blank = HeadShares.load(parts[1])
     blank.sums, blank.counts = torch.zeros_like(blank.sums), torch.zeros_like(blank.counts)
@@ -232,7 +233,8 @@ def test_show_compare_and_plot_tell_of_profiles(run, whole, tmp_path):
     shown = run("profiles", "show", "consensus_self_forcing")
     assert len(shown["disputed"]) == 74 and shown["disputed"][0] == [0, 0]
     assert shown["provenance"]["agreement"]["agree"] == 286 and shown["counts"]["memory"] == 162
-    same, other = (run("profiles", "compare", mine, name) for name in (mine, "toy_world"))
+    same = run("profiles", "compare", mine, mine)
+    other = run("profiles", "compare", mine, "toy_world")
     assert (same["same"], same["heads"], same["agreement"]) == (48, 48, 1.0)
     assert 22 <= other["same"] <= 48, "near the profile that ships"
     assert sum(map(sum, other["confusion"])) == 48 and isinstance(other["remarks"], list)

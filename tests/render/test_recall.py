@@ -12,7 +12,7 @@ from headforcing.headforcing_core.plan.describe import describe
 from headforcing.headforcing_core.render.live_story import LiveEdits, Story
 from headforcing.headforcing_core.render.render import Place, make_video
 from headforcing.headforcing_core.render.sinks import KeptLatents
-from toy_renders import Render, Told
+from toy_renders import LiveTexts, Render
 
 SECONDS = 7.0
 BALL = "a red ball in the teal room"
@@ -23,18 +23,17 @@ BACK = f"0:00 {BALL}\n0:02.3 {CROSS}\n0:05.3 {BALL}"
 
 
 def test_a_prompt_that_returns_brings_its_scene_back_as_a_tag_does(backbone, tmp_path):
-    tagged, plain, overruled, found = (
-        Render(backbone, tmp_path, BACK.replace("3 " + BALL, f"3 {tag} {BALL}"), SECONDS, **options)
-        for tag, options in (
-            ("[recall 1]", {}),
-            ("", {}),
-            ("[new scene]", {"policy": AUTO}),
-            ("", {"policy": AUTO}),
-        )
-    )
-    assert torch.equal(found.go(), tagged.straight()) and torch.equal(
-        overruled.straight(), plain.straight()
-    )
+
+    def story(tag, policy=None):
+        text = BACK.replace("3 " + BALL, f"3 {tag} {BALL}")
+        return Render(backbone, tmp_path, text, SECONDS, policy=policy)
+
+    tagged = story("[recall 1]")
+    plain = story("")
+    overruled = story("[new scene]", AUTO)
+    found = story("", AUTO)
+    assert torch.equal(found.go(), tagged.straight())
+    assert torch.equal(overruled.straight(), plain.straight())
     (recall,) = found.run.recalls
     assert (recall.block, recall.scene, recall.frames) == (7, 1, [0, 1, 2, 3, 6])
     assert "recall 1" in describe(found.plan, torch.float32) and "recall" not in describe(
@@ -58,10 +57,11 @@ def test_a_prompt_that_returns_brings_its_scene_back_as_a_tag_does(backbone, tmp
 )
 def test_a_state_of_a_story_with_other_scenes_is_not_used(backbone, tmp_path, caplog, first, then):
     """A prompt that is repeated begins a scene, and changes the key of no block before a recall."""
-    stories = (
-        f"0:00 {BALL}\n{more.format(BALL)}0:05.3 [recall 1] {CROSS}" for more in (first, then)
-    )
-    one, other = (Render(backbone, tmp_path, text, SECONDS, state_seconds=1e-9) for text in stories)
+    story = "0:00 {0}\n{1}0:05.3 [recall 1] {2}"
+    before = story.format(BALL, first.format(BALL), CROSS)
+    after = story.format(BALL, then.format(BALL), CROSS)
+    one = Render(backbone, tmp_path, before, SECONDS, state_seconds=1e-9)
+    other = Render(backbone, tmp_path, after, SECONDS, state_seconds=1e-9)
     one.go(stop_after=6)
     assert torch.equal(other.go(), other.straight())
     assert other.reused == 6 and "a story whose scenes begin with latent frames" in caplog.text
@@ -73,25 +73,23 @@ def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_rep
     start = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
     render = Render(backbone, tmp_path / "runs", TOLD.format("[recall 1]"), SECONDS, start=start)
 
-    def told():
+    def report():
         run = render.run
-        report = run.meter.report(run.events).to_dict()
-        return run.events, run.recalls, report, run.seconds_per_block
+        about = run.meter.report(run.events).to_dict()
+        return run.events, run.recalls, about, run.seconds_per_block
 
     latents = render.go()
     steps = []
-    first = told()
+    first = report()
     no_model = SimpleNamespace(backbone=None)
     assert all(first)
     assert torch.equal(render.go(model=no_model, on_step=lambda *step: steps.append(step)), latents)
-    assert (
-        told() == first
-        and render.reused == render.plan.new_blocks
-        and len(steps) == render.plan.blocks
-    )
+    assert report() == first
+    assert render.reused == render.plan.new_blocks
+    assert len(steps) == render.plan.blocks
     next(render.folder.rglob("seconds-*")).unlink()  # what only the render could tell is not known
     assert torch.equal(render.go(model=no_model), latents)
-    assert told()[0] == first[0] and render.run.seconds_per_block is None
+    assert report()[0] == first[0] and render.run.seconds_per_block is None
 
 
 def run(render: Render, story: Story):
@@ -118,7 +116,7 @@ def test_a_story_changed_while_it_renders_recalls_what_it_would_have_from_the_be
     backbone, tmp_path, case
 ):
     before, after, policy, scene = CHANGES[case]
-    story = Told({4: after}, SECONDS)
+    story = LiveTexts({4: after}, SECONDS)
     latents, result = run(Render(backbone, tmp_path, before, SECONDS, policy=policy), story)
     assert not story.refusals and [recall.scene for recall in result.recalls] == [scene]
     assert torch.equal(
@@ -144,7 +142,7 @@ def test_a_change_that_needs_scenes_that_were_not_kept_or_changes_a_recall_is_re
     backbone, tmp_path, why
 ):
     before, after = REFUSED[why]
-    story = Told({6: after}, SECONDS)
+    story = LiveTexts({6: after}, SECONDS)
     planned = Render(backbone, tmp_path, before, SECONDS)
     latents, _ = run(planned, story)
     assert len(story.refusals) == 1 and why in story.refusals[0]

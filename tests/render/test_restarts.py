@@ -33,8 +33,11 @@ def noise(frames: int, seed: int = 0) -> Tensor:
 
 def streamed(decoder: StreamingDecoder, latents: Tensor, frames_per_block: int) -> Tensor:
     chunks = Chunks()
-    parts = [chunk for block in latents.split(frames_per_block) for chunk in chunks.add(block)]
-    return torch.cat([decoder.decode(chunk) for chunk in (*parts, *chunks.rest())])
+    parts: list[Tensor] = []
+    for block in latents.split(frames_per_block):
+        parts += chunks.add(block)
+    parts += chunks.rest()
+    return torch.cat([decoder.decode(part) for part in parts])
 
 
 def assembled(codec: FrameCodec, latents: Tensor, layout: Overlap) -> Tensor:

@@ -79,9 +79,8 @@ def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, 
 
 
 def test_a_damaged_state_is_named_and_a_longer_video_goes_on_without_it(backbone, tmp_path, caplog):
-    short, longer = (
-        Render(backbone, tmp_path, seconds=seconds, state_seconds=1e-9) for seconds in (3.0, 4.5)
-    )
+    short = Render(backbone, tmp_path, seconds=3.0, state_seconds=1e-9)
+    longer = Render(backbone, tmp_path, seconds=4.5, state_seconds=1e-9)
     short.go()
     (path,) = of_kind(short, "state")
     damage(path)

@@ -243,10 +243,10 @@ def test_a_gap_that_is_longer_than_the_file_is_an_error_of_its_times(
                     packet.dts = packet.pts
                 container.mux(packet)
     if stated is not None:
-        written, wanted = (struct.pack(">d", length * 1000) for length in (jump + 4, stated))
+        length = struct.pack(">d", (jump + 4) * 1000)
         content = path.read_bytes()
-        assert content.count(written) == 1
-        path.write_bytes(content.replace(written, wanted))
+        assert content.count(length) == 1
+        path.write_bytes(content.replace(length, struct.pack(">d", stated * 1000)))
     soundtrack = Soundtrack.of_file(path)
     assert soundtrack.seconds == pytest.approx(seconds, abs=0.03)
     samples = np.concatenate(list(soundtrack.sound.pieces()), axis=1)

@@ -27,9 +27,11 @@ from headforcing.headforcing_core.rollout.schedule import LIVETALK, SCHEDULES
 from headforcing.headforcing_core.rollout.speech import Speech, SpeechInputs
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from thread_peers import together
-from toy_renders import Told, rendered
+from toy_renders import LiveTexts, rendered
 
-LAYERS, HEADS, WIDTH = 6, 3, 5
+LAYERS = 6
+HEADS = 3
+WIDTH = 5
 CONFIG = WanConfig(
     dim=96,
     ffn_dim=128,
@@ -255,10 +257,10 @@ def test_speech_that_is_not_finite_other_models_and_other_families_are_refused(b
 
 
 def test_a_live_edit_changes_prompts_and_a_story_longer_than_the_speech_is_refused(backbone):
-    told = Told({3: f"{ONE} | a yellow ring"}, SECONDS)
-    changed = made(backbone, request(), listeners=[LiveEdits(told)])
-    assert told.changes and not told.refusals and torch.equal(changed[:1], PORTRAIT[0])
-    longer = Told({3: f"{ONE} | a yellow ring"}, 30.0)
+    story = LiveTexts({3: f"{ONE} | a yellow ring"}, SECONDS)
+    changed = made(backbone, request(), listeners=[LiveEdits(story)])
+    assert story.changes and not story.refusals and torch.equal(changed[:1], PORTRAIT[0])
+    longer = LiveTexts({3: f"{ONE} | a yellow ring"}, 30.0)
     longer.seconds = 30.0
     made(backbone, request(), listeners=[LiveEdits(longer)])
     assert len(longer.refusals) == 1 and "speech: it lasts" in longer.refusals[0]

@@ -62,7 +62,8 @@ def test_a_portrait_and_stored_features_become_a_video_that_goes_on(generate, tm
     assert "it and the speech drive every block" in said and "method livetalk:" in said
     code, said = generate("--seconds", 2.8, "--out", tmp_path / "x.mp4", *common, paths[1])
     assert code == 0 and "reused 2 blocks" in said, said
-    part, whole = (load_file(path)["latents"] for path in paths[:2])
+    part = load_file(paths[0])["latents"]
+    whole = load_file(paths[1])["latents"]
     assert len(part) == 6 and len(whole) == 12 and torch.equal(part, whole[:6])
     with av.open(str(tmp_path / "x.mp4")) as file:
         assert sum(1 for _ in file.decode(video=0)) == 45

@@ -71,7 +71,7 @@ def generate(tiny_model: list[str]):
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]):
+def result_of(capsys: pytest.CaptureFixture[str]):
     """Runs a command; what it prints as JSON."""
 
     def run(*words: object) -> dict:
@@ -85,13 +85,14 @@ def told(capsys: pytest.CaptureFixture[str]):
 
 
 def test_encoded_prompts_and_decoded_latents_give_the_video_that_one_command_makes(
-    text_encoder, generate, told, tiny, tmp_path, capsys
+    text_encoder, generate, result_of, tiny, tmp_path, capsys
 ):
-    embeddings, latents = (tmp_path / f"{name}.safetensors" for name in ("prompts", "latents"))
+    embeddings = tmp_path / "prompts.safetensors"
+    latents = tmp_path / "latents.safetensors"
     vae = tiny / "wan_2.1_vae.safetensors"
     encode = ["encode", embeddings, "--text-encoder", text_encoder]
     decode = ["decode", latents, tmp_path / "later.mp4"]
-    prompts = told(*encode, "--prompts", STORY, "a red apple")["prompts"]
+    prompts = result_of(*encode, "--prompts", STORY, "a red apple")["prompts"]
     assert prompts == ["a green apple", "a red apple"] == list(load_embeddings(embeddings))
     assert generate("--embeddings", embeddings, "--latents", latents) == 0
     once = ("--out", tmp_path / "once.mp4", "--latents", tmp_path / "once.safetensors")
@@ -99,7 +100,7 @@ def test_encoded_prompts_and_decoded_latents_give_the_video_that_one_command_mak
     assert torch.equal(
         *(load_file(path)["latents"] for path in (latents, tmp_path / "once.safetensors"))
     )
-    assert told(*decode, "--vae", vae, "--dtype", "fp32")["frames"] == 32
+    assert result_of(*decode, "--vae", vae, "--dtype", "fp32")["frames"] == 32
     assert np.array_equal(*(decoded(tmp_path / f"{name}.mp4") for name in ("once", "later")))
     assert main(["encode", "x.txt", "--text-encoder", str(text_encoder), "--prompts", STORY]) == 2
     assert "must end in .safetensors, got 'x.txt'" in capsys.readouterr().err
@@ -135,17 +136,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_stored_run_is_decoded_to_the_video_of_its_render_as_far_as_it_goes(
-    made: Path, told, tmp_path: Path
+    made: Path, result_of, tmp_path: Path
 ):
     newest, older = stored_videos(made / "runs")
-    found = told("decode", newest.folder, tmp_path / "newest.mp4", *TOY)
+    found = result_of("decode", newest.folder, tmp_path / "newest.mp4", *TOY)
     assert (found["frames"], found["problems"]) == (32, [])
     assert (tmp_path / "newest.mp4").read_bytes() == (made / "demo.mp4").read_bytes()
-    assert told("decode", made / "runs" / older.name, tmp_path / "older.mp4", *TOY)["frames"] == 16
+    assert (
+        result_of("decode", made / "runs" / older.name, tmp_path / "older.mp4", *TOY)["frames"]
+        == 16
+    )
     unfinished = shutil.copytree(newest.folder.parent, tmp_path / "runs") / newest.folder.name
     for block in sorted(unfinished.glob("block-*"))[2:]:
         block.unlink()
-    assert told("decode", unfinished, tmp_path / "part.mp4", *TOY)["frames"] == 21
+    assert result_of("decode", unfinished, tmp_path / "part.mp4", *TOY)["frames"] == 21
 
 
 def test_what_is_no_run_is_refused_in_one_sentence(made: Path, tmp_path: Path, capsys):
@@ -186,8 +190,8 @@ def test_a_render_that_does_not_fit_is_refused_before_prompts_are_read(
         generate("--embeddings", tmp_path / "missing", "--latents", tmp_path / "x.safetensors") == 2
     )
     assert (
-        "not enough memory: 96x64 needs" in (told := capsys.readouterr().err)
-        and "has 100 kB" in told
+        "not enough memory: 96x64 needs" in (error := capsys.readouterr().err)
+        and "has 100 kB" in error
     )
 
 

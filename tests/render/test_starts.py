@@ -24,7 +24,7 @@ from headforcing.headforcing_core.video.section import read_section
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from toy_renders import PICTURES, Render, Told, picture
+from toy_renders import PICTURES, LiveTexts, Render, picture
 
 FRAMEWISE = ("--model-family", "causal_forcing_framewise_2_steps")
 VAE = "wan_2.1_vae.safetensors"
@@ -80,7 +80,8 @@ def test_a_render_that_begins_with_an_image_is_resumed_and_extended(
     other, _ = begin(*runs, files / "dog.png", "--seconds", "2")
     assert other["reused_blocks"] == 0
     stored = [(video.about["start"], video.finished) for video in stored_videos(tmp_path / "runs")]
-    cat, dog = (f"the image {name}.png, 130x70 fitted to 96x64" for name in ("cat", "dog"))
+    cat = "the image cat.png, 130x70 fitted to 96x64"
+    dog = "the image dog.png, 130x70 fitted to 96x64"
     assert sorted(stored) == [(cat, 8), (cat, 10), (dog, 8)]
 
 
@@ -132,7 +133,7 @@ TOLD = f"0:00 {HERO}\n0:02.3 @hall {CROSS}\n0:04.5 {HERO} again"  # blocks 0, 3 
 def test_a_picture_named_while_the_video_is_made_is_held_as_from_the_beginning(backbone, tmp_path):
     text = TOLD.replace(f"{HERO} again", "the @hero and the @hall")
     kept = KeptLatents()
-    story = Told({4: text}, 6.0, PICTURES)
+    story = LiveTexts({4: text}, 6.0, PICTURES)
     render = Render(backbone, tmp_path, TOLD, 6.0, pictures=PICTURES)
     make_video(render.job, render.model(), Place(), [kept, LiveEdits(story)])
     assert not story.refusals

@@ -40,7 +40,10 @@ from PIL import Image
 def test_chunks_hold_every_frame_once_and_keep_the_rule(sizes):
     frames = torch.arange(sum(sizes))
     cut = Chunks()
-    chunks = [*(chunk for block in frames.split(sizes) for chunk in cut.add(block)), *cut.rest()]
+    chunks: list[torch.Tensor] = []
+    for block in frames.split(sizes):
+        chunks += cut.add(block)
+    chunks += cut.rest()
     assert torch.equal(torch.cat([*chunks, frames[:0]]), frames)
     assert all(len(chunk) > 0 for chunk in chunks)
     assert [len(chunk) for chunk in chunks[:1]] in ([], [1])
@@ -385,8 +388,10 @@ def test_a_contact_sheet_tiles_the_video_to_its_last_picture_and_marks_prompts_w
     blue = (86, 156, 255)
     orange = (255, 159, 64)
     sheet = sheet_of(tmp_path, labels=[(9.0, "second " * 100), (0.0, "first")])
-    rows = [50 + 2 * 20 + row * row_height + 22 for row in range(2)]
-    bars = [tuple(sheet[y, 16 + column * 132 + 64]) for y in rows for column in range(4)]
+    bars = []
+    for row, column in itertools.product(range(2), range(4)):
+        y = 50 + 2 * 20 + row * row_height + 22
+        bars.append(tuple(sheet[y, 16 + column * 132 + 64]))
     assert bars == [blue] * 5 + [orange] * 3
 
 

@@ -50,10 +50,8 @@ def library(vae_path) -> tuple[Any, Tensor, Tensor]:
 
     network = diffusers.AutoencoderKLWan(base_dim=8).eval()
     network.load_state_dict(convert_wan_vae_to_diffusers(load_file(vae_path)))
-    mean, std = (
-        torch.tensor(network.config[f"latents_{name}"]).view(-1, 1, 1, 1)
-        for name in ("mean", "std")
-    )
+    mean = torch.tensor(network.config["latents_mean"]).view(-1, 1, 1, 1)
+    std = torch.tensor(network.config["latents_std"]).view(-1, 1, 1, 1)
     return network, mean, std
 
 
@@ -184,7 +182,8 @@ def test_what_is_asked_of_cudnn_is_the_same_in_an_order_of_sums_that_repeats(
 
 
 def test_features_that_were_parked_between_chunks_make_no_difference(vae_path, latents):
-    decoder, kept = (load_streaming_decoder(vae_path, torch.float32) for _ in range(2))
+    decoder = load_streaming_decoder(vae_path, torch.float32)
+    kept = load_streaming_decoder(vae_path, torch.float32)
     for chunk in latents[:6].split([1, 3, 2]):
         found = decoder.decode(chunk)
         assert decoder.features.kept
@@ -195,11 +194,10 @@ def test_features_that_were_parked_between_chunks_make_no_difference(vae_path, l
 
 def gpu_conv3d(x: Tensor, weight: Tensor, bias: None, padding: tuple[int, ...]) -> Tensor:
     """As large as the result and in its order in memory: what cuDNN allocates."""
-    t, height, width = (
-        size - kernel + 2 * pad + 1
-        for size, kernel, pad in zip(x.shape[2:], weight.shape[2:], padding, strict=True)
-    )
-    return x.new_empty(t, height, width, len(weight)).permute(3, 0, 1, 2)[None]
+    sizes = []
+    for size, kernel, pad in zip(x.shape[2:], weight.shape[2:], padding, strict=True):
+        sizes.append(size - kernel + 2 * pad + 1)
+    return x.new_empty(*sizes, len(weight)).permute(3, 0, 1, 2)[None]
 
 
 @pytest.mark.parametrize(

@@ -206,11 +206,10 @@ def written(path: Path, content: bytes | None) -> Path:
 
 
 T = torch.ones(2, 2)
-PEFT_LORA = {
-    f"base_model.model.{m}.lora_{h}.weight": t
-    for m, f in FACTORS.items()
-    for h, t in zip("AB", f, strict=True)
-}
+PEFT_LORA = {}
+for _module, (_down, _up) in FACTORS.items():
+    PEFT_LORA[f"base_model.model.{_module}.lora_A.weight"] = _down
+    PEFT_LORA[f"base_model.model.{_module}.lora_B.weight"] = _up
 SCALE = {"blocks.0.ffn.0.scale_weight": torch.ones(1)}
 # beside the refused rows of test_releases.py: what lies in x.pt, or a function that makes a file;
 # words of the sentence

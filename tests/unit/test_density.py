@@ -13,17 +13,25 @@ MOST_A_LINE = {
     "headforcing_core": 10.0,
     "nodes": 10.0,
     "kernels": 13.5,
-    "tests": 10.5,
-    "research": 11.0,
+    "tests": 9.5,
+    "research": 9.5,
 }
 MOST_A_LINE_OF_A_FOLDER = 11.0  # of the product, but for kernels
-MOST_PER_1000_LINES = {
+PARTS = {"product": PRODUCT, "tests": ("tests",), "research": ("research",)}
+MOST_PER_1000_LINES = {  # of each part
     "assignments of three and more values": 1.0,
     "generators unpacked into names": 0.0,
     "nested comprehensions": 1.0,
     "conditional expressions": 14.0,
 }
-MOST = {"calls with more than four positional arguments": 60, "vars() of an object": 0}
+POSITIONAL = "calls with more than four positional arguments"
+VARS = "vars() of an object"
+MOST = {
+    "product": {POSITIONAL: 60, VARS: 0},
+    # modules, objects of others, and what all an object holds is found by
+    "tests": {POSITIONAL: 185, VARS: 7},
+    "research": {POSITIONAL: 40, VARS: 0},
+}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -44,10 +52,10 @@ def forms_of(node: ast.AST) -> list[str]:
         forms.append("conditional expressions")
     if isinstance(node, ast.Call):
         if sum(not isinstance(argument, ast.Starred) for argument in node.args) > 4:
-            forms.append("calls with more than four positional arguments")
+            forms.append(POSITIONAL)
         # vars(arguments), a namespace of argparse, is a dict by another name
         if isinstance(node.func, ast.Name) and node.func.id == "vars":
-            forms.append("vars() of an object")
+            forms.append(VARS)
     return forms
 
 
@@ -113,11 +121,14 @@ def test_no_folder_is_denser_than_the_others(folders):
     } == set()
 
 
-@pytest.mark.parametrize("form", [*MOST_PER_1000_LINES, *MOST])
-def test_packed_forms_are_rare(folders, form):
-    found = total(folders, *PRODUCT)
-    most = MOST[form] if form in MOST else MOST_PER_1000_LINES[form] * found["lines"] / 1000
-    assert found[form] <= most
+@pytest.mark.parametrize("part", PARTS)
+def test_packed_forms_are_rare(folders, part):
+    found = total(folders, *PARTS[part])
+    assert found["lines"] > 10_000
+    for form, most in MOST_PER_1000_LINES.items():
+        assert found[form] <= most * found["lines"] / 1000, form
+    for form, most in MOST[part].items():
+        assert found[form] <= most, form
 
 
 def test_what_is_measured_is_found():
@@ -131,4 +142,5 @@ def test_what_is_measured_is_found():
     )
     found = measured("\n".join(lines))
     assert (found["lines"], found["code"]) == (6, 5)
-    assert [found[form] for form in (*MOST_PER_1000_LINES, *MOST)] == [1, 1, 1, 1, 1, 1]
+    forms = (*MOST_PER_1000_LINES, POSITIONAL, VARS)
+    assert {form: found[form] for form in forms} == dict.fromkeys(forms, 1)

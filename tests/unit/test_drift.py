@@ -1,5 +1,6 @@
 """Drift metrics on videos whose numbers are known beforehand."""
 
+import itertools
 import math
 from collections.abc import Callable
 from itertools import pairwise
@@ -64,9 +65,13 @@ def rising(jumps, count: int, by: float) -> Callable[[int], np.ndarray]:
     return lambda i: flat(levels[i])
 
 
-STARTS = {
-    blocks: {BlockClock(blocks).video_frames(block) for block in range(1, 60)} for blocks in (1, 3)
-}
+def starts(frames_per_block: int) -> set[int]:
+    """The video frames with which blocks begin, without the first."""
+    clock = BlockClock(frames_per_block)
+    return {clock.video_frames(block) for block in range(1, 60)}
+
+
+STARTS = {frames: starts(frames) for frames in (1, 3)}
 VIDEOS = {  # a video, how many frames, options, and its numbers
     "still": (
         lambda i: noise(3),
@@ -169,7 +174,8 @@ def test_brightness_saturation_and_sharpness_of_known_pictures():
     assert laplacian_variance(np.full((9, 9), 77, np.uint8)) == 0.0
     luma = noise(0)[..., 0].astype(float)
     sharp = grey(luma)
-    blurred = grey(sum(np.roll(luma, (a, b), (0, 1)) for a in (-1, 0, 1) for b in (-1, 0, 1)) / 9)
+    shifts = itertools.product((-1, 0, 1), repeat=2)
+    blurred = grey(sum(np.roll(luma, shift, (0, 1)) for shift in shifts) / 9)
     found = numbers(lambda i: sharp if i < 4 * FPS else blurred, 8 * FPS)
     assert found["sharpness_ratio"] < 0.1 and found["contrast_ratio"] == pytest.approx(
         1 / 3, rel=0.1
@@ -246,5 +252,6 @@ def test_a_report_measures_the_colour_drift_of_its_own_video():
     meter = DriftMeter(16.0)
     meter.add(frames)
     expected = color_drift(hue_distance(hue_histogram(frames[0]), hue_histogram(frames[-1])))
-    whole, first = (numbers_of(meter, seconds=seconds)["color_drift"] for seconds in (None, 2))
+    whole = numbers_of(meter)["color_drift"]
+    first = numbers_of(meter, seconds=2)["color_drift"]
     assert whole == pytest.approx(expected) and whole < 60 < first

@@ -44,7 +44,8 @@ def test_similarity_is_the_mean_cosine_of_heads_without_a_matrix_product_that_a_
     ]
     with Watched():
         found = similarities([unit(0, heads=2), torch.cat([unit(10), unit(90)])])
-        plain, centred = (similarities(frames, center) for center in (False, True))
+        plain = similarities(frames, False)
+        centred = similarities(frames, True)
     torch.testing.assert_close(found, torch.eye(2) + (1 - torch.eye(2)) * cosine(10) / 2)
     assert plain.min() > 0.9 and centred[0, 1] < 0, "what all frames share may be left out"
 
@@ -175,13 +176,12 @@ def test_a_pinned_entry_stays_in_front_of_the_summary_and_first_in_first_out_say
 
 def test_random_tokens_are_ascending_distinct_and_the_same_in_every_render():
     rules = EpisodicPolicy(2.0, token_selection="random")
-    (_, _, one), (_, _, again) = (remember([0, 40, 45, 90, 95], rules) for _ in range(2))
+    _, _, one = remember([0, 40, 45, 90, 95], rules)
+    _, _, again = remember([0, 40, 45, 90, 95], rules)
     for kept, same in zip(one.kept, again.kept, strict=True):
-        assert (
-            torch.equal(kept, same)
-            and kept.tolist() == sorted(set(kept.tolist()))
-            and len(kept) == 20
-        )
+        assert torch.equal(kept, same)
+        assert kept.tolist() == sorted(set(kept.tolist()))
+        assert len(kept) == 20
         assert kept.max() > 19, "of both parts"
     assert not torch.equal(*one.kept), "blocks differ"
 

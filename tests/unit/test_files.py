@@ -90,7 +90,8 @@ def test_what_dead_writers_of_the_same_file_left_is_removed_by_a_claim_and_after
     with replacing(tmp_path / "v.png") as temporary:
         temporary.write_text("x")
     assert names(tmp_path) == sorted([".v.89abcdef.png", "v.png", *others[1:]])
-    one, other = (tmp_path / f"{'長' * 70}{number}.mp4" for number in (1, 2))  # whose names are cut
+    one = tmp_path / f"{'長' * 70}1.mp4"  # whose name is cut, as that of the other
+    other = tmp_path / f"{'長' * 70}2.mp4"
     (left := files.temporary_path(one)).write_text("x")
     with claimed(other), replacing(other) as temporary:
         temporary.write_text("x")

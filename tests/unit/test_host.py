@@ -142,12 +142,12 @@ def named(weight):
 
 @pytest.mark.parametrize("kind", [GGMLTensor, QuantizedTensor])
 def test_quantised_weights_have_names_of_their_own(kind):
-    data, other = (
-        torch.randint(
-            0, 256, (40_000,), dtype=torch.uint8, generator=torch.Generator().manual_seed(i)
-        )
-        for i in (0, 1)
-    )
+    def random_bytes(seed: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(0, 256, (40_000,), dtype=torch.uint8, generator=generator)
+
+    data = random_bytes(0)
+    other = random_bytes(1)
     merged = data.clone()
     merged[20_000:] += 1  # a LoRA that reaches only some rows
     stored = [
@@ -239,12 +239,10 @@ def folders(tmp_path, monkeypatch):
         return folder, name, counter, os.path.dirname(prefix), prefix
 
     host = ModuleType("folder_paths")
-    vars(host).update(
-        folder_names_and_paths={},
-        models_dir=str(tmp_path / "models"),
-        get_output_directory=lambda: str(tmp_path / "output"),
-        get_save_image_path=get_save_image_path,
-    )
+    host.folder_names_and_paths = {}
+    host.models_dir = str(tmp_path / "models")
+    host.get_output_directory = lambda: str(tmp_path / "output")
+    host.get_save_image_path = get_save_image_path
     monkeypatch.setitem(sys.modules, "folder_paths", host)
     return host_module("graph.folders")
 
@@ -278,9 +276,8 @@ def test_two_files_that_are_written_at_once_get_two_numbers_and_none_is_that_of_
 
 def test_a_video_that_grows_in_two_servers_has_two_names_and_one_when_it_is_made_again(folders):
     with ExitStack() as stack:
-        one, other = (
-            stack.enter_context(folders.growing_file("x", "0123abcd", 64, 64)) for _ in range(2)
-        )
+        one = stack.enter_context(folders.growing_file("x", "0123abcd", 64, 64))
+        other = stack.enter_context(folders.growing_file("x", "0123abcd", 64, 64))
         assert (one.path.name, other.path.name) == (
             "x_v0123abcd.part.mp4",
             "x_v0123abcd-2.part.mp4",
@@ -441,6 +438,6 @@ def test_the_graph_and_the_workflow_are_told_what_has_changed_and_nothing_else()
         "seconds": 9.0,
         "more": 1,
     }
-    before = copy.deepcopy(vars(seen))
+    before = copy.deepcopy(seen)
     rewrite(seen, "gone", STORY, STORY | {"prompts": "b"})  # of a graph that a script queued
-    assert vars(seen) == before
+    assert seen == before

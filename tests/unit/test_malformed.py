@@ -389,17 +389,14 @@ def test_a_user_without_a_home_can_use_the_command_line(monkeypatch: pytest.Monk
 
 
 def test_an_argument_that_takes_a_number_takes_no_other_text_and_none_that_overflows() -> None:
-    numbers = [
-        (one, action)
-        for _, one in commands(cli._parser())
-        for action in one._actions
-        if is_number(action)
-    ]
+    numbers = []
+    for _, command in commands(cli._parser()):
+        numbers += [(command, action) for action in command._actions if is_number(action)]
     assert len(numbers) > 50
-    for one, action in numbers:
+    for command, action in numbers:
         for value in ("9" * 5000, "-" + "9" * 5000, "nan", "1e400", "-inf"):
             with pytest.raises(argparse.ArgumentError, match="must be a"):
-                one._get_values(action, [value])
+                command._get_values(action, [value])
     for seed in (str(2**64), "1.5", "", "٣", "1_0"):
         with pytest.raises(argparse.ArgumentTypeError, match="from 0 to 18446744073709551615"):
             seed_number(seed)

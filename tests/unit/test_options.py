@@ -4,6 +4,7 @@ of stored blocks.
 
 from collections import Counter
 from dataclasses import fields, replace
+from itertools import chain
 from types import SimpleNamespace
 
 import pytest
@@ -206,7 +207,7 @@ def test_alpha_and_tau_local_set_how_many_heads_are_anchors_and_local(arguments)
     else:
         assert profile.provenance["rule"] == "quota"
         roles = profile.roles
-    assert Counter(str(role) for layer in roles for role in layer) == ROLES_ASKED[arguments]
+    assert Counter(map(str, chain(*roles))) == ROLES_ASKED[arguments]
 
 
 def test_fractions_leave_the_rule_of_the_profile():

@@ -113,11 +113,9 @@ def test_requirements_are_the_dependencies_of_the_package_without_torch():
 
 
 def test_the_package_is_what_is_on_disk_and_comfyui_finds_what_it_looks_for():
-    packages = ("headforcing_core", "kernels", "nodes")
-    folders = [
-        ROOT,
-        *(path.parent for package in packages for path in (ROOT / package).rglob("__init__.py")),
-    ]
+    folders = [ROOT]
+    for package in ("headforcing_core", "kernels", "nodes"):
+        folders += [path.parent for path in (ROOT / package).rglob("__init__.py")]
     tool = project()["tool"]["setuptools"]
     assert set(tool["packages"]) == {
         ".".join(("headforcing", *f.relative_to(ROOT).parts)) for f in folders
@@ -129,13 +127,11 @@ def test_the_package_is_what_is_on_disk_and_comfyui_finds_what_it_looks_for():
     )
     assert {"self_forcing", "toy_world"} <= set(names.bundled_profiles())
     pages = ROOT / "nodes" / "web" / "docs"
-    shown = {
-        link
-        for page in pages.glob("*.md")
-        for link in re.findall(r"!\[.+\]\((.+)\)", page.read_text("utf-8"))
-    }
+    links: set[str] = set()
+    for page in pages.glob("*.md"):
+        links.update(re.findall(r"!\[.+\]\((.+)\)", page.read_text("utf-8")))
     pictures = list((pages / "images").iterdir())
-    assert shown and shown <= {f"images/{picture.name}" for picture in pictures}
+    assert links and links <= {f"images/{picture.name}" for picture in pictures}
     assert all(picture.stat().st_size < 150_000 for picture in pictures)
 
 

@@ -3,6 +3,7 @@ braces, comments.
 """
 
 import re
+from functools import partial
 
 import pytest
 from headforcing.headforcing_core.commands.texts import read_text
@@ -546,10 +547,13 @@ LINES = {  # a form, and the line of a prompt in it, with its start and end in s
     "full width": "【0：{0:02}】{2}",
     "Chinese": "{0}秒：{2}",
 }
-FORMS = {
-    name: lambda prompts, line=line: "\n".join(line.format(*prompt) for prompt in prompts)
-    for name, line in LINES.items()
-}
+
+
+def lines_of(line: str, prompts) -> str:
+    return "\n".join(line.format(*prompt) for prompt in prompts)
+
+
+FORMS = {name: partial(lines_of, line) for name, line in LINES.items()}
 FORMS |= {
     "srt": lambda prompts: subtitles(prompts, ","),
     "vtt": lambda prompts: f"WEBVTT\n\n{subtitles(prompts, '.')}",

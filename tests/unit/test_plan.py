@@ -130,7 +130,7 @@ def test_without_a_profile_head_forcing_measures_its_three_roles_and_other_metho
         measured = plan(family=family)
         assert measured.auto is not None
         assert measured.profile_name == "to be measured before the render"
-        counts = Counter(role for layer in measured.shape.roles for role in layer)
+        counts = Counter(itertools.chain(*measured.shape.roles))
         assert counts == {"local": 72, "anchor": 90, "memory": 198}
         assert measured.shape.frame_slots == 3096
     listed = plan(method="forcing_kv", family="longlive")
@@ -198,7 +198,9 @@ def test_every_preset_makes_a_cache_as_large_as_it_announces():
         shape = CacheShape.for_model(TINY, ROLES, PRESETS[name], 4, 6, 3, total_frames)
         cache = HeadCache(shape, torch.float16)
         assert 0 < shape.frame_slots <= 12 * total_frames, name
-        held = sum(x.nbytes for group in cache.groups for x in (*group.k, *group.v))
+        held = 0
+        for group in cache.groups:
+            held += sum(tensor.nbytes for tensor in (*group.k, *group.v))
         assert cache.bytes == shape.bytes(torch.float16) == held, name
 
 
@@ -413,7 +415,8 @@ def needs_with(text: str, method: str) -> Needs:
     decoder = DecoderMemory() if "decode afterwards" in text else DECODER
     if "--park-features" in text:
         decoder = replace(decoder, held=0)
-    size, other = (re.search(pattern, text) for pattern in (r"(\d+)x(\d+)", r"method (\w+)"))
+    size = re.search(r"(\d+)x(\d+)", text)
+    other = re.search(r"method (\w+)", text)
     width, height = map(int, size.groups()) if size else (832, 480)
     memory = {
         name: int(frames)
@@ -466,12 +469,15 @@ def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state(tmp_path, mon
 
 
 def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decoded_afterwards():
-    short, long = (minute(method="causvid", seconds=seconds) for seconds in (5.0, 60.0))
-    takes = [needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER) for render in (short, long)]
-    assert [needs.decode for needs in takes] == [DECODER.peak, DECODER.peak + DECODER.held]
-    assert takes[0].cache == takes[1].cache == 360 * 21 * 1560 * 128 * 2 * 2
-    assert "decode afterwards" in refused(takes[0], takes[0].working, short)
-    assert "decode afterwards" not in refused(takes[1], takes[1].working, long)
+    one = minute(method="causvid", seconds=5.0)
+    several = minute(method="causvid", seconds=60.0)
+    needs_of_one = needs_of(one, torch.bfloat16, WEIGHTS, decoder=DECODER)
+    needs_of_several = needs_of(several, torch.bfloat16, WEIGHTS, decoder=DECODER)
+    assert needs_of_one.decode == DECODER.peak
+    assert needs_of_several.decode == DECODER.peak + DECODER.held
+    assert needs_of_one.cache == needs_of_several.cache == 360 * 21 * 1560 * 128 * 2 * 2
+    assert "decode afterwards" in refused(needs_of_one, needs_of_one.working, one)
+    assert "decode afterwards" not in refused(needs_of_several, needs_of_several.working, several)
 
 
 def test_a_model_that_is_too_large_for_a_card_is_offered_8_bit_linears_before_small_sizes():

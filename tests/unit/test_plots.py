@@ -24,9 +24,25 @@ pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.slow]
 
 def a_profile(layers=6, heads=4, name="measured"):
     draw = random.Random(0)
-    sinks = [[draw.random() ** 3 / 2 for _ in range(heads)] for _ in range(layers)]
-    shares = [[(sink, (1 - sink) * 0.6, (1 - sink) * 0.4) for sink in row] for row in sinks]
+
+    def shares_of_a_head():
+        sink = draw.random() ** 3 / 2
+        return (sink, (1 - sink) * 0.6, (1 - sink) * 0.4)
+
+    shares = []
+    for _ in range(layers):
+        shares.append([shares_of_a_head() for _ in range(heads)])
     return HeadProfile(name, layers, heads, classify(shares), shares)
+
+
+def changed_cells(differs, rows: int, columns: int) -> list[list[int]]:
+    """The row and column of each cell of a map inside which a pixel differs, `differs [y, x]`."""
+    found = []
+    for row, strip in enumerate(np.array_split(differs, rows)):
+        for column, cell in enumerate(np.array_split(strip, columns, axis=1)):
+            if cell[5:-5, 5:-5].any():
+                found.append([row, column])
+    return found
 
 
 def colours(picture):
@@ -123,9 +139,8 @@ def test_two_profiles_are_drawn_below_each_other_and_where_they_differ_heads_are
     for bottom, profile in ((78 + half, a), (78, b)):
         part = slice(-bottom - 120, -bottom)
         plain = np.asarray(comparison_map(profile, profile))
-        rows = np.split((drawn != plain).any(axis=-1)[part, 96:872], 2)
-        changed = [[cell[5:-5, 5:-5].any() for cell in np.split(row, 2, axis=1)] for row in rows]
-        assert np.argwhere(changed).tolist() == [[1, 1]]
+        differs = (drawn != plain).any(axis=-1)[part, 96:872]
+        assert changed_cells(differs, rows=2, columns=2) == [[1, 1]]
 
 
 def test_heads_that_the_sources_dispute_are_hatched_in_the_map():
@@ -139,6 +154,5 @@ def test_heads_that_the_sources_dispute_are_hatched_in_the_map():
         np.asarray(profile_picture(each))[-78 - 240 : -78, 96 : 96 + 776]
         for each in (disputed, plain)
     ]
-    rows = np.split((maps[0] != maps[1]).any(axis=-1), 4)
-    changed = [[part[5:-5, 5:-5].any() for part in np.array_split(row, 6, axis=1)] for row in rows]
-    assert np.argwhere(changed).tolist() == [[0, 0], [2, 3]]
+    differs = (maps[0] != maps[1]).any(axis=-1)
+    assert changed_cells(differs, rows=4, columns=6) == [[0, 0], [2, 3]]

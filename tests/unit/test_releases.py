@@ -22,11 +22,13 @@ from tiny_checkpoints import wan_t2v
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "weights.md").read_text("utf-8")
-ROWS = [
-    [cell.strip() for cell in line.split("|")[1:-1]]
-    for line in PAGE.splitlines()
-    if re.match(r"\| \w", line)
-]
+
+
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+ROWS = [cells_of(line) for line in PAGE.splitlines() if re.match(r"\| \w", line)]
 # file; family; tested with
 LOADED = {row[0]: row[1:] for row in ROWS if len(row) == 4 and row[0] != "weights"}
 REFUSED = {row[0]: row[1] for row in ROWS if len(row) == 3 and row[0] != "weights"}
@@ -92,11 +94,10 @@ def test_a_lora_in_the_table_merges_and_converts(name: str, tmp_path: Path):
     factors = {
         module: files.FACTORS[module] for module in ("blocks.0.self_attn.q", "blocks.2.ffn.2")
     }
-    halves = {
-        f"{m}.lora_{half}.weight": t
-        for m, pair in factors.items()
-        for half, t in zip("AB", pair, strict=True)
-    }
+    halves = {}
+    for module, (down, up) in factors.items():
+        halves[f"{module}.lora_A.weight"] = down
+        halves[f"{module}.lora_B.weight"] = up
     lora = written(tmp_path / "lora", name, halves)
     base = files.save(tmp_path / "base.pt", files.WEIGHTS)
     down, up = factors["blocks.2.ffn.2"]

@@ -257,7 +257,7 @@ def test_a_report_tells_and_holds_what_memory_did():
 
 @pytest.mark.slow
 def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, capsys):
-    def told(*words: str):
+    def result_of(*words: str):
         assert cli.main([*words, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
@@ -265,17 +265,15 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
     picture = tmp_path / "run.png"
     same = ("cosine_to_first_frame", "memory_events")
     demo = ["demo", "--seconds", "6", "--scale", "1", "--out", str(tmp_path), "--runs", runs]
-    made, again = (
-        told(*demo, "--found-profiles", str(tmp_path / "found"))["run"] for _ in range(2)
-    )
+    demo += ["--found-profiles", str(tmp_path / "found")]
+    made = result_of(*demo)["run"]
+    again = result_of(*demo)["run"]
     assert made["blocks"] == 9 == len(made["occupied_frame_slots"])
     assert made["occupied_frame_slots"][0] <= made["occupied_frame_slots"][-1] <= 205
-    shown = told("runs", "show", runs, "--plot", str(picture))
-    assert (
-        all(made[name] == again[name] == shown[name] for name in same)
-        and picture.read_bytes()[:4] == b"\x89PNG"
-    )
-    assert cli.main(["runs", "show", runs, shown["name"]]) == 0
+    stored = result_of("runs", "show", runs, "--plot", str(picture))
+    assert all(made[name] == again[name] == stored[name] for name in same)
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert cli.main(["runs", "show", runs, stored["name"]]) == 0
     assert "9 of 9 blocks\nlatents  similarity to the first frame" in capsys.readouterr().out
     assert (
         cli.main(["runs", "show", runs, "a/b"]) == 2

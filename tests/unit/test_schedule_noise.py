@@ -4,6 +4,7 @@ can mistype.
 
 import itertools
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -82,7 +83,7 @@ def test_noise_is_a_pure_function_of_seed_block_and_step_also_where_it_was_drawn
     torch.manual_seed(1)
     expected = torch.randn(3)
     torch.manual_seed(1)
-    calls = [(b, s) for b in range(4) for s in (None, 0, 2)]
+    calls = list(product(range(4), (None, 0, 2)))  # blocks and steps
 
     def draw(noise, b, s):
         return noise.initial(b, 5) if s is None else noise.renoise(b, 5, s)

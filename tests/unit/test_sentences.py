@@ -79,7 +79,8 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
         {"fps": 0},
     ],
     RenderOptions: [
-        *({side: value} for side in ("width", "height") for value in (-16, 0, 8, 831, 4112)),
+        *({"width": width} for width in (-16, 0, 8, 831, 4112)),
+        *({"height": height} for height in (-16, 0, 8, 831, 4112)),
         *({"seconds": seconds} for seconds in (-1.0, -0.0001, math.nan, math.inf, 36_001)),
         {"state_seconds": -1.0},
         {"method": "no_such"},
@@ -151,7 +152,9 @@ def sentence(make: Callable[..., object], options: dict[str, object]) -> str:
 
 
 def test_every_sentence_about_a_setting_is_the_reviewed_one():
-    said = [sentence(make, options) for make, tried in FIELDS.items() for options in tried]
+    said = []
+    for make, tried in FIELDS.items():
+        said += [sentence(make, options) for options in tried]
     assert all("\n" not in line.partition("\n    ")[2] for line in said)
     if os.environ.get("HEADFORCING_WRITE_SENTENCES"):
         FILE.write_text("\n".join(said) + "\n", encoding="utf-8")

@@ -45,11 +45,9 @@ def video(
     """A video whose frame number i is shown at `times[i]` (in seconds) and is all of `grey(i)`."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("libx264", rate=30, options={"crf": "0", "bf": "2"})
-        stream.width, stream.height, stream.pix_fmt = (
-            width,
-            height,
-            options.pop("pix_fmt", "yuv444p"),
-        )
+        stream.width = width
+        stream.height = height
+        stream.pix_fmt = options.pop("pix_fmt", "yuv444p")
         stream.codec_context.time_base = unit
         for name, value in options.items():
             setattr(stream.codec_context, name, value)

@@ -92,6 +92,12 @@ def test_the_smallest_number_of_blocks_and_the_nearest_edge_are_found(seconds, f
     assert (clock.blocks_for(whole), clock.blocks_for(whole + 0.01 / fps)) == (blocks, blocks + 1)
 
 
+WORDS_LIKE_TIMES = (
+    "a station clock, 12:30, people wait",
+    "at 6:00 pm, 7:00 pm and later",
+    "sizes [10-20], a 16:9 screen",
+    "a disco, 80s style [close-up] [4k]",
+)
 READS = {
     "lines of one prompt fold": (
         "a cat\n  on a\tmat\r\n\r\nat dusk",
@@ -165,15 +171,9 @@ READS = {
             "[0s] a cat walks, [5s-10s]: it jumps",
         )
     },
+    **{words: (words, None, [(0, 10, words)]) for words in WORDS_LIKE_TIMES},
     **{
-        begin + words: (begin + words, None, [(0, 10, words)])
-        for begin in ("", "[0:00] ")
-        for words in (
-            "a station clock, 12:30, people wait",
-            "at 6:00 pm, 7:00 pm and later",
-            "sizes [10-20], a 16:9 screen",
-            "a disco, 80s style [close-up] [4k]",
-        )
+        f"[0:00] {words}": (f"[0:00] {words}", None, [(0, 10, words)]) for words in WORDS_LIKE_TIMES
     },
 }
 

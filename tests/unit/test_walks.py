@@ -1,8 +1,10 @@
-"""Two walks through the files, which are no longer than they must be: a prompt's text from its
-widget to the model, and a changed story from the page to the next block.
+"""Walks through the files, which are no longer than they must be: a prompt's text from its widget to
+the model, a changed story from the page to the next block, and an option of the method, such as
+`--episodic-frames`, from its flag and from its widget to the method's dataclass.
 
 A stop takes the story in one of its forms: text, values of widgets, timeline, rows, plan, job,
-embeddings.
+embeddings. An option is an argument or a value of a widget, then the name and text of a method
+option, then a field.
 """
 
 import ast
@@ -17,6 +19,17 @@ READING = (  # a text into a timeline
     "headforcing_core/timeline/grammar read_prompts",
     "headforcing_core/timeline/grammar _read_tags",
     "headforcing_core/timeline/grammar read_tag",
+)
+OPTION = (  # a value by its name into a field of the method's settings
+    "headforcing_core/plan/settings MEMORY_INPUTS",
+    "headforcing_core/plan/options method_options",
+    "headforcing_core/plan/options __post_init__",
+    "headforcing_core/plan/options cache_policy",
+    "headforcing_core/methods/options with_options",
+    "headforcing_core/methods/options _read",
+    "headforcing_core/methods/options _replace",
+    "headforcing_core/methods/head_forcing __post_init__",
+    "headforcing_core/cache/roles __post_init__",
 )
 WALKS = {
     "a text": (
@@ -68,34 +81,64 @@ WALKS = {
         "nodes/host/browser/live_story taken",
         "nodes/host/graph/queued_graph rewrite",
     ),
+    "an option, from its flag": (
+        "headforcing_core/commands/options OPTIONS",
+        "headforcing_core/commands/render generate",
+        "headforcing_core/commands/source of",
+        "headforcing_core/commands/values render_options",
+        *OPTION,
+    ),
+    "an option, from its widget": (
+        "nodes/sampler_inputs sampler_inputs",
+        "nodes/sampler execute",
+        "nodes/sampler _render",
+        "nodes/sampler _options",
+        "nodes/sampler_inputs sampler_options",
+        *OPTION,
+    ),
 }
-MOST_FILES = {"a text": 15, "a live edit": 15}
-# called through an object that another file makes, or by the frontend or the host
+MOST_FILES = {
+    "a text": 15,
+    "a live edit": 15,
+    "an option, from its flag": 9,
+    "an option, from its widget": 9,
+}
+# called through an object that another file makes, by argparse, the frontend or the host, or when
+# a dataclass is made
 BEGINNINGS = {
+    "OPTIONS",
     "__init__",
+    "__post_init__",
     "_ask",
     "_make",
     "_render",
     "change",
     "execute",
     "forward",
+    "generate",
     "route",
+    "sampler_inputs",
     "taken",
 }
 
 
-def functions(file: str) -> dict[str, list[ast.FunctionDef]]:
-    """The functions of a file by name, methods included."""
-    found: dict[str, list[ast.FunctionDef]] = {}
-    for node in ast.walk(ast.parse((ROOT / f"{file}.py").read_text(encoding="utf-8"))):
+def definitions(file: str) -> dict[str, list[ast.stmt]]:
+    """The functions of a file, methods included, and its tables, by name."""
+    tree = ast.parse((ROOT / f"{file}.py").read_text(encoding="utf-8"))
+    found: dict[str, list[ast.stmt]] = {}
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             found.setdefault(node.name, []).append(node)
+    for node in tree.body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            found.setdefault(ast.unparse(target), []).append(node)
     return found
 
 
-def names_in(function: ast.FunctionDef) -> set[str]:
-    """All names and attributes that a function uses."""
-    nodes = list(ast.walk(function))
+def names_in(definition: ast.stmt) -> set[str]:
+    """All names and attributes that a function or a table uses."""
+    nodes = list(ast.walk(definition))
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
@@ -105,10 +148,10 @@ def test_a_walk_passes_few_files_and_each_stop_is_called_by_one_before_it(walk):
     called: set[str] = set(BEGINNINGS)
     for stop in WALKS[walk]:
         file, name = stop.split()
-        written = functions(file)
+        written = definitions(file)
         assert name in written, stop
         assert name in called, f"nothing before {stop} calls it"
-        for function in written[name]:
-            called |= names_in(function)
+        for definition in written[name]:
+            called |= names_in(definition)
     files = {stop.split()[0] for stop in WALKS[walk]}
     assert len(files) <= MOST_FILES[walk], sorted(files)

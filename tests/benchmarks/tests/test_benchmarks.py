@@ -226,10 +226,8 @@ def test_the_committed_pages_are_those_of_the_committed_numbers():
 def test_the_text_says_what_was_measured():
     """Every figure of the paragraph on the CPU, as rounded from the JSON."""
     text = " ".join((FOLDER / "README.md").read_text("utf-8").split())
-    one, two = (
-        {r["row"]: r for r in recorded(f"cpu/{name}")["rows"]}
-        for name in ("results", "two_threads/results")
-    )
+    one = {row["row"]: row for row in recorded("cpu/results")["rows"]}
+    two = {row["row"]: row for row in recorded("cpu/two_threads/results")["rows"]}
     alone = "times_cache_alone"
     together = "times_with_attention"
     for sentence in (

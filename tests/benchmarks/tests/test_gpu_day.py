@@ -53,11 +53,9 @@ assert "fps" in found, found
     run("-c", program)
 
 
-TASKS = [
-    (part, name)
-    for part in ("sanitizer", "first", "check", "profile", "video", "rest")
-    for name in command.tasks(part, DRY, True)
-]
+TASKS: list[tuple[str, str]] = []
+for _part in ("sanitizer", "first", "check", "profile", "video", "rest"):
+    TASKS += [(_part, name) for name in command.tasks(_part, DRY, True)]
 
 
 @pytest.mark.slow
@@ -151,7 +149,7 @@ def test_what_a_process_returns_and_why_it_returns_nothing():
 def test_goals_are_read_from_results_of_a_gpu_and_compared_with_the_row_of_ours_that_does_the_same_work():
     """Neither fused kernels nor a graph of ours count against the paper's plain implementations."""
 
-    def told(part, found, clock="CUDA events"):
+    def sentences(part, found, clock="CUDA events"):
         return [
             line.partition(":")[0]
             for line in goals.lines(part, found | {"environment": {"clock": clock}})
@@ -165,37 +163,37 @@ def test_goals_are_read_from_results_of_a_gpu_and_compared_with_the_row_of_ours_
         }
 
     found = rows(V4=300.0, V1=400.0, W21=290.0, B2=250.0, B3=200.0, B4=100.0)
-    assert told("rows", found) == ["120 reached", "1.45 reached", "1.2 reached", "1.6 MISSED"]
-    assert told("rows", found, "wall time") == [
+    assert sentences("rows", found) == ["120 reached", "1.45 reached", "1.2 reached", "1.6 MISSED"]
+    assert sentences("rows", found, "wall time") == [
         "dry run 120",
         "dry run 1.45",
         "dry run 1.2",
         "dry run 1.6",
     ]
-    assert told("rows", rows(V1=400.0, B2=250.0)) == [
+    assert sentences("rows", rows(V1=400.0, B2=250.0)) == [
         "48 reached",
         "not measured",
         "not measured",
         "1.6 MISSED",
     ]
     layers = {"attention: sdpa": {"times_rounding": 1.5}, "attention: x": {"not_available": ""}}
-    assert told("check", {"tasks": layers}) == ["1.5 reached"]
+    assert sentences("check", {"tasks": layers}) == ["1.5 reached"]
     video = {"steady_fps": 40.0, "peak_bytes": 105, "estimated_bytes": 100}
     tasks = {
         "sampled and decoded": video,
         "sampled, decoded and encoded": {"not_available": "no av"},
     }
     tasks["sampled in fp8, decoded by a tiny VAE"] = video | {"steady_fps": 60.0}
-    assert told("video", {"tasks": tasks}) == [
+    assert sentences("video", {"tasks": tasks}) == [
         "40 reached",
         "not measured",
         "60 reached",
         "1.05 reached",
     ]
-    assert told("first", {"tasks": {"same bits": {"right": False}}}) == ["0 MISSED"]
-    assert told("rest", {"tasks": {"length": [{"fastest_ms": 200.0}, {"fastest_ms": 220.0}]}}) == [
-        "1.1 MISSED"
-    ]
+    assert sentences("first", {"tasks": {"same bits": {"right": False}}}) == ["0 MISSED"]
+    assert sentences(
+        "rest", {"tasks": {"length": [{"fastest_ms": 200.0}, {"fastest_ms": 220.0}]}}
+    ) == ["1.1 MISSED"]
 
 
 def test_every_row_is_in_one_part_of_the_day():

@@ -155,8 +155,9 @@ def check_nothing_is_left(run, collected=False):
 
     def noted(self, *args, **kwargs):
         build(self, *args, **kwargs)
-        buffers = [buffer for group in self.groups for buffer in (*group.k, *group.v)]
-        made.extend(weakref.ref(each) for each in (self, *buffers))
+        made.append(weakref.ref(self))
+        for group in self.groups:
+            made.extend(map(weakref.ref, (*group.k, *group.v)))
 
     kind.__init__ = noted
     gc.collect()

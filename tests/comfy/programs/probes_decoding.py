@@ -52,10 +52,11 @@ def whole(vae, latents):
 
 def decoded(streaming, latents, size=3):
     chunks = core.stream.Chunks()
-    pictures = [
-        streaming.decode(chunk) for block in latents.split(size) for chunk in chunks.add(block)
-    ]
-    return torch.cat(pictures + [streaming.decode(chunk) for chunk in chunks.rest()])
+    parts = []
+    for block in latents.split(size):
+        parts += chunks.add(block)
+    parts += chunks.rest()
+    return torch.cat([streaming.decode(part) for part in parts])
 
 
 def kind_of(decoder):

@@ -51,9 +51,8 @@ def a_model_is_loaded_once_more_for_another_gpu_and_the_sampler_works_behind_the
     (demo, *_) = module(".nodes.load_demo").LoadDemoModel.execute().result
     for model in (tiny, demo):
         copy = model.clone().deepclone_multigpu(new_load_device=torch.device("cpu"))
-        weights, others = (
-            dict(each.model.diffusion_model.named_parameters()) for each in (model, copy)
-        )
+        weights = dict(model.model.diffusion_model.named_parameters())
+        others = dict(copy.model.diffusion_model.named_parameters())
         assert callable(copy.cached_patcher_init[0])
         assert loaded_model.name_model(model) == loaded_model.name_model(copy)
         assert not any(weights[name] is others[name] for name in weights)
@@ -207,7 +206,8 @@ def a_fingerprint_names_weights_and_loras():
     with_lora = patched(lora, 1.0)
     with torch.no_grad():
         other_weights.model.diffusion_model.blocks[1].ffn[2].weight[0, 0] += 1
-    plain, named = (loaded_model.name_model(each) for each in (model, with_lora))
+    plain = loaded_model.name_model(model)
+    named = loaded_model.name_model(with_lora)
     assert plain == loaded_model.name_model(native()) == loaded_model.name_model(model.clone())
     mm.load_models_gpu([with_lora])  # merges the LoRA into the weights
     assert with_lora.backup, "the LoRA was not merged, so loading proves nothing"
@@ -223,9 +223,8 @@ def a_fingerprint_names_weights_and_loras():
 HOME = "127.0.0.1"
 ANYWHERE = "0.0.0.0"
 HERE = {"Host": "127.0.0.1:8188"}
-MINE, EVIL = (
-    {"Host": name, "Origin": f"https://{name}"} for name in ("my.example", "evil.example")
-)
+MINE = {"Host": "my.example", "Origin": "https://my.example"}
+EVIL = {"Host": "evil.example", "Origin": "https://evil.example"}
 
 
 @probe

@@ -48,9 +48,8 @@ def a_rollout_on_the_native_model_equals_the_cores_own_and_frees_its_caches_at_o
     by_host = kept[0].latents
     host_events = kept[0].events
     by_core, core_events = own(plan)
-    begun, other_seed = (
-        hosted(model, make_plan(model, 1.0, text="one", seed=seed)) for seed in (7, 8)
-    )
+    begun = hosted(model, make_plan(model, 1.0, text="one", seed=7))
+    other_seed = hosted(model, make_plan(model, 1.0, text="one", seed=8))
     other_video = hosted(model, make_plan(model, 1.0, text="one"), video=1)
     one_prompt = hosted(model, make_plan(model, text="one"))
 
@@ -82,7 +81,8 @@ def every_other_kind_of_render_on_the_native_model_equals_the_cores_own():
         plan = make_plan(model, 3.0, method=name)
         assert apart(hosted(model, plan), own(plan)[0]) <= 1e-4, name
     plan = make_plan(model, 1.5, start_frames=len(begun))
-    by_host, other = (hosted(model, plan, start=start) for start in (begun, begun + 1))
+    by_host = hosted(model, plan, start=begun)
+    other = hosted(model, plan, start=begun + 1)
     assert (len(begun), len(by_host)) == (6, 12) and apart(by_host[:6], begun) < 1e-5
     assert apart(by_host, own(plan, start=begun)[0]) < 1e-4
     assert apart(by_host[6:], other[6:]) > 1e-3, (
@@ -262,7 +262,7 @@ def comfyui_is_asked_for_the_memory_of_the_estimate():
     }
     asked = {name: asked_for(lambda plan=plan: hosted(model, plan)) for name, plan in plans.items()}
 
-    class Edited(core.live_story.Story):
+    class ReloadingStory(core.live_story.Story):
         """Has the model loaded again before each block, as after its text encoder has run."""
 
         def ask(self):
@@ -272,13 +272,14 @@ def comfyui_is_asked_for_the_memory_of_the_estimate():
 
     # what ComfyUI asks for by itself would hide smaller numbers
     with patch.object(model.model, "memory_required", lambda *_, **__: 0), suppress(Stop):
-        sampled(model, plans["self_forcing"], story=Edited())
+        sampled(model, plans["self_forcing"], story=ReloadingStory())
     needs = {name: core.resources.needs_of(plan, torch.float32, 0) for name, plan in plans.items()}
     # what it must keep free, exactly; what it likes to have free is not twice that, but one pass
     # more
     assert needs["self_forcing"].working > 5 * needs["head_forcing"].working
     shape = [plans["head_forcing"].frames_per_pass, 6, 10]
-    once, twice = [model.model.memory_required([passes, 16, *shape]) for passes in (1, 2)]
+    once = model.model.memory_required([1, 16, *shape])
+    twice = model.model.memory_required([2, 16, *shape])
     for method, (wished, needed) in asked.items():
         assert math.isclose(needed, max(needs[method].working, once))
         assert math.isclose(wished - needed, twice - once)

@@ -80,11 +80,9 @@ def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next(
         return render_video.sample(job, plan, 0, watcher)
 
     def check_stopped(stage, kind, background):
-        (owner, name, at, kept), folder, calls = (
-            STAGES[stage],
-            output / f"{stage}-{kind}-{background}",
-            [],
-        )
+        owner, name, at, kept = STAGES[stage]
+        folder = output / f"{stage}-{kind}-{background}"
+        calls = []
         original = getattr(owner, name)
         ended = []
 
@@ -102,7 +100,7 @@ def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next(
 
         with patch.object(owner, name, broken):
             check_nothing_is_left(stopped, collected=True)
-        assert not [path for pattern in ("*.tmp", ".*.mp4") for path in folder.rglob(pattern)]
+        assert not [*folder.rglob("*.tmp"), *folder.rglob(".*.mp4")]
         assert not [
             thread.name for thread in threading.enumerate() if "head forcing" in thread.name
         ]
