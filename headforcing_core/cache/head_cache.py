@@ -39,7 +39,7 @@ from .memory_heads import ALL_HERE, MemoryHeads
 from .roles import RolePolicy
 from .scenes import KeptScene, Recall, Scenes
 from .shape import CacheShape
-from .state import Saved, State, check_fields, pack, unpack
+from .state import MISFIT, Saved, State, check_fields, pack, unpack
 
 RECENT_AFTER_FLUSH = 2  # frames
 
@@ -365,11 +365,7 @@ class HeadCache(Cache):
         return pack(self.saved)
 
     def restore(self, state: State) -> None:
-        # of another version or shape it lacks names (KeyError, IndexError) or has others
-        # (ValueError), has values of other types (TypeError, AttributeError), or tensors of other
-        # sizes (RuntimeError)
-        errors = (KeyError, IndexError, ValueError, TypeError, AttributeError, RuntimeError)
-        with explained("the saved state does not fit this render", errors):
+        with explained("the saved state does not fit this render", MISFIT):
             self.saved = unpack(state, torch.device("cpu"), MemoryEntry, KeptScene, Recall)
 
     @property

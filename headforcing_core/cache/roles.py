@@ -147,7 +147,7 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 @dataclass(frozen=True)
 class RolePolicies:
     """The settings that the caches of heads with roles read; `head_forcing.CachePolicy` has them
-    among its options.
+    among its fields.
 
     Attributes:
         rope: `contiguous` numbers the frames of every context from 0 (the paper's re-encoding);
@@ -166,12 +166,8 @@ class RolePolicies:
 
     def of(self, role: str | HeadLabel) -> RolePolicy:
         """The policy of a `HeadRole`."""
-        policies: dict[str | HeadLabel, RolePolicy] = {
-            "local": self.local,
-            "anchor": self.anchor,
-            "memory": self.memory,
-        }
-        return policies[role]
+        policies = {"local": self.local, "anchor": self.anchor, "memory": self.memory}
+        return policies[str(role)]
 
 
 def arrange_roles(roles: Roles, arrangement: str, seed: int = 0) -> list[list[str | HeadLabel]]:

@@ -59,6 +59,11 @@ class Stored:
             setattr(self, name, value)
 
 
+# a stored state of another version lacks names or has others, has values of other types, or tensors
+# of other sizes
+MISFIT = (LookupError, ValueError, TypeError, AttributeError, RuntimeError)
+
+
 def pack(value: Any) -> State:
     """Nested lists, dictionaries and dataclasses of tensors, numbers, texts and None as a `State`.
 

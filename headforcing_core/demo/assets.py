@@ -18,7 +18,6 @@ TOY_CONFIG = WanConfig(
     dim=192, ffn_dim=768, num_layers=8, num_heads=6, freq_dim=192, text_dim=64, text_len=12
 )
 SIZE = (64, 64)  # width and height in pixels: all that the model was trained on
-BLOCK_FRAMES = 3
 DEMO_SECONDS = 60.0
 DEMO_STORY = """\
 0:00 a red ball bouncing in the navy checkerboard room

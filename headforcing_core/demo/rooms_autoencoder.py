@@ -19,7 +19,6 @@ from torch import Tensor
 from ..timeline.clock import TEMPORAL_STRIDE
 
 LATENT_CHANNELS = 16
-SPATIAL_FACTOR = 8
 # latent pixel to colour in -1..1, as `research/training/train.py` prints it
 _PREVIEW = json.loads(Path(__file__).with_name("rooms_preview.json").read_text("utf-8"))
 PREVIEW_FACTORS = _PREVIEW["factors"]

@@ -115,7 +115,7 @@ class Peers:
 
     def share(self, value: T) -> list[T]:
         """Every rank's value, any Python object."""
-        values = [value] * self.world  # in place of which the ranks' values come
+        values = [value] * self.world  # placeholders, which the call replaces
         with losing_peers():
             dist.all_gather_object(values, value)
         return values

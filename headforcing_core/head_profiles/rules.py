@@ -105,14 +105,14 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
     if profile.returns is not None:
         roles = by_head(profile.roles)
         wrong = [at for at in retrieving_heads(profile) if roles[at] != HeadRole.MEMORY]
-        shares = {at: f"{share:.0%} to the visit" for at, share in by_head(profile.returns).items()}
+        texts = {at: f"{share:.0%} to the visit" for at, share in by_head(profile.returns).items()}
         does = "look up the earlier visit of a scene"
         advice = "or head_forcing_scenes, which gives scenes back to anchors, too"
     else:
         wrong = misnamed_heads(profile)
-        shares = {}
+        texts = {}
         for at, (sink, middle, _) in by_head(profile.shares).items():
-            shares[at] = f"{middle:.0%} there, {sink:.0%} on the first frame"
+            texts[at] = f"{middle:.0%} there, {sink:.0%} on the first frame"
         does = "give the middle of the context more than most memory heads do"
         advice = "which makes memory heads of them"
     if not wrong:
@@ -120,7 +120,7 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
     layer, head = wrong[0]
     return [
         f"{len(wrong)} heads that {does} are not memory heads; the first is layer {layer}, head "
-        f"{head} (called {profile.roles[layer][head]}; {shares[wrong[0]]}). Choose the rule "
+        f"{head} (called {profile.roles[layer][head]}; {texts[wrong[0]]}). Choose the rule "
         f"`function`, {advice}."
     ]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..cache.base import Cache, WriteClean
 from ..cache.shape import Shape
-from ..cache.state import State, Stored, check_fields, pack, unpack
+from ..cache.state import MISFIT, State, Stored, check_fields, pack, unpack
 from ..errors import HeadForcingError
 from ..files import explained
 from ..model.attention import AttentionFunction, sdpa
@@ -209,12 +209,7 @@ class MethodCache(Cache, Stored):
         return pack({"block": self.block, "cache": self.saved})
 
     def restore(self, state: State) -> None:
-        # of another version or shape it lacks names (KeyError, IndexError), has others (ValueError)
-        # or values of other types (TypeError)
-        with explained(
-            "the saved state does not fit this render",
-            (KeyError, IndexError, ValueError, TypeError),
-        ):
+        with explained("the saved state does not fit this render", MISFIT):
             stored = unpack(state, self.device, *self.state_classes)
             check_fields(stored, ("block", "cache"))
             self.saved = stored["cache"]

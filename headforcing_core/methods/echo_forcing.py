@@ -22,7 +22,7 @@ from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape, played
-from .echo_layers import History, Layer, TokenScores
+from .echo_layers import History, Layer
 from .echo_scenes import Scene, ScenePlan, plan_scenes
 from .method import VideoFacts
 from .options import NO_OPTION
@@ -109,6 +109,57 @@ class EchoForcing(MethodPolicy):
         return super().rollout(model, cache, video)
 
 
+@dataclass(frozen=True)
+class TokenScores:
+    """Scores the tokens of a layer's history: how much the first window's queries would attend to
+    each. Their mean is turned by the distance in time to a key; how far queries are from their mean
+    adds to the product.
+
+    `frequencies`: of the rotation in time, one per pair of channels.
+    """
+
+    frequencies: Tensor
+    policy: EchoForcing
+
+    def of(self, state: Layer, queries: Tensor, counted: int) -> Tensor:
+        """`[tokens]`; `queries [heads, frames, s, head_dim]` are the current ones, `counted` those
+        in the sums.
+        """
+        history = state.history
+        mean = state.query_sum / counted
+        m_real, m_imag = mean.unflatten(-1, (-1, 2))[:, None].unbind(-1)  # [heads, 1, pairs]
+        # [heads, tokens, pairs]
+        k_real, k_imag = history.kv[0].float().unflatten(-1, (-1, 2)).unbind(-1)
+        real = m_real * k_real + m_imag * k_imag
+        imag = m_imag * k_real - m_real * k_imag
+        temporal = len(self.frequencies)
+        still = real[..., temporal:].sum(dim=-1)
+        if self.policy.amplitude:
+            spread = state.query_size[:, None] / counted - torch.hypot(m_real, m_imag)
+            still = still + self._gate(mean, queries) * (spread * torch.hypot(k_real, k_imag)).sum(
+                dim=-1
+            )
+        distance = history.frame[-1] + 1 - history.frame
+        found = []
+        for power in range(self.policy.window_frames.bit_length()):
+            turn = (distance + 2**power)[:, None] * self.frequencies
+            moving = real[..., :temporal] * turn.cos() - imag[..., :temporal] * turn.sin()
+            found.append(moving.sum(dim=-1) + still)
+        scores = torch.stack(found)
+        return scores.amax(dim=(0, 1)) if self.policy.takes_maximum else scores.mean(dim=(0, 1))
+
+    def _gate(self, mean: Tensor, queries: Tensor) -> float:
+        """Less than 1 where the current queries point elsewhere than those of the scene's
+        beginning.
+        """
+        if not self.policy.gated:
+            return 1.0
+        cosine = F.cosine_similarity(
+            queries.float().mean(dim=(1, 2)).flatten(), mean.flatten(), dim=0
+        )
+        return float(torch.exp(-self.policy.drift * (1 - cosine.clamp(-1, 1))))
+
+
 class EchoForcingCache(MethodCache, of=EchoForcing):
     """Keys and values of a scene by layer, and the memory frames of earlier scenes.
 
@@ -149,14 +200,8 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.window = self.policy.window_frames
         self.sinks = self.policy.sink_frames
         self.period = self.policy.played_frames(self.shape.frames_per_block)
-        self.scores = TokenScores(
-            angles(torch.arange(2), self.rope.temporal_dim)[1].float().to(self.device),
-            window_frames=self.window,
-            takes_maximum=self.policy.takes_maximum,
-            amplitude=self.policy.amplitude,
-            gated=self.policy.gated,
-            drift=self.policy.drift,
-        )
+        frequencies = angles(torch.arange(2), self.rope.temporal_dim)[1].float().to(self.device)
+        self.scores = TokenScores(frequencies, self.policy)
         self._begin_scene(None)
 
     @property

@@ -67,19 +67,19 @@ class IdForcing(MethodPolicy):
 class MakesEntries(WrappedModel):
     """Has the cache make the entries that a block attends to before its first pass."""
 
-    entries: IdForcingCache
+    own_cache: IdForcingCache
 
     def __post_init__(self) -> None:
-        self.clean_pass = partial(self.model.write_clean, cache=self.entries)
+        self.clean_pass = partial(self.model.write_clean, cache=self.own_cache)
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
-        self.entries.read_window(self.clean_pass)
+        self.own_cache.read_window(self.clean_pass)
         return self.model.denoise(latents, sigma, cache)
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
-        self.entries.read_alone(self.clean_pass)
+        self.own_cache.read_alone(self.clean_pass)
         self.clean_pass(latents)
-        self.entries.latest.append(latents)
+        self.own_cache.latest.append(latents)
 
 
 @dataclass(frozen=True)

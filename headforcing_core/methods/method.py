@@ -98,7 +98,8 @@ class Overlap:
 @dataclass(frozen=True)
 class Method:
     """The settings of a method, and everything that a render asks of it. The fields are its options
-    (`options.py`); a subclass changes another attribute by assigning it without a type.
+    (`options.py`); a subclass changes another attribute by assigning it without a
+    type or as a ClassVar.
 
     Attributes:
         shape_class: computes the size of the cache.

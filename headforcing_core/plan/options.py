@@ -113,11 +113,10 @@ def method_options(
     An input sets nothing at its default, nor if the method does not have its option.
     """
     has = method_policy(method).memory_options
-    named = dict(pairs)
     found = list(pairs)
     for name, option in MEMORY_INPUTS.items():
         value = inputs.get(name)
-        if value is None or option not in has or option in named:
+        if value is None or option not in has or option in dict(pairs):
             continue
         if value != options_of(DEFAULTS.cache_policy)[option].value:
             found.append((option, str(value)))

@@ -45,8 +45,8 @@ class RenderSettings:
 
 DEFAULT_SETTINGS = RenderSettings()
 
-# arguments and widgets that set an option of the method, and that option; they have the defaults
-# of Head Forcing
+# arguments and widgets that set an option of the method, and that option; widgets have the
+# defaults of Head Forcing
 MEMORY_INPUTS = {
     "episodic_frames": "memory.episodic_frames",
     "recent_frames": "memory.recent_frames",

@@ -137,8 +137,8 @@ class Run:
             script.begun = min(len(script), finished + self.plan.blocks_per_pass - 1)
 
     def _read(self) -> tuple[Tensor | None, list[StoredBlock], Fields]:
-        """The start latents, the stored blocks, and the note of the render that finished the video;
-        empty without one.
+        """Note the video in its folder, and read the start latents, the stored blocks, and the note
+        of the render that finished the video, empty without one.
         """
         job = self.job
         start = job.start_latents

@@ -115,7 +115,7 @@ class VideoFile(Listener):
 
     def add(self, block: Block) -> None:
         # the story, which may have another length now, begins to differ after this block
-        self.video.end_after(self.length(self._render.job.plan))
+        self.video.limit = self.length(self._render.job.plan)
         self._attempt(lambda: self.video.add(self.to_decoder(block.latents)))
 
     def to_decoder(self, latents: Tensor) -> Tensor:

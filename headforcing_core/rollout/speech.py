@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..hashing import digest
-from ..model.speech import VIDEO_FRAMES, speech_rows
-from ..model.wan import Backbone, BlockInputs
+from ..model.speech import VIDEO_FRAMES, SpeechProjection, speech_rows
+from ..model.wan import BlockInputs
 from ..timeline.clock import TEMPORAL_STRIDE
 
 
@@ -84,7 +84,7 @@ class SpeechInputs:
         projection: has the modules of `model.speech.SpeechProjection`.
     """
 
-    def __init__(self, video: TalkingPortrait, projection: Backbone):
+    def __init__(self, video: TalkingPortrait, projection: SpeechProjection):
         self._video = video
         self._projection = projection
         self._frames = range(0)

@@ -52,6 +52,7 @@ _ESCAPED_WORDS = re.compile(r"\\\{(?:[^{}]|\{[^{}|｜]*\})*\}")
 _BRACES_AND_BARS = re.compile(rf"{_ESCAPED_WORDS.pattern}|\\[{{}}]|[{{}}|｜]")
 _NO_MARKUP = str.maketrans("*_`", "   ")
 _QUOTE = re.compile("[\"'“”„‟＂＇]")
+_DIGIT = re.compile(r"\d")
 _TIME_OF_WORDS = re.compile(rf"{IN_BRACKETS}[\]:]|\d:\d\d(?::\d\d[:;,]|,)\d", FLAGS)
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
@@ -211,7 +212,7 @@ def check_words(text: str, line: int | None = None) -> None:
     """Refuse what would be sent to the model as words: a time in brackets, braces that choose,
     comments.
     """
-    inside = _TIME_OF_WORDS.search(plain(text))
+    inside = _DIGIT.search(text) and _TIME_OF_WORDS.search(plain(text))
     if inside:
         raise TimelineError(
             f"{text[inside.start() : inside.end()]} stands inside a prompt; begin the text with "
@@ -293,7 +294,7 @@ def _read_section(heading: Heading, lines: Sequence[Line]) -> Prompt:
 
 def time_inside(words: str, same: str, heading: Heading) -> str:
     """The time or the scene of another prompt in words behind a heading, `same` as `plain` has
-    them; "" for none, and behind a time in square brackets.
+    them; "" for none, and behind a time in square brackets without a scene.
     """
     if heading.start and not heading.bare and not heading.name:
         return ""

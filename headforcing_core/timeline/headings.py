@@ -194,7 +194,7 @@ def _words(words: str, same: str, bold: str | None) -> tuple[str, str]:
 
 def _read_title(name: str, token: str, words: str, same: str) -> Heading | None:
     """A scene or shot with the range in its title as its time: "Scene 1: The Forest
-    (0:00-0:10)"; None for a shot without one.
+    (0:00-0:10)"; None for a shot without one, and before a time in bold, italics or code.
     """
     found = _TITLE_RANGE.search(same)
     start = end = ""

@@ -129,7 +129,7 @@ def refuse_schedule(lines: Sequence[Line], written: Sequence[Line]) -> None:
     like = [line for line in written if _is_row(line)]
     sure = [line for line in like if is_surely_heading(line) or _is_zero(line, first)]
     if len(like) > 1 or sure:
-        line = [*sure, *like][0]
+        line = (sure or like)[0]
         reason = "does not begin with a time that can be read"
         if line.heading is not None and line is not first:
             line = first

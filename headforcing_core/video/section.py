@@ -222,16 +222,15 @@ def read_frames(
     frame before the first time, or at the beginning where the file's index leads too far. Raises
     HeadForcingError for a file that is damaged there.
     """
-    starts: list[float | None] = [None]
-    if timing.timed and times[0] > _SEEK_FROM:
-        starts = [times[0] - timing.rounding, None]
+    seeks = timing.timed and times[0] > _SEEK_FROM
+    starts = [times[0] - timing.rounding, None] if seeks else [None]
     for start in starts:
         with open_video(source, name_of(source)) as container:
             aspect = float(container.streams.video[0].sample_aspect_ratio or 1)
             try:
                 frames = _decode(container, timing, start)
-                begin, shown = next(frames, (math.inf, None))
-                if shown is None or (start is not None and times[0] < begin - timing.rounding):
+                first_time, shown = next(frames, (math.inf, None))
+                if shown is None or (start is not None and times[0] < first_time - timing.rounding):
                     continue
                 answered = 0  # times, the first ones, whose frames have been given
                 for time, frame in frames:

@@ -84,7 +84,8 @@ class VideoStream:
     call.
 
     Args:
-        limit: video frames of the video; chunks beyond it are not decoded.
+        limit: video frames of the video; chunks beyond it are not decoded. It may be changed before
+            frames beyond the old one are added, which are dropped at once.
         on_progress: gets the number of encoded video frames.
         background: the device of the decoder. Decoding then has a thread of its own, on a GPU with
             a CUDA stream of its own, and `add` waits for nothing. None: `add` decodes.
@@ -143,12 +144,6 @@ class VideoStream:
         if self._decoder_thread is not None:
             self._decoder_thread.abandon()
         self._stack.__exit__(*error)
-
-    def end_after(self, video_frames: int) -> None:
-        """Change the length of the video. Call it before frames beyond the old length are added:
-        they are dropped at once.
-        """
-        self.limit = video_frames
 
     def add(self, latents: Tensor) -> None:
         """Decode and write the next latent frames `[frames, 16, h, w]`, or queue them."""

@@ -7,12 +7,12 @@
 //   player/    the video on a node: player.js hears messages, view.js shows them, growing_file.js reads a file while it is
 //              written, pair.js plays a second take in step with it; server_events.js asks again after a reload
 //   story/     the story panel, to which a node's editor, video and list of takes are lent: panel.js says whose, monitor.js
-//              plays the video, film.js and sound.js draw below the bars, markers.js names times, menu.js is that of a bar
+//              plays the video, film.js draws into the bars, sound.js below them, markers.js names times, menu.js is that of a bar
 //   takes/     stored videos: store.js lists them, shelf.js shows those of a sampler, list.js those of a Load Head Forcing
 //              Run; queue_part.js queues a scene or a draft
 //   the others small changes of widgets
 // All use shared.js (elements, nodes of the graph, questions to the server), widgets.js and texts.js. What they hand to each
-// other is described in types.js; jsconfig.pure.json lists the modules that need no page.
+// other is described in types.js; jsconfig.pure.json lists the modules that are also checked for missing values.
 import { app } from "../../scripts/app.js";
 import * as fixedSeed from "./fixed_seed.js";
 import * as foldAdvanced from "./fold_advanced.js";

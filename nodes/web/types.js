@@ -1,4 +1,4 @@
-// The objects that modules hand to each other, as types. Only TypeScript reads this file (python tasks.py check).
+// The objects that modules hand to each other, as types. Nothing runs here; TypeScript checks them (python tasks.py check).
 // oxlint-disable-next-line unicorn/require-module-specifiers -- what makes this file a module, of which types are imported
 export {};
 

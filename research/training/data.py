@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...headforcing_core.demo.assets import BLOCK_FRAMES
 from ...headforcing_core.demo.rooms_autoencoder import (
-    SPATIAL_FACTOR,
     RoomsAutoencoder,
 )
 from ...headforcing_core.demo.words import Look
@@ -23,6 +21,7 @@ from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE
 from ..rooms.drawing import FRAME_SIZE
 from ..rooms.scenes import COLOURS, Clip, looks_of_frames, render
 from ..rooms.stories import BLOCKS, random_story, returns
+from .sizes import BLOCK_FRAMES, SPATIAL_FACTOR
 from .training import word_vectors
 
 # clips of worker r begin at (1 + r) times this; tests and tables use smaller numbers

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...headforcing_core.demo.assets import BLOCK_FRAMES
 from ...headforcing_core.model.wan import WanModel
 from ...headforcing_core.rollout.schedule import Schedule
 from .parallel_forward import KeysValues, forward, teacher_forced_flow
+from .sizes import BLOCK_FRAMES
 from .training import add_noise, draw_times
 
 SIGMAS = Schedule.warped([1000, 750, 500, 250]).sigmas

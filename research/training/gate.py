@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.parser import READ, WRITTEN, count
-from ...headforcing_core.demo.assets import BLOCK_FRAMES, TOY_CONFIG
+from ...headforcing_core.demo.assets import TOY_CONFIG
 from ...headforcing_core.demo.rooms_autoencoder import (
     RoomsAutoencoder,
     load_rooms_autoencoder,
@@ -39,6 +39,7 @@ from ..rooms.scenes import render
 from ..rooms.stories import returning_story
 from .data import latent_cells
 from .parallel_forward import teacher_forced_flow
+from .sizes import BLOCK_FRAMES
 from .training import load, word_vectors
 
 SHOWN = 2  # blocks of the room before it is left

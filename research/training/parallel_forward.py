@@ -13,13 +13,13 @@ from functools import cache, lru_cache
 import torch
 from torch import Tensor
 
-from ...headforcing_core.demo.assets import BLOCK_FRAMES
 from ...headforcing_core.model.rope import angles, axis_dims
 from ...headforcing_core.model.wan import (
     TransformerBlock,
     WanModel,
     timestep_embedding,
 )
+from .sizes import BLOCK_FRAMES
 
 KeysValues = list[tuple[Tensor, Tensor]]
 """Keys (after rotary embedding) and values of every layer, each `[batch, heads, tokens,

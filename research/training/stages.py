@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...headforcing_core.demo.assets import BLOCK_FRAMES, TOY_CONFIG
+from ...headforcing_core.demo.assets import TOY_CONFIG
 from ...headforcing_core.demo.rooms_autoencoder import (
     RoomsAutoencoder,
     load_rooms_autoencoder,
@@ -35,6 +35,7 @@ from .distill import (
     roll_out,
 )
 from .parallel_forward import teacher_forced_flow
+from .sizes import BLOCK_FRAMES
 from .training import (
     STRUCTURE,
     Average,

@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.parser import PathType
 from ...headforcing_core.demo.rooms_autoencoder import (
-    SPATIAL_FACTOR,
     RoomsAutoencoder,
 )
 from ...headforcing_core.errors import HeadForcingError
@@ -28,6 +27,7 @@ from ...headforcing_core.files import claimed_folder
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE
 from . import gate as rooms_gate
 from .data import training_clip
+from .sizes import SPATIAL_FACTOR
 from .stages import Recipe, Run, distill, train_autoencoder, train_base
 from .training import Workers, load
 

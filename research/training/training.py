@@ -22,10 +22,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed
 
 from ...headforcing_core.demo import word_hash
-from ...headforcing_core.demo.assets import BLOCK_FRAMES, TOY_CONFIG
+from ...headforcing_core.demo.assets import TOY_CONFIG
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import replacing
 from ...headforcing_core.model.wan import TransformerBlock, WanConfig, WanModel
+from .sizes import BLOCK_FRAMES
 
 log = logging.getLogger(__name__)
 ABOUT = {

@@ -374,12 +374,12 @@ def test_a_contact_sheet_tiles_the_video_to_its_last_picture_and_marks_prompts_w
     monkeypatch.setattr(sheets, "COLUMNS", 4)
     monkeypatch.setattr(sheets, "ROWS", 2)
     sheet = sheet_of(tmp_path)
-    assert sheet_of(tmp_path, frames=1).shape[1] == 2 * 16 + 128, (
-        "of a short video each picture once"
-    )
+    short = sheet_of(tmp_path, frames=1)
+    assert short.shape[1] == 2 * 16 + 640
+    assert (short[-17:, 16 + 128 :] == sheets.BACKGROUND).all(), "each picture once"
     tile_height = round(128 * 32 / 48)
     row_height = 24 + tile_height + 4
-    assert sheet.shape == (2 * 16 + 34 + 2 * row_height - 4, 2 * 16 + 4 * 132 - 4, 3)
+    assert sheet.shape == (2 * 16 + 34 + 2 * row_height - 4, 2 * 16 + 640, 3)
     places = itertools.product(range(2), range(4))
     middles = [
         sheet[50 + row * row_height + 24 + 60, 16 + column * 132 + 64, 0] for row, column in places

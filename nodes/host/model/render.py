@@ -185,8 +185,8 @@ def _sample(
 def _edits(
     story: LiveStory, hosted: bridge.HostedModel, kept: KeptLatents, needs: Needs
 ) -> LiveEdits:
-    """The listener that puts changes of the story into the render; after each the weights are
-    loaded again beside what the render has allocated.
+    """The listener that puts changes of the story into the render; after new texts were
+    encoded the weights are loaded again beside what the render has allocated.
     """
     load = hosted.reload  # not the hosted model, which refers to the cache
 

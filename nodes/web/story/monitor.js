@@ -124,7 +124,7 @@ export class Monitor {
     if (target.matches("textarea, select, input:not([type=button])")) return;
     if (event.ctrlKey || event.metaKey || target.closest("[role=menu]")) return;
     if (event.key.startsWith("Arrow") && target.closest(".hf-bar")) return; // the bars have these keys
-    const key = letterOf(event);
+    const key = keyOf(event);
     /** @type {Record<string, () => void>} */
     const keys = {
       " ": () => this.#toggle(),
@@ -324,7 +324,7 @@ function nearWhole(seconds) {
  * The key of an event; with Alt that of its letter, of which a Mac's Option makes other characters.
  * @param {KeyboardEvent} event
  */
-function letterOf({ key, code, altKey }) {
+function keyOf({ key, code, altKey }) {
   const isOther = altKey && !/^[a-z]$/i.test(key);
   return (isOther ? code.replace("Key", "") : key).toLowerCase();
 }

@@ -27,7 +27,7 @@ export function pressEditorKey(event, words, actions) {
 function pressControlKey(event, words, actions) {
   const key = event.key.toLowerCase();
   const runs = key === "enter";
-  const undoes = (key === "z" || key === "y") && leavesUndo(event, words);
+  const undoes = (key === "z" || key === "y") && isUndoOfEditor(event, words);
   if (!runs && !undoes) return;
   event.preventDefault();
   event.stopPropagation();
@@ -41,7 +41,7 @@ function pressControlKey(event, words, actions) {
  * @param {KeyboardEvent} event
  * @param {Words<any>[]} words
  */
-function leavesUndo({ target }, words) {
+function isUndoOfEditor({ target }, words) {
   const element = /** @type {HTMLElement} */ (target);
   if (!element.matches("textarea, input")) return false;
   if (element.matches("input[type=button]")) return true;
