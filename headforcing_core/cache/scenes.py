@@ -167,8 +167,8 @@ class Scenes(Stored):
 
         Args:
             pictures: latents `[frames, channels, h, w]` of each, at most a block.
-            alone: while it is entered, the groups hold nothing but the keys and values of these
-                latents, as frames 0, 1, ...
+            alone: makes a clean pass over these latents; while it is entered, the groups hold
+                nothing but their keys and values, as frames 0, 1, ...
         """
         counts = [group.policy.sink_frames for group in self.anchors]
         # pictures come before the video: their frames have numbers below 0
@@ -191,7 +191,7 @@ class Scenes(Stored):
     def recall(self, switch: Switch, block: int) -> tuple[KeptScene, list[KeptFrame]] | None:
         """Note the recall of `switch`, if it is one, and use up the pictures; returns the scene
         whose first frames are the sinks from `block` on, and the frames that replace the entries of
-        memory, or None if nothing changes.
+        memory, or None if nothing changes. In a new scene the sinks are those of `home`.
 
         Where no frames are given, memory keeps its entries, but for those of earlier pictures.
         """
@@ -232,6 +232,7 @@ def check_recalls(timeline: Timeline) -> None:
                 f"prompt {number} recalls the scene of prompt {recall}, but only frames of the "
                 f"last {MAX_SCENES} scenes are kept; recall one from prompt {min(latest)} on"
             )
+        # a [recall] without a number, whose scene is not known yet, counts as a new scene
         scenes.append(scene_of(segment.switch, scenes))
 
 

@@ -61,6 +61,7 @@ class CausVid(MethodPolicy):
         return self.rollout_frames
 
     def for_video(self, video: VideoFacts) -> CausVid:
+        # raises if rollout and overlap are no whole blocks
         self.overlap(video.schedule.frames_per_block)
         check_beginning(video)
         return self
@@ -89,8 +90,8 @@ class CausVid(MethodPolicy):
         yielded again.
 
         The cache is for one rollout, with `POLICY`; it is emptied for each. Between two rollouts
-        `video.reencode` gets the first `finished_frames` of the finished one, those of given
-        blocks, too, unless they are the whole video.
+        `video.reencode` gets the first `finished_frames` of the finished one, also where its blocks
+        are given; it is not needed where all blocks of the video are.
         """
         script = video.script
         layout = self.overlap(cache.shape.frames_per_block)
@@ -124,7 +125,7 @@ def _make_part(
         for number in part:
             yield Block(number, upload(video.given[number], cache.device))
         return
-    cache.rewind(cache.block)
+    cache.rewind(cache.block)  # all of it: this policy has neither sinks nor memory
     video = replace(video, given=[*overlap, *video.given[part.start : part.stop]])
     for block in rollout(model, cache, video, range(part.start - len(overlap), part.stop)):
         if block.index in part:

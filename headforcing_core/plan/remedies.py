@@ -57,8 +57,8 @@ def check_decoder(decoder: DecoderMemory, size: str, room: int) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """Another way to make a render: the words for it, the sizes of `Needs` and the fields of the
-    plan that it sets.
+    """Another way to make a render: the words for it, and what it sets: `sizes` of `Needs`, and
+    `fields` of the plan.
     """
 
     text: str
@@ -96,8 +96,8 @@ class Remedy:
 def remedies(
     needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host
 ) -> Iterator[Remedy]:
-    """Yield what makes the render fit into `room` bytes: each change alone, or with all that cost
-    nothing. Of sizes the largest that fits.
+    """Yield what makes the render fit into `room` bytes: each change alone, or with all that leave
+    the video as it is. Of sizes the largest that fits. The same one may come twice.
     """
 
     def first_that_fits(start: Remedy, changes: Sequence[Change]) -> Remedy | None:

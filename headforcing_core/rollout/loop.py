@@ -69,7 +69,7 @@ def _predict(
     model: VideoModel, x: Tensor, row: BlockRow, sigma: float, cache: BlockCache
 ) -> Tensor:
     """The clean latents predicted from `x` at a noise level of the row. With `renoise_held` the
-    model is asked at the time step in bf16, and its flow counts at `sigma` itself.
+    model is asked at the time step in bf16; its flow leads to clean latents from `sigma` itself.
     """
     if row.solver == "renoise":
         return model.denoise(x, sigma, cache)
@@ -89,8 +89,8 @@ def rollout(
     block.
 
     Args:
-        part: the blocks of the video that this rollout makes, with an empty cache, and of which
-            `video.given` are the first; None: all of them.
+        part: the blocks of the video that this rollout makes, with an empty cache; `video.given`
+            are the first of these. None: all blocks.
     """
     script = video.script
     first = 0 if part is None else part.start
@@ -101,7 +101,7 @@ def rollout(
     block = first
 
     def write_clean(latents: Tensor) -> None:
-        video.on_step(block, 0, None)
+        video.on_step(block, 0, None)  # may stop the rollout
         _clean_pass(model, cache, latents)
 
     def enter_prompt(row: BlockRow) -> None:

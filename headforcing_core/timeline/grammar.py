@@ -70,9 +70,9 @@ def split_prompts(text: str) -> tuple[str, ...]:
 
 
 def split_shared(text: str) -> tuple[str, str]:
-    """The words of a first line `[shared] words`, on one line, and the text with its lines empty,
-    so that all others keep their numbers; nothing can be seen that is not there, fences are empty,
-    and subtitles are prompts."""
+    """The words behind `[shared]`, on one line, and the text with their lines empty, so that all
+    others keep their numbers. They reach to the first heading, without one to the end of the first
+    line. In any text invisible characters are gone, fences are empty, and subtitles are prompts."""
     text = clean(text)
     if _FOREIGN.search(text):
         text = to_timeline(text)
@@ -180,6 +180,7 @@ def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
 
 def _is_prose(first: Heading, lines: Sequence[Line]) -> bool:
     """Whether the first time of a text is a ratio, a time of day or a duration in a single prompt.
+    An empty start or end counts as 0.
 
     Raises TimelineError where it can be that or the time of a prompt.
     """
@@ -236,7 +237,7 @@ def check_words(text: str, line: int | None = None) -> None:
 
 @dataclass(frozen=True)
 class _Section:
-    """The lines of a prompt below its heading; the first has the words behind it."""
+    """The lines of a prompt, of the first one the words behind the heading."""
 
     heading: Heading
     lines: list[Line]
@@ -265,7 +266,10 @@ def _read_headed(lines: Sequence[Line], first: Heading) -> list[Prompt]:
 
 
 def _with_counted_heading(line: Line, scenes: bool, in_seconds: bool) -> Line:
-    """A line without its heading, if that begins no prompt in a text of scenes, or of times."""
+    """A line without its heading, if that begins no prompt: among scenes all but a scene, among
+    times a scene without one and, unless `in_seconds`, a time as in "5 seconds later". The first
+    heading of a text always counts.
+    """
     heading = line.heading
     if heading is None:
         return line
@@ -301,7 +305,7 @@ def time_inside(words: str, same: str, heading: Heading) -> str:
     same = same.translate(_NO_MARKUP).rstrip()
     before = len(same) - len(same.lstrip())
     inside = INSIDE_TIMED if heading.start else INSIDE_SCENE
-    if not heading.bare:
+    if not heading.bare:  # behind the number of a scene or shot
         inside = INSIDE_NAMED
     found = inside.search(same[before:])
     if found is None:

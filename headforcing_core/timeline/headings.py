@@ -225,7 +225,7 @@ def cut_line(line: Line) -> list[Line]:
     first, *others = [words[begin:end].rstrip(",; ") for begin, end in pairwise([0, *starts])]
     pieces = [read_line(line.number, piece) for piece in [*others, words[starts[-1] :]]]
     if heading is None:
-        return [read_line(line.number, first), *pieces]
+        return [replace(read_line(line.number, first), heading=None), *pieces]
     return [replace(line, heading=replace(heading, words=first, same=plain(first))), *pieces]
 
 

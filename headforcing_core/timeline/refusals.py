@@ -132,7 +132,7 @@ def refuse_schedule(lines: Sequence[Line], written: Sequence[Line]) -> None:
         line = (sure or like)[0]
         reason = "does not begin with a time that can be read"
         if line.heading is not None and line is not first:
-            line = first
+            line = first  # the title above a line that can be read
             reason = "stands before the first time; titles and comments are no prompts"
         raise TimelineError(f"{line.text[:40]!r} {reason}; write {EXAMPLE}", line.number)
     for line in lines:

@@ -75,7 +75,8 @@ class FrameTimes:
 
     def within(self, start: float, duration: float) -> FrameTimes:
         """The part that begins `start` seconds after the first frame and lasts `duration` seconds;
-        0: to the end. Its first time is that of the cut, for the frame that is shown then.
+        0: to the end. Its first time is that of the cut itself, at which the frame before it is
+        still shown.
         """
         if not start and not duration:
             return self
@@ -215,14 +216,15 @@ def read_frames(
     times: Sequence[float],
     size: tuple[int, int] | None = None,
 ) -> Iterator[Tensor]:
-    """The video frames that are shown at these times, ascending, one by one: `[height, width, 3]`,
-    uint8, upright.
+    """The video frames that are shown at these times, at least one, ascending, one by one:
+    `[height, width, 3]`, uint8, upright.
 
     With a `size` (width, height) they are fitted to it, in 0..1. Decoding begins at the last key
     frame before the first time, or at the beginning where the file's index leads too far. Raises
     HeadForcingError for a file that is damaged there.
     """
     seeks = timing.timed and times[0] > _SEEK_FROM
+    # None decodes from the beginning
     starts = [times[0] - timing.rounding, None] if seeks else [None]
     for start in starts:
         with open_video(source, name_of(source)) as container:
@@ -231,14 +233,15 @@ def read_frames(
                 frames = _decode(container, timing, start)
                 first_time, shown = next(frames, (math.inf, None))
                 if shown is None or (start is not None and times[0] < first_time - timing.rounding):
-                    continue
+                    continue  # the key frame that was found lies behind the time
                 answered = 0  # times, the first ones, whose frames have been given
                 for time, frame in frames:
-                    # at a higher frame rate most frames are shown at none of the times
-                    earlier_times = bisect_left(times, time - timing.rounding)
-                    if earlier_times > answered:
-                        yield from [_pixels(shown, aspect, size)] * (earlier_times - answered)
-                        answered = earlier_times
+                    # `shown` is that of all times before this frame's; of none of them if the
+                    # file has more frames a second than there are times
+                    before = bisect_left(times, time - timing.rounding)
+                    if before > answered:
+                        yield from [_pixels(shown, aspect, size)] * (before - answered)
+                        answered = before
                     if answered == len(times):
                         return
                     shown = frame

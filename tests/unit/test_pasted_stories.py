@@ -464,6 +464,9 @@ NO_STORIES = {  # a text, and what is said of it
     "A title\nScene 1: a": "line 1: 'A title' stands before the first time",
     'A title\n"0": "a",\n"24": "b"': f"""line 2: '"0": "a",' {FIRST}""",
     "A title\n(0:00) a\n(0:05) b": "line 1: 'A title' stands before the first time",
+    "[0-5s] a\n5 seconds later it sits, [6-10s] b": (
+        "line 2: '5 seconds later it sits' begins like a time"
+    ),
     "a man [1s: waves] [3s: jumps]": "[1s: stands inside a prompt; begin the text with the first",
     "a cat [00:00:05:00] jumps": "0:00:05:0 stands inside a prompt",
     "Scene 1: [00:00:00,000 - 00:00:05,000] a\nScene 2: b": "0:00:00,0 stands inside a prompt",

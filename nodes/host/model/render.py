@@ -142,7 +142,7 @@ def sample(
 def _sample(
     render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs
 ) -> RenderResult:
-    """The video, or the file of an earlier render that is the same; without remedies in errors."""
+    """`sample` without remedies in errors."""
     begun = time.perf_counter()
     job = render.request.job(plan, video)
     kept = KeptLatents()
@@ -185,8 +185,8 @@ def _sample(
 def _edits(
     story: LiveStory, hosted: bridge.HostedModel, kept: KeptLatents, needs: Needs
 ) -> LiveEdits:
-    """The listener that puts changes of the story into the render; after new texts were
-    encoded the weights are loaded again beside what the render has allocated.
+    """The listener that puts changes of the story into the render. Also sets `story.reload`, which
+    loads the weights again after new texts were encoded, beside what the render has allocated.
     """
     load = hosted.reload  # not the hosted model, which refers to the cache
 
@@ -204,13 +204,13 @@ def _with_file(render: HostRender, made: RenderResult, file: GrowingVideo) -> Re
     """The result with its file, which is noted beside the stored blocks, or with why there is
     none.
     """
-    # else the latents would be lost with the error
+    # without stored blocks the latents would be lost with the error
     if file.is_disk_full and render.request.runs is not None:
         raise HeadForcingError(
             f"{file.failure}; all blocks are kept: make room and press Run again"
         )
     job = made.job
-    if file.info is not None and job.folder is not None and not file.first:
+    if file.info is not None and job.folder is not None and file.first == 0:
         _link(render, job, file.info.path)
     advice = vae.advice(render.vae, render.model.load_device)
     return replace(made, video=file.info, failure=file.failure, advice=advice)

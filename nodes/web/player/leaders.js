@@ -31,7 +31,7 @@ export function leads(player, story) {
  * Let the timeline of its story follow a player: a person plays it, or it is rendered. One in the panel stays.
  * @param {View} player
  */
-export function lead(player) {
+export function takeLead(player) {
   const story = storyNodeOf(player.node);
   if (!story || leaderOf(story)?.isLent) return;
   leaders.set(story, player);

@@ -10,7 +10,7 @@ const HAS_FRAME = 2; // the state of an element that shows a frame of its video
  * @property {Place} place
  * @property {HTMLVideoElement} video
  * @property {boolean} isOfStory whether its scenes are those of the timeline: a take of another text has other ones
- * @property {boolean} isOfPlace whether it is the video of `place`; if not, an earlier one is still played
+ * @property {boolean} playsThatRender whether it is the video of the render of `place`; if not, an earlier one is still played
  * @property {string | undefined} url its address
  * @property {Map<number, HTMLCanvasElement> | null} made its pictures, if the server makes them
  * @property {boolean} isBehind whether the server has made more pictures than were read by now
@@ -21,9 +21,9 @@ const HAS_FRAME = 2; // the state of an element that shows a frame of its video
  * @param {Played} played
  * @returns {ShownPlace}
  */
-export function placeToShow({ place, video, isOfStory, isOfPlace, url, made, isBehind }) {
+export function placeToShow({ place, video, isOfStory, playsThatRender, url, made, isBehind }) {
   if (!isOfStory) return { ...place, done: 0, at: null, file: undefined, video, made: null };
-  if (!isOfPlace) return { ...place, at: null, file: undefined, video, made };
+  if (!playsThatRender) return { ...place, at: null, file: undefined, video, made };
   const waitsForPictures = made !== null && isBehind; // nothing has to look through the file for them
   const file = waitsForPictures ? undefined : url;
   return { ...place, at: secondsShown(video, place.lead), file, video, made };

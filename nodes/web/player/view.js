@@ -2,7 +2,7 @@
 import { app } from "../../../scripts/app.js";
 import { address, GrowingFile } from "./growing_file.js";
 import { makeLayout, sharpen, WIDGET_HEIGHT } from "./layout.js";
-import { lead, leads } from "./leaders.js";
+import { leads, takeLead } from "./leaders.js";
 import { Pair } from "./pair.js";
 import { placeToShow } from "./place.js";
 import { Sprite } from "./sprite.js";
@@ -14,7 +14,7 @@ import { addElement } from "../widgets.js";
 /** @import {FileName, GraphNode, GrowingVideo, Message, Place, Take} from "../types.js" */
 
 const NAME = "player";
-const JOINED_BLOCKS = 3; // from which on a page that joins a render has not seen its beginning
+const JOINED_BLOCKS = 3; // a page that sees more of them first has not seen the beginning of the render
 
 /** What a node shows: a text, and below it a preview or a video, with another take's or a list beside it. */
 export class View {
@@ -66,9 +66,9 @@ export class View {
       if (this.files) this.play(this.files.indexOf(this.file) + 1);
     });
     this.video.addEventListener("play", () => {
-      if (this.isLent) lead(this); // else it may begin by itself
+      if (this.isLent) takeLead(this); // else it may begin by itself
     });
-    for (const event of ["pointerdown", "keydown"]) this.stage.addEventListener(event, () => lead(this));
+    for (const event of ["pointerdown", "keydown"]) this.stage.addEventListener(event, () => takeLead(this));
     this.stage.addEventListener("click", (event) => this.#hear(event), { capture: true });
     this.stage.addEventListener("pointerdown", (event) => event.stopPropagation()); // the canvas would take it
     root.addEventListener("wheel", (event) => {
@@ -137,7 +137,7 @@ export class View {
   /** @param {Message} message about the node */
   update(message) {
     const { text, state, video, preview, files, place, prompt_id } = message;
-    if (message.time) lead(this); // of a render: outputs that ComfyUI had come without a time
+    if (message.time) takeLead(this); // of a render: outputs that ComfyUI had come without a time
     const isOther = prompt_id !== this.told?.prompt_id;
     this.told = message;
     if (isOther) {
@@ -185,7 +185,7 @@ export class View {
       place: this.place,
       video: this.video,
       isOfStory: this.#tells(story),
-      isOfPlace: this.source === this.place.render,
+      playsThatRender: this.source === this.place.render,
       url: this.url,
       made: this.made,
       isBehind: Boolean(this.sprite?.isBehind),
@@ -195,7 +195,7 @@ export class View {
 
   /** Play a take's file in place of the last run's, from the same time; null: the run's again. @param {Take | null} take */
   choose(take) {
-    lead(this);
+    takeLead(this);
     const at = this.video.currentTime;
     this.leave();
     this.stop();
@@ -240,7 +240,7 @@ export class View {
 
   /** Play from a second of the story, if the video has it. @param {number} seconds */
   seek(seconds) {
-    lead(this);
+    takeLead(this);
     const time = seconds + this.place.lead; // the video may begin with a scene, and end before the story
     if (time >= 0 && time < this.video.duration) this.video.currentTime = time;
   }
@@ -305,7 +305,7 @@ export class View {
     this.say(file.name);
   }
 
-  /** Show the text alone: the frontend shows these files itself. */
+  /** Show the text alone: the output is images, which the frontend shows itself. */
   clear() {
     this.stop();
     this.show(null);
@@ -327,7 +327,7 @@ export class View {
   lend(place) {
     this.away.hidden = false;
     this.isLent = true;
-    lead(this);
+    takeLead(this);
     this.pair.allowWipe(true);
     this.#moveTo(place);
   }

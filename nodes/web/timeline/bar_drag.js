@@ -27,10 +27,10 @@ export class BarDrag {
    * @param {PointerEvent} press
    * @param {number} index
    */
-  start(press, index) {
+  dragHandle(press, index) {
     press.preventDefault();
     if (press.button !== 0 || !this.#bars.state.enabled) return;
-    this.#bars.focus(index); // which writes what was typed last
+    this.#bars.focus(index); // the field that loses the focus writes what was typed
     const { segments } = this.#bars.state;
     if (this.#bars.isBegun(segments[index])) {
       this.#actions.locked(index);
@@ -47,7 +47,7 @@ export class BarDrag {
    * @param {PointerEvent} press
    * @param {number} index
    */
-  prompt(press, index) {
+  dragBar(press, index) {
     const { view, segments, enabled } = this.#bars.state;
     if (press.button !== 0 || !enabled) return;
     const grip = blockAt(view, this.#bars.secondsAt(press)) - segments[index].start_block;

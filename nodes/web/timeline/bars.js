@@ -205,9 +205,9 @@ export class Bars {
         this.#drag.hasMoved = false;
         const pressed = /** @type {HTMLElement} */ (event.target);
         pressed.focus({ preventScroll: true }); // not all browsers focus a button that is clicked
-        this.#drag.prompt(event, index);
+        this.#drag.dragBar(event, index);
       },
-      grasp: (event) => this.#drag.start(event, index),
+      grasp: (event) => this.#drag.dragHandle(event, index),
       focus: () => this.#actions.select(index),
       edit: () => this.#actions.edit(),
       key: (event) => this.#keys.press(event, index),

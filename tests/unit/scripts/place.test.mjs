@@ -7,7 +7,7 @@ import { placeToShow } from "../extensions/headforcing/player/place.js";
 const place = { done: 9, lead: -2, running: true, render: "r1", fps: 16 };
 const video = { currentTime: 3, duration: 60, readyState: 4, src: "a.mp4" };
 const made = new Map([[0, "picture"]]);
-const PLAYED = { place, video, isOfStory: true, isOfPlace: true, url: "a.mp4", made: null, isBehind: false };
+const PLAYED = { place, video, isOfStory: true, playsThatRender: true, url: "a.mp4", made: null, isBehind: false };
 
 test("a timeline shows which second of its story a player plays", () => {
   assert.deepEqual(placeToShow(PLAYED), { ...place, at: 5, file: "a.mp4", video, made: null });
@@ -23,7 +23,7 @@ test("of a take with another text it shows neither scenes nor what is finished",
 });
 
 test("while an earlier video is played it shows how far the new one is", () => {
-  const shown = placeToShow({ ...PLAYED, isOfPlace: false, made });
+  const shown = placeToShow({ ...PLAYED, playsThatRender: false, made });
   assert.deepEqual(shown, { ...place, at: null, file: undefined, video, made });
 });
 
