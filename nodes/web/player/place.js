@@ -10,7 +10,7 @@ const HAS_FRAME = 2; // the state of an element that shows a frame of its video
  * @property {Place} place
  * @property {HTMLVideoElement} video
  * @property {boolean} isOfStory whether its scenes are those of the timeline: a take of another text has other ones
- * @property {boolean} playsThatRender whether it is the video of the render of `place`; if not, an earlier one is still played
+ * @property {boolean} playsThatRender whether it is the video of the render of `place`; if not, it is an earlier one
  * @property {string | undefined} url its address
  * @property {Map<number, HTMLCanvasElement> | null} made its pictures, if the server makes them
  * @property {boolean} isBehind whether the server has made more pictures than were read by now
