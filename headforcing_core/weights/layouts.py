@@ -275,7 +275,7 @@ def reject_experts(path: str | Path, config: WanConfig) -> None:
     while hops[-1].is_symlink() and len(hops) < _MOST_LINKS:
         hops.append(hops[-1].parent / os.readlink(hops[-1]))
     hops.append(path.resolve())
-    names = ["/".join(hop.parts[-2:]).lower() for hop in hops]
+    names = ["\n".join(hop.parts[-2:]).lower() for hop in hops]
     if config.dim == 5120 and any(map(_EXPERT.search, names)):
         raise HeadForcingError(
             f"{path.name} is one expert of Wan2.2 A14B, which changes between two at a noise "
