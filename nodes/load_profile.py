@@ -78,7 +78,7 @@ class LoadHeadProfile(io.ComfyNode):
 
 def _path(profile: str) -> Path:
     bundled = bundled_profiles()
-    path = bundled.get(profile) or folders.profile_file(profile)
+    path = bundled.get(profile) or folders.model_file(folders.PROFILE_FOLDER, profile)
     if path is None:
         raise HeadForcingError(
             f"profile: {profile[:80]!r} is neither shipped with the pack nor in "

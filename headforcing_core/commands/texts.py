@@ -22,6 +22,8 @@ def read_text(value: str, pictures: Sequence[str] = ()) -> str:
     that name.
     """
     if not value.startswith("@"):
+        if os.path.isfile(value):
+            raise HeadForcingError(f"{value} is a file; @{value} reads it")
         return value
     path = Path(value[1:])
     name = re.match(r"@(\w+)(?![\w./\\:-])", value)

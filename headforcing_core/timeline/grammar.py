@@ -44,7 +44,10 @@ MAX_TAGS = 8  # in front of a prompt
 _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
 _FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of these
 _COMMENT = re.compile(  # also a negative prompt, which a distilled model has no use for
-    r"(?:^|\s)(?://(?=\s|$)|/\*|--neg\b|negative prompt\s?:).{0,40}", re.IGNORECASE
+    r"(?:^|\s)(?://(?=\s|$)|/\*|--neg\b"
+    r"|(?:negative[rs]? prompt|prompt n[ée]gatif|prompt negativo|负面提示词|負面提示詞"
+    r"|反向提示词|ネガティブプロンプト|네거티브 프롬프트|부정 프롬프트)\s?[:：]).{0,40}",
+    re.IGNORECASE,
 )
 ESCAPED = re.compile(r"\\([{}])")
 _BAR = re.compile("[|｜]")
@@ -84,7 +87,9 @@ def split_shared(text: str) -> tuple[str, str]:
     after = first.number  # without times the prompts begin on the next line
     for line in below:
         heading = line.heading
-        if is_surely_heading(line) or (heading is not None and not heading.decade):
+        # "80s neon" are words
+        decade = heading is None or (heading.spoken and heading.start.endswith("0s"))
+        if is_surely_heading(line) or not decade:
             after = line.number - 1
             break
     words = [line.text for line in lines[first.number : after] if not RULE.fullmatch(line.text)]

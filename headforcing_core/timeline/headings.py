@@ -93,11 +93,6 @@ class Heading:
     bare: bool
     spoken: bool
 
-    @property
-    def decade(self) -> bool:
-        """Whether it is as in "80s neon"."""
-        return self.spoken and self.start.endswith("0s")
-
 
 @dataclass(frozen=True)
 class Line:

@@ -115,7 +115,7 @@ def refuse_almost_tag(text: str) -> None:
     if bracket is None:
         return
     names = (*_SETS, *_OTHER_WORDS)
-    for word in re.findall(r"(?<![^ ,:=#])[a-z][^ ,:=#]*", bracket["words"].lower()):
+    for word in re.findall(r"(?<![^ ,:=#])(?!s\b)[a-z][^ ,:=#]*", bracket["words"].lower()):
         near = difflib.get_close_matches(word, names, n=1, cutoff=_SAME_WORD)
         if not near or near[0][0] != word[0] or near[0] in _OTHER_WORDS:
             return

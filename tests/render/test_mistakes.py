@@ -30,6 +30,7 @@ MISTAKES = {
     "demo|--rule|auto|--out|{out}": "name it with --profile",
     "demo|--start-part|first|--out|{out}": "choose a section of --start-video FILE",
     "demo|--prompts|@{in}/none.txt|--out|{out}": "none.txt",
+    "demo|--prompts|{in}/empty.txt|--out|{out}": "empty.txt is a file; @",
     "demo|--device|cuda:77|--out|{out}": "--device 'cuda:77'",
     "demo|--prompts|0:00 a\n0:01 the @kitchen|--reference|hall={in}/hall.png|--out|{out}": "line 2: no picture is named @kitchen; there are @hall",
     "demo|--reference|hall.png|--out|{out}": "--reference is NAME=FILE, such as hero=hero.png, got",

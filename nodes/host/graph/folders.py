@@ -213,16 +213,12 @@ def tiny_decoder_file(names: tuple[str, ...]) -> Path | None:
     """
     for name in folder_paths.get_filename_list("vae_approx"):
         if name.startswith(names):
-            return _model_file("vae_approx", name)
+            return model_file("vae_approx", name)
     return None
 
 
-def profile_file(name: str) -> Path | None:
-    """The head profile of that name in ComfyUI's models, to read; None where there is none."""
-    return _model_file(PROFILE_FOLDER, name)
-
-
-def _model_file(folder: str, name: str) -> Path | None:
+def model_file(folder: str, name: str) -> Path | None:
+    """The file of that name in a folder of ComfyUI's models; None where there is none."""
     found = folder_paths.get_full_path(folder, name)
     return None if found is None else Path(found)
 
