@@ -16,7 +16,8 @@ RESTED_SECONDS = 0.3  # of a followed file: an editor may write it in several pi
 
 
 def read_text(value: str, pictures: Sequence[str] = ()) -> str:
-    """The argument itself, or the contents of @FILE, a regular file of at most 1 MB.
+    """The argument itself, or the contents of @FILE, a regular file of at most 1 MB. The name of a
+    file without @ is refused: it would be a prompt.
 
     Words that begin with the name of one of the `pictures` are a prompt, unless there is a file of
     that name.
