@@ -87,7 +87,8 @@ def split_shared(text: str) -> tuple[str, str]:
     after = first.number  # without times the prompts begin on the next line
     for line in below:
         heading = line.heading
-        is_prose = heading is None or (heading.spoken and heading.start.endswith("0s"))  # "80s neon"
+        # as in "80s neon"
+        is_prose = heading is None or (heading.spoken and heading.start.endswith("0s"))
         if is_surely_heading(line) or not is_prose:
             after = line.number - 1
             break
