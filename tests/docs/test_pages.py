@@ -140,17 +140,6 @@ def wrong_files(page: Path, text: str) -> Iterator[str]:
             yield f"there is no file {code}"
 
 
-def words_of(*pages: Path) -> int:
-    return sum(len(page.read_text("utf-8").split()) for page in pages)
-
-
-def test_the_readme_has_at_most_1000_words_and_all_pages_in_docs_13000():
-    assert words_of(ROOT / "README.md") <= 1_000
-    pages = sorted((ROOT / "docs").rglob("*.md"))
-    assert len(pages) > 15
-    assert words_of(*pages) <= 13_000, "cut what is said twice or moves to another page"
-
-
 @pytest.mark.parametrize("mistakes", [wrong_links, wrong_commands, wrong_options, wrong_files])
 def test_links_commands_options_and_files_that_pages_name_exist(mistakes):
     assert {"README.md", "docs/ARCHITECTURE.md", "nodes/web/docs/HeadForcingSampler.md"} <= set(
