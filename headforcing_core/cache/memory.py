@@ -22,7 +22,7 @@ from .memory_heads import ALL_HERE
 from .memory_heads import MemoryEntry as MemoryEntry
 from .memory_heads import MemoryHeads as MemoryHeads
 from .roles import EpisodicPolicy
-from .state import Stored
+from .state import Saved, check_fields
 
 
 def similarities(pooled: Sequence[Tensor], center: bool = False) -> Tensor:
@@ -69,7 +69,7 @@ def best_tokens(scores: Tensor, count: int) -> Tensor:
     return scores.topk(count).indices.sort().values
 
 
-class EpisodicMemory(Stored):
+class EpisodicMemory:
     """The entries and the rules that change them. Pictures that the scene holds come first, or else
     an entry that is pinned; then the summary of merged entries, if there is one; then the others in
     order of admission.
@@ -77,8 +77,6 @@ class EpisodicMemory(Stored):
     `store` holds their keys and values, numbered in stored order; without memory heads it is any
     group, since no frame is ever considered.
     """
-
-    saved_fields = ("entries", "has_summary")
 
     def __init__(
         self,
@@ -93,6 +91,17 @@ class EpisodicMemory(Stored):
         self.all_heads = all_heads
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
+
+    @property
+    def saved(self) -> Saved:
+        """The entries; the store has their keys and values."""
+        return {"entries": self.entries, "has_summary": self.has_summary}
+
+    @saved.setter
+    def saved(self, saved: Saved) -> None:
+        check_fields(saved, self.saved)
+        self.entries = saved["entries"]
+        self.has_summary = saved["has_summary"]
 
     @property
     def sources(self) -> list[list[int]]:

@@ -30,7 +30,7 @@ from ..timeline.switch import MOST_ALIKE, Switch
 from ..timeline.timeline import Timeline
 from .head_group import HeadGroup
 from .roles import FREE_ENTRIES
-from .state import KeptFrame, Stored
+from .state import KeptFrame, Saved, check_fields
 
 T = TypeVar("T")
 MAX_SCENES = 8  # visited last, whose frames are kept besides those of the home scene
@@ -77,7 +77,7 @@ class Recall:
         return f"before block {self.block}: recalled scene {self.scene}: frames {held}"
 
 
-class Scenes(Stored):
+class Scenes:
     """The scenes of one video so far.
 
     Args:
@@ -96,8 +96,6 @@ class Scenes(Stored):
             `recall`; no state is stored in between.
     """
 
-    saved_fields = ("starts", "numbers", "home", "kept", "recalls")
-
     def __init__(self, memory: HeadGroup | None, anchors: Sequence[HeadGroup]) -> None:
         self.memory = memory
         self.capacity = 0 if memory is None else memory.policy.episodic_frames
@@ -108,6 +106,26 @@ class Scenes(Stored):
         self.home = 1
         self.recalls: list[Recall] = []
         self.pictures: KeptScene | None = None
+
+    @property
+    def saved(self) -> Saved:
+        """The scenes between two blocks."""
+        return {
+            "starts": self.starts,
+            "numbers": self.numbers,
+            "home": self.home,
+            "kept": self.kept,
+            "recalls": self.recalls,
+        }
+
+    @saved.setter
+    def saved(self, saved: Saved) -> None:
+        check_fields(saved, self.saved)
+        self.starts = saved["starts"]
+        self.numbers = saved["numbers"]
+        self.home = saved["home"]
+        self.kept = saved["kept"]
+        self.recalls = saved["recalls"]
 
     def _empty_scene(self, start: int) -> KeptScene:
         return KeptScene(start, [[] for _ in self.anchors])

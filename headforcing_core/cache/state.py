@@ -38,27 +38,6 @@ class State:
     frames: list[KeptFrame] = field(default_factory=list)
 
 
-class Stored:
-    """An object with a part in a stored cache: the attributes that `saved_fields` names, as they
-    are. A class that stores something else has its own `saved`.
-
-    One list serves both directions, so that a stored state sets these attributes and no others.
-    """
-
-    saved_fields: tuple[str, ...] = ()
-
-    @property
-    def saved(self) -> Saved:
-        """The values of these attributes."""
-        return {name: getattr(self, name) for name in self.saved_fields}
-
-    @saved.setter
-    def saved(self, saved: Saved) -> None:
-        check_fields(saved, self.saved_fields)
-        for name, value in saved.items():
-            setattr(self, name, value)
-
-
 # a stored state of another version lacks names or has others, has values of other types, or tensors
 # of other sizes
 MISFIT = (LookupError, ValueError, TypeError, AttributeError, RuntimeError)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..cache.base import Cache, WriteClean
 from ..cache.shape import Shape
-from ..cache.state import MISFIT, State, Stored, check_fields, pack, unpack
+from ..cache.state import MISFIT, Saved, State, check_fields, pack, unpack
 from ..errors import HeadForcingError
 from ..files import explained
 from ..model.attention import AttentionFunction, sdpa
@@ -96,7 +96,7 @@ class MethodPolicy(Method):
         return own if own.changes_cache else None
 
 
-class MethodCache(Cache, Stored):
+class MethodCache(Cache):
     """A cache that is written call by call. Subclasses store keys and values per layer and compute
     attention.
 
@@ -204,6 +204,15 @@ class MethodCache(Cache, Stored):
             self._open(self.frames_seen - len(frames), self.frames_seen, recaching=True)
             write_clean(frames)
             self.finish()
+
+    @property
+    def saved(self) -> Saved:
+        """The state between two blocks, of methods that resume from it."""
+        return {}
+
+    @saved.setter
+    def saved(self, saved: Saved) -> None:
+        check_fields(saved, self.saved)
 
     def state(self) -> State:
         return pack({"block": self.block, "cache": self.saved})

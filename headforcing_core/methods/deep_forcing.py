@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..cache.state import Saved, check_fields
 from .base import Conditions, MethodCache, MethodPolicy, MethodShape
 
 WINDOW_FRAMES = 21
@@ -67,7 +68,6 @@ class Tokens:
 
 class DeepForcingCache(MethodCache, of=DeepForcing):
     policy: DeepForcing
-    saved_fields = ("layers",)
     state_classes = (Tokens,)
     reads_queries = True  # compression scores tokens with them
 
@@ -76,6 +76,15 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
         self.layers = [
             Tokens(kv.flatten(2, 3), none_reused, kv[0].flatten(1, 2)) for kv in self.zeros(0)
         ]
+
+    @property
+    def saved(self) -> Saved:
+        return {"layers": self.layers}
+
+    @saved.setter
+    def saved(self, saved: Saved) -> None:
+        check_fields(saved, self.saved)
+        self.layers = saved["layers"]
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self._new = torch.stack((self.at_own_index(k), v)).flatten(2, 3)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache.scenes import Recall, RecalledScene, RecalledScenes
+from ..cache.state import Saved, check_fields
 from ..devices import upload
 from ..model.rope import angles
 from ..rollout.loop import Block, RolloutInputs, VideoModel
@@ -175,19 +176,6 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
 
     policy: EchoForcing
     rotates_spatially = False
-    saved_fields = (
-        "filled",
-        "memory",
-        "memory_of",
-        "recalled",
-        "scene",
-        "scene_start",
-        "scene_blocks",
-        "kept",
-        "ready",
-        "query_count",
-        "layers",
-    )
     state_classes = (Layer, History, Scene, Recall)
     reads_queries = True  # their statistics decide which tokens are chosen
     scenes: Callable[[], ScenePlan]
@@ -203,6 +191,37 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         frequencies = angles(torch.arange(2), self.rope.temporal_dim)[1].float().to(self.device)
         self.scores = TokenScores(frequencies, self.policy)
         self._begin_scene(None)
+
+    @property
+    def saved(self) -> Saved:
+        return {
+            "filled": self.filled,
+            "memory": self.memory,
+            "memory_of": self.memory_of,
+            "recalled": self.recalled,
+            "scene": self.scene,
+            "scene_start": self.scene_start,
+            "scene_blocks": self.scene_blocks,
+            "kept": self.kept,
+            "ready": self.ready,
+            "query_count": self.query_count,
+            "layers": self.layers,
+        }
+
+    @saved.setter
+    def saved(self, saved: Saved) -> None:
+        check_fields(saved, self.saved)
+        self.filled = saved["filled"]
+        self.memory = saved["memory"]
+        self.memory_of = saved["memory_of"]
+        self.recalled = saved["recalled"]
+        self.scene = saved["scene"]
+        self.scene_start = saved["scene_start"]
+        self.scene_blocks = saved["scene_blocks"]
+        self.kept = saved["kept"]
+        self.ready = saved["ready"]
+        self.query_count = saved["query_count"]
+        self.layers = saved["layers"]
 
     @property
     def recalls(self) -> list[Recall]:
