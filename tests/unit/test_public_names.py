@@ -1,21 +1,20 @@
 """Research, its tests and the example of another transformer import the names of
-headforcing_core/PUBLIC_NAMES.md from the modules that the page names, and the page lists none that
-nothing imports.
+public_names.json from the modules that the file names, and the file lists none that nothing
+imports.
 """
 
 import ast
-import re
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "headforcing_core" / "PUBLIC_NAMES.md"
+LIST = Path(__file__).with_name("public_names.json")
 
 
 def listed_names() -> Iterator[tuple[str, str]]:
-    """The module and the name of everything that the page lists."""
-    for row in re.findall(r"^\| `.*", PAGE.read_text("utf-8"), re.MULTILINE):
-        module, *names = re.findall(r"`([\w.]+)`", row)
+    """The module and the name of everything that the file lists."""
+    for module, names in json.loads(LIST.read_text("utf-8")).items():
         for name in names:
             yield module, name
 
@@ -39,6 +38,6 @@ def test_public_names_are_those_that_research_and_the_example_import():
     used.update(imported_names(ROOT / "tests" / "engine" / "test_another_transformer.py"))
     listed = set(listed_names())
     assert used, "nothing was read"
-    assert not used - listed, "list it in PUBLIC_NAMES.md if research rightly needs it"
-    assert not listed - used, "no longer needed: take it out of PUBLIC_NAMES.md"
+    assert not used - listed, "list it in public_names.json if research rightly needs it"
+    assert not listed - used, "no longer needed: take it out of public_names.json"
     assert not [name for _, name in used if name.startswith("_")]
