@@ -79,13 +79,13 @@ class ApplyHeadForcing(io.ComfyNode):
         chosen, lines = options_for(model, sampler_options({"head_profile": head_profile}, options))
         for line in lines:  # the node has no report
             log.warning("Apply Head Forcing: %s", line)
-        _, timeline, embeds = read_conditioning(model, positive, chosen)
-        if timeline.references:
+        read = read_conditioning(model, positive, chosen)
+        if read.timeline.references:
             raise HeadForcingError(
                 "Apply Head Forcing has no vae that could encode pictures: use Head Forcing "
                 "Sampler, or disconnect references from Prompt Timeline"
             )
-        request = NativeRequest(chosen, timeline, embeds)
+        request = NativeRequest(chosen, read.timeline, read.embeds)
         return io.NodeOutput(
             clone_for_rollout(model, request),
             RolloutSampler(request),

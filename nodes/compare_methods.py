@@ -104,15 +104,17 @@ class CompareMethods(io.ComfyNode):
         chosen = replace(
             chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile
         )
-        positive, timeline, embeds = read_conditioning(model, positive, chosen)
+        read = read_conditioning(model, positive, chosen)
         check_contents(model)
         named = name_model(model)
-        request = request_of(model, chosen, timeline, embeds, vae=vae, named=named, resume=resume)
+        request = request_of(
+            model, chosen, read.timeline, read.embeds, vae=vae, named=named, resume=resume
+        )
         shared = HostRender(
             model, request, vae=vae, filename_prefix=filename_prefix, hidden=cls.hidden
         )
         todo, left_out = plan_entries(
-            entries, lambda entry: _plan(entry, shared, positive), names_all(methods)
+            entries, lambda entry: _plan(entry, shared, read.positive), names_all(methods)
         )
         check_disk_room([video.needs for video in todo])
         progress = RenderProgress(model, [video.plan for video in todo], cls.hidden, previews=False)

@@ -19,7 +19,7 @@ from ..headforcing_core.video.soundtrack import Soundtrack
 from .host.browser import live_story, player
 from .host.browser.progress import RenderProgress
 from .host.graph import folders, schema
-from .host.graph.conditioning import Conditioning, cut_prompts, other_blocks, read_conditioning
+from .host.graph.conditioning import Conditioning, read_conditioning
 from .host.graph.part import Part
 from .host.graph.speech import HeardSpeech, with_length_of
 from .host.model.host_render import HostRender
@@ -91,25 +91,24 @@ def _render(
         model, part, settings, options=options, start_frames=begins_with["start_frames"]
     )
     options = with_length_of(speech, options, positive)
-    about_blocks = other_blocks(positive, options)
-    positive, timeline, embeds = read_conditioning(model, positive, options)
+    read = read_conditioning(model, positive, options)
     start, about_start = start_of(options, begins_with, vae)
-    notes = [*about_options, *about_blocks, *cut_prompts(model, embeds), *about_start]
+    notes = [*about_options, *read.notes, *about_start]
     options = _in_size_of(start, options)
     check_contents(model)
     named = name_model(model)
     if resume:
         notes += named.notes
-    pictures = pictures_of(options, positive, vae)
+    pictures = pictures_of(options, read.positive, vae)
     if part.draft:
         vae = draft_decoder(options.schedule.latents, vae)
         filename_prefix += "_draft"
-    story = live_story.LiveStory(positive, hidden, model, options.seconds)
+    story = live_story.LiveStory(read.positive, hidden, model, options.seconds)
     request = request_of(
         model,
         options,
-        timeline,
-        embeds,
+        read.timeline,
+        read.embeds,
         start=start,
         pictures=pictures,
         vae=vae,

@@ -115,20 +115,35 @@ def encode_text(clip: Any, text: str) -> list[Any]:
     return clip.encode_from_tokens_scheduled(clip.tokenize(text))[0]
 
 
+@dataclass(frozen=True)
+class ReadConditioning:
+    """A CONDITIONING as a MODEL with some options reads it.
+
+    Attributes:
+        positive: the CONDITIONING, with its text read and encoded again if the model needs that.
+        embeds: the embedding `[tokens, text_dim]` of each text of the timeline.
+        notes: lines for the report.
+    """
+
+    positive: Conditioning
+    timeline: Timeline
+    embeds: Embeddings
+    notes: tuple[str, ...]
+
+
 def read_conditioning(
     model: Any, positive: Conditioning, options: RenderOptions
-) -> tuple[Conditioning, Timeline, Embeddings]:
-    """The CONDITIONING as a MODEL with these options reads it, its timeline, and the embedding of
-    each text.
+) -> ReadConditioning:
+    """Read a CONDITIONING for a MODEL with these options.
 
-    Embeddings are `[tokens, text_dim]`. A plain CONDITIONING is a timeline of one prompt that lasts
-    the options' `seconds`, 10 when that is 0. Refuses what was made by another text encoder than
-    the model's.
+    A plain CONDITIONING is a timeline of one prompt that lasts the options' `seconds`, 10 when that
+    is 0. Refuses what was made by another text encoder than the model's.
     """
-    positive = _fitted(positive, options)
-    timeline, embeds = _timeline_of(positive, options.seconds)
+    fitted = _fitted(positive, options)
+    timeline, embeds = _timeline_of(fitted, options.seconds)
     check_text_width(model, embeds.values())
-    return positive, timeline, embeds
+    notes = (*_other_blocks(positive, options), *_cut_prompts(model, embeds))
+    return ReadConditioning(fitted, timeline, embeds, notes)
 
 
 def _fitted(positive: Conditioning, options: RenderOptions) -> Conditioning:
@@ -152,7 +167,7 @@ def _fitted(positive: Conditioning, options: RenderOptions) -> Conditioning:
     return [[tensor, {**entry, TIMELINE: again}]]
 
 
-def cut_prompts(model: Any, embeds: Embeddings) -> list[str]:
+def _cut_prompts(model: Any, embeds: Embeddings) -> list[str]:
     """Lines for the report about prompts of which the model reads the beginning alone."""
     most = wan_config(model).text_len
     lines = []
@@ -166,7 +181,7 @@ def cut_prompts(model: Any, embeds: Embeddings) -> list[str]:
     return lines
 
 
-def other_blocks(positive: Conditioning, options: RenderOptions) -> list[str]:
+def _other_blocks(positive: Conditioning, options: RenderOptions) -> list[str]:
     """A line for the report if *Prompt Timeline* draws blocks of another length than the
     model's.
     """
