@@ -61,10 +61,16 @@ class Heard:
     first_beat: float | None
 
 
-def listen(path: Path) -> Heard:
-    """Read a sound or video file in pieces, however long it is; raises as `Soundtrack.of_file`."""
-    sound = Soundtrack.of_file(path).sound
-    return heard(mono(sound.pieces(), sound.rate, RATE))
+def listen(path: Path, on_piece: Callable[[], None] = lambda: None) -> Heard:
+    """Read a sound or video file in pieces; `on_piece` and errors as of `Soundtrack.of_file`."""
+    sound = Soundtrack.of_file(path, on_piece).sound
+
+    def pieces() -> Iterator[np.ndarray]:
+        for piece in sound.pieces():
+            on_piece()
+            yield piece
+
+    return heard(mono(pieces(), sound.rate, RATE))
 
 
 def heard(pieces: Iterable[np.ndarray]) -> Heard:
@@ -111,6 +117,8 @@ def _parts(pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
 
 def _flux(samples: np.ndarray) -> np.ndarray:
     """By how much the low notes of each spectrum are louder than those of the one before."""
+    if not samples.any():  # a file may hold hours of silence
+        return np.zeros((len(samples) - WINDOW) // HOP, np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP]
     hertz = np.fft.rfftfreq(WINDOW, 1 / RATE)
     low = (hertz >= LOW_HZ[0]) & (hertz < LOW_HZ[1])

@@ -19,6 +19,7 @@ from av.error import FFmpegError
 from torch import Tensor
 
 from ..errors import HeadForcingError
+from ..timeline.clock import MAX_SECONDS
 from .reader import VideoSource, name_of, open_video
 
 _AAC_RATES = {8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000, 64000, 88200, 96000}
@@ -37,6 +38,8 @@ LAYOUTS = {
     8: "7.1",
 }
 PIECE = 1 << 16  # samples that are encoded at a time
+# Samples a second: a header may state any number, and a piece of sound at a low rate is long.
+RATES = (1_000, 768_000)
 
 
 @dataclass(frozen=True)
@@ -69,19 +72,26 @@ def sound_of_stream(
     most_channels: int,
     section: tuple[float, float] | None = None,
 ) -> Sound | None:
-    """The sound of a stream of that number between the two times of a section of its file, or all
-    of it; None if the file has no sound.
+    """The sound of the first (0) or last (-1) stream that can be heard, between the two times of a
+    section of its file, or all of it, up to a second more than `MAX_SECONDS`; None if there is no
+    such stream.
+
+    Raises HeadForcingError for a rate or a number of channels that cannot be converted.
     """
+    found = _heard_stream(opened, number)
+    if found is None:
+        return None
+    place, first_frame = found
+    rate = first_frame.sample_rate
+    check_rate(rate)
+    layout = LAYOUTS[min(most_channels, first_frame.layout.nb_channels)]
+    for _ in as_floats([first_frame], rate, layout):
+        pass  # raises where it cannot be converted
     with opened() as container:
-        streams = decodable(container)
-        if not streams:
-            return None
-        context = streams[number].codec_context
-        rate = context.sample_rate
-        layout = LAYOUTS[min(most_channels, context.layout.nb_channels)]
         longest_gap = math.inf
         if section is None:
-            section = (max(0, container.start_time or 0) / time_base, math.inf)
+            begin = max(0, container.start_time or 0) / time_base
+            section = (begin, begin + MAX_SECONDS + 1)
             # else an error in the times of a file becomes hours of silence. A file may state no
             # duration; FFmpeg then guesses one without gaps
             longest_gap = max(60.0, (container.duration or 0) / time_base)
@@ -89,7 +99,7 @@ def sound_of_stream(
     def pieces() -> Iterator[np.ndarray]:
         start, end = section
         with opened() as container:
-            frames = _decoded(container, decodable(container)[number])
+            frames = _decoded(container, container.streams.audio[place])
             yield from _section(as_floats(frames, rate, layout), rate, start, end, longest_gap)
 
     return Sound(pieces, rate, layout)
@@ -98,8 +108,9 @@ def sound_of_stream(
 def sound_of_samples(samples: Tensor, rate: int) -> Sound:
     """Samples `[channels, n]` in -1..1 as AAC of one channel or two, see `sample_pieces`.
 
-    Raises HeadForcingError for NaN and infinity.
+    Raises HeadForcingError for NaN and infinity, and for a rate that is none of sound.
     """
+    check_rate(rate)
     for piece in samples.split(PIECE, dim=1):
         if not torch.isfinite(piece).all():
             raise HeadForcingError("the sound holds NaN or infinity; give another sound")
@@ -139,7 +150,10 @@ def samples_of(frame: AudioFrame) -> np.ndarray:
 
 
 def as_floats(frames: Iterable[AudioFrame], rate: int, layout: str) -> Iterator[AudioFrame]:
-    """Decoded sound as 32 bit floats, at this rate and with these channels."""
+    """Decoded sound as 32 bit floats, at this rate and with these channels.
+
+    Raises HeadForcingError for sound that FFmpeg cannot convert.
+    """
     new_resampler = partial(AudioResampler, format="flt", layout=layout, rate=rate)
     resampler = new_resampler()
     for frame in frames:
@@ -147,8 +161,27 @@ def as_floats(frames: Iterable[AudioFrame], rate: int, layout: str) -> Iterator[
             yield from resampler.resample(frame)
         except ValueError:  # some files change their rate or channels on the way
             resampler = new_resampler()
-            yield from resampler.resample(frame)
+            yield from _resampled(resampler, frame)
     yield from resampler.resample(None)  # what it held back
+
+
+def _resampled(resampler: AudioResampler, frame: AudioFrame) -> list[AudioFrame]:
+    try:
+        return resampler.resample(frame)
+    except (ValueError, MemoryError, FFmpegError) as error:
+        raise HeadForcingError(
+            f"the sound has {frame.layout.nb_channels} channels at {frame.sample_rate} samples a "
+            "second, which FFmpeg cannot convert: give a sound of one to eight channels"
+        ) from error
+
+
+def check_rate(rate: int) -> None:
+    """Raise HeadForcingError for a number of samples a second that no sound has."""
+    if not RATES[0] <= rate <= RATES[1]:
+        raise HeadForcingError(
+            f"the sound states {rate} samples a second, expected from {RATES[0]} to {RATES[1]}; "
+            "give a sound that plays elsewhere"
+        )
 
 
 def mono(pieces: Iterable[np.ndarray], rate: int, wanted: int) -> Iterator[np.ndarray]:
@@ -207,10 +240,27 @@ class SoundStream:
             self._next = next(self._packets, None)
 
 
-def decodable(container: InputContainer) -> list[AudioStream]:
-    """The streams of sound that can be decoded."""
-    # a stream without a decoder has no codec context, and its packets crash FFmpeg
-    return [stream for stream in container.streams.audio if stream.codec_context is not None]
+def _heard_stream(
+    opened: Callable[[], InputContainer], number: int
+) -> tuple[int, AudioFrame] | None:
+    """The place of the first (0) or last (-1) stream of sound that gives a frame with channels, and
+    that frame: a header may announce a stream of which the file holds nothing.
+    """
+    with opened() as container:
+        # a stream without a decoder has no codec context, and its packets crash FFmpeg
+        places = [
+            place
+            for place, stream in enumerate(container.streams.audio)
+            if stream.codec_context is not None
+        ]
+    if number < 0:
+        places.reverse()
+    for place in places:
+        with opened() as container:
+            for frame in _decoded(container, container.streams.audio[place]):
+                if frame.samples and frame.layout.nb_channels:
+                    return place, frame
+    return None
 
 
 def _decoded(container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -58,17 +58,33 @@ class Soundtrack:
             )
 
     @classmethod
-    def of_file(cls, path: Path) -> Soundtrack:
+    def of_file(cls, path: Path, on_piece: Callable[[], None] = lambda: None) -> Soundtrack:
         """A sound or video file, which is read again whenever it is heard.
 
-        Raises HeadForcingError for one that cannot be read, or has no sound.
+        `on_piece` is called for each piece that is read, and may raise to stop. Raises
+        HeadForcingError for a file that cannot be read, has no sound, or too much of it.
         """
         check_regular(path)
-        sound = sound_of_stream(partial(_open, path), 0, most_channels=2)
+        opened = partial(_open, path)
+        try:
+            sound = sound_of_stream(opened, 0, most_channels=2)
+        except HeadForcingError as error:
+            raise HeadForcingError(f"{path.name}: {error}") from error
         if sound is None:
-            raise HeadForcingError(f"{path.name} has no sound: {_GIVE}")
+            with opened() as container:
+                announced = len(container.streams.audio)
+            found = "holds no sound that can be decoded" if announced else "has no sound"
+            raise HeadForcingError(f"{path.name} {found}: {_GIVE}")
         # decoded, as packets of many formats state neither their exact length nor what encoders add
-        samples = sum(piece.shape[1] for piece in sound.pieces())
+        samples = 0
+        for piece in sound.pieces():
+            on_piece()
+            samples += piece.shape[1]
+            if samples > MAX_SECONDS * sound.rate:
+                raise HeadForcingError(
+                    f"{path.name} lasts more than {MAX_SECONDS:.0f} s, or its times say so: give "
+                    "a shorter sound"
+                )
         if not samples:
             raise HeadForcingError(f"{path.name} holds no sound that can be decoded: {_GIVE}")
         return cls(path.name, sound, samples / sound.rate, file_hash(path))
@@ -81,8 +97,8 @@ class Soundtrack:
         """
         if samples.numel() == 0:
             raise HeadForcingError(f"audio: the sound is empty; {_GIVE}")
-        seconds = samples.shape[1] / rate
-        return cls("audio", sound_of_samples(samples, rate), seconds, digest(rate, samples))
+        sound = sound_of_samples(samples, rate)
+        return cls("audio", sound, samples.shape[1] / rate, digest(rate, samples))
 
     def placed(self, offset_seconds: float, gain_db: float) -> Soundtrack:
         """The same sound at another time of the story, and so much louder."""

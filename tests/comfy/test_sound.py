@@ -2,6 +2,9 @@
 
 import base64
 import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -24,6 +27,7 @@ from comfy_graphs import (
 from comfy_harness import ComfyServer
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from playwright.sync_api import Page
+from sound_claims import file_with_a_gap, riff_wave
 from sound_files import RATE, beat_file, heard, near, sound_file, with_sound, write_wave
 
 
@@ -122,6 +126,37 @@ def test_a_route_says_what_a_sound_is_like_and_reads_nothing_outside_the_folders
         query = urlencode({"name": name})
         status, answer = comfy.ask(f"/headforcing/sound?{query}", None, "GET")
         assert status == wanted, (name, answer)
+
+
+def test_sounds_that_say_they_last_years_leave_all_routes_alive(comfy: ComfyServer):
+    file_with_a_gap(comfy.input_dir / "hf_years.mka", 10**8)
+    file_with_a_gap(comfy.input_dir / "hf_hours.mka", 35_000)
+    riff_wave(comfy.input_dir / "hf_channels.wav", 32, 192_000)
+    sound_file(comfy, "hf_good.wav", 2, clicks=())
+
+    def asked(name: str) -> tuple[int, bytes]:
+        return comfy.ask(f"/headforcing/sound?name={name}", None, "GET")
+
+    for _ in range(8):  # whose pages are gone at once
+        address = ("127.0.0.1", comfy.port)
+        with socket.create_connection(address) as gone:
+            gone.sendall(
+                f"GET /headforcing/sound?name=hf_hours.mka HTTP/1.1\r\nHost: 127.0.0.1:{comfy.port}"
+                "\r\n\r\n".encode()
+            )
+    with ThreadPoolExecutor(8) as pages:
+        waiting = [pages.submit(asked, "hf_years.mka") for _ in range(8)]
+        begun = time.perf_counter()
+        story = {"text": "a ball", "seconds": 2.0, "shared_prompt": "", "switch": "reset"}
+        status, told = comfy.ask("/headforcing/timeline", story)
+        assert status == 200, told
+        assert time.perf_counter() - begun < 5
+        answers = [each.result() for each in waiting]
+    assert {status for status, _ in answers} == {400}
+    assert b"lasts more than 36000 s" in answers[0][1]
+    assert asked("hf_channels.wav")[0] == 400
+    assert asked("hf_good.wav")[0] == 200
+    assert time.perf_counter() - begun < 20
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,11 +43,18 @@ class RefusedError(HeadForcingError):
         self.status = status
 
 
-def route(method: str, path: str, work: Callable[[Any], Any]) -> web.RouteDef:
+def route(
+    method: str,
+    path: str,
+    work: Callable[..., Any],
+    threads: Executor | None = None,
+) -> web.RouteDef:
     """A route that answers with the JSON of `work`, or the response that it returns.
 
     `work` runs in a thread and gets the query of a GET, else the JSON that was sent. Its
-    HeadForcingErrors, and requests of other sites, are answered as `{"error": a sentence}`.
+    HeadForcingErrors, and requests of other sites, are answered as `{"error": a sentence}`. Long
+    work has `threads` of its own, so that all other routes answer; it gets a function, too, that
+    raises when nobody waits for the answer any more.
     """
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -54,7 +62,16 @@ def route(method: str, path: str, work: Callable[[Any], Any]) -> web.RouteDef:
             if not from_here(request):
                 raise RefusedError(FROM_ELSEWHERE, 403)
             given = request.query if method == "GET" else await _json_of(request)
-            found = await asyncio.to_thread(work, given)
+            if threads is None:
+                found = await asyncio.to_thread(work, given)
+            else:
+
+                def check_waited() -> None:
+                    if request.transport is None:  # the page is gone
+                        raise RefusedError("nobody waits for this answer any more", 408)
+
+                loop = asyncio.get_running_loop()
+                found = await loop.run_in_executor(threads, work, given, check_waited)
         except HeadForcingError as error:
             status = error.status if isinstance(error, RefusedError) else 400
             return web.json_response({"error": str(error)}, status=status)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-import threading
-from functools import lru_cache
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ....headforcing_core.files import Fields
@@ -12,16 +12,26 @@ from ....headforcing_core.video.onsets import Heard, listen
 from ..graph import folders
 from .pages import RefusedError, route
 
-_lock = threading.Lock()  # one sound is read at a time
+_KEPT = 8
+# Reading takes as long as a sound is: it has threads of its own, so that other routes answer.
+_threads = ThreadPoolExecutor(2, thread_name_prefix="headforcing-sound")
+_known: dict[tuple[Path, int, int], Heard] = {}  # by path, size and time of the file
 
 
-@lru_cache(8)
-def _heard(path: Path, size: int, time: int) -> Heard:
-    """The sound of a file of this size and time."""
-    return listen(path)
+def _heard(path: Path, check_waited: Callable[[], None]) -> Heard:
+    """The sound of a file, read again when the file has changed."""
+    found = path.stat()
+    key = (path, found.st_size, found.st_mtime_ns)
+    heard = _known.get(key)
+    if heard is None:
+        heard = listen(path, check_waited)
+        _known[key] = heard
+        for oldest in list(_known)[:-_KEPT]:
+            _known.pop(oldest, None)
+    return heard
 
 
-def _sound(query: Fields) -> Fields:
+def _sound(query: Fields, check_waited: Callable[[], None]) -> Fields:
     """Waveform, onsets and tempo of the file `name`, as the widget of *Load Audio* names it.
 
     `peaks` are bytes in base64, see `Heard`; `tempo` and `first_beat` are null where there is none.
@@ -29,9 +39,8 @@ def _sound(query: Fields) -> Fields:
     path = folders.uploaded_file(query.get("name", ""))
     if path is None:
         raise RefusedError("there is no such sound in ComfyUI's input folder", 404)
-    found = path.stat()
-    with _lock:
-        heard = _heard(path, found.st_size, found.st_mtime_ns)
+    check_waited()
+    heard = _heard(path, check_waited)
     return {
         "seconds": heard.seconds,
         "peaks": base64.b64encode(heard.peaks.tobytes()).decode(),
@@ -42,4 +51,4 @@ def _sound(query: Fields) -> Fields:
     }
 
 
-ROUTES = (route("GET", "/headforcing/sound", _sound),)
+ROUTES = (route("GET", "/headforcing/sound", _sound, _threads),)
