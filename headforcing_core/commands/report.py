@@ -15,10 +15,11 @@ from ..report.drift import report_video
 from ..report.video_tags import read_tags
 from ..runs.stored import survey
 from ..runs.takes import disk_bytes, prune
-from ..timeline.clock import VIDEO_FPS, BlockClock
+from ..timeline.clock import BlockClock
 from ..timeline.prompt import TimelineError
 from ..timeline.timeline import parse_timeline
-from ..video.reader import open_video
+from ..video.reader import open_video, video_stream
+from ..video.section import FrameTimes
 from .arguments import Result
 from .texts import read_text
 from .values import progress_bar
@@ -47,8 +48,8 @@ def _prompts(args: Namespace) -> list[tuple[float, str]]:
     """
     text = read_text(args.prompts)
     with open_video(args.video) as container:
-        stream = container.streams.video[0]
-        fps = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
+        stream = video_stream(container)
+        fps = FrameTimes.of(args.video).fps
         tags = read_tags(container.metadata)
         seconds = stream.frames / fps
     clock = BlockClock(args.frames_per_block or tags.frames_per_block or 3, fps)

@@ -16,7 +16,8 @@ from av.error import FFmpegError
 from ..errors import HeadForcingError
 from ..files import Fields, check_regular
 from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
-from ..video.reader import VideoSource, open_video
+from ..video.reader import VideoSource, open_video, video_stream
+from ..video.section import FrameTimes
 from .meter import LEVELS, DriftMeter
 from .metrics import METRICS, Numbers, numbers_of
 from .thumbnails import Pixels, SwitchResponse
@@ -146,8 +147,8 @@ def report_video(
         check_regular(source)
         name = Path(source).name
     with open_video(source, name) as container:
-        stream = container.streams.video[0]
-        fps = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
+        stream = video_stream(container)
+        fps = FrameTimes.of(source).fps
         first = round(start_seconds * fps)
         last = first + round(duration_seconds * fps) if duration_seconds else None
         return report_frames(
@@ -241,10 +242,11 @@ def read_frames(
     """Video frames `first` to `last` (exclusive), one at a time, `[1, H, W, 3]`; an error names the
     video `name`.
     """
-    stream = container.streams.video[0]
+    stream = video_stream(container)
+    width, height = stream.width, stream.height  # that of the first frame: it may change
     try:
         for frame in islice(container.decode(stream), first, last):
-            pixels = frame.to_ndarray(format="rgb24", width=stream.width, height=stream.height)
+            pixels = frame.to_ndarray(format="rgb24", width=width, height=height)
             yield pixels.astype(np.uint8, copy=False)[None]
     except FFmpegError as error:
         raise HeadForcingError(

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from ..timeline.clock import VIDEO_FPS
-from .reader import open_video
+from .reader import open_video, video_stream
 from .sheets import BACKGROUND, scaled, write_line
 from .writer import VideoInfo, VideoSettings, VideoWriter
 
@@ -57,7 +57,7 @@ def write_grid(
     """
     with ExitStack() as stack:
         videos = [stack.enter_context(open_video(video)) for _, video in tiles]
-        first = videos[0].streams.video[0]
+        first = video_stream(videos[0])
         columns, rows, wide, high = grid_layout(len(tiles), first.width, first.height)
         corners = [
             (place % columns * wide, place // columns * (high + STRIP))
@@ -68,7 +68,7 @@ def write_grid(
             write_line(sheet, (left + 6, top + 4), name, wide - 12, size=16)
         writer = VideoWriter(VideoSettings(path, fps, metadata), sheet.width, sheet.height)
         stack.enter_context(writer)
-        for frames in zip(*(video.decode(video=0) for video in videos), strict=False):
+        for frames in zip(*(video.decode(video_stream(video)) for video in videos), strict=False):
             for frame, (left, top) in zip(frames, corners, strict=True):
                 sheet.paste(scaled(frame.to_image(), wide, high), (left, top + STRIP))
             writer.write(torch.from_numpy(np.array(sheet))[None])

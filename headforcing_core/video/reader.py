@@ -7,13 +7,15 @@ import math
 import os
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import av
 import numpy as np
 import torch
 from av.container import InputContainer
 from av.error import FFmpegError
+from av.stream import Disposition
+from av.video.stream import VideoStream
 from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
@@ -77,19 +79,43 @@ def open_video(source: VideoSource, name: str | None = None) -> InputContainer:
         raise HeadForcingError(
             f"{name} cannot be read as a video ({error}): give a video file"
         ) from error
-    streams = container.streams.video[:1]
-    if not streams or streams[0].codec_context is None:  # without a decoder
+    stream = shown_stream(container)
+    if stream is None:
         container.close()
         raise HeadForcingError(f"{name} holds no video that can be decoded: give a video file")
-    context = streams[0].codec_context
+    context = stream.codec_context
     if not 0 < context.width * context.height <= MAX_PIXELS:
         container.close()
         raise HeadForcingError(
             f"{name} has frames of {context.width}x{context.height} pixels: give a video of at "
             "most 8192x4320 that plays elsewhere"
         )
-    container.streams.video[0].thread_type = "AUTO"
+    stream.thread_type = "AUTO"
     return container
+
+
+def shown_stream(container: InputContainer) -> VideoStream | None:
+    """The stream of pictures that a player shows: one that is no cover, marked as default, the
+    largest, the first; None where there is none that can be decoded.
+    """
+    streams = [
+        stream
+        for stream in container.streams.video
+        # a stream without a decoder has no codec context
+        if stream.codec_context is not None
+        and not stream.disposition & (Disposition.attached_pic | Disposition.timed_thumbnails)
+    ]
+    return max(streams, key=_preference, default=None)
+
+
+def _preference(stream: VideoStream) -> tuple[bool, int]:
+    context = stream.codec_context
+    return bool(stream.disposition & Disposition.default), context.width * context.height
+
+
+def video_stream(container: InputContainer) -> VideoStream:
+    """The stream of `shown_stream` in a container of `open_video`, which has one."""
+    return cast(VideoStream, shown_stream(container))
 
 
 def read_image(path: Path) -> Tensor:

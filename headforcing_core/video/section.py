@@ -17,11 +17,12 @@ import torch
 from av import VideoFrame
 from av.container import InputContainer
 from av.error import FFmpegError
+from av.sidedata.sidedata import Type
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..timeline.clock import TEMPORAL_STRIDE, VIDEO_FPS, video_frames_of
-from .reader import VideoSource, fit, name_of, open_video
+from ..timeline.clock import MAX_SECONDS, TEMPORAL_STRIDE, VIDEO_FPS, video_frames_of
+from .reader import VideoSource, fit, name_of, open_video, video_stream
 from .sound import Sound, sound_of_file
 
 # Containers round timestamps, to the millisecond at worst: a frame is also taken for times so many
@@ -29,6 +30,10 @@ from .sound import Sound, sound_of_file
 _ROUNDING = 0.004
 _SEEK_FROM = 1.0  # seconds; up to there decoding from the beginning is as fast
 MAX_START_SECONDS = 30.0  # of a section, all of whose frames are in memory
+# Rates that files have, near which the distance of two rounded times is taken for one of them.
+_USUAL_RATES = (24, 24_000 / 1001, 25, 30, 30_000 / 1001, 48, 50, 60, 60_000 / 1001, 120)
+_NEAR = 0.03
+_SHORTEST = 0.0075  # seconds; frames that follow earlier count as one
 _ADVICE = "give a video that plays elsewhere"
 
 
@@ -38,14 +43,14 @@ class FrameTimes:
 
     times: list[float]
     end: float  # when the last frame ends
-    fps: float  # as the file states it, or the mean where that is over 1 % off
+    fps: float  # a rate at which every frame is shown, see `_rate`
     timed: bool = True  # the file has timestamps; else its frames are counted at `fps`
 
     @classmethod
     def of(cls, source: VideoSource) -> FrameTimes:
         """Read it from the packets of a file, without decoding them."""
         with open_video(source, name_of(source)) as container:
-            stream = container.streams.video[0]
+            stream = video_stream(container)
             rate = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
             packets: list[Any] = []
             try:
@@ -67,11 +72,7 @@ class FrameTimes:
         usual = median_high(gaps or [1 / rate])
         _, duration = packets[-1]
         end = times[-1] + max(duration * unit, usual)  # some files state too short a duration
-        count = len(times)
-        span = end - times[0]
-        if span and abs(rate * span - count) > 0.01 * count:  # the stated rate is off
-            rate = count / span
-        return cls(times, end, rate)
+        return cls(times, end, _rate(times, end, rate))
 
     def within(self, start: float, duration: float) -> FrameTimes:
         """The part that begins `start` seconds after the first frame and lasts `duration` seconds;
@@ -90,11 +91,17 @@ class FrameTimes:
     @property
     def rounding(self) -> float:
         """Seconds before its own time for which a frame is also taken."""
-        return min(_ROUNDING, 0.25 / self.fps)
+        return _rounding(self.fps)
 
     def count_at(self, fps: float) -> int:
         """Number of video frames of the file at another frame rate, at least 1."""
         return max(1, math.floor((self.end - self.times[0] + self.rounding) * fps))
+
+    @property
+    def count_with_last(self) -> int:
+        """Number of video frames at the file's own rate up to the one that shows its last."""
+        place = self.times[-1] - self.times[0] - self.rounding
+        return max(0, math.ceil(place * self.fps)) + 1
 
     def section(self, count: int, fps: float, part: str) -> list[float]:
         """The times of `count` video frames at `fps`, the `first` or the `last` of the file."""
@@ -105,6 +112,46 @@ class FrameTimes:
             last = max(self.times[-1], self.end - 1 / fps)
             begin = last - (count - 1) / fps
         return [begin + index / fps for index in range(count)]
+
+
+def _rate(times: list[float], end: float, stated: float) -> float:
+    """A rate at which every frame of a file is shown: the stated one or else the mean, if one of
+    them does it, else the usual or the shortest distance between two frames.
+    """
+    first = times[0]
+    span = end - first
+    if not span:
+        return stated
+    mean = len(times) / span
+    seen = [first]
+    for time in times:
+        if time - seen[-1] >= _SHORTEST:
+            seen.append(time)
+    gaps = [later - time for time, later in pairwise(seen)]
+    if not gaps:
+        return mean
+    rates = [mean, *_near_rates(median_high(gaps)), *_near_rates(min(gaps))]
+    if abs(stated - mean) <= 0.01 * mean:
+        rates.insert(0, stated)
+    places = np.array(seen) - first
+    for rate in rates:
+        numbers = np.ceil((places - _rounding(rate)) * rate)
+        if (np.diff(numbers) >= 1).all():
+            return rate
+    return rates[-1]
+
+
+def _near_rates(gap: float) -> list[float]:
+    """Rates that files have at about this distance of two frames, the nearest one first, and that
+    of the distance itself.
+    """
+    rate = 1 / gap
+    near = [usual for usual in _USUAL_RATES if abs(usual - rate) <= _NEAR * rate]
+    return [*sorted(near, key=lambda usual: abs(usual - rate)), rate]
+
+
+def _rounding(fps: float) -> float:
+    return min(_ROUNDING, 0.25 / fps)
 
 
 def read_section(
@@ -168,14 +215,23 @@ class Footage:
         Raises HeadForcingError for one that cannot be read.
         """
         timing = FrameTimes.of(source).within(*window)
-        times = timing.section(timing.count_at(timing.fps), timing.fps, "first")
+        if timing.end - timing.times[0] > MAX_SECONDS:
+            raise HeadForcingError(
+                f"{name_of(source)} lasts more than {MAX_SECONDS:.0f} s, or its times say so: "
+                "give a shorter video"
+            )
+        count = timing.count_at(timing.fps)
+        if not any(window):
+            count = max(count, timing.count_with_last)  # it may be shown for a short time
+        times = timing.section(count, timing.fps, "first")
         height, width, _ = next(read_frames(source, timing, times[:1])).shape
+        usual = (width, height)
         return cls(
             video_frames=len(times),
             fps=timing.fps,
             width=width,
             height=height,
-            read=lambda first: read_frames(source, timing, times[first:]),
+            read=lambda first: read_frames(source, timing, times[first:], usual=usual),
             sound=sound_of_file(source, timing.times[0], timing.end),
         )
 
@@ -215,11 +271,13 @@ def read_frames(
     timing: FrameTimes,
     times: Sequence[float],
     size: tuple[int, int] | None = None,
+    usual: tuple[int, int] | None = None,
 ) -> Iterator[Tensor]:
     """The video frames that are shown at these times, at least one, ascending, one by one:
     `[height, width, 3]`, uint8, upright.
 
-    With a `size` (width, height) they are fitted to it, in 0..1. Decoding begins at the last key
+    With a `size` (width, height) they are fitted to it, in 0..1; those that differ from the `usual`
+    size are fitted to that, in uint8. Decoding begins at the last key
     frame before the first time, or at the beginning where the file's index leads too far. Raises
     HeadForcingError for a file that is damaged there.
     """
@@ -228,7 +286,7 @@ def read_frames(
     starts = [times[0] - timing.rounding, None] if seeks else [None]
     for start in starts:
         with open_video(source, name_of(source)) as container:
-            aspect = float(container.streams.video[0].sample_aspect_ratio or 1)
+            aspect = float(video_stream(container).sample_aspect_ratio or 1)
             try:
                 frames = _decode(container, timing, start)
                 first_time, shown = next(frames, (math.inf, None))
@@ -240,12 +298,12 @@ def read_frames(
                     # file has more frames a second than there are times
                     before = bisect_left(times, time - timing.rounding)
                     if before > answered:
-                        yield from [_pixels(shown, aspect, size)] * (before - answered)
+                        yield from [_pixels(shown, aspect, size, usual)] * (before - answered)
                         answered = before
                     if answered == len(times):
                         return
                     shown = frame
-                yield from [_pixels(shown, aspect, size)] * (len(times) - answered)
+                yield from [_pixels(shown, aspect, size, usual)] * (len(times) - answered)
                 return
             except FFmpegError as error:
                 raise _damage_error(source, error) from error
@@ -260,7 +318,7 @@ def _decode(
     """The frames of a file and their times, from the last key frame before `start` seconds on;
     None: from the beginning.
     """
-    stream = container.streams.video[0]
+    stream = video_stream(container)
     if start is not None:
         container.seek(math.floor(start / float(stream.time_base or 1)), stream=stream)
     for index, frame in enumerate(container.decode(stream)):
@@ -269,14 +327,43 @@ def _decode(
             yield time, frame
 
 
-def _pixels(frame: VideoFrame, aspect: float, size: tuple[int, int] | None) -> Tensor:
-    """A frame with this aspect of its pixels, upright, fitted to a size if there is one."""
-    turns = round(frame.rotation / 90) % 4  # counterclockwise, as of `np.rot90`
-    upright = np.rot90(frame.to_ndarray(format="rgb24"), turns)
-    pixels = torch.from_numpy(np.ascontiguousarray(upright))
-    if size is None:
-        return pixels
-    return fit(pixels[None].float() / 255, *size, 1 / aspect if turns % 2 else aspect)[0]
+def _pixels(
+    frame: VideoFrame,
+    aspect: float,
+    size: tuple[int, int] | None,
+    usual: tuple[int, int] | None,
+) -> Tensor:
+    """A frame with this aspect of its pixels, as it is shown; see `read_frames` for the sizes."""
+    shown = frame.to_ndarray(format="rgb24")
+    across, down, swapped = _placement(frame)
+    if swapped:
+        shown = shown.swapaxes(0, 1)
+        aspect = 1 / aspect
+    if across < 0:
+        shown = shown[:, ::-1]
+    if down < 0:
+        shown = shown[::-1]
+    pixels = torch.from_numpy(np.ascontiguousarray(shown))
+    if size is not None:
+        return fit(pixels[None].float() / 255, *size, aspect)[0]
+    if usual is not None and usual != (pixels.shape[1], pixels.shape[0]):
+        fitted = fit(pixels[None].float(), *usual, antialias=True)[0]
+        return fitted.round().clamp(0, 255).to(torch.uint8)
+    return pixels
+
+
+def _placement(frame: VideoFrame) -> tuple[float, float, bool]:
+    """How a frame is shown, in steps of 90 degrees, by its display matrix: whether its rows and
+    columns are swapped, and then the directions, below 0 mirrored, of its columns and rows.
+    """
+    data = frame.side_data.get(Type.DISPLAYMATRIX)
+    if data is None:
+        return 1, 1, False
+    # in FFmpeg's order a, b, u, c, d, v, ...: a pixel (x, y) is shown at (ax + cy, bx + dy)
+    a, b, _, c, d = np.frombuffer(bytes(data), np.int32)[:5].tolist()
+    if abs(a) < abs(b):
+        return c, b, True
+    return a, d, False
 
 
 def _damage_error(source: VideoSource, error: Exception) -> HeadForcingError:

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import check_writable, explained, remove_leftovers, replacing, temporary_path
 from ..timeline.clock import VIDEO_FPS
-from .reader import address, open_video
+from .reader import address, open_video, video_stream
 from .sound import Sound, SoundStream
 
 ENCODER = "libx264"  # in every PyAV wheel
@@ -276,7 +276,7 @@ def _groups(path: Path) -> Iterator[list[Packet]]:
     """
     group: list[Packet] = []
     with suppress(OSError, FFmpegError, HeadForcingError), open_video(path) as source:
-        stream = source.streams.video[0]
+        stream = video_stream(source)
         to_start_codes = BitStreamFilterContext("h264_mp4toannexb", stream)
         for packet in source.demux(stream):
             if packet.is_keyframe and group:
