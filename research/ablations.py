@@ -15,7 +15,7 @@ from ..headforcing_core.cache.memory import EpisodicMemory
 from ..headforcing_core.cache.roles import EpisodicPolicy, HeadRole, RolePolicy, Roles
 from ..headforcing_core.cache.shape import CacheShape, Shape
 from ..headforcing_core.cache.state import KeptFrame
-from ..headforcing_core.head_profiles.profile import HeadProfile, classify
+from ..headforcing_core.head_profiles.profile import SINK, HeadProfile, by_head, classify
 from ..headforcing_core.head_profiles.rules import classify_by_function
 from ..headforcing_core.methods.head_forcing import CachePolicy
 from ..headforcing_core.methods.method import VideoFacts
@@ -23,6 +23,8 @@ from ..headforcing_core.methods.options import NO_OPTION
 from ..headforcing_core.model.wan import PromptKV, WanConfig
 from ..headforcing_core.rollout.loop import MemoryEvent
 from ..headforcing_core.timeline.clock import MAX_SECONDS, BlockClock
+
+EVEN_SHARES = 2.0
 
 RULES: dict[str, Callable[..., tuple[tuple[HeadRole, ...], ...]]] = {
     "quota": classify,
@@ -39,6 +41,23 @@ def with_rule(profile: HeadProfile, rule: str) -> HeadProfile:
     """
     made = RULES[rule](profile.shares, profile.anchor_fraction, profile.local_fraction)
     return replace(profile, roles=made)
+
+
+def function_with_floor(profile: HeadProfile) -> HeadProfile:
+    """The roles by function with an earlier rule of anchors: one that gives the first frame less
+    than `EVEN_SHARES` even shares of the measured window is local.
+
+    The second, third and fourth pre-registration measure it. The profile has shares, and its
+    `window_frames` in `measured`.
+    """
+    by_function = with_rule(profile, "function")
+    floor = EVEN_SHARES / profile.measured["window_frames"]
+    shares = by_head(profile.shares)
+    roles = [list(row) for row in by_function.roles]
+    for (layer, head), role in by_head(by_function.roles).items():
+        if role == HeadRole.ANCHOR and shares[layer, head][SINK] < floor:
+            roles[layer][head] = HeadRole.LOCAL
+    return replace(by_function, roles=roles)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ SAME_LIST = (
     "stable."
 )
 FORCING_KV = {  # name: (list, family, remark)
-    "self_forcing": ("selfforcing", "self_forcing", ""),
+    "forcing_kv_self_forcing": ("selfforcing", "self_forcing", ""),
     "causal_forcing": ("causalforcing", "causal_forcing_chunkwise", SAME_LIST),
     "longlive": ("longlive", "longlive", ""),
     "raven": ("raven", "raven", SAME_LIST),

@@ -114,7 +114,7 @@ def budget(args: Namespace) -> Result:
     heads = paper
     of_paper = [(f"Head Forcing, {paper.name}", "head_forcing", paper)]
     if args.model_family == "self_forcing":
-        heads = load_profile(bundled_profiles()["self_forcing"])
+        heads = load_profile(bundled_profiles()["forcing_kv_self_forcing"])
         of_paper.insert(0, ("Head Forcing, imported two-way list", "head_forcing", heads))
     caches = [
         ("every frame in every head", "self_forcing", heads),

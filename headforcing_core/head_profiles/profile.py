@@ -38,7 +38,13 @@ ANCHOR_FRACTION = 0.25
 LOCAL_FRACTION = 0.20
 MAX_FILE_BYTES = 16 << 20
 # bundled profiles for families without their own
-FALLBACKS = ("self_forcing", "pyramid_self_forcing", "krea_14b", "toy_world")
+FALLBACKS = (
+    "self_forcing",
+    "forcing_kv_self_forcing",
+    "pyramid_self_forcing",
+    "krea_14b",
+    "toy_world",
+)
 SINK, MIDDLE, CURRENT = range(3)  # parts of a head's shares
 
 Head = tuple[int, int]  # its layer and its number there
@@ -237,13 +243,18 @@ def load_profile(path: Path) -> HeadProfile:
 
 
 def default_profile(
-    num_layers: int, num_heads: int, family: str | None = None, labelled: bool = False
+    num_layers: int,
+    num_heads: int,
+    family: str | None = None,
+    labelled: bool = False,
+    two_way: bool = False,
 ) -> HeadProfile:
     """The bundled profile for a model: that of its family, or else the fallback with its
     dimensions.
 
-    A profile with labels is chosen only if `labelled`, and then first. Raises HeadForcingError if
-    there is none.
+    A profile with labels is chosen only if `labelled`, and then first. A profile of three roles,
+    with shares, comes before a list of two kinds of heads; if `two_way`, after it. Raises
+    HeadForcingError if there is none.
     """
     fitting = [
         each for each in _bundled() if (each.num_layers, each.num_heads) == (num_layers, num_heads)
@@ -251,7 +262,9 @@ def default_profile(
     labels = labelled and any(each.labels is not None for each in fitting)
     chosen = {each.name: each for each in fitting if (each.labels is not None) == labels}
     of_family = [each for each in chosen.values() if family in each.families]
+    of_family.sort(key=lambda each: (each.shares is None) != two_way)
     fallbacks = [chosen[name] for name in FALLBACKS if name in chosen]
+    fallbacks.sort(key=lambda each: (each.shares is None) != two_way)
     found = [*of_family, *fallbacks]
     if not found:
         raise HeadForcingError(

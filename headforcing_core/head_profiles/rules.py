@@ -35,56 +35,39 @@ from .profile import (
 
 # a head that retrieves gives an earlier visit at least this many times an even share of the context
 RETRIEVES = 1.5
-# an anchor gives the first frame at least this many times an even share of the window
-EVEN_SHARES = 2.0
 
 
 def classify_by_function(
     shares: Shares,
     anchor_fraction: float = ANCHOR_FRACTION,
     local_fraction: float = LOCAL_FRACTION,
-    floor: float = 0.0,
 ) -> RoleRows:
-    """Roles `[layer][head]` from attention shares, as many memory heads as `classify` gives.
+    """Roles `[layer][head]` from attention shares, as many of each as `classify` gives.
 
     Memory heads are those with the largest middle share. Of the others, those with the largest sink
-    share are anchors, as many as `classify` gives, but none below `floor`; the rest is local.
+    share are anchors; the rest is local.
     """
     by_quota = classify(shares, anchor_fraction, local_fraction)
     counts = Counter(chain(*by_quota))
     memory = heads_with_most(shares, MIDDLE, counts[HeadRole.MEMORY])
-    most = heads_with_most(shares, SINK, counts[HeadRole.ANCHOR], besides=memory)
-    share = by_head(shares)
-    anchors = {at for at in most if share[at][SINK] >= floor}
+    anchors = heads_with_most(shares, SINK, counts[HeadRole.ANCHOR], besides=memory)
     return name_heads(
         shares, {HeadRole.MEMORY: memory, HeadRole.ANCHOR: anchors}, rest=HeadRole.LOCAL
     )
 
 
-def anchor_floor(profile: HeadProfile) -> float:
-    """The least sink share of an anchor by function: twice an even share of the measured window; 0
-    if not known.
-    """
-    window = profile.measured.get("window_frames")
-    if type(window) is int and window > 0:
-        return EVEN_SHARES / window
-    return 0.0
-
-
 def misnamed_heads(profile: HeadProfile) -> list[Head]:
     """The heads that look at the past and get none of it: that with the largest middle share first.
 
-    They are called anchors or locals, and give the middle more than the median memory head does; an
-    anchor only if its sink share is below `anchor_floor`.
+    They are called anchors or locals, and give the middle more than the median memory head does.
     """
-    floor = anchor_floor(profile)
     roles = by_head(profile.roles)
     of_memory = []
     others = []  # with their middle shares
-    for at, (sink, middle, _) in by_head(profile.shares).items():
+    for at, (_, middle, _) in by_head(profile.shares).items():
         if roles[at] == HeadRole.MEMORY:
             of_memory.append(middle)
-        elif roles[at] == HeadRole.LOCAL or sink < floor:
+        else:
             others.append((-middle, at))
     usual = median(of_memory or [1.0])
     return [at for middle, at in sorted(others) if -middle > usual]
@@ -152,7 +135,5 @@ def with_rule(
     if rule == "auto":
         rule = "function" if misnamed_heads(found) else "quota"
     if rule == "function":
-        found = replace(
-            found, roles=classify_by_function(profile.shares, anchor, local, anchor_floor(profile))
-        )
+        found = replace(found, roles=classify_by_function(profile.shares, anchor, local))
     return replace(found, provenance={**profile.provenance, "rule": rule})

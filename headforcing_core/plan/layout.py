@@ -213,14 +213,26 @@ def head_roles(
 def profile_without_choice(
     config: WanConfig, policy: Method, family: str | None = None
 ) -> HeadProfile | AutoProfile:
-    """The bundled profile that fits; for Head Forcing only one with measured shares, since imported
-    lists do not have its three roles.
+    """The bundled profile that fits; for Head Forcing only one that was measured on these weights
+    here, since roles of other weights are not theirs.
     """
-    labelled = policy.heads_by == "labels"
     try:
-        bundled = default_profile(config.num_layers, config.num_heads, family, labelled)
+        bundled = bundled_profile(config, policy, family)
     except HeadForcingError:
         return AutoProfile()
-    if isinstance(policy, CachePolicy) and bundled.shares is None:
+    if isinstance(policy, CachePolicy) and not bundled.measured:
         return AutoProfile()
     return bundled
+
+
+def bundled_profile(config: WanConfig, policy: Method, family: str | None = None) -> HeadProfile:
+    """The bundled profile that fits a method: one with labels, of three roles, or of two kinds of
+    heads. Raises HeadForcingError if there is none for a model of this size.
+    """
+    return default_profile(
+        config.num_layers,
+        config.num_heads,
+        family=family,
+        labelled=policy.heads_by == "labels",
+        two_way=not isinstance(policy, CachePolicy),
+    )

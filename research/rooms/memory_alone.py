@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import folder_written
-from ...headforcing_core.head_profiles.rules import with_rule
 from ...headforcing_core.methods.head_forcing import PRESETS, CachePolicy
 from ...headforcing_core.methods.method import Method
 from ...headforcing_core.methods.registry import method_policy
+from ..ablations import function_with_floor, with_rule
 from ..statistics import Numbers, corrected, differences, mean_interval, values_of
 from .judge import STORIES
 from .measurements import embedded_judge, embedded_profile, measured_by, measured_rows
@@ -92,7 +92,8 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 def memory(args: argparse.Namespace) -> Result:
     """Measure what is missing, then write `memory.md` and `memory.json`."""
     judges = {
-        rule: embedded_judge(with_rule(embedded_profile(), rule)) for rule in ("quota", "function")
+        "quota": embedded_judge(with_rule(embedded_profile(), "quota")),
+        "function": embedded_judge(function_with_floor(embedded_profile())),
     }
 
     def measured(job: tuple[str, int]) -> Numbers:

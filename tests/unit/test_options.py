@@ -219,7 +219,7 @@ def test_alpha_and_tau_local_need_a_profile_with_shares_and_fractions():
     parse = "generate --weights w --prompts fox {}".format
     for arguments, said in {
         "--alpha 0.5": "name it with --profile, or --profile auto",
-        "--profile self_forcing --tau-local 0.1": "no measured shares",
+        "--profile raven --tau-local 0.1": "no measured shares",
         "--profile toy_world --alpha 1.5": "anchor_fraction must be a number in 0-1",
     }.items():
         with pytest.raises(HeadForcingError, match=said):

@@ -135,6 +135,8 @@ def test_without_a_profile_head_forcing_measures_its_three_roles_and_other_metho
         assert measured.shape.frame_slots == 3096
     listed = plan(method="forcing_kv", family="longlive")
     assert listed.profile_name == "bundled profile 'longlive'" and listed.auto is None
+    two_way = plan(method="forcing_kv", family="self_forcing")
+    assert two_way.profile_name == "bundled profile 'forcing_kv_self_forcing'"
     demo = plan(config=TOY_CONFIG)
     assert demo.profile_name == "bundled profile 'toy_world'" and demo.auto is None
     assert plan(config=TINY).auto is not None
@@ -217,7 +219,7 @@ def test_history_is_sinks_from_the_origin_then_recent_frames_that_are_not_too_ol
 
 def test_a_report_says_how_many_heads_have_which_role_and_what_named_them():
     listed = "134 anchor, 226 memory heads, named by: a published list"
-    published = load_profile(bundled_profiles()["self_forcing"])
+    published = load_profile(bundled_profiles()["forcing_kv_self_forcing"])
     assert listed in describe(plan(profile=published), torch.bfloat16)
     small = WanConfig(num_layers=8, num_heads=6, dim=96)
     for rule in ("quota", "function"):

@@ -14,8 +14,8 @@ from comfy import model_management
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.hashing import digest
-from ....headforcing_core.head_profiles.profile import default_profile
 from ....headforcing_core.model.wan import WanConfig
+from ....headforcing_core.plan.layout import bundled_profile
 from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.plan.request import RenderJob, RenderRequest, StartLatents
@@ -108,7 +108,7 @@ def without_measuring(options: RenderOptions, config: WanConfig) -> RenderOption
     if options.profile is not None or options.cache_policy.heads_by != "roles":
         return options
     try:
-        bundled = default_profile(config.num_layers, config.num_heads, options.model_family)
+        bundled = bundled_profile(config, options.cache_policy, options.model_family)
     except HeadForcingError:
         return options
     return replace(options, profile=bundled)
