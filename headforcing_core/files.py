@@ -327,6 +327,11 @@ def _short(name: str) -> str:
     return f"{data[: _NAME_BYTES - 9].decode(errors='ignore')}-{zlib.crc32(data):08x}"
 
 
+def path_of(word: str) -> Path:
+    """The path that a person wrote; `~` is their home, as in a shell."""
+    return Path(os.path.expanduser(word))
+
+
 def partial_path(path: Path) -> Path:
     """Path of a video that is still growing; it plays at any time."""
     name = path.stem if path.suffix == ".mp4" else path.name  # two targets never grow in one file

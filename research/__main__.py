@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ..headforcing_core.commands.cli import run_command
+from ..headforcing_core.commands.cli import run_command, usable_streams
 from ..headforcing_core.commands.parser import Parser, subcommands
 from ..headforcing_core.errors import HeadForcingError
 from . import profiling
@@ -43,12 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = subcommands(parser)
     for module in COMMANDS:
         module.add_parsers(command)
-    try:
-        args = parser.parse_args(argv)
-    except HeadForcingError as error:  # a file that is both read and written
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    return run_command(args)
+    with usable_streams():
+        try:
+            args = parser.parse_args(argv)
+        except HeadForcingError as error:  # a file that is both read and written
+            sys.stderr.write(f"error: {error}\n")
+            return 2
+        return run_command(args)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any, TextIO, cast
 
 from ..errors import HeadForcingError
@@ -143,8 +144,24 @@ class LossyStream:
 
 
 @contextmanager
+def escaping(stream: TextIO) -> Iterator[None]:
+    """In the `with` block characters that the stream's encoding lacks are written as escapes."""
+    if not isinstance(stream, TextIOWrapper):  # text in memory, which holds every character
+        yield
+        return
+    before = stream.errors
+    stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with suppress(OSError, ValueError):  # it was closed meanwhile, or what is left is lost
+            stream.reconfigure(errors=before)
+
+
+@contextmanager
 def usable_streams() -> Iterator[None]:
-    """In the `with` block nothing fails because stdin, stdout or stderr is closed, or stderr full.
+    """In the `with` block nothing fails because stdin, stdout or stderr is closed, stderr is full,
+    or the encoding of stdout or stderr has no such character: it is written as `\\u72d0` then.
 
     A closed stream is opened on the null device: else what libraries write to stderr goes to the
     next file opened.
@@ -158,7 +175,12 @@ def usable_streams() -> Iterator[None]:
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
         out = sys.stdout or nowhere
         err = sys.stderr or nowhere
-        with redirect_stdout(out), redirect_stderr(cast(TextIO, LossyStream(err))):
+        with (
+            escaping(out),
+            escaping(err),
+            redirect_stdout(out),
+            redirect_stderr(cast(TextIO, LossyStream(err))),
+        ):
             try:
                 yield
             finally:

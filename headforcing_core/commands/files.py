@@ -54,11 +54,14 @@ CHUNK_FRAMES = 3  # of latents that are decoded at a time
 
 def inspect(args: Namespace) -> Result:
     """Describe a head profile, or a checkpoint and the cache of a minute."""
-    # which names a model's files
-    if args.file.suffix == ".json" and not args.file.name.endswith(".index.json"):
-        return _inspect_profile(load_profile(args.file))
-    info = inspect_checkpoint(args.file, num_heads=args.num_heads)
-    options, family = with_family(RenderOptions(model_family=AUTO_FAMILY), args.file)
+    file = args.file
+    if file.name == "config.json":  # which lies beside a model's files
+        file = file.parent
+    # an index names a model's files
+    elif file.suffix == ".json" and not file.name.endswith(".index.json"):
+        return _inspect_profile(load_profile(file))
+    info = inspect_checkpoint(file, num_heads=args.num_heads)
+    options, family = with_family(RenderOptions(model_family=AUTO_FAMILY), file)
     lines = [info.summary()]
     found = {"family": info.family, "parameters": info.parameters, "layout": info.layout}
     try:

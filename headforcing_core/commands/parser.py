@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import HeadForcingError, one_line
-from ..files import Named, check_kept, check_regular, partial_path
+from ..files import Named, check_kept, check_regular, partial_path, path_of
 from ..methods.options import read_pairs
 from ..names import DEMO_AUTOENCODER, DEMO_MODEL, bundled_profiles
 
@@ -154,7 +154,7 @@ Files = Callable[[Any, Namespace], Iterable[Path]]
 def _path(word: str) -> Path:
     if not word:  # which would be the current folder
         raise Mistake("the path is empty")
-    return Path(word)
+    return path_of(word)
 
 
 @dataclass(frozen=True)
@@ -208,11 +208,11 @@ def story_path(target: Path) -> Path:
 def named_file(word: str) -> tuple[str, Path]:
     """The name and the file of `hero=hero.png`."""
     name, _, file = word.partition("=")
-    return name.removeprefix("@"), Path(file)
+    return name.removeprefix("@"), path_of(file)
 
 
 def _folder(word: str) -> Path:
-    if not Path(word).is_dir():
+    if not path_of(word).is_dir():
         raise Mistake(f"there is no folder {word!r}")
     return _path(word)
 
@@ -227,14 +227,14 @@ another content.
 STORED = PathType(value=_folder)
 """The same where it is only read, and so must be there."""
 TEXT = PathType(
-    reads=lambda text, args: [Path(text[1:])] if text.startswith("@") else [], value=str
+    reads=lambda text, args: [path_of(text[1:])] if text.startswith("@") else [], value=str
 )
 """A text, or `@FILE`."""
 NAMED = PathType(reads=lambda word, args: [named_file(word)[1]], value=str)
 """A file with a name, `hero=hero.png`."""
 PROFILE = PathType(
     reads=lambda name, args: (
-        _profile_files(bundled_profiles().get(name, Path(name))) if Path(name).name else []
+        _profile_files(bundled_profiles().get(name, path_of(name))) if Path(name).name else []
     ),
     value=str,
 )

@@ -151,7 +151,8 @@ def prune_runs(args: Namespace) -> Result:
     if removed:
         line += f": {', '.join(removed)}"
     lines = [line, *(f"stayed   {name}: {why}" for name, why in done.stayed.items())]
-    return Result(lines, {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed})
+    found = {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed}
+    return Result(lines, found, code=1 if done.failed else 0)
 
 
 def _stored_result(

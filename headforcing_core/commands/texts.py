@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import HeadForcingError
-from ..files import check_regular, explained
+from ..files import check_regular, explained, path_of
 from ..timeline.timeline import MAX_TEXT_BYTES
 
 RESTED_SECONDS = 0.3  # of a followed file: an editor may write it in several pieces
@@ -26,7 +26,7 @@ def read_text(value: str, pictures: Sequence[str] = ()) -> str:
         if os.path.isfile(value):
             raise HeadForcingError(f"{value} is a file; @{value} reads it")
         return value
-    path = Path(value[1:])
+    path = path_of(value[1:])
     name = re.match(r"@(\w+)(?![\w./\\:-])", value)
     there = os.path.exists(path)
     if name is not None and name[1].lower() in map(str.lower, pictures) and not there:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from ..demo import assets, word_hash
 from ..demo.rooms_autoencoder import RoomsStreamingDecoder
 from ..errors import HeadForcingError, first_sentence
-from ..files import Fields
+from ..files import Fields, path_of
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
@@ -54,7 +54,7 @@ def parse_size(text: str | None, family: str = DEFAULTS.model_family) -> Size:
 
 def find_profile(name: str) -> HeadProfile:
     """A bundled profile by name, or a file."""
-    return load_profile(bundled_profiles().get(name, Path(name)))
+    return load_profile(bundled_profiles().get(name, path_of(name)))
 
 
 def render_options(
@@ -327,7 +327,7 @@ def portable(args: Namespace) -> Namespace:
         if isinstance(path, Path):
             values[name] = path.absolute()
     if args.profile not in (None, "auto", *bundled_profiles()):
-        values["profile"] = str(Path(args.profile).absolute())
+        values["profile"] = str(path_of(args.profile).absolute())
     pictures = [named_file(word) for word in args.reference]
     values["reference"] = [f"{name}={file.absolute()}" for name, file in pictures]
     if args.prompts is not None:

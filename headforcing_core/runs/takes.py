@@ -33,6 +33,9 @@ from .files import (
 from .stored import StoredVideo, run_folders, videos_of, why
 
 MOST = 5  # pictures of one video
+# why a folder stays that is not to be removed
+IN_USE = "it is being rendered"
+OTHERS_LEFT = "what was ours in it is removed, other files are left"
 _writing = threading.Lock()  # a page and a render change different fields
 
 
@@ -184,7 +187,7 @@ def _remove(folder: Path, choose: Callable[[list[Path]], list[Path]] = list) -> 
     nothing.
     """
     if (held := lock(folder / "lock")) is None:
-        return 0, "it is being rendered"
+        return 0, IN_USE
     freed = 0
     path = folder
     left = True
@@ -205,7 +208,7 @@ def _remove(folder: Path, choose: Callable[[list[Path]], list[Path]] = list) -> 
             folder.rmdir()
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            return freed, "what was ours in it is removed, other files are left"
+            return freed, OTHERS_LEFT
         return freed, f"the folder cannot be removed ({reason(error)})"
     return freed, ""
 
@@ -218,6 +221,11 @@ class PruneResult:
     freed: int = 0  # bytes on the disk of all files that were removed
     # that should have gone, by name, and why they are there
     stayed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether a folder stayed that is neither in use nor holds files of others."""
+        return any(why not in (IN_USE, OTHERS_LEFT) for why in self.stayed.values())
 
 
 def prune(parent: Path, keep_bytes: int) -> PruneResult:

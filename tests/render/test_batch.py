@@ -203,6 +203,25 @@ def test_paths_mean_the_same_in_another_folder_and_files_count_by_their_contents
     assert changed.identity != args.identity
 
 
+def test_a_tilde_in_a_line_is_the_home_of_a_person(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "story.txt").write_text("a red ball")
+    line = {
+        "weights": "~/w.safetensors",
+        "prompts": "@~/story.txt",
+        "embeddings": "~/e.safetensors",
+        "reference": ["hero=~/hero.png"],
+        "profile": "~/roles.json",
+    }
+    (tmp_path / "jobs.jsonl").write_text(json.dumps(line))
+    (args,) = read_jobs(tmp_path / "jobs.jsonl", tmp_path / "out").values()
+    assert args.weights == tmp_path / "w.safetensors"
+    assert args.embeddings == tmp_path / "e.safetensors"
+    assert args.prompts == "a red ball" and args.profile == str(tmp_path / "roles.json")
+    assert args.reference == [f"hero={tmp_path / 'hero.png'}"]
+
+
 def test_a_model_in_several_files_counts_by_all_of_them(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()

@@ -295,6 +295,39 @@ with usable_streams(), open("file", "w") as file:
     assert done.returncode == 0 and (tmp_path / "file").read_bytes() == b""
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_character_that_the_console_lacks_is_written_as_an_escape(
+    stream: str, tmp_path: Path
+) -> None:
+    program = f"""
+import sys
+from headforcing.headforcing_core.commands.cli import usable_streams
+before = sys.{stream}.errors
+with usable_streams():
+    print("fox \\u72d0", file=sys.{stream})
+assert sys.{stream}.errors == before
+"""
+    (tmp_path / "program.py").write_text(program)
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict", "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, env=environment, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert getattr(done, stream) == b"fox \\u72d0\n"
+
+
+def test_a_result_that_the_console_cannot_show_is_no_failure(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252:strict", "PYTHONUTF8": "0"}
+    words = ["runs", "list", str(tmp_path / "フォルダ")]
+    (tmp_path / "フォルダ").mkdir()
+    module = "headforcing.headforcing_core.commands.cli"
+    program = f"import sys; from {module} import main; sys.exit(main({words!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True
+    )
+    assert done.returncode == 0 and b"\\u30d5" in done.stdout, (done.stdout, done.stderr)
+
+
 RED = "a red ball"
 CROSS = "a yellow cross"
 CUBE = "a blue cube"

@@ -14,6 +14,7 @@ import torch
 from headforcing.headforcing_core.cache.state import State
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.files import lock, unlock
 from headforcing.headforcing_core.hashing import digest, file_hash
 from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.render.render import Listener, make_video
@@ -250,6 +251,24 @@ def test_what_cannot_be_removed_or_is_not_ours_stays_and_is_named(three, tmp_pat
         three[1].name: f"{block} cannot be removed (Read-only file system)",
         three[0].name: "what was ours in it is removed, other files are left",
     }
+    assert done.failed
+
+
+def test_a_prune_that_the_file_system_refuses_ends_with_1_and_one_beside_a_render_with_0(
+    three, tmp_path, monkeypatch, capsys
+):
+    command = ["runs", "prune", str(tmp_path), "--keep-gb", "0"]
+
+    def refuse(self, missing_ok=False):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as read_only:
+        read_only.setattr(Path, "unlink", refuse)
+        assert main(command) == 1
+    assert "Permission denied" in capsys.readouterr().out
+    held = lock(three[0] / "lock")
+    assert main(command) == 0 and three[0].is_dir() and not three[1].exists()
+    unlock(held)
 
 
 def test_folders_that_are_no_runs_are_left_alone(three, tmp_path):
