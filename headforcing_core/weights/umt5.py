@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import importlib
 import json
+import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,8 +27,12 @@ from ..errors import HeadForcingError, import_optional
 from ..files import replacing
 from .containers import WRITABLE, Weights, all_finite, read_tensors, read_weights, tensor_of
 
+log = logging.getLogger(__name__)
+
 MAX_TOKENS = 512
 _END = 1  # id of the end-of-sequence token
+_SPACE = "\u2581"  # sentencepiece's mark of a space, before the word that follows
+_LONGEST_WORD = 40  # characters; a longer one is a text without spaces
 # few digits: a malicious name must not claim many layers; umT5-xxl has 24
 _LAYER = re.compile(r"encoder\.block\.\d{1,2}\.layer\.0\.SelfAttention\.q\.weight")
 _SCALES = ("scale_weight", "weight_scale")  # of fp8 weights, in ComfyUI's older and newer files
@@ -72,9 +77,39 @@ class UMT5Encoder:
         device = self.model.shared.weight.device
         encoded = []
         for prompt in prompts:
+            self._warn_if_cut(prompt)
             ids = torch.tensor([self.tokens(prompt)], device=device)
             encoded.append(self.model(input_ids=ids).last_hidden_state[0])
         return encoded
+
+    def _warn_if_cut(self, prompt: str) -> None:
+        """Log which word is the first that the model does not read whole, if the prompt is too
+        long.
+        """
+        pieces = self.tokenizer.encode(clean_prompt(prompt), out_type=str)
+        if len(pieces) < MAX_TOKENS:
+            return
+        log.warning(
+            "the prompt %r has %d tokens and the model reads %d: the first word that is cut is %r; "
+            "say it in fewer words",
+            prompt[:40],
+            len(pieces) + 1,
+            MAX_TOKENS,
+            first_cut_word(pieces, MAX_TOKENS - 1),
+        )
+
+
+def first_cut_word(pieces: list[str], kept: int) -> str:
+    """The first word of which a piece lies beyond the first `kept`, without spaces.
+
+    Of a text without spaces, as Chinese, it is what follows the cut. At most 40 characters.
+    """
+    begun = "".join(pieces[:kept]).rpartition(_SPACE)[2]
+    cut = "".join(pieces[kept:])
+    if cut.startswith(_SPACE) or len(begun) > _LONGEST_WORD:
+        begun = ""
+    rest = cut.removeprefix(_SPACE).partition(_SPACE)[0]
+    return (begun + rest)[:_LONGEST_WORD]
 
 
 def clean_prompt(prompt: str) -> str:

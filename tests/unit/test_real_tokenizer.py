@@ -1,0 +1,151 @@
+"""Our umT5 tokenising with the pieces of the real tokenizer (256,300), which lies beside the
+repository.
+"""
+
+import itertools
+import json
+import logging
+import random
+from types import SimpleNamespace
+
+import pytest
+from headforcing.headforcing_core.weights.umt5 import (
+    MAX_TOKENS,
+    UMT5Encoder,
+    clean_prompt,
+    first_cut_word,
+)
+
+SENTENCES = {
+    "English": "A red fox runs through deep snow at dawn, filmed from a slow drone.",
+    "German": "Ein Mädchen läuft über die große Brücke, während es heftig regnet.",
+    "French": "Une forêt brumeuse où l'on aperçoit un cerf près d'un étang gelé.",
+    "Spanish": "¿Dónde está el niño? Corre por la playa mientras cae la tarde.",
+    "Russian": "Старый маяк стоит на скале, и волны бьются о берег.",
+    "Greek": "Ένα μικρό καΐκι ταξιδεύει στη γαλάζια θάλασσα.",
+    "Arabic": "قافلة من الجمال تعبر الصحراء عند غروب الشمس.",
+    "Hebrew": "ילדה קטנה מחזיקה מטרייה אדומה ברחוב גשום.",
+    "Hindi": "एक बूढ़ा आदमी नदी के किनारे बैठकर बाँसुरी बजा रहा है।",
+    "Chinese": "一只熊猫坐在竹林里慢慢地吃竹子，镜头缓缓推进。",
+    "Japanese": "桜の花びらが舞う中、少女が静かな道を歩いている。",
+    "Korean": "비 오는 밤거리에서 노란 우산을 쓴 남자가 걷는다.",
+}
+INSERTED = (
+    "",
+    "🦊",
+    "👩🏽‍🚀 🇯🇵",
+    "cafe\u0301 e\u0302\u0323",  # combining marks
+    "東京タワー",
+    "50 mm, f/1.8",
+    "(wide shot)",
+)
+COUNT = 2000
+
+
+@pytest.fixture(scope="module")
+def file(shared_dir):
+    path = shared_dir / "real" / "umt5_tokenizer.json" if shared_dir else None
+    if path is None or not path.is_file():
+        pytest.skip("real/umt5_tokenizer.json is not beside the repository")
+    return path
+
+
+@pytest.fixture(scope="module")
+def real(file):
+    """The tokenizer as another library reads it."""
+    return pytest.importorskip("tokenizers").Tokenizer.from_file(str(file))
+
+
+@pytest.fixture(scope="module")
+def ours(file):
+    """Our tokenising, over a sentencepiece model of the same pieces and scores."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    formats = pytest.importorskip("sentencepiece.sentencepiece_model_pb2")
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    kinds = formats.ModelProto.SentencePiece
+    model = formats.ModelProto()
+    model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
+    model.trainer_spec.pad_id = 0
+    model.trainer_spec.eos_id = 1
+    model.trainer_spec.bos_id = 2
+    model.trainer_spec.unk_id = stored["model"]["unk_id"]
+    model.normalizer_spec.name = "identity"
+    special = {piece["id"] for piece in stored["added_tokens"]}
+    for number, (piece, score) in enumerate(stored["model"]["vocab"]):
+        kind = kinds.CONTROL if number in special else kinds.NORMAL
+        if number == model.trainer_spec.unk_id:
+            kind = kinds.UNKNOWN
+        if not piece:  # which sentencepiece refuses, and no text has
+            piece = f"<empty {number}>"
+            kind = kinds.UNUSED
+        model.pieces.add(piece=piece, score=score, type=kind)
+    tokenizer = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
+    return UMT5Encoder(SimpleNamespace(), tokenizer)
+
+
+def prompts():
+    """2,000 prompts: sentences of twelve languages, shuffled words of two, emoji and marks."""
+    draw = random.Random(5)
+    languages = itertools.cycle(SENTENCES.values())
+    texts = []
+    for sentence in itertools.islice(languages, COUNT):
+        words = sentence.split(" ")
+        other = draw.choice(list(SENTENCES.values())).split(" ")
+        mixed = [*words, draw.choice(INSERTED), *draw.sample(other, len(other))]
+        if len(texts) >= len(SENTENCES):
+            draw.shuffle(mixed)
+        texts.append(" ".join(mixed))
+    return texts
+
+
+def test_two_thousand_prompts_in_twelve_languages_have_the_pieces_of_the_real_tokenizer(real, ours):
+    different = [
+        text for text in prompts() if ours.tokens(text) != real.encode(clean_prompt(text)).ids
+    ]
+    assert len(different) == 0, different[:5]
+
+
+@pytest.mark.parametrize("language", SENTENCES)
+def test_a_long_prompt_is_cut_at_the_piece_where_the_real_tokenizer_cuts_it(real, ours, language):
+    long = " ".join([SENTENCES[language]] * 60)
+    real.enable_truncation(MAX_TOKENS)
+    try:
+        expected = real.encode(clean_prompt(long)).ids
+    finally:
+        real.no_truncation()
+    assert len(expected) == MAX_TOKENS
+    assert ours.tokens(long) == expected
+
+
+def test_the_word_that_is_named_is_the_first_that_the_model_does_not_read_whole(ours):
+    words = [f"word{number}" for number in range(400)]
+    text = " ".join(words)
+    pieces = ours.tokenizer.encode(text, out_type=str)
+    named = first_cut_word(pieces, MAX_TOKENS - 1)
+    whole = words[: words.index(named)]
+    fits = [*whole, named]
+    assert len(ours.tokenizer.encode(" ".join(whole))) <= MAX_TOKENS - 1
+    assert len(ours.tokenizer.encode(" ".join(fits))) > MAX_TOKENS - 1
+
+
+@pytest.mark.parametrize(
+    ("pieces", "kept", "named"),
+    [
+        (["▁a", "▁red", "▁fox"], 2, "fox"),
+        (["▁a", "▁un", "usual", "ly", "▁fox"], 2, "unusually"),
+        (["▁a", "▁", "fox", "▁runs"], 1, "fox"),
+        (["▁" + "竹" * 50, "熊猫"], 1, "熊猫"),
+    ],
+)
+def test_a_word_that_is_cut_inside_is_named_whole(pieces, kept, named):
+    assert first_cut_word(pieces, kept) == named
+
+
+def test_encoding_says_which_word_is_cut(ours, caplog):
+    text = " ".join(f"word{number}" for number in range(400))
+    with caplog.at_level(logging.WARNING):
+        ours._warn_if_cut("a short prompt")
+        assert not caplog.records
+        ours._warn_if_cut(text)
+    named = first_cut_word(ours.tokenizer.encode(text, out_type=str), MAX_TOKENS - 1)
+    assert f"the first word that is cut is {named!r}" in caplog.text
