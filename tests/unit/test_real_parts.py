@@ -1,0 +1,109 @@
+"""Latents, embeddings and query statistics of the real models, which lie beside the repository."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from headforcing.headforcing_core.model.rope import axis_dims
+from headforcing.headforcing_core.render.sinks import read_latents
+from headforcing.headforcing_core.report.latents import RunMeter
+from headforcing.headforcing_core.rollout.loop import split_start_latents
+from headforcing.headforcing_core.timeline.switch import Blend
+from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
+from safetensors.torch import save_file
+
+HEAD_DIM = 128
+STATISTICS = ("calibration_stats_81f.pt", "normal_q_stats_120f_peak49.pt")
+
+
+@pytest.fixture
+def real(shared_dir):
+    """A function that reads one of the files."""
+
+    def read(name):
+        path = shared_dir / "real" / name if shared_dir else None
+        if path is None or not path.is_file():
+            pytest.skip(f"real/{name} is not beside the repository")
+        return torch.load(path, weights_only=True, map_location="cpu")
+
+    return read
+
+
+@pytest.fixture
+def embeddings(real):
+    return real("umt5_embeddings.pt")
+
+
+@pytest.fixture
+def latents(real):
+    """`[16 frames, 16 channels, 40, 64]` in bfloat16, normalised as for the model."""
+    return real("test_latents_wan.pth")[0].transpose(0, 1).contiguous()
+
+
+def test_stored_embeddings_keep_their_type_and_every_bit(embeddings, tmp_path):
+    save_embeddings(tmp_path / "two.safetensors", embeddings)
+    loaded = load_embeddings(tmp_path / "two.safetensors")
+    assert list(loaded) == list(embeddings)
+    for prompt, rows in embeddings.items():
+        assert loaded[prompt].dtype == torch.bfloat16
+        assert torch.equal(loaded[prompt].view(torch.int16), rows.view(torch.int16))
+
+
+def test_no_row_of_a_real_embedding_is_taken_for_padding(embeddings):
+    for rows in embeddings.values():
+        assert torch.isfinite(rows).all()
+        assert rows.any(dim=-1).all()
+
+
+def test_a_blend_of_real_embeddings_begins_and_ends_at_them(embeddings):
+    short, long = sorted(embeddings, key=lambda prompt: len(embeddings[prompt]))
+    added = len(embeddings[long]) - len(embeddings[short])
+    begun = Blend(short, long, weight=0.0).interpolate(embeddings)
+    assert torch.equal(begun[:-added], embeddings[short])
+    assert not begun[-added:].any()
+    assert torch.equal(Blend(short, long, weight=1.0).interpolate(embeddings), embeddings[long])
+
+
+def test_statistics_of_real_latents_are_those_of_the_tensor(latents):
+    assert float(latents.float().mean()) == pytest.approx(0.028, abs=5e-4)
+    assert float(latents.float().std()) == pytest.approx(0.942, abs=5e-4)
+    meter = RunMeter()
+    blocks = split_start_latents(latents[:15], 3)
+    for block in blocks:
+        meter.add(block)
+    report = meter.report()
+    assert report.blocks == 5
+    for number, block in enumerate(blocks):
+        channels = block.double().transpose(0, 1).flatten(1)
+        torch.testing.assert_close(
+            report.mean[number].double(), channels.mean(1), atol=1e-5, rtol=0
+        )
+        spread = channels.std(1, correction=0)
+        torch.testing.assert_close(report.std[number].double(), spread, atol=1e-5, rtol=0)
+
+
+def test_a_latents_file_in_bfloat16_is_read_with_every_bit(latents, tmp_path):
+    path = tmp_path / "latents.safetensors"
+    save_file({"latents": latents}, path)
+    about, found = read_latents(path, plan_size=(512, 320))
+    assert about["video_frames"] == 61
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found.view(torch.int16), latents.view(torch.int16))
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_our_rotary_pairs_lie_where_longlives_queries_have_theirs(real, name):
+    """The two largest leaps of the statistics along the pairs are at the borders of our axes.
+
+    The length of a pair's mean divided by its mean length says how steady its direction is: much
+    for the fast pairs that begin an axis, less for the slow ones that end it. The axes of height
+    and width have equally many pairs, so this does not tell one from the other.
+    """
+    found = real(name)
+    steady = torch.hypot(found["q_mean_real"], found["q_mean_imag"]) / found["q_abs_mean"]
+    by_pair = steady.mean(dim=(0, 1)).tolist()
+    leaps = [after - before for before, after in pairwise(by_pair)]
+    first_pairs = sorted(range(1, len(by_pair)), key=lambda pair: leaps[pair - 1])[-2:]
+    temporal, height, width = (channels // 2 for channels in axis_dims(HEAD_DIM))
+    assert len(by_pair) == temporal + height + width
+    assert sorted(first_pairs) == [temporal, temporal + height]
