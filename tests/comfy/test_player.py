@@ -71,8 +71,13 @@ def test_the_video_plays_in_the_node_while_it_grows_and_the_page_holds_no_more_t
     prompt = editor.api_prompt()["sampler"]
     heap = editor.heap_bytes()
     editor.watch()
+    editor.server.allow_blocks(4)  # of 16: the model is faster than the page's looks
     editor.queue()
     bring_into_view(editor)
+    for shown in (0, 2, 5):  # the encoder looks 2.5 s ahead
+        editor.page.wait_for_function(f"window.__seen.some(([, length]) => length > {shown})")
+        editor.server.allow_blocks(4)
+    editor.server.allow_blocks(None)
     # a node that is made anew would leak it
     editor.page.wait_for_function(
         f"{_VIDEO}?.src.startsWith('blob:') && window.__revoked.includes({_VIDEO}.src)"

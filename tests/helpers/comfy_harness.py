@@ -193,6 +193,11 @@ class ComfyServer:
     def object_info(self) -> dict[str, Any]:
         return self.get_json("/object_info")
 
+    def allow_blocks(self, blocks: int | None) -> None:
+        """Let the render make some more blocks and wait then, from now on until None is given."""
+        status, _ = self.post("/test/pace", {"blocks": blocks})
+        assert status == 200
+
     def interrupt(self) -> None:
         self.post("/interrupt", {})
 

@@ -373,17 +373,9 @@ def test_a_model_in_several_files_is_that_of_one_file(tmp_path):
         state, info = load_state_dict(place, num_heads=4)
         assert_same(state, WEIGHTS)
         assert info.fingerprint == whole.fingerprint and info.bytes > 0.9 * whole.bytes, place
-    assert (
-        main(
-            [
-                "inspect",
-                str(folder / "diffusion_pytorch_model.safetensors.index.json"),
-                "--num-heads",
-                "4",
-            ]
-        )
-        == 0
-    )
+    (folder / "config.json").write_text("{}")
+    for name in ("diffusion_pytorch_model.safetensors.index.json", "config.json"):
+        assert main(["inspect", str(folder / name), "--num-heads", "4"]) == 0
 
 
 def test_a_missing_file_of_several_is_named_and_an_index_leads_nowhere_else(tmp_path):

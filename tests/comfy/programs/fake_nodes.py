@@ -3,6 +3,8 @@ watch.
 """
 
 import json
+import sys
+import threading
 
 import comfy.latent_formats
 import comfy.model_patcher
@@ -10,6 +12,8 @@ import comfy.sd
 import comfy.taesd.taesd
 import latent_preview
 import torch
+from aiohttp import web
+from server import PromptServer
 
 NODE_CLASS_MAPPINGS = {}
 
@@ -120,6 +124,42 @@ def TestPartOfPrompt(conditioning, part):
     if part == "batch":
         return ([[tensor.repeat(3, 1, 1), entry]],)
     return ([[tensor, {**entry, part: 0.5}]],)
+
+
+class Pace:
+    """Lets a render make so many blocks, and then wait until a test allows more."""
+
+    def __init__(self):
+        self.loop = next(
+            module for name, module in sys.modules.items() if name.endswith(".rollout.loop")
+        )
+        self.make_block = self.loop.make_block
+        self.allowed = threading.Semaphore(0)
+        self.loop.make_block = self.make_when_allowed
+
+    def make_when_allowed(self, *args, **kwargs):
+        self.allowed.acquire(timeout=60)  # a test that failed allows none
+        return self.make_block(*args, **kwargs)
+
+    def end(self):
+        self.loop.make_block = self.make_block
+        self.allowed.release(1000)
+
+
+PACES = []
+
+
+@PromptServer.instance.routes.post("/test/pace")
+async def pace(request):
+    """Allow some more blocks, from the next one on; without a number the render runs free again."""
+    blocks = (await request.json())["blocks"]
+    if blocks is None:
+        PACES.pop().end()
+    else:
+        if not PACES:
+            PACES.append(Pace())
+        PACES[0].allowed.release(blocks)
+    return web.json_response({})
 
 
 SEEN = []
