@@ -8,6 +8,7 @@ from headforcing.headforcing_core.model.rope import axis_dims
 from headforcing.headforcing_core.render.sinks import read_latents
 from headforcing.headforcing_core.report.latents import RunMeter
 from headforcing.headforcing_core.rollout.loop import split_start_latents
+from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.timeline.switch import Blend
 from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
 from safetensors.torch import save_file
@@ -89,6 +90,22 @@ def test_a_latents_file_in_bfloat16_is_read_with_every_bit(latents, tmp_path):
     assert about["video_frames"] == 61
     assert found.dtype == torch.bfloat16
     assert torch.equal(found.view(torch.int16), latents.view(torch.int16))
+
+
+def test_a_run_folder_gives_start_and_blocks_back_without_a_changed_number(latents, tmp_path):
+    start, *blocks = split_start_latents(latents[:15], 3)
+    keys = [f"{number}" * 32 for number in range(1, len(blocks) + 1)]
+    setup = "0" * 32
+    with RunFolder(tmp_path, setup, {}) as folder:
+        folder.save_start(start)
+        before = None
+        for number, block in enumerate(blocks):
+            folder.save_block(number, keys[number], block.float(), event=None, previous=before)
+            before = keys[number]
+    with RunFolder(tmp_path, setup, {}) as folder:
+        assert torch.equal(folder.load_start(), start.float())
+        found = [stored.latents for stored in folder.read_blocks(keys)]
+    assert torch.equal(torch.cat(found), torch.cat(blocks).float())
 
 
 @pytest.mark.parametrize("name", STATISTICS)
