@@ -24,7 +24,6 @@ from headforcing.headforcing_core.head_profiles.profile import (
     load_profile,
 )
 from headforcing.headforcing_core.head_profiles.rules import (
-    classify_by_function,
     misnamed_heads,
     remark_on_rule,
     with_rule,
