@@ -10,6 +10,8 @@ from pathlib import Path
 
 from ..errors import HeadForcingError
 from ..files import check_regular, explained, path_of
+from ..timeline.characters import MARKS_OF_LETTERS, same_letters
+from ..timeline.references import NAME
 from ..timeline.timeline import MAX_TEXT_BYTES
 
 RESTED_SECONDS = 0.3  # of a followed file: an editor may write it in several pieces
@@ -27,9 +29,9 @@ def read_text(value: str, pictures: Sequence[str] = ()) -> str:
             raise HeadForcingError(f"{value} is a file; @{value} reads it")
         return value
     path = path_of(value[1:])
-    name = re.match(r"@(\w+)(?![\w./\\:-])", value)
+    name = re.match(rf"@({NAME})(?![\w{MARKS_OF_LETTERS}./\\:-])", value)
     there = os.path.exists(path)
-    if name is not None and name[1].lower() in map(str.lower, pictures) and not there:
+    if name is not None and same_letters(name[1]) in map(same_letters, pictures) and not there:
         return value
     try:
         return read_file(path, "the prompts file ", MAX_TEXT_BYTES)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import unicodedata
+
 _LINE_ENDS = "\r\x0b\x0c\x85\u2028\u2029"
 _SPACES = (
     "\t\x1c\x1d\x1e\x1f\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -33,10 +36,36 @@ _PLAIN = STRAIGHT_QUOTES | str.maketrans(
 
 
 def clean(text: str) -> str:
-    """A text in which all blank characters are spaces, all line ends newlines, and no mark has
-    width zero.
+    """A text in NFC in which all blank characters are spaces, all line ends newlines, and no mark
+    has width zero.
     """
-    return text.replace("\r\n", "\n").translate(_CLEAN)
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n").translate(_CLEAN))
+
+
+def _of_marks() -> str:
+    """What a class of a regular expression has for the marks that stand on letters (Mn, Mc), and
+    for those that join letters.
+    """
+    ranges = ["\u200c\u200d"]
+    first = None  # of the range that is open
+    for code in range(0x300, sys.maxunicode + 1):
+        is_mark = unicodedata.category(chr(code)) in ("Mn", "Mc")
+        if is_mark and first is None:
+            first = code
+        elif not is_mark and first is not None:
+            ranges.append(f"{chr(first)}-{chr(code - 1)}")
+            first = None
+    return "".join(ranges)
+
+
+MARKS_OF_LETTERS = _of_marks()  # "\\w" has none of them
+_NO_LOOK = str.maketrans("", "", "\u200c\u200d\ufe0e\ufe0f")
+
+
+def same_letters(text: str) -> str:
+    """A text to compare: in NFC and lower case, without marks that nobody sees."""
+    lower = unicodedata.normalize("NFC", text.translate(_NO_LOOK)).lower()
+    return unicodedata.normalize("NFC", lower)
 
 
 def plain(text: str) -> str:

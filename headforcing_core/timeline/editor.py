@@ -215,8 +215,8 @@ def write_timeline(
     end: float | None = None,
     shared: str = "",
 ) -> str:
-    """Prompts as text, one `m:ss.mmm [tag] prompt` per line; parsing it gives the same prompts at
-    the same blocks.
+    """Prompts as text, one `m:ss.mmm [tag] prompt` per line, times without zeros at the end;
+    parsing it gives the same prompts at the same blocks.
 
     Args:
         prompts: in order; a time is that of the block's first video frame, or the one asked for in
@@ -279,7 +279,7 @@ def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
         stays = clock.block_at(asked) == prompt.start_block if prompt.start_block else asked == 0
         if stays:
             return short_time(asked)
-    return format_time(clock.start_seconds(prompt.start_block))
+    return short_time(clock.start_seconds(prompt.start_block))
 
 
 def _tag(text: str, prompt: PlacedPrompt, block_seconds: float) -> str | None:

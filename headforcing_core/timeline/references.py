@@ -8,13 +8,16 @@ is never a name.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 
 from ..errors import HeadForcingError
+from .characters import MARKS_OF_LETTERS, same_letters
 
 MAX_REFERENCES = 4
-_NAME = r"[^\W\d_]\w{0,31}"
-_NAMED = re.compile(rf"(?<!\w)@({_NAME})")
+_MOST_LETTERS = 32
+NAME = rf"[^\W\d_][\w{MARKS_OF_LETTERS}]*"
+_NAMED = re.compile(rf"(?<![\w{MARKS_OF_LETTERS}])@({NAME})")
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -22,12 +25,13 @@ def check_names(names: Sequence[str]) -> None:
     for too many.
     """
     for name in names:
-        if not re.fullmatch(_NAME, name):
+        letters = len(unicodedata.normalize("NFC", name))
+        if letters > _MOST_LETTERS or not re.fullmatch(NAME, name):
             raise HeadForcingError(
                 f"a picture's name is a letter and then letters, digits or _, got {name[:40]!r}; "
                 "name it hero, for @hero in prompts"
             )
-    lower = [name.lower() for name in names]
+    lower = [same_letters(name) for name in names]
     twice = [name for name in lower if lower.count(name) > 1]
     if twice:
         raise HeadForcingError(f"two pictures are named {twice[0]}; give each a name of its own")
@@ -39,14 +43,15 @@ def named_in(text: str, names: Sequence[str]) -> tuple[str, ...]:
     """The pictures that a prompt names, each once, in the order of the text, as `names` spells
     them.
 
-    Raises HeadForcingError for a name that no picture has; upper and lower case are the same.
+    Raises HeadForcingError for a name that no picture has; upper and lower case are the
+    same, and so are one letter and the same letter with a mark of its own.
     """
-    known = {name.lower(): name for name in names}
+    known = {same_letters(name): name for name in names}
     for found in _NAMED.findall(text):
-        if found.lower() not in known:
+        if same_letters(found) not in known:
             given = ", ".join(f"@{name}" for name in names)
             raise HeadForcingError(f"no picture is named @{found}; there are {given}")
-    return tuple(dict.fromkeys(known[found.lower()] for found in _NAMED.findall(text)))
+    return tuple(dict.fromkeys(known[same_letters(found)] for found in _NAMED.findall(text)))
 
 
 def spoken(text: str) -> str:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .characters import MARKS_OF_LETTERS, same_letters
 from .switch import Switch
 from .timeline import Timeline
 
@@ -29,7 +30,9 @@ _SMALL_WORDS = frozenset(
     "once more return returns returned "
     "returning same still".split()
 )
-_NAME = r"((?:[\w'-]+\s+){0,2}?[\w'-]+)"
+_LETTERS = rf"[\w{MARKS_OF_LETTERS}'-]+"
+_NAME = rf"((?:{_LETTERS}\s+){{0,2}}?{_LETTERS})"
+_WORD = re.compile(rf"[^\W_](?:[^\W_]|[{MARKS_OF_LETTERS}])*")
 _PLACE = rf"(?:the|a|an|his|her|its|their|our|my|that|this)\s+(?:same\s+)?{_NAME}"
 _NEXT = "and|as|at|by|from|in|of|on|once|that|to|under|where|which|while|who|with|again"
 _END = rf"(?=\s*(?:[,.;:!?]|$)|\s+(?:{_NEXT})\b)"
@@ -100,7 +103,7 @@ def _scene_of(prompts: Sequence[str], scenes: Sequence[int], most: int) -> int |
 
 def _named_places(prompt: str) -> list[list[str]]:
     """The words of every place to which a prompt says that it returns."""
-    lower = prompt.lower()
+    lower = same_letters(prompt)
     names = [*_BACK.findall(lower), *_RETURNS.findall(lower), *_AGAIN.findall(lower)]
     return [words for words in map(_words, names) if words]
 
@@ -116,9 +119,7 @@ def alike(one: str, other: str) -> bool:
 
 def _words(text: str) -> list[str]:
     """The words of a text without small ones and endings."""
-    return [
-        _stem(word) for word in re.findall(r"[^\W_]+", text.lower()) if word not in _SMALL_WORDS
-    ]
+    return [_stem(word) for word in _WORD.findall(same_letters(text)) if word not in _SMALL_WORDS]
 
 
 def _stem(word: str) -> str:

@@ -293,7 +293,7 @@ def test_scenes_are_segments(browser):
     # in front of all: the first has nothing to switch from, and no scene comes back before it is
     # there
     editor.drag_bar(3, -50, 60.5625)
-    editor.waits_for("0:00.000 d\n0:20.062 a\n0:30.562 [flush] b\n0:40.312 c")
+    editor.waits_for("0:00 d\n0:20.062 a\n0:30.562 [flush] b\n0:40.312 c")
     editor.press("Control+z", story)
     editor.focus_bar(3, "a", "b", "c", "d")
     editor.press("Alt+ArrowLeft", "0:00 a\n0:10 [flush] b\n0:20.062 [recall 2] d\n0:40.312 c")

@@ -8,7 +8,10 @@ import { changed } from "../timeline/segments.js";
 /** @import {GraphNode, Reference} from "../types.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
-const NAMED = /(?<![\p{L}\p{N}_])@([\p{L}][\p{L}\p{N}_]*)/gu; // as headforcing_core/timeline/references.py
+const NAMED = /(?<![\p{L}\p{M}\p{N}_])@([\p{L}][\p{L}\p{M}\p{N}_\u200c\u200d]*)/gu; // as headforcing_core/timeline/references.py
+
+/** A name to compare, as `same_letters` of the core. @param {string} name */
+const sameLetters = (name) => name.replace(/[\u200c\u200d\ufe0e\ufe0f]/g, "").normalize("NFC").toLowerCase();
 
 export class References {
   /** @type {GraphNode | null} */
@@ -47,7 +50,7 @@ export class References {
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;
     this.element.hidden = !all.length || !segments.length;
-    const pictures = all.map((reference) => this.#picture(reference, named.includes(reference.name.toLowerCase())));
+    const pictures = all.map((reference) => this.#picture(reference, named.includes(sameLetters(reference.name))));
     this.element.replaceChildren(...pictures);
   }
 
@@ -76,6 +79,6 @@ export class References {
 
 /** The names of pictures in words, each once. @param {string} words */
 function namesIn(words) {
-  const names = [...words.matchAll(NAMED)].map(([, name]) => name.toLowerCase());
+  const names = [...words.matchAll(NAMED)].map(([, name]) => sameLetters(name));
   return [...new Set(names)];
 }
