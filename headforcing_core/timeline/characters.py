@@ -43,8 +43,8 @@ def clean(text: str) -> str:
 
 
 def _of_marks() -> str:
-    """What a class of a regular expression has for the marks that stand on letters (Mn, Mc), and
-    for those that join letters.
+    """Ranges, for a class of a regular expression, of the marks that stand on letters (Mn, Mc) and
+    of those that join letters.
     """
     ranges = ["\u200c\u200d"]
     first = None  # of the range that is open
