@@ -33,6 +33,7 @@ from .refusals import (
     refuse_inside,
     refuse_like,
     refuse_schedule,
+    refuse_table,
 )
 from .switch import RESET, Switch
 from .tags import CAN_BE_TAG, match_tag, parse_tag, refuse_almost_tag
@@ -76,6 +77,8 @@ def split_shared(text: str) -> tuple[str, str]:
     """The words behind `[shared]`, on one line, and the text with their lines empty, so that all
     others keep their numbers. They reach to the first heading, without one to the end of the first
     line. In any text invisible characters are gone, fences are empty, and subtitles are prompts."""
+    if "\t" in text:
+        refuse_table(text)
     text = clean(text)
     if _FOREIGN.search(text):
         text = to_timeline(text)

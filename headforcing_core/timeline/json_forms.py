@@ -11,7 +11,14 @@ from .characters import STRAIGHT_QUOTES, fold, plain
 from .clock import MAX_SECONDS, TEMPORAL_STRIDE, BlockClock, cut_to_millisecond
 from .prompt import Prompt, TimelineError
 
-_MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"(?:prompts"|\d)|\[\s*"|["\']?\d)')
+# also a list or an object as Python, JavaScript or YAML writes it: "{'0': 'a'}", "{0: "a"}"
+_PYTHON_TEXT = r"'(?:[^'\\\n]|\\.)*'"
+_MEANT_AS_JSON = re.compile(
+    r'\s*(?:\{\s*"(?:prompts"|\d)|\[\s*"|["\']?\d'
+    rf"|\{{\s*(?:{_PYTHON_TEXT}\s*:|\d+(?:\.\d+)?\s*:(?!:)|\w{{1,40}}\s*:\s*[\"'\[{{\d])"
+    rf"|\{{\s*\"[^\"\n]*\"\s*:"
+    rf"|\[\s*(?:{_PYTHON_TEXT}\s*[,\]]|\{{\s*[\"'\w]+\s*:|[\[(]\s*[\"'\d]|(?:None|True|False)\s*[,\]]))"
+)
 _FRAME = re.compile(r"""\s{0,8}["']?\d{1,9}["']?\s{0,8}:\s{0,8}["']""", re.ASCII)
 _PROMPTS = '{"prompts": ["a cat walks", "it jumps"]}'
 _FRAMES = '"0": "a cat walks", "80": "it jumps"'

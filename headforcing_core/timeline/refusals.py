@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .characters import fold
 from .headings import ALONE, SCENE, SHOT, Heading, Line, seconds_of
 from .prompt import TimelineError
 from .tags import match_tag
@@ -65,6 +66,30 @@ _ROW = re.compile(
     rf"|.*?(?<![\d:])(?:00?:\d\d(?!\d)|{NUMBER_OR_TIME}{TO}(?:{CLOCK}|{IN_SECONDS})|{IN_SECONDS}\s?:)",
     FLAGS,
 )
+# lines of files of other programs, where several begin so: Audacity's labels "0.0 5.0 a", "0%: a",
+# "f0: a", "0ms: a", "0 = a", "time: 0", `"a",`
+_PROGRAM_ROW = re.compile(
+    rf"{NUMBER}\s{{1,8}}{NUMBER}\s|\[?{NUMBER}\s?(?:%|f|fr|frames?|ms)\s?[:=|\]]"
+    rf"|{NUMBER}\s?(?:=>?|->|→)|[\[({{<]\s?{NUMBER}\s?[,:;\])}}>]"
+    r"|(?:f|fr|frames?|t|s|secs?|seconds?|k|kf|keyframe|block)[\s_]?[=#:]?\s?"
+    rf"{NUMBER}\s?(?:[:=|,)]|->|\s[–—-]\s)"
+    r"|[\"']?(?:time|times|start|begin|end|at|from|to|frame|offset|timestamp|duration|seconds?)"
+    rf"[\"']?\s?[:=]\s?[\"']?{NUMBER}|[\"'][^\"']{{1,2000}}[\"'],$|dialogue:\s?\d",
+    FLAGS,
+)
+# a text that begins so, or has it anywhere, is a file of another program
+_PROGRAM = re.compile(
+    r"\s*(?:<\?xml|<!doctype|<sami|\[script info\]|\{\d{1,9}\}\{\d{0,9}\}"
+    r"|(?:(?:const|let|var)\s)?[\"']?(?:prompts|scenes|shots|timeline|keyframes|schedule|segments)"
+    r"[\"']?\s?[:=]\s?(?:[\[{(|>]|$))"
+    r"|.*?<[a-z][\w:.-]{0,30}\s[^<>]{0,200}?(?:begin|start|end|dur|time|timestamp|from|to|t)"
+    r"\s?=\s?[\"']"
+    r"|.*?<(?P<tag>p|li|prompt|scene|shot|text|item|sync)>[^<>]*</(?P=tag)>\s*<(?P=tag)>",
+    FLAGS,
+)
+_ZERO_ROW = re.compile(r"0{1,2}(?:[.,]0{1,9})?\s?%?\s")
+_NUMBER_ROW = re.compile(rf"{NUMBER}\s?%?\s", FLAGS)
+_TABLE_ROW = re.compile(rf"^ {{0,8}}{NUMBER} {{0,8}}\t|\t {{0,8}}{NUMBER} {{0,8}}$", FLAGS)
 # the time or the scene of another prompt: "a cat 5-10s: it jumps", "a cat 0:05-0:10"
 _OTHER = (
     rf"(?:^|[\s,;(\[{SEPARATORS}]){CLOCK}{TO}{CLOCK}[)\]]?(?=[\s,;{SEPARATORS}]|$){NO_TIME_OF_DAY}"
@@ -121,6 +146,21 @@ def refuse_inside(again: str, heading: Heading, number: int) -> None:
     )
 
 
+def refuse_table(text: str) -> None:
+    """Refuse several rows of a table between whose tabs a number stands first or last."""
+    rows = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if _TABLE_ROW.search(line):
+            rows.append((number, line))
+    if len(rows) > 1:
+        number, line = rows[0]
+        raise TimelineError(
+            f"{fold(line)[:40]!r} is a row of a table, whose numbers cannot be read as times; "
+            f"write {EXAMPLE}",
+            number,
+        )
+
+
 def refuse_schedule(lines: Sequence[Line], written: Sequence[Line]) -> None:
     """Refuse lines that are no single prompt: several look like those of a schedule, or one surely
     is of one, or a rule separates them. `written` are those that are neither empty nor rules.
@@ -128,6 +168,10 @@ def refuse_schedule(lines: Sequence[Line], written: Sequence[Line]) -> None:
     first = written[0]
     like = [line for line in written if _is_row(line)]
     sure = [line for line in like if is_surely_heading(line) or _is_zero(line, first)]
+    sure += [line for line in written if _PROGRAM.match(line.same)]
+    numbered = [line for line in written if _NUMBER_ROW.match(line.unmarked)]
+    if len(numbered) > 1 and _ZERO_ROW.match(numbered[0].unmarked):
+        sure += numbered
     if len(like) > 1 or sure:
         line = (sure or like)[0]
         reason = "does not begin with a time that can be read"
@@ -147,7 +191,9 @@ def _is_row(line: Line) -> bool:
     """Whether a line looks like one of a schedule, and not as in "1920s car"."""
     if line.heading is not None and not line.heading.spoken:
         return True
-    return bool(_LIKE.match(line.unmarked) or _ROW.match(line.same))
+    return bool(
+        _LIKE.match(line.unmarked) or _ROW.match(line.same) or _PROGRAM_ROW.match(line.unmarked)
+    )
 
 
 def _is_zero(line: Line, first: Line) -> bool:

@@ -1,0 +1,70 @@
+"""Schedules of other programs are refused, and not one prompt in silence; prose stays a prompt."""
+
+import pytest
+from headforcing.headforcing_core.timeline.prompt import TimelineError
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+
+REFUSED = [
+    "0.000000\t5.000000\ta fox\n5.000000\t10.000000\ta wolf",
+    "0.0 5.0 a fox\n5.0 10.0 a wolf",
+    "start\tend\ttext\n0\t5000\ta fox\n5000\t10000\ta wolf",
+    "0\ta fox\n5\ta wolf",
+    "5\ta fox\n10\ta wolf",
+    "a fox\t0\na wolf\t5",
+    "0 a fox\n5 a wolf",
+    "{0}{120}a fox\n{120}{240}a wolf",
+    "{0}{120}a fox",
+    '<tt><body><div><p begin="0s" end="5s">a fox</p></div></body></tt>',
+    '<?xml version="1.0"?>\n<tt>\n<p>a fox</p>\n</tt>',
+    '<transcript><text start="0" dur="5">a fox</text></transcript>',
+    "<scene>a fox</scene><scene>a wolf</scene>",
+    "- time: 0\n  prompt: a fox\n- time: 5\n  prompt: a wolf",
+    "- prompt: a fox\n  start: 0\n- prompt: a wolf\n  start: 5",
+    "prompts:\n  - a fox\n  - a wolf",
+    'prompts = ["a fox", "a wolf"]',
+    "{'0': 'a fox', '80': 'a wolf'}",
+    "['a fox', 'a wolf']",
+    "['it\\'s \"a fox\"', 'a wolf']",
+    "[(0, 'a fox'), (5, 'a wolf')]",
+    "[{'time': 0, 'prompt': 'a fox'}]",
+    '[{time: 0, prompt: "a fox"}]',
+    '{0: "a fox", 80: "a wolf"}',
+    '{prompts: ["a fox", "a wolf"]}',
+    "{'a': None}",
+    "[None, 'a fox']",
+    "0%: a fox\n50%: a wolf",
+    "0% a fox\n50% a wolf",
+    "f0: a fox\nf80: a wolf",
+    "t=0: a fox\nt=5: a wolf",
+    "0f: a fox\n80f: a wolf",
+    "0ms: a fox\n5000ms: a wolf",
+    "0 = a fox\n5 = a wolf",
+    "0 -> a fox\n5 -> a wolf",
+    "[Script Info]\nDialogue: 0,0:00:00.00,0:00:05.00,Default,,0,0,0,,a fox",
+]
+ONE_PROMPT = [
+    "a fox\ta wolf",
+    "50% grey sky",
+    "f1 car: red",
+    "{a fox}",
+    "He's 'the fox'",
+    "3 dogs run\n2 cats sit",
+    "50% grey sky\n30% fog",
+    "[[a fox]]",
+    "'90s neon, a fox",
+    "a fox <3 a wolf",
+    "Subject: a fox\nCamera: slow",
+    "a fox in the snow.\nIt stops at a lake.",
+    "[(a fox:1.2), snow]",
+]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_schedule_of_another_program_is_refused(text):
+    with pytest.raises(TimelineError):
+        parse_timeline(text)
+
+
+@pytest.mark.parametrize("text", ONE_PROMPT)
+def test_prose_stays_one_prompt(text):
+    assert len(parse_timeline(text).segments) == 1
