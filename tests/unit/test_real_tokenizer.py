@@ -9,6 +9,7 @@ import random
 from types import SimpleNamespace
 
 import pytest
+import torch
 from headforcing.headforcing_core.weights.umt5 import (
     MAX_TOKENS,
     UMT5Encoder,
@@ -142,10 +143,19 @@ def test_a_word_that_is_cut_inside_is_named_whole(pieces, kept, named):
 
 
 def test_encoding_says_which_word_is_cut(ours, caplog):
+    """The encoder's model is a table of no words: only the tokenizer is real here."""
+
+    class NoModel:
+        shared = SimpleNamespace(weight=torch.zeros(1))
+
+        def __call__(self, input_ids):
+            return SimpleNamespace(last_hidden_state=torch.zeros(*input_ids.shape, 1))
+
+    encoder = UMT5Encoder(NoModel(), ours.tokenizer)
     text = " ".join(f"word{number}" for number in range(400))
     with caplog.at_level(logging.WARNING):
-        ours._warn_if_cut("a short prompt")
+        encoder.encode(["a short prompt"])
         assert not caplog.records
-        ours._warn_if_cut(text)
+        encoder.encode([text])
     named = first_cut_word(ours.tokenizer.encode(text, out_type=str), MAX_TOKENS - 1)
     assert f"the first word that is cut is {named!r}" in caplog.text
