@@ -14,6 +14,7 @@ from typing import NoReturn
 from ..errors import HeadForcingError, unknown_name
 from ..files import Fields, Named, check_kept
 from ..hashing import digest
+from ..timeline.characters import MARKS_OF_LETTERS
 from ..timeline.grammar import split_lines
 from ..weights.shards import shard_files
 from .arguments import COMMANDS
@@ -26,7 +27,10 @@ OTHERS = {"name", "demo", "seeds", "latents"}  # fields of a line that are no op
 # options of one video on several GPUs
 SEVERAL = {"gpus", "shard_weights", "gpu_speeds", "rank_timeout"}
 COMMANDS_OWN = {"out", "follow", "runs", "json", "run"} | SEVERAL  # options that a line cannot have
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}")
+_NAME = re.compile(rf"[^\W_][\w{MARKS_OF_LETTERS} .-]{{0,79}}")
+# names of files that Windows keeps for devices, with any ending
+_DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)\s*(?:\..*)?", re.IGNORECASE)
+_MOST_BYTES = 200  # of a name: file systems allow 255, with endings
 
 
 class _LineParser(Parser):
@@ -111,6 +115,11 @@ def _videos(line: str, number: int) -> list[tuple[str, Fields]]:
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith((".", " ")):
         raise HeadForcingError(
             f"a name has up to 80 letters, digits, spaces, dots and dashes, got {name!r:.80}"
+        )
+    if _DEVICE.fullmatch(name) or len(name.encode()) > _MOST_BYTES:
+        raise HeadForcingError(
+            f"{name!r:.80} is too long, or a device of Windows, and no file can be named so there; "
+            "choose another name"
         )
     for field in ("demo", "latents"):
         if not isinstance(fields.get(field, False), bool):
