@@ -57,7 +57,7 @@ def function_with_floor(profile: HeadProfile) -> HeadProfile:
     for (layer, head), role in by_head(by_function.roles).items():
         if role == HeadRole.ANCHOR and shares[layer, head][SINK] < floor:
             roles[layer][head] = HeadRole.LOCAL
-    return replace(by_function, roles=roles)
+    return replace(by_function, roles=tuple(map(tuple, roles)))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ import torch
 from av import VideoFrame
 from av.container import InputContainer
 from av.error import FFmpegError
-from av.sidedata.sidedata import Type
 from torch import Tensor
 
 from ..errors import HeadForcingError
@@ -356,7 +355,7 @@ def _placement(frame: VideoFrame) -> tuple[float, float, bool]:
     """How a frame is shown, in steps of 90 degrees, by its display matrix: whether its rows and
     columns are swapped, and then the directions, below 0 mirrored, of its columns and rows.
     """
-    data = frame.side_data.get(Type.DISPLAYMATRIX)
+    data = frame.side_data.get("DISPLAYMATRIX")
     if data is None:
         return 1, 1, False
     # in FFmpeg's order a, b, u, c, d, v, ...: a pixel (x, y) is shown at (ax + cy, bx + dy)
