@@ -121,6 +121,6 @@ def test_our_rotary_pairs_lie_where_longlives_queries_have_theirs(real, name):
     by_pair = steady.mean(dim=(0, 1)).tolist()
     leaps = [after - before for before, after in pairwise(by_pair)]
     first_pairs = sorted(range(1, len(by_pair)), key=lambda pair: leaps[pair - 1])[-2:]
-    temporal, height, width = (channels // 2 for channels in axis_dims(HEAD_DIM))
-    assert len(by_pair) == temporal + height + width
-    assert sorted(first_pairs) == [temporal, temporal + height]
+    temporal, height, width = axis_dims(HEAD_DIM)
+    assert 2 * len(by_pair) == temporal + height + width
+    assert [2 * pair for pair in sorted(first_pairs)] == [temporal, temporal + height]
