@@ -40,11 +40,14 @@ def short(monkeypatch):
     monkeypatch.setattr(measured_roles, "SECONDS", 3.0)
 
 
-def job_for(folder, auto: AutoProfile | None = None) -> RenderJob:
+def job_for(
+    folder, auto: AutoProfile | None = None, prompt: str = "", width: int = 64
+) -> RenderJob:
     """A video of the demo's model, whose roles are not known."""
     auto = auto or AutoProfile(rule="quota")
-    options = RenderOptions(width=64, height=64, seconds=0.75, profile=auto, seed=3)
-    timeline = parse_timeline(word_hash.sample_prompts(1)[0], **options.timeline_arguments)
+    options = RenderOptions(width=width, height=64, seconds=0.75, profile=auto, seed=3)
+    text = prompt or word_hash.sample_prompts(1)[0]
+    timeline = parse_timeline(text, **options.timeline_arguments)
     embeds = {text: word_hash.encode(text) for text in timeline.texts}
     return RenderRequest(
         assets.TOY_CONFIG, options, timeline, embeds, weights=NAME, found_profiles=folder
@@ -117,6 +120,28 @@ def test_what_a_stopped_measurement_left_is_not_used_for_another_one(model, tmp_
         _, measured = with_measured_roles(job_for(tmp_path), model)
         assert measured is not None and measured.kept.stem == NAME and not partial.exists()
         measured.kept.unlink()
+
+
+@pytest.mark.parametrize("changed", ["prompt", "size", "length", "seed"])
+def test_what_a_stopped_measurement_left_is_not_used_for_another_setup(
+    model, tmp_path, short, monkeypatch, changed
+):
+    """A partial measurement depends on its whole setup: each part of it is changed alone."""
+    with pytest.raises(Stop):
+        with_measured_roles(job_for(tmp_path), model, on_step=stop_at(3))
+    job, alone = job_for(tmp_path), job_for(None)
+    if changed == "prompt":
+        other = word_hash.sample_prompts(2)[1]
+        job, alone = (job_for(folder, prompt=other) for folder in (tmp_path, None))
+    elif changed == "size":
+        job, alone = (job_for(folder, width=96) for folder in (tmp_path, None))
+    elif changed == "length":
+        monkeypatch.setattr(measured_roles, "SECONDS", 4.5)
+    else:
+        monkeypatch.setattr(measured_roles, "SEED", 1)
+    _, expected = with_measured_roles(alone, model)
+    _, measured = with_measured_roles(job, model)
+    assert measured.profile.shares == expected.profile.shares
 
 
 def test_a_damaged_file_is_measured_again(model, tmp_path, short, caplog):
