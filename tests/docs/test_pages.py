@@ -42,6 +42,7 @@ RESEARCH = [
     "accuracy",
     "rooms",
     "returns",
+    "real-heads",
     "references",
     "profiling",
     "figure",
