@@ -298,8 +298,22 @@ def check_regular(path: str | Path) -> None:
     if os.path.isdir(path):
         raise HeadForcingError(f"{path} is a folder: choose a file in it")
     if not os.path.isfile(path):  # also for names that the system does not allow
-        found = "is a pipe or a device, not a file" if os.path.exists(path) else "was not found"
+        try:
+            os.stat(path)
+            found = "is a pipe or a device, not a file"
+        except PermissionError as error:
+            raise not_allowed(path, error) from error
+        except (OSError, ValueError):
+            found = "was not found"
         raise HeadForcingError(f"{path} {found}: check the name and folder")
+
+
+def not_allowed(path: str | Path, error: PermissionError) -> HeadForcingError:
+    """The error for a file that the user may not read; a copy of it would not help."""
+    return HeadForcingError(
+        f"{path} cannot be read ({reason(error)}): it, or its folder, belongs to another user or "
+        "is closed; give your user the right to read it"
+    )
 
 
 def cache_folder() -> Path | None:

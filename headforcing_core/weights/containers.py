@@ -24,7 +24,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import Fields, check_regular, check_writable, reason, replacing
+from ..files import Fields, check_regular, check_writable, not_allowed, reason, replacing
 from .shards import NAMES, shard_files
 
 Weights = dict[str, Tensor]  # by name
@@ -119,6 +119,8 @@ def _read_file(path: Path) -> tuple[Groups, Metadata]:
         raise _other_format(path, start)
     except HeadForcingError:
         raise
+    except PermissionError as error:
+        raise not_allowed(path, error) from error
     except Exception as error:  # a damaged file can fail in any way
         why = f"{reason(error):.200}"
         raise HeadForcingError(

@@ -155,6 +155,8 @@ def test_sounds_that_say_they_last_years_leave_all_routes_alive(comfy: ComfyServ
     assert {status for status, _ in answers} == {400}
     assert b"lasts more than 36000 s" in answers[0][1]
     assert asked("hf_channels.wav")[0] == 400
+    (comfy.input_dir / "hf_loop.wav").symlink_to(comfy.input_dir / "hf_loop.wav")
+    assert asked("hf_loop.wav")[0] == 404
     assert asked("hf_good.wav")[0] == 200
     assert time.perf_counter() - begun < 20
 

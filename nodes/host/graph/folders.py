@@ -168,7 +168,7 @@ def uploaded_file(name: str) -> Path | None:
         folder_paths.get_output_directory(),
         folder_paths.get_temp_directory(),
     )
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RuntimeError):  # the last one of links that are a loop
         path = Path(folder_paths.get_annotated_filepath(name)).resolve()
         if path.is_file() and any(path.is_relative_to(Path(each).resolve()) for each in folders):
             return path

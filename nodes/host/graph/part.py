@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import LatentFormat
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, plain_time
@@ -30,8 +32,8 @@ class Part:
         """The part that the queued graph asks for."""
         asked = inputs_of(hidden, hidden.unique_id)
         return cls(
-            asked.get("from_seconds", 0.0),
-            asked.get("until_seconds", 0.0),
+            _seconds(asked, "from_seconds"),
+            _seconds(asked, "until_seconds"),
             asked.get("draft") is True,
         )
 
@@ -72,3 +74,14 @@ def skipped_video_frames(plan: RenderPlan, first: int) -> int:
     video.
     """
     return first * plan.schedule.frames_per_block * TEMPORAL_STRIDE
+
+
+def _seconds(asked: Fields, name: str) -> float:
+    """A number of the queued graph, 0 if it has none; refuses a link, and what is no number."""
+    value = asked.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise HeadForcingError(
+            f"{name} must be a number of seconds, got {type(value).__name__}; it cannot be "
+            "connected: write the number into the graph"
+        )
+    return value

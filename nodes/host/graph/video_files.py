@@ -40,10 +40,10 @@ def tags_of(hidden: Any, about: Fields | None = None, fps: float | None = None) 
         return {}
     tags = dict(hidden.extra_pnginfo or {})
     if isinstance(workflow := tags.get("workflow"), dict) and (run := prompt_id()):
-        tags["workflow"] = {
-            **workflow,
-            "extra": {**(workflow.get("extra") or {}), "head_forcing_run": run},
-        }
+        extra = workflow.get("extra")
+        if not isinstance(extra, dict):  # another program may have written it
+            extra = {}
+        tags["workflow"] = {**workflow, "extra": {**extra, "head_forcing_run": run}}
     if hidden.prompt is not None:
         tags["prompt"] = hidden.prompt
     own = file_tags(about, fps) if about else {}

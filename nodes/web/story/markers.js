@@ -52,8 +52,10 @@ export class Markers {
   get all() {
     const stored = this.#story?.properties?.[PROPERTY];
     if (!Array.isArray(stored)) return [];
-    const all = stored.filter((mark) => Number.isFinite(mark?.seconds));
-    return all.map(({ seconds, name }) => ({ seconds, name: String(name ?? "") }));
+    const all = stored.filter(
+      (mark) => Number.isFinite(mark?.seconds) && typeof (mark.name ?? "") === "string",
+    );
+    return all.map(({ seconds, name }) => ({ seconds, name: name ?? "" }));
   }
 
   /** Their times, to which bars and other markers jump; without the one that is dragged. */
