@@ -352,7 +352,7 @@ def _pixels(
 
 
 def _placement(frame: VideoFrame) -> tuple[float, float, bool]:
-    """How a frame is shown, in steps of 90 degrees, by its display matrix: whether its rows and
+    """The turn of a frame, in steps of 90 degrees, by its display matrix: whether its rows and
     columns are swapped, and then the directions, below 0 mirrored, of its columns and rows.
     """
     data = frame.side_data.get("DISPLAYMATRIX")

@@ -129,18 +129,17 @@ def test_what_a_stopped_measurement_left_is_not_used_for_another_setup(
     """A partial measurement depends on its whole setup: each part of it is changed alone."""
     with pytest.raises(Stop):
         with_measured_roles(job_for(tmp_path), model, on_step=stop_at(3))
-    job, alone = job_for(tmp_path), job_for(None)
+    setup = {}
     if changed == "prompt":
-        other = word_hash.sample_prompts(2)[1]
-        job, alone = (job_for(folder, prompt=other) for folder in (tmp_path, None))
+        setup["prompt"] = word_hash.sample_prompts(2)[1]
     elif changed == "size":
-        job, alone = (job_for(folder, width=96) for folder in (tmp_path, None))
+        setup["width"] = 96
     elif changed == "length":
         monkeypatch.setattr(measured_roles, "SECONDS", 4.5)
     else:
         monkeypatch.setattr(measured_roles, "SEED", 1)
-    _, expected = with_measured_roles(alone, model)
-    _, measured = with_measured_roles(job, model)
+    _, expected = with_measured_roles(job_for(None, **setup), model)
+    _, measured = with_measured_roles(job_for(tmp_path, **setup), model)
     assert measured.profile.shares == expected.profile.shares
 
 
