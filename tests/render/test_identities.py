@@ -15,7 +15,9 @@ def test_a_sound_in_another_place_or_louder_is_another_sound(place: tuple[float,
     assert sound.placed(*place).identity != sound.identity
 
 
-def test_the_vae_that_encodes_the_last_picture_of_a_rollout_is_in_the_keys_of_the_next_one() -> None:
+def test_the_vae_that_encodes_the_last_picture_of_a_rollout_is_in_the_keys_of_the_next_one() -> (
+    None
+):
     plan = causvid_plan(seconds=18.0)
     first_restart = plan.overlap.blocks
 
