@@ -253,3 +253,6 @@ def test_a_draft_is_smaller_decoded_by_a_tiny_decoder_and_leaves_the_blocks_of_t
     failed(
         tiny, changed(graph, "sampler", until_seconds="soon"), "a time must be a number of seconds"
     )
+    linked = changed(graph, "sampler", until_seconds=["length", 0])
+    linked["length"] = node("PrimitiveFloat", value=1.0)
+    failed(tiny, linked, "until_seconds cannot be connected: write the number into the node")

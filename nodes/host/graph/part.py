@@ -76,12 +76,9 @@ def skipped_video_frames(plan: RenderPlan, first: int) -> int:
     return first * plan.schedule.frames_per_block * TEMPORAL_STRIDE
 
 
-def _seconds(asked: Fields, name: str) -> float:
-    """A number of the queued graph, 0 if it has none; refuses a link, and what is no number."""
+def _seconds(asked: Fields, name: str) -> Any:
+    """A value of the queued graph, 0 if it has none, which the options check; refuses a link."""
     value = asked.get(name, 0.0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise HeadForcingError(
-            f"{name} must be a number of seconds, got {type(value).__name__}; it cannot be "
-            "connected: write the number into the graph"
-        )
+    if isinstance(value, list):
+        raise HeadForcingError(f"{name} cannot be connected: write the number into the node")
     return value

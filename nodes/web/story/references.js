@@ -11,7 +11,7 @@ import { changed } from "../timeline/segments.js";
 const NAMED = /(?<![\p{L}\p{M}\p{N}_])@([\p{L}][\p{L}\p{M}\p{N}_\u200c\u200d]*)/gu; // as headforcing_core/timeline/references.py
 
 /** A name to compare, as `same_letters` of the core. @param {string} name */
-const sameLetters = (name) => name.replace(/[\u200c\u200d\ufe0e\ufe0f]/g, "").normalize("NFC").toLowerCase();
+const sameLetters = (name) => name.replace(/\u200c|\u200d|\ufe0e|\ufe0f/g, "").normalize("NFC").toLowerCase();
 
 export class References {
   /** @type {GraphNode | null} */
