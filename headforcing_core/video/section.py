@@ -355,9 +355,10 @@ def _placement(frame: VideoFrame) -> tuple[float, float, bool]:
     """The turn of a frame, in steps of 90 degrees, by its display matrix: whether its rows and
     columns are swapped, and then the directions, below 0 mirrored, of its columns and rows.
     """
-    if "DISPLAYMATRIX" not in frame.side_data:
+    side_data: Any = frame.side_data  # PyAV's types name other keys than it takes
+    data = side_data.get("DISPLAYMATRIX")
+    if data is None:
         return 1, 1, False
-    data = frame.side_data["DISPLAYMATRIX"]
     # in FFmpeg's order a, b, u, c, d, v, ...: a pixel (x, y) is shown at (ax + cy, bx + dy)
     a, b, _, c, d = np.frombuffer(bytes(data), np.int32)[:5].tolist()
     if abs(a) < abs(b):
