@@ -24,7 +24,7 @@ from ..headforcing_core.model.wan import PromptKV, WanConfig
 from ..headforcing_core.rollout.loop import MemoryEvent
 from ..headforcing_core.timeline.clock import MAX_SECONDS, BlockClock
 
-EVEN_SHARES = 2.0
+EVEN_SHARES = 2.0  # of the measured window, the least that an anchor gave the first frame
 
 RULES: dict[str, Callable[..., tuple[tuple[HeadRole, ...], ...]]] = {
     "quota": classify,
@@ -47,7 +47,7 @@ def function_with_floor(profile: HeadProfile) -> HeadProfile:
     """The roles by function with an earlier rule of anchors: one that gives the first frame less
     than `EVEN_SHARES` even shares of the measured window is local.
 
-    The second, third and fourth pre-registration measure it. The profile has shares, and its
+    The second and third pre-registration measured it. The profile has shares, and its
     `window_frames` in `measured`.
     """
     by_function = with_rule(profile, "function")

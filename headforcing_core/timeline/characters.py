@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import unicodedata
 
 _LINE_ENDS = "\r\x0b\x0c\x85\u2028\u2029"
@@ -42,13 +41,17 @@ def clean(text: str) -> str:
     return unicodedata.normalize("NFC", text.replace("\r\n", "\n").translate(_CLEAN))
 
 
+# planes 0 and 1; of later ones only variation selectors are marks, which nobody sees
+_END_OF_LETTERS = 0x1FFFF
+
+
 def _of_marks() -> str:
     """Ranges, for a class of a regular expression, of the marks that stand on letters (Mn, Mc) and
     of those that join letters.
     """
     ranges = ["\u200c\u200d"]
     first = None  # of the range that is open
-    for code in range(0x300, sys.maxunicode + 1):
+    for code in range(0x300, _END_OF_LETTERS + 1):
         is_mark = unicodedata.category(chr(code)) in ("Mn", "Mc")
         if is_mark and first is None:
             first = code

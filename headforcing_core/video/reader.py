@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import HeadForcingError, one_line
-from ..files import check_regular, reason
+from ..files import check_regular, not_allowed, reason
 
 MAX_PIXELS = 8192 * 4320  # of a frame: decoders hold several, whatever a damaged file claims
 MAX_IMAGE_PIXELS = 80_000_000  # 1 GB as numbers; Pillow warns of files that claim more
@@ -75,6 +75,8 @@ def open_video(source: VideoSource, name: str | None = None) -> InputContainer:
         opened = address(source)
     try:
         container = open_container(opened, VIDEO_FORMATS)
+    except PermissionError as error:
+        raise not_allowed(name, error) from error
     except (OSError, ValueError, FFmpegError) as error:
         raise HeadForcingError(
             f"{name} cannot be read as a video ({error}): give a video file"
@@ -151,6 +153,8 @@ def read_image(path: Path) -> Tensor:
             return torch.from_numpy(pixels)
     except HeadForcingError:
         raise
+    except PermissionError as error:
+        raise not_allowed(path.name, error) from error
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         why = one_line(reason(error), 200)
         raise HeadForcingError(

@@ -77,8 +77,10 @@ class UMT5Encoder:
         device = self.model.shared.weight.device
         encoded = []
         for prompt in prompts:
-            self._warn_if_cut(prompt)
-            ids = torch.tensor([self.tokens(prompt)], device=device)
+            tokens = self.tokens(prompt)
+            if len(tokens) == MAX_TOKENS:
+                self._warn_if_cut(prompt)
+            ids = torch.tensor([tokens], device=device)
             encoded.append(self.model(input_ids=ids).last_hidden_state[0])
         return encoded
 

@@ -136,6 +136,10 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(both: Co
 
     again = queued(both, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
     assert again.executed == []
+    strange = {"nodes": [], "extra": "of another program"}
+    other = changed(graph, "video", crf=41)
+    named = queued(both, other, extra_data={"extra_pnginfo": {"workflow": strange}})
+    assert named.executed == ["video"]
     recompressed = queued(both, changed(graph, "video", crf=40))
     assert recompressed.executed == ["video"]
     smaller = both.view(**recompressed.outputs["video"]["images"][0])

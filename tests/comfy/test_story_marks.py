@@ -77,6 +77,13 @@ def test_a_marker_is_set_named_moved_snapped_to_deleted_and_kept_with_the_workfl
     page.mouse.up()
     until_markers(browser, (5, "drop"))
 
+    # a name that is no text, as another program may write it, is left out
+    page.evaluate(
+        f"""() => {NODE}.setProperty('headforcing_markers', [
+          {{ seconds: 1, name: {{ toString: null }} }}, {{ seconds: 2, name: "kept" }}, {{ seconds: 3 }}])"""
+    )
+    page.wait_for_function("(flags) => document.querySelectorAll(flags).length === 2", arg=FLAGS)
+
     # the beginning of a prompt jumps to it: 2.5 s is near, the block that is nearest to 2.44 another
     page.evaluate(
         f"() => {NODE}.setProperty('headforcing_markers', [{{ seconds: 2.46, name: '' }}])"

@@ -316,18 +316,6 @@ assert sys.{stream}.errors == before
     assert getattr(done, stream) == b"fox \\u72d0\n"
 
 
-def test_a_result_that_the_console_cannot_show_is_no_failure(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": "cp1252:strict", "PYTHONUTF8": "0"}
-    words = ["runs", "list", str(tmp_path / "フォルダ")]
-    (tmp_path / "フォルダ").mkdir()
-    module = "headforcing.headforcing_core.commands.cli"
-    program = f"import sys; from {module} import main; sys.exit(main({words!r}))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True
-    )
-    assert done.returncode == 0 and b"\\u30d5" in done.stdout, (done.stdout, done.stderr)
-
-
 RED = "a red ball"
 CROSS = "a yellow cross"
 CUBE = "a blue cube"

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.files import check_regular, not_allowed
+from headforcing.headforcing_core.files import check_regular
+from headforcing.headforcing_core.video import reader
 from headforcing.headforcing_core.weights import containers
+from PIL import Image
 
 FOX = "\u72d0 \u2192 \u5c71 \U0001f98a"
 
@@ -61,9 +63,16 @@ def test_a_file_that_may_not_be_read_is_neither_missing_nor_damaged(
     assert "not found" not in str(told.value)
 
 
-def test_the_reason_is_that_of_the_system() -> None:
-    error = PermissionError(1, "Operation not permitted")
-    assert "Operation not permitted" in str(not_allowed("x", error))
+def test_a_picture_and_a_video_that_may_not_be_read_are_not_called_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "hero.png"
+    path.write_bytes(bytes(100))
+    monkeypatch.setattr(Image, "open", _closed)
+    monkeypatch.setattr(reader, "open_container", _closed)
+    for read in (reader.read_image, reader.open_video):
+        with pytest.raises(HeadForcingError, match=r"cannot be read \(Permission denied\)"):
+            read(path)
 
 
 def test_pruning_that_could_remove_nothing_fails(
