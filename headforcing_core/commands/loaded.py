@@ -26,7 +26,7 @@ from ..plan.resources import Needs
 from ..render.measured_roles import MeasuredRoles, setup_for, with_measured_roles
 from ..render.render import Listener, Place, make_video
 from ..render.result import RenderResult
-from ..render.sinks import LatentsFile, ProgressBar, VideoFile
+from ..render.sinks import FileTarget, LatentsFile, ProgressBar, VideoFile
 from ..rollout.loop import WanVideoModel
 from ..video.restarts import FrameCodec
 from .values import pick_device
@@ -231,8 +231,7 @@ class LoadedModel:
             return None
         decoder = self.codec.decoder
         return VideoFile(
-            path,
-            lambda plan: decoder(plan.restart_frames),
+            FileTarget.at(path, lambda plan: decoder(plan.restart_frames)),
             scale=self.scale,
             background=self.machine.vae_device,
             losable=losable,

@@ -8,10 +8,10 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -25,7 +25,7 @@ from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob, about_story, file_tags
 from ..plan.settings import Size
 from ..rollout.loop import Block
-from ..timeline.clock import video_frames_of
+from ..timeline.clock import TEMPORAL_STRIDE, video_frames_of
 from ..video.pictures import PictureSheets
 from ..video.sound import Sound
 from ..video.stream import StreamingDecoder, VideoStream
@@ -48,131 +48,157 @@ class KeptLatents(Listener):
         self.blocks.append(block.in_main_memory)
 
 
+@dataclass(frozen=True)
+class FileTarget:
+    """The place of a render's video, and what the file holds.
+
+    Attributes:
+        claim: claims the path of the file and the one where it grows until it is finished, for the
+            time of the render.
+        decoder: makes the decoder of a plan, for what `to_decoder` returns.
+        to_decoder: latents `[frames, channels, h, w]` as the decoder takes them.
+        tags: those of the file.
+        first_block: the block with which the file begins.
+        pictures: get small pictures of the video; None for none.
+        claim_last: claims another path for the finished file, when all blocks are there; None keeps
+            that of `claim`.
+        sentence: an error and the path where the file grows, as `VideoFile.failure`.
+    """
+
+    claim: Callable[[RenderPlan], AbstractContextManager[tuple[Path, Path]]]
+    decoder: Callable[[RenderPlan], StreamingDecoder]
+    to_decoder: Callable[[Tensor], Tensor] = lambda latents: latents
+    tags: Callable[[RenderJob], dict[str, str]] = lambda job: file_tags(job.about)
+    first_block: int = 0
+    pictures: PictureSheets | None = None
+    claim_last: Callable[[RenderPlan], AbstractContextManager[Path]] | None = None
+    sentence: Callable[[Exception, Path], str] = lambda error, _: first_line(error)
+
+    @classmethod
+    def at(cls, path: Path, decoder: Callable[[RenderPlan], StreamingDecoder]) -> FileTarget:
+        """A file at this path with all of the video, which grows beside it."""
+        return cls(lambda plan: nullcontext((path, partial_path(path))), decoder)
+
+
+def skipped_video_frames(plan: RenderPlan, first_block: int) -> int:
+    """Number of video frames by which a file that begins with a block begins later than the
+    video.
+    """
+    return first_block * plan.schedule.frames_per_block * TEMPORAL_STRIDE
+
+
 @dataclass(eq=False)
 class VideoFile(Listener):
     """The video of a render as an MP4 that grows while blocks are made, and plays at any time.
 
-    Attributes:
-        path: of the file; None where `claim` of a subclass chooses it.
-        decoder: makes the decoder of a plan.
+    Args:
         background: decode in a thread, on that device, while the next blocks are sampled; None
             decodes between blocks.
         losable: an error of decoder or disk ends the video and not the render, because the latents
             are kept elsewhere.
+        while_waiting: as in `VideoStream`.
+        cancels: errors that end the render even where the video may be lost.
 
     Attributes:
+        partial: where the file grows; set when the render begins.
         info: the finished file; None before.
-        failure: why a losable video ended early; None while all is well.
+        error: what ended a losable video early; None while all is well.
+        failure: the same in a sentence.
     """
 
-    # errors that end the render even where the video may be lost
-    passes: ClassVar[tuple[type[BaseException], ...]] = ()
-
-    path: Path | None
-    decoder: Callable[[RenderPlan], StreamingDecoder]
+    target: FileTarget
     scale: int = 1
     background: torch.device | None = None
     losable: bool = False
     while_waiting: Callable[[], None] = lambda: None
+    cancels: tuple[type[BaseException], ...] = ()
+    partial: Path = field(init=False)
     info: VideoInfo | None = None
+    error: Exception | None = None
     failure: str | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def begin(self, render: Render) -> None:
         self._render = render
+        target = self.target
         plan = render.job.plan
         with ExitStack() as stack:
-            path, partial = self.claim(stack, plan)
+            path, self.partial = stack.enter_context(target.claim(plan))
             settings = VideoSettings(
                 path,
                 plan.timeline.clock.fps,
-                tags=self.tags(render.job),
+                tags=target.tags(render.job),
                 scale=self.scale,
-                partial=partial,
+                partial=self.partial,
             )
             self.video = VideoStream(
                 settings,
-                self.decoder(plan),
-                self.length(plan),
+                target.decoder(plan),
+                self._length(plan),
                 background=self.background,
                 while_waiting=self.while_waiting,
-                sound=self.sound(render.job),
-                pictures=self.pictures(plan),
+                sound=self._sound(render.job),
+                pictures=target.pictures,
             )
             stack.enter_context(self.video)
             self._stack = stack.pop_all()
 
-    def claim(self, stack: ExitStack, plan: RenderPlan) -> tuple[Path, Path]:
-        """The path of the file, and where it grows until it is finished; what is entered into
-        `stack` lasts as long.
-        """
-        if self.path is None:
-            raise ValueError("a video file without a path is claimed by a subclass")
-        return self.path, partial_path(self.path)
-
     def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
+        with suppress(Exception):  # what ended the render is the error to report
+            self._stack.__exit__(*error)
 
     def add(self, block: Block) -> None:
         # the story, which may have another length now, begins to differ after this block
-        self.video.limit = self.length(self._render.job.plan)
-        self._attempt(lambda: self.video.add(self.to_decoder(block.latents)))
+        self.video.limit = self._length(self._render.job.plan)
+        if block.index >= self.target.first_block:
+            self._attempt(lambda: self.video.add(self.target.to_decoder(block.latents)))
 
-    def to_decoder(self, latents: Tensor) -> Tensor:
-        """Latents `[frames, 16, h, w]` as the decoder takes them."""
-        return latents
-
-    def length(self, plan: RenderPlan) -> int:
+    def _length(self, plan: RenderPlan) -> int:
         """Number of video frames of the file."""
-        return plan.video_frames
+        return plan.video_frames - skipped_video_frames(plan, self.target.first_block)
 
-    def pictures(self, plan: RenderPlan) -> PictureSheets | None:
-        """The sheets for small pictures of the video; None for none."""
-        return None
-
-    def sound(self, job: RenderJob) -> Sound | None:
-        """The sound of the file; None where the story has none."""
-        soundtrack = job.request.soundtrack
-        return None if soundtrack is None else soundtrack.from_second(self.begins_at(job.plan))
-
-    def begins_at(self, plan: RenderPlan) -> float:
-        """The second of the story at which the file begins; below 0 where start frames come before
-        the story.
+    def _sound(self, job: RenderJob) -> Sound | None:
+        """The sound of the file from its first video frame on, which may stand before the story's
+        first second; None where the story has none.
         """
-        return -plan.start_video_frames[0] / plan.timeline.clock.fps
-
-    def tags(self, job: RenderJob) -> dict[str, str]:
-        """The tags of the file."""
-        return file_tags(job.about)
+        soundtrack = job.request.soundtrack
+        if soundtrack is None:
+            return None
+        plan = job.plan
+        fps = plan.timeline.clock.fps
+        skipped = skipped_video_frames(plan, self.target.first_block) / fps
+        return soundtrack.from_second(skipped - plan.start_video_frames[0] / fps)
 
     def finish(self) -> None:
-        self._attempt(self.complete)
+        self._attempt(self._complete)
 
-    def complete(self) -> None:
+    def _complete(self) -> None:
         """Write the end of the file, with the tags of the story that the render ended with."""
-        self.video.settings = replace(self.video.settings, tags=self.tags(self._render.job))
-        info = self.video.finish()
-        self._stack.close()
-        self.info = info
-
-    def sentence(self, error: Exception) -> str:
-        """An error as `failure` says it."""
-        return first_line(error)
+        job = self._render.job
+        target = self.target
+        settings = replace(self.video.settings, tags=target.tags(job))
+        with ExitStack() as last:
+            if target.claim_last is not None:
+                settings = replace(settings, path=last.enter_context(target.claim_last(job.plan)))
+            self.video.settings = settings
+            info = self.video.finish()
+            self._stack.close()
+            self.info = info
 
     def _attempt(self, action: Callable[[], Any]) -> None:
-        if self.failure is not None:
+        if self.error is not None:
             return
         try:
             action()
-        except self.passes:
+        except self.cancels:
             raise
         except Exception as error:
             if not self.losable:
                 raise
-            self.failure = self.sentence(error)
+            self.error = error
+            self.failure = self.target.sentence(error, self.partial)
             log.warning("Head Forcing: sampling goes on without the video: %s", self.failure)
-            with suppress(Exception):  # the first error is the one to report
-                self.__exit__(type(error), error, error.__traceback__)
+            self.__exit__(type(error), error, error.__traceback__)
 
 
 class ProgressBar(Listener):

@@ -167,9 +167,10 @@ def video(
         job = request.job(plan)
         listeners: list[Any] = [ends := Ends(None if encoded else decoder)]
         if encoded:
-            from headforcing.headforcing_core.render.sinks import VideoFile
+            from headforcing.headforcing_core.render.sinks import FileTarget, VideoFile
 
-            listeners.insert(0, VideoFile(Path(folder) / "video.mp4", lambda plan: decoder))
+            target = FileTarget.at(Path(folder) / "video.mp4", lambda plan: decoder)
+            listeners.insert(0, VideoFile(target))
         make_video(job, model, Place(case.device, attention), listeners)
         synchronize(case.device)
         whole = time.perf_counter() - begun

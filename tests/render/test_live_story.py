@@ -19,7 +19,7 @@ from headforcing.headforcing_core.plan.resources import check_growth
 from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
 from headforcing.headforcing_core.render.result import RenderResult
-from headforcing.headforcing_core.render.sinks import KeptLatents, VideoFile
+from headforcing.headforcing_core.render.sinks import FileTarget, KeptLatents, VideoFile
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
 from toy_renders import LiveTexts, Render, toy_model
@@ -277,9 +277,10 @@ def test_latents_file_and_notes_are_those_of_a_render_that_had_the_story_and_its
     wanted = job(text, seconds=seconds)
     planned = job(PLANNED)
     decoder = planned.request.codec.decoder
-    mp4 = VideoFile(tmp_path / "told.mp4", lambda plan: decoder(plan.restart_frames))
+    path = tmp_path / "told.mp4"
+    mp4 = VideoFile(FileTarget.at(path, lambda plan: decoder(plan.restart_frames)))
     latents, result = render(backbone, planned, Edits({4: text}, seconds), [mp4])
-    with av.open(str(mp4.path)) as container:
+    with av.open(str(path)) as container:
         tags = json.loads(container.metadata["head_forcing"])
     assert result.plan == wanted.plan and torch.equal(latents, fresh(backbone, wanted)[0])
     assert result.job.about["video_frames"] == mp4.info.video_frames == wanted.plan.video_frames

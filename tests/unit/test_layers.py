@@ -265,6 +265,13 @@ class Source:
             n.context_expr for n in entered if ast.unparse(n.optional_vars) == name
         ]
 
+    def yielded(self, name: str) -> list[ast.expr]:
+        """What a function of that name yields, one by one."""
+        functions = [n for n in self.nodes if isinstance(n, ast.FunctionDef) and n.name == name]
+        yields = [n for n in chain(*map(ast.walk, functions)) if isinstance(n, ast.Yield)]
+        values = [node.value for node in yields if node.value is not None]
+        return list(chain(*(getattr(value, "elts", [value]) for value in values)))
+
     def returned(self, name: str) -> list[ast.expr]:
         functions = [n for n in self.nodes if isinstance(n, ast.FunctionDef) and n.name == name]
         nodes = chain(*map(ast.walk, functions))
@@ -294,9 +301,14 @@ def test_nodes_write_only_to_paths_of_one_file_which_holds_names_from_widgets_in
                 file,
                 ast.unparse(call),
             )
-        for places in source.returned("claim"):  # where a `VideoFile` is, and where it grows
-            assert all(map(source.contained, places.elts)), (file, ast.unparse(places))
+        for claimed in source.calls("FileTarget"):  # where a `VideoFile` grows, and where it ends
+            claims = [
+                claimed.args[0],
+                *(k.value for k in claimed.keywords if k.arg == "claim_last"),
+            ]
+            places = list(chain(*(source.yielded(ast.unparse(claim)) for claim in claims)))
+            assert places and all(map(source.contained, places)), (file, ast.unparse(claimed))
         for folder in ("RUNS", "FOUND_PROFILES"):
             assert all(map(source.contained, source.assigned(folder))), file
-        seen |= {"claim"} if source.returned("claim") else set()
-    assert seen >= {"VideoSettings", "grid", "save", "claim", *HANDING_ON}
+        seen |= {"FileTarget"} if source.calls("FileTarget") else set()
+    assert seen >= {"VideoSettings", "grid", "save", "FileTarget", *HANDING_ON}

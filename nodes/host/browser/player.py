@@ -20,6 +20,7 @@ from server import PromptServer
 
 from ....headforcing_core.errors import first_line
 from ....headforcing_core.files import Fields
+from ....headforcing_core.render.sinks import VideoFile
 from ..graph import folders, images, queued_graph, schema, video_files
 from ..graph.folders import OutputFile
 from . import pages
@@ -55,6 +56,22 @@ def growing(file: OutputFile, id: str, has_sound: bool) -> Fields:
     about = {**video_files.saved(file), "id": id, "bytes": written}
     if has_sound:
         about["sound"] = True
+    return about
+
+
+def shown_video(file: VideoFile) -> Fields:
+    """The file of a render that has begun, as `growing`.
+
+    Before the first video frame is written it has no bytes: until then a file of that name is that
+    of an earlier render.
+    """
+    sheets = file.target.pictures
+    assert sheets is not None
+    about = growing(OutputFile(file.partial), sheets.name, file.video.sound is not None)
+    if not file.video.video_frames:
+        about["bytes"] = 0
+    if sheets.count:
+        about["pictures"] = sheets.count
     return about
 
 
@@ -130,7 +147,7 @@ class NodePlayer:
     ) -> None:
         """Send changes to the pages; without a player the text is shown below the node.
 
-        `state` is "running", "stopped", "failed" or "done", `video` as `GrowingVideo.shown`,
+        `state` is "running", "stopped", "failed" or "done", `video` as `shown_video`,
         `preview` a PIL image for the time until that can be played, `place` as `RenderProgress`
         counts it.
         """

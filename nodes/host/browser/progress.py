@@ -16,14 +16,15 @@ from torch import Tensor
 from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.render.render import Listener, Render
+from ....headforcing_core.render.sinks import VideoFile, skipped_video_frames
 from ....headforcing_core.rollout.loop import Block
 from ....headforcing_core.runs.folder import RunFolder
 from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, plain_time
 from ....headforcing_core.timeline.editor import words_key
 from ....headforcing_core.video.writer import VideoInfo
 from ..graph.folders import OutputFile
-from ..graph.part import WHOLE, Part, skipped_video_frames
-from .player import NodePlayer
+from ..graph.part import WHOLE, Part
+from .player import NodePlayer, shown_video
 from .sentences import Sentence, joined
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class RenderProgress(Listener):
         name: of the video, empty where the videos have no names.
         block: index of the block that is made or read now; None before the first.
         stored: number of blocks of this video that were there when its render began.
-        growing: the `GrowingVideo`, if the video is decoded while it is sampled; set by the caller.
+        growing: the file, if the video is decoded while it is sampled; set by the caller.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class RenderProgress(Listener):
         self._render: Render | None = None
         self.block: int | None = None
         self.stored = 0
-        self.growing: Any = None
+        self.growing: VideoFile | None = None
         self.run_folder: RunFolder | None = None
 
     @property
@@ -214,8 +215,9 @@ class RenderProgress(Listener):
                     "is none"
                 )
             parts.append(ways)
-        if self.growing is not None and self.growing.growing.path.is_file():
-            parts.append(Sentence("the video so far is %1", self.growing.growing.place))
+        if self.growing is not None and self.growing.partial.is_file():
+            place = OutputFile(self.growing.partial).place
+            parts.append(Sentence("the video so far is %1", place))
         text = joined(parts, "; ")
         log.info("Head Forcing: %s%s", text, kept)
         self._show("stopped", text)
@@ -239,7 +241,7 @@ class RenderProgress(Listener):
         """
         video = None
         if self.growing is not None:
-            video = self.growing.shown
+            video = shown_video(self.growing)
             if video["bytes"] and self.player.grows:
                 image = None
         self.player.show(state, self.text, video, preview=image, place=self._in_story(state))
@@ -277,7 +279,7 @@ class RenderProgress(Listener):
             if self.growing.failure is not None:
                 parts.append(Sentence("no video: %1", self.growing.failure))
             elif not self.player:
-                parts.append(Sentence("watch %1", self.growing.growing.place))
+                parts.append(Sentence("watch %1", OutputFile(self.growing.partial).place))
         if self.videos > 1:
             video = Sentence("video %1 of %2", self.video + 1, self.videos)
             parts.append(joined([video, self.name], ": "))

@@ -9,7 +9,7 @@ from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import LatentFormat
 from ....headforcing_core.plan.plan import RenderPlan
-from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, plain_time
+from ....headforcing_core.timeline.clock import plain_time
 from ..browser.sentences import Sentence, joined
 from .queued_graph import inputs_of
 
@@ -67,13 +67,6 @@ class Part:
 
 
 WHOLE = Part()
-
-
-def skipped_video_frames(plan: RenderPlan, first: int) -> int:
-    """Number of video frames by which a file that begins with block `first` begins later than the
-    video.
-    """
-    return first * plan.schedule.frames_per_block * TEMPORAL_STRIDE
 
 
 def _seconds(asked: Fields, name: str) -> Any:

@@ -13,6 +13,7 @@ import torch
 from comfy import model_management
 
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import is_disk_full
 from ....headforcing_core.hashing import digest
 from ....headforcing_core.model.wan import WanConfig
 from ....headforcing_core.plan.layout import bundled_profile
@@ -23,7 +24,7 @@ from ....headforcing_core.plan.resources import Needs
 from ....headforcing_core.render.live_story import LiveEdits
 from ....headforcing_core.render.render import Listener, Place, make_video
 from ....headforcing_core.render.result import RenderResult
-from ....headforcing_core.render.sinks import KeptLatents
+from ....headforcing_core.render.sinks import KeptLatents, VideoFile
 from ....headforcing_core.rollout.rows import Embeddings, Picture
 from ....headforcing_core.rollout.speech import Speech
 from ....headforcing_core.timeline.timeline import Timeline
@@ -35,7 +36,7 @@ from ..browser.runs import link_file, linked_file
 from ..graph import folders
 from ..graph.part import WHOLE, Part
 from . import bridge, memory, vae
-from .growing_video import GrowingVideo
+from .growing_video import growing_video
 from .host_render import HostRender
 from .loaded_model import NO_NAME, ModelName, compute_dtype, inexact, wan_config
 from .vae import codec_of, to_model
@@ -153,7 +154,7 @@ def _sample(
         # its blocks are read for the latents and the report; it is of the story as it was
         story = None
     elif render.vae is not None:
-        progress.growing = GrowingVideo(render, job)
+        progress.growing = growing_video(render, job)
         listeners.append(progress.growing)
 
     def body(hosted: bridge.HostedModel, device: torch.device) -> RenderResult:
@@ -200,17 +201,17 @@ def _edits(
     return LiveEdits(story)
 
 
-def _with_file(render: HostRender, made: RenderResult, file: GrowingVideo) -> RenderResult:
+def _with_file(render: HostRender, made: RenderResult, file: VideoFile) -> RenderResult:
     """The result with its file, which is noted beside the stored blocks, or with why there is
     none.
     """
     # without stored blocks the latents would be lost with the error
-    if file.is_disk_full and render.request.runs is not None:
+    if is_disk_full(file.error) and render.request.runs is not None:
         raise HeadForcingError(
             f"{file.failure}; all blocks are kept: make room and press Run again"
         )
     job = made.job
-    if file.info is not None and job.folder is not None and file.first == 0:
+    if file.info is not None and job.folder is not None and file.target.first_block == 0:
         _link(render, job, file.info.path)
     advice = vae.advice(render.vae, render.model.load_device)
     return replace(made, video=file.info, failure=file.failure, advice=advice)
