@@ -152,7 +152,7 @@ def test_a_method_makes_the_recorded_video(backbones, case):
     assert found == pytest.approx(recorded[case], abs=2e-4)
 
 
-def test_every_name_is_offered_once_and_the_samplers_page_has_every_method_with_its_weights_and_its_size(
+def test_every_name_is_offered_once_and_the_page_of_methods_has_every_method_with_its_weights_and_its_size(
     repo_root,
 ):
     names = method_names()
@@ -161,7 +161,7 @@ def test_every_name_is_offered_once_and_the_samplers_page_has_every_method_with_
         and names[: len(PRESETS)] == list(PRESETS)
         and {*METHODS, *ALIASES} <= set(names)
     )
-    page = (repo_root / "nodes" / "web" / "docs" / "HeadForcingSampler.md").read_text("utf-8")
+    page = (repo_root / "docs" / "methods.md").read_text("utf-8")
     rows = []
     for name, row in METHODS.items():
         minute = parse_timeline("a minute", 60.0)
