@@ -13,13 +13,18 @@ from torch import Tensor
 
 Device = torch.device | str
 ROOT = Path("/")  # of the file systems in which Linux describes memory
-# of PyTorch, there and on Windows, of C++, and of Python where the system starts no thread
+# of PyTorch, there and on Windows, of C++, of Python where the system starts no thread, and of the
+# driver, for memory outside PyTorch's own pool
 _OUT_OF_MEMORY = (
     "can't allocate memory",
     "not enough memory",
     "bad_alloc",
     "can't start new thread",
+    "CUDA error: out of memory",
+    "HIP error: out of memory",
 )
+# of a driver that pins no memory here
+_CANNOT_PIN = ("operation not supported",)
 
 PIECE_BYTES = 32 << 20  # of pinned memory: a power of two, as PyTorch's allocator rounds to one
 
@@ -32,10 +37,11 @@ def upload(x: Tensor, device: Device) -> Tensor:
     """Copy `x` to `device`; from the CPU to a GPU without blocking the host.
 
     The copy goes through pinned memory: one from pageable memory waits until the GPU has finished
-    all queued work.
+    all queued work. It is that copy if the system pins no more.
     """
     if x.device.type == "cpu" and torch.device(device).type == "cuda":
-        return x.pin_memory().to(device, non_blocking=True)
+        pinned = x if x.is_pinned() else host_memory(x).copy_(x)
+        return pinned.to(device, non_blocking=True)
     return x.to(device)
 
 
@@ -45,7 +51,7 @@ def download(x: Tensor) -> Tensor:
     """
     if x.device.type != "cuda":
         return x.to("cpu", copy=True)
-    return _in_main_memory(x.numel(), x.dtype).view(x.shape).copy_(x, non_blocking=True)
+    return host_memory(x).copy_(x, non_blocking=True)
 
 
 def download_together(parts: Sequence[Tensor]) -> list[Tensor]:
@@ -59,7 +65,7 @@ def download_together(parts: Sequence[Tensor]) -> list[Tensor]:
     copies: list[Tensor] = []
     for group in in_pieces(parts):
         joined = torch.cat([part.flatten() for part in group])
-        piece = _in_main_memory(joined.numel(), joined.dtype).copy_(joined, non_blocking=True)
+        piece = host_memory(joined).copy_(joined, non_blocking=True)
         split = torch.split(piece, [part.numel() for part in group])
         copies += [part.view(like.shape) for part, like in zip(split, group, strict=True)]
     return copies
@@ -85,14 +91,16 @@ def pinned_bytes(size: int) -> int:
     return size + size // 4
 
 
-def _in_main_memory(count: int, dtype: torch.dtype) -> Tensor:
-    """So many numbers of pinned memory, to which a GPU copies while the host goes on; of pageable
-    memory if the system pins no more.
+def host_memory(like: Tensor) -> Tensor:
+    """An uninitialised tensor in main memory, with shape and dtype of another: pinned, so that a
+    GPU copies while the host goes on, or pageable if the system pins no more.
     """
     try:
-        return torch.empty(count, dtype=dtype, pin_memory=True)
-    except RuntimeError:  # Windows pins about half of the memory
-        return torch.empty(count, dtype=dtype)
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=torch.cuda.is_available())
+    except RuntimeError as error:  # Windows pins about half of the memory
+        if not is_out_of_memory(error) and not any(words in str(error) for words in _CANNOT_PIN):
+            raise
+        return torch.empty(like.shape, dtype=like.dtype)
 
 
 def settle(device: Device) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...kernels.feature_frames import PAST_FRAMES, feature_frames
+from ..devices import host_memory
 from ..model.latents import WAN21, LatentFormat
 
 LEVELS = (4, 4, 2, 1)  # channels from latents to video frames, as multiples of the base width
@@ -59,14 +60,12 @@ class Features:
         return frames
 
     def park(self) -> None:
-        """Move them to memory of the host, pinned for a GPU, in the order of the CUDA stream:
-        nothing waits.
+        """Move them from a GPU to memory of the host, in the order of the CUDA stream: nothing
+        waits if that memory is pinned.
         """
         for conv, frames in self.kept.items():
             if conv not in self._parked:
-                self._parked[conv] = torch.empty_like(
-                    frames, device="cpu", pin_memory=frames.is_cuda
-                )
+                self._parked[conv] = host_memory(frames)
             self._parked[conv].copy_(frames, non_blocking=True)
         self.kept.clear()
 

@@ -53,16 +53,40 @@ def test_copies_have_the_numbers_and_the_shapes_of_the_tensors():
     assert download_together([]) == []
 
 
-def test_memory_that_cannot_be_pinned_is_pageable(monkeypatch):
+NOT_PINNED = (
+    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+    "HIP error: out of memory",
+    "CUDA error: OS call failed or operation not supported on this OS",
+)
+
+
+@pytest.mark.parametrize("said", NOT_PINNED, ids=lambda said: said[:20])
+def test_memory_that_cannot_be_pinned_is_pageable(monkeypatch, said: str):
+    refuse_pinning(monkeypatch, said)
+    assert devices.host_memory(torch.ones(2, 3)).shape == (2, 3)
+
+
+def test_another_error_of_the_gpu_is_not_taken_for_memory_that_cannot_be_pinned(monkeypatch):
+    refuse_pinning(monkeypatch, "CUDA error: device-side assert triggered")
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        devices.host_memory(torch.ones(2, 3))
+
+
+def test_memory_that_the_driver_does_not_have_is_out_of_memory():
+    assert devices.is_out_of_memory(RuntimeError(NOT_PINNED[0]))
+    assert not devices.is_out_of_memory(RuntimeError("CUDA error: an illegal memory access"))
+
+
+def refuse_pinning(monkeypatch, said: str) -> None:
     make = torch.empty
 
     def refusing(*size, pin_memory=False, **options):
         if pin_memory:
-            raise RuntimeError("CUDA error: out of memory")
+            raise RuntimeError(said)
         return make(*size, **options)
 
     monkeypatch.setattr(torch, "empty", refusing)
-    assert devices._in_main_memory(6, torch.float32).shape == (6,)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
 
 def test_a_render_without_room_for_its_scenes_is_refused_with_what_to_change():

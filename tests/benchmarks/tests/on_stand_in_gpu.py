@@ -73,10 +73,9 @@ def test_a_recorded_run_of_every_method_comes_out_again(folder: Path):
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     generator = torch.Generator().manual_seed(0)
-    texts = {
-        text: torch.randn(5, 48, generator=generator) for text in ("a green apple", "a red apple")
-    }
-    save_embeddings(folder / "prompts.safetensors", texts)
+    texts = ("a green apple", "a red apple", "green", "red")
+    embeddings = {text: torch.randn(5, 48, generator=generator) for text in texts}
+    save_embeddings(folder / "prompts.safetensors", embeddings)
     wan_vae(folder / "vae.safetensors")
     HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(
         folder / "tiny.json"
@@ -210,6 +209,20 @@ def test_a_video_is_the_one_of_a_cpu(generate, on_cpu, options: tuple[str, ...])
     assert here[1].shape == there[1].shape and abs(here[1] - there[1]).mean() < 1, (
         "as far as H.264 tells"
     )
+
+
+RECALL = "0:00 a green apple\n0:01.5 a red apple\n0:03 [recall 1] a green apple"
+SCENES = ("--prompts", RECALL, "--seconds", "4")
+
+
+@pytest.mark.parametrize("pinnable", [0, 60_000, 900_000])
+def test_a_video_is_the_same_if_the_system_pins_no_more(
+    generate, on_cpu, monkeypatch: pytest.MonkeyPatch, pinnable: int
+):
+    monkeypatch.setattr(stand_in_gpu, "pinnable", pinnable)
+    there = generate("cuda", "--dtype", "fp32", "--park-features", *SCENES)
+    assert stand_in_gpu.pinnable < max(1, pinnable / 4)
+    close(there[0], on_cpu(*SCENES)[0])
 
 
 def test_a_video_is_resumed_and_made_longer(generate, on_cpu, files: Path):

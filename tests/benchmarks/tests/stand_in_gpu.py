@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import runpy
 import shutil
 import subprocess
@@ -92,6 +93,7 @@ waits: Counter[str] = Counter()
 # by address, with the kind of device that each was made for
 generators: dict[int, tuple[Any, str]] = {}
 pinned: dict[int, Any] = {}  # storages by address, kept so that no other takes the address
+pinnable = math.inf  # bytes that this process can still pin
 
 
 class StandInTensor(Tensor):
@@ -476,6 +478,10 @@ def _patch_tensors() -> None:
             raise RuntimeError(
                 "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned"
             )
+        global pinnable
+        if self.nbytes > pinnable:
+            raise RuntimeError("CUDA error: out of memory")
+        pinnable -= self.nbytes
         copy = self.clone()
         pinned[copy.untyped_storage().data_ptr()] = copy.untyped_storage()
         return copy
