@@ -212,7 +212,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         plan = first.plan
         if plan.restart_frames:
             raise HeadForcingError(
-                f"method {render.request.options.method} encodes video frames between its "
+                f"method {render.request.options.method_name} encodes video frames between its "
                 "rollouts; use Head Forcing Sampler with a vae"
             )
         needs = render.check_needs(plan, len(noise))

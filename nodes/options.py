@@ -8,7 +8,7 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import Fields
-from ..headforcing_core.methods.registry import method_policy
+from ..headforcing_core.methods.registry import method_named
 from .host.graph import schema
 from .host.graph.queued_graph import inputs_of
 from .sampler_inputs import HeadForcingOptions, method_inputs, sampler_options
@@ -33,7 +33,7 @@ class HeadForcingOptionsNode(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, method: str | None = None) -> bool | str:
         """Answer a misspelt method with the one that was meant, see `schema.refusal`."""
-        return schema.refusal(method_policy, method)
+        return schema.refusal(method_named, method)
 
     @classmethod
     @schema.shows_errors

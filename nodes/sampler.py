@@ -192,7 +192,7 @@ def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutpu
     progress.completed()
     job = videos[-1].job
     plan_text = describe(job.plan, request.dtype)
-    method = describe_method(request.options.method, request.options.method_options)
+    method = describe_method(request.options.method_name, request.options.method_options)
     report = [
         *lines,
         *about_roles,

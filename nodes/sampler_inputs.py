@@ -7,7 +7,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from ..headforcing_core.files import Fields
-from ..headforcing_core.methods.head_forcing import CachePolicy
+from ..headforcing_core.methods.head_forcing import HeadForcing
 from ..headforcing_core.methods.options import read_pairs
 from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.names import ROLE_ARRANGEMENTS
@@ -21,6 +21,7 @@ HeadForcingOptions = io.Custom("HEAD_FORCING_OPTIONS")
 
 # widgets that are called otherwise than what they set
 _SETS = {
+    "method": "method_name",
     "memory_every_blocks": "update_interval",
     "checkpoint_seconds": "state_seconds",
     "head_profile": "profile",
@@ -35,7 +36,7 @@ def sampler_options(settings: Fields, options: Fields | None = None) -> RenderOp
     values = {_SETS.get(name, name): value for name, value in settings.items()}
     memory = {name: values.pop(name, None) for name in MEMORY_INPUTS}
     pairs = read_pairs(values.pop("method_options", ""))
-    chosen = method_options(values.get("method", DEFAULTS.method), memory, pairs)
+    chosen = method_options(values.get("method_name", DEFAULTS.method_name), memory, pairs)
     return RenderOptions(**values, method_options=chosen)
 
 
@@ -78,22 +79,22 @@ def method_inputs() -> list[Any]:
 
 
 def _method() -> list[Any]:
-    policy = CachePolicy()  # Head Forcing's
+    method = HeadForcing()
     return [
-        io.Combo.Input("method", options=method_names(), default=DEFAULTS.method),
+        io.Combo.Input("method", options=method_names(), default=DEFAULTS.method_name),
         schema.family_input(auto=True),
         io.String.Input("sigmas", default=DEFAULTS.sigmas),
-        io.Int.Input("episodic_frames", default=policy.memory.episodic_frames, min=0, max=21),
-        io.Int.Input("recent_frames", default=policy.memory.recent_frames, min=0, max=63),
+        io.Int.Input("episodic_frames", default=method.memory.episodic_frames, min=0, max=21),
+        io.Int.Input("recent_frames", default=method.memory.recent_frames, min=0, max=63),
         io.Float.Input(
             "novelty_threshold",
-            default=policy.episodic.novelty_threshold,
+            default=method.episodic.novelty_threshold,
             min=0.0,
             max=1.0,
             step=0.005,
         ),
         io.Int.Input(
-            "memory_every_blocks", default=policy.episodic.update_interval, min=1, max=100
+            "memory_every_blocks", default=method.episodic.update_interval, min=1, max=100
         ),
         io.Combo.Input("roles", options=list(ROLE_ARRANGEMENTS), default=DEFAULTS.roles),
     ]

@@ -17,7 +17,7 @@ from ..headforcing_core.cache.shape import CacheShape, Shape
 from ..headforcing_core.cache.state import KeptFrame
 from ..headforcing_core.head_profiles.profile import SINK, HeadProfile, by_head, classify
 from ..headforcing_core.head_profiles.rules import classify_by_function
-from ..headforcing_core.methods.head_forcing import CachePolicy
+from ..headforcing_core.methods.head_forcing import HeadForcing
 from ..headforcing_core.methods.method import VideoFacts
 from ..headforcing_core.methods.options import NO_OPTION
 from ..headforcing_core.model.wan import PromptKV, WanConfig
@@ -61,7 +61,7 @@ def function_with_floor(profile: HeadProfile) -> HeadProfile:
 
 
 @dataclass(frozen=True)
-class GivenFrames(CachePolicy):
+class GivenFrames(HeadForcing):
     """Head Forcing whose memory heads are given frames: the ceiling of any rule of admission.
 
     `given` are for every block the earlier latent frames that are the entries of episodic memory
@@ -83,8 +83,8 @@ class GivenFramesCache(HeadCache):
 
     def __init__(self, shape: CacheShape, *options: Any):
         super().__init__(shape, *options)
-        assert isinstance(shape.policy, GivenFrames)
-        self.given: Sequence[tuple[int, ...]] = shape.policy.given
+        assert isinstance(shape.method, GivenFrames)
+        self.given: Sequence[tuple[int, ...]] = shape.method.given
         self._copies: dict[int, KeptFrame] = {}
 
     def begin_block(self) -> None:
@@ -110,7 +110,7 @@ class GivenFramesCache(HeadCache):
 
 
 @dataclass(frozen=True)
-class EvenMemory(CachePolicy):
+class EvenMemory(HeadForcing):
     """Every head is a memory head, with as many frame-slots together as Head Forcing has.
 
     Where these slots cannot be divided by the number of heads, some heads, spread evenly over the
@@ -118,7 +118,7 @@ class EvenMemory(CachePolicy):
     """
 
     def __post_init__(self) -> None:
-        """Leave out the check of `CachePolicy`, which allows episodic memory of one size alone."""
+        """Leave out the check of `HeadForcing`, which allows episodic memory of one size alone."""
 
     def shape(
         self,
@@ -132,8 +132,8 @@ class EvenMemory(CachePolicy):
         count = config.num_layers * config.num_heads
         sizes = (latent_height, latent_width, frames_per_block)
         endless = BlockClock(frames_per_block).blocks_for(MAX_SECONDS) * frames_per_block
-        budget = CachePolicy().shape(config, roles, *sizes, endless).frame_slots
-        fast = CachePolicy().memory.recent_frames or 0
+        budget = HeadForcing().shape(config, roles, *sizes, endless).frame_slots
+        fast = HeadForcing().memory.recent_frames or 0
         entries, more = divmod(budget - count * (fast + frames_per_block), count)
         large = [(head + 1) * more // count > head * more // count for head in range(count)]
         roles_of_heads = ["memory" if is_large else "local" for is_large in large]
@@ -142,8 +142,8 @@ class EvenMemory(CachePolicy):
             spread.append(roles_of_heads[first : first + config.num_heads])
         small = RolePolicy(recent_frames=fast, episodic_frames=entries)
         memory = replace(small, episodic_frames=entries + 1)
-        policy = replace(self, local=small, anchor=small, memory=memory)
-        return CacheShape.for_model(config, spread, policy, *sizes, total_frames)
+        method = replace(self, local=small, anchor=small, memory=memory)
+        return CacheShape.for_model(config, spread, method, *sizes, total_frames)
 
     def make_cache(self, *args: Any) -> HeadCache:
         return EvenMemoryCache(*args)
@@ -155,7 +155,7 @@ class EvenMemoryCache(HeadCache):
     def __init__(self, shape: CacheShape, *options: Any):
         super().__init__(shape, *options)
         self.others = [
-            (group, EpisodicMemory(group.policy.episodic_frames, shape.policy.episodic, group))
+            (group, EpisodicMemory(group.policy.episodic_frames, shape.method.episodic, group))
             for group in self.groups
             if group.policy.episodic_frames and group is not self.memory_group
         ]
@@ -163,7 +163,7 @@ class EvenMemoryCache(HeadCache):
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         for group, memory in self.others:
             fast = group.policy.recent_frames or 0
-            frame = self.shape.policy.episodic.candidate_frame(
+            frame = self.shape.method.episodic.candidate_frame(
                 self.block, self.shape.frames_per_block, fast
             )
             if frame is not None and frame not in chain(*memory.sources):
@@ -172,13 +172,13 @@ class EvenMemoryCache(HeadCache):
 
 
 @dataclass(frozen=True)
-class RandomAdmission(CachePolicy):
+class RandomAdmission(HeadForcing):
     """Head Forcing that admits every second candidate, on average, whatever it shows."""
 
     episodic: EpisodicPolicy = EpisodicPolicy(admission="uniform")
     seed: int = field(default=0, metadata=NO_OPTION)
 
-    def for_video(self, video: VideoFacts) -> CachePolicy:
+    def for_video(self, video: VideoFacts) -> HeadForcing:
         return replace(self, seed=video.seed, kept_scenes=super().for_video(video).kept_scenes)
 
     def make_cache(self, *args: Any) -> HeadCache:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..headforcing_core.methods.head_forcing import CachePolicy
+from ..headforcing_core.methods.head_forcing import HeadForcing
 from ..headforcing_core.methods.method import Method
-from ..headforcing_core.methods.registry import method_policy
+from ..headforcing_core.methods.registry import method_named
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.render import comparison
 
@@ -21,8 +21,8 @@ class MethodRow(comparison.Entry):
     roles: str = "profile"
     # other than the method's own; only for methods in `methods.head_forcing.PRESETS`
     rope: str | None = None
-    # settings that no method has; `method` is then only a name for files
-    given: CachePolicy | None = None
+    # settings that no method has; `method_name` is then only a name for files
+    given: HeadForcing | None = None
     shuffle: int = 0
 
     @property
@@ -30,18 +30,18 @@ class MethodRow(comparison.Entry):
         roles = (
             f"{self.roles}_{self.shuffle}" if self.shuffle else self.roles.replace("profile", "")
         )
-        return "-".join(filter(None, [self.method, roles, self.rope]))
+        return "-".join(filter(None, [self.method_name, roles, self.rope]))
 
     @property
-    def policy(self) -> Method:
+    def method(self) -> Method:
         """The method's settings."""
-        policy: Any = self.given or method_policy(self.method)
+        method: Any = self.given or method_named(self.method_name)
         if self.rope is None:
-            return policy
-        return replace(policy, rope=self.rope)
+            return method
+        return replace(method, rope=self.rope)
 
     def options(self, common: RenderOptions, seed: int) -> RenderOptions:
-        chosen = common.for_method(self.method, self.policy)
+        chosen = common.for_method(self.method_name, self.method)
         return replace(chosen, roles=self.roles, shuffle=self.shuffle, seed=seed)
 
 

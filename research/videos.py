@@ -81,7 +81,8 @@ class ScoredVideo:
             name: getattr(self.args, name, None) for name in ("text_encoder", "embeddings", "vae")
         }
         profile = options.pop("profile")
-        options.pop("policy")
+        options.pop("given_method")
+        options["method"] = options.pop("method_name")  # as older notes have it
         options.pop("state_seconds")
         return {
             "weights": source.info.fingerprint,

@@ -103,7 +103,7 @@ class HeadCache(Cache):
                 k_of_groups[policy],
                 v_of_groups[policy],
                 rope=self.rope,
-                reencode=shape.policy.rope == "contiguous",
+                reencode=shape.method.rope == "contiguous",
                 flat=self.flat,
                 all_heads=all_heads,
             )
@@ -120,11 +120,11 @@ class HeadCache(Cache):
         self.memory_group = with_memory[0] if with_memory else None
         store = self.memory_group or self.groups[0]
         self.memory = EpisodicMemory(
-            store.policy.episodic_frames, shape.policy.episodic, store, all_heads=all_heads
+            store.policy.episodic_frames, shape.method.episodic, store, all_heads=all_heads
         )
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         self.scenes: Scenes | None = None
-        if shape.policy.kept_scenes:
+        if shape.method.kept_scenes:
             self.scenes = Scenes(self.memory_group, self.sink_groups)
 
     @property
@@ -237,7 +237,7 @@ class HeadCache(Cache):
         group = self.memory_group
         if group is not None:
             recent = group.policy.recent_frames or 0
-            frame = self.shape.policy.episodic.candidate_frame(
+            frame = self.shape.method.episodic.candidate_frame(
                 self.block, self.shape.frames_per_block, recent
             )
             # a frame that has no slot of its own is part of an entry already, or was dropped

@@ -146,7 +146,7 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class RolePolicies:
-    """The settings that the caches of heads with roles read; `head_forcing.CachePolicy` has them
+    """The settings that the caches of heads with roles read; `head_forcing.HeadForcing` has them
     among its fields.
 
     Attributes:

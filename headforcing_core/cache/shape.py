@@ -23,7 +23,7 @@ class Shape:
 
     Attributes:
         roles: per layer and head; methods without head roles use only their number.
-        policy: the method's settings, as `Method.for_video` fits them to the blocks: a `Method`,
+        method: the method's settings, as `Method.for_video` fits them to the blocks: a `Method`,
             whose module imports this one. Subclasses declare of which class.
         rows, columns: of tokens in one latent frame, `latent height / 2` and `latent width / 2`.
         total_frames: length of the video in latent frames; the upper bound of what a head keeps.
@@ -31,7 +31,7 @@ class Shape:
     """
 
     roles: Roles
-    policy: object
+    method: object
     rows: int
     columns: int
     head_dim: int
@@ -80,7 +80,7 @@ class Shape:
         cls: type[S],
         config: WanConfig,
         roles: Roles,
-        policy: object,
+        method: object,
         latent_height: int,
         latent_width: int,
         frames_per_block: int,
@@ -100,7 +100,7 @@ class Shape:
         columns = latent_width // pw
         return cls(
             roles,
-            policy,
+            method,
             rows,
             columns,
             config.head_dim,
@@ -117,11 +117,11 @@ class CacheShape(Shape):
     `agreed`: the policies of all heads of the model, if `roles` are of some of them.
     """
 
-    policy: RolePolicies
+    method: RolePolicies
     agreed: tuple[RolePolicy, ...] = ()
 
     def __post_init__(self) -> None:
-        memory = self.policy.memory
+        memory = self.method.memory
         if memory.episodic_frames and memory.recent_frames is None:
             raise HeadForcingError(
                 "memory heads that keep every recent frame have none for episodic memory; set "
@@ -140,7 +140,7 @@ class CacheShape(Shape):
         if self.agreed:
             return list(self.agreed)
         roles = {role for layer in self.roles for role in layer}
-        return sorted({self.policy.of(role) for role in roles}, key=order, reverse=True)
+        return sorted({self.method.of(role) for role in roles}, key=order, reverse=True)
 
     @cached_property
     def groups(self) -> dict[RolePolicy, list[list[int]]]:
@@ -152,13 +152,13 @@ class CacheShape(Shape):
             for heads in groups.values():
                 heads.append([])
             for head, role in enumerate(layer):
-                groups[self.policy.of(role)][-1].append(head)
+                groups[self.method.of(role)][-1].append(head)
         return groups
 
     @cached_property
     def slots(self) -> dict[RolePolicy, int]:
         """By policy, the frame-slots of one head with it, the current block included."""
-        frames = self.total_frames + self.policy.picture_frames
+        frames = self.total_frames + self.method.picture_frames
         return {policy: policy.capacity(self.frames_per_block, frames) for policy in self.policies}
 
     def _count(self, policy: RolePolicy) -> int:
@@ -176,12 +176,12 @@ class CacheShape(Shape):
         """Frame-slots of the frames that are kept of scenes, in main memory; at most, in all
         heads.
         """
-        if not self.policy.kept_scenes:
+        if not self.method.kept_scenes:
             return 0
         entries = sum(policy.episodic_frames * self._count(policy) for policy in self.policies)
         sinks = sum(policy.sink_frames * self._count(policy) for policy in self.policies)
         # of the current scene twice as many frames wait for its end
-        return self.policy.kept_scenes * (entries + sinks) + entries
+        return self.method.kept_scenes * (entries + sinks) + entries
 
     @property
     def layer_sizes(self) -> LayerSizes:
@@ -200,7 +200,7 @@ class CacheShape(Shape):
         one before them.
         """
         frames = 0
-        for role in (self.policy.local, self.policy.anchor, self.policy.memory):
+        for role in (self.method.local, self.method.anchor, self.method.memory):
             recent = role.recent_frames
             frames = max(frames, self.total_frames if recent is None else recent)
         return math.ceil(frames / self.frames_per_block) + 1

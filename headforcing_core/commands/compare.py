@@ -44,7 +44,8 @@ def compare(args: Namespace) -> Result:
     labels = assets.COMPARED if args.demo and args.methods is None else {}
     names = ",".join(args.methods or labels or COMPARED_METHODS)
     entries = [
-        replace(entry, label=labels.get(entry.method, entry.label)) for entry in entries_of(names)
+        replace(entry, label=labels.get(entry.method_name, entry.label))
+        for entry in entries_of(names)
     ]
     source = compared_source(args)
     source.note_unlike_training(source.request.timeline)

@@ -18,7 +18,7 @@ from ..files import Fields, claimed, partial_path
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..methods.head_forcing import PRESETS
 from ..methods.options import options_of
-from ..methods.registry import ALIASES, METHODS, list_methods, method_names, method_policy
+from ..methods.registry import ALIASES, METHODS, list_methods, method_named, method_names
 from ..plan.cards import MODELS, TEXT_ENCODERS, Card, Fit, card, paper_heads, released_needs
 from ..plan.describe import describe, format_bytes, markdown_table
 from ..plan.family import with_family
@@ -67,7 +67,7 @@ def inspect(args: Namespace) -> Result:
     try:
         if info.config.speaks:
             width, height = parse_size(None, options.model_family)
-            options = replace(options, method="livetalk", width=width, height=height)
+            options = replace(options, method_name="livetalk", width=width, height=height)
         plan = RenderPlan.of(info.config, options, parse_timeline("a minute", 60.0))
         size = plan.size_text
         lines += [family, f"a minute at {size}:", describe(plan, torch.bfloat16)]
@@ -101,7 +101,7 @@ def methods(args: Namespace) -> Result:
     for name in method_names():
         if name not in ALIASES:
             options[name] = {
-                option: default for option, (default, _) in options_of(method_policy(name)).items()
+                option: default for option, (default, _) in options_of(method_named(name)).items()
             }
     aliases = {
         name: {"method": method, "options": text} for name, (method, text) in ALIASES.items()
@@ -126,7 +126,7 @@ def budget(args: Namespace) -> Result:
         *(
             (name, name, heads)
             for name, row in METHODS.items()
-            if row.policy not in PRESETS.values()
+            if row.method not in PRESETS.values()
         ),
     ]
     found = []
@@ -136,7 +136,7 @@ def budget(args: Namespace) -> Result:
         for name, method, profile in caches:
             try:
                 options = RenderOptions(
-                    method=method, width=width, height=height, model_family=args.model_family
+                    method_name=method, width=width, height=height, model_family=args.model_family
                 )
                 shape = RenderPlan.of(config, options, timeline, profile=profile).shape
             except HeadForcingError:

@@ -284,7 +284,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     ),
     "--method": (
         None,
-        DEFAULT_SETTINGS.method,
+        DEFAULT_SETTINGS.method_name,
         None,
         {"metavar": f"{{{','.join(method_names())}}}"},
     ),

@@ -151,7 +151,7 @@ def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
     """Report of a render; the exit code is 1 where only the latents could be written."""
     options = source.request.options
     lines = [
-        *describe_method(options.method, options.method_options),
+        *describe_method(options.method_name, options.method_options),
         describe(result.plan, source.machine.dtype),
     ]
     found = {**result.to_dict(), "needs": asdict(needs), "model_family": options.model_family}

@@ -73,8 +73,8 @@ def render_options(
     named["profile"] = _chosen_profile(args.profile, given)
     named["switch"] = Switch(args.switch, args.blend_blocks, args.re_anchor)
     memory = {name: getattr(args, name) for name in MEMORY_INPUTS}
-    method = named.get("method", DEFAULTS.method)
-    named["method_options"] = method_options(method, memory, args.set)
+    name = named["method_name"] = getattr(args, "method", DEFAULTS.method_name)
+    named["method_options"] = method_options(name, memory, args.set)
     return RenderOptions(**named)
 
 

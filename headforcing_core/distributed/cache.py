@@ -65,7 +65,7 @@ class SpreadMemoryHeads(MemoryHeads):
         for rank, layers in enumerate(division.heads):
             for layer, own in enumerate(layers):
                 for head in own:
-                    if shape.policy.of(shape.roles[layer][head]).episodic_frames:
+                    if shape.method.of(shape.roles[layer][head]).episodic_frames:
                         self._places.append((layer, head, rank))
         self._places.sort()
 

@@ -97,7 +97,7 @@ def head_costs(shape: CacheShape) -> list[list[int]]:
     """
     costs = []
     for roles in shape.roles:
-        costs.append([shape.slots[shape.policy.of(role)] for role in roles])
+        costs.append([shape.slots[shape.method.of(role)] for role in roles])
     return costs
 
 

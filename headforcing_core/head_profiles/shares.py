@@ -21,7 +21,7 @@ from ..cache.scenes import spread_over
 from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..files import Fields, check_regular, replacing
-from ..methods.head_forcing import CachePolicy
+from ..methods.head_forcing import HeadForcing
 from ..model.wan import WanConfig
 from ..rollout.schedule import Schedule
 from .profile import HeadProfile, classify, stability
@@ -103,10 +103,10 @@ class ProfileSetup:
         """The cache shape of one rollout, with the same policy for all heads."""
         every_head = [[HeadRole.MEMORY] * self.num_heads] * self.num_layers
         recent = self.window_frames - self.sink_frames - self.frames_per_block
-        policy = CachePolicy.uniform(RolePolicy(self.sink_frames, recent), self.rope)
+        method = HeadForcing.uniform(RolePolicy(self.sink_frames, recent), self.rope)
         _, _, height, width = self.block_shape(config)
         sizes = (height, width, self.frames_per_block, self.blocks * self.frames_per_block)
-        return CacheShape.for_model(config, every_head, policy, *sizes)
+        return CacheShape.for_model(config, every_head, method, *sizes)
 
     def block_shape(self, config: WanConfig) -> tuple[int, int, int, int]:
         """The shape of a block's latents, `[frames, channels, h, w]`."""

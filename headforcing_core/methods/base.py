@@ -38,12 +38,12 @@ Conditions = dict[str, bool]
 class MethodShape(Shape):
     """The shape of a method's cache, from the frame-slots of each head."""
 
-    policy: MethodPolicy
+    method: BaseMethod
 
     def __post_init__(self) -> None:
-        for need, met in self.policy.needs(self).items():
+        for need, met in self.method.needs(self).items():
             if not met:
-                texts = option_texts(self.policy)
+                texts = option_texts(self.method)
                 named = [text for text in texts if text.partition("=")[0] in need]
                 raise HeadForcingError(f"this method needs {need}, got {', '.join(named)}")
 
@@ -51,19 +51,19 @@ class MethodShape(Shape):
     def slots_of_heads(self) -> list[float]:
         """The frame-slots of each head of the model."""
         heads = ((layer, role) for layer, of_layer in enumerate(self.roles) for role in of_layer)
-        return [self.policy.frames_per_head(layer, str(role), self) for layer, role in heads]
+        return [self.method.frames_per_head(layer, str(role), self) for layer, role in heads]
 
     @property
     def frame_slots(self) -> int:
         return math.ceil(sum(self.slots_of_heads))
 
     def peak_bytes(self, dtype: torch.dtype, switches: bool) -> int:
-        recached = self.policy.recached_frames * self.layers * self.heads if switches else 0
+        recached = self.method.recached_frames * self.layers * self.heads if switches else 0
         return self.bytes_of(max(self.frame_slots, recached), dtype)
 
 
 @dataclass(frozen=True)
-class MethodPolicy(Method):
+class BaseMethod(Method):
     """The settings of a method with a `MethodCache`, defined with `of=` this class; subclasses add
     and check fields.
     """
@@ -105,13 +105,13 @@ class MethodCache(Cache):
     last frames again (KV recache).
     """
 
-    policy: MethodPolicy  # subclasses declare their own
+    method: BaseMethod  # subclasses declare their own
     rotates_spatially: bool = True  # the keys and queries that `take` and `context` get
     # of methods that resume from their state, which `saved` is between two blocks: the dataclasses
     # in it
     state_classes: tuple[type, ...] = ()
 
-    def __init_subclass__(cls, of: type[MethodPolicy] | None = None):
+    def __init_subclass__(cls, of: type[BaseMethod] | None = None):
         """`of`: the settings of the method whose cache it is."""
         if of is not None:
             of.cache_class = cls
@@ -134,7 +134,7 @@ class MethodCache(Cache):
         self.start = self.end = 0  # first frame of the current call, and the frame after its last
         self.clean = False  # whether the current pass is a clean one
         self.recaching = False  # whether the current call writes frames again after a prompt switch
-        self.policy = shape.policy
+        self.method = shape.method
         self.begin_video()
 
     # --- to be defined by a method
@@ -192,14 +192,14 @@ class MethodCache(Cache):
         return None
 
     def switch_blocks(self, switch: Switch) -> int:
-        return -(-self.policy.recached_frames // self.shape.frames_per_block)
+        return -(-self.method.recached_frames // self.shape.frames_per_block)
 
     def apply_switch(
         self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]
     ) -> None:
         self.switch_prompt(switch)
         # in one clean pass, in which all of them attend to each other
-        if count := self.policy.recached_frames:
+        if count := self.method.recached_frames:
             frames = torch.cat([latents.to(self.device) for latents in latest])[-count:]
             self._open(self.frames_seen - len(frames), self.frames_seen, recaching=True)
             write_clean(frames)

@@ -25,11 +25,11 @@ from ..model.wan import KeyValueCache
 from ..rollout.loop import Block, RolloutInputs, VideoModel, rollout
 from ..rollout.schedule import Schedule
 from ..rollout.unipc import predict
-from .base import MethodPolicy, MethodShape, WrappedModel, check_beginning
-from .head_forcing import CachePolicy
+from .base import BaseMethod, MethodShape, WrappedModel, check_beginning
+from .head_forcing import HeadForcing
 from .method import Overlap, VideoFacts
 
-POLICY = CachePolicy.uniform(RolePolicy(recent_frames=None), rope="absolute")
+POLICY = HeadForcing.uniform(RolePolicy(recent_frames=None), rope="absolute")
 # CausVid was distilled for the timesteps 757 and 522; 280 and 120 at shift 8 are the nearest noise
 # levels
 SCHEDULE = Schedule.warped([1000, 280, 120], shift=8.0)
@@ -46,7 +46,7 @@ class WholeTimesteps(WrappedModel):
 
 
 @dataclass(frozen=True)
-class CausVid(MethodPolicy):
+class CausVid(BaseMethod):
     """CausVid's settings, in latent frames."""
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULE
@@ -125,7 +125,7 @@ def _make_part(
         for number in part:
             yield Block(number, upload(video.given[number], cache.device))
         return
-    cache.rewind(cache.block)  # all of it: this policy has neither sinks nor memory
+    cache.rewind(cache.block)  # all of it: this method has neither sinks nor memory
     video = replace(video, given=[*overlap, *video.given[part.start : part.stop]])
     for block in rollout(model, cache, video, range(part.start - len(overlap), part.stop)):
         if block.index in part:

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from ..cache.state import Saved, check_fields
-from .base import Conditions, MethodCache, MethodPolicy, MethodShape
+from .base import BaseMethod, Conditions, MethodCache, MethodShape
 
 WINDOW_FRAMES = 21
 
 
 @dataclass(frozen=True)
-class DeepForcing(MethodPolicy):
+class DeepForcing(BaseMethod):
     """Deep Forcing's settings."""
 
     sink_frames: int = 10
@@ -67,7 +67,7 @@ class Tokens:
 
 
 class DeepForcingCache(MethodCache, of=DeepForcing):
-    policy: DeepForcing
+    method: DeepForcing
     state_classes = (Tokens,)
     reads_queries = True  # compression scores tokens with them
 
@@ -94,8 +94,8 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
         new = self._new
         del self._new  # these are parts of the layer's tokens from here on
         q = self.at_own_index(q).flatten(1, 2)
-        if self.policy.budget_frames is not None:
-            count = self.policy.recent_frames * self.rope.frame_tokens
+        if self.method.budget_frames is not None:
+            count = self.method.recent_frames * self.rope.frame_tokens
             tokens.q = torch.cat((tokens.q, q), dim=1)[:, -count:].clone()
         if self.first_pass(layer):
             self._append(layer, tokens, new)
@@ -109,15 +109,15 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
         tokens.reused = torch.cat((tokens.reused, tokens.reused.new_zeros(new.shape[2])))
         s = self.rope.frame_tokens
         count = tokens.kv.shape[2]
-        sinks = self.policy.sink_frames * self.rope.frame_tokens
+        sinks = self.method.sink_frames * self.rope.frame_tokens
         if count <= WINDOW_FRAMES * s:
             return
         place = torch.arange(count, device=self.device)
-        if self.policy.budget_frames is None:  # sinks and newest frames
+        if self.method.budget_frames is None:  # sinks and newest frames
             kept = torch.cat((place[:sinks], place[count - WINDOW_FRAMES * s + sinks :]))
         else:  # sinks, the tokens with the highest scores, recent frames
             recent = min(tokens.q.shape[1], count)
-            capacity = min(max(self.policy.budget_frames * s, sinks + recent), count)
+            capacity = min(max(self.method.budget_frames * s, sinks + recent), count)
             chosen = sinks + self.choose(
                 layer, tokens, slice(sinks, count - recent), capacity - sinks - recent
             )
@@ -135,9 +135,9 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
         # first
         wanted = tokens.q.float().sum(dim=1, keepdim=True)
         scores = (tokens.kv[0][:, candidates].float() @ wanted.transpose(1, 2)).sum(dim=(0, 2))
-        if self.policy.max_reuse:
+        if self.method.max_reuse:
             scores = scores.masked_fill(
-                tokens.reused[candidates] >= self.policy.max_reuse, -torch.inf
+                tokens.reused[candidates] >= self.method.max_reuse, -torch.inf
             )
             count = min(count, int((scores > -torch.inf).sum()))
         return scores.topk(min(count, len(scores))).indices.sort().values
@@ -145,15 +145,15 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
     def _move_sinks(self, tokens: Tokens) -> None:
         """Re-rotate the sinks' keys to the indices right before the other frames."""
         s = self.rope.frame_tokens
-        sinks = self.policy.sink_frames
+        sinks = self.method.sink_frames
         # as in the authors' code, the indices end at the current block's first frame and not at its
         # last
         target = self.start - tokens.kv.shape[2] // s
         if tokens.sink_start is None:
             delta = (
                 0
-                if self.policy.budget_frames is None
-                else WINDOW_FRAMES - self.policy.budget_frames
+                if self.method.budget_frames is None
+                else WINDOW_FRAMES - self.method.budget_frames
             )
         else:
             delta = target - tokens.sink_start

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..model.attention import end_shares
 from ..timeline.switch import Switch
-from .base import Conditions, MethodCache, MethodPolicy, MethodShape, last_frames
+from .base import BaseMethod, Conditions, MethodCache, MethodShape, last_frames
 from .method import VideoFacts
 from .options import NO_OPTION
 
@@ -25,7 +25,7 @@ LAST = 2
 
 
 @dataclass(frozen=True)
-class DummyForcing(MethodPolicy):
+class DummyForcing(BaseMethod):
     """Dummy Forcing's settings."""
 
     # a class attribute, not an option: it has no type
@@ -72,7 +72,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
     and the last blocks, afterwards first and last heads one frame, and mid heads the last blocks.
     """
 
-    policy: DummyForcing
+    method: DummyForcing
     reads_queries = True  # the clean pass classifies heads with them
 
     def begin_video(self) -> None:
@@ -111,7 +111,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
             )
             self.sampled.clear()
         block = self.shape.frames_per_block
-        kept = self.policy.mid_blocks * block
+        kept = self.method.mid_blocks * block
         for layer, own in enumerate(self.own):
             if self.split:
                 short, mid = self.kinds[layer]
@@ -120,7 +120,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
             else:
                 (every,) = self.kinds[layer]
                 every.past = self._seen(layer, every)
-                if self.start // block >= self.policy.mid_blocks:
+                if self.start // block >= self.method.mid_blocks:
                     latest = last_frames(every.past, kept)
                     every.past = torch.cat((every.past[:, :, :1], latest), dim=2)
         # after a recache, too: the heads are not classified again
@@ -135,7 +135,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         return (
             self.kind_of_head is None
             and not self.recaching
-            and self.block == self.policy.split_block
+            and self.block == self.method.split_block
         )
 
     def sampled_rows(self, layer: int) -> Tensor:
@@ -143,8 +143,8 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         separate generator.
         """
         own = self.shape.frames_per_block * self.rope.frame_tokens
-        count = (self.rope.frame_tokens if self.policy.split_block == 1 else own) // 3
-        generator = torch.Generator().manual_seed((self.policy.seed * 1000 + layer) % 2**63)
+        count = (self.rope.frame_tokens if self.method.split_block == 1 else own) // 3
+        generator = torch.Generator().manual_seed((self.method.seed * 1000 + layer) % 2**63)
         return torch.randint(own, (max(1, count),), generator=generator).to(self.device)
 
     def _shares(self, layer: int) -> Tensor:
@@ -153,7 +153,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         """
         # with more than one past block the whole first block counts as first, as in the authors'
         # code
-        first = 1 if self.policy.split_block == 1 else self.shape.frames_per_block
+        first = 1 if self.method.split_block == 1 else self.shape.frames_per_block
         s = self.rope.frame_tokens
         k, _ = self._seen(layer, self.kinds[layer][0]).flatten(2, 3)
         return end_shares(
@@ -171,7 +171,7 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
         first = shares[..., 0] / shares[..., 0].sum()
         middle = shares[..., 1] / shares[..., 1].sum()
         needs_past = torch.maximum(first, middle).flatten()
-        count = round(self.policy.last_share * len(needs_past))
+        count = round(self.method.last_share * len(needs_past))
         kinds = torch.where(first < middle, MID, FIRST).flatten()
         kinds[needs_past.argsort(stable=True)[:count]] = LAST
         return kinds.view(first.shape)

@@ -22,7 +22,7 @@ from ..model.rope import angles
 from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
-from .base import Conditions, MethodCache, MethodPolicy, MethodShape, played
+from .base import BaseMethod, Conditions, MethodCache, MethodShape, played
 from .echo_layers import History, Layer
 from .echo_scenes import Scene, ScenePlan, plan_scenes
 from .method import VideoFacts
@@ -34,7 +34,7 @@ MAX_KEPT = 3  # frames that a scene begins with: the memory frame and the last t
 
 
 @dataclass(frozen=True)
-class EchoForcing(MethodPolicy):
+class EchoForcing(BaseMethod):
     """Echo-Forcing's settings (arXiv 2605.16003), in latent frames.
 
     Attributes:
@@ -120,7 +120,7 @@ class TokenScores:
     """
 
     frequencies: Tensor
-    policy: EchoForcing
+    method: EchoForcing
 
     def of(self, state: Layer, queries: Tensor, counted: int) -> Tensor:
         """`[tokens]`; `queries [heads, frames, s, head_dim]` are the current ones, `counted` those
@@ -135,30 +135,30 @@ class TokenScores:
         imag = m_imag * k_real - m_real * k_imag
         temporal = len(self.frequencies)
         still = real[..., temporal:].sum(dim=-1)
-        if self.policy.amplitude:
+        if self.method.amplitude:
             spread = state.query_size[:, None] / counted - torch.hypot(m_real, m_imag)
             still = still + self._gate(mean, queries) * (spread * torch.hypot(k_real, k_imag)).sum(
                 dim=-1
             )
         distance = history.frame[-1] + 1 - history.frame
         found = []
-        for power in range(self.policy.window_frames.bit_length()):
+        for power in range(self.method.window_frames.bit_length()):
             turn = (distance + 2**power)[:, None] * self.frequencies
             moving = real[..., :temporal] * turn.cos() - imag[..., :temporal] * turn.sin()
             found.append(moving.sum(dim=-1) + still)
         scores = torch.stack(found)
-        return scores.amax(dim=(0, 1)) if self.policy.takes_maximum else scores.mean(dim=(0, 1))
+        return scores.amax(dim=(0, 1)) if self.method.takes_maximum else scores.mean(dim=(0, 1))
 
     def _gate(self, mean: Tensor, queries: Tensor) -> float:
         """Less than 1 where the current queries point elsewhere than those of the scene's
         beginning.
         """
-        if not self.policy.gated:
+        if not self.method.gated:
             return 1.0
         cosine = F.cosine_similarity(
             queries.float().mean(dim=(1, 2)).flatten(), mean.flatten(), dim=0
         )
-        return float(torch.exp(-self.policy.drift * (1 - cosine.clamp(-1, 1))))
+        return float(torch.exp(-self.method.drift * (1 - cosine.clamp(-1, 1))))
 
 
 class EchoForcingCache(MethodCache, of=EchoForcing):
@@ -174,7 +174,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         query_count: queries in the layers' statistics; `ready` tells whether these are complete.
     """
 
-    policy: EchoForcing
+    method: EchoForcing
     rotates_spatially = False
     state_classes = (Layer, History, Scene, Recall)
     reads_queries = True  # their statistics decide which tokens are chosen
@@ -185,11 +185,11 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.memory_of: dict[int, list[int]] = {}
         self.recalled: list[Recall] = []
         self.filled = 0
-        self.window = self.policy.window_frames
-        self.sinks = self.policy.sink_frames
-        self.period = self.policy.played_frames(self.shape.frames_per_block)
+        self.window = self.method.window_frames
+        self.sinks = self.method.sink_frames
+        self.period = self.method.played_frames(self.shape.frames_per_block)
         frequencies = angles(torch.arange(2), self.rope.temporal_dim)[1].float().to(self.device)
-        self.scores = TokenScores(frequencies, self.policy)
+        self.scores = TokenScores(frequencies, self.method)
         self._begin_scene(None)
 
     @property
@@ -284,7 +284,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         """
         kv = state.kv
         frames = self.frames
-        recent = self.sinks + self.policy.compressed_frames
+        recent = self.sinks + self.method.compressed_frames
         kv[:, :, : self.sinks - frames] = kv[:, :, frames : self.sinks].clone()
         kv[:, :, self.sinks - frames : self.sinks] = state.first[:, :, self._playing]
         kv[:, :, recent : recent + frames] = kv[:, :, self.window - frames :].clone()
@@ -327,7 +327,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         order of age.
         """
         state = self.layers[layer]
-        slots = slice(self.sinks, self.sinks + self.policy.compressed_frames)
+        slots = slice(self.sinks, self.sinks + self.method.compressed_frames)
         chosen = self.choose(layer, queries)
         state.history.uses[chosen] += 1
         # as in the authors' code they take the rows and columns of the places where they land
@@ -340,11 +340,11 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         noisiest pass.
         """
         state = self.layers[layer]
-        count = self.policy.compressed_frames * self.rope.frame_tokens
+        count = self.method.compressed_frames * self.rope.frame_tokens
         scores = self.scores.of(state, queries, self.query_count)
         scores[-self.frames * self.rope.frame_tokens :] = -torch.inf
-        if self.policy.max_reuse:
-            scores[state.history.uses >= self.policy.max_reuse] = -torch.inf
+        if self.method.max_reuse:
+            scores[state.history.uses >= self.method.max_reuse] = -torch.inf
         return scores.topk(count).indices.sort().values
 
     # --- scenes

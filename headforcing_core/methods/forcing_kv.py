@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..timeline.switch import Switch
-from .base import Conditions, MethodCache, MethodPolicy, MethodShape, last_frames
+from .base import BaseMethod, Conditions, MethodCache, MethodShape, last_frames
 
 CANDIDATE_FRAMES = 3  # frames whose chunks of tokens are candidates of dynamic heads
 
 
 @dataclass(frozen=True)
-class ForcingKV(MethodPolicy):
+class ForcingKV(BaseMethod):
     """Forcing-KV's settings."""
 
     # class attributes, not options: they have no types
@@ -97,7 +97,7 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
     split and in the first layer, then static and dynamic heads.
     """
 
-    policy: ForcingKV
+    method: ForcingKV
 
     def begin_video(self) -> None:
         self.sink = self.zeros(0)
@@ -105,7 +105,7 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
         # chunks of consecutive tokens, numbered over the candidate frames; of equal size if the
         # number divides
         tokens = self.rope.frame_tokens
-        chunks = self.policy.chunks_per_frame
+        chunks = self.method.chunks_per_frame
         places = torch.arange(CANDIDATE_FRAMES * tokens, device=self.device)
         self.chunk_of_token = places // tokens * chunks + places % tokens * chunks // tokens
         self._join()
@@ -115,7 +115,7 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
         self.split = False
         every = torch.arange(self.shape.heads, device=self.device)
         self.kinds = [
-            [PastTokens(every, self.policy.local_frames, last=none, moving=none.flatten(2, 3))]
+            [PastTokens(every, self.method.local_frames, last=none, moving=none.flatten(2, 3))]
             for none in self.zeros(0)
         ]
 
@@ -145,20 +145,20 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
                     kind.moving = tokens[:, :, torch.isin(self.chunk_of_token, chosen)]
                 if not self.split:
                     sink = self.sink[layer]
-                    missing = self.policy.sink_frames - sink.shape[2]
+                    missing = self.method.sink_frames - sink.shape[2]
                     self.sink[layer] = torch.cat((sink, frames[:, :, :missing]), dim=2)
                     frames = frames[:, :, missing:]
                 kind.last = last_frames(frames, kind.count)
-        if not self.split and self.block >= self.policy.split_block + self.recaching:
+        if not self.split and self.block >= self.method.split_block + self.recaching:
             self._split()
 
     def _split(self) -> None:
         self.split = True
-        policy = self.policy
+        method = self.method
         for layer in range(1, self.shape.layers):
             (whole,) = self.kinds[layer]
             self.kinds[layer] = []
-            for dynamic, count in ((False, policy.static_frames), (True, policy.dynamic_frames)):
+            for dynamic, count in ((False, method.static_frames), (True, method.dynamic_frames)):
                 of_kind = [(role == "memory") is dynamic for role in self.shape.roles[layer]]
                 heads = torch.tensor(of_kind, device=self.device).nonzero()[:, 0]
                 last = last_frames(whole.last[:, heads], count)
@@ -172,7 +172,7 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
         """The moving chunks, chosen in the second layer for all layers; None before the split, and
         if there are too few frames to compare.
         """
-        if not self.split or not self.policy.kept_chunks or self.shape.layers < 2:
+        if not self.split or not self.method.kept_chunks or self.shape.layers < 2:
             return None
         dynamic = self.kinds[1][1]
         if not dynamic.last.shape[2]:
@@ -189,9 +189,9 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
         chunk = self.chunk_of_token
         sums = torch.zeros(int(chunk[-1]) + 1, device=self.device).index_add(0, chunk, similarity)
         means = sums / chunk.bincount()
-        return means.topk(self.policy.kept_chunks, largest=False).indices.sort().values
+        return means.topk(self.method.kept_chunks, largest=False).indices.sort().values
 
     def switch_prompt(self, switch: Switch) -> None:
         self._join()
-        if not self.policy.keeps_sinks:
+        if not self.method.keeps_sinks:
             self.sink = self.zeros(0)

@@ -28,7 +28,7 @@ _PAPERS_BLOCK = 3  # latent frames
 
 
 @dataclass(frozen=True)
-class CachePolicy(RolePolicies, Method):
+class HeadForcing(RolePolicies, Method):
     """Head Forcing, its ablations, and methods with one window for all heads: one policy per role.
 
     Heads with equal policies share one cache group, even if their roles differ.
@@ -76,9 +76,11 @@ class CachePolicy(RolePolicies, Method):
         # kept scenes change no block before a recall, whose row has what it depends on
         key = super().key
         del key["scenes"]
+        if type(self) is HeadForcing:
+            key["method"] = "CachePolicy"  # its name when the first run folders were made
         return key
 
-    def for_video(self, video: VideoFacts) -> CachePolicy:
+    def for_video(self, video: VideoFacts) -> HeadForcing:
         if self.scenes != "off" and not self.keeps_scenes:
             raise HeadForcingError(
                 f"scenes {self.scenes}: this method keeps nothing of earlier scenes; choose "
@@ -101,8 +103,8 @@ class CachePolicy(RolePolicies, Method):
             episodic=episodic,
         )
 
-    def _in_blocks(self, frames: int) -> CachePolicy:
-        """The policy for blocks of so many frames (BEYOND_THE_PAPER.md, "Longer blocks")."""
+    def _in_blocks(self, frames: int) -> HeadForcing:
+        """The method for blocks of so many frames (BEYOND_THE_PAPER.md, "Longer blocks")."""
 
         def whole(count: int) -> int:
             return -(-count // frames) * frames
@@ -150,14 +152,14 @@ class CachePolicy(RolePolicies, Method):
         return ("memory.episodic_frames", "memory.recent_frames", *rules)
 
     @classmethod
-    def uniform(cls, policy: RolePolicy, rope: str = "absolute") -> CachePolicy:
+    def uniform(cls, policy: RolePolicy, rope: str = "absolute") -> HeadForcing:
         """The same cache for every head."""
         return cls(local=policy, anchor=policy, memory=policy, rope=rope)
 
 
-_HEAD_FORCING = CachePolicy()
+_HEAD_FORCING = HeadForcing()
 
-PRESETS: dict[str, CachePolicy] = {
+PRESETS: dict[str, HeadForcing] = {
     "head_forcing": _HEAD_FORCING,
     # the paper's ablations
     "no_rope_reencoding": replace(_HEAD_FORCING, rope="absolute"),
@@ -170,12 +172,12 @@ PRESETS: dict[str, CachePolicy] = {
     # the paper's
     "no_episodic_memory": replace(_HEAD_FORCING, memory=RolePolicy(recent_frames=8)),
     # every head is a memory head with 9 frame-slots, about the paper's mean of 8.6 per head
-    "uniform_memory": CachePolicy.uniform(
+    "uniform_memory": HeadForcing.uniform(
         RolePolicy(recent_frames=3, episodic_frames=3), "contiguous"
     ),
     # one cache for all heads; windows count the current block of three frames
-    "self_forcing": CachePolicy.uniform(RolePolicy(recent_frames=None)),
-    "self_forcing_window_21": CachePolicy.uniform(RolePolicy(recent_frames=18)),
-    "self_forcing_sink": CachePolicy.uniform(RolePolicy(sink_frames=1, recent_frames=17)),
-    "livetalk": CachePolicy.uniform(RolePolicy(sink_frames=9, recent_frames=3)),
+    "self_forcing": HeadForcing.uniform(RolePolicy(recent_frames=None)),
+    "self_forcing_window_21": HeadForcing.uniform(RolePolicy(recent_frames=18)),
+    "self_forcing_sink": HeadForcing.uniform(RolePolicy(sink_frames=1, recent_frames=17)),
+    "livetalk": HeadForcing.uniform(RolePolicy(sink_frames=9, recent_frames=3)),
 }

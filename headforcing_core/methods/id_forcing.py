@@ -18,11 +18,11 @@ from torch import Tensor
 from ..cache.base import WriteClean
 from ..model.wan import KeyValueCache
 from ..rollout.loop import Block, RolloutInputs, VideoModel
-from .base import Conditions, MethodCache, MethodPolicy, MethodShape, WrappedModel
+from .base import BaseMethod, Conditions, MethodCache, MethodShape, WrappedModel
 
 
 @dataclass(frozen=True)
-class IdForcing(MethodPolicy):
+class IdForcing(BaseMethod):
     """ID-Forcing's settings (arXiv 2610.03120).
 
     Attributes:
@@ -94,12 +94,12 @@ class BlockEntry:
 
 
 class IdForcingCache(MethodCache, of=IdForcing):
-    policy: IdForcing
+    method: IdForcing
 
     def begin_video(self) -> None:
         self.first: BlockEntry | None = None  # of the first block of the video
         self.native: list[BlockEntry] = []  # of native blocks, at their own positions
-        self.alone: deque[BlockEntry] = deque(maxlen=self.policy.window_blocks - 2)
+        self.alone: deque[BlockEntry] = deque(maxlen=self.method.window_blocks - 2)
         self.latest: deque[Tensor] = deque(maxlen=2)  # latents of the last blocks
         self.made = self.zeros(0)  # what the last pass made
         self.window: list[BlockEntry] | None = None  # what the current block's denoising steps read
@@ -109,7 +109,7 @@ class IdForcingCache(MethodCache, of=IdForcing):
     @property
     def late(self) -> bool:
         """Whether the current block comes after the native ones."""
-        return self.block >= self.policy.native_blocks
+        return self.block >= self.method.native_blocks
 
     def open(self) -> None:
         self.window = None
@@ -143,7 +143,7 @@ class IdForcingCache(MethodCache, of=IdForcing):
     def _late_window(self, write_clean: WriteClean) -> list[BlockEntry]:
         size = self.shape.frames_per_block
         entries = list(self.alone)
-        if self.policy.native_blocks:  # the newest entry is read only by the block after this one
+        if self.method.native_blocks:  # the newest entry is read only by the block after this one
             before = replace(entries[0], place=0)
             entries = [
                 before,
@@ -193,5 +193,5 @@ class IdForcingCache(MethodCache, of=IdForcing):
         # drop the oldest behind the sinks for which there is no room beside the next block
         if not self.late:
             self.native.append(entry)
-            if (len(self.native) + 1) * self.shape.frames_per_block > self.policy.native_window:
-                del self.native[self.policy.native_sinks // self.shape.frames_per_block]
+            if (len(self.native) + 1) * self.shape.frames_per_block > self.method.native_window:
+                del self.native[self.method.native_sinks // self.shape.frames_per_block]

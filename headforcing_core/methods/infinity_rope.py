@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ..timeline.switch import Switch
 from .base import Conditions, MethodShape
-from .longlive import WindowCache, WindowPolicy
+from .longlive import WindowCache, WindowMethod
 
 # temporal index of a new scene's first frame during its first block (the paper's RoPE cut)
 CUT_INDEX = 45
 
 
 @dataclass(frozen=True)
-class InfinityRope(WindowPolicy):
+class InfinityRope(WindowMethod):
     """Infinity-RoPE's settings (arXiv 2511.20649). `re_anchor` at a prompt switch is its scene
     cut.
     """
@@ -38,7 +38,7 @@ class InfinityRope(WindowPolicy):
 
 
 class InfinityRopeCache(WindowCache, of=InfinityRope):
-    policy: InfinityRope
+    method: InfinityRope
     cut = False  # whether the current block begins a new scene
 
     def context(self, layer: int, q: Tensor) -> Tensor:

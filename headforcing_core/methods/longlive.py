@@ -12,11 +12,11 @@ from torch import Tensor
 from ..cache.roles import check_choice
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import Conditions, MethodCache, MethodPolicy, MethodShape
+from .base import BaseMethod, Conditions, MethodCache, MethodShape
 
 
 @dataclass(frozen=True)
-class WindowPolicy(MethodPolicy):
+class WindowMethod(BaseMethod):
     """Settings of a window of `window_frames` frame-slots, sinks and current block included."""
 
     window_frames: int = 12
@@ -44,7 +44,7 @@ class WindowPolicy(MethodPolicy):
 
 
 @dataclass(frozen=True)
-class LongLive(WindowPolicy):
+class LongLive(WindowMethod):
     """LongLive's settings (arXiv 2509.22622)."""
 
     # a class attribute, not an option: it has no type
@@ -103,13 +103,13 @@ class WindowCache(MethodCache):
     rotated to their slots.
     """
 
-    policy: WindowPolicy
+    method: WindowMethod
 
     def begin_video(self) -> None:
-        self.window = self.policy.cached_frames
-        self.sinks = self.policy.sink_frames
+        self.window = self.method.cached_frames
+        self.sinks = self.method.sink_frames
         self.slots = self.zeros(self.window)
-        self.in_context = self.policy.rope == "contiguous"
+        self.in_context = self.method.rope == "contiguous"
         self.filled = 0
         self.rolled = False  # whether the current call moved frames to lower slots
 
@@ -169,23 +169,23 @@ class WindowCache(MethodCache):
 
 
 class LongLiveCache(WindowCache, of=LongLive):
-    policy: LongLive
+    method: LongLive
 
     def read(self, layer: int) -> Tensor:
         kv = self.slots[layer]
-        first = self.filled - self.policy.window_frames + self.sinks
-        if self.clean and self.policy.clean_reads == "recent":
-            return kv[:, :, max(0, self.filled - self.policy.clean_frames) : self.filled]
+        first = self.filled - self.method.window_frames + self.sinks
+        if self.clean and self.method.clean_reads == "recent":
+            return kv[:, :, max(0, self.filled - self.method.clean_frames) : self.filled]
         if first > self.sinks:  # those between are kept for clean passes
             return torch.cat((kv[:, :, : self.sinks], kv[:, :, first : self.filled]), dim=2)
         return self.with_empty_sinks(layer)
 
     def protected(self, layer: int) -> int:
         # a recache from the first frame on writes the sinks under the new prompt, too
-        kept = self.recaching and self.start > 0 and self.policy.keeps_sinks
+        kept = self.recaching and self.start > 0 and self.method.keeps_sinks
         return self.sinks if kept else 0
 
     def switch_prompt(self, switch: Switch) -> None:
-        if not self.policy.keeps_sinks:
+        if not self.method.keeps_sinks:
             for kv in self.slots:
                 kv.zero_()

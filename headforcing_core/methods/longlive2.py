@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ..timeline.switch import Switch
 from .base import Conditions, MethodShape
-from .longlive import WindowCache, WindowPolicy
+from .longlive import WindowCache, WindowMethod
 
 
 @dataclass(frozen=True)
-class LongLive2(WindowPolicy):
+class LongLive2(WindowMethod):
     """LongLive 2.0's settings (arXiv 2605.18739). A shot begins where a prompt is a scene cut
     (`re_anchor`).
 
@@ -53,7 +53,7 @@ class LongLive2(WindowPolicy):
 
 
 class LongLive2Cache(WindowCache, of=LongLive2):
-    policy: LongLive2
+    method: LongLive2
 
     def begin_video(self) -> None:
         super().begin_video()
@@ -62,7 +62,7 @@ class LongLive2Cache(WindowCache, of=LongLive2):
         self.shot_sink: int | None = None  # first slot of the current shot's first block
 
     def evict(self, count: int) -> None:
-        first = self.policy.sink_frames
+        first = self.method.sink_frames
         if self.shot_sink is not None:
             # what lies between the two sinks goes first, then what lies behind the second one; the
             # authors' code loses a shot's sink that does not stop right behind the first one, as it
@@ -76,18 +76,18 @@ class LongLive2Cache(WindowCache, of=LongLive2):
         super().evict(count)
 
     def at_own_index(self, x: Tensor) -> Tensor:
-        first = self.start + self.shots * self.policy.shot_offset
+        first = self.start + self.shots * self.method.shot_offset
         return self.rope.rotate_temporal(x, range(first, first + self.frames))
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        if self.clean and self.begins_shot and self.policy.drops_old_shots:
-            self.filled = self.policy.sink_frames + self.frames
+        if self.clean and self.begins_shot and self.method.drops_old_shots:
+            self.filled = self.method.sink_frames + self.frames
         super().take(layer, k, v)
 
     def finish(self) -> None:
-        if self.begins_shot and self.policy.shot_sinks and self.policy.sink_frames:
+        if self.begins_shot and self.method.shot_sinks and self.method.sink_frames:
             place = self.filled - self.frames
-            self.sinks = self.policy.sink_frames
+            self.sinks = self.method.sink_frames
             # else it is a part of the first sink
             self.shot_sink = place if place >= self.sinks else None
         self.begins_shot = False

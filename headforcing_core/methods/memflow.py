@@ -17,7 +17,7 @@ from ..cache.memory import MemoryEvent
 from ..model.wan import PromptKV
 from ..timeline.switch import Switch
 from .base import Conditions, MethodShape
-from .longlive import WindowCache, WindowPolicy
+from .longlive import WindowCache, WindowMethod
 from .method import VideoFacts
 from .options import NO_OPTION
 
@@ -25,7 +25,7 @@ ROUTED_FRAMES = 3  # frames of sinks and bank together that a head attends to wi
 
 
 @dataclass(frozen=True)
-class MemFlow(WindowPolicy):
+class MemFlow(WindowMethod):
     """MemFlow's settings (arXiv 2512.14699).
 
     Attributes:
@@ -74,11 +74,11 @@ class MemFlow(WindowPolicy):
 
 
 class MemFlowCache(WindowCache, of=MemFlow):
-    policy: MemFlow
+    method: MemFlow
 
     def begin_video(self) -> None:
         super().begin_video()
-        self.bank = self.zeros(self.policy.bank_frames)
+        self.bank = self.zeros(self.method.bank_frames)
         self.waiting = self.zeros(1)
         self.stored = 0  # frames the bank has taken so far; never falls
         self.counted = 0  # intervals that were counted
@@ -93,15 +93,15 @@ class MemFlowCache(WindowCache, of=MemFlow):
         due = self.stored + self._intervals() - self.counted
         if self._begins_interval and not self.recaching:
             due -= 1
-        self.used = max(0, min(due, self.policy.bank_frames))
+        self.used = max(0, min(due, self.method.bank_frames))
 
     @property
     def _begins_interval(self) -> bool:
-        return self.start // self.shape.frames_per_block % self.policy.interval == 0
+        return self.start // self.shape.frames_per_block % self.method.interval == 0
 
     def _intervals(self) -> int:
         """Number of intervals that have begun by the end of the current call."""
-        return (self.end // self.shape.frames_per_block - 1) // self.policy.interval + 1
+        return (self.end // self.shape.frames_per_block - 1) // self.method.interval + 1
 
     def _pull(self, layer: int) -> None:
         """Move the waiting frame to its slot. A full bank drops a frame in every block, even for
@@ -109,7 +109,7 @@ class MemFlowCache(WindowCache, of=MemFlow):
         """
         bank = self.bank[layer]
         waiting = self.waiting[layer]
-        if self.stored <= self.policy.bank_frames:
+        if self.stored <= self.method.bank_frames:
             bank[:, :, self.stored - 1] = waiting[:, :, 0]
         else:
             self.bank[layer] = torch.cat((bank[:, :, self.choose(layer)], waiting), dim=2)
@@ -127,7 +127,7 @@ class MemFlowCache(WindowCache, of=MemFlow):
             else self.prompt.layers[layer][0][0].float().mean(1)
         )
         scores = torch.einsum("hsd,hd->s", keys, text)
-        return scores.sort(descending=True, stable=True).indices[: self.policy.bank_frames - 1]
+        return scores.sort(descending=True, stable=True).indices[: self.method.bank_frames - 1]
 
     def protected(self, layer: int) -> int:
         return self.sinks if self.recaching and self.start else 0
@@ -136,7 +136,7 @@ class MemFlowCache(WindowCache, of=MemFlow):
         q = self.at_own_index(q)
         slots = self.slots[layer]
         kept = torch.cat((slots[:, :, : self.sinks], self.bank[layer][:, :, : self.used]), dim=2)
-        if self.policy.routed and kept.shape[2] > ROUTED_FRAMES:
+        if self.method.routed and kept.shape[2] > ROUTED_FRAMES:
             scores = torch.einsum(
                 "hd,hfd->hf", q.float().mean(dim=(1, 2)), kept[0].float().mean(dim=2)
             )
@@ -147,7 +147,7 @@ class MemFlowCache(WindowCache, of=MemFlow):
         return self.attention_over(q, k, v)
 
     def finish(self) -> None:
-        if not self.recaching and (self.policy.stores_last_block or self._begins_interval):
+        if not self.recaching and (self.method.stores_last_block or self._begins_interval):
             first = self.filled - self.frames
             for slots, waiting in zip(self.slots, self.waiting, strict=True):
                 waiting.copy_(slots[:, :, first : first + 1])
@@ -160,7 +160,7 @@ class MemFlowCache(WindowCache, of=MemFlow):
 
     def switch_prompt(self, switch: Switch) -> None:
         # unlike LongLive's, sinks that are not written again stay zero
-        if not self.policy.keeps_sinks:
+        if not self.method.keeps_sinks:
             for kv in self.slots:
                 kv.zero_()
         self.prompt = None

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .base import Conditions, MethodShape
-from .longlive import WindowCache, WindowPolicy
+from .longlive import WindowCache, WindowMethod
 
 
 @dataclass(frozen=True)
-class MemRoPE(WindowPolicy):
+class MemRoPE(WindowMethod):
     """MemRoPE's settings (arXiv 2603.12513)."""
 
     # a class attribute, not an option: it has no type
@@ -34,7 +34,7 @@ class MemRoPE(WindowPolicy):
 
 
 class MemRoPECache(WindowCache, of=MemRoPE):
-    policy: MemRoPE
+    method: MemRoPE
     rotates_spatially = False
 
     def begin_video(self) -> None:
@@ -51,16 +51,16 @@ class MemRoPECache(WindowCache, of=MemRoPE):
         """Average the oldest frames behind the memory frames into these."""
         oldest = kv[:, :, self.sinks + 2 : self.sinks + 2 + count].float()
         # [2, heads, s or 1, head_dim]
-        new = oldest.mean(2 if self.policy.adaptive else (2, 3), keepdim=True)[:, :, 0]
+        new = oldest.mean(2 if self.method.adaptive else (2, 3), keepdim=True)[:, :, 0]
         long = kv[:, :, self.sinks]
         short = kv[:, :, self.sinks + 1]
         if not self.has_memory:
             long[:] = new
             short[:] = new
             return
-        long_rate = self.policy.long_rate
-        short_rate: float | Tensor = self.policy.short_rate
-        if self.policy.adaptive:
+        long_rate = self.method.long_rate
+        short_rate: float | Tensor = self.method.short_rate
+        if self.method.adaptive:
             short_rate = self.rates(new[0] - short[0].float())[:, None]
         long[:] = long_rate * new + (1 - long_rate) * long.float()
         short[:] = short_rate * new + (1 - short_rate) * short.float()
@@ -70,8 +70,8 @@ class MemRoPECache(WindowCache, of=MemRoPE):
         head_dim]`.
         """
         size = change.norm(dim=-1).mean(dim=0)
-        low = 0.1 * self.policy.short_rate
-        high = 5 * self.policy.short_rate
+        low = 0.1 * self.method.short_rate
+        high = 5 * self.method.short_rate
         return low + size / (size.max() + 1e-8) * (high - low)
 
     def context(self, layer: int, q: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """The interface of every method: its options, the size of its cache, the cache itself, and the
 rollout loop.
 
-`head_forcing.CachePolicy` implements it for heads that keep frames by role; for other papers
-`base.py` has `MethodPolicy` and the cache that goes with it.
+`head_forcing.HeadForcing` implements it for heads that keep frames by role; for other papers
+`base.py` has `BaseMethod` and the cache that goes with it.
 """
 
 from __future__ import annotations

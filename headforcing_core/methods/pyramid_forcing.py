@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..cache.roles import HeadLabel
 from ..cache.state import Saved, check_fields
-from .base import Conditions, MethodCache, MethodPolicy, MethodShape
+from .base import BaseMethod, Conditions, MethodCache, MethodShape
 
 WAVE = HeadLabel.WAVE
 ANCHOR = HeadLabel.ANCHOR
@@ -26,7 +26,7 @@ VEIL = HeadLabel.VEIL
 
 
 @dataclass(frozen=True)
-class PyramidForcing(MethodPolicy):
+class PyramidForcing(BaseMethod):
     """Pyramid Forcing's settings (arXiv 2605.13111), in latent frames.
 
     Attributes:
@@ -120,7 +120,7 @@ class MergedBlocks:
 
     def __init__(self, cache: PyramidForcingCache):
         self.rope = cache.rope
-        patch = cache.policy.patch
+        patch = cache.method.patch
         self.frames = patch**2
         self.sum: Tensor | None = None  # of an unfinished entry's keys and values, float32
         rows = torch.arange(cache.shape.rows)
@@ -159,19 +159,19 @@ class LabelState:
     """
 
     def __init__(self, cache: PyramidForcingCache, label: HeadLabel, index: Tensor):
-        policy = cache.policy
-        self.policy = policy
+        method = cache.method
+        self.method = method
         self.label = label
         self.index = index
-        self.sink_count = policy.sinks(label)
+        self.sink_count = method.sinks(label)
         self.sinks: dict[int, FrameEntry] = {}
         self.recent: dict[int, FrameEntry] = {}
         kept = {
-            WAVE: policy.phase_frames,
-            ANCHOR: policy.stride_frames,
-            VEIL: policy.merged_blocks,
+            WAVE: method.phase_frames,
+            ANCHOR: method.stride_frames,
+            VEIL: method.merged_blocks,
         }[label]
-        queues = policy.period if label == WAVE else 1
+        queues = method.period if label == WAVE else 1
         self.middle: list[deque[FrameEntry]] = [deque(maxlen=kept) for _ in range(queues)]
         self.merged = MergedBlocks(cache) if label == VEIL else None
 
@@ -184,17 +184,17 @@ class LabelState:
             self.sinks[entry.at] = entry
         else:
             self.recent[entry.at] = entry
-            for frame in sorted(self.recent)[: -self.policy.recent_frames]:
+            for frame in sorted(self.recent)[: -self.method.recent_frames]:
                 del self.recent[frame]
         if clean:
             kept = entry if self.merged is None else self.merged.add(entry, raw_keys)
-            if kept is not None and (self.label != ANCHOR or kept.at % self.policy.stride == 0):
+            if kept is not None and (self.label != ANCHOR or kept.at % self.method.stride == 0):
                 self.middle[kept.at % len(self.middle)].append(kept)
 
     def read(self, frame: int) -> list[EntriesRead]:
         """The parts of what a query of this frame attends to, with their temporal indices."""
-        far = self.policy.far(frame)
-        first_recent = frame - self.policy.recent_frames + 1
+        far = self.method.far(frame)
+        first_recent = frame - self.method.recent_frames + 1
         # without entries that are read as a sink or as recent frames already
         middle = [
             entry
@@ -230,7 +230,7 @@ class LabelState:
 
 
 class PyramidForcingCache(MethodCache, of=PyramidForcing):
-    policy: PyramidForcing
+    method: PyramidForcing
     rotates_spatially = False
     state_classes = (FrameEntry,)
 

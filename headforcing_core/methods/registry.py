@@ -36,7 +36,7 @@ class PublishedMethod:
     differs: str = ""  # from the authors' code, and what is easily missed
 
     @property
-    def policy(self) -> Method:
+    def method(self) -> Method:
         return self.make()
 
     def describe(self, name: str) -> str:
@@ -316,26 +316,26 @@ def unknown_method(name: str, field: str = "method") -> HeadForcingError:
     return unknown_name(field, name, method_names())
 
 
-def method_policy(name: str) -> Method:
+def method_named(name: str) -> Method:
     """The settings of a method, ablation or alias; raises HeadForcingError with the list of names
     for another name.
     """
     if name in ALIASES:
         method, options = ALIASES[name]
-        return with_options(METHODS[method].policy, read_pairs(options), method)
+        return with_options(METHODS[method].method, read_pairs(options), method)
     if name in METHODS:
-        return METHODS[name].policy
+        return METHODS[name].method
     if name not in PRESETS:
         raise unknown_method(name)
     return _preset(name)()
 
 
-def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:
+def method_schedule(method: Method, family: str, sigmas: str = "") -> Schedule:
     """`sigmas` if given, else the method's own noise levels, else the model family's; block length
     of the family.
     """
     chosen = schedule(family, sigmas)
-    own = policy.own_schedule
+    own = method.own_schedule
     if own is not None and chosen.solver != "renoise":
         raise HeadForcingError(
             f"this method has a sampler of its own, which the model family {family} was not "
@@ -346,9 +346,9 @@ def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:
     return replace(own, frames_per_block=chosen.frames_per_block)
 
 
-def check_model(policy: Method, schedule: Schedule) -> None:
+def check_model(method: Method, schedule: Schedule) -> None:
     """Refuse LongLive 2.0's window for models that know no shots: it is longer than theirs."""
-    if policy.needs_shots and not schedule.shot_prefix:
+    if method.needs_shots and not schedule.shot_prefix:
         raise HeadForcingError(
             "method longlive2 is for weights of the model family longlive2, which were trained "
             "with shots and a window of 32 latent frames; choose another method, such as "
@@ -372,10 +372,10 @@ def list_methods() -> list[str]:
 
     Of the methods that keep frames by role all but the first have what differs from it.
     """
-    first = options_of(method_policy("head_forcing"))
+    first = options_of(method_named("head_forcing"))
     lines = []
     for name in [*METHODS, *(name for name in PRESETS if name not in METHODS)]:
-        options = options_of(method_policy(name))
+        options = options_of(method_named(name))
         by_role = name != "head_forcing" and options.keys() == first.keys()
         if by_role:
             options = {key: option for key, option in options.items() if option != first[key]}

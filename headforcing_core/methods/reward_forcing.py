@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from .base import Conditions, MethodShape
-from .longlive import WindowCache, WindowPolicy
+from .longlive import WindowCache, WindowMethod
 
 
 @dataclass(frozen=True)
-class RewardForcing(WindowPolicy):
+class RewardForcing(WindowMethod):
     """Reward Forcing's settings (arXiv 2512.04678). `kept_share`: of a sink's old content in an
     average.
     """
@@ -32,13 +32,13 @@ class RewardForcing(WindowPolicy):
 
 
 class RewardForcingCache(WindowCache, of=RewardForcing):
-    policy: RewardForcing
+    method: RewardForcing
 
     def read(self, layer: int) -> Tensor:
         return self.with_empty_sinks(layer)
 
     def evict(self, count: int) -> None:
-        kept = self.policy.kept_share
+        kept = self.method.kept_share
         fed = min(self.sinks, count)
         for kv in self.slots:
             evicted = kv[:, :, self.sinks : self.sinks + count]

@@ -19,7 +19,7 @@ from ..devices import upload
 from ..errors import HeadForcingError
 from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.schedule import Schedule
-from .base import MethodCache, MethodPolicy, MethodShape, check_beginning
+from .base import BaseMethod, MethodCache, MethodShape, check_beginning
 from .method import VideoFacts
 
 SCHEDULE = Schedule.warped([1000, 800, 600, 400, 200])
@@ -29,7 +29,7 @@ ATTENDED_BLOCKS = 7
 
 
 @dataclass(frozen=True)
-class RollingForcing(MethodPolicy):
+class RollingForcing(BaseMethod):
     """Rolling Forcing's settings: only the schedule, whose number of steps is the window's number
     of blocks.
     """

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ..devices import upload
 from .base import Conditions, MethodShape, played
-from .longlive import WindowCache, WindowPolicy
+from .longlive import WindowCache, WindowMethod
 
 
 @dataclass(frozen=True)
-class RollingSink(WindowPolicy):
+class RollingSink(WindowMethod):
     """Rolling Sink's settings (arXiv 2602.07775)."""
 
     window_frames: int = 21

@@ -18,7 +18,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     """Plain text: length, head roles, cache size, and the table of prompts of a render."""
     lines = [
         f"{plan.size_text}, {_length(plan)}",
-        f"head roles: {_roles(plan)} ({plan.profile_name}); rotary positions {plan.policy.rope}",
+        f"head roles: {_roles(plan)} ({plan.profile_name}); rotary positions {plan.method.rope}",
         _cache(plan, dtype),
         *_notes_on_roles(plan),
         *_notes_on_cache(plan, dtype),
@@ -71,7 +71,7 @@ def _length(plan: RenderPlan) -> str:
 
 def _roles(plan: RenderPlan) -> str:
     """Numbers of heads by role, or "none" if the method does not tell heads apart."""
-    if not plan.policy.heads_by:
+    if not plan.method.heads_by:
         return "none"
     heads = [role for layer in plan.shape.roles for role in layer]
     return ", ".join(
@@ -96,7 +96,7 @@ def _cache(plan: RenderPlan, dtype: torch.dtype) -> str:
 def _notes_on_roles(plan: RenderPlan) -> Iterator[str]:
     """Positions beyond the trained range, and the rule that named the roles."""
     shape = plan.shape
-    if isinstance(shape, CacheShape) and plan.policy.rope == "contiguous":
+    if isinstance(shape, CacheShape) and plan.method.rope == "contiguous":
         longest = max(shape.slots.values())
         if longest > TRAINED_FRAMES and not plan.schedule.shot_prefix:
             yield (
@@ -117,7 +117,7 @@ def _notes_on_cache(plan: RenderPlan, dtype: torch.dtype) -> Iterator[str]:
         kept = format_bytes(shape.bytes_of(shape.scene_slots, dtype))
         yield (
             "kept of scenes that may come back, in main memory: latent frames of "
-            f"{shape.policy.kept_scenes} scenes in anchor and memory heads, up to "
+            f"{shape.method.kept_scenes} scenes in anchor and memory heads, up to "
             f"{shape.scene_slots:,} frame-slots = {kept}"
         )
     if not plan.rebuilds_cache:

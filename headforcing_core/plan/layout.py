@@ -13,7 +13,7 @@ from ..cache.roles import HeadRole, Roles, arrange_roles
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile, default_profile
-from ..methods.head_forcing import CachePolicy
+from ..methods.head_forcing import HeadForcing
 from ..methods.method import Method, VideoFacts
 from ..model.wan import WanConfig
 from ..rollout.rows import BlockRow, lay_out_rows
@@ -70,7 +70,7 @@ class Layout:
             pictures=bool(timeline.references),
         )
 
-    def make_rows(self, policy: Method, seed: int) -> tuple[BlockRow, ...]:
+    def make_rows(self, method: Method, seed: int) -> tuple[BlockRow, ...]:
         """The row of every block; raises HeadForcingError for switches and pictures that the method
         cannot do.
         """
@@ -80,15 +80,15 @@ class Layout:
         for number, segment in enumerate(self.timeline.segments, 1):
             first = self.start_blocks + segment.start_block
             if number > 1:
-                rows[first] = replace(rows[first], switch=policy.own_switch(segment.switch))
+                rows[first] = replace(rows[first], switch=method.own_switch(segment.switch))
             if segment.seed is not None:
                 rows[first:] = [replace(row, seed=segment.seed) for row in rows[first:]]
             pictures = self.timeline.pictures(segment)
-            if len(pictures) > policy.most_pictures:
+            if len(pictures) > method.most_pictures:
                 named = ", ".join(f"@{name}" for name in pictures)
                 raise HeadForcingError(
                     f"prompt {number} names {named}, but with this method a scene holds "
-                    f"{policy.most_pictures or 'no'} pictures; leave some out, or choose "
+                    f"{method.most_pictures or 'no'} pictures; leave some out, or choose "
                     "head_forcing"
                 )
             if pictures:
@@ -99,7 +99,7 @@ class Layout:
 
 
 def lay_out(
-    timeline: Timeline, seconds: float, schedule: Schedule, policy: Method, start_frames: int
+    timeline: Timeline, seconds: float, schedule: Schedule, method: Method, start_frames: int
 ) -> Layout:
     """Put a timeline on the blocks of a video.
 
@@ -126,7 +126,7 @@ def lay_out(
         requested=timeline.requested[: len(segments)],
         shot_prefix=schedule.shot_prefix,
     )
-    return Layout(schedule, policy.with_scenes(timeline), start_frames)
+    return Layout(schedule, method.with_scenes(timeline), start_frames)
 
 
 def _block_prompts(timeline: Timeline) -> list[str | Blend]:
@@ -170,7 +170,7 @@ class HeadRoles(NamedTuple):
 
 def head_roles(
     config: WanConfig,
-    policy: Method,
+    method: Method,
     profile: ProfileChoice,
     settings: RenderSettings,
 ) -> HeadRoles:
@@ -178,18 +178,18 @@ def head_roles(
     fit together.
     """
     arrangement = settings.roles
-    if arrangement != "profile" and policy.heads_by != "roles":
+    if arrangement != "profile" and method.heads_by != "roles":
         raise HeadForcingError(
             f"roles = {arrangement!r} rearranges head roles, but this method uses "
-            f"{policy.heads_by or 'none'}; choose roles = 'profile'"
+            f"{method.heads_by or 'none'}; choose roles = 'profile'"
         )
-    if not policy.heads_by:
+    if not method.heads_by:
         every_head = [[HeadRole.MEMORY] * config.num_heads] * config.num_layers
         return HeadRoles("one cache for every head", every_head)
     source = "profile"
     if profile is None:
         source = "bundled profile"
-        profile = profile_without_choice(config, policy, known_family(settings.model_family))
+        profile = profile_without_choice(config, method, known_family(settings.model_family))
     auto = None
     if isinstance(profile, AutoProfile):
         auto = profile
@@ -198,7 +198,7 @@ def head_roles(
     else:
         profile.check_model(config.num_layers, config.num_heads)
         name = f"{source} {profile.name!r}"
-    if policy.heads_by == "labels":
+    if method.heads_by == "labels":
         if not profile.labels:
             name += ", labels from its roles"
         return HeadRoles(name, profile.labelled, auto)
@@ -211,21 +211,21 @@ def head_roles(
 
 
 def profile_without_choice(
-    config: WanConfig, policy: Method, family: str | None = None
+    config: WanConfig, method: Method, family: str | None = None
 ) -> HeadProfile | AutoProfile:
     """The bundled profile that fits; for Head Forcing only one that was measured on these weights
     here, since roles of other weights are not theirs.
     """
     try:
-        bundled = bundled_profile(config, policy, family)
+        bundled = bundled_profile(config, method, family)
     except HeadForcingError:
         return AutoProfile()
-    if isinstance(policy, CachePolicy) and not bundled.measured:
+    if isinstance(method, HeadForcing) and not bundled.measured:
         return AutoProfile()
     return bundled
 
 
-def bundled_profile(config: WanConfig, policy: Method, family: str | None = None) -> HeadProfile:
+def bundled_profile(config: WanConfig, method: Method, family: str | None = None) -> HeadProfile:
     """The bundled profile that fits a method: one with labels, of three roles, or of two kinds of
     heads. Raises HeadForcingError if there is none for a model of this size.
     """
@@ -233,6 +233,6 @@ def bundled_profile(config: WanConfig, policy: Method, family: str | None = None
         config.num_layers,
         config.num_heads,
         family=family,
-        labelled=policy.heads_by == "labels",
-        two_way=not isinstance(policy, CachePolicy),
+        labelled=method.heads_by == "labels",
+        two_way=not isinstance(method, HeadForcing),
     )

@@ -14,7 +14,7 @@ from ..files import Fields
 from ..head_profiles.auto import ProfileChoice
 from ..methods.method import Method
 from ..methods.options import Pairs, options_of, with_options
-from ..methods.registry import method_policy, method_schedule
+from ..methods.registry import method_named, method_schedule
 from ..names import ROLE_ARRANGEMENTS
 from ..rollout.schedule import Schedule
 from ..timeline.clock import MAX_SECONDS
@@ -30,11 +30,11 @@ class RenderOptions(RenderSettings):
     Attributes:
         profile: head roles; None takes the bundled profile that fits the model, or finds roles
             while sampling.
-        policy: a method's settings, used in place of those that `method` names.
+        given_method: a method's settings, used in place of those that `method_name` names.
     """
 
     profile: ProfileChoice = None
-    policy: Method | None = None
+    given_method: Method | None = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -54,29 +54,29 @@ class RenderOptions(RenderSettings):
             )
         if self.roles not in ROLE_ARRANGEMENTS:
             raise unknown_name("roles", self.roles, ROLE_ARRANGEMENTS)
-        _ = self.cache_policy, self.schedule  # whose constructors check the other options
+        _ = self.method, self.schedule  # whose constructors check the other options
 
     @cached_property
-    def cache_policy(self) -> Method:
+    def method(self) -> Method:
         """The method's settings with the method options."""
-        policy = self.policy or method_policy(self.method)
+        method = self.given_method or method_named(self.method_name)
         if not self.method_options:
-            return policy
-        return with_options(policy, self.method_options, self.method)
+            return method
+        return with_options(method, self.method_options, self.method_name)
 
-    def for_method(self, method: str, policy: Method | None = None) -> RenderOptions:
+    def for_method(self, name: str, given: Method | None = None) -> RenderOptions:
         """The same options for another method, without those of episodic memory that it does not
         have.
         """
-        has = (policy or method_policy(method)).memory_options
+        has = (given or method_named(name)).memory_options
         shared = tuple(pair for pair in self.method_options if pair[0] in has)
-        return replace(self, method=method, policy=policy, method_options=shared)
+        return replace(self, method_name=name, given_method=given, method_options=shared)
 
     @cached_property
     def schedule(self) -> Schedule:
         """The noise levels: `sigmas`, else the method's own, else the model family's."""
         return method_schedule(
-            self.policy or method_policy(self.method), self.model_family, self.sigmas
+            self.given_method or method_named(self.method_name), self.model_family, self.sigmas
         )
 
     @property
@@ -91,7 +91,7 @@ class RenderOptions(RenderSettings):
         if switch == RESET and schedule.shot_prefix:
             with suppress(HeadForcingError):
                 cut = Switch(re_anchor=True)
-                if self.cache_policy.own_switch(cut):
+                if self.method.own_switch(cut):
                     switch = cut
         return {
             "seconds": self.seconds or None,
@@ -105,19 +105,19 @@ DEFAULTS = RenderOptions()
 
 
 def method_options(
-    method: str, inputs: Mapping[str, Any], pairs: Pairs
+    name: str, inputs: Mapping[str, Any], pairs: Pairs
 ) -> tuple[tuple[str, str], ...]:
     """The options of a method: `pairs`, and those that the `inputs` of `MEMORY_INPUTS` set and
     `pairs` do not.
 
     An input sets nothing at its default, nor if the method does not have its option.
     """
-    has = method_policy(method).memory_options
+    has = method_named(name).memory_options
     found = list(pairs)
-    for name, option in MEMORY_INPUTS.items():
-        value = inputs.get(name)
+    for each, option in MEMORY_INPUTS.items():
+        value = inputs.get(each)
         if value is None or option not in has or option in dict(pairs):
             continue
-        if value != options_of(DEFAULTS.cache_policy)[option].value:
+        if value != options_of(DEFAULTS.method)[option].value:
             found.append((option, str(value)))
     return tuple(found)

@@ -69,12 +69,12 @@ class RenderPlan:
         """The checked plan of a render after so many start latent frames; `profile`, if given,
         replaces that of the options.
         """
-        policy = options.cache_policy
+        method = options.method
         schedule = options.schedule
-        check_model(policy, schedule)
+        check_model(method, schedule)
         return cls.make(
             config,
-            policy,
+            method,
             schedule,
             timeline,
             settings=options,
@@ -86,7 +86,7 @@ class RenderPlan:
     def make(
         cls,
         config: WanConfig,
-        policy: Method,
+        method: Method,
         schedule: Schedule,
         timeline: Timeline,
         settings: RenderSettings,
@@ -97,7 +97,7 @@ class RenderPlan:
         that is wrong.
 
         Args:
-            settings: size, length, seed, model family and arrangement of head roles; `policy` and
+            settings: size, length, seed, model family and arrangement of head roles; `method` and
                 `schedule` are in place of all others.
             profile: `AutoProfile` leaves the roles to be measured before the render. None is an
                 `AutoProfile` for Head Forcing, unless a bundled profile was measured on a model of
@@ -111,12 +111,12 @@ class RenderPlan:
         held = 1 if start_frames == 1 and schedule.holds_image else 0
         start_frames -= held
         layout = lay_out(
-            timeline, settings.seconds, schedule=schedule, policy=policy, start_frames=start_frames
+            timeline, settings.seconds, schedule=schedule, method=method, start_frames=start_frames
         )
-        heads = head_roles(config, policy, profile, settings)
-        policy = policy.for_video(replace(layout.facts, seed=settings.seed))
-        rows = layout.make_rows(policy, settings.seed)
-        shape = policy.shape(
+        heads = head_roles(config, method, profile, settings)
+        method = method.for_video(replace(layout.facts, seed=settings.seed))
+        rows = layout.make_rows(method, settings.seed)
+        shape = method.shape(
             config,
             heads.roles,
             latent_height=settings.height // stride,
@@ -145,10 +145,10 @@ class RenderPlan:
             timeline,
             seconds,
             schedule=self.schedule,
-            policy=self.policy,
+            method=self.method,
             start_frames=self.layout.start_frames,
         )
-        rows = layout.make_rows(self.policy, self.seed)
+        rows = layout.make_rows(self.method, self.seed)
         shape = replace(self.shape, total_frames=len(rows) * self.schedule.frames_per_block)
         depends_on_length = (
             self.overlap is not None
@@ -161,7 +161,7 @@ class RenderPlan:
                 f"during the render: it has {self.timeline.seconds:g} s, the new story "
                 f"{layout.timeline.seconds:g} s; make the new story as long as the video"
             )
-        if self.policy.for_video(layout.facts).key != self.policy.key:
+        if self.method.for_video(layout.facts).key != self.method.key:
             raise HeadForcingError(
                 "this method caches a video with one prompt differently from one with several; "
                 "render the new story from the beginning"
@@ -175,7 +175,7 @@ class RenderPlan:
         `Timeline.texts`, `pictures` those of `Timeline.references`."""
         script = Script(self.rows, embeds, self.timeline.alike, pictures)
         if self.timeline.recalls or self.timeline.references:
-            script = number_recalls(script, self.policy.recalled(script))
+            script = number_recalls(script, self.method.recalled(script))
         return script
 
     @cached_property
@@ -199,17 +199,17 @@ class RenderPlan:
         return f"{self.width}x{self.height}"
 
     @property
-    def policy(self) -> Method:
+    def method(self) -> Method:
         """The method's settings."""
-        assert isinstance(self.shape.policy, Method)
-        return self.shape.policy
+        assert isinstance(self.shape.method, Method)
+        return self.shape.method
 
     @property
     def rebuilds_cache(self) -> bool:
         """Whether the cache of an unfinished video can be rebuilt from its blocks; else one must be
         stored.
         """
-        return "blocks" in self.policy.resumes_from
+        return "blocks" in self.method.resumes_from
 
     @cached_property
     def switches(self) -> dict[int, Switch]:
@@ -279,7 +279,7 @@ class RenderPlan:
         attention: AttentionFunction = sdpa,
     ) -> Cache:
         """An empty cache for this render."""
-        return self.policy.make_cache(self.shape, dtype, device, attention)
+        return self.method.make_cache(self.shape, dtype, device, attention)
 
     def cache_bytes(self, dtype: torch.dtype) -> int:
         """Peak size of the cache in bytes."""
@@ -288,19 +288,19 @@ class RenderPlan:
     @property
     def frames_per_pass(self) -> int:
         """The largest number of latent frames in one model call."""
-        recached = self.policy.recached_frames if self.switches else 0
+        recached = self.method.recached_frames if self.switches else 0
         block = self.schedule.frames_per_block * self.blocks_per_pass
         return max(block, min(recached, self.frames))
 
     @cached_property
     def blocks_per_pass(self) -> int:
         """Number of consecutive blocks that one model call denoises together."""
-        return len(self.schedule.sigmas) if self.policy.denoises_jointly else 1
+        return len(self.schedule.sigmas) if self.method.denoises_jointly else 1
 
     @cached_property
     def overlap(self) -> Overlap | None:
         """The overlapping rollouts that make up the video; None if one makes the whole."""
-        return self.policy.overlap(self.schedule.frames_per_block)
+        return self.method.overlap(self.schedule.frames_per_block)
 
     @cached_property
     def restart_frames(self) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ import torch
 from ..errors import HeadForcingError
 from ..files import Fields
 from ..head_profiles.auto import AutoProfile
-from ..methods.head_forcing import CachePolicy
-from ..methods.registry import method_policy
+from ..methods.head_forcing import HeadForcing
+from ..methods.registry import method_named
 from ..model.fp8 import saved_bytes
 from ..video.memory import DecoderMemory
 from .describe import format_bytes
@@ -129,10 +129,10 @@ def remedies(
 
 def _fewer_frames(plan: RenderPlan) -> Iterator[Change]:
     """Fewer frames in memory heads."""
-    policy = plan.policy
-    if isinstance(policy, CachePolicy) and policy.heads_by and policy.memory.episodic_frames > 2:
-        memory = replace(policy.memory, episodic_frames=2)
-        shape = replace(plan.shape, policy=replace(policy, memory=memory))
+    method = plan.method
+    if isinstance(method, HeadForcing) and method.heads_by and method.memory.episodic_frames > 2:
+        memory = replace(method.memory, episodic_frames=2)
+        shape = replace(plan.shape, method=replace(method, memory=memory))
         yield Change("episodic_frames 2", {}, {"shape": shape})
 
 
@@ -154,11 +154,11 @@ def _sizes(plan: RenderPlan) -> Iterator[Change]:
 
 def _head_forcing(plan: RenderPlan) -> Iterator[Change]:
     """Head Forcing in place of another method, with the numbers of heads that are expected."""
-    policy = method_policy("head_forcing").for_video(plan.layout.facts)
-    if policy.key != plan.policy.key:
+    method = method_named("head_forcing").for_video(plan.layout.facts)
+    if method.key != plan.method.key:
         config = plan.config
         _, _, rows, columns = plan.block_shape
-        shape = policy.shape(
+        shape = method.shape(
             config,
             AutoProfile().expected(config.num_layers, config.num_heads).roles,
             latent_height=rows,

@@ -20,7 +20,7 @@ from ..files import Fields, check_writable
 from ..hashing import SHORT, digest
 from ..head_profiles.auto import ProfileChoice, found_profile_path, load_found_profile
 from ..head_profiles.profile import HeadProfile
-from ..methods.head_forcing import CachePolicy
+from ..methods.head_forcing import HeadForcing
 from ..methods.options import pairs_text
 from ..model.wan import WanConfig
 from ..rollout.rows import Embeddings, Picture, Script
@@ -198,16 +198,16 @@ class RenderJob:
         plan = self.plan
         request = self.request
         clock = plan.timeline.clock
-        policy = plan.policy
+        method = plan.method
         options = request.options
-        method = options.method  # with its options: `longlive (window_frames=9)`
+        name = options.method_name  # with its options: `longlive (window_frames=9)`
         if options.method_options:
-            method += f" ({pairs_text(options.method_options)})"
+            name += f" ({pairs_text(options.method_options)})"
         threshold = None
-        if isinstance(policy, CachePolicy) and policy.memory.episodic_frames:
-            threshold = policy.episodic.novelty_threshold
+        if isinstance(method, HeadForcing) and method.memory.episodic_frames:
+            threshold = method.episodic.novelty_threshold
         about = {
-            "method": method,
+            "method": name,
             "seed": options.seed,
             "size": plan.size_text,
             **about_story(plan),
@@ -235,7 +235,7 @@ class RenderJob:
             str(request.dtype),
             [list(layer) for layer in plan.shape.roles],
             None,  # in the keys of stored blocks: roles are known before the first one
-            plan.policy.key,
+            plan.method.key,
             plan.schedule.key,
             [plan.width, plan.height],
             [plan.seed, self.video],

@@ -169,7 +169,7 @@ def needs_of(
     # float32, with unfinished ones
     block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass
     pixels = plan.video_frames * plan.width * plan.height * scale**2
-    stores_state = kept and state and "state" in plan.policy.resumes_from
+    stores_state = kept and state and "state" in plan.method.resumes_from
     scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0
     return Needs(
         weights,

@@ -16,7 +16,8 @@ class RenderSettings:
     defaults from here.
 
     Attributes:
-        method: a name of `methods.registry.method_names`; with `policy` only a name for files.
+        method_name: one of `methods.registry.method_names`; with `given_method` only a name for
+            files.
         roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
         shuffle: number of the shuffle where `roles` shuffles them; the seed has no part in it.
         seconds: as for `layout.lay_out`.
@@ -29,7 +30,7 @@ class RenderSettings:
             `methods.options`.
     """
 
-    method: str = "head_forcing"
+    method_name: str = "head_forcing"
     roles: str = "profile"
     width: int = 832
     height: int = 480

@@ -36,23 +36,23 @@ class Entry:
     """A row of a comparison: a method, under its label in tables and videos."""
 
     label: str
-    method: str
+    method_name: str
 
     @property
     def key(self) -> str:
         """A name for files."""
-        return self.method
+        return self.method_name
 
     def options(self, common: RenderOptions, seed: int) -> RenderOptions:
         """The options of this entry's render, from the options that all entries share and the
         seed.
         """
-        return replace(common.for_method(self.method), seed=seed)
+        return replace(common.for_method(self.method_name), seed=seed)
 
 
 def all_methods() -> list[str]:
     """The published methods in the order of menus; of those that share their settings the first."""
-    first = {row.policy: name for name, row in reversed(METHODS.items())}
+    first = {row.method: name for name, row in reversed(METHODS.items())}
     return [name for name in method_names() if name in first.values()]
 
 
@@ -137,7 +137,10 @@ class ComparisonRow:
 
     def to_dict(self) -> Fields:
         """Plain numbers."""
-        return {**asdict(self), "video": str(self.video)}
+        own = asdict(self)
+        names = {"method_name": "method"}
+        entry = {names.get(name, name): value for name, value in own["entry"].items()}
+        return {**own, "entry": entry, "video": str(self.video)}
 
 
 def measure_video(
@@ -199,7 +202,7 @@ def report_text(rows: Sequence[ComparisonRow], left_out: Mapping[str, str]) -> s
 def method_notes(rows: Sequence[ComparisonRow]) -> list[str]:
     """Per published method in a table: its paper, the weights it is meant for, and notes."""
     lines = []
-    for name in dict.fromkeys(row.entry.method for row in rows):
+    for name in dict.fromkeys(row.entry.method_name for row in rows):
         lines += describe_method(name)
     return lines
 

@@ -202,7 +202,7 @@ class Render:
         speech = job.request.speech
         if speech is not None and run.start is not None:
             self.model.use_speech(TalkingPortrait(run.start[0], speech))
-        yield from job.plan.policy.rollout(self.model, run.cache, inputs)
+        yield from job.plan.method.rollout(self.model, run.cache, inputs)
 
 
 # ----------------------------------------------------------------------------------- making a video

@@ -271,7 +271,7 @@ class Run:
             previous=keys[index - 1] if index else None,
         )
         self._thread.put(save)
-        if "state" not in self.plan.policy.resumes_from or not self.state_seconds:
+        if "state" not in self.plan.method.resumes_from or not self.state_seconds:
             return
         if time.monotonic() - self._state_stored_at <= self.state_seconds:
             return

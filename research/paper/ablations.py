@@ -19,7 +19,7 @@ from ...headforcing_core.cache.memory import EpisodicMemory, MemoryHeads
 from ...headforcing_core.cache.roles import HeadRole, RolePolicy, Roles
 from ...headforcing_core.cache.shape import CacheShape, Shape
 from ...headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
-from ...headforcing_core.methods.head_forcing import CachePolicy
+from ...headforcing_core.methods.head_forcing import HeadForcing
 from ...headforcing_core.methods.method import VideoFacts
 from ...headforcing_core.methods.options import NO_OPTION
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, WanModel
@@ -34,7 +34,7 @@ BLOCK = 3
 
 
 @dataclass(frozen=True)
-class PrunedHeads(CachePolicy):
+class PrunedHeads(HeadForcing):
     """Self Forcing with every frame, but for some heads, which see the current block alone.
 
     Attributes:
@@ -49,7 +49,7 @@ class PrunedHeads(CachePolicy):
     pruned: str = field(default="local", metadata=NO_OPTION)
     seed: int = field(default=0, metadata=NO_OPTION)
 
-    def for_video(self, video: VideoFacts) -> CachePolicy:
+    def for_video(self, video: VideoFacts) -> HeadForcing:
         fitted = super().for_video(video)
         return replace(self, seed=video.seed, kept_scenes=fitted.kept_scenes)
 
@@ -76,7 +76,7 @@ class PrunedHeads(CachePolicy):
 
 
 @dataclass(frozen=True)
-class EqualMemory(CachePolicy):
+class EqualMemory(HeadForcing):
     """Heads of one role or none as in Head Forcing, all others memory heads, with as many
     frame-slots together as Head Forcing has.
 
@@ -90,7 +90,7 @@ class EqualMemory(CachePolicy):
     kept: str = field(default="", metadata=NO_OPTION)
 
     def __post_init__(self) -> None:
-        """Leave out the check of `CachePolicy`, which allows episodic memory of one size alone."""
+        """Leave out the check of `HeadForcing`, which allows episodic memory of one size alone."""
 
     def shape(
         self,
@@ -101,7 +101,7 @@ class EqualMemory(CachePolicy):
         frames_per_block: int,
         total_frames: int,
     ) -> Shape:
-        paper = CachePolicy()
+        paper = HeadForcing()
         sizes = (latent_height, latent_width, frames_per_block)
         endless = BlockClock(frames_per_block).blocks_for(MAX_SECONDS) * frames_per_block
         whole = paper.shape(config, roles, *sizes, endless)
@@ -115,13 +115,13 @@ class EqualMemory(CachePolicy):
         names = iter(_spread(count, more))
         made = ["local" if is_kept else next(names) for is_kept in stays]
         small = RolePolicy(recent_frames=fast, episodic_frames=entries)
-        policy = replace(
+        method = replace(
             self,
             local=kept_role,
             anchor=small,
             memory=replace(small, episodic_frames=entries + 1),
         )
-        return CacheShape.for_model(config, _by_layer(made, config), policy, *sizes, total_frames)
+        return CacheShape.for_model(config, _by_layer(made, config), method, *sizes, total_frames)
 
     def make_cache(self, *args: Any) -> HeadCache:
         return EvenMemoryCache(*args)
@@ -141,9 +141,9 @@ def _by_layer(flat: Sequence[Any], config: WanConfig) -> list[list[Any]]:
 # ---------------------------------------------------------------------------------- the first frame
 
 
-def with_first_frame(*without: str, rope: str = "contiguous") -> CachePolicy:
+def with_first_frame(*without: str, rope: str = "contiguous") -> HeadForcing:
     """Self Forcing with the first frame and a window, `WINDOW` together; heads of the roles
-    `without` have the window alone, one frame longer. `rope` as of `CachePolicy`.
+    `without` have the window alone, one frame longer. `rope` as of `HeadForcing`.
     """
     sink = RolePolicy(sink_frames=1, recent_frames=WINDOW - BLOCK - 1)
     plain = RolePolicy(recent_frames=WINDOW - BLOCK)
@@ -151,11 +151,11 @@ def with_first_frame(*without: str, rope: str = "contiguous") -> CachePolicy:
     def of(role: str) -> RolePolicy:
         return plain if role in without else sink
 
-    return CachePolicy(local=of("local"), anchor=of("anchor"), memory=of("memory"), rope=rope)
+    return HeadForcing(local=of("local"), anchor=of("anchor"), memory=of("memory"), rope=rope)
 
 
 @dataclass(frozen=True)
-class OtherFirstFrame(CachePolicy):
+class OtherFirstFrame(HeadForcing):
     """A cache whose sinks begin with the latent frame `first`, so that it has the first position in
     the place of frame 0.
     """
@@ -184,7 +184,7 @@ def with_other_frame(first: int) -> OtherFirstFrame:
 
 
 @dataclass(frozen=True)
-class NoveltyOf(CachePolicy):
+class NoveltyOf(HeadForcing):
     """Head Forcing whose candidates are compared with the entries by what frames show.
 
     Attributes:
@@ -202,11 +202,11 @@ class SeeingCache(HeadCache):
 
     def __init__(self, shape: CacheShape, *options: Any):
         super().__init__(shape, *options)
-        policy = shape.policy
-        assert isinstance(policy, NoveltyOf)
+        method = shape.method
+        assert isinstance(method, NoveltyOf)
         memory = self.memory
         self.memory = self.seen = SeenMemory(
-            memory.capacity, policy.episodic, memory.store, policy.compared
+            memory.capacity, method.episodic, memory.store, method.compared
         )
 
     def see(self, latents: Tensor) -> None:

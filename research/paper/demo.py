@@ -89,7 +89,7 @@ class Demo:
     def plan(self, entry: MethodRow, looks: Sequence[Look], number: int) -> RenderPlan:
         """The plan of a video; a row of shuffled roles has another shuffle for each number."""
         shuffle = number if entry.roles == "shuffled" else entry.shuffle
-        return self.judge.plan(entry.policy, entry.roles, timeline_of(looks), number, shuffle)
+        return self.judge.plan(entry.method, entry.roles, timeline_of(looks), number, shuffle)
 
     def make(
         self,

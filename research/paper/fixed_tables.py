@@ -90,7 +90,7 @@ def budget_table(out: Path) -> Made:
     heads = paper_heads(config)
     slots = {}
     for label, (method, *_) in BUDGETS.items():
-        plan = RenderPlan.of(config, RenderOptions(method=method), minute, profile=heads)
+        plan = RenderPlan.of(config, RenderOptions(method_name=method), minute, profile=heads)
         slots[label] = plan.shape.frame_slots
     count = config.num_layers * config.num_heads
     cells = []

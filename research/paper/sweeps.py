@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...headforcing_core import page
 from ...headforcing_core.errors import HeadForcingError, one_line
-from ...headforcing_core.methods.head_forcing import CachePolicy
+from ...headforcing_core.methods.head_forcing import HeadForcing
 from ...headforcing_core.plan.describe import markdown_table
 from ..rooms.measurements import complete
 from ..rows import MethodRow
@@ -23,7 +23,7 @@ from .tables import CODE, mean_text, row_key
 STORY = AWAY
 ANCHOR = 0.25
 LOCAL = 0.20
-PLAIN = CachePolicy()
+PLAIN = HeadForcing()
 LINES = {
     "layout": "room kept",
     "layout_just_left": "pictures of the room just left",
@@ -42,19 +42,19 @@ class Sweep:
     default: float
     values: tuple[float, ...]
     said: str
-    policy: Callable[[float], CachePolicy] = lambda value: PLAIN
+    method: Callable[[float], HeadForcing] = lambda value: PLAIN
     fractions: Callable[[float], tuple[float, float]] = lambda value: (ANCHOR, LOCAL)
 
 
-def _threshold(value: float) -> CachePolicy:
+def _threshold(value: float) -> HeadForcing:
     return replace(PLAIN, episodic=replace(PLAIN.episodic, novelty_threshold=value))
 
 
-def _entries(value: float) -> CachePolicy:
+def _entries(value: float) -> HeadForcing:
     return replace(PLAIN, memory=replace(PLAIN.memory, episodic_frames=int(value)))
 
 
-def _fast(value: float) -> CachePolicy:
+def _fast(value: float) -> HeadForcing:
     return replace(PLAIN, memory=replace(PLAIN.memory, recent_frames=int(value)))
 
 
@@ -81,21 +81,21 @@ SWEEPS = {
         (0.80, 0.85, 0.88, 0.90, 0.92, 0.95, 0.97, 0.99),
         "The paper: stable from 0.90 to 0.97; its sentences on larger and smaller values are "
         "inverted. Its values.",
-        policy=_threshold,
+        method=_threshold,
     ),
     "B_epi": Sweep(
         "B_epi, latent frames",
         PLAIN.memory.episodic_frames,
         (2, 3, 5, 8, 12),
         "The paper: stable in a reasonable range; too much may harm. It does not name its values.",
-        policy=_entries,
+        method=_entries,
     ),
     "B_fast": Sweep(
         "B_fast, latent frames",
         PLAIN.memory.recent_frames or 0,
         (0, 1, 3, 6),
         "The paper: 1 harms motion, 3 is enough, 6 is worse again. Its values.",
-        policy=_fast,
+        method=_fast,
     ),
 }
 
@@ -160,7 +160,7 @@ def _key(name: str, value: float, number: int) -> str:
 
 
 def _entry(sweep: Sweep, value: float) -> MethodRow:
-    return MethodRow(f"{sweep.name} {value:g}", "sweep", given=sweep.policy(value))
+    return MethodRow(f"{sweep.name} {value:g}", "sweep", given=sweep.method(value))
 
 
 def _model(model: Demo, sweep: Sweep, value: float) -> Demo:

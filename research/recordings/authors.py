@@ -74,10 +74,10 @@ class RecordedDummyForcing(DummyForcing):
 
 
 class RecordedDummyForcingCache(DummyForcingCache, of=RecordedDummyForcing):
-    policy: RecordedDummyForcing
+    method: RecordedDummyForcing
 
     def sampled_rows(self, layer: int) -> Tensor:
-        return torch.tensor(self.policy.rows[layer], device=self.device)
+        return torch.tensor(self.method.rows[layer], device=self.device)
 
 
 @dataclass(frozen=True)
@@ -100,22 +100,22 @@ class AuthorsPyramidForcing(PyramidForcing):
 class AuthorsLabelState(LabelState):
     """State of the heads of one label, by the authors' rules."""
 
-    policy: AuthorsPyramidForcing
+    method: AuthorsPyramidForcing
 
     def write(self, entry: FrameEntry, raw_keys: Tensor, clean: bool) -> None:
         before = dict(self.recent)
         super().write(entry, raw_keys, clean)
         dropped = before.keys() - self.recent.keys()
-        if dropped and self.policy.leftover_frame and self.label is HeadLabel.ANCHOR:
+        if dropped and self.method.leftover_frame and self.label is HeadLabel.ANCHOR:
             oldest = min(dropped)
             self.recent = {oldest: before[oldest], **self.recent}
 
     def read(self, frame: int) -> list[EntriesRead]:
         sinks, recent, middle = super().read(frame)
-        if self.policy.overlaps_recent:
+        if self.method.overlaps_recent:
             veil = self.label is HeadLabel.VEIL
             first = 1 if veil else self.sink_count
-            far = self.policy.far(frame)
+            far = self.method.far(frame)
             queue = self.middle[frame % len(self.middle)]
             entries = [entry for entry in queue if entry.first >= first]
             middle = EntriesRead(entries, [entry.at if veil else far for entry in entries])
@@ -192,7 +192,7 @@ def _lengths(kinds: Sequence[list[EntriesRead]]) -> list[list[list[int]]]:
 class AuthorsPyramidCache(PyramidForcingCache, of=AuthorsPyramidForcing):
     """Pyramid Forcing's cache, as in its authors' code."""
 
-    policy: AuthorsPyramidForcing
+    method: AuthorsPyramidForcing
 
     def begin_video(self) -> None:
         super().begin_video()
@@ -212,7 +212,7 @@ class AuthorsPyramidCache(PyramidForcingCache, of=AuthorsPyramidForcing):
         )
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        if not self.policy.stale_readout:
+        if not self.method.stale_readout:
             return super().context(layer, q)
         s = self.rope.frame_tokens
         block = range(self.start, self.end)

@@ -20,10 +20,10 @@ Fields = dict[str, Any]  # of config.json
 _LABELS = {-1: HeadLabel.WAVE, 1: HeadLabel.ANCHOR, 2: HeadLabel.VEIL}
 
 
-def recorded_policy(
+def recorded_method(
     config: Fields, run: Fields, tensors: Mapping[str, Tensor]
 ) -> tuple[Method, Roles]:
-    """The policy and the head roles of one run of a case whose method is `config["method"]`."""
+    """The method and the head roles of one run of a case whose method is `config["method"]`."""
     method = config["method"]
     heads = config["num_heads"] * config["num_layers"]
     if method == "dummy_forcing":
@@ -45,7 +45,7 @@ def recorded_policy(
         return _pyramid_forcing(run), roles
     if method == "commit_forcing":
         return _commit_forcing(run), roles
-    plain = RecordedDummyForcing() if method == "dummy_forcing" else METHODS[method].policy
+    plain = RecordedDummyForcing() if method == "dummy_forcing" else METHODS[method].method
     return replace(plain, **OPTIONS[method](run)), roles
 
 
@@ -97,10 +97,10 @@ def _commit_forcing(run: Fields) -> LongLive:
     # the authors' pipeline of several prompts does not follow its own rule
     if not run["commit_rule"] or run.get("authors_switch"):
         return LongLive(**settings)
-    policy = CommitForcing(**settings, commit_frames=run["commit_frames"])
-    if policy.commit_frames == policy.window_frames:
+    method = CommitForcing(**settings, commit_frames=run["commit_frames"])
+    if method.commit_frames == method.window_frames:
         return LongLive(**settings, clean_reads="recent")
-    return policy
+    return method
 
 
 def _window(run: Fields) -> Fields:

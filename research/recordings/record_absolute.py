@@ -76,7 +76,7 @@ def reference_run(case: Case) -> tuple[Tensor, list[dict[str, Any]], list[list[i
     config = case.dimensions
     weights, _ = load_state_dict(case.folder / case.config["weights"], num_heads=config.num_heads)
     model = WanVideoModel(WanModel.from_state_dict(config, weights, torch.float64), torch.float64)
-    shape = run.policy.shape(
+    shape = run.method.shape(
         config, run.roles, ROWS, COLUMNS, run.schedule.frames_per_block, FRAMES
     )
     assert isinstance(shape, CacheShape)  # that of the paper's method

@@ -47,7 +47,7 @@ class ReferenceCache(Cache):
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
         self.shape = shape
-        self.policy = shape.policy
+        self.method = shape.method
         self.dtype = dtype
         self.device = torch.device(device)
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
@@ -80,7 +80,7 @@ class ReferenceCache(Cache):
 
     @property
     def scene_starts(self) -> list[int] | None:
-        return self.starts if self.policy.kept_scenes else None
+        return self.starts if self.method.kept_scenes else None
 
     # --- in a pass
 
@@ -109,7 +109,7 @@ class ReferenceCache(Cache):
     def context(self, layer: int, head: int, q: Tensor) -> HeadContext:
         """Queries, keys and values of one head, from its queries `[frames, s, d]`."""
         frames, numbers = self.seen(layer, head)
-        indices = list(range(len(frames))) if self.policy.rope == "contiguous" else numbers
+        indices = list(range(len(frames))) if self.method.rope == "contiguous" else numbers
         k = torch.stack([frame[layer][0][head] for frame in frames])
         v = torch.stack([frame[layer][1][head] for frame in frames])
         return (
@@ -122,7 +122,7 @@ class ReferenceCache(Cache):
         """The frames in a head's context, entries first, the current block last, and their numbers
         in the video.
         """
-        policy = self.policy.of(self.shape.roles[layer][head])
+        policy = self.method.of(self.shape.roles[layer][head])
         frames: list[Frame] = []
         numbers: list[int] = []
         if policy.episodic_frames:
@@ -172,9 +172,9 @@ class ReferenceCache(Cache):
         if not self.memory.capacity:
             return None
         # the newest block whose first frame has left fast memory
-        fast = self.policy.memory.recent_frames or 0
+        fast = self.method.memory.recent_frames or 0
         first_frames = range(0, self.frames_seen - fast, self.shape.frames_per_block)
-        if not first_frames or (len(first_frames) - 1) % self.policy.episodic.update_interval:
+        if not first_frames or (len(first_frames) - 1) % self.method.episodic.update_interval:
             return None
         frame = first_frames[-1]
         if frame < self.oldest or self._was_entry(frame):
@@ -192,7 +192,7 @@ class ReferenceCache(Cache):
         if switch.kind != "recache":
             return 0
         blocks = 0
-        for role in (self.policy.local, self.policy.anchor, self.policy.memory):
+        for role in (self.method.local, self.method.anchor, self.method.memory):
             frames = self.shape.total_frames if role.recent_frames is None else role.recent_frames
             while blocks * self.shape.frames_per_block < frames:
                 blocks += 1
@@ -203,7 +203,7 @@ class ReferenceCache(Cache):
     ) -> None:
         """Sinks, entries and older recent frames go; then a scene comes back; then the last blocks
         are written again and attend to it (BEYOND_THE_PAPER.md)."""
-        if self.policy.kept_scenes:
+        if self.method.kept_scenes:
             self._begin_scene(switch)
         if switch.re_anchor:
             self.origin = self.frames_seen
@@ -211,7 +211,7 @@ class ReferenceCache(Cache):
         if switch.kind == "flush":
             self.memory.flush()
             self.oldest = max(self.oldest, self.frames_seen - 2)
-        if self.policy.kept_scenes:
+        if self.method.kept_scenes:
             self._bring_back(switch)
         if switch.kind == "recache":
             self._forget_frames_from(self.frames_seen - sum(len(latents) for latents in latest))

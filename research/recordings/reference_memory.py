@@ -31,16 +31,16 @@ class ReferenceMemory:
     """The entries, in order, and the rules that change them."""
 
     def __init__(self, shape: CacheShape):
-        self.policy = shape.policy.episodic
+        self.policy = shape.method.episodic
         # by layer, its memory heads
         self.heads: dict[int, list[int]] = {}
         for layer, roles in enumerate(shape.roles):
             of_layer = [
-                head for head, role in enumerate(roles) if shape.policy.of(role).episodic_frames
+                head for head, role in enumerate(roles) if shape.method.of(role).episodic_frames
             ]
             if of_layer:
                 self.heads[layer] = of_layer
-        self.capacity = shape.policy.memory.episodic_frames if self.heads else 0
+        self.capacity = shape.method.memory.episodic_frames if self.heads else 0
         self.entries: list[ReferenceEntry] = []
         self.summary: ReferenceEntry | None = None  # one of the entries
 

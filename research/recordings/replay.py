@@ -22,7 +22,7 @@ from ...headforcing_core.files import check_regular
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.methods.base import MethodShape
 from ...headforcing_core.methods.causvid import SCHEDULE, CausVid
-from ...headforcing_core.methods.head_forcing import CachePolicy
+from ...headforcing_core.methods.head_forcing import HeadForcing
 from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.memrope import MemRoPE
 from ...headforcing_core.methods.method import Method, Overlap
@@ -38,7 +38,7 @@ from ...headforcing_core.weights.checkpoint import load_state_dict
 from .authors import SINKS_ONCE
 from .fields import check_fields
 from .noise import RecordedNoise
-from .policies import recorded_policy
+from .policies import recorded_method
 from .reference_cache import ReferenceCache
 
 _UNUSABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
@@ -135,7 +135,7 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
         raise HeadForcingError(f"the run {run_name} of the case cannot be used: {what}") from error
     if run.speech is not None:
         model.use_speech(run.speech)
-    script = number_recalls(run.script, run.policy.recalled(run.script))
+    script = number_recalls(run.script, run.method.recalled(run.script))
     encoded: list[Tensor] = []
 
     def reencode(finished: Tensor) -> Tensor:
@@ -144,15 +144,15 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
         return encoded[-1]
 
     video = RolloutInputs(script, run.noise, run.start, held=run.held, reencode=reencode)
-    made = list(run.policy.rollout(model, cache, video))
+    made = list(run.method.rollout(model, cache, video))
     latents = torch.cat([block.latents.cpu() for block in made])
-    if isinstance(run.policy, CausVid):
-        layout = run.policy.overlap(run.schedule.frames_per_block)
+    if isinstance(run.method, CausVid):
+        layout = run.method.overlap(run.schedule.frames_per_block)
         latents = with_overlaps(latents, layout, encoded)
     return Replay(
         latents,
         [block.event.to_dict() for block in made if block.event],
-        cache.memory.sources if isinstance(run.policy, CachePolicy) else [],
+        cache.memory.sources if isinstance(run.method, HeadForcing) else [],
     )
 
 
@@ -181,7 +181,7 @@ class RecordedRun:
     embeds: list[Tensor]  # the text embeddings of all prompts
     prompts: list[int]  # per block, start blocks included, the number of its embedding
     roles: Roles
-    policy: Method
+    method: Method
     given: Tensor | None = None  # start latents `[frames, channels, h, w]`; None for none
     switches: dict[int, Switch] = field(default_factory=dict)
     held: Tensor | None = None
@@ -223,19 +223,19 @@ def new_cache(case: Case, run: RecordedRun, device: str = "cpu", attention: str 
     config = case.dimensions
     frames_per_block = run.schedule.frames_per_block
     sizes = (*run.noise.size, frames_per_block, len(run.prompts) * frames_per_block)
-    shape = run.policy.shape(config, run.roles, *sizes)
+    shape = run.method.shape(config, run.roles, *sizes)
     if attention == "reference" and isinstance(shape, CacheShape):
         return ReferenceCache(shape, torch.float32, device)
     backend = "explicit" if attention == "reference" else attention
     function = attention_function(backend, device, torch.float32, shape.head_dim)
-    sinks_once = isinstance(run.policy, (LongLive, MemRoPE)) and case.config["method"] in (
+    sinks_once = isinstance(run.method, (LongLive, MemRoPE)) and case.config["method"] in (
         "commit_forcing",
         "longlive",
         "memrope",
     )
     if sinks_once and isinstance(shape, MethodShape):
-        return SINKS_ONCE[run.policy.cache_class](shape, torch.float32, device, function)
-    return run.policy.make_cache(shape, torch.float32, device, function)
+        return SINKS_ONCE[run.method.cache_class](shape, torch.float32, device, function)
+    return run.method.make_cache(shape, torch.float32, device, function)
 
 
 def _read_own_run(case: Case, run_name: str) -> RecordedRun:
@@ -268,29 +268,29 @@ def _read_own_run(case: Case, run_name: str) -> RecordedRun:
     for number in range(start_blocks + frames // block):
         first_block = max(start for start in starts if start <= number)
         prompts.append(starts[first_block])
-    policy, roles = _own_policy(run, case.dimensions, block)
+    method, roles = _own_method(run, case.dimensions, block)
     return RecordedRun(
         schedule=schedule,
         noise=RecordedNoise(tensors["noise"], tensors["renoise"], first_block=start_blocks),
         embeds=embeds,
         prompts=prompts,
         roles=roles,
-        policy=policy,
+        method=method,
         given=given,
     )
 
 
-def _own_policy(run: dict[str, Any], model: WanConfig, block: int) -> tuple[CachePolicy, Roles]:
-    """The policy and the roles of heads of a window, or of Head Forcing."""
+def _own_method(run: dict[str, Any], model: WanConfig, block: int) -> tuple[HeadForcing, Roles]:
+    """The method and the roles of heads of a window, or of Head Forcing."""
     if run["method"] == "window":
         recent = None
         if run["window_frames"] is not None:
             recent = run["window_frames"] - run["sink_frames"] - block
-        policy = CachePolicy.uniform(RolePolicy(run["sink_frames"], recent), run["rope"])
-        return policy, [["memory"] * model.num_heads] * model.num_layers
+        method = HeadForcing.uniform(RolePolicy(run["sink_frames"], recent), run["rope"])
+        return method, [["memory"] * model.num_heads] * model.num_layers
     if run["method"] != "head_forcing":
         raise HeadForcingError(f"method must be window or head_forcing, got {run['method']!r}")
-    policy = CachePolicy(
+    method = HeadForcing(
         local=RolePolicy(recent_frames=run["neighbor_frames"]),
         anchor=RolePolicy(sink_frames=run["anchor_frames"], recent_frames=run["neighbor_frames"]),
         memory=RolePolicy(recent_frames=run["fast_frames"], episodic_frames=run["episodic_frames"]),
@@ -298,7 +298,7 @@ def _own_policy(run: dict[str, Any], model: WanConfig, block: int) -> tuple[Cach
         episodic=EpisodicPolicy(run["novelty_threshold"], run["update_interval"]),
     )
     roles = HeadProfile("recorded", model.num_layers, model.num_heads, run["roles"]).roles
-    return policy, roles
+    return method, roles
 
 
 def _read_method_run(case: Case, run_name: str) -> RecordedRun:
@@ -324,7 +324,7 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     if "prompts" in run:  # by name: p0, p1 ...
         order = [int(name[1:]) for name in run["prompts"]]
     first_blocks = _first_blocks(run, block)
-    policy, roles = recorded_policy(config, run, tensors)
+    method, roles = recorded_method(config, run, tensors)
     return RecordedRun(
         schedule=_method_schedule(config, run, block),
         noise=RecordedNoise(
@@ -333,9 +333,9 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
         embeds=[embeds[index] for index in order],
         prompts=[bisect_right(first_blocks, number) for number in range(blocks)],
         roles=roles,
-        policy=policy,
+        method=method,
         given=tensors[source][0, :given] if given else None,
-        switches=_switches(run, first_blocks, policy),
+        switches=_switches(run, first_blocks, method),
     )
 
 
@@ -362,7 +362,7 @@ def _first_blocks(run: dict[str, Any], block: int) -> list[int]:
 
 
 def _switches(
-    run: dict[str, Any], first_blocks: Sequence[int], policy: Method
+    run: dict[str, Any], first_blocks: Sequence[int], method: Method
 ) -> dict[int, Switch]:
     """What the method does where a prompt begins, by block."""
     cuts = run.get("cut_at_end_of_scene") or [False] * len(first_blocks)
@@ -377,7 +377,7 @@ def _switches(
         ]
     switches = {}
     for first, cut, recall in zip(first_blocks, cuts, recalls, strict=False):
-        switch = policy.own_switch(Switch(re_anchor=cut, recall=recall))
+        switch = method.own_switch(Switch(re_anchor=cut, recall=recall))
         if switch is not None:
             switches[first] = switch
     return switches
@@ -396,14 +396,14 @@ def _read_longlive2_run(case: Case, run_name: str) -> RecordedRun:
     noise = tensors[own if own in tensors else "noise"][0, : run["frames"]]
     prompts = [config["prompt_names"].index(name) for name in run["prompts"][0]]
     start_blocks = given // block
-    policy, roles = recorded_policy(config, run, tensors)
+    method, roles = recorded_method(config, run, tensors)
     return RecordedRun(
         schedule=Schedule.unipc(run["steps"], block, config["timestep_shift"]),
         noise=RecordedNoise(noise, noise.new_empty(1, 0, block), start_blocks),
         embeds=list(tensors["prompt_embeds"]),
         prompts=[prompts[0]] * start_blocks + prompts,
         roles=roles,
-        policy=policy,
+        method=method,
         given=tensors["given_latents"][0, :given] if given else None,
         switches={start_blocks + shot: Switch(re_anchor=True) for shot in run["shot_starts"]},
         held=tensors["image_latent"][0] if run["image"] else None,
@@ -432,7 +432,7 @@ def _read_livetalk_run(case: Case, run_name: str) -> RecordedRun:
         embeds=list(tensors["prompt_embeds"]),
         prompts=[config["prompt_names"].index(run["prompt"])] * (frames // block),
         roles=[["memory"] * model.num_heads] * model.num_layers,
-        policy=CachePolicy.uniform(RolePolicy(run["sink"], recent), "absolute"),
+        method=HeadForcing.uniform(RolePolicy(run["sink"], recent), "absolute"),
         held=portrait,
         speech=TalkingPortrait(portrait[0], Speech(features)),
     )
@@ -442,9 +442,9 @@ def _read_causvid_run(case: Case, run_name: str) -> RecordedRun:
     """A run of CausVid, whose rollouts have noise of their own, that of given frames included."""
     tensors = case.tensors
     run = case.run(run_name)
-    policy, roles = recorded_policy(case.config, run, tensors)
-    assert isinstance(policy, CausVid)
-    layout = policy.overlap(case.config["frames_per_block"])
+    method, roles = recorded_method(case.config, run, tensors)
+    assert isinstance(method, CausVid)
+    layout = method.overlap(case.config["frames_per_block"])
     # a single one may be cut short
     rollouts = run.get("rollouts", 1)
     frames = run.get("frames", layout.frames)
@@ -461,6 +461,6 @@ def _read_causvid_run(case: Case, run_name: str) -> RecordedRun:
         embeds=[tensors["prompt_embeds"][0]],
         prompts=[0] * (frames // layout.frames_per_block + layout.stride * (rollouts - 1)),
         roles=roles,
-        policy=policy,
+        method=method,
         reencode=lambda latents: next(recorded)[0],
     )

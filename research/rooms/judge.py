@@ -113,7 +113,7 @@ class RoomsJudge:
 
     def plan(
         self,
-        policy: Method,
+        method: Method,
         roles: str,
         story: Timeline,
         seed: int,
@@ -133,7 +133,7 @@ class RoomsJudge:
         )
         return RenderPlan.make(
             self.info.config,
-            policy,
+            method,
             schedule=self.schedule,
             timeline=story,
             settings=settings,
@@ -154,7 +154,7 @@ class RoomsJudge:
 
     def measure_story(
         self,
-        policy: Method,
+        method: Method,
         roles: str,
         looks: Sequence[Look],
         number: int,
@@ -162,9 +162,9 @@ class RoomsJudge:
         ahead: bool = False,
     ) -> Numbers:
         """Generate the video of a story and measure it, with `ahead` also `one_block_ahead`."""
-        if isinstance(policy, GivenFrames):
-            policy = given_last_visits(looks)
-        plan = self.plan(policy, roles, story=timeline_of(looks), seed=number, shuffle=shuffle)
+        if isinstance(method, GivenFrames):
+            method = given_last_visits(looks)
+        plan = self.plan(method, roles, story=timeline_of(looks), seed=number, shuffle=shuffle)
         numbers = story_numbers(self.autoencoder.decode(self.latents(plan)), looks, number)
         heads = plan.config.num_layers * plan.config.num_heads
         # of the full cache, mean over heads

@@ -152,7 +152,7 @@ def measured(judge: RoomsJudge, job: VideoJob) -> Numbers:
     looks = STORIES[table.story](number)
     if isinstance(row, Rendered):
         return judge.measure_truth(looks, number, row.encoded, table.ahead)
-    return judge.measure_story(row.policy, row.roles, looks, number, row.shuffle, table.ahead)
+    return judge.measure_story(row.method, row.roles, looks, number, row.shuffle, table.ahead)
 
 
 def answer_of(name: str, videos: int, known: Known) -> Answer:

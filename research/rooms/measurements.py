@@ -27,7 +27,7 @@ from ...headforcing_core.head_profiles.profile import (
     bundled_profiles,
     load_profile,
 )
-from ...headforcing_core.methods import head_forcing as policy
+from ...headforcing_core.methods import head_forcing as method
 from ...headforcing_core.names import DEMO_AUTOENCODER
 from ...headforcing_core.timeline import returns as told_returns
 from .. import ablations
@@ -48,7 +48,7 @@ MEASURED_BY = (
     word_hash,
     ablations,
     head_cache,
-    policy,
+    method,
     roles,
     cached_scenes,
     rules,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import folder_written
-from ...headforcing_core.methods.head_forcing import PRESETS, CachePolicy
+from ...headforcing_core.methods.head_forcing import PRESETS, HeadForcing
 from ...headforcing_core.methods.method import Method
-from ...headforcing_core.methods.registry import method_policy
+from ...headforcing_core.methods.registry import method_named
 from ..ablations import function_with_floor, with_rule
 from ..statistics import Numbers, corrected, differences, mean_interval, values_of
 from .judge import STORIES
@@ -60,12 +60,12 @@ class Row:
 
 ROWS = {
     CEILING: Row(PRESETS["self_forcing"]),
-    QUOTA: Row(CachePolicy()),
-    FUNCTION: Row(CachePolicy(), "function"),
-    SHUFFLED: Row(CachePolicy(), "function", shuffled=True),
-    SCENES_QUOTA: Row(CachePolicy(scenes="auto")),
-    SCENES_FUNCTION: Row(CachePolicy(scenes="auto"), "function"),
-    "longlive": Row(method_policy("longlive")),
+    QUOTA: Row(HeadForcing()),
+    FUNCTION: Row(HeadForcing(), "function"),
+    SHUFFLED: Row(HeadForcing(), "function", shuffled=True),
+    SCENES_QUOTA: Row(HeadForcing(scenes="auto")),
+    SCENES_FUNCTION: Row(HeadForcing(scenes="auto"), "function"),
+    "longlive": Row(method_named("longlive")),
 }
 
 

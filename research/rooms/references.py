@@ -20,7 +20,7 @@ from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import count, folder_written
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.files import claimed
-from ...headforcing_core.methods.head_forcing import CachePolicy
+from ...headforcing_core.methods.head_forcing import HeadForcing
 from ...headforcing_core.rollout.rows import Picture
 from ...headforcing_core.timeline.timeline import parse_timeline
 from ..statistics import Numbers, mean
@@ -81,7 +81,7 @@ def measure(judge: RoomsJudge, number: int, shown: str, rule: str) -> Numbers:
         *others, last = [segment.text for segment in story.segments]
         named = "|".join([*others, last.replace(" room", " @room")])
         story = parse_timeline(named, CLOCK.start_seconds(len(looks)), references=("room",))
-    latents = judge.latents(judge.plan(CachePolicy(), rule, story, number), pictures)
+    latents = judge.latents(judge.plan(HeadForcing(), rule, story, number), pictures)
     seen = sightings(
         judge.autoencoder.decode(latents)[STRIDE * BEFORE * CLOCK.frames_per_block :: STRIDE]
     )

@@ -13,7 +13,7 @@ from ...headforcing_core.cache.roles import RolePolicy
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import folder_written
-from ...headforcing_core.methods.head_forcing import PRESETS, CachePolicy
+from ...headforcing_core.methods.head_forcing import PRESETS, HeadForcing
 from ..ablations import function_with_floor, with_rule
 from ..statistics import Numbers, corrected, differences, mean_interval, values_of
 from .judge import STORIES
@@ -53,13 +53,13 @@ BOTH = "scenes, roles by function"
 CONTROL = "scenes without roles"
 
 
-ROWS: dict[str, tuple[CachePolicy, str]] = {
+ROWS: dict[str, tuple[HeadForcing, str]] = {
     CEILING: (PRESETS["self_forcing"], "quota"),
-    FLOOR: (CachePolicy(), "quota"),
-    PRESET: (CachePolicy(scenes="auto"), "quota"),
-    BOTH: (CachePolicy(scenes="auto"), "function"),
+    FLOOR: (HeadForcing(), "quota"),
+    PRESET: (HeadForcing(scenes="auto"), "quota"),
+    BOTH: (HeadForcing(scenes="auto"), "function"),
     CONTROL: (
-        replace(CachePolicy.uniform(RolePolicy(3, 3), "contiguous"), scenes="auto"),
+        replace(HeadForcing.uniform(RolePolicy(3, 3), "contiguous"), scenes="auto"),
         "quota",
     ),
 }
@@ -94,8 +94,8 @@ def returns(args: argparse.Namespace) -> Result:
     }
 
     def measured(job: tuple[str, int]) -> Numbers:
-        (policy, rule), number = ROWS[job[0]], job[1]
-        return judges[rule].measure_story(policy, "profile", STORIES[STORY](number), number)
+        (method, rule), number = ROWS[job[0]], job[1]
+        return judges[rule].measure_story(method, "profile", STORIES[STORY](number), number)
 
     videos = measured_rows(args, ROWS, STORY, FIRST, measured)
     verdicts = [verdict.to_dict() for verdict in verdicts_of(videos)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...headforcing_core.cache.roles import RolePolicy
-from ...headforcing_core.methods.head_forcing import CachePolicy
+from ...headforcing_core.methods.head_forcing import HeadForcing
 from ..ablations import EvenMemory, GivenFrames, RandomAdmission
 from ..rows import MethodRow, Rendered, Row, Shuffles
 from .answers import Question
@@ -56,7 +56,7 @@ SAME_NUMBERS = (
     "The tables h1_45, h1_90 and h1_180 have videos of the same numbers, with the same actors, "
     "rooms and layouts, and are therefore not independent of each other."
 )
-_POLICY = CachePolicy()
+_POLICY = HeadForcing()
 _WITHOUT = {  # Head Forcing with the heads of one role ablated
     "local": replace(_POLICY, local=RolePolicy(recent_frames=0)),
     "anchor": replace(_POLICY, anchor=replace(_POLICY.anchor, sink_frames=0)),
@@ -74,11 +74,11 @@ def window(frames: int, sink: int = 0) -> MethodRow:
 
     Temporal indices count from 0 in the context, as in Head Forcing.
     """
-    policy = CachePolicy.uniform(
+    method = HeadForcing.uniform(
         RolePolicy(sink_frames=sink, recent_frames=frames - sink - 3), "contiguous"
     )
     label = f"window of {frames}" if not sink else f"sink {sink} + window of {frames - sink}"
-    return MethodRow(f"{label}, re-encoded", f"window_{frames}_sink_{sink}", given=policy)
+    return MethodRow(f"{label}, re-encoded", f"window_{frames}_sink_{sink}", given=method)
 
 
 def _table(

@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 from headforcing.headforcing_core.cache.roles import RolePolicy
-from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, HeadForcing
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.cards import paper_heads
 from headforcing.headforcing_core.plan.options import RenderOptions
@@ -99,8 +99,8 @@ def test_shuffles_are_a_factor_of_their_own(lowest, below):
 
 
 def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
-    plain = window(9).policy.memory
-    sunk = window(9, sink=3).policy.memory
+    plain = window(9).method.memory
+    sunk = window(9, sink=3).method.memory
     assert (
         plain.sink_frames,
         plain.recent_frames,
@@ -108,12 +108,12 @@ def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
         sunk.recent_frames,
     ) == (0, 6, 3, 3)
     ours = PRESETS["head_forcing"]
-    baseline = PAPERS_ROWS["A"].policy
-    allocated = PAPERS_ROWS["B"].policy
-    remembering = PAPERS_ROWS["C"].policy
-    last = PAPERS_ROWS["D"].policy
-    assert isinstance(allocated, CachePolicy) and isinstance(remembering, CachePolicy)
-    assert {policy.rope for policy in (baseline, allocated, remembering)} == {"absolute"}
+    baseline = PAPERS_ROWS["A"].method
+    allocated = PAPERS_ROWS["B"].method
+    remembering = PAPERS_ROWS["C"].method
+    last = PAPERS_ROWS["D"].method
+    assert isinstance(allocated, HeadForcing) and isinstance(remembering, HeadForcing)
+    assert {method.rope for method in (baseline, allocated, remembering)} == {"absolute"}
     assert last.rope == "contiguous"
     assert not baseline.heads_by and allocated.heads_by and last == ours
     assert (
@@ -136,6 +136,6 @@ def test_budgets_are_those_of_the_caches(repo_root):
     minute = parse_timeline("a minute", 60.0)
     for method, told in rows:
         plan = RenderPlan.of(
-            config, RenderOptions(method=method), minute, profile=paper_heads(config)
+            config, RenderOptions(method_name=method), minute, profile=paper_heads(config)
         )
         assert f"{plan.shape.frame_slots:,}" == told, method

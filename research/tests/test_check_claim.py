@@ -254,7 +254,7 @@ def refusing(monkeypatch, *labels):
     real = Source.check_needs
 
     def check_needs(source, plan, video, **how):
-        if source.request.options.method in labels:
+        if source.request.options.method_name in labels:
             raise HeadForcingError("not enough memory: 76.4 GB are needed, 24.0 GB are free")
         return real(source, plan, video, **how)
 

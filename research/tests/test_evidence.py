@@ -14,7 +14,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.hashing import file_hash
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.names import DEMO_AUTOENCODER
 from headforcing.research.rooms import accuracy, memory_alone, references, returning
 from headforcing.research.rooms.answers import Answer
@@ -234,7 +234,7 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge:
         if label == OURS:
             made.append(
                 judge.measure_story(
-                    method_policy("head_forcing"),
+                    method_named("head_forcing"),
                     "profile",
                     looks,
                     number,

@@ -150,9 +150,9 @@ def test_identity_is_the_colour_of_the_marking_of_the_first_block():
     assert [numbers["identity_by_chance"] for numbers in found] == [0.0, 1.0, None]
 
 
-def roll(judge, policy, looks):
+def roll(judge, method, looks):
     """The rollout's cache at its end, its events, and the latents of its blocks."""
-    plan = judge.plan(policy, "profile", timeline_of(looks), 0)
+    plan = judge.plan(method, "profile", timeline_of(looks), 0)
     with begin_render(
         rooms_judge.job_of(plan), WanVideoModel(judge.backbone, torch.float32)
     ) as render:
@@ -196,8 +196,8 @@ def test_even_memory_has_the_frame_slots_of_head_forcing_and_random_admission_ad
     ours = judge.plan(PRESETS["head_forcing"], "profile", story, 0).shape
     even = judge.plan(EvenMemory(), "profile", story, 0).shape
     assert even.frame_slots == ours.frame_slots
-    assert {policy.recent_frames for policy in even.groups} == {3}
-    assert sorted(policy.episodic_frames for policy in even.groups) == [2, 3]
+    assert {method.recent_frames for method in even.groups} == {3}
+    assert sorted(method.episodic_frames for method in even.groups) == [2, 3]
     cache, _, _ = roll(judge, EvenMemory(), (TEAL, SAND, NAVY) * 3)
     held = [group.entries for group in cache.groups]
     assert held == [len(cache.memory.entries), len(cache.others[0][1].entries)] and min(held) >= 1
@@ -212,7 +212,7 @@ def test_even_memory_has_the_frame_slots_of_head_forcing_and_random_admission_ad
 def test_a_model_is_judged_one_block_ahead_of_a_true_past(judge):
     rows = {row.label: row for row in ROOMS_TABLES["h3"].rows}
     found = [
-        judge.measure_story(rows[label].policy, "profile", (TEAL, SAND, TEAL), 5, ahead=True)
+        judge.measure_story(rows[label].method, "profile", (TEAL, SAND, TEAL), 5, ahead=True)
         for label in ("Head Forcing", "local heads see their own block alone")
     ]
     assert found[0]["loss_0.9375"] != found[1]["loss_0.9375"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.roles import RolePolicy
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import HeadForcing
 from headforcing.research import profiling
 from headforcing.research.__main__ import main
 from headforcing.research.claims.claims import PAPERS_ROWS
@@ -149,11 +149,11 @@ def test_rows_of_one_budget_have_the_frame_slots_of_head_forcing(tiny):
     roles = [["local"] * 12] * 6 + [["anchor"] * 12] * 7 + [["anchor"] * 6 + ["memory"] * 6]
     roles += [["memory"] * 12] * 16
     config = fixed_tables.WanConfig()
-    assert CachePolicy().shape(config, roles, 60, 104, 3, 240).frame_slots == 3096
+    assert HeadForcing().shape(config, roles, 60, 104, 3, 240).frame_slots == 3096
     for kept in ("", "local", "anchor"):
         shape = EqualMemory(kept=kept).shape(config, roles, 60, 104, 3, 240)
         assert shape.frame_slots == 3096, kept
-        sizes = {policy.episodic_frames for policy in shape.policies}
+        sizes = {method.episodic_frames for method in shape.policies}
         assert sizes - {0} == {3, 4} if kept == "local" else sizes
 
 
@@ -181,9 +181,9 @@ def test_the_first_place_of_a_context_can_have_another_frame_or_none(tiny):
     kept = {}
     policies = {"all": with_first_frame(), "other": with_other_frame(5)}
     policies["none"] = with_first_frame("local", "anchor", "memory")
-    for name, policy in policies.items():
+    for name, method in policies.items():
         held = []
-        plan = model.plan(MethodRow(name, name, given=policy), looks, 1)
+        plan = model.plan(MethodRow(name, name, given=method), looks, 1)
         model.video(plan, looks, 1, held.append)
         (group,) = held[0].groups
         kept[name] = [sources[0] for sources in group.sources]
@@ -195,9 +195,9 @@ def test_novelty_is_the_cosine_of_what_frames_show(tiny):
     """The decisions of a memory, by latents that were noted."""
     model = Demo()
     looks = (TEAL, SAND, NAVY, TEAL) * 4
-    policy = NoveltyOf(compared="latents")
+    method = NoveltyOf(compared="latents")
     held = []
-    plan = model.plan(MethodRow("novelty", "novelty", given=policy), looks, 1)
+    plan = model.plan(MethodRow("novelty", "novelty", given=method), looks, 1)
     events = []
 
     def watch(cache):
@@ -215,7 +215,7 @@ def test_novelty_is_the_cosine_of_what_frames_show(tiny):
     first, second = events[:2]
     assert first.admitted and first.delta == -1.0
     assert second.delta == pytest.approx(float(latents[first.frame] @ latents[second.frame]))
-    pictures = ablations.SeenMemory(2, policy.episodic, None, "pictures")
+    pictures = ablations.SeenMemory(2, method.episodic, None, "pictures")
     for place in (first.frame, second.frame):
         pictures.note(place, made.latents[place])
     one = pictures.features[first.frame]
@@ -311,9 +311,9 @@ def test_the_numbers_of_check_claim_stand_beside_the_papers_in_its_layout(tmp_pa
 def test_a_value_that_a_method_refuses_is_named_in_the_figure(tiny, tmp_path, monkeypatch):
     def refused(value):
         many = RolePolicy(recent_frames=None, episodic_frames=5)
-        return CachePolicy(memory=many) if value else CachePolicy()
+        return HeadForcing(memory=many) if value else HeadForcing()
 
-    sweep = sweeps.Sweep("x", 0.0, (0.0, 1.0), "The paper: nothing.", policy=refused)
+    sweep = sweeps.Sweep("x", 0.0, (0.0, 1.0), "The paper: nothing.", method=refused)
     monkeypatch.setitem(sweeps.SWEEPS, "x", sweep)
     made = sweeps.swept("x", tmp_path, 1, True)
     assert list(made.refused) == [1.0] and "set recent_frames" in made.refused[1.0]

@@ -86,7 +86,7 @@ def engine_flows(model, clean, noisy, sigmas, texts):
         (12 * len(texts) - 3) / 16,
     )
     plan = RenderPlan.of(
-        model.config, RenderOptions(method="self_forcing", width=64, height=64), timeline
+        model.config, RenderOptions(method_name="self_forcing", width=64, height=64), timeline
     )
     assert [row.prompt for row in plan.rows] == [segment.text for segment in plan.timeline.segments]
     video = WanVideoModel(model, torch.float32)

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.methods.head_forcing import PRESETS
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model.attention import attention_function
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
 from headforcing.tests.benchmarks.apart import tell
@@ -96,12 +96,12 @@ def prepare_ours(
     """This pack's model and the cache of a method for a video of so many blocks."""
     model = WholePasses(case.model().backbone, torch.float32)
     model.use_prompt(case.embeds[PROMPT])
-    policy = method_policy(method)
+    method = method_named(method)
     frames = SCHEDULE.frames_per_block
-    shape = policy.shape(
+    shape = method.shape(
         case.config, case.roles, case.height // 8, case.width // 8, frames, blocks * frames
     )
-    cache = policy.make_cache(shape, torch.float32, CPU, attention_function("auto", CPU))
+    cache = method.make_cache(shape, torch.float32, CPU, attention_function("auto", CPU))
     for name in ("begin_block", "write", "attend", "commit"):
         setattr(cache, name, watch.stage("attention")(getattr(cache, name)))
     return model, cache

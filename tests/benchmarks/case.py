@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import HeadForcing
 from headforcing.headforcing_core.model.fp8 import has_product, use_fp8_linears
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
@@ -89,11 +89,11 @@ class Case:
         }
         return numbers | {"heads": self.config.num_heads, "frame_tokens": self.frame_tokens}
 
-    def shape(self, policy: CachePolicy, blocks: int) -> CacheShape:
+    def shape(self, method: HeadForcing, blocks: int) -> CacheShape:
         """The cache of a video of so many blocks."""
         frames = SCHEDULE.frames_per_block
         size = (self.height // 8, self.width // 8)
-        return CacheShape.for_model(self.config, self.roles, policy, *size, frames, blocks * frames)
+        return CacheShape.for_model(self.config, self.roles, method, *size, frames, blocks * frames)
 
     def script(self, blocks: int) -> Script:
         """So many blocks of one prompt."""
@@ -146,15 +146,15 @@ def _prompt(config: WanConfig) -> Tensor:
     return torch.randn(64, config.text_dim, generator=torch.Generator().manual_seed(SEED))
 
 
-def warm_up_blocks(policy: CachePolicy, least: int = 10) -> int:
+def warm_up_blocks(method: HeadForcing, least: int = 10) -> int:
     """Blocks until every slot is full and episodic memory has merged once."""
     frames = SCHEDULE.frames_per_block
     needed = [least]
-    for role in (policy.local, policy.anchor, policy.memory):
+    for role in (method.local, method.anchor, method.memory):
         held = role.sink_frames + (role.recent_frames or 0)
         merged = (
             (role.recent_frames or 0) // frames
-            + role.episodic_frames * policy.episodic.update_interval
+            + role.episodic_frames * method.episodic.update_interval
             + 1
         )
         needed.append(merged if role.episodic_frames else -(-held // frames))
@@ -176,7 +176,7 @@ def block_flops(config: WanConfig, shape: CacheShape) -> float:
     slots = shape.frames_per_block, shape.total_frames
     frames = []
     for roles in shape.roles:
-        frames.append(sum(shape.policy.of(role).capacity(*slots) for role in roles))
+        frames.append(sum(shape.method.of(role).capacity(*slots) for role in roles))
     left_out = layer - 2 * square + attention * frames[-1] / sum(frames)
     passes = len(SCHEDULE.sigmas) + 1
     return passes * (layer * config.num_layers + attention) - left_out

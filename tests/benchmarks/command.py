@@ -198,12 +198,12 @@ def run(
 
 
 def _rows(found: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
-    """In the order of the table. Rows of another policy than V1 make other latents."""
+    """In the order of the table. Rows of another method than V1 make other latents."""
     naive = found.get("V1", {}).get("latents", [])
     rows = []
     for name, row in BY_NAME.items():
         if name in found:
-            latents = naive if row.policy == HEAD_FORCING else []
+            latents = naive if row.method == HEAD_FORCING else []
             numbers = report.compared(found[name], about["matmul_tflops"], latents)
             rows.append({"row": name, "title": row.title} | numbers)
     return {"rows": report.with_times(rows)}

@@ -48,10 +48,10 @@ def measure(case: Case, row: Row, decodes: bool = True) -> dict[str, Any]:
 
 
 def _measure(case: Case, row: Row, vae: WanVideoDecoder | None) -> dict[str, Any]:
-    warm_up = warm_up_blocks(row.policy)
+    warm_up = warm_up_blocks(row.method)
     blocks = warm_up + case.timed_blocks
     held = 0
-    shape = case.shape(row.policy, blocks)
+    shape = case.shape(row.method, blocks)
     latents = list[Tensor]()
     laps = list[dict[str, float]]()
     with _launches(row.needs) as launched:
@@ -104,7 +104,7 @@ def timed_blocks(
 ) -> Iterator[tuple[dict[str, float], Block, Any]]:
     """Every block's milliseconds by stage, the block, as it is made, and the cache."""
     watch = Stopwatch(case.device)
-    cache = row.build(case, case.shape(row.policy, blocks))
+    cache = row.build(case, case.shape(row.method, blocks))
     model: Any = copy.copy(case.model(row.fp8))
     if row.forward:
         model.forward = row.forward()
@@ -126,7 +126,7 @@ def timed_blocks(
                 vae.decode(block.latents)
         admitted += block.event is not None and block.event.admitted
         yield watch.lap(), block, cache
-    if blocks >= warm_up_blocks(row.policy) and admitted < row.policy.memory.episodic_frames:
+    if blocks >= warm_up_blocks(row.method) and admitted < row.method.memory.episodic_frames:
         raise RuntimeError("episodic memory did not fill, so this is no steady state")
 
 
@@ -138,9 +138,9 @@ def cache_steps(case: Case, row: Row, hollow: bool) -> dict[str, float]:
     embedding, storing, assembly, the order of the heads' outputs, and the update after the block. A
     fused write does its norms, too.
     """
-    warm_up = warm_up_blocks(row.policy)
+    warm_up = warm_up_blocks(row.method)
     passes = len(SCHEDULE.sigmas) + 1
-    cache = row.build(case, case.shape(row.policy, warm_up + HANDLING_BLOCKS), hollow)
+    cache = row.build(case, case.shape(row.method, warm_up + HANDLING_BLOCKS), hollow)
     write, attend = _calls(cache, case)
     prompt = case.model().prompt
     watch = Stopwatch(case.device)

@@ -89,7 +89,7 @@ class NaiveLoop(HeadCache):
     ):
         # with indices of the video, which stay, no key is ever turned again
         super().__init__(
-            replace(shape, policy=replace(shape.policy, rope="absolute")), dtype, device, attention
+            replace(shape, method=replace(shape.method, rope="absolute")), dtype, device, attention
         )
         self.fused = False
         self.s = self.rope.frame_tokens

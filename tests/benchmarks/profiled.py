@@ -24,7 +24,7 @@ def blocks(case: Case) -> dict[str, Any]:
     host time.
     """
     row = BY_NAME["B3" if case.device.type == "cuda" else "B1"]
-    warm_up = warm_up_blocks(row.policy)
+    warm_up = warm_up_blocks(row.method)
     found: dict[str, Any] = {"row": row.name}
     with using(row.kernels), torch.no_grad():
         made = timed_blocks(case, row, warm_up + 6)

@@ -12,7 +12,7 @@ import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, HeadForcing
 from headforcing.headforcing_core.model.attention import (
     ONE_CALL,
     AttentionFunction,
@@ -44,10 +44,10 @@ ADMIT_ALL = 2.0  # a novelty threshold above every cosine: memory is full as ear
 WINDOW_21 = PRESETS["self_forcing_window_21"]
 
 
-def with_memory(entries: int, recent: int, novelty: float, interval: int) -> CachePolicy:
+def with_memory(entries: int, recent: int, novelty: float, interval: int) -> HeadForcing:
     """Head Forcing with these numbers for episodic memory."""
     episodic = EpisodicPolicy(novelty_threshold=novelty, update_interval=interval)
-    return CachePolicy(
+    return HeadForcing(
         memory=RolePolicy(recent_frames=recent, episodic_frames=entries), episodic=episodic
     )
 
@@ -67,7 +67,7 @@ class Row:
         attention: a backend of the engine, or `one call`: the fastest that takes all heads of a
             layer at once.
         cache: the kind of its cache.
-        policy: what heads keep; rows of one policy make the same latents.
+        method: what heads keep; rows of one policy make the same latents.
         kernels: whether the engine may use its Triton kernels, as for `kernel_choice.using`.
         needs: kernels that must work for the row to be what it says; the engine must launch them.
         forward: makes what the model runs its passes with; `forward_block` where there is none.
@@ -78,7 +78,7 @@ class Row:
     title: str
     attention: str = "auto"
     cache: type = HeadCache
-    policy: CachePolicy = HEAD_FORCING
+    method: HeadForcing = HEAD_FORCING
     kernels: str = "reference"
     needs: tuple[Operation, ...] = ()
     forward: Callable[[], Any] | None = None
@@ -114,7 +114,7 @@ class Row:
         if self.fp8 and not has_product(case.device):
             return "this device does not multiply 8-bit floating point"
         try:
-            self.function(case, case.shape(self.policy, 100).layer_sizes)
+            self.function(case, case.shape(self.method, 100).layer_sizes)
         except (HeadForcingError, ImportError) as error:
             return str(error)
         aside = [
@@ -148,8 +148,8 @@ def _finish_with_gelu(block: Any, *arguments: Tensor) -> tuple[Tensor, Tensor]:
     return finish_layer(SimpleNamespace(**block._modules | {"ffn": ffn}), *arguments)
 
 
-def _window(sink: int, recent: int, rope: str) -> CachePolicy:
-    return CachePolicy.uniform(RolePolicy(sink_frames=sink, recent_frames=recent), rope)
+def _window(sink: int, recent: int, rope: str) -> HeadForcing:
+    return HeadForcing.uniform(RolePolicy(sink_frames=sink, recent_frames=recent), rope)
 
 
 FUSED: dict[str, Any] = dict(kernels="auto", needs=ELEMENTWISE)  # B3, on which others build
@@ -175,10 +175,10 @@ ROWS = (
     Row("B6", "ours: B3 with cuDNN", "cudnn", **FUSED),
     Row("C", "ours: torch.compile", kernels="auto", needs=(write_block,), forward=compiled_forward),
     Row("F8", "ours: B3 with fp8 linears, inexact", kernels="auto", needs=IN_8_BITS, fp8=True),
-    Row("S", "ours: B1 with frames of scenes kept", "sdpa", policy=KEPT_SCENES),
-    Row("W21", "ours: uniform window of 21", kernels="auto", policy=WINDOW_21),
-    Row("W21S", "ours: uniform window of 21, SDPA", "sdpa", kernels="auto", policy=WINDOW_21),
-    Row("W12", "ours: LongLive, 3 + 6 + 3", kernels="auto", policy=_window(3, 6, "absolute")),
-    Row("W8", "ours: Infinity, 1 + 4 + 3", kernels="auto", policy=_window(1, 4, "contiguous")),
+    Row("S", "ours: B1 with frames of scenes kept", "sdpa", method=KEPT_SCENES),
+    Row("W21", "ours: uniform window of 21", kernels="auto", method=WINDOW_21),
+    Row("W21S", "ours: uniform window of 21, SDPA", "sdpa", kernels="auto", method=WINDOW_21),
+    Row("W12", "ours: LongLive, 3 + 6 + 3", kernels="auto", method=_window(3, 6, "absolute")),
+    Row("W8", "ours: Infinity, 1 + 4 + 3", kernels="auto", method=_window(1, 4, "contiguous")),
 )
 BY_NAME = {row.name: row for row in ROWS}

@@ -50,13 +50,13 @@ def _lines(
     """A line for the last blocks up to each mark of a video, or else for the timed blocks after the
     warm-up.
     """
-    policy = with_memory(episodic_frames, 3, ADMIT_ALL, HEAD_FORCING.episodic.update_interval)
-    row = Row("ours", "the engine as it comes", kernels="auto", policy=policy)
+    method = with_memory(episodic_frames, 3, ADMIT_ALL, HEAD_FORCING.episodic.update_interval)
+    row = Row("ours", "the engine as it comes", kernels="auto", method=method)
     ends = {mark: f"block {mark}" for mark in marks} or {
-        warm_up_blocks(policy) + case.timed_blocks: what
+        warm_up_blocks(method) + case.timed_blocks: what
     }
     count = AROUND if marks else case.timed_blocks
-    shape = case.shape(policy, max(ends))
+    shape = case.shape(method, max(ends))
     times = list[float]()
     lines = list[Line]()
     with using(row.kernels), torch.no_grad():

@@ -132,9 +132,9 @@ CONFIG = OwnConfig(
 
 def cache_for(method: str, roles: list[list[str]], blocks: int) -> HeadCache:
     """The cache of a video without a plan; `for_video` fits the method to the blocks."""
-    policy = PRESETS[method].for_video(VideoFacts(SCHEDULE, blocks))
+    method = PRESETS[method].for_video(VideoFacts(SCHEDULE, blocks))
     frames = blocks * SCHEDULE.frames_per_block
-    shape = CacheShape.for_model(CONFIG, roles, policy, 2 * ROWS, 2 * COLUMNS, 2, frames)
+    shape = CacheShape.for_model(CONFIG, roles, method, 2 * ROWS, 2 * COLUMNS, 2, frames)
     return HeadCache(shape, torch.float32)
 
 
@@ -211,7 +211,7 @@ def test_memory_heads_of_every_layer_merge_by_the_prompt():
 def test_a_request_makes_blocks_with_it(method, monkeypatch):
     monkeypatch.setitem(SCHEDULES, "own", replace(SCHEDULE, latents=LATENTS))
     options = RenderOptions(
-        model_family="own", width=48, height=32, seconds=3, method=method, switch="reset"
+        model_family="own", width=48, height=32, seconds=3, method_name=method, switch="reset"
     )
     timeline = parse_timeline("0:00 a\n0:01.5 b", 3)
     request = RenderRequest(CONFIG, options, timeline, EMBEDS)

@@ -18,7 +18,7 @@ from counted_memory import RefuseFloat64
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import HeadForcing
 from headforcing.headforcing_core.model import attention_backends as backends
 from headforcing.headforcing_core.model.attention import (
     AUTO,
@@ -277,7 +277,7 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(model
         backends.sequence_starts(spans, q.shape[1], q.device)
         return q
 
-    shape = CacheShape.for_model(model.config, random_roles(model), CachePolicy(), 4, 6, F, 30)
+    shape = CacheShape.for_model(model.config, random_roles(model), HeadForcing(), 4, 6, F, 30)
     with torch.device("meta"):
         video = WanVideoModel(WanModel(model.config), torch.float32, "meta")
         x = torch.empty(F, 16, 4, 6)
@@ -308,8 +308,8 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(model
 
 
 def test_a_candidate_of_episodic_memory_waits_for_the_device_once(model, monkeypatch):
-    policy = replace(BUSY, episodic=replace(BUSY.episodic, center_keys=True))
-    cache = new_cache(model, random_roles(model), policy, 12)
+    method = replace(BUSY, episodic=replace(BUSY.episodic, center_keys=True))
+    cache = new_cache(model, random_roles(model), method, 12)
     waits = []
     to_host = torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: [to_host(x), waits.append(x.numel())][0])

@@ -16,8 +16,8 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.head_forcing import HeadForcing
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
@@ -58,7 +58,7 @@ WAYS = [
 
 
 def random_setting(seed: int):
-    """A model, roles and policy drawn from everything the policies allow."""
+    """A model, roles and method drawn from everything the policies allow."""
     chooser = random.Random(seed)
     f = chooser.choice((1, 2, 3))
     layers, heads = chooser.choice(((1, 3), (2, 3), (2, 4)))
@@ -84,7 +84,7 @@ def random_setting(seed: int):
     )
     recent = f * chooser.choice((0, 1, 1, 2)) + chooser.choice((0, 0, 1, 2))
     entries = chooser.choice((0, 2, 3, 3, 5))
-    policy = CachePolicy(
+    method = HeadForcing(
         local=RolePolicy(recent_frames=chooser.choice((0, 1, 2))),
         anchor=RolePolicy(
             sink_frames=chooser.choice((0, 1, 3, 4)), recent_frames=chooser.choice((0, 1, 5, None))
@@ -93,11 +93,11 @@ def random_setting(seed: int):
         rope=chooser.choice(("contiguous", "contiguous", "absolute")),
         episodic=episodic,
     )
-    return model, roles, policy, f
+    return model, roles, method, f
 
 
 def random_story(kind: str, seed: int, f: int):
-    """Changes of the policy, and the switches and pictures of a video."""
+    """Changes of the method, and the switches and pictures of a video."""
     draw = random.Random(seed)
     if kind == "one scene":
         return {}, {}, {}
@@ -116,7 +116,7 @@ def random_story(kind: str, seed: int, f: int):
     return {"kept_scenes": MAX_SCENES, "picture_frames": 5}, switches, pictures
 
 
-def assert_as_specified(model, roles, policy, f, switches, pictures, whole="tables"):
+def assert_as_specified(model, roles, method, f, switches, pictures, whole="tables"):
     """The cache makes the latents, decisions and scenes of the reference, group by group and with
     all heads in one call.
     """
@@ -132,9 +132,9 @@ def assert_as_specified(model, roles, policy, f, switches, pictures, whole="tabl
             schedule=Schedule((1.0,), f),
         )
 
-    cache = new_cache(model, roles, policy, BLOCKS, HeadCache, f=f)
-    reference = new_cache(model, roles, policy, BLOCKS, ReferenceCache, f=f)
-    in_one_call = new_cache(model, roles, policy, BLOCKS, HeadCache, f=f)
+    cache = new_cache(model, roles, method, BLOCKS, HeadCache, f=f)
+    reference = new_cache(model, roles, method, BLOCKS, ReferenceCache, f=f)
+    in_one_call = new_cache(model, roles, method, BLOCKS, HeadCache, f=f)
     in_one_call.attention = WHOLE_LAYER[whole]
     blocks = blocks_of(cache)
     expected = blocks_of(reference)
@@ -159,10 +159,10 @@ def assert_as_specified(model, roles, policy, f, switches, pictures, whole="tabl
 @pytest.mark.parametrize("kind", STORIES)
 def test_the_cache_equals_the_specification_for_random_roles_policies_and_stories(kind, seed):
     seed += 12 * (kind == "switches")  # settings of its own
-    model, roles, policy, f = random_setting(seed)
+    model, roles, method, f = random_setting(seed)
     changes, switches, pictures = random_story(kind, seed, f)
     assert_as_specified(
-        model, roles, replace(policy, **changes), f, switches, pictures, list(WHOLE_LAYER)[seed % 2]
+        model, roles, replace(method, **changes), f, switches, pictures, list(WHOLE_LAYER)[seed % 2]
     )
 
 
@@ -175,7 +175,7 @@ def busy(recent_blocks=1, entries=5, f=F, eviction="summary", more=0, **changes)
 
 BACK = {4: Switch(), 8: Switch(recall=1)}
 PICTURES = {0: random_pictures(1), 5: random_pictures(3, seed=1), 8: random_pictures(2, seed=2)}
-SPECIAL = {  # policy and frames of a block, switches, pictures
+SPECIAL = {  # method and frames of a block, switches, pictures
     "a first frame that is recent": (busy(), {4: Switch(), 7: Switch(), 8: Switch(recall=3)}),
     "an entry that is recent, and recalled": (busy(4), {8: Switch(recall=1), 10: Switch(recall=2)}),
     "and written again": (
@@ -215,8 +215,8 @@ SPECIAL = {  # policy and frames of a block, switches, pictures
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SPECIAL)
 def test_the_cache_equals_the_specification_where_scenes_meet(model, case):
-    (policy, f), switches, *pictures = SPECIAL[case]
-    assert_as_specified(model, random_roles(model), policy, f, switches, *pictures or [{}])
+    (method, f), switches, *pictures = SPECIAL[case]
+    assert_as_specified(model, random_roles(model), method, f, switches, *pictures or [{}])
 
 
 # ------------------------------------------------------------------------------------------- stored
@@ -238,13 +238,13 @@ STOPS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("story", STOPS)
 def test_a_stored_cache_goes_on_to_the_same_blocks_and_decisions(model, story):
-    policy, switches, pictures, stops = STOPS[story]
-    straight_cache = new_cache(model, random_roles(model), policy, BLOCKS)
+    method, switches, pictures, stops = STOPS[story]
+    straight_cache = new_cache(model, random_roles(model), method, BLOCKS)
     prompts = prompts_of(switches, BLOCKS)
     inputs = dict(prompts=prompts, switches=switches, pictures=pictures)
     straight = make_blocks(model, straight_cache, BLOCKS, **inputs)
     for stop in stops:
-        first = new_cache(model, random_roles(model), policy, BLOCKS)
+        first = new_cache(model, random_roles(model), method, BLOCKS)
         make_blocks(
             model,
             first,
@@ -253,7 +253,7 @@ def test_a_stored_cache_goes_on_to_the_same_blocks_and_decisions(model, story):
             switches={block: switch for block, switch in switches.items() if block < stop},
             pictures={block: held for block, held in pictures.items() if block < stop},
         )
-        again = new_cache(model, random_roles(model), policy, BLOCKS)
+        again = new_cache(model, random_roles(model), method, BLOCKS)
         again.restore(first.state())
         assert_same_contents(first, again)
         finished = [block.latents for block in straight[:stop]]
@@ -291,12 +291,12 @@ def stored_objects(value, where=""):
             yield from stored_objects(part, f"{where}.{key}")
 
 
-@pytest.mark.parametrize("method", ["head_forcing_scenes", "deep_forcing", "echo_forcing"])
-def test_a_state_with_a_field_more_or_less_is_refused_and_writes_no_attribute(model, method):
-    policy = KEEPING if method == "head_forcing_scenes" else method_policy(method)
-    shape = policy.shape(model.config, random_roles(model), HEIGHT, WIDTH, F, 7 * F)
-    made = policy.cache_class(shape, torch.float32)
-    if policy is KEEPING:
+@pytest.mark.parametrize("name", ["head_forcing_scenes", "deep_forcing", "echo_forcing"])
+def test_a_state_with_a_field_more_or_less_is_refused_and_writes_no_attribute(model, name):
+    method = KEEPING if name == "head_forcing_scenes" else method_named(name)
+    shape = method.shape(model.config, random_roles(model), HEIGHT, WIDTH, F, 7 * F)
+    made = method.cache_class(shape, torch.float32)
+    if method is KEEPING:
         switches = {2: Switch(), 4: Switch(recall=1)}
         make_blocks(model, made, 6, prompts=prompts_of(switches, 6), switches=switches)
     state = made.state()
@@ -305,7 +305,7 @@ def test_a_state_with_a_field_more_or_less_is_refused_and_writes_no_attribute(mo
     for where, items in objects.items():
         for changed in (items[1:], [*items, ["attend", 1]]):
             whole, items[:] = list(items), changed
-            other = policy.cache_class(shape, torch.float32)
+            other = method.cache_class(shape, torch.float32)
             with pytest.raises(
                 HeadForcingError, match="does not fit this render: it has .* instead of "
             ):
@@ -319,7 +319,7 @@ def test_the_papers_setting_takes_3096_frame_slots_and_2_47_gb():
     flat = 90 * ["anchor"] + 72 * ["local"] + 198 * ["memory"]
     random.Random(0).shuffle(flat)
     roles = [flat[12 * layer : 12 * layer + 12] for layer in range(30)]
-    shape = CacheShape.for_model(WanConfig(), roles, CachePolicy(), 480 // 8, 832 // 8, 3, 243)
+    shape = CacheShape.for_model(WanConfig(), roles, HeadForcing(), 480 // 8, 832 // 8, 3, 243)
     assert shape.frame_slots == 3096 == 90 * 7 + 72 * 4 + 198 * 11
     assert shape.bytes(torch.bfloat16) == 3096 * 1560 * 128 * 2 * 2
     assert round(shape.bytes(torch.bfloat16) / 1e9, 2) == 2.47
@@ -327,7 +327,7 @@ def test_the_papers_setting_takes_3096_frame_slots_and_2_47_gb():
 
 def test_roles_that_do_not_fit_the_model_are_refused_by_their_numbers(model):
     with pytest.raises(HeadForcingError, match=r"2 layers x 4 heads, got \[\("):
-        new_cache(model, [["local"] * 4, ["local"] * 3], CachePolicy(), 2)
+        new_cache(model, [["local"] * 4, ["local"] * 3], HeadForcing(), 2)
 
 
 @pytest.mark.parametrize("whole", [None, *WHOLE_LAYER])
@@ -337,9 +337,9 @@ def test_a_context_never_reads_a_slot_that_was_not_written(model, whole, rope):
     inputs = dict(
         prompts=prompts_of(switches, BLOCKS), switches=switches, schedule=Schedule((1.0,), F)
     )
-    policy = replace(BUSY, rope=rope)
-    cache = new_cache(model, random_roles(model), policy, BLOCKS)
-    untouched = new_cache(model, random_roles(model), policy, BLOCKS)
+    method = replace(BUSY, rope=rope)
+    cache = new_cache(model, random_roles(model), method, BLOCKS)
+    untouched = new_cache(model, random_roles(model), method, BLOCKS)
     if whole:
         cache.attention = WHOLE_LAYER[whole]
         untouched.attention = WHOLE_LAYER[whole]

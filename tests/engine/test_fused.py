@@ -13,7 +13,7 @@ import torch._dynamo
 from headforcing.headforcing_core.cache import head_group
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import HeadForcing
 from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.norms import add_norm
 from headforcing.headforcing_core.model.wan import PromptKV, WanModel
@@ -36,9 +36,9 @@ def model() -> WanModel:
     return model
 
 
-def video(model: WanModel, policy: CachePolicy = BUSY, measured: bool = False, **options):
+def video(model: WanModel, method: HeadForcing = BUSY, measured: bool = False, **options):
     """The latents of a video, and its cache."""
-    cache = new_cache(model, ROLES, policy, BLOCKS)
+    cache = new_cache(model, ROLES, method, BLOCKS)
     if measured:
         measure(cache)
     return latents(make_blocks(model, cache, BLOCKS, **options)), cache
@@ -50,13 +50,13 @@ def video(model: WanModel, policy: CachePolicy = BUSY, measured: bool = False, *
 def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(
     model, rope, measured, joined, request
 ):
-    policy = replace(BUSY, rope=rope)
-    expected, plain = video(model, policy, measured)
+    method = replace(BUSY, rope=rope)
+    expected, plain = video(model, method, measured)
     if joined:  # one product for queries, keys and values
         model.join_projections()
-        assert torch.equal(video(model, policy, measured)[0], expected)
+        assert torch.equal(video(model, method, measured)[0], expected)
     called = request.getfixturevalue("fused")
-    found, cache = video(model, policy, measured)
+    found, cache = video(model, method, measured)
     assert set(called) == {
         "norm_modulate",
         "write_block",

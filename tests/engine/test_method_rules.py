@@ -20,8 +20,8 @@ from headforcing.headforcing_core.methods.registry import (
     ALIASES,
     METHODS,
     describe_method,
+    method_named,
     method_names,
-    method_policy,
 )
 from headforcing.headforcing_core.model.latents import WAN22
 from headforcing.headforcing_core.model.wan import WanConfig
@@ -107,24 +107,24 @@ def bytes_held(value, seen: set[int]) -> int:
         value = [
             held
             for name, held in vars(value).items()
-            if name not in ("rope", "prompt", "shape", "policy")
+            if name not in ("rope", "prompt", "shape", "method")
         ]
     return sum(bytes_held(part, seen) for part in value) if isinstance(value, (list, tuple)) else 0
 
 
-def numbers(backbone, method: str, settings: dict, text: str) -> list[float]:
+def numbers(backbone, name: str, settings: dict, text: str) -> list[float]:
     """The dot product of every block's latents with a fixed random direction; no cache may take
     more than it says.
     """
-    policy = replace(method_policy(method), **settings)
-    policy = with_memory(policy, 4, 3, 0.99, 1) if method == "head_forcing" else policy
+    method = replace(method_named(name), **settings)
+    method = with_memory(method, 4, 3, 0.99, 1) if name == "head_forcing" else method
     timeline = parse_timeline(text, SECONDS)
     is_22 = backbone.config.latents is WAN22
     steps, height = (
         (schedule("longlive2"), 64) if is_22 else (schedule("self_forcing", "1, 0.6"), 48)
     )
     settings = RenderSettings(width=64, height=height, seed=3)
-    plan = RenderPlan.make(backbone.config, policy, steps, timeline, settings, PROFILE)
+    plan = RenderPlan.make(backbone.config, method, steps, timeline, settings, PROFILE)
     made = []
     held = []
     with begin_render(job_of(plan), WanVideoModel(backbone, torch.float32)) as render:
@@ -166,7 +166,7 @@ def test_every_name_is_offered_once_and_the_page_of_methods_has_every_method_wit
     for name, row in METHODS.items():
         minute = parse_timeline("a minute", 60.0)
         made = RenderPlan.make(
-            WanConfig(), row.policy, schedule("self_forcing"), minute, RenderSettings()
+            WanConfig(), row.method, schedule("self_forcing"), minute, RenderSettings()
         )
         differs = row.differs or (
             "made from the paper alone" if name == "head_forcing" else "nothing"

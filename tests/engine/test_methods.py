@@ -15,11 +15,11 @@ import torch
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.base import MethodPolicy
+from headforcing.headforcing_core.methods.base import BaseMethod
 from headforcing.headforcing_core.methods.dummy_forcing import LAST
 from headforcing.headforcing_core.methods.longlive import LongLiveCache
 from headforcing.headforcing_core.methods.method import Overlap, VideoFacts
-from headforcing.headforcing_core.methods.registry import METHODS, method_policy, method_schedule
+from headforcing.headforcing_core.methods.registry import METHODS, method_named, method_schedule
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingForcing
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.plan.describe import describe
@@ -51,7 +51,7 @@ from method_renders import (
 from toy_renders import rendered
 
 # aliases are these, too
-OWN_CACHE = [name for name in METHODS if isinstance(method_policy(name), MethodPolicy)]
+OWN_CACHE = [name for name in METHODS if isinstance(method_named(name), BaseMethod)]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_sta
 
 
 COMMITTED = {
-    f"{name}, clean_reads": replace(method_policy(name), clean_reads="recent", **sizes)
+    f"{name}, clean_reads": replace(method_named(name), clean_reads="recent", **sizes)
     for name, sizes in (
         ("longlive", {"window_frames": 7, "sink_frames": 2}),
         ("longlive_infinite", {"window_frames": 7, "sink_frames": 2}),
@@ -118,7 +118,7 @@ def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name
     assert torch.equal(torch.cat(latents), latents_of(made, backbone))
     assert reused == [0, 8, made.new_blocks]
     sentence = "goes on where the cache was last stored, or starts from the beginning"
-    resumes_from = made.shape.policy.resumes_from
+    resumes_from = made.shape.method.resumes_from
     assert (sentence in describe(made, torch.float32)) == ("blocks" not in resumes_from)
     # only the latest
     assert len(list(tmp_path.rglob("state-*"))) == int("state" in resumes_from)
@@ -146,9 +146,9 @@ def test_clean_passes_read_recent_frames_and_no_sink_where_the_option_says_so(
     take = LongLiveCache.take
     monkeypatch.setattr(LongLiveCache, "context", note)
     monkeypatch.setattr(LongLiveCache, "take", mark)
-    policy = replace(method_policy(name), window_frames=7, sink_frames=2)
+    method = replace(method_named(name), window_frames=7, sink_frames=2)
     for reads in ("all", "recent"):
-        made = plan(replace(policy, clean_reads=reads), TWO, 9.0)
+        made = plan(replace(method, clean_reads=reads), TWO, 9.0)
         assert made.shape.frame_slots == 9 * (slots if reads == "recent" else 7)
         read.clear()
         latents_of(made, backbone)
@@ -218,17 +218,17 @@ def test_what_a_method_cannot_do_is_refused_in_one_sentence():
 
 @pytest.mark.parametrize("name", OWN_CACHE)
 def test_a_new_prompt_takes_over_in_the_methods_own_way_and_any_other_is_refused(name):
-    policy = method_policy(name)
+    method = method_named(name)
     plain = {block: switch.kind for block, switch in plan(name, TWO).switches.items()}
-    assert plain == ({} if policy.switch == "reset" else {6: policy.switch})
+    assert plain == ({} if method.switch == "reset" else {6: method.switch})
     for tag in ("recache", "flush", "re-anchor"):
         text = TWO.replace("0:04.5 ", f"0:04.5 [{tag}] ")
-        if tag == policy.switch or (tag == "re-anchor" and policy.cuts):
+        if tag == method.switch or (tag == "re-anchor" and method.cuts):
             switch = plan(name, text).switches[6]
-            assert (switch.kind, switch.re_anchor) == (policy.switch, tag == "re-anchor")
+            assert (switch.kind, switch.re_anchor) == (method.switch, tag == "re-anchor")
         else:
             with pytest.raises(
-                HeadForcingError, match=f"prompt switch is always {policy.switch}.*got .{tag}"
+                HeadForcingError, match=f"prompt switch is always {method.switch}.*got .{tag}"
             ):
                 plan(name, text)
 
@@ -253,7 +253,7 @@ def test_a_plan_counts_the_frames_of_one_pass_and_a_recache_reads_its_window_in_
 def test_forcing_kv_keeps_chunks_in_the_dynamic_heads_of_a_profile_alone():
     dynamic = plan("forcing_kv", profile=profile_of(*[("memory",) * 3] * 3)).shape.frame_slots
     static = plan(
-        replace(method_policy("forcing_kv"), kept_share=0.0), profile=STATIC
+        replace(method_named("forcing_kv"), kept_share=0.0), profile=STATIC
     ).shape.frame_slots
     assert dynamic == 3 * 5 + 6 * 6 and static == 9 * 5
     assert plan("forcing_kv", roles="anchor_to_memory").shape.roles[0] == [
@@ -266,7 +266,7 @@ def test_forcing_kv_keeps_chunks_in_the_dynamic_heads_of_a_profile_alone():
 def test_memflow_fills_its_bank_by_the_number_of_prompts_as_its_authors_two_scripts_do():
     def stores(text: str) -> list[bool]:
         names = ("memflow", "memflow_sma", "memflow_interactive")
-        return [plan(name, text).shape.policy.stores_last_block for name in names]
+        return [plan(name, text).shape.method.stores_last_block for name in names]
 
     assert stores(ONE) == [True, True, False] and stores(TWO) == [False] * 3
 
@@ -305,8 +305,8 @@ def test_no_seed_changes_how_roles_are_shuffled(backbone):
 
 
 def test_random_tokens_are_drawn_by_the_videos_seed():
-    seeds = [plan("random_tokens", seed=seed).policy.episodic.seed for seed in (3, 7)]
-    assert seeds == [3, 7] and plan("head_forcing", seed=3).policy.episodic.seed == 0
+    seeds = [plan("random_tokens", seed=seed).method.episodic.seed for seed in (3, 7)]
+    assert seeds == [3, 7] and plan("head_forcing", seed=3).method.episodic.seed == 0
     drawn = [EpisodicPolicy(seed=seed).random_tokens(40, block=6, layer=1) for seed in (3, 7, 3)]
     assert torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[1])
     assert len(set(drawn[0].tolist())) == 20 and drawn[0].tolist() == sorted(drawn[0].tolist())
@@ -395,7 +395,7 @@ def test_rolling_forcing_goes_on_with_its_unfinished_blocks_alone_and_refuses_wh
 def test_a_method_has_steps_of_its_own_unless_sigmas_are_given_and_causvid_tells_the_model_whole_timesteps(
     backbone,
 ):
-    rolling, causvid = map(method_policy, ("rolling_forcing", "causvid"))
+    rolling, causvid = map(method_named, ("rolling_forcing", "causvid"))
     own = method_schedule(rolling, "self_forcing")
     assert own == SCHEDULE and len(own.sigmas) == 5
     assert method_schedule(rolling, "causal_forcing_framewise_1_step") == replace(

@@ -23,8 +23,8 @@ from headforcing.headforcing_core.distributed.division import (
 from headforcing.headforcing_core.distributed.ranks import RanksReport, rank_place
 from headforcing.headforcing_core.distributed.sharded import shard
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, HeadForcing
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.plan.request import StartLatents
 from headforcing.headforcing_core.render.render import Place
@@ -41,8 +41,8 @@ SWITCHES = {4: Switch("recache"), 8: Switch("flush", re_anchor=True)}
 PROMPTS = [0] * 4 + [1] * 4 + [0] * 4
 
 
-def shape_of(model, roles, policy=BUSY) -> CacheShape:
-    return CacheShape.for_model(model.config, roles, policy, *SIZE, F, BLOCKS * F)
+def shape_of(model, roles, method=BUSY) -> CacheShape:
+    return CacheShape.for_model(model.config, roles, method, *SIZE, F, BLOCKS * F)
 
 
 def make_blocks(
@@ -158,14 +158,14 @@ def test_a_scene_comes_back_on_every_rank_and_holds_a_picture(model):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "policy", ["random_tokens", "fifo_eviction", "one recent frame", "in bf16"]
+    "method", ["random_tokens", "fifo_eviction", "one recent frame", "in bf16"]
 )
-def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
+def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(method):
     model = wan(heads=3)
     dtype = torch.float32
-    recent = 1 if policy == "one recent frame" else 3
-    settings = with_memory(PRESETS.get(policy, BUSY), 5, recent, 2.0, 1)
-    if policy == "in bf16":
+    recent = 1 if method == "one recent frame" else 3
+    settings = with_memory(PRESETS.get(method, BUSY), 5, recent, 2.0, 1)
+    if method == "in bf16":
         model = model.to(torch.bfloat16)
         dtype = torch.bfloat16
         model.patch_embedding.float()
@@ -266,7 +266,7 @@ def test_heads_by_cost_and_speed_beat_equal_runs_and_divide_the_memory():
         flat = ["local"] * 72 + ["anchor"] * 90 + ["memory"] * 198
         chooser.shuffle(flat)
         roles = [flat[layer * heads : (layer + 1) * heads] for layer in range(layers)]
-        shape = CacheShape(roles, CachePolicy(), 30, 52, 128, F, 240)
+        shape = CacheShape(roles, HeadForcing(), 30, 52, 128, F, 240)
         division = Division.of(shape, ranks)
         by_speed = Division.of(shape, 2, [3, 1])
         equal = Division.of(shape, 2)
@@ -332,7 +332,7 @@ def test_the_report_names_the_speeds_the_ideal_share_and_the_rank_that_the_other
 def test_what_cannot_be_divided_is_refused_with_what_fits(model):
     shape = shape_of(model, random_roles(model))
     check_division(shape, 4)
-    rolling = method_policy("rolling_forcing").shape(
+    rolling = method_named("rolling_forcing").shape(
         model.config, random_roles(model), *SIZE, F, BLOCKS * F
     )
     for arguments, said in (

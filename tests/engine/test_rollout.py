@@ -8,8 +8,8 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.head_forcing import HeadForcing
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.rollout.loop import RolloutInputs, WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.rows import SeededNoise
@@ -137,7 +137,7 @@ class CountingModel(WanVideoModel):
 def counting_rollout(model, switches=None, **options):
     video = CountingModel(model, torch.float32)
     script = script_of([0] * 6, TWO_STEPS, embeds(model), switches=switches)
-    cache = new_cache(model, random_roles(model), CachePolicy(), 6)
+    cache = new_cache(model, random_roles(model), HeadForcing(), 6)
     return video, rollout(video, cache, RolloutInputs(script, SeededNoise(SHAPE), **options))
 
 
@@ -200,7 +200,7 @@ def test_finished_blocks_are_put_on_the_device_one_at_a_time(loop):
         inputs = RolloutInputs(
             script, None, given=made, unfinished=unfinished if loop == "rolling_forcing" else []
         )
-        blocks = method_policy(loop).rollout(there, there, inputs)
+        blocks = method_named(loop).rollout(there, there, inputs)
     for _ in made:
         latents = next(blocks).latents
         assert latents.device == there.device
@@ -221,22 +221,22 @@ def tensor_bytes() -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("policy", "roles", "size", "blocks", "first"),
+    ("method", "roles", "size", "blocks", "first"),
     [
         (BUSY, [["local", "anchor", "memory"]], (2, 4), 400, 39),
         # its chunks have one size here, and by block 98 64 tables of positions are kept
-        (method_policy("forcing_kv"), [["local", "memory"]] * 2, (4, 12), 200, 98),
+        (method_named("forcing_kv"), [["local", "memory"]] * 2, (4, 12), 200, 98),
     ],
     ids=["head_forcing", "forcing_kv"],
 )
 def test_a_long_video_stays_finite_and_holds_no_more_than_a_short_one(
-    policy, roles, size, blocks, first
+    method, roles, size, blocks, first
 ):
     model = wan(
         len(roles), len(roles[0]), head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3
     )
-    cache = policy.make_cache(
-        policy.shape(model.config, roles, *size, F, blocks * F), torch.float32, "cpu", sdpa
+    cache = method.make_cache(
+        method.shape(model.config, roles, *size, F, blocks * F), torch.float32, "cpu", sdpa
     )
     script = script_of(
         [block // 50 % 2 for block in range(blocks)], Schedule((1.0,), F), embeds(model)

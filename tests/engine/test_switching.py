@@ -16,8 +16,8 @@ from headforcing.headforcing_core.cache import scenes
 from headforcing.headforcing_core.cache.roles import RolePolicy
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
-from headforcing.headforcing_core.methods.registry import METHODS, method_policy
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, HeadForcing
+from headforcing.headforcing_core.methods.registry import METHODS, method_named
 from headforcing.headforcing_core.plan.describe import describe
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
@@ -49,9 +49,9 @@ BLOCKS = 12
 STORY = "0:00 a red fox in the snow\n0:03 a grey heron in a pond\n0:06 {} the fox in the snow again"
 
 
-def held_in(model, switches, policy=KEEPING, **options):
+def held_in(model, switches, method=KEEPING, **options):
     """A video's cache, and per block the history of anchor heads and the entries of memory."""
-    cache = new_cache(model, random_roles(model), policy, BLOCKS)
+    cache = new_cache(model, random_roles(model), method, BLOCKS)
     history = {}
     entries = {}
     (anchors,) = cache.sink_groups
@@ -98,17 +98,17 @@ def test_a_flush_leaves_the_first_frames_and_the_last_two_and_a_cut_takes_the_ne
 
 
 @pytest.mark.parametrize(
-    ("policy", "blocks"),
+    ("method", "blocks"),
     [
         (PRESETS["self_forcing"], 5),
-        (CachePolicy.uniform(RolePolicy(recent_frames=4), "contiguous"), 3),
+        (HeadForcing.uniform(RolePolicy(recent_frames=4), "contiguous"), 3),
     ],
     ids=["every frame is kept", "four frames, in two blocks, and the block before"],
 )
-def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, policy, blocks):
+def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, method, blocks):
     roles = every_head(model, "local")
-    cache = new_cache(model, roles, policy, 9)
-    fresh = new_cache(model, roles, policy, 9)
+    cache = new_cache(model, roles, method, 9)
+    fresh = new_cache(model, roles, method, 9)
     made = make_blocks(model, cache, 6, prompts=[0] * 5 + [1], switches={5: Switch("recache")})
     video = WanVideoModel(model, torch.float32)
     fresh.block = 5 - blocks
@@ -206,9 +206,9 @@ def test_a_scene_holds_its_pictures_until_the_next_one_and_then_its_own_first_fr
 
 
 def test_pictures_stay_where_memory_is_full_and_where_it_is_flushed(model):
-    policy = replace(KEEPING, memory=replace(KEEPING.memory, episodic_frames=4))
+    method = replace(KEEPING, memory=replace(KEEPING.memory, episodic_frames=4))
     _, _, entries = held_in(
-        model, {9: Switch("flush", continues=True)}, policy, pictures={0: random_pictures(3)}
+        model, {9: Switch("flush", continues=True)}, method, pictures={0: random_pictures(3)}
     )
     assert all(held[:2] == [[-3], [-2]] for held in entries.values()), (
         "two entries are left to the video's own frames"
@@ -244,7 +244,7 @@ def test_a_picture_is_written_alone(model):
 def plan(
     text: str, seconds=0.0, method="self_forcing", start_frames=0, config=assets.TOY_CONFIG
 ) -> RenderPlan:
-    options = RenderOptions(method=method, width=64, height=64)
+    options = RenderOptions(method_name=method, width=64, height=64)
     return RenderPlan.of(config, options, parse_timeline(text, seconds), start_frames)
 
 
@@ -297,7 +297,7 @@ def test_switches_are_numbered_behind_the_start_frames_and_video_frames_count_th
 def test_a_plan_keeps_scenes_for_a_story_that_recalls_one_and_says_what_they_take():
     made = plan(STORY.format("[recall 1]"), 9, "head_forcing")
     without = plan(STORY.format(""), 9, "head_forcing")
-    assert made.shape.policy.kept_scenes == 3 and without.shape.policy.kept_scenes == 0
+    assert made.shape.method.kept_scenes == 3 and without.shape.method.kept_scenes == 0
     assert made.shape.frame_slots == without.shape.frame_slots
     roles = Counter(chain(*made.shape.roles))
     memory = roles["memory"]
@@ -367,8 +367,8 @@ def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_kno
         third: torch.tensor([[1.0, 0.0]]),
     }
     script = Script(made.rows, embeds, made.timeline.alike)
-    by_words = replace(made.policy, compares_words=True)
-    outcomes = [policy.recalled(script) for policy in (made.policy, by_words)]
+    by_words = replace(made.method, compares_words=True)
+    outcomes = [method.recalled(script) for method in (made.method, by_words)]
     assert outcomes == [{8: scenes.RecalledScene(1, (0,))}, {8: scenes.RecalledScene(2, (1,))}]
     one = keys_of(text.format("[recall 1]"), "echo_forcing")
     other = keys_of(text.format("[recall 2]"), "echo_forcing")
@@ -394,7 +394,7 @@ def test_what_cannot_come_back_is_refused_before_anything_is_made():
             HeadForcingError,
             match=r"keeps nothing of earlier scenes.*choose head_forcing or echo_f",
         ):
-            method_policy(name).own_switch(Switch(recall=1))
+            method_named(name).own_switch(Switch(recall=1))
     text = "\n".join(f"0:{3 * i:02} scene {i}" for i in range(10)) + "\n0:30 [recall 2] back"
     with pytest.raises(
         HeadForcingError,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.speech import speech_rows
 from headforcing.headforcing_core.rollout import loop, unipc
@@ -63,7 +63,7 @@ def test_rows_channels_time_steps_and_window_are_the_recorded_ones():
     asked = case.config["facts"]["one_block"][0]["timesteps"]
     assert [loop.bf16_timestep(sigma) for sigma in LIVETALK.sigmas] == asked[:4]
     assert list(LIVETALK.sigmas) == case.config["schedule"]["sigmas"]
-    assert read_run(case, "rolling").policy == method_policy("livetalk")
+    assert read_run(case, "rolling").method == method_named("livetalk")
 
 
 @pytest.mark.parametrize("sound", ["speech_long", "speech_short"])

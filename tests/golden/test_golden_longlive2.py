@@ -8,7 +8,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.longlive2 import LongLive2Cache
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model import rope
 from headforcing.headforcing_core.model.latents import WAN22
 from headforcing.headforcing_core.plan.family import family_of_file, with_family
@@ -44,7 +44,7 @@ def test_every_slot_has_the_recorded_frame_at_the_recorded_position_and_latents_
         opened(self)
         slots.extend(range(self.start, self.end))
         held.append(list(slots))
-        offset = 0 if self.policy.infinite else self.shots * self.policy.shot_offset
+        offset = 0 if self.method.infinite else self.shots * self.method.shot_offset
         positions.update({frame: frame + offset for frame in range(self.start, self.end)})
 
     monkeypatch.setattr(LongLive2Cache, "open", note)
@@ -60,7 +60,7 @@ def test_every_slot_has_the_recorded_frame_at_the_recorded_position_and_latents_
         values = case.tensors[f"cache_v_last_layer/{run}"].flatten(0, -3)
         recorded = torch.stack([rope.by_head(keys, 6), rope.by_head(values, 6)])
         assert torch.allclose(caches[0].slots[-1], recorded, atol=2e-5)
-        assert method_policy("longlive2") == read_run(case, run).policy, "the released settings"
+        assert method_named("longlive2") == read_run(case, run).method, "the released settings"
 
 
 @needs("longlive2")

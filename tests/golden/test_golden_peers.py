@@ -16,7 +16,7 @@ from headforcing.headforcing_core.methods.memflow import MemFlowCache
 from headforcing.headforcing_core.methods.memrope import MemRoPECache
 from headforcing.headforcing_core.methods.method import VideoFacts
 from headforcing.headforcing_core.methods.pyramid_forcing import ANCHOR, VEIL, WAVE, LabelState
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model import rope
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
@@ -67,7 +67,7 @@ def test_what_people_choose_by_name_is_what_was_recorded(name, method, run):
     facts = VideoFacts(
         schedule("self_forcing"), 9, prompts=1 + len(case.run(run).get("switch", []))
     )
-    assert method_policy(name).for_video(facts) == read_run(case, run).policy
+    assert method_named(name).for_video(facts) == read_run(case, run).method
 
 
 def by_head(stored: torch.Tensor, frame_tokens: int) -> torch.Tensor:
@@ -99,7 +99,7 @@ def test_the_window_ends_with_the_recorded_keys_and_values(monkeypatch, which, n
         k = recorded["cache_k"]
         # recorded without any rotation, in slot 0 of Infinity-RoPE with it; MemRoPE stores keys
         # like that, too
-        if cache.policy.rope == "contiguous" and not isinstance(cache, MemRoPECache):
+        if cache.method.rope == "contiguous" and not isinstance(cache, MemRoPECache):
             rotated = cache.rope.rotate_spatial(k)
             if method == "infinity_rope":
                 rotated = torch.cat((k[:, :1], rotated[:, 1:]), dim=1)
@@ -132,7 +132,7 @@ def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_position
 ):
     case = open_case(which, name)
     seen = {}
-    authors = isinstance(read_run(case, run).policy, AuthorsPyramidForcing)
+    authors = isinstance(read_run(case, run).method, AuthorsPyramidForcing)
     state = AuthorsLabelState if authors else LabelState
     read = state.read
 
@@ -261,7 +261,7 @@ def test_deep_forcing_keeps_the_recorded_tokens_and_moves_its_sinks_as_recorded(
     chosen = noted(monkeypatch, DeepForcingCache, "choose")
     replayed(case, run)
     last = caches[0].layers[-1]
-    sinks = caches[0].policy.sink_frames * caches[0].rope.frame_tokens
+    sinks = caches[0].method.sink_frames * caches[0].rope.frame_tokens
     assert last.sink_start == int(case.tensors[f"sink_start_frame/{run}"][-1])
     length = int(case.tensors[f"cache_len_tokens/{run}"][-1])
     keys = case.tensors[f"cache_k_last_layer/{run}"][0, :length]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import HeadForcing
 from headforcing.headforcing_core.model.attention import attention_function, explicit
 from headforcing.headforcing_core.model.rope import angles, axis_dims
 from headforcing.headforcing_core.model.wan import PromptKV
@@ -187,14 +187,14 @@ def roll_out(roles: list[list[str]], episodic_frames: int, rope: str) -> None:
     """
     blocks = 7
     memory = RolePolicy(recent_frames=3, episodic_frames=episodic_frames)
-    policy = CachePolicy(
+    method = HeadForcing(
         memory=memory, rope=rope, episodic=EpisodicPolicy(admission="uniform", update_interval=1)
     )
     rows = 4
     columns = 6
     head_dim = 20
     frames = 3
-    shape = CacheShape(roles, policy, rows, columns, head_dim, frames, total_frames=frames * blocks)
+    shape = CacheShape(roles, method, rows, columns, head_dim, frames, total_frames=frames * blocks)
     layers = shape.layers
     heads = shape.heads
     plain = HeadCache(shape, torch.float32, "cpu", explicit)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import torch
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.methods.base import MethodPolicy
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.base import BaseMethod
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.plan.request import RenderJob
@@ -66,9 +66,9 @@ def plan(
     **options,
 ) -> RenderPlan:
     """A plan at 96x64; `steps` "" for those of the family."""
-    policy = method if isinstance(method, MethodPolicy) else method_policy(method)
+    method = method if isinstance(method, BaseMethod) else method_named(method)
     settings = RenderSettings(width=96, height=64, seconds=seconds, **options)
-    made = CONFIG, policy, schedule(family, steps), parse_timeline(text), settings
+    made = CONFIG, method, schedule(family, steps), parse_timeline(text), settings
     return RenderPlan.make(*made, profile, start_frames)
 
 

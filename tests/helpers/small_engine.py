@@ -10,7 +10,7 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES, Scenes
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
-from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, HeadForcing
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
 from headforcing.headforcing_core.rollout.loop import (
     RolloutInputs,
@@ -31,7 +31,7 @@ SHAPE = (F, 16, HEIGHT, WIDTH)  # of a block
 TWO_STEPS = Schedule((1.0, 0.7), F)
 SELF_FORCING = PRESETS["self_forcing"]
 # admits every candidate after every block, so that memory is full and merging soon
-BUSY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
+BUSY = HeadForcing(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
 KEEPING = replace(BUSY, kept_scenes=MAX_SCENES + 2, picture_frames=5)
 EVERY_SWITCH = [
     Switch(kind, re_anchor=re_anchor) for kind, re_anchor in product(SWITCHES, (False, True))
@@ -100,9 +100,9 @@ def random_pictures(count: int = 1, frames: int = F, seed: int = 0) -> list[torc
     return [torch.randn(frames, 16, HEIGHT, WIDTH, generator=generator) for _ in range(count)]
 
 
-def new_cache(model, roles, policy, blocks, kind=HeadCache, dtype=torch.float32, f=F):
+def new_cache(model, roles, method, blocks, kind=HeadCache, dtype=torch.float32, f=F):
     return kind(
-        CacheShape.for_model(model.config, roles, policy, HEIGHT, WIDTH, f, blocks * f), dtype
+        CacheShape.for_model(model.config, roles, method, HEIGHT, WIDTH, f, blocks * f), dtype
     )
 
 
@@ -145,8 +145,8 @@ def latents(blocks) -> torch.Tensor:
     return torch.stack([block.latents for block in blocks])
 
 
-def make(model, roles, policy, blocks, **options) -> torch.Tensor:
-    return latents(make_blocks(model, new_cache(model, roles, policy, blocks), blocks, **options))
+def make(model, roles, method, blocks, **options) -> torch.Tensor:
+    return latents(make_blocks(model, new_cache(model, roles, method, blocks), blocks, **options))
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -9,7 +9,7 @@ import torch
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.hashing import digest
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
-from headforcing.headforcing_core.methods.head_forcing import PRESETS, CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import PRESETS, HeadForcing
 from headforcing.headforcing_core.methods.registry import method_schedule
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.model.wan import WanModel
@@ -88,8 +88,8 @@ class Render:
         pictures=None,
         *,
         family="self_forcing",
-        method="head_forcing",
-        policy=None,
+        name="head_forcing",
+        method=None,
         sigmas="1, 0.6",
         profile=None,
         **options,
@@ -104,24 +104,24 @@ class Render:
             seed,
             video,
             family,
+            name,
             method,
-            policy,
             sigmas,
             options,
         )
         shown = [(name, digest(picture.latents)) for name, picture in (pictures or {}).items()]
         self.asked = repr((asked, profile, shown, start is not None and digest(start)))
-        policy = policy or PRESETS[method]
-        noise = method_schedule(policy, family, sigmas)
-        if isinstance(policy, CachePolicy):
-            policy = with_memory(policy, 5, 3, 0.99, 1)  # admits much and often: summaries are made
+        method = method or PRESETS[name]
+        noise = method_schedule(method, family, sigmas)
+        if isinstance(method, HeadForcing):
+            method = with_memory(method, 5, 3, 0.99, 1)  # admits much and often: summaries are made
         frames = 0 if start is None else len(start)
         config = backbone.config
         layers = config.num_layers
         heads = config.num_heads
         profile = profile or HeadProfile("toy", layers, heads, default_profile(8, 6).roles[:layers])
         settings = RenderSettings(width=64, height=64, seconds=seconds, seed=seed, **options)
-        self.plan = RenderPlan.make(config, policy, noise, self.timeline, settings, profile, frames)
+        self.plan = RenderPlan.make(config, method, noise, self.timeline, settings, profile, frames)
         self.embeds = {text: word_hash.encode(text) for text in self.timeline.texts}
         self.backbone = backbone
         self.folder = folder

@@ -120,7 +120,7 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(
     def stopping(job):
         if len(calls) == 2:
             raise KeyboardInterrupt
-        calls.append(job.entry.method)
+        calls.append(job.entry.method_name)
         return render(job)
 
     monkeypatch.setattr(compare_command, "render_compared", stopping)
@@ -165,10 +165,10 @@ def test_all_renders_what_it_can_in_its_order_and_says_why_not_the_rest(
 def test_all_are_the_published_methods_each_once():
     # by commas or lines, and once
     some = entries_of(" head_forcing,longlive\n\nhead_forcing , memflow\r\n")
-    assert [entry.method for entry in some] == ["head_forcing", "longlive", "memflow"]
-    names = [entry.method for entry in entries_of("all")]
-    policies = {METHOD_ROWS[name].policy for name in names}
-    assert policies == {row.policy for row in METHOD_ROWS.values()} and len(names) == len(policies)
+    assert [entry.method_name for entry in some] == ["head_forcing", "longlive", "memflow"]
+    names = [entry.method_name for entry in entries_of("all")]
+    policies = {METHOD_ROWS[name].method for name in names}
+    assert policies == {row.method for row in METHOD_ROWS.values()} and len(names) == len(policies)
 
 
 class Parallel(Farm):

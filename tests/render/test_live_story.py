@@ -13,7 +13,7 @@ import torch
 from headforcing.headforcing_core.commands.values import EmbeddedModel
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.registry import METHODS, method_policy
+from headforcing.headforcing_core.methods.registry import METHODS, method_named
 from headforcing.headforcing_core.plan.request import RenderJob, about_story, file_tags
 from headforcing.headforcing_core.plan.resources import check_growth
 from headforcing.headforcing_core.render.live_story import LiveEdits
@@ -43,10 +43,10 @@ def job(backbone, tmp_path):
     """Makes the job of a text, which keeps its blocks in a run folder."""
 
     def make(text: str, method="head_forcing", start=None, seconds=SECONDS) -> RenderJob:
-        policy = method_policy(method)
-        steps = "" if policy.own_schedule else "1, 0.6"
+        method = method_named(method)
+        steps = "" if method.own_schedule else "1, 0.6"
         made = Render(
-            backbone, tmp_path / "runs", text, seconds, start=start, policy=policy, sigmas=steps
+            backbone, tmp_path / "runs", text, seconds, start=start, method=method, sigmas=steps
         )
         return made.job.with_request(
             codec=EmbeddedModel(assets.model_path()).codec(torch.device("cpu"), torch.float32)
@@ -118,7 +118,7 @@ def test_the_changed_story_is_the_video_it_would_have_been_from_the_beginning(
     straight, expected = fresh(backbone, wanted)
     assert torch.equal(latents, straight)
     # may count scenes, for the size of the cache
-    shape = replace(result.plan.shape, policy=wanted.plan.policy)
+    shape = replace(result.plan.shape, method=wanted.plan.method)
     assert replace(result.plan, shape=shape) == wanted.plan and result.events == expected.events
     assert result.job.request.embeds.keys() == wanted.request.embeds.keys()
     again, found = render(backbone, wanted)

@@ -14,7 +14,7 @@ from headforcing.headforcing_core.cache.roles import RolePolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.method import VideoFacts
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
@@ -171,7 +171,12 @@ def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_w
     model = WanVideoModel(WanModel.from_state_dict(config, weights, torch.float32), torch.float32)
     roles = HeadProfile("tiny", files.LAYERS, 1, tuple(("memory",) for _ in range(files.LAYERS)))
     options = RenderOptions(
-        method=method, model_family="longlive2", width=64, height=96, seconds=6.0, profile=roles
+        method_name=method,
+        model_family="longlive2",
+        width=64,
+        height=96,
+        seconds=6.0,
+        profile=roles,
     )
     generator = torch.Generator().manual_seed(2)
     prefix = LONGLIVE2.shot_prefix
@@ -223,24 +228,24 @@ def test_a_minute_fits_on_the_cards_that_the_page_names(capsys):
 
 def test_what_is_a_block_in_the_paper_is_a_block_of_eight_and_blocks_of_three_stay():
     facts = VideoFacts(LONGLIVE2, 9)
-    policy = method_policy("head_forcing").for_video(facts)
-    uniform = method_policy("uniform_memory").for_video(facts)
-    assert (policy.local, policy.anchor.sink_frames, policy.anchor.recent_frames) == (
+    method = method_named("head_forcing").for_video(facts)
+    uniform = method_named("uniform_memory").for_video(facts)
+    assert (method.local, method.anchor.sink_frames, method.anchor.recent_frames) == (
         RolePolicy(recent_frames=1),
         8,
         1,
     )
-    assert (policy.memory.recent_frames, policy.memory.episodic_frames) == (
+    assert (method.memory.recent_frames, method.memory.episodic_frames) == (
         8,
         5,
-    ) and policy.for_video(facts) == policy
+    ) and method.for_video(facts) == method
     assert (
         uniform.local
         == uniform.anchor
         == uniform.memory
         == RolePolicy(recent_frames=8, episodic_frames=3)
     )
-    chosen = method_policy("head_forcing")
+    chosen = method_named("head_forcing")
     for family in ("self_forcing", "causal_forcing_framewise"):
         assert chosen.for_video(VideoFacts(schedule(family), 9)) == chosen
 

@@ -180,7 +180,7 @@ def test_nan_is_no_role(model, tmp_path, short):
 @pytest.mark.parametrize("roles", ["profile", "shuffled"])
 def test_every_method_that_uses_roles_can_have_measured_ones(model, tmp_path, short, method, roles):
     options = RenderOptions(
-        width=64, height=64, seconds=0.75, profile=AutoProfile(), method=method, roles=roles
+        width=64, height=64, seconds=0.75, profile=AutoProfile(), method_name=method, roles=roles
     )
     job = job_for(tmp_path)
     if method == "pyramid_forcing" and roles == "shuffled":

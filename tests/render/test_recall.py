@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import HeadForcing
 from headforcing.headforcing_core.plan.describe import describe
 from headforcing.headforcing_core.render.live_story import LiveEdits, Story
 from headforcing.headforcing_core.render.render import Place, make_video
@@ -18,15 +18,15 @@ SECONDS = 7.0
 BALL = "a red ball in the teal room"
 CROSS = "a yellow cross in the navy room"
 TOLD = f"0:00 {BALL}\n0:02.3 {CROSS}\n0:05.3 {{}} the red ball again"  # blocks 0, 3 and 7 of 10
-AUTO = replace(CachePolicy(), scenes="auto")
+AUTO = replace(HeadForcing(), scenes="auto")
 BACK = f"0:00 {BALL}\n0:02.3 {CROSS}\n0:05.3 {BALL}"
 
 
 def test_a_prompt_that_returns_brings_its_scene_back_as_a_tag_does(backbone, tmp_path):
 
-    def story(tag, policy=None):
+    def story(tag, method=None):
         text = BACK.replace("3 " + BALL, f"3 {tag} {BALL}")
-        return Render(backbone, tmp_path, text, SECONDS, policy=policy)
+        return Render(backbone, tmp_path, text, SECONDS, method=method)
 
     tagged = story("[recall 1]")
     plain = story("")
@@ -44,7 +44,7 @@ def test_a_prompt_that_returns_brings_its_scene_back_as_a_tag_does(backbone, tmp
         tmp_path,
         f"{BACK}\n0:06 {BALL}\n0:06.8 {CROSS}\n0:07.5 a new place",
         8.5,
-        policy=AUTO,
+        method=AUTO,
     )
     longer.go()
     assert [recall.scene for recall in longer.run.recalls] == [1, 2], (
@@ -103,7 +103,7 @@ CHANGES = {  # a story, what is told instead of it before block 4, and the metho
     "another scene comes back": (
         TOLD.format("[recall]"),
         TOLD.format("[recall 2]"),
-        CachePolicy(),
+        HeadForcing(),
         2,
     ),
     "a return is told": (BACK.split("\n0:05")[0], BACK, AUTO, 1),
@@ -115,12 +115,12 @@ CHANGES = {  # a story, what is told instead of it before block 4, and the metho
 def test_a_story_changed_while_it_renders_recalls_what_it_would_have_from_the_beginning(
     backbone, tmp_path, case
 ):
-    before, after, policy, scene = CHANGES[case]
+    before, after, method, scene = CHANGES[case]
     story = LiveTexts({4: after}, SECONDS)
-    latents, result = run(Render(backbone, tmp_path, before, SECONDS, policy=policy), story)
+    latents, result = run(Render(backbone, tmp_path, before, SECONDS, method=method), story)
     assert not story.refusals and [recall.scene for recall in result.recalls] == [scene]
     assert torch.equal(
-        latents, Render(backbone, tmp_path, after, SECONDS, policy=policy).straight()
+        latents, Render(backbone, tmp_path, after, SECONDS, method=method).straight()
     )
     assert f"before block 7: recalled scene {scene}: frames" in "\n".join(result.lines())
     assert result.to_dict()["recalls"][0]["scene"] == scene

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.head_forcing import HeadForcing
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.render.render import Place, begin_render
 from headforcing.headforcing_core.runs import files as run_files
 from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
@@ -20,7 +20,7 @@ from toy_renders import PICTURES, STORY, Render, picture, rendered
 
 RED = STORY.split("\n")[0]
 START = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
-AUTO = replace(CachePolicy(), scenes="auto")
+AUTO = replace(HeadForcing(), scenes="auto")
 FRAMEWISE = {"family": "causal_forcing_framewise"}
 STORED = {"state_seconds": 1e-9}
 BACK = "0:00 a red ball\n0:02.3 a yellow cross\n0:05.3 {} a red ball"  # blocks 0, 3 and 7 of 10
@@ -37,7 +37,7 @@ RESUMED = {  # after how many blocks a render is stopped, and how it is made
     "rebuilt from the blocks": ((1, 9), {}),
     "restored from the cache's state": ((9,), STORED),
     "one frame a block": ((1, 9), FRAMEWISE | {"seconds": 3.0}),
-    "absolute positions": ((9,), STORED | {"method": "no_rope_reencoding"}),
+    "absolute positions": ((9,), STORED | {"name": "no_rope_reencoding"}),
     "start frames, state restored, and a switch": (
         (1, 2),
         STORED
@@ -101,7 +101,7 @@ def test_a_stopped_render_goes_on_to_the_same_bytes(backbone, tmp_path, case):
 TOLD = {"text": BACK.format(""), "seconds": 7.0}
 PLAIN = {"text": SHOWN.format("").replace("@", ""), "seconds": 6.0}
 HELD = {"text": SHOWN.format(""), "seconds": 6.0, "pictures": PICTURES}
-NO_SCENES = {"seconds": 6.0, "pictures": PICTURES, "policy": replace(CachePolicy(), scenes="off")}
+NO_SCENES = {"seconds": 6.0, "pictures": PICTURES, "method": replace(HeadForcing(), scenes="off")}
 AGAIN = {
     "text": f"{BACK.format('')}\n0:06 a red ball\n0:06.8 a yellow cross\n0:07.5 a new place",
     "seconds": 8.5,
@@ -126,18 +126,18 @@ CHANGED = {  # a render, after how many blocks it stops, another one, and how ma
         for first, then in ((0.5, 4.0), (4.0, 1.3))
     },
     "a recall": (TOLD | STORED, None, TOLD | {"text": BACK.format("[recall 1]")}, 7),
-    "a return that is found": (TOLD, None, TOLD | STORED | {"policy": AUTO}, 7),
+    "a return that is found": (TOLD, None, TOLD | STORED | {"method": AUTO}, 7),
     "a take of a return": (
-        TOLD | {"policy": AUTO},
+        TOLD | {"method": AUTO},
         None,
-        TOLD | {"text": BACK.format("[seed 9]"), "policy": AUTO},
+        TOLD | {"text": BACK.format("[seed 9]"), "method": AUTO},
         7,
     ),
     **{
         f"more returns, {stop} blocks": (
-            TOLD | STORED | {"policy": AUTO},
+            TOLD | STORED | {"method": AUTO},
             stop,
-            AGAIN | STORED | {"policy": AUTO},
+            AGAIN | STORED | {"method": AUTO},
             stop,
         )
         for stop in (4, 8)
@@ -190,7 +190,7 @@ def test_a_changed_story_is_made_again_from_the_first_block_that_differs(backbon
 def test_blocks_beyond_the_stored_state_are_made_again_where_only_a_state_goes_on(
     backbone, tmp_path
 ):
-    echo = {"policy": method_policy("echo_forcing"), "seconds": 4.0}
+    echo = {"method": method_named("echo_forcing"), "seconds": 4.0}
     Render(backbone, tmp_path, state_seconds=1e-9, **echo).go(stop_after=2)
     render = Render(backbone, tmp_path, state_seconds=3600.0, **echo)
     for stop_after in (4, None):
@@ -201,7 +201,7 @@ def test_blocks_beyond_the_stored_state_are_made_again_where_only_a_state_goes_o
 
 @pytest.mark.parametrize(
     "options",
-    [{"start": START}, {"policy": method_policy("rolling_forcing")}],
+    [{"start": START}, {"method": method_named("rolling_forcing")}],
     ids=["start", "rolling"],
 )
 def test_a_part_has_the_blocks_of_the_whole_video_and_is_read_again_without_the_model(

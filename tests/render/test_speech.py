@@ -75,7 +75,7 @@ def request(
     **fields,
 ) -> RenderRequest:
     options = RenderOptions(
-        method=method,
+        method_name=method,
         model_family="livetalk",
         width=64,
         height=64,
@@ -194,7 +194,7 @@ def test_the_plan_says_what_drives_the_video_and_how_large_its_window_is():
     assert "it and the speech drive every block" in describe(plan, torch.bfloat16)
     assert plan.shape.slots and set(plan.shape.slots.values()) == {15}
     assert LIVETALK.size == (512, 512) and SCHEDULES["livetalk"] is LIVETALK
-    repeats = RenderOptions(method="self_gradient_forcing", model_family="livetalk")
+    repeats = RenderOptions(method_name="self_gradient_forcing", model_family="livetalk")
     assert repeats.schedule is LIVETALK and image_frames(repeats, "") == 1
 
 
@@ -246,7 +246,7 @@ def test_speech_that_is_not_finite_other_models_and_other_families_are_refused(b
         replace(
             pictured,
             timeline=timeline,
-            options=replace(pictured.options, method="head_forcing"),
+            options=replace(pictured.options, method_name="head_forcing"),
             pictures={"hero": Picture(PORTRAIT[0], "")},
         ).plan()
     for method in ("causvid", "rolling_forcing"):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.start import Start, image_frames
 from headforcing.headforcing_core.render.live_story import LiveEdits
@@ -116,7 +116,7 @@ def test_an_image_is_shown_for_as_many_latent_frames_as_the_method_was_trained_w
         ("longlive2", "longlive2", 1),
         ("self_gradient_forcing_framewise", "self_gradient_forcing_framewise", 1),
     ):
-        options = RenderOptions(method=method, model_family=family)
+        options = RenderOptions(method_name=method, model_family=family)
         assert image_frames(options, "") == frames
         start = Start.image(picture, (48, 32), "a picture", frames)
         assert start.frames == frames and torch.equal(start.video_frames[-1], picture)
@@ -145,7 +145,7 @@ def test_a_picture_named_while_the_video_is_made_is_held_as_from_the_beginning(b
     ("options", "why"),
     [
         (
-            {"policy": method_policy("longlive")},
+            {"method": method_named("longlive")},
             "prompt 2 names @hall, but with this method a scene holds no pictures",
         ),
         (

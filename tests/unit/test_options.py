@@ -26,8 +26,8 @@ from headforcing.headforcing_core.methods.options import (
 from headforcing.headforcing_core.methods.registry import (
     ALIASES,
     describe_method,
+    method_named,
     method_names,
-    method_policy,
 )
 from headforcing.headforcing_core.plan.options import DEFAULTS, RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
@@ -48,7 +48,7 @@ CHOICES = {
 
 def setup_of(method: str, options: str = "", **more) -> str:
     asked = RenderOptions(
-        method=method, width=96, height=64, method_options=read_pairs(options), **more
+        method_name=method, width=96, height=64, method_options=read_pairs(options), **more
     )
     plan = RenderPlan.of(SMALL, asked, parse_timeline("a red ball", 9.0), profile=STRIPES)
     return job_of(plan, {}, "0123456789abcdef", dtype=torch.bfloat16).setup
@@ -58,12 +58,12 @@ def setup_of(method: str, options: str = "", **more) -> str:
 def test_every_option_can_be_set_to_the_value_that_is_shown_and_is_part_of_the_identity_of_the_settings(
     name,
 ):
-    policy = method_policy(name)
-    options = options_of(policy)
+    method = method_named(name)
+    options = options_of(method)
     shown = [(key, option_text(option.value)) for key, option in options.items()]
-    assert with_options(policy, shown, name) == policy and with_options(policy, (), name) is policy
+    assert with_options(method, shown, name) == method and with_options(method, (), name) is method
     # the rows have what a recall changes
-    assert set(policy.key) >= {"method", *options} - {"scenes"}
+    assert set(method.key) >= {"method", *options} - {"scenes"}
     for key, (value, types) in options.items():
         if key == "scenes":
             continue
@@ -74,11 +74,11 @@ def test_every_option_can_be_set_to_the_value_that_is_shown_and_is_part_of_the_i
         else:
             other = (value or 0) / 2 + 0.125 if float in types else (value or 0) + 3
         try:
-            changed = with_options(policy, [(key, option_text(other))], name)
+            changed = with_options(method, [(key, option_text(other))], name)
         except HeadForcingError as error:  # not with the other options of this method
             assert "episodic" in str(error)
         else:
-            assert changed.key != policy.key, key
+            assert changed.key != method.key, key
 
 
 def test_a_render_with_other_options_makes_blocks_of_its_own():
@@ -86,17 +86,15 @@ def test_a_render_with_other_options_makes_blocks_of_its_own():
     assert len(names) == 3
     assert setup_of("memrope", "window_frames=14") != setup_of("reward_forcing", "window_frames=14")
     no_entries = [("memory.sink_frames", "2"), ("memory.episodic_frames", "0")]
-    policy = with_options(PRESETS["head_forcing"], no_entries, "head_forcing")
-    assert policy.memory == RolePolicy(sink_frames=2, recent_frames=3), "each alone may not fit"
+    method = with_options(PRESETS["head_forcing"], no_entries, "head_forcing")
+    assert method.memory == RolePolicy(sink_frames=2, recent_frames=3), "each alone may not fit"
     assert setup_of("longlive", " window_frames = 12;sink_frames=3\n") == setup_of("longlive")
     assert setup_of("head_forcing", "episodic.eviction=fifo") == setup_of("fifo_eviction")
 
 
 def test_an_alias_is_a_method_with_options():
     for name, (method, options) in ALIASES.items():
-        assert method_policy(name) == with_options(
-            method_policy(method), read_pairs(options), method
-        )
+        assert method_named(name) == with_options(method_named(method), read_pairs(options), method)
         assert setup_of(name) == setup_of(method, options)
         about, told = describe_method(name, [("window_frames", "12")])
         assert (
@@ -134,11 +132,11 @@ def test_a_command_without_arguments_asks_for_the_defaults_which_are_those_of_th
         asked = render_options(_parser().parse_args(command.split()))
         # nodes keep what shared graphs were made with
         assert asked == replace(DEFAULTS, model_family="auto")
-    assert DEFAULTS.cache_policy == PRESETS["head_forcing"] and DEFAULTS.schedule == schedule(
+    assert DEFAULTS.method == PRESETS["head_forcing"] and DEFAULTS.schedule == schedule(
         "self_forcing"
     )
-    for name, policy in PRESETS.items():
-        assert RenderOptions(method=name).cache_policy == policy, name
+    for name, method in PRESETS.items():
+        assert RenderOptions(method_name=name).method == method, name
 
 
 def test_every_argument_that_sets_something_is_passed_on():
@@ -158,7 +156,7 @@ def test_every_argument_that_sets_something_is_passed_on():
         for field in fields(options)
         if getattr(options, field.name) == getattr(DEFAULTS, field.name)
     }
-    assert same == {"profile", "policy"}
+    assert same == {"profile", "given_method"}
     memory = {
         "memory.episodic_frames": "7",
         "memory.recent_frames": "6",
@@ -232,19 +230,18 @@ def test_an_argument_for_episodic_memory_is_an_option_of_a_method_that_has_it(ar
         _parser().parse_args(f"generate --weights w --prompts fox {arguments}".split())
     )
     assert list(options.method_options) == read_pairs(asked)
-    assert options.cache_policy == with_options(
-        method_policy(options.method), read_pairs(asked), options.method
+    assert options.method == with_options(
+        method_named(options.method_name), read_pairs(asked), options.method_name
     )
 
 
 def test_inputs_for_episodic_memory_have_the_default_of_every_method_that_has_them():
     for name, option in MEMORY_INPUTS.items():
-        default = options_of(DEFAULTS.cache_policy)[option].value
+        default = options_of(DEFAULTS.method)[option].value
         assert OPTIONS[f"--{name.replace('_', '-')}"][2].endswith(f" ({option_text(default)})")
-        for method in method_names():
-            policy = method_policy(method)
-            if option in policy.memory_options:
-                assert options_of(policy)[option].value == default, (method, option)
+        for method in map(method_named, method_names()):
+            if option in method.memory_options:
+                assert options_of(method)[option].value == default, (method, option)
 
 
 def test_a_comparison_gives_every_method_the_options_of_episodic_memory_that_it_has():
@@ -255,7 +252,7 @@ def test_a_comparison_gives_every_method_the_options_of_episodic_memory_that_it_
     assert common.for_method("uniform_memory").method_options == (
         ("episodic.update_interval", "2"),
     )
-    assert common.for_method("longlive").cache_policy == method_policy("longlive")
+    assert common.for_method("longlive").method == method_named("longlive")
 
 
 ONE = "0:00 a red ball"
@@ -295,7 +292,9 @@ def test_the_key_of_the_last_block_is_the_one_that_stored_runs_have(method, text
 def last_key(
     method: str, text: str, profile=PROFILE, start_frames: int = 0, roles: str = "profile"
 ) -> str:
-    options = RenderOptions(method=method, width=96, height=64, seconds=9.0, roles=roles, seed=3)
+    options = RenderOptions(
+        method_name=method, width=96, height=64, seconds=9.0, roles=roles, seed=3
+    )
     plan = RenderPlan.of(SMALL, options, parse_timeline(text), start_frames, profile)
     start = torch.full((start_frames, 16, 8, 12), 0.25) if start_frames else None
     embeds = {

@@ -64,7 +64,7 @@ def plan(
     start_frames=0,
     **options,
 ):
-    asked = RenderOptions(method=method, model_family=family, **options)
+    asked = RenderOptions(method_name=method, model_family=family, **options)
     return RenderPlan.of(config or WanConfig(), asked, parse_timeline(text), start_frames, profile)
 
 
@@ -281,7 +281,7 @@ DECODER = DecoderMemory(weights=150_000_000, held=2_000_000_000, peak=6_000_000_
 
 def minute(config=None, seconds=60.0, width=832, height=480, method="head_forcing", **memory):
     asked = method_options(method, memory, ())
-    options = RenderOptions(method=method, width=width, height=height, method_options=asked)
+    options = RenderOptions(method_name=method, width=width, height=height, method_options=asked)
     return RenderPlan.of(config or WanConfig(), options, parse_timeline("a minute", seconds))
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.registry import METHODS, NOT_BUILT, method_policy
+from headforcing.headforcing_core.methods.registry import METHODS, NOT_BUILT, method_named
 from headforcing.headforcing_core.plan.family import family_of_file, with_family
 from headforcing.headforcing_core.plan.options import DEFAULTS, RenderOptions
 from headforcing.headforcing_core.render.comparison import entries_of
@@ -149,7 +149,7 @@ def test_the_table_names_families_that_exist_and_every_trained_method_has_weight
     for name, (_, family, tested) in LOADED.items():
         methods = LAYOUTS[name][2].split()
         meant |= set(methods)
-        assert family.strip("`") in SCHEDULES and all(map(method_policy, methods)), name
+        assert family.strip("`") in SCHEDULES and all(map(method_named, methods)), name
         assert ("LoRA loader" in tested) == name.endswith(", LoRA") and "layout" in tested
     # of memflow's weights
     assert {name for name, row in METHODS.items() if row.trained} <= meant | {"memflow_sma"}
@@ -158,7 +158,7 @@ def test_the_table_names_families_that_exist_and_every_trained_method_has_weight
 def test_a_method_that_is_known_and_not_built_is_refused_by_name(tmp_path: Path, capsys):
     instead = "(with .* choose head_forcing or|choose pyramid_forcing)"
     for name, reason in NOT_BUILT.items():
-        for use in (method_policy, lambda name: entries_of(f"head_forcing, {name}")):
+        for use in (method_named, lambda name: entries_of(f"head_forcing, {name}")):
             with pytest.raises(HeadForcingError, match=f"{name} .*{instead}"):
                 use(name)
         assert main(["demo", "--method", name, "--out", str(tmp_path)]) == 2

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.head_forcing import CachePolicy
+from headforcing.headforcing_core.methods.head_forcing import HeadForcing
 from headforcing.headforcing_core.methods.options import read_pairs
-from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
@@ -28,14 +28,16 @@ FILE = Path(__file__).with_name("sentences.txt")
 
 def planned(method: str, options: str) -> object:
     """A render whose method options no cache can have is refused when it is planned."""
-    asked = RenderOptions(method=method, width=96, height=64, method_options=read_pairs(options))
+    asked = RenderOptions(
+        method_name=method, width=96, height=64, method_options=read_pairs(options)
+    )
     return RenderPlan.of(SMALL, asked, parse_timeline("a red ball", 9.0), profile=STRIPES)
 
 
 def drafted(recent_frames: int | None = 3, start_frames: int = 0) -> object:
     """A plan by itself, without the options of a command."""
-    policy = CachePolicy(memory=RolePolicy(recent_frames=recent_frames, episodic_frames=5))
-    made = WanConfig(), policy, schedule("self_forcing"), parse_timeline("a")
+    method = HeadForcing(memory=RolePolicy(recent_frames=recent_frames, episodic_frames=5))
+    made = WanConfig(), method, schedule("self_forcing"), parse_timeline("a")
     return RenderPlan.make(*made, RenderSettings(width=64, height=64), None, start_frames)
 
 
@@ -55,7 +57,7 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
         {"novelty_threshold": 2.5},
         {"novelty_threshold": math.nan},
     ],
-    CachePolicy: [
+    HeadForcing: [
         {"rope": "relative"},
         {"local": RolePolicy(episodic_frames=2)},
         {"anchor": RolePolicy(episodic_frames=2)},
@@ -83,12 +85,12 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
         *({"height": height} for height in (-16, 0, 8, 831, 4112)),
         *({"seconds": seconds} for seconds in (-1.0, -0.0001, math.nan, math.inf, 36_001)),
         {"state_seconds": -1.0},
-        {"method": "no_such"},
+        {"method_name": "no_such"},
         {"roles": "no_such"},
         {"model_family": "no_such"},
         {"sigmas": "1, two"},
         *(
-            {"method": "longlive", "method_options": read_pairs(options)}
+            {"method_name": "longlive", "method_options": read_pairs(options)}
             for options in (
                 "windw=3",
                 "window_frames=9, window_frames=12",
@@ -99,7 +101,7 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
             )
         ),
         *(
-            {"method": method, "method_options": read_pairs(options)}
+            {"method_name": method, "method_options": read_pairs(options)}
             for method, options in (
                 ("reward_forcing", "kept_share=nan"),
                 ("reward_forcing", "kept_share=1e999"),
@@ -119,7 +121,7 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
         ),
     ],
     read_pairs: [{"text": "window_frames"}, {"text": "window_frames=9, sink"}],
-    method_policy: [{"name": "nope"}],
+    method_named: [{"name": "nope"}],
     drafted: [*({"start_frames": frames} for frames in (1, 4, 11)), {"recent_frames": None}],
     planned: [
         {"method": method, "options": options}

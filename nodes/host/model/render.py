@@ -106,10 +106,10 @@ def without_measuring(options: RenderOptions, config: WanConfig) -> RenderOption
     """The options with a bundled head profile in place of none, for a model whose measured roles
     could not be kept: each render would measure them again. The same if none fits.
     """
-    if options.profile is not None or options.cache_policy.heads_by != "roles":
+    if options.profile is not None or options.method.heads_by != "roles":
         return options
     try:
-        bundled = bundled_profile(config, options.cache_policy, options.model_family)
+        bundled = bundled_profile(config, options.method, options.model_family)
     except HeadForcingError:
         return options
     return replace(options, profile=bundled)

@@ -169,10 +169,10 @@ def test_modulations_that_a_host_leaves_on_the_cpu_are_not_waited_for():
             part.modulation = torch.nn.Parameter(part.modulation.cpu(), requires_grad=False)
         video = WanVideoModel(model, torch.float32, device)
         video.use_prompt(torch.ones(4, 10))
-        policy = PRESETS["no_episodic_memory"]
+        method = PRESETS["no_episodic_memory"]
         roles = [["local", "anchor", "memory", "memory"]] * 2
         cache = HeadCache(
-            CacheShape.for_model(config, roles, policy, 4, 6, 3, 9), torch.float32, device
+            CacheShape.for_model(config, roles, method, 4, 6, 3, 9), torch.float32, device
         )
         cache.begin_block()
         stand_in_gpu.waits.clear()

@@ -52,10 +52,10 @@ PAPER = {
 
 
 def made_by(
-    build, blocks: int = 9, policy=BUSY, roles=TINY.roles
+    build, blocks: int = 9, method=BUSY, roles=TINY.roles
 ) -> tuple[torch.Tensor, list[tuple]]:
     """Latents of a video, and what was decided about frames for episodic memory."""
-    cache = build(replace(TINY.shape(policy, blocks), roles=roles), torch.float32)
+    cache = build(replace(TINY.shape(method, blocks), roles=roles), torch.float32)
     made = list(rollout(TINY.model(), cache, RolloutInputs(TINY.script(blocks), TINY.noise())))
     events = [block.event for block in made if block.event]
     decided = [(event.frame, event.admitted, event.merged) for event in events]
@@ -82,14 +82,14 @@ def test_they_make_it_with_any_roles_memory_and_length(seed):
     chosen = random.Random(seed)
     roles = [chosen.choices(["local", "anchor", "memory"], k=2) for _ in range(TINY.layers)]
     novelty = chosen.choice([2.0, 0.9])
-    policy = with_memory(
+    method = with_memory(
         chosen.randrange(2, 6), 3 * chosen.randrange(1, 3), novelty, chosen.randrange(1, 4)
     )
     blocks = chosen.randrange(7, 11)
-    expected, decided_there = made_by(HeadCache, blocks, policy, roles)
+    expected, decided_there = made_by(HeadCache, blocks, method, roles)
     for name, build in PAPER.items():
-        latents, decided = made_by(build, blocks, policy, roles)
-        assert decided == decided_there, (name, roles, policy)
+        latents, decided = made_by(build, blocks, method, roles)
+        assert decided == decided_there, (name, roles, method)
         torch.testing.assert_close(latents, expected, atol=TOLERANCE, rtol=0)
 
 

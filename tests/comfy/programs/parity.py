@@ -80,7 +80,7 @@ def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="o
     size = {"width": 80, "height": 48, "seconds": seconds}
     own = memory if method.startswith("head_forcing") else ()
     options = core.options.RenderOptions(
-        method=method, seed=seed, profile=PROFILE, method_options=own, **size
+        method_name=method, seed=seed, profile=PROFILE, method_options=own, **size
     )
     config = loaded_model.wan_config(model)
     timeline = core.timeline.parse_timeline(text, seconds)

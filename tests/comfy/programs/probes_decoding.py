@@ -239,7 +239,7 @@ def a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sa
     patched, empty = node.execute(model, vae, image, 80, 48, 17, 1).result
     first = patched.model_options["transformer_options"]["ar_config"]["initial_latent"]
     options = core.options.RenderOptions(
-        method="self_forcing",
+        method_name="self_forcing",
         width=80,
         height=48,
         seconds=1.0,

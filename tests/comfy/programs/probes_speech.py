@@ -42,7 +42,7 @@ def portrait():
 def request_of(model, method, text, seconds, **more):
     """A render with speech and a portrait, of latents as a LATENT holds them."""
     options = core.options.RenderOptions(
-        method=method,
+        method_name=method,
         model_family="livetalk",
         profile=ROLES if method == "head_forcing" else None,
         width=80,
