@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..devices import upload
+
 VIDEO_FRAMES = 4  # whose features make the row of a latent frame
 FIRST_LAYER = 2  # before which a row is added
 PREFIXES = ("audio_proj.", "audio_cond_projs.")  # of the tensors that T2V models lack
@@ -68,7 +70,7 @@ def speech_rows(projection: Any, features: Tensor, scale: float = 1.0) -> dict[i
     """
     pack = projection.audio_proj
     weight = pack.proj.weight
-    few = pack.norm_out(pack.proj(features.to(weight.device, weight.dtype)))
+    few = pack.norm_out(pack.proj(upload(features.to(weight.dtype), weight.device)))
     rows = {}
     for layer, project in enumerate(projection.audio_cond_projs, FIRST_LAYER):
         rows[layer] = scale * project(few)

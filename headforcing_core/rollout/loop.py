@@ -125,7 +125,9 @@ def rollout(
         number = block - first  # in this rollout
         if number >= len(video.given):
             enter_prompt(row)
-            held = None if block else video.held
+            held = None
+            if block == 0 and video.held is not None:
+                held = upload(video.held, cache.device)
             latents, event = make_block(
                 model, cache, row, video.noise, block=block, on_step=video.on_step, held=held
             )

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..devices import upload
 from ..hashing import digest
 from ..model.speech import VIDEO_FRAMES, SpeechProjection, speech_rows
 from ..model.wan import BlockInputs
@@ -99,8 +100,9 @@ class SpeechInputs:
             speech = self._video.speech
             features = speech.of_frames(first, len(latents))
             rows = speech_rows(self._projection, features, speech.scale)
+            channels = self._video.channels(first, len(latents)).to(latents.dtype)
             self._inputs = BlockInputs(
-                self._video.channels(first, len(latents)).to(latents),
+                upload(channels, latents.device),
                 {layer: row.to(latents) for layer, row in rows.items()},
             )
             self._frames = frames

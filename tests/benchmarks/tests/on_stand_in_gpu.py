@@ -36,6 +36,7 @@ WEIGHTS = GOLDEN / "self_forcing_tiny_d32" / "model.safetensors"
 RECORDINGS = [
     GOLDEN / "head_forcing_tiny_d32",
     GOLDEN / "head_forcing_absolute",
+    GOLDEN / "livetalk",
     *sorted((GOLDEN / "peers").iterdir()),
 ]
 STORY = "0:00 a green apple\n0:00.75 a red apple"
@@ -152,6 +153,15 @@ def test_only_finished_blocks_and_candidates_are_waited_for(generate, method: st
     # the one after block 10
     candidates = {"cache/memory.py": 1} if method == "head_forcing" else {}
     assert more == candidates | dict.fromkeys(EACH_BLOCK, 4)
+
+
+def test_speech_and_a_portrait_are_not_waited_for():
+    case = Case.open(GOLDEN / "livetalk")
+    stand_in_gpu.waits.clear()
+    made = replay(case, "rolling", "cuda", "sdpa")
+    made_once = {"cache/head_cache.py", "model/attention_backends.py"}  # caches, self-tests
+    assert waits().keys() <= made_once
+    close(made.latents, case.tensors["latents/rolling"])
 
 
 def test_modulations_that_a_host_leaves_on_the_cpu_are_not_waited_for():
