@@ -21,12 +21,16 @@ STAGES = 2
 LOG2_E = 1.4426950408889634  # powers of 2 are what the hardware computes
 
 
-def attend_reference(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
+def attend_reference(
+    q: Tensor, k: Tensor, v: Tensor, table: Tensor, sums: Tensor | None = None
+) -> Tensor:
     """Attention of `q [heads, tokens, head_dim]` to each head's rows of the buffers; `[tokens,
     heads, head_dim]`.
 
     Args:
         table: `[heads, 2]`, each `(first row, number of rows)` that a head attends to.
+        sums: `[heads, tokens]` float32, gets the log-sum-exp of every query's scores; minus
+            infinity for a head without rows.
     """
     out = torch.empty(q.shape[1], len(q), q.shape[2], dtype=q.dtype, device=q.device)
     for head, (start, rows) in enumerate(table.tolist()):
@@ -34,6 +38,8 @@ def attend_reference(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
         values = v[start : start + rows].float()
         scores = q[head].float() @ keys.T / q.shape[2] ** 0.5
         out[:, head] = (scores.softmax(dim=-1) @ values).to(q.dtype)
+        if sums is not None:
+            sums[head] = scores.logsumexp(dim=-1)
     return out
 
 
@@ -92,9 +98,11 @@ def _attend_kernel(
     k,
     v,
     out,
+    sums,
     table,
     tokens,
     scale,
+    SUMS: tl.constexpr,
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     DIM: tl.constexpr,
@@ -125,15 +133,21 @@ def _attend_kernel(
     result = acc / tl.where(total > 0, total, 1.0)[:, None]
     place = (token.to(tl.int64)[:, None] * HEADS + head) * HEAD_DIM + channel[None, :]
     tl.store(out + place, result, mask=known & (channel < HEAD_DIM)[None, :])
+    if SUMS:
+        row_sums = (peak + tl.log2(total)) * 0.6931471805599453  # ln 2
+        tl.store(sums + head * tokens + token, row_sums, mask=token < tokens)
 
 
-def _launch(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
+def _launch(q: Tensor, k: Tensor, v: Tensor, table: Tensor, sums: Tensor | None = None) -> Tensor:
     heads, tokens, head_dim = q.shape
     for x in (q, k, v):
         fits = x.is_contiguous() and x.dtype == q.dtype and x.shape[-1] == head_dim
         check_layout(
             fits, f"queries, keys and values must be contiguous {q.dtype} [.., {head_dim}]", x
         )
+    if sums is not None:
+        fits = sums.is_contiguous() and sums.dtype == torch.float32
+        check_layout(fits, "sums must be contiguous float32", sums)
     block_q, block_k = (
         (FLOAT32_BLOCK_Q, FLOAT32_BLOCK_K) if q.dtype == torch.float32 else (BLOCK_Q, BLOCK_K)
     )
@@ -143,9 +157,11 @@ def _launch(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
         k,
         v,
         out,
+        out if sums is None else sums,
         table,
         tokens,
         LOG2_E / head_dim**0.5,
+        SUMS=sums is not None,
         HEADS=heads,
         HEAD_DIM=head_dim,
         DIM=max(16, power_of_2(head_dim)),  # `tl.dot` needs at least 16 channels
@@ -169,6 +185,7 @@ def _example(device: torch.device, dtype: torch.dtype) -> Arguments:
         k=k,
         v=v,
         table=torch.tensor(table, dtype=torch.int32, device=device),
+        sums=torch.zeros(3, 2 * s, device=device),
     )
 
 

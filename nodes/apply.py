@@ -19,7 +19,7 @@ from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import Fields
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.request import RenderJob
-from ..headforcing_core.render.measured_roles import with_measured_roles
+from ..headforcing_core.render.measured_roles import Measuring, with_measured_roles
 from ..headforcing_core.render.render import Listener, Place, make_video
 from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import KeptLatents
@@ -224,8 +224,9 @@ class RolloutSampler(comfy.samplers.Sampler):
         videos = []
         with memory.explained(needs, kept=False):
             hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
+            attention = hosted.attention.or_better(render.request.dtype, noise.device, plan.shape)
             first, measured = with_measured_roles(
-                first, hosted, noise.device, stop_where_asked, needs
+                first, hosted, Measuring(noise.device, attention, needs, stop_where_asked)
             )
             if measured is not None:
                 log.info("Apply Head Forcing: %s", measured.line)

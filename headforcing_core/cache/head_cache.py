@@ -49,11 +49,9 @@ class AttentionMeter(Protocol):
 
     active: bool
 
-    def around(
-        self, layer: int, group: HeadGroup, attention: AttentionFunction
-    ) -> AttentionFunction:
-        """A function that attends like `attention`, and measures the heads of a group in a
-        layer.
+    def attend(self, layer: int, group: HeadGroup, q: Tensor) -> Tensor:
+        """Attention of the heads of a group in a layer, which is measured; `[heads, tokens,
+        head_dim]` like the queries `q`.
         """
 
 
@@ -185,8 +183,7 @@ class HeadCache(Cache):
         attended: list[Tensor] = []  # one per head
         if self.meter is not None and self.meter.active:
             for group, part in parts(self.groups, layer, queries):
-                attention = self.meter.around(layer, group, self.attention)
-                attended.extend(attention(part, *group.context(layer)))
+                attended.extend(self.meter.attend(layer, group, part))
         else:
             k = self.k[layer]
             v = self.v[layer]

@@ -23,7 +23,7 @@ from ..plan.describe import going_on
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
 from ..plan.resources import Needs
-from ..render.measured_roles import MeasuredRoles, setup_for, with_measured_roles
+from ..render.measured_roles import MeasuredRoles, Measuring, setup_for, with_measured_roles
 from ..render.render import Listener, Place, make_video
 from ..render.result import RenderResult
 from ..render.sinks import FileTarget, LatentsFile, ProgressBar, VideoFile
@@ -200,9 +200,12 @@ class LoadedModel:
             job, measured = with_measured_roles(
                 job,
                 WanVideoModel(self.backbone, machine.dtype, machine.device),
-                machine.device,
-                lambda block, step, latents: bar.update(latents is not None),
-                needs,
+                Measuring(
+                    machine.device,
+                    machine.place(job.plan).attention,
+                    needs,
+                    lambda block, step, latents: bar.update(latents is not None),
+                ),
             )
         if machine.peers is not None and measured is not None:
             measured = machine.peers.from_first(measured)

@@ -25,7 +25,9 @@ from torch import Tensor
 from ..cache.head_cache import HeadCache
 from ..cache.head_group import HeadGroup
 from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction, end_shares, part_shares
+from ..model.attention import AttentionFunction, sdpa
+from ..model.attention_backends import Operands
+from ..model.attention_parts import SummedAttention, attend_in_parts, with_sums
 from ..model.wan import WanConfig
 from ..rollout.loop import RolloutInputs, StepCallback, VideoModel, rollout
 from ..rollout.rows import Script, SeededNoise, lay_out_rows
@@ -38,13 +40,20 @@ class ShareMeter:
     """Measures, during one pass of a `HeadCache`, the attention shares `[layers, heads, 3]` (sink,
     middle, current) of all heads, float64 on the CPU.
 
-    With `visited` latent frames, the shares are those of all other frames, of these, and 0.
+    With `visited` latent frames, which lie side by side in the cache, the middle is these, and the
+    other shares are what is before and behind them.
     """
 
     def __init__(
-        self, num_layers: int, num_heads: int, frame_tokens: int, visited: range | None = None
+        self,
+        num_layers: int,
+        num_heads: int,
+        frame_tokens: int,
+        attention: SummedAttention,
+        visited: range | None = None,
     ):
         self.frame_tokens = frame_tokens
+        self.attention = attention
         self.visited = visited
         self.active = False
         self._shares = torch.zeros(num_layers, num_heads, 3, dtype=torch.float64)
@@ -53,28 +62,22 @@ class ShareMeter:
     def shares(self) -> Tensor:
         return self._shares.cpu().double()
 
-    def around(
-        self, layer: int, group: HeadGroup, attention: AttentionFunction
-    ) -> AttentionFunction:
-        """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
+    def attend(self, layer: int, group: HeadGroup, q: Tensor) -> Tensor:
+        k, v = group.context(layer)
+        ends = self._ends(group, q.shape[1], k.shape[1])
+        out, shares = attend_in_parts(self.attention, q, k=k, v=v, ends=ends)
+        # kept on the device until they are read: a copy to the CPU here would synchronise every
+        # layer
+        self._shares = self._shares.to(shares)
+        self._shares[layer, group.heads[layer]] = shares
+        return out
 
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            if self.visited is None:
-                shares = end_shares(
-                    attention, q, k=k, first_tokens=self.frame_tokens, last_tokens=q.shape[1]
-                )
-            else:
-                visits = [int(sources[0] in self.visited) for sources in group.sources]
-                part = torch.tensor(visits, device=k.device).repeat_interleave(self.frame_tokens)
-                shares = part_shares(attention, q, k=k, part=part, parts=3)
-            heads = group.heads[layer]
-            # kept on the device until they are read: a copy to the CPU here would synchronise every
-            # layer
-            self._shares = self._shares.to(shares)
-            self._shares[layer, heads] = shares
-            return attention(q, k, v)
-
-        return attend
+    def _ends(self, group: HeadGroup, queries: int, keys: int) -> tuple[int, int]:
+        """The keys before which the middle and the last part begin."""
+        if self.visited is None:
+            return min(self.frame_tokens, keys - queries), keys - queries
+        visits = [slot for slot, (frame, *_) in enumerate(group.sources) if frame in self.visited]
+        return visits[0] * self.frame_tokens, (visits[-1] + 1) * self.frame_tokens
 
 
 def profile_heads(
@@ -88,8 +91,8 @@ def profile_heads(
     """Measure prompts, `embeds` by their index in the setup, but for complete ones: a video of
     each, into `shares`.
 
-    `options` are dtype, device and on_step of `_measure`. If on_step raises, measurements and
-    finished blocks so far are kept, and another call goes on after them.
+    `options` are dtype, device, attention and on_step of `_measure`. If on_step raises,
+    measurements and finished blocks so far are kept, and another call goes on after them.
     """
     setup = shares.setup
     missing = shares.missing_prompts()
@@ -170,19 +173,22 @@ def _measure(
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
+    attention: AttentionFunction = sdpa,
     on_step: StepCallback = lambda block, step, latents: None,
 ) -> None:
     """Make a video of the prompts of these numbers, one of each block, from noise number `video`;
     `add(block, step, shares)` follows each denoising step of `blocks`.
 
     `made` are its first blocks, of an earlier call; new ones are added. `visited` is of the meter,
-    `dtype` that of the KV cache; `on_step` may raise to stop.
+    `dtype` that of the KV cache, `attention` the backend; `on_step` may raise to stop.
     """
     made = [] if made is None else made
     rows = lay_out_rows([setup.prompts[prompt] for prompt in prompts], setup.schedule, setup.seed)
     shape = replace(setup, blocks=len(rows)).shape(config)
-    cache = HeadCache(shape, dtype, device)
-    meter = ShareMeter(setup.num_layers, setup.num_heads, shape.frame_tokens, visited)
+    cache = HeadCache(shape, dtype, device, attention)
+    operands = Operands(torch.device(device), dtype, shape.head_dim)
+    summed = with_sums(attention, operands)
+    meter = ShareMeter(setup.num_layers, setup.num_heads, shape.frame_tokens, summed, visited)
     cache.meter = meter
 
     def watch(block: int, step: int, latents: Tensor | None) -> None:

@@ -105,7 +105,7 @@ def fastest_backend(
     except (torch.OutOfMemoryError, HeadForcingError):
         return None
     log.info("Head Forcing: attention on %s in %s is %s", operands.device, operands.dtype, name)
-    return LayerAttention(functools.partial(attend_layer, attention), name)
+    return LayerAttention(functools.partial(attend_layer, attention), name, best)
 
 
 def until_full(
@@ -144,26 +144,17 @@ def end_shares(
     attention: AttentionFunction, q: Tensor, k: Tensor, first_tokens: int, last_tokens: int
 ) -> Tensor:
     """Shares of attention `[heads, 3]` that the first, the middle and the last keys receive (paper,
-    Eq. 3), with so many `first_tokens` and `last_tokens`."""
+    Eq. 3), averaged over the queries, with so many `first_tokens` and `last_tokens`.
+
+    One attention call whose values are one-hot vectors of the parts, as wide as keys because fast
+    kernels need that. In float64 where the device supports it (mps does not), and scaled
+    to sum to 1: in bfloat16 each share has an error of up to 0.2 %.
+    """
     part = torch.ones(k.shape[1], dtype=torch.long, device=k.device)
     part[:first_tokens] = 0
     part[k.shape[1] - last_tokens :] = 2
-    return part_shares(attention, q, k=k, part=part, parts=3)
-
-
-def part_shares(
-    attention: AttentionFunction, q: Tensor, k: Tensor, part: Tensor, parts: int
-) -> Tensor:
-    """Share of attention that the keys of each part receive, `[heads, parts]`, averaged over the
-    queries.
-
-    `part [keys]` is the part that a key belongs to. One attention call whose values are one-hot
-    vectors of the parts, as wide as keys because fast kernels need that. In float64 where the
-    device supports it (mps does not), and scaled
-    to sum to 1: in bfloat16 each share has an error of up to 0.2 %, too much for a head profile.
-    """
     columns = torch.eye(k.shape[2], dtype=k.dtype, device=k.device)[part]
-    shares = attention(q, k, columns[None].expand_as(k))[..., :parts]
+    shares = attention(q, k, columns[None].expand_as(k))[..., :3]
     shares = shares.to(
         torch.float64 if shares.device.type in ("cpu", "cuda") else torch.float32
     ).mean(dim=1)

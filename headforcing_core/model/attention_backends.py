@@ -62,6 +62,7 @@ class LayerAttention:
     # q [heads, queries, d], k, v [rows, d] -> like q
     layer: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
     name: str = ""  # for reports
+    backend: str = ""  # a key of `BACKENDS`
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of heads with equally many keys: the signature of every backend."""
@@ -148,7 +149,7 @@ def planned(
                 )
         return torch.cat(parts)
 
-    return LayerAttention(layer, name)
+    return LayerAttention(layer, name, PLANNED)
 
 
 def _sage() -> AttentionFunction:
@@ -266,7 +267,7 @@ def load_attention(name: str, operands: Operands) -> AttentionFunction:
         try:
             attention = load()
             difference = self_test(attention, operands)
-            if not difference < _allowed_error(name, operands.dtype):  # also true for NaN
+            if not difference < allowed_error(name, operands.dtype):  # also true for NaN
                 raise RuntimeError(f"its largest error in a self-test is {difference:.2g}")
         except torch.OutOfMemoryError:
             raise
@@ -274,13 +275,14 @@ def load_attention(name: str, operands: Operands) -> AttentionFunction:
             failures.append(error)
             continue
         if isinstance(attention, LayerAttention):
-            return replace(attention, name=name)
+            return replace(attention, name=name, backend=name)
         return attention
     # a version that is installed tells more than one that is not
     raise min(failures, key=lambda error: isinstance(error, ImportError))
 
 
-def _allowed_error(name: str, dtype: torch.dtype) -> float:
+def allowed_error(name: str, dtype: torch.dtype) -> float:
+    """The largest error of a backend that passes a self-test."""
     if name == "sage":  # computes in 8 bits; the others only round differently
         return 0.1
     return 5e-3 if dtype == torch.float32 else 2e-2

@@ -19,6 +19,7 @@ from ..head_profiles.auto import store_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.profiler import profile_heads
 from ..head_profiles.shares import HeadShares, ProfileSetup
+from ..model.attention import AttentionFunction, sdpa
 from ..plan.request import RenderJob
 from ..plan.resources import Needs, needs_of, pass_bytes
 from ..rollout.loop import StepCallback, VideoModel
@@ -28,6 +29,22 @@ SECONDS = 30.0  # of the video that is measured
 MOST_STEPS = 2  # denoising steps of each block
 SEED = 0
 PATIENCE = 3600.0  # seconds to wait for another process that measures the same model
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """Device, backend, memory and progress of a measurement before a render.
+
+    Attributes:
+        attention: the backend that renders.
+        needs: the memory of the render, by default without a decoder.
+        on_step: gets the blocks and steps of `setup_for`; it may raise to stop.
+    """
+
+    device: Device = "cpu"
+    attention: AttentionFunction = sdpa
+    needs: Needs | None = None
+    on_step: StepCallback = lambda block, step, latents: None
 
 
 @dataclass(frozen=True)
@@ -58,19 +75,13 @@ class MeasuredRoles:
 def with_measured_roles(
     job: RenderJob,
     model: VideoModel,
-    device: Device = "cpu",
-    on_step: StepCallback = lambda block, step, latents: None,
-    needs: Needs | None = None,
+    measuring: Measuring,
 ) -> tuple[RenderJob, MeasuredRoles | None]:
     """The job with the roles of its model's heads. They are measured now if its plan lacks them and
     no earlier render has kept them; else the second value is None.
 
     A stop keeps the blocks that were measured, and the next call goes on after them. Another
     process that measures the same model is waited for.
-
-    Args:
-        on_step: gets the blocks and steps of `setup_for`; it may raise to stop.
-        needs: the memory of the render, by default without a decoder.
     """
     auto = job.plan.auto
     if auto is None:
@@ -82,8 +93,8 @@ def with_measured_roles(
         known = job.with_found_roles()  # another process may have measured them meanwhile
         if known.plan.auto is None:
             return known, None
-        setup = setup_for(job, needs or needs_of(job.plan, job.request.dtype, 0))
-        shares = _measured(job, model, setup, partial=partial, device=device, on_step=on_step)
+        setup = setup_for(job, measuring.needs or needs_of(job.plan, job.request.dtype, 0))
+        shares = _measured(job, model, setup, partial, measuring)
         profile = shares.profile("measured", {"note": "one prompt, measured before a render"})
         measured = MeasuredRoles(auto.of(profile), time.perf_counter() - begun)
         if path is not None and partial is not None:
@@ -134,10 +145,8 @@ def _measured(
     job: RenderJob,
     model: VideoModel,
     setup: ProfileSetup,
-    *,
     partial: Path | None,
-    device: Device,
-    on_step: StepCallback,
+    measuring: Measuring,
 ) -> HeadShares:
     """Measure the shares, going on after the blocks of a stopped measurement with the same setup,
     which are stored in `partial`.
@@ -155,8 +164,9 @@ def _measured(
             shares,
             {0: job.script.embedding(0)},
             dtype=job.request.dtype,
-            device=device,
-            on_step=on_step,
+            device=measuring.device,
+            attention=measuring.attention,
+            on_step=measuring.on_step,
         )
     finally:
         if partial is not None and shares.missing_prompts():

@@ -27,7 +27,7 @@ from ..rollout.rows import SeededNoise
 from ..rollout.speech import TalkingPortrait
 from ..runs.folder import RunFolder
 from ..weights.containers import first_not_finite
-from .measured_roles import MeasuredRoles, with_measured_roles
+from .measured_roles import MeasuredRoles, Measuring, with_measured_roles
 from .result import RenderResult
 from .run import MAX_WAITING_TASKS, Run
 
@@ -217,7 +217,7 @@ def make_video(
     begun = time.perf_counter()
     measured = None
     if job.plan.auto is not None:
-        job, measured = with_measured_roles(job, model, place.device)
+        job, measured = with_measured_roles(job, model, Measuring(place.device, place.attention))
     with ExitStack() as stack:
         render = stack.enter_context(begin_render(job, model, place, listeners))
         for listener in listeners:
@@ -230,7 +230,7 @@ def make_video(
 def make_blocks(job: RenderJob, model: VideoModel, place: Place = HERE) -> Iterator[Block]:
     """Yield all blocks of the video, start blocks included, as they are finished."""
     if job.plan.auto is not None:
-        job, _ = with_measured_roles(job, model, place.device)
+        job, _ = with_measured_roles(job, model, Measuring(place.device, place.attention))
     with begin_render(job, model, place) as render:
         yield from render.blocks()
 

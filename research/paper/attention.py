@@ -13,7 +13,6 @@ from torch import Tensor
 from ...headforcing_core.cache.head_cache import HeadCache
 from ...headforcing_core.cache.head_group import HeadGroup
 from ...headforcing_core.head_profiles.profile import HeadProfile
-from ...headforcing_core.model.attention import AttentionFunction
 from ..rows import MethodRow
 from .ablations import with_first_frame
 from .demo import FIRST, Demo, Made
@@ -40,25 +39,19 @@ class StepMeter:
         self._passes = (-1, -1)  # block, number of the pass in it
         self._layer = 0
 
-    def around(
-        self, layer: int, group: HeadGroup, attention: AttentionFunction
-    ) -> AttentionFunction:
-        """The same attention, shown to `seen` in the chosen pass."""
+    def attend(self, layer: int, group: HeadGroup, q: Tensor) -> Tensor:
+        """Plain attention, whose map is shown to `seen` in the chosen pass."""
+        k, v = group.context(layer)
         block, number = self._passes
         if block != self._cache.block:
             self._passes = (self._cache.block, 0)
         elif layer < self._layer:
             self._passes = (block, number + 1)
         self._layer = layer
-        if self._passes[0] not in self._blocks or self._passes[1] != self._step:
-            return attention
-
-        def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self._passes[0] in self._blocks and self._passes[1] == self._step:
             scores = q @ k.mT / q.shape[-1] ** 0.5
             self._seen(layer, group, scores.softmax(dim=-1))
-            return attention(q, k, v)
-
-        return measured
+        return self._cache.attention(q, k, v)
 
 
 @dataclass(frozen=True)

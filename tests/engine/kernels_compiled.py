@@ -81,6 +81,8 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "quantise", lambda: quantise.quantise(data(TOKENS, 8960))
     yield "quantise_gelu", lambda: quantise.quantise_gelu(data(TOKENS, 8960))
     yield "attend", lambda: attend.attend(q, k, v, table(HEADS, 2))
+    sums = angles(HEADS, TOKENS)
+    yield "attend_with_sums", lambda: attend.attend(q, k, v, table(HEADS, 2), sums)
 
 
 def recorded(launch: Callable[[], Any]) -> tuple[ASTSource, dict[str, Any]]:

@@ -230,7 +230,7 @@ def test_every_kernel_equals_plain_torch_on_a_gpu(tested, dtype):
 
 HERE = Path(__file__).resolve().parent
 SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB that one kernel may use
-SPILLS = {"attend": 128}  # bytes of registers that may spill
+SPILLS = {"attend": 128, "attend_with_sums": 128}  # bytes of registers that may spill
 OLDER = (80, 86)  # have no conversion to 8-bit floating point: there the reference rounds
 
 
@@ -249,7 +249,7 @@ def test_every_kernel_compiles_for_gpus_that_are_not_there_within_their_limits(t
     everything = set(product(("bf16", "fp16"), SHARED_MEMORY))
     some = {("bf16", 86), ("bf16", 90), ("fp16", 100)}
     assert places == (everything if os.environ.get("HEADFORCING_EVERYTHING") else some)
-    assert len({build["kernel"] for build in builds}) == 11 and len(builds) == 11 * len(places)
+    assert len({build["kernel"] for build in builds}) == 12 and len(builds) == 12 * len(places)
     for build in builds:
         kernel = build["kernel"]
         target = build["target"]
@@ -258,5 +258,5 @@ def test_every_kernel_compiles_for_gpus_that_are_not_there_within_their_limits(t
             continue
         assert build["shared"] <= 1024 * SHARED_MEMORY[target], build
         assert build["stack"] <= SPILLS.get(kernel, 0), build
-        if kernel == "attend":  # on the matrix units, of the newest kind the GPU has
+        if kernel.startswith("attend"):  # on the matrix units, of the newest kind the GPU has
             assert build["matrix"] == {90: "wgmma", 100: "tcgen05"}.get(target, "mma.sync"), build

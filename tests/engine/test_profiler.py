@@ -6,7 +6,10 @@ same bytes where it must not (merging, resuming).
 
 import itertools
 import json
+import logging
+from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +19,15 @@ from headforcing.headforcing_core.head_profiles.profile import classify
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter, pick_part, profile_heads
 from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
-from headforcing.headforcing_core.model.attention import end_shares, sdpa
+from headforcing.headforcing_core.model import attention_parts
+from headforcing.headforcing_core.model.attention import (
+    LayerAttention,
+    end_shares,
+    explicit,
+    sdpa,
+)
+from headforcing.headforcing_core.model.attention_backends import Operands
+from headforcing.headforcing_core.model.attention_parts import attend_in_parts, with_sums
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.research.recordings.replay import replay
@@ -36,7 +47,7 @@ def test_shares_equal_the_recorded_ones(monkeypatch, which, name, run):
     def measured(self, latents, sigma, cache):
         layers = cache.shape.layers
         heads = cache.shape.heads
-        cache.meter = ShareMeter(layers, heads, cache.rope.frame_tokens)
+        cache.meter = ShareMeter(layers, heads, cache.rope.frame_tokens, attention_parts._sdpa)
         cache.meter.active = True
         clean = denoise(self, latents, sigma, cache)
         cache.meter.active = False
@@ -105,23 +116,40 @@ def measured(small) -> HeadShares:
 
 
 @pytest.mark.parametrize(("first_block", "blocks"), [(2, 6), (1, 3)])
-def test_every_step_from_the_first_block_on_is_measured_and_no_clean_pass(
+def test_every_step_from_the_first_block_on_is_measured_by_one_attention(
     small, monkeypatch, first_block, blocks
 ):
+    """Every query meets every key once: the three ranges of keys are all keys, in every layer and
+    step; and no clean pass and no earlier block is measured.
+    """
     calls = []
+    met = Counter()  # products of queries and keys, by the kind of attention
 
-    def counted(attention, q, k, first_tokens, last_tokens):
-        calls.append((first_tokens, last_tokens, k.shape[1]))
-        return end_shares(attention, q, k, first_tokens, last_tokens)
+    def counted(kind, attention):
+        def attend(q, k, v):
+            met[kind] += q.shape[1] * k.shape[1]
+            if kind == "measured":
+                calls.append((q.shape[1], k.shape[1]))
+            return attention(q, k, v)
 
-    monkeypatch.setattr(profiler, "end_shares", counted)
-    shares = measure(small, replace(SETUP, first_block=first_block, blocks=blocks), [0])
+        return attend
+
+    monkeypatch.setattr(
+        profiler, "with_sums", lambda *_: counted("measured", attention_parts._explicit)
+    )
+    setup = replace(SETUP, first_block=first_block, blocks=blocks)
+    shares = measure(small, setup, [0], attention=counted("plain", sdpa))
     expected = []
+    products = 0
     for block in range(first_block, blocks):
         keys = min(10, 3 * (block + 1)) * 6
-        # 4 steps x 2 layers a block; the first frame, the current block
-        expected += [(6, 18, keys)] * (4 * 2)
-    assert calls == expected
+        # 4 steps x 2 layers a block: the first frame, the middle, the current block
+        expected += [(18, 6), (18, keys - 24), (18, 18)] * (4 * 2)
+        products += 4 * 2 * 18 * keys
+    assert calls == expected and met["measured"] == products
+    # a clean pass, which ends before the last layer attends; and earlier blocks
+    passes = [(1 + (4 * 2 if block < first_block else 0), block) for block in range(blocks)]
+    assert met["plain"] == sum(count * 18 * min(10, 3 * (block + 1)) * 6 for count, block in passes)
     assert shares.counts[0].shape == (blocks - first_block, 4) and (shares.counts[0] == 1).all()
     flat = shares.sums[0].flatten(0, 1)
     assert (flat.sum(dim=-1) - 1).abs().max() < 1e-6 and flat.min() >= 0
@@ -312,15 +340,78 @@ def test_a_measured_profile_has_the_right_numbers_of_heads_and_says_how_it_was_m
     assert lines[0] == "1 local, 2 anchor, 3 memory" and len(lines) == 4
 
 
+# ---------------------------------------------------------------------- attention to parts of the keys
+
+
+def test_the_outputs_of_parts_combine_to_that_of_all_keys():
+    """In float64 to 1e-15 of the largest value, with empty parts and one of a single key."""
+    q, k, v = some_heads(dtype=torch.float64)
+    maps = (q @ k.transpose(1, 2) / 22**0.5).softmax(dim=-1)
+    for ends in ((6, 24), (0, 1), (31, 31), (0, 31)):
+        for attention in (attention_parts._explicit, attention_parts._sdpa):
+            out, shares = attend_in_parts(attention, q, k, v, ends)
+            parts = maps.tensor_split(ends, dim=2)
+            expected = torch.stack([part.sum(dim=2).mean(dim=1) for part in parts], dim=-1)
+            assert (out - maps @ v).abs().max() <= 1e-15 * v.abs().max(), ends
+            assert (shares - expected).abs().max() <= 1e-15 and shares.dtype == torch.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_backend_that_renders_measures_and_a_broken_one_is_passed_over(
+    monkeypatch, caplog, dtype
+):
+    operands = Operands(torch.device("cpu"), dtype, 32)
+    first_working = attention_parts._first_working
+    first_working.cache_clear()
+    layers = LayerAttention(lambda *given: None, "any name", "explicit")
+    assert with_sums(sdpa, operands) is attention_parts._sdpa
+    assert with_sums(layers, operands) is with_sums(explicit, operands)
+    assert with_sums(explicit, operands) is attention_parts._explicit
+    # another program's attention, and a backend without sums
+    assert with_sums(lambda q, k, v: q, operands) is attention_parts._sdpa
+    assert with_sums(replace(layers, backend="sage"), operands) is attention_parts._sdpa
+    assert not caplog.records
+
+    def off(q, k, v):
+        out, sums = attention_parts._sdpa(q, k, v)
+        return out, sums * 1.05
+
+    first_working.cache_clear()
+    monkeypatch.setitem(attention_parts.SUMMED, "sdpa", off)
+    with caplog.at_level(logging.INFO):
+        assert with_sums(sdpa, operands) is attention_parts._explicit
+    assert "roles are measured by explicit, not sdpa (its largest error" in caplog.text
+    first_working.cache_clear()
+
+
+def test_a_visit_is_measured_among_the_other_frames():
+    """The middle share is that of the visit's frames, wherever they lie in the context."""
+    meter = ShareMeter(1, 3, 2, attention_parts._sdpa, visited=range(4, 7))
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(3, 6, 16, generator=generator)
+    k, v = torch.randn(2, 3, 16, 16, generator=generator)
+    group = SimpleNamespace(
+        sources=[[0], *([frame] for frame in range(3, 10))],
+        heads=[torch.arange(3)],
+        context=lambda layer: (k, v),
+    )
+    out = meter.attend(0, group, q)
+    maps = (q.double() @ k.double().transpose(1, 2) / 4).softmax(dim=-1)
+    torch.testing.assert_close(out, (maps @ v.double()).float(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        meter.shares[0, :, 1], maps[..., 4:10].sum(dim=2).mean(dim=1), atol=1e-6, rtol=0
+    )
+
+
 # -------------------------------------------------------------------------- shares beside attention
 
 
-def some_heads(heads=3, queries=7, keys=31, dim=22):
+def some_heads(heads=3, queries=7, keys=31, dim=22, dtype=torch.float32):
     """Queries and keys long enough for attention to have an opinion."""
     generator = torch.Generator().manual_seed(0)
-    q = torch.randn(heads, queries, dim, generator=generator)
-    k = torch.randn(heads, keys, dim, generator=generator)
-    v = torch.randn(heads, keys, dim, generator=generator)
+    q = torch.randn(heads, queries, dim, generator=generator).to(dtype)
+    k = torch.randn(heads, keys, dim, generator=generator).to(dtype)
+    v = torch.randn(heads, keys, dim, generator=generator).to(dtype)
     return 2 * q, k, v
 
 

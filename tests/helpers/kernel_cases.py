@@ -161,6 +161,7 @@ def case(
         k=k,
         v=v,
         table=int_table([[3 * s, 5 * s - 7], [0, 1 * s], [9 * s, 0]]),
+        sums=torch.zeros(3, 2 * s) if seed % 2 == 0 else None,
     )
 
 

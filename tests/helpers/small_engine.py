@@ -11,6 +11,7 @@ from headforcing.headforcing_core.cache.roles import EpisodicPolicy
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES, Scenes
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.methods.head_forcing import PRESETS, HeadForcing
+from headforcing.headforcing_core.model.attention_parts import SUMMED
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
 from headforcing.headforcing_core.rollout.loop import (
     RolloutInputs,
@@ -90,7 +91,7 @@ def prompts_of(switches, blocks: int) -> list[int]:
 
 def measure(cache: HeadCache) -> None:
     """Have a cache of two layers with four heads measure attention shares."""
-    cache.meter = ShareMeter(2, 4, 6)
+    cache.meter = ShareMeter(2, 4, 6, SUMMED["explicit"])
     cache.meter.active = True
 
 

@@ -19,7 +19,11 @@ from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderJob, RenderRequest
 from headforcing.headforcing_core.plan.resources import needs_of, pass_bytes
 from headforcing.headforcing_core.render import measured_roles
-from headforcing.headforcing_core.render.measured_roles import setup_for, with_measured_roles
+from headforcing.headforcing_core.render.measured_roles import (
+    Measuring,
+    setup_for,
+    with_measured_roles,
+)
 from headforcing.headforcing_core.render.render import make_video
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -80,7 +84,7 @@ def test_a_render_measures_the_roles_of_its_weights_once(model, tmp_path, short)
 
     steps = []
     found, again = with_measured_roles(
-        job, model, on_step=lambda block, step, latents: steps.append(block)
+        job, model, Measuring(on_step=lambda block, step, latents: steps.append(block))
     )
     assert (again, steps) == (None, []) and found.plan.shape.roles == kept.roles
     assert job.with_found_roles().plan.shape.roles == kept.roles
@@ -94,16 +98,16 @@ def test_a_render_measures_the_roles_of_its_weights_once(model, tmp_path, short)
 
 
 def test_a_measurement_that_is_stopped_goes_on_to_the_same_numbers(model, tmp_path, short):
-    straight, whole = with_measured_roles(job_for(None), model)
+    straight, whole = with_measured_roles(job_for(None), model, Measuring())
     job = job_for(tmp_path)
     with pytest.raises(Stop):
-        with_measured_roles(job, model, on_step=stop_at(3))
+        with_measured_roles(job, model, Measuring(on_step=stop_at(3)))
     assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.safetensors"]
     denoised = []
     resumed, measured = with_measured_roles(
         job,
         model,
-        on_step=lambda block, step, latents: denoised.append(block) if step else None,
+        Measuring(on_step=lambda block, step, latents: denoised.append(block) if step else None),
     )
     assert min(denoised) == 3, "finished blocks are only written to the cache again"
     assert measured.profile.shares == whole.profile.shares
@@ -113,11 +117,11 @@ def test_a_measurement_that_is_stopped_goes_on_to_the_same_numbers(model, tmp_pa
 
 def test_what_a_stopped_measurement_left_is_not_used_for_another_one(model, tmp_path, short):
     with pytest.raises(Stop):
-        with_measured_roles(job_for(tmp_path), model, on_step=stop_at(3))
+        with_measured_roles(job_for(tmp_path), model, Measuring(on_step=stop_at(3)))
     partial = tmp_path / f"{NAME}.safetensors"
     for damaged in (partial.read_bytes()[:200], b""):
         partial.write_bytes(damaged)
-        _, measured = with_measured_roles(job_for(tmp_path), model)
+        _, measured = with_measured_roles(job_for(tmp_path), model, Measuring())
         assert measured is not None and measured.kept.stem == NAME and not partial.exists()
         measured.kept.unlink()
 
@@ -128,7 +132,7 @@ def test_what_a_stopped_measurement_left_is_not_used_for_another_setup(
 ):
     """A partial measurement depends on its whole setup: each part of it is changed alone."""
     with pytest.raises(Stop):
-        with_measured_roles(job_for(tmp_path), model, on_step=stop_at(3))
+        with_measured_roles(job_for(tmp_path), model, Measuring(on_step=stop_at(3)))
     setup = {}
     if changed == "prompt":
         setup["prompt"] = word_hash.sample_prompts(2)[1]
@@ -138,8 +142,8 @@ def test_what_a_stopped_measurement_left_is_not_used_for_another_setup(
         monkeypatch.setattr(measured_roles, "SECONDS", 4.5)
     else:
         monkeypatch.setattr(measured_roles, "SEED", 1)
-    _, expected = with_measured_roles(job_for(None, **setup), model)
-    _, measured = with_measured_roles(job_for(tmp_path, **setup), model)
+    _, expected = with_measured_roles(job_for(None, **setup), model, Measuring())
+    _, measured = with_measured_roles(job_for(tmp_path, **setup), model, Measuring())
     assert measured.profile.shares == expected.profile.shares
 
 
@@ -153,12 +157,14 @@ def test_a_damaged_file_is_measured_again(model, tmp_path, short, caplog):
 
 
 def test_another_process_that_measures_the_same_weights_is_waited_for(model, tmp_path, short):
-    _, first = with_measured_roles(job_for(tmp_path), model)
+    _, first = with_measured_roles(job_for(tmp_path), model, Measuring())
     text = first.kept.read_text()
     first.kept.unlink()
     found = []
     with claimed(first.kept):
-        waiting = Thread(target=lambda: found.append(with_measured_roles(job_for(tmp_path), model)))
+        waiting = Thread(
+            target=lambda: found.append(with_measured_roles(job_for(tmp_path), model, Measuring()))
+        )
         waiting.start()
         waiting.join(0.5)
         assert not found
@@ -172,7 +178,7 @@ def test_nan_is_no_role(model, tmp_path, short):
     job = job_for(tmp_path)
     embeds = {text: embed * float("nan") for text, embed in job.request.embeds.items()}
     with pytest.raises(HeadForcingError, match="NaN or infinity while they were measured"):
-        with_measured_roles(job.with_request(embeds=embeds), model)
+        with_measured_roles(job.with_request(embeds=embeds), model, Measuring())
     assert not (tmp_path / f"{NAME}.json").exists()
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import comfy.utils
+import torch
 from torch import Tensor
 
 from ....headforcing_core.plan.request import RenderJob
 from ....headforcing_core.render.measured_roles import (
     MeasuredRoles,
+    Measuring,
     setup_for,
     with_measured_roles,
 )
@@ -48,6 +50,12 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
             )
             player.show("running", text)
 
+    def body(
+        hosted: bridge.HostedModel, device: torch.device
+    ) -> tuple[RenderJob, MeasuredRoles | None]:
+        attention = hosted.attention.or_better(request.dtype, device, job.plan.shape)
+        return with_measured_roles(job, hosted, Measuring(device, attention, needs, on_step))
+
     try:
         with memory.explained(needs, kept=False):
             return bridge.host(
@@ -56,9 +64,7 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
                 setup.schedule,
                 setup.block_shape(job.plan.config),
                 memory=needs.working,
-                body=lambda hosted, device: with_measured_roles(
-                    job, hosted, device, on_step, needs
-                ),
+                body=body,
             )
     except BaseException:  # a cancel is no Exception in newer versions
         player.show("stopped", Sentence("Run goes on from there"))

@@ -287,8 +287,20 @@ def _sequences(q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tens
     return out
 
 
+def _log_sums(q: Tensor, k: Tensor) -> Tensor:
+    return (q.float() @ k.float().mT / q.shape[-1] ** 0.5).logsumexp(dim=-1)
+
+
+def _efficient_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **options: Any) -> Any:
+    """The sums have more rows than there are queries, as on a GPU."""
+    sums = torch.nn.functional.pad(_log_sums(q, k), (0, -q.shape[2] % 32))
+    beside = sums, q.new_empty(0), q.new_empty(0)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v), *beside
+
+
 def _dense_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **options: Any) -> Any:
     beside = [q.new_empty(0) for _ in range(8)]
+    beside[0] = _log_sums(q, k)[..., None]
     beside[3:5] = [0, 0]
     return torch.nn.functional.scaled_dot_product_attention(q, k, v), *beside
 
@@ -324,6 +336,7 @@ _EMULATED = {
     "aten::cudnn_convolution_transpose": _convolution(True),
     "aten::_flash_attention_forward": _attention(None, None, None, None),
     "aten::_scaled_dot_product_cudnn_attention": _dense_attention,
+    "aten::_scaled_dot_product_efficient_attention": _efficient_attention,
     "torch_attn::_varlen_attn": _attention(None, None),
     # data of a wrapped tensor cannot be exchanged
     "aten::_has_compatible_shallow_copy_type": lambda x, y: False,
