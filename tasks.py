@@ -4,7 +4,7 @@ python tasks.py demo             make a one-minute video with the embedded model
 python tasks.py quick            run the tests that take seconds, without ComfyUI and browser
 python tasks.py test             run all tests, or those of the paths and options that follow
 python tasks.py check            lint and types
-python tasks.py write            write generated files anew: workflows, locales or thumbnails
+python tasks.py write            write generated files anew: workflows, locales, thumbnails ...
 python tasks.py benchmark        measure speed and memory on this machine; --help lists options
 python tasks.py benchmark-tests  run the tests of the folder benchmarks
 python tasks.py research         run a command of the folder research; --help lists them
@@ -245,12 +245,14 @@ def benchmark_tests(arguments: list[str]) -> None:
 
 
 def write(arguments: list[str]) -> None:
-    """Generated files, written anew by tests/helpers/make_NAME.py; further arguments go to it."""
-    names = ("workflows", "locales", "thumbnails")
+    """Generated files, written anew by generators/make_NAME.py; further arguments go to it."""
+    names = ("workflows", "locales", "thumbnails", "panel_film", "story_screenshots")
     if not arguments or arguments[0] not in names:
         raise SystemExit(f"python tasks.py write needs one of {', '.join(names)}.")
     python = environment("test")
-    run(python, ROOT / "tests" / "helpers" / f"make_{arguments[0]}.py", *arguments[1:])
+    script = ROOT / "generators" / f"make_{arguments[0]}.py"
+    # the server and the browser of the tests
+    run(python, script, *arguments[1:], PYTHONPATH=str(ROOT / "tests" / "helpers"))
 
 
 def research(arguments: list[str]) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parent / "helpers"))  # never the repository root
+# never the repository root
+sys.path.append(str(Path(__file__).resolve().parent / "helpers"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "generators"))
 
 from counts import COUNTED
 

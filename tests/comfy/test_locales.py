@@ -19,7 +19,7 @@ from make_locales import (
     translations,
 )
 
-AGAIN = "change tests/helpers/translations.txt, then run python tests/helpers/make_locales.py"
+AGAIN = "change generators/translations.txt, then run python tasks.py write locales"
 
 # whatever the language
 TYPED = ("[recache]", "[flush]", "[blend 3]", "[re-anchor]", "832x480", "0.75")

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from boxes import box_of, box_of_group, inside, overlapping
 from comfy_browser import Browser, of_node, of_widget
 from comfy_setup import FLOOR
 from make_workflows import numbers_of, stand_ins
 from PIL import Image
 from workflow_blueprint import NAME as BLUEPRINT
 from workflow_graphs import NEWER_CORE, RUNNABLE, WORKFLOWS
-from workflow_layout import box_of, box_of_group, inside, overlapping
 from workflow_sources import CORE, MODELS, PACK, models_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
@@ -35,7 +35,9 @@ def test_the_folder_holds_exactly_the_workflows_that_are_drawn_and_a_thumbnail_f
     assert NAMES == sorted(WORKFLOWS) == [path.stem for path in thumbnails]
     for path in thumbnails:
         with Image.open(path) as picture:
-            assert picture.size == (480, 480), f"{path.name} is not from make_thumbnails.py"
+            assert picture.size == (480, 480), (
+                f"{path.name} is not from generators/make_thumbnails.py"
+            )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+from boxes import Box, box_of, box_of_group, inside
 from comfy_harness import ComfyServer
 from comfy_setup import chromium
 from playwright.sync_api import BrowserContext, Dialog, Page, Request, WebError, sync_playwright
-from workflow_layout import Box, box_of, box_of_group, inside
 
 _FLAGS = [
     *(

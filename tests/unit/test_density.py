@@ -13,10 +13,11 @@ MOST_A_LINE = {
     "nodes": 10.0,
     "kernels": 13.5,
     "tests": 9.5,
+    "generators": 9.5,
     "research": 9.5,
 }
 MOST_A_LINE_OF_A_FOLDER = 11.0  # of the product, but for kernels
-PARTS = {"product": PRODUCT, "tests": ("tests",), "research": ("research",)}
+PARTS = {"product": PRODUCT, "tests": ("tests", "generators"), "research": ("research",)}
 MOST_PER_1000_LINES = {  # of each part
     "assignments of three and more values": 1.0,
     "generators unpacked into names": 0.0,

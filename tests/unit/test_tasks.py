@@ -44,3 +44,15 @@ def test_the_quick_tests_install_no_browser_cluster_or_reference_models():
 def test_write_names_what_it_can_write():
     with pytest.raises(SystemExit, match="workflows, locales, thumbnails"):
         tasks.write(["pages"])
+
+
+def test_every_name_that_write_knows_is_a_script_and_another_is_refused(monkeypatch):
+    ran = []
+    monkeypatch.setattr(tasks, "environment", lambda extra="": "python")
+    monkeypatch.setattr(tasks, "run", lambda *command, **env: ran.append(command[1]))
+    scripts = sorted((ROOT / "generators").glob("make_*.py"))
+    for script in scripts:
+        tasks.write([script.stem.removeprefix("make_")])
+    assert len(scripts) > 3 and ran == scripts
+    with pytest.raises(SystemExit, match="needs one of workflows"):
+        tasks.write(["thumbnail"])

@@ -11,7 +11,7 @@ class Sentence(str):
     """An English text that remembers how it was made: `Sentence("up to %1", "0:08")`.
 
     Values may be sentences themselves. A page translates the templates, which
-    `tests/helpers/translations.txt` has.
+    `generators/translations.txt` has.
     """
 
     template: str

@@ -1,7 +1,7 @@
 """Writes workflows/*.json and subgraphs/*.json from workflow_graphs.py, and the README's picture of
 the demo graph.
 
-    python tests/helpers/make_workflows.py [NAME ...]
+    python tasks.py write workflows [NAME ...]
 
 The editor turns each graph from API format into its own, so the files are what it would save
 itself, and says how much room every node needs in both of its renderers. `make_thumbnails.py` makes
@@ -24,7 +24,7 @@ from workflow_graphs import WORKFLOWS
 from workflow_layout import Places, Workflow, arrange
 from workflow_sources import MODELS, add_sources, write
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[1]
 FOLDER = REPO / "workflows"
 SUBGRAPHS = REPO / "subgraphs"
 PICTURE = REPO / "docs" / "images" / "graph.jpg"  # for the README

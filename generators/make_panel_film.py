@@ -1,7 +1,7 @@
 """Writes docs/images/story_panel.webp: Run, the video grows, pictures come into the bars, an edit is
 applied, and two takes play beside each other. Filmed in a real browser with the demo model.
 
-    python tests/helpers/make_panel_film.py
+    python tasks.py write panel_film
 """
 
 import io
@@ -15,7 +15,7 @@ from comfy_setup import LATEST_FRONTEND, NEWEST, installed
 from PIL import Image
 from playwright.sync_api import Page
 
-FILE = Path(__file__).resolve().parents[2] / "docs" / "images" / "story_panel.webp"
+FILE = Path(__file__).resolve().parents[1] / "docs" / "images" / "story_panel.webp"
 WINDOW = (1400, 860)
 SIZE = (840, 516)
 FRAME_MS = 125

@@ -1,7 +1,7 @@
 """Screenshots of the story panel in its states, at three sizes, in both renderers and in ComfyUI's
 dark and light themes, to be looked at.
 
-python tests/helpers/make_story_screenshots.py FOLDER [SIZE or THEME ...]
+python tasks.py write story_screenshots FOLDER [SIZE or THEME ...]
 """
 
 import sys

@@ -1,7 +1,7 @@
 """Writes locales/*/nodeDefs.json and main.json: the texts of all nodes and of the scripts in
 nodes/web, translated.
 
-    python tests/helpers/make_locales.py
+    python tasks.py write locales
 
 ComfyUI serves these files and its frontend shows them in the language of the settings. A
 translation belongs to a text,
@@ -21,7 +21,7 @@ from comfy_harness import ComfyServer
 from comfy_setup import ensure
 from headforcing.headforcing_core.methods.registry import method_names
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[1]
 FOLDER = REPO / "locales"
 LANGUAGES = ("en", "zh", "ja", "ko")
 # characters with a meaning in the frontend's messages, which not all of its versions escape alike

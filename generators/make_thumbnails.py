@@ -1,7 +1,7 @@
 """Writes workflows/*.jpg and the pictures of the help pages: frames of videos that the demo model
 makes here.
 
-    python tests/helpers/make_thumbnails.py
+    python tasks.py write thumbnails
 
 The workflows for real weights show the demo model, too, and every picture says so: nothing else can
 be rendered without a download.
@@ -27,7 +27,7 @@ from headforcing.headforcing_core.video.sheets import font
 from PIL import Image, ImageDraw
 from workflow_sources import story
 
-REPO = Path(__file__).resolve().parents[2]
+REPO = Path(__file__).resolve().parents[1]
 FOLDER = REPO / "workflows"
 HELP = REPO / "nodes" / "web" / "docs" / "images"
 # seconds: the middle of each scene of the demo's story
