@@ -146,8 +146,10 @@ class HeadCache(Cache):
     # --- in a pass
 
     def begin_block(self) -> None:
+        seen = self.frames_seen
         for group in self.groups:
-            group.begin_block(self.frames_seen, self.shape.frames_per_block)
+            recent = group.policy.recent(seen, self.oldest)
+            group.begin_block(seen, self.shape.frames_per_block, recent.start)
 
     def write(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
@@ -237,8 +239,10 @@ class HeadCache(Cache):
             frame = self.shape.method.episodic.candidate_frame(
                 self.block, self.shape.frames_per_block, recent
             )
+            sinks = range(self.origin, self.origin + group.policy.sink_frames)
             # a frame that has no slot of its own is part of an entry already, or was dropped
-            if frame is not None and [frame] in group.sources[group.entries :]:
+            own_slots = group.sources[group.entries :]
+            if frame is not None and [frame] in own_slots and frame not in sinks:
                 event = self.memory.consider(self.block, frame, prompt)
         self.close()
         return event

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -80,14 +81,19 @@ class HeadGroup:
         """Slots in use, the current block included."""
         return len(self.sources)
 
-    def begin_block(self, first_frame: int, frames_per_block: int) -> None:
+    def begin_block(self, first_frame: int, frames_per_block: int, first_recent: int) -> None:
         """Assign slots to the block's own frames, and re-rotate the history to its indices for this
-        block.
+        block. Older frames than `first_recent` are sinks, but for entries.
         """
         history = self.frames
         self.sources += [[first_frame + i] for i in range(frames_per_block)]
+        sinks = sum(sources[0] < first_recent for sources in self.sources[self.entries :])
         indices = (
-            list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
+            # sinks count before entries
+            [*range(sinks, sinks + self.entries), *range(sinks)]
+            + list(range(sinks + self.entries, self.frames))
+            if self.reencode
+            else [sources[0] for sources in self.sources]
         )
         changes = [new - old for new, old in zip(indices[:history], self.indices, strict=True)]
         moves = [(slot, slot, change) for slot, change in enumerate(changes) if change]
@@ -272,26 +278,27 @@ class HeadGroup:
         self._arrange(
             [slot for slot in range(self.entries, self.frames) if self.sources[slot] not in own]
         )
+        self.entries = 0
         self._put_first(frames)
         self.entries = len(frames)
         return [MemoryEntry([kept.frame], self._pool(slot)) for slot, kept in enumerate(frames)]
 
     def put_sinks(self, frames: Sequence[KeptFrame], recent: Sequence[int]) -> None:
-        """Keep only these sinks and the frames `recent`. A role with sinks has no episodic
-        entries.
-        """
+        """Keep only entries, these sinks and the frames `recent`, each frame once."""
         self.keep(recent)
-        self._put_first([kept for kept in frames if kept.frame not in recent])
+        held = {*recent, *chain(*self.sources[: self.entries])}
+        self._put_first([kept for kept in frames if kept.frame not in held])
 
     def _put_first(self, frames: Sequence[KeptFrame]) -> None:
-        """Put frames before all others."""
+        """Put frames before all others but entries."""
         first = self.frames
         for kept in frames:
             for buffer, copy in zip(self.buffers, (*kept.k, *kept.v), strict=True):
                 buffer[:, self.frames] = upload(copy, buffer.device)
             self.sources.append([kept.frame])
             self.indices.append(kept.index)
-        self._arrange([*range(first, self.frames), *range(first)])
+        entries = range(self.entries)
+        self._arrange([*entries, *range(first, self.frames), *range(self.entries, first)])
 
     @contextmanager
     def emptied(self, slots: int) -> Iterator[None]:

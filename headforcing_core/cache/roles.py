@@ -65,10 +65,11 @@ class RolePolicy:
             raise HeadForcingError(
                 "episodic_frames must be 0 (off) or at least 2, because two entries merge into one"
             )
-        if self.episodic_frames and self.sink_frames:
-            raise HeadForcingError(
-                "a role keeps either sink_frames or episodic_frames: a frame must not be held twice"
-            )
+
+    @property
+    def picture_entries(self) -> int:
+        """Entries that pictures may take: none if the role has sinks, whose places they take."""
+        return 0 if self.sink_frames else max(0, self.episodic_frames - FREE_ENTRIES)
 
     def history(self, frames_seen: int, origin: int = 0, oldest: int = 0) -> list[int]:
         """Frames kept, oldest first, after `frames_seen` frames: sinks from `origin` on, then

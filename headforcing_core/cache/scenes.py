@@ -29,7 +29,6 @@ from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import MOST_ALIKE, Switch
 from ..timeline.timeline import Timeline
 from .head_group import HeadGroup
-from .roles import FREE_ENTRIES
 from .state import KeptFrame, Saved, check_fields
 
 T = TypeVar("T")
@@ -200,7 +199,7 @@ class Scenes:
                         copy = group.keep_frame(frame)
                         copy.frame = kept.start + len(held)
                         held.append(copy)
-                if self.memory is not None and index < self.capacity - FREE_ENTRIES:
+                if self.memory is not None and index < self.memory.policy.picture_entries:
                     copy = self.memory.keep_frame(0)
                     copy.frame = index - len(pictures)
                     kept.spread.append(copy)

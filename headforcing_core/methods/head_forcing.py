@@ -8,13 +8,7 @@ from typing import Any, ClassVar
 
 from ..cache.base import Cache
 from ..cache.head_cache import HeadCache
-from ..cache.roles import (
-    FREE_ENTRIES,
-    EpisodicPolicy,
-    RolePolicies,
-    RolePolicy,
-    check_choice,
-)
+from ..cache.roles import EpisodicPolicy, RolePolicies, RolePolicy, check_choice
 from ..cache.scenes import MAX_SCENES, RecalledScenes, check_recalls, recalled_scenes
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
@@ -62,10 +56,8 @@ class HeadForcing(RolePolicies, Method):
 
     @property
     def most_pictures(self) -> int:
-        return max(
-            max(role.sink_frames, role.episodic_frames - FREE_ENTRIES)
-            for role in (self.anchor, self.memory)
-        )
+        roles = (self.anchor, self.memory)
+        return max(max(role.sink_frames, role.picture_entries) for role in roles)
 
     @property
     def heads_by(self) -> str:
@@ -112,7 +104,11 @@ class HeadForcing(RolePolicies, Method):
         if frames <= _PAPERS_BLOCK or not self.memory.episodic_frames:
             return self
         recent = self.memory.recent_frames
-        memory = replace(self.memory, recent_frames=None if recent is None else whole(recent))
+        memory = replace(
+            self.memory,
+            sink_frames=whole(self.memory.sink_frames),
+            recent_frames=None if recent is None else whole(recent),
+        )
         if not self.heads_by:
             return replace(self, local=memory, anchor=memory, memory=memory)
         return replace(

@@ -9,7 +9,7 @@ Prompt switches, scenes and pictures are not the paper's. None of its rules is s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -119,29 +119,32 @@ class ReferenceCache(Cache):
         )
 
     def seen(self, layer: int, head: int) -> tuple[list[Frame], list[int]]:
-        """The frames in a head's context, entries first, the current block last, and their numbers
-        in the video.
+        """The frames in a head's context, sinks first, then entries, the current block last, and
+        their numbers in the video.
         """
         policy = self.method.of(self.shape.roles[layer][head])
-        frames: list[Frame] = []
-        numbers: list[int] = []
+        recent = self._recent(policy)
+        held = self._held(policy, self._sinks_before(policy, recent))
         if policy.episodic_frames:
-            for entry in self.memory.entries:
-                frames.append(entry.tokens)
-                numbers.append(entry.sources[0])
+            held += [(entry.sources[0], entry.tokens) for entry in self.memory.entries]
+        held += self._held(policy, recent)
+        held += enumerate(self.current, self.frames_seen)
+        return [frame for _, frame in held], [number for number, _ in held]
+
+    def _held(self, policy: RolePolicy, wanted: Iterable[int]) -> list[tuple[int, Frame]]:
+        """Of these frames, those that a head holds besides entries, with their numbers."""
         back = self.sinks.get(policy, {})
-        for number in self._history(policy):
+        held = []
+        for number in wanted:
             if number in back:
-                frames.append(back[number])
+                held.append((number, back[number]))
             elif number < 0:  # a picture that has none here
                 continue
             elif policy.episodic_frames and self._was_entry(number):  # no frame is held twice
                 continue
             else:
-                frames.append(self.past[number])
-            numbers.append(number)
-        first = self.frames_seen
-        return [*frames, *self.current], [*numbers, *range(first, first + len(self.current))]
+                held.append((number, self.past[number]))
+        return held
 
     def _recent(self, policy: RolePolicy) -> list[int]:
         """The last frames before the current block, none of which a flush has dropped."""
@@ -152,12 +155,11 @@ class ReferenceCache(Cache):
             if number >= max(self.oldest, self.frames_seen - count)
         ]
 
-    def _history(self, policy: RolePolicy) -> list[int]:
-        """The frames that a head holds besides entries: sinks, and then recent frames."""
-        recent = self._recent(policy)
+    def _sinks_before(self, policy: RolePolicy, recent: Sequence[int]) -> list[int]:
+        """The sinks of a head that are older than its recent frames."""
         end = recent[0] if recent else self.frames_seen
         sinks = range(self.origin, self.origin + policy.sink_frames)
-        return [*(number for number in sinks if number < end), *recent]
+        return [number for number in sinks if number < end]
 
     def _was_entry(self, frame: int) -> bool:
         """Whether episodic memory holds a frame, or has got it from a recall."""
@@ -178,6 +180,8 @@ class ReferenceCache(Cache):
             return None
         frame = first_frames[-1]
         if frame < self.oldest or self._was_entry(frame):
+            return None
+        if self.origin <= frame < self.origin + self.method.memory.sink_frames:
             return None
         return self.memory.consider(block, frame, self.past[frame], prompt)
 
@@ -265,8 +269,12 @@ class ReferenceCache(Cache):
             start = pictures.start
             entries = [*pictures.entries, *entries][: self.memory.capacity]
         if entries:
-            self.recalled |= {number for number, _ in entries}
+            numbers = {number for number, _ in entries}
+            self.recalled |= numbers
             self.memory.replace([ReferenceEntry([number], frame) for number, frame in entries])
+            for policy, back_here in self.sinks.items():
+                if policy.episodic_frames:
+                    self.sinks[policy] = {n: f for n, f in back_here.items() if n not in numbers}
         else:
             self.memory.drop_pictures()
         if start != self.origin or pictures is not None:
@@ -278,8 +286,12 @@ class ReferenceCache(Cache):
                     back_here = {
                         n: self.made[n] for n in self._first_frames(start, policy.sink_frames)
                     }
-                recent = self._recent(policy)
-                self.sinks[policy] = {n: frame for n, frame in back_here.items() if n not in recent}
+                elsewhere = set(self._recent(policy))
+                if policy.episodic_frames:
+                    doubled = {number for number in back_here if self.memory.holds(number)}
+                    elsewhere |= doubled
+                    self.recalled |= doubled  # they are no sinks later, either
+                self.sinks[policy] = {n: f for n, f in back_here.items() if n not in elsewhere}
 
     @property
     def _with_sinks(self) -> list[RolePolicy]:
@@ -322,6 +334,8 @@ class ReferenceCache(Cache):
             sinks[policy] = {start + place: frame for place, frame in enumerate(frames)}
         free = 2  # entries, for the video
         in_memory = alone[: max(0, self.memory.capacity - free)]
+        if self.method.memory.sink_frames:  # which the pictures take
+            in_memory = []
         entries = [
             (number - len(pictures), of_picture[0]) for number, of_picture in enumerate(in_memory)
         ]

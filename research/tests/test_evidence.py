@@ -129,16 +129,24 @@ def test_rooms_that_come_back_were_measured_again_with_the_same_verdicts():
         assert just_left.count > 20 and just_left.mean < 0.1
 
 
-def test_memory_without_scenes_is_that_of_the_third_pre_registration():
-    page = text(EVIDENCE / "PREREGISTRATION_3.md")
+@pytest.mark.parametrize(
+    ("registration", "number"), [(memory_alone.THIRD, 3), (memory_alone.FOURTH, 4)]
+)
+def test_a_registration_of_memory_without_scenes_is_that_of_its_page(registration, number):
+    page = text(EVIDENCE / f"PREREGISTRATION_{number}.md")
     numbers = re.search(r"Videos ([\d,]+) to\s+([\d,]+)", page).groups()
-    first = memory_alone.FIRST
+    first = registration.first
     assert [int(n.replace(",", "")) for n in numbers] == [first, first + memory_alone.VIDEOS - 1]
-    assert all(f"| {row} |" in page for row in memory_alone.ROWS)
-    made = {row: stored("memory")["rows"][row] for row in memory_alone.ROWS}
+    assert all(f"| {row} |" in page for row in registration.rows)
+    assert all(f"| {endpoint.name} |" in page for endpoint in registration.endpoints)
+    assert f"research {registration.command} --out" in page
+
+
+def test_memory_without_scenes_is_what_the_third_pre_registration_measured():
+    made = {row: stored("memory")["rows"][row] for row in memory_alone.THIRD.rows}
     assert {len(videos) for videos in made.values()} == {memory_alone.VIDEOS}
-    assert text(ROOMS / "memory.md").strip() == memory_alone.table(made).strip()
-    verdicts = memory_alone.verdicts_of(made)
+    assert text(ROOMS / "memory.md").strip() == memory_alone.table(memory_alone.THIRD, made).strip()
+    verdicts = memory_alone.verdicts_of(memory_alone.THIRD, made)
     assert verdict_table(verdicts) in text(PAGE)
     assert [verdict.outcome for verdict in verdicts] == ["supports", "undecided", "supports"]
     means = {row: mean_interval(values_of(videos, "layout")) for row, videos in made.items()}

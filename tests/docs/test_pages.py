@@ -42,6 +42,8 @@ RESEARCH = [
     "accuracy",
     "rooms",
     "returns",
+    "memory",
+    "memory4",
     "real-heads",
     "references",
     "profiling",

@@ -84,12 +84,13 @@ def random_setting(seed: int):
     )
     recent = f * chooser.choice((0, 1, 1, 2)) + chooser.choice((0, 0, 1, 2))
     entries = chooser.choice((0, 2, 3, 3, 5))
+    sinks = chooser.choice((0, 0, 1, 3, 4))
     method = HeadForcing(
         local=RolePolicy(recent_frames=chooser.choice((0, 1, 2))),
         anchor=RolePolicy(
             sink_frames=chooser.choice((0, 1, 3, 4)), recent_frames=chooser.choice((0, 1, 5, None))
         ),
-        memory=RolePolicy(recent_frames=recent, episodic_frames=entries),
+        memory=RolePolicy(sinks, recent_frames=recent, episodic_frames=entries),
         rope=chooser.choice(("contiguous", "contiguous", "absolute")),
         episodic=episodic,
     )
@@ -166,8 +167,8 @@ def test_the_cache_equals_the_specification_for_random_roles_policies_and_storie
     )
 
 
-def busy(recent_blocks=1, entries=5, f=F, eviction="summary", more=0, **changes):
-    memory = RolePolicy(recent_frames=recent_blocks * f + more, episodic_frames=entries)
+def busy(recent_blocks=1, entries=5, f=F, eviction="summary", more=0, sinks=0, **changes):
+    memory = RolePolicy(sinks, recent_frames=recent_blocks * f + more, episodic_frames=entries)
     return replace(
         KEEPING, memory=memory, episodic=replace(BUSY.episodic, eviction=eviction), **changes
     ), f
@@ -202,6 +203,24 @@ SPECIAL = {  # method and frames of a block, switches, pictures
     "pictures in absolute positions": (
         busy(rope="absolute"),
         {5: Switch(), 8: Switch("recache", re_anchor=True, recall=1)},
+        PICTURES,
+    ),
+    "sinks beside entries": (busy(1, 3, sinks=4), {6: Switch(re_anchor=True)}),
+    "sinks that come back as entries": (
+        busy(2, sinks=3),
+        {3: Switch(), 6: Switch(recall=1), 8: Switch("recache", recall=2), 10: Switch()},
+    ),
+    "entries that come back as sinks": (
+        busy(1, sinks=3),
+        {2: Switch(re_anchor=True), 3: Switch(recall=1), 7: Switch()},
+    ),
+    "sinks of absolute positions that are flushed": (
+        busy(0, 3, more=2, sinks=2, rope="absolute"),
+        {4: Switch("flush"), 8: Switch("flush", re_anchor=True)},
+    ),
+    "pictures in place of the sinks of memory heads": (
+        busy(sinks=3),
+        {2: Switch(), 5: Switch(), 8: Switch("flush", recall=2), 10: Switch("recache")},
         PICTURES,
     ),
     "other pictures in a scene that goes on": (
@@ -322,6 +341,9 @@ def test_the_papers_setting_takes_3096_frame_slots_and_2_47_gb():
     shape = CacheShape.for_model(WanConfig(), roles, HeadForcing(), 480 // 8, 832 // 8, 3, 243)
     assert shape.frame_slots == 3096 == 90 * 7 + 72 * 4 + 198 * 11
     assert shape.bytes(torch.bfloat16) == 3096 * 1560 * 128 * 2 * 2
+    sinks = replace(HeadForcing(), memory=replace(HeadForcing().memory, sink_frames=3))
+    with_sinks = replace(shape, method=sinks)
+    assert with_sinks.frame_slots == 3096 + 3 * 198, "of memory heads that have them beside entries"
     assert round(shape.bytes(torch.bfloat16) / 1e9, 2) == 2.47
 
 

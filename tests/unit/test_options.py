@@ -85,9 +85,11 @@ def test_a_render_with_other_options_makes_blocks_of_its_own():
     names = {setup_of("longlive", words) for words in ("", "window_frames=9", "sink_frames=1")}
     assert len(names) == 3
     assert setup_of("memrope", "window_frames=14") != setup_of("reward_forcing", "window_frames=14")
-    no_entries = [("memory.sink_frames", "2"), ("memory.episodic_frames", "0")]
-    method = with_options(PRESETS["head_forcing"], no_entries, "head_forcing")
-    assert method.memory == RolePolicy(sink_frames=2, recent_frames=3), "each alone may not fit"
+    sinks = [("memory.sink_frames", "2"), ("memory.episodic_frames", "0")]
+    method = with_options(PRESETS["head_forcing"], sinks, "head_forcing")
+    assert method.memory == RolePolicy(sink_frames=2, recent_frames=3)
+    method = with_options(PRESETS["head_forcing"], sinks[:1], "head_forcing")
+    assert method.memory == RolePolicy(2, recent_frames=3, episodic_frames=5)
     assert setup_of("longlive", " window_frames = 12;sink_frames=3\n") == setup_of("longlive")
     assert setup_of("head_forcing", "episodic.eviction=fifo") == setup_of("fifo_eviction")
 

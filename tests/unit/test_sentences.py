@@ -47,7 +47,6 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
         {"recent_frames": -2},
         {"episodic_frames": -5},
         {"episodic_frames": 1},
-        {"sink_frames": 1, "episodic_frames": 4},
     ],
     EpisodicPolicy: [
         {"admission": "yes"},
@@ -113,7 +112,6 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
                 ("dummy_forcing", "seed=4"),
                 ("head_forcing", "kept_scenes=4"),
                 ("head_forcing", "rope=round"),
-                ("head_forcing", "memory.sink_frames=2"),
                 ("head_forcing", "memory.episodic_frames=1"),
                 ("head_forcing", "episodic.update_interval=0"),
                 ("head_forcing", "episodic.novelty_threshold=3.0"),
