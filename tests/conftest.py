@@ -1,8 +1,9 @@
 """Fixtures shared by all tests, how tests are distributed to processes, and what they count."""
 
 import os
+import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain, groupby
 from pathlib import Path
 
@@ -57,6 +58,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--record"):
         os.environ["RECORD"] = "1"
         os.environ["HEADFORCING_WRITE_SENTENCES"] = "1"
+
+
+@pytest.fixture(autouse=True)
+def handler_of_ctrl_c() -> Iterator[None]:
+    """Put back what a command keeps until its process ends."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

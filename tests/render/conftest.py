@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import signal
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -16,14 +14,6 @@ from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from safetensors.torch import load_file
 from tiny_checkpoints import wan_vae
 from toy_renders import toy_model
-
-
-@pytest.fixture(autouse=True)
-def handler_of_ctrl_c() -> Iterator[None]:
-    """Put back what a command keeps until its process ends."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -104,6 +104,7 @@ def same_blocks(one: torch.Tensor, other: torch.Tensor) -> int:
     return next((n for n, (a, b) in enumerate(pairs) if not torch.equal(a, b)), len(one) // 3)
 
 
+@pytest.mark.slow
 def test_the_portrait_is_the_first_frame_and_speech_changes_its_own_block_and_later_ones(
     backbone, straight
 ):
@@ -116,6 +117,7 @@ def test_the_portrait_is_the_first_frame_and_speech_changes_its_own_block_and_la
     assert same_blocks(straight, made(backbone, request(speech=Speech(FEATURES, 0.5)))) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9])
 def test_a_stopped_render_goes_on_and_later_speech_leaves_finished_blocks(
     backbone, straight, tmp_path, state_seconds
@@ -141,6 +143,7 @@ def test_keys_that_come_with_speech_stand_for_its_features():
     assert [a == b for a, b in zip(plain, changed, strict=True)] == [True] * 5 + [False] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["livetalk", "head_forcing", "longlive", "id_forcing"])
 def test_every_pass_over_earlier_blocks_gets_their_speech(monkeypatch, backbone, method):
     """Clean passes of recaches and of rebuilt caches: each is over the frames that it is given the
@@ -172,6 +175,7 @@ def test_every_pass_over_earlier_blocks_gets_their_speech(monkeypatch, backbone,
 FEATURES_LONG = random(200, WIDTH)
 
 
+@pytest.mark.slow
 def test_a_video_on_two_ranks_and_a_compiled_one_are_that_of_one(backbone, straight):
     job = request().job()
 

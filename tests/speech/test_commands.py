@@ -53,6 +53,7 @@ def generate(folder: Path, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_a_portrait_and_stored_features_become_a_video_that_goes_on(generate, tmp_path):
     paths = [tmp_path / f"{name}.safetensors" for name in ("part", "whole", "louder")]
     common = ("--runs", tmp_path / "runs", "--latents")
@@ -94,6 +95,7 @@ def test_a_mistake_is_one_sentence(generate, tmp_path, options, more, why):
     assert code != 0 and why in said and "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_sound_drives_the_picture_and_is_that_of_a_video_as_long_as_it(
     generate, folder, tmp_path
 ):
@@ -148,6 +150,7 @@ def test_commands_without_speech_refuse_the_model(folder, tmp_path, capsys):
     assert "cannot be measured" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_batch_makes_videos_of_several_portraits_and_sounds(folder, tmp_path, capsys):
     line = {
         "name": "first",
