@@ -104,18 +104,16 @@ def _launch(
 ) -> tuple[Tensor, Tensor]:
     some_y = x if y is None else y
     some_gate = scale if gate is None else gate
-    for tokens in (x, some_y):
-        check_layout(
-            tokens.shape == x.shape and tokens.is_contiguous(),
-            "tokens must be contiguous [n, d]",
-            tokens,
-        )
+    tokens, dim = x.shape  # `len` of a tensor is a function of Python
+    for part in (x, some_y):
+        fits = part.shape == x.shape and part.is_contiguous()
+        check_layout(fits, "tokens must be contiguous [n, d]", part)
     for rows in (some_gate, scale, shift):
-        fits = rows.shape[1] == x.shape[1] and rows.stride(1) == 1 and len(x) % len(rows) == 0
-        check_layout(fits, f"rows must be [frames, {x.shape[1]}] for {len(x)} tokens", rows)
+        fits = rows.shape[1] == dim and rows.stride(1) == 1 and tokens % rows.shape[0] == 0
+        check_layout(fits, f"rows must be [frames, {dim}] for {tokens} tokens", rows)
     z = x if y is None else torch.empty_like(x)
     out = torch.empty_like(x)
-    _norm_kernel[(len(x),)](
+    _norm_kernel[(tokens,)](
         x,
         some_y,
         some_gate,
@@ -126,14 +124,14 @@ def _launch(
         some_gate.stride(0),
         scale.stride(0),
         shift.stride(0),
-        len(x) // len(some_gate),
-        len(x) // len(scale),
-        x.shape[1],
+        tokens // some_gate.shape[0],
+        tokens // scale.shape[0],
+        dim,
         eps,
         float(base),
         RESIDUAL=y is not None,
         GATED=gate is not None,
-        DIM=power_of_2(x.shape[1]),
+        DIM=power_of_2(dim),
         num_warps=4,
     )
     return z, out

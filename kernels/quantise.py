@@ -82,9 +82,10 @@ def _quantise_kernel(
 def _launch(x: Tensor, gelu: bool = False) -> tuple[Tensor, Tensor]:
     check_layout(x.ndim == 2 and x.is_contiguous(), "rows must be contiguous [n, d]", x)
     rounded = torch.empty_like(x, dtype=torch.float32 if interpreting() else DTYPE)
-    scale = torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
-    if len(x):
-        _quantise_kernel[(len(x),)](
+    rows = x.shape[0]  # `len` of a tensor is a function of Python
+    scale = torch.empty(rows, 1, dtype=torch.float32, device=x.device)
+    if rows:
+        _quantise_kernel[(rows,)](
             x,
             rounded,
             scale,

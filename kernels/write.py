@@ -226,22 +226,19 @@ def _launch(
     temporal: Tensor,
     spatial: Tensor,
 ) -> Tensor | None:
-    heads = len(table)
+    heads = table.shape[0]  # `len` of a tensor is a function of Python
+    tokens = k.shape[0]
     head_dim = k_buffer.shape[1]
-    frame_tokens = len(spatial)
-    queries = (
-        None if q is None else torch.empty(heads, len(k), head_dim, dtype=k.dtype, device=k.device)
-    )
+    queries = None
+    if q is not None:
+        queries = torch.empty(heads, tokens, head_dim, dtype=k.dtype, device=k.device)
     some_q, some_out = (k, k_buffer) if q is None or queries is None else (q, queries)
+    width = heads * head_dim
     for x in (some_q, k, v):
-        fits = (
-            x.shape == (len(k), heads * head_dim) and x.stride(1) == 1 and x.dtype == k_buffer.dtype
-        )
-        check_layout(
-            fits, f"projections must be {k_buffer.dtype} [{len(k)}, {heads * head_dim}]", x
-        )
+        fits = x.shape == (tokens, width) and x.stride(1) == 1 and x.dtype == k_buffer.dtype
+        check_layout(fits, f"projections must be {k_buffer.dtype} [{tokens}, {width}]", x)
     q_weight, k_weight, eps = norms or (k, k, 0.0)
-    _write_kernel[tiles(len(k), ROWS), 2 if q is None else 3](
+    _write_kernel[tiles(tokens, ROWS), 2 if q is None else 3](
         some_q,
         k,
         v,
@@ -256,8 +253,8 @@ def _launch(
         some_q.stride(0),
         k.stride(0),
         v.stride(0),
-        len(k),
-        frame_tokens,
+        tokens,
+        spatial.shape[0],
         eps,
         NORM=norms is not None,
         HEADS=heads,

@@ -166,7 +166,7 @@ class HeadCache(Cache):
                 norms,
                 self.k[layer],
                 self.v[layer],
-                self._table(layer, len(k)),
+                self._table(layer, k.shape[0]),
                 *self.rope.tables(last_index + 1),
             )
         k = by_head(k, self.rope.frame_tokens)
@@ -190,7 +190,7 @@ class HeadCache(Cache):
             k = self.k[layer]
             v = self.v[layer]
             spans = self.spans(layer)
-            attended.extend(attend_layer(self.attention, queries, k, v, spans=spans))
+            attended.extend(attend_layer(self.attention, queries, k, v, spans=spans).unbind())
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
     def _table(self, layer: int, tokens: int) -> Tensor:

@@ -234,7 +234,7 @@ def forward_block(
     Returns:
         flow `[frames, out_channels, h, w]`.
     """
-    frames = len(latents)
+    frames = latents.shape[0]
     if given is not None:
         latents = torch.cat((latents, given.channels), dim=1)
     # every loader, including ComfyUI's, keeps the patch embedding in float32
@@ -280,7 +280,7 @@ def forward_block(
 def _add_row(x: Tensor, row: Tensor) -> Tensor:
     """Tokens `[1, tokens, dim]`, frame after frame, with `row [frames, dim]` added to each of a
     frame."""
-    return (x.unflatten(1, (len(row), -1)) + row[:, None]).flatten(1, 2)
+    return (x.unflatten(1, (row.shape[0], -1)) + row[:, None]).flatten(1, 2)
 
 
 def _like(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
