@@ -226,7 +226,9 @@ class RolloutSampler(comfy.samplers.Sampler):
             hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
             attention = hosted.attention.or_better(render.request.dtype, noise.device, plan.shape)
             first, measured = with_measured_roles(
-                first, hosted, Measuring(noise.device, attention, needs, stop_where_asked)
+                first,
+                hosted,
+                Measuring(noise.device, attention, needs, stop_where_asked, stop_where_asked),
             )
             if measured is not None:
                 log.info("Apply Head Forcing: %s", measured.line)

@@ -4,13 +4,16 @@ progress.
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from ..devices import is_out_of_memory
@@ -23,7 +26,13 @@ from ..plan.describe import going_on
 from ..plan.plan import RenderPlan
 from ..plan.request import RenderJob
 from ..plan.resources import Needs
-from ..render.measured_roles import MeasuredRoles, Measuring, setup_for, with_measured_roles
+from ..render.measured_roles import (
+    WAITING,
+    MeasuredRoles,
+    Measuring,
+    setup_for,
+    with_measured_roles,
+)
 from ..render.render import Listener, Place, make_video
 from ..render.result import RenderResult
 from ..render.sinks import FileTarget, LatentsFile, ProgressBar, VideoFile
@@ -195,8 +204,7 @@ class LoadedModel:
         if machine.peers is not None:
             # all ranks measure together, so none waits for a file or goes on after stored blocks
             job = job.with_request(found_profiles=None)
-        steps = setup_for(job, needs).steps
-        with tqdm(total=steps, unit="step", desc="measuring heads", disable=machine.quiet) as bar:
+        with _MeasuringBar(setup_for(job, needs).steps, machine.quiet) as bar:
             job, measured = with_measured_roles(
                 job,
                 WanVideoModel(self.backbone, machine.dtype, machine.device),
@@ -204,7 +212,8 @@ class LoadedModel:
                     machine.device,
                     machine.place(job.plan).attention,
                     needs,
-                    lambda block, step, latents: bar.update(latents is not None),
+                    bar.step,
+                    bar.wait,
                 ),
             )
         if machine.peers is not None and measured is not None:
@@ -254,3 +263,28 @@ class LoadedModel:
         if video is not None and partial_path(video).is_file():
             kept.append(f"the video so far is {partial_path(video)}")
         return ["; ".join(kept)]
+
+
+class _MeasuringBar(ExitStack):
+    """Shows in the terminal that heads are measured, or that another process does so."""
+
+    def __init__(self, steps: int, quiet: bool):
+        super().__init__()
+        self._steps = steps
+        self._quiet = quiet
+        self._said = False
+        self._bar: Any = None
+
+    def step(self, block: int, step: int, latents: Tensor | None) -> None:
+        """Count a step."""
+        if self._bar is None:  # not before: another process may be waited for
+            self._bar = self.enter_context(
+                tqdm(total=self._steps, unit="step", desc="measuring heads", disable=self._quiet)
+            )
+        self._bar.update(latents is not None)
+
+    def wait(self) -> None:
+        """Say, once, that another process is waited for."""
+        if not self._said and not self._quiet:
+            tqdm.write(WAITING, file=sys.stderr)
+        self._said = True

@@ -4,17 +4,20 @@ later ones.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ..devices import Device
 from ..errors import HeadForcingError
-from ..files import claimed
+from ..files import TargetInUse, claimed
 from ..head_profiles.auto import store_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.profiler import profile_heads
@@ -25,10 +28,15 @@ from ..plan.resources import Needs, needs_of, pass_bytes
 from ..rollout.loop import StepCallback, VideoModel
 from ..rollout.schedule import Schedule
 
+log = logging.getLogger(__name__)
+
 SECONDS = 30.0  # of the video that is measured
 MOST_STEPS = 2  # denoising steps of each block
 SEED = 0
-PATIENCE = 3600.0  # seconds to wait for another process that measures the same model
+# of a step that another process takes to measure the same model; then this one measures, too
+PATIENCE = 60.0
+ASK_AGAIN_SECONDS = 0.5
+WAITING = "waiting: another process is measuring the attention heads of this model"
 
 
 @dataclass(frozen=True)
@@ -39,12 +47,15 @@ class Measuring:
         attention: the backend that renders.
         needs: the memory of the render, by default without a decoder.
         on_step: gets the blocks and steps of `setup_for`; it may raise to stop.
+        while_waiting: called every half second while another process measures; it may raise to
+            stop.
     """
 
     device: Device = "cpu"
     attention: AttentionFunction = sdpa
     needs: Needs | None = None
     on_step: StepCallback = lambda block, step, latents: None
+    while_waiting: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -81,26 +92,70 @@ def with_measured_roles(
     no earlier render has kept them; else the second value is None.
 
     A stop keeps the blocks that were measured, and the next call goes on after them. Another
-    process that measures the same model is waited for.
+    process that measures the same model is waited for; if it makes no step for `PATIENCE` seconds,
+    this one measures, too, and the roles that are kept first are those of both.
     """
     auto = job.plan.auto
     if auto is None:
         return job, None
-    begun = time.perf_counter()
     path = job.roles_file
     partial = None if path is None else path.with_suffix(".safetensors")
-    with claimed(path, patience=PATIENCE):
-        known = job.with_found_roles()  # another process may have measured them meanwhile
-        if known.plan.auto is None:
-            return known, None
+    with ExitStack() as stack:
+        if path is not None and partial is not None:
+            if not _is_claimed(stack, path, partial, measuring.while_waiting):
+                partial = None
+            known = job.with_found_roles()  # another process may have measured them meanwhile
+            if known.plan.auto is None:
+                return known, None
+        begun = time.perf_counter()
         setup = setup_for(job, measuring.needs or needs_of(job.plan, job.request.dtype, 0))
         shares = _measured(job, model, setup, partial, measuring)
         profile = shares.profile("measured", {"note": "one prompt, measured before a render"})
         measured = MeasuredRoles(auto.of(profile), time.perf_counter() - begun)
-        if path is not None and partial is not None:
+        known = job.with_found_roles()  # by a process that did not wait for this one
+        if path is not None and known.plan.auto is not None:
             measured = measured.keep(path)
+        if partial is not None:
             partial.unlink(missing_ok=True)
+    if known.plan.auto is None:
+        return known, None
     return job.with_roles(measured.profile), measured
+
+
+def _is_claimed(
+    stack: ExitStack, path: Path, partial: Path, while_waiting: Callable[[], object]
+) -> bool:
+    """Claim the file of the roles until the stack is closed, as soon as no other process has it.
+
+    False if another one keeps it, but has made no step for `PATIENCE` seconds, by the time of
+    `partial` in its file system: its computer sleeps, or it was paused.
+    """
+    seen = _last_written(partial)
+    since = time.monotonic()
+    said = False
+    while True:
+        try:
+            stack.enter_context(claimed(path))
+        except TargetInUse:
+            if not said:
+                log.info("Head Forcing: %s", WAITING)
+            said = True
+        else:
+            return True
+        while_waiting()
+        now = _last_written(partial)
+        if now != seen:
+            seen, since = now, time.monotonic()
+        elif time.monotonic() - since > PATIENCE:
+            return False
+        time.sleep(ASK_AGAIN_SECONDS)
+
+
+def _last_written(path: Path) -> int | None:
+    """The time at which a file was last written to, in ns; None where there is none."""
+    with suppress(OSError):
+        return path.stat().st_mtime_ns
+    return None
 
 
 def setup_for(job: RenderJob, needs: Needs) -> ProfileSetup:
@@ -157,6 +212,13 @@ def _measured(
             stored = HeadShares.load(partial)
             if stored.setup == setup:
                 shares = stored
+
+    def on_step(block: int, step: int, latents: Tensor | None) -> None:
+        if partial is not None:
+            with suppress(OSError):  # those who wait for the roles see that this process goes on
+                partial.touch()
+        measuring.on_step(block, step, latents)
+
     try:
         profile_heads(
             model,
@@ -166,12 +228,14 @@ def _measured(
             dtype=job.request.dtype,
             device=measuring.device,
             attention=measuring.attention,
-            on_step=measuring.on_step,
+            on_step=on_step,
         )
     finally:
         if partial is not None and shares.missing_prompts():
             shares.save(partial)
     if not torch.isfinite(shares.mean()).all():
+        if partial is not None:
+            partial.unlink(missing_ok=True)
         raise HeadForcingError(
             "head roles: NaN or infinity while they were measured; compute in bf16 or float32, "
             "or load the model again"

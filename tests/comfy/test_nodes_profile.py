@@ -2,6 +2,8 @@
 
 import io
 import re
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from comfy_graphs import (
     text_of,
 )
 from comfy_harness import ComfyServer, RunResult
+from headforcing.headforcing_core.files import claimed
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from PIL import Image
@@ -274,3 +277,20 @@ def test_auto_measures_the_roles_before_the_first_render_and_the_next_runs_start
     assert f"head roles: {counts} (profile 'measured on 20" in text_of(again)
     assert "measured which head" not in text_of(again)
     assert not any("measuring" in text for text in again.said["sampler"])
+
+
+def test_a_run_that_waits_for_another_process_says_so_and_can_be_stopped(fresh: ComfyServer):
+    graph = auto_graph(seconds=0.75, seed=4)
+    queued(fresh, graph)
+    (kept,) = kept_by_the_pack(fresh, "found_profiles")
+    kept.unlink()
+    fresh.free()
+    graph = changed(graph, "sampler", seed=5)
+    waiting = "waiting: another process is measuring the attention heads of this model"
+    with claimed(kept):
+        threading.Timer(5, fresh.interrupt).start()  # loading the model takes less
+        begun = time.monotonic()
+        stopped = fresh.queue(graph, timeout=60)
+        assert (stopped.outcome, time.monotonic() - begun < 15) == ("interrupted", True)
+        assert waiting in stopped.said["sampler"] and "sampler" not in stopped.progress
+    assert "measured which head" in text_of(queued(fresh, graph))

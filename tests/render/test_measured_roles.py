@@ -2,7 +2,16 @@
 much memory and time that takes. The demo's model, float32 on CPU, and counts for the 1.3B model.
 """
 
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -174,12 +183,166 @@ def test_another_process_that_measures_the_same_weights_is_waited_for(model, tmp
     assert measured is None and job.plan.shape.roles == first.profile.roles
 
 
+# Measures in a process of its own, whose number it says; pauses in the second block.
+ANOTHER = """
+import os, signal, sys
+from pathlib import Path
+import test_measured_roles as tests
+
+def pause(block, step, latents):
+    if (block, step) == (1, 1):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+tests.measured_roles.SECONDS = 3.0
+model = tests.WanVideoModel(tests.toy_model(), tests.torch.float32)
+tests.with_measured_roles(
+    tests.job_for(Path(sys.argv[1])), model, tests.Measuring(on_step=pause)
+)
+"""
+
+
+def wait_for(condition) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
+
+
+@contextmanager
+def paused_process(folder) -> Iterator[subprocess.Popen]:
+    """Another process that measures the same weights, paused within it."""
+    here = Path(__file__).resolve().parent
+    path = os.pathsep.join(map(str, [here, here.parent / "helpers"]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    process = subprocess.Popen([sys.executable, "-c", ANOTHER, folder], env=environment)
+    try:
+        wait_for(lambda: _state(process.pid) in "TZ")
+        assert process.poll() is None
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _state(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+
+
+@linux
+def test_stop_ends_the_wait_for_another_process(model, tmp_path, short, caplog):
+    caplog.set_level("INFO")
+    asked = []
+
+    def stop() -> None:
+        asked.append(time.monotonic())
+        if len(asked) == 3:
+            raise Stop
+
+    with paused_process(tmp_path):
+        with pytest.raises(Stop):
+            with_measured_roles(
+                job_for(tmp_path), model, Measuring(on_step=stop_at(0), while_waiting=stop)
+            )
+        assert asked[-1] - asked[0] < 5
+    assert caplog.text.count(measured_roles.WAITING) == 1
+    assert not (tmp_path / f"{NAME}.json").exists()
+
+
+@linux
+def test_a_process_that_makes_no_progress_is_not_waited_for_and_takes_the_roles_that_are_kept(
+    model, tmp_path, short, monkeypatch
+):
+    monkeypatch.setattr(measured_roles, "PATIENCE", 1.0)
+    _, alone = with_measured_roles(job_for(None), model, Measuring())
+    with paused_process(tmp_path) as other:
+        job, measured = with_measured_roles(job_for(tmp_path), model, Measuring())
+        kept = tmp_path / f"{NAME}.json"
+        assert measured.kept == kept and measured.profile.shares == alone.profile.shares
+        assert job.plan.shape.roles == measured.profile.roles
+        stored = kept.stat()
+        other.send_signal(signal.SIGCONT)
+        assert other.wait(120) == 0
+        now = kept.stat()
+        assert (now.st_ino, now.st_mtime_ns) == (stored.st_ino, stored.st_mtime_ns)
+    assert [path.name for path in tmp_path.iterdir()] == [kept.name]
+
+
+def test_a_process_that_makes_progress_is_waited_for(model, tmp_path, short, monkeypatch):
+    monkeypatch.setattr(measured_roles, "PATIENCE", 1.0)
+    monkeypatch.setattr(measured_roles, "ASK_AGAIN_SECONDS", 0.1)
+    _, first = with_measured_roles(job_for(tmp_path), model, Measuring())
+    whole = first.kept.read_bytes()
+    first.kept.unlink()
+    partial = first.kept.with_suffix(".safetensors")
+    until = time.monotonic() + 3
+    with claimed(first.kept) as claim:
+
+        def progress() -> None:
+            partial.touch()
+            if time.monotonic() > until and not first.kept.exists():
+                first.kept.write_bytes(whole)
+
+        waiting = Thread(
+            target=lambda: found.append(
+                with_measured_roles(job_for(tmp_path), model, Measuring(while_waiting=progress))
+            )
+        )
+        found = []
+        waiting.start()
+        wait_for(first.kept.exists)
+        assert claim is None and not found
+    waiting.join(60)
+    ((job, measured),) = found
+    assert measured is None and job.plan.shape.roles == first.profile.roles
+
+
+@linux
+def test_who_waits_measures_when_the_other_process_is_killed(model, tmp_path, short):
+    waited = []
+    with paused_process(tmp_path) as other:
+
+        def kill() -> None:
+            waited.append(other.pid)
+            other.kill()
+
+        _, measured = with_measured_roles(job_for(tmp_path), model, Measuring(while_waiting=kill))
+    assert waited and measured.kept == tmp_path / f"{NAME}.json"
+    assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.json"]
+
+
+def test_a_command_says_that_it_waits_and_shows_no_bar_before_it_measures(tmp_path):
+    command = "demo --device cpu --scale 1 --seconds 0.5 --profile auto --out".split()
+    command = [sys.executable, "-m", "headforcing.headforcing_core", *command, tmp_path / "a"]
+    command += ["--found-profiles", tmp_path]
+    first = subprocess.run(command, capture_output=True, text=True)
+    assert first.returncode == 0 and "measuring heads" in first.stderr, first.stderr
+    assert measured_roles.WAITING not in first.stderr
+    (kept,) = tmp_path.glob("*.json")
+    whole = kept.read_bytes()
+    kept.unlink()
+    with claimed(kept):
+        second = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        said = b""
+        while measured_roles.WAITING.encode() not in said:
+            line = second.stderr.readline()
+            assert line, said
+            said += line
+        time.sleep(1.5)  # it asks three times more, and says nothing
+        kept.write_bytes(whole)
+    said += second.communicate(timeout=120)[1]
+    assert second.returncode == 0
+    assert len(re.findall(rb"waiting", said)) == 1 and b"measuring heads" not in said
+
+
 def test_nan_is_no_role(model, tmp_path, short):
     job = job_for(tmp_path)
     embeds = {text: embed * float("nan") for text, embed in job.request.embeds.items()}
     with pytest.raises(HeadForcingError, match="NaN or infinity while they were measured"):
         with_measured_roles(job.with_request(embeds=embeds), model, Measuring())
-    assert not (tmp_path / f"{NAME}.json").exists()
+    assert not list(tmp_path.iterdir()), "nothing of it is gone on with"
 
 
 @pytest.mark.parametrize("method", ["head_forcing", "forcing_kv", "pyramid_forcing"])

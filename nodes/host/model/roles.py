@@ -54,7 +54,13 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
         hosted: bridge.HostedModel, device: torch.device
     ) -> tuple[RenderJob, MeasuredRoles | None]:
         attention = hosted.attention.or_better(request.dtype, device, job.plan.shape)
-        return with_measured_roles(job, hosted, Measuring(device, attention, needs, on_step))
+        measuring = Measuring(device, attention, needs, on_step, while_waiting)
+        return with_measured_roles(job, hosted, measuring)
+
+    def while_waiting() -> None:
+        stop_where_asked()
+        text = Sentence("waiting: another process is measuring the attention heads of this model")
+        player.show("running", text)
 
     try:
         with memory.explained(needs, kept=False):
