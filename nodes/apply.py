@@ -228,7 +228,13 @@ class RolloutSampler(comfy.samplers.Sampler):
             first, measured = with_measured_roles(
                 first,
                 hosted,
-                Measuring(noise.device, attention, needs, stop_where_asked, stop_where_asked),
+                Measuring(
+                    noise.device,
+                    attention,
+                    needs,
+                    on_step=stop_where_asked,
+                    while_waiting=stop_where_asked,
+                ),
             )
             if measured is not None:
                 log.info("Apply Head Forcing: %s", measured.line)

@@ -212,8 +212,8 @@ class LoadedModel:
                     machine.device,
                     machine.place(job.plan).attention,
                     needs,
-                    bar.step,
-                    bar.wait,
+                    on_step=bar.step,
+                    while_waiting=bar.wait,
                 ),
             )
         if machine.peers is not None and measured is not None:

@@ -54,7 +54,9 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
         hosted: bridge.HostedModel, device: torch.device
     ) -> tuple[RenderJob, MeasuredRoles | None]:
         attention = hosted.attention.or_better(request.dtype, device, job.plan.shape)
-        measuring = Measuring(device, attention, needs, on_step, while_waiting)
+        measuring = Measuring(
+            device, attention, needs, on_step=on_step, while_waiting=while_waiting
+        )
         return with_measured_roles(job, hosted, measuring)
 
     def while_waiting() -> None:
