@@ -116,9 +116,9 @@ class DecodeLatentsToVideo(schema.FileNode):
 
 @dataclass(frozen=True)
 class _Latents:
-    """One video to decode: `chunks` of `[frames, 16, h, w]`; `video_frames` is the number of video
-    frames that it is trimmed to, `about` the metadata of `RenderJob.about`, empty for latents from
-    elsewhere.
+    """One video to decode: `chunks` of `[frames, channels, h, w]`; `video_frames` is the number of
+    video frames that it is trimmed to, `about` the metadata of `RenderJob.about`, empty for latents
+    from elsewhere.
     """
 
     chunks: Iterable[Tensor]

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
 
@@ -66,6 +67,16 @@ def handler_of_ctrl_c() -> Iterator[None]:
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def shots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Model families with `_shots` after their names, as if their models were trained with shots."""
+    from headforcing.headforcing_core.rollout.schedule import SCHEDULES
+
+    for family in ("self_forcing", "causal_forcing_framewise"):
+        with_shots = replace(SCHEDULES[family], shot_prefix="a new shot: ")
+        monkeypatch.setitem(SCHEDULES, f"{family}_shots", with_shots)
 
 
 @pytest.fixture(scope="session")

@@ -151,11 +151,11 @@ class HeadCache(Cache):
             recent = group.policy.recent(seen, self.oldest)
             group.begin_block(seen, self.shape.frames_per_block, recent.start)
 
-    def write(
+    def write_and_rotate(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
     ) -> Tensor | None:
-        """Write as `KeyValueCache.write` says; queries are `[heads, tokens, head_dim]`, rotated, in
-        the order of the layer's buffers.
+        """Write as `KeyValueCache.write_and_rotate` says; queries are `[heads, tokens, head_dim]`,
+        rotated, in the order of the layer's buffers.
         """
         if self.fused and write_block.usable(k.device, k.dtype):
             last_index = max(group.indices[-1] for group in self.groups)
@@ -231,7 +231,7 @@ class HeadCache(Cache):
         memory considers its candidate, which leaves the recent frames now.
         """
         if self.scenes is not None:
-            self.scenes.keep(self.frames_seen, self.shape.frames_per_block)
+            self.scenes.copy_frames(self.frames_seen, self.shape.frames_per_block)
         event = None
         group = self.memory_group
         if group is not None:
@@ -255,7 +255,7 @@ class HeadCache(Cache):
     def _keep_history(self) -> None:
         seen = self.frames_seen
         for group in self.groups:
-            group.keep(group.policy.history(seen, self.origin, self.oldest))
+            group.drop_all_but(group.policy.history(seen, self.origin, self.oldest))
 
     # --- prompt switches
 

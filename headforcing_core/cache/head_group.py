@@ -128,7 +128,7 @@ class HeadGroup:
             :, : self.frames
         ].flatten(1, 2)
 
-    def keep(self, frames: Sequence[int]) -> None:
+    def drop_all_but(self, frames: Sequence[int]) -> None:
         """Drop all slots but those of episodic entries and of these frames, in this order. A frame
         that is part of an entry is not kept twice.
         """
@@ -285,7 +285,7 @@ class HeadGroup:
 
     def put_sinks(self, frames: Sequence[KeptFrame], recent: Sequence[int]) -> None:
         """Keep only entries, these sinks and the frames `recent`, each frame once."""
-        self.keep(recent)
+        self.drop_all_but(recent)
         held = {*recent, *chain(*self.sources[: self.entries])}
         self._put_first([kept for kept in frames if kept.frame not in held])
 

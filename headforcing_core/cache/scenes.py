@@ -134,7 +134,7 @@ class Scenes:
         """The scene of the last prompt."""
         return self.kept[self.numbers[-1]]
 
-    def keep(self, first_frame: int, frame_count: int) -> None:
+    def copy_frames(self, first_frame: int, frame_count: int) -> None:
         """Keep the frames of a finished block that a recall may bring back."""
         # a scene shorter than its sinks is filled up with the frames after it, as the sinks are
         for scene in self.kept.values():

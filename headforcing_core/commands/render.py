@@ -187,14 +187,14 @@ class FollowedStory(Story):
     def __init__(self, source: Source, file: FollowedFile):
         self._source = source
         self._file = file
-        self._asked = file.text
+        self._text = file.text
         self.seconds = source.request.options.seconds
 
     def ask(self) -> Timeline | None:
         text = self._file.changed()
         if text is None:
             return None
-        self._asked = text
+        self._text = text
         request = self._source.request
         references = request.timeline.references
         timeline = parse_timeline(text, **request.options.timeline_arguments, references=references)
@@ -213,7 +213,7 @@ class FollowedStory(Story):
             ) from error
 
     def taken(self, plan: RenderPlan, block: int) -> None:
-        self._file.text = self._asked
+        self._file.text = self._text
         time = format_time(plan.start_seconds(block))
         tqdm.write(
             f"{self._file.path} is taken from {time} on (block {block + 1} of {plan.blocks})",
@@ -224,7 +224,7 @@ class FollowedStory(Story):
         tqdm.write(f"{self._file.path} is not taken: {error}", file=sys.stderr)
 
     def about(self) -> Fields:
-        return {"story": self._asked}
+        return {"story": self._text}
 
     def save(self, path: Path) -> None:
         """Write the story that was rendered."""

@@ -40,7 +40,8 @@ class ResidualConv(nn.Module):
 class RoomsAutoencoder(nn.Module):
     """Encodes latent frames one by one; decodes each with the one before it.
 
-    Latents are normalised `[frames, 16, h, w]`; videos are `[video frames, 8h, 8w, 3]` in 0..1.
+    Latents are normalised `[frames, channels, h, w]`; videos are `[video frames, 8h, 8w, 3]` in
+    0..1.
     """
 
     mean: Tensor
@@ -152,7 +153,7 @@ class RoomsStreamingDecoder:
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode the next `[frames, 16, h, w]` to `[video frames, 8h, 8w, 3]` in 0..1."""
+        """Decode the next `[frames, channels, h, w]` to `[video frames, 8h, 8w, 3]` in 0..1."""
         network = self.autoencoder
         parts = []
         for latent in latents.to(network.mean).split(1):

@@ -144,7 +144,7 @@ class ParallelCache(HeadCache):
             PartPrompt(prompt.layers, prompt.valid_tokens, self._heads[self.peers.rank])
         )
 
-    def write(
+    def write_and_rotate(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
     ) -> Tensor | None:
         """Norms over all heads first, then one message with keys, values and queries to where their
@@ -158,7 +158,11 @@ class ParallelCache(HeadCache):
         sent = [k, v] if q is None else [k, v, q]
         got = self._to_heads(layer, torch.cat(sent, dim=-1)).chunk(len(sent), dim=-1)
         queries = None if q is None else got[2]
-        return super().write(layer, got[0], got[1], q=queries) if self._own[layer] else queries
+        return (
+            super().write_and_rotate(layer, got[0], got[1], q=queries)
+            if self._own[layer]
+            else queries
+        )
 
     def attend(self, layer: int, queries: Tensor) -> Tensor:
         if self._own[layer]:

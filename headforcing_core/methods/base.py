@@ -173,7 +173,7 @@ class MethodCache(Cache):
             self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False
         )
 
-    def write(
+    def write_and_rotate(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
     ) -> Tensor | None:
         self.take(layer, self._by_head(k), by_head(v, self.shape.frame_tokens))

@@ -96,7 +96,7 @@ class KeyValueCache:
     def first_frame(self) -> int:
         raise NotImplementedError
 
-    def write(
+    def write_and_rotate(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
     ) -> Tensor | None:
         """Store the current block's keys and values, replacing those of the previous pass; returns
@@ -326,7 +326,7 @@ def _self_attention(
     if q is not None:
         q = q.unflatten(-1, (heads, -1))
     k = k.unflatten(-1, (heads, -1))
-    queries = cache.write(layer, k, v.unflatten(-1, (heads, -1)), q=q, norms=norms)
+    queries = cache.write_and_rotate(layer, k, v.unflatten(-1, (heads, -1)), q=q, norms=norms)
     return None if queries is None else attention.o(cache.attend(layer, queries).flatten(1)[None])
 
 

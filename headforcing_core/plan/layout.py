@@ -174,7 +174,7 @@ def head_roles(
     profile: ProfileChoice,
     settings: RenderSettings,
 ) -> HeadRoles:
-    """The roles from the arguments of `RenderPlan.make`; raises HeadForcingError where they do not
+    """The roles from the arguments of `RenderPlan.of`; raises HeadForcingError where they do not
     fit together.
     """
     arrangement = settings.roles

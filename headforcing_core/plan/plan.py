@@ -27,7 +27,6 @@ from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .layout import Layout, check_size, head_roles, lay_out
 from .options import RenderOptions
-from .settings import RenderSettings
 
 
 @dataclass(frozen=True)
@@ -66,61 +65,37 @@ class RenderPlan:
         start_frames: int = 0,
         profile: ProfileChoice = None,
     ) -> RenderPlan:
-        """The checked plan of a render after so many start latent frames; `profile`, if given,
-        replaces that of the options.
-        """
-        method = options.method
-        schedule = options.schedule
-        check_model(method, schedule)
-        return cls.make(
-            config,
-            method,
-            schedule,
-            timeline,
-            settings=options,
-            profile=profile or options.profile,
-            start_frames=start_frames,
-        )
-
-    @classmethod
-    def make(
-        cls,
-        config: WanConfig,
-        method: Method,
-        schedule: Schedule,
-        timeline: Timeline,
-        settings: RenderSettings,
-        profile: ProfileChoice = None,
-        start_frames: int = 0,
-    ) -> RenderPlan:
         """Check all settings and derive the plan; raises HeadForcingError for the first setting
         that is wrong.
 
         Args:
-            settings: size, length, seed, model family and arrangement of head roles; `method` and
-                `schedule` are in place of all others.
-            profile: `AutoProfile` leaves the roles to be measured before the render. None is an
-                `AutoProfile` for Head Forcing, unless a bundled profile was measured on a model of
-                these dimensions; for other methods the bundled profile that fits.
+            start_frames: number of latent frames that the video begins with.
+            profile: replaces that of the options. `AutoProfile` leaves the roles to be measured
+                before the render. None in both is an `AutoProfile` for Head Forcing, unless a
+                bundled profile was measured on a model of these dimensions; for other methods the
+                bundled profile that fits.
         """
+        method = options.method
+        schedule = options.schedule
+        check_model(method, schedule)
         stride = schedule.latents.stride
-        _check_family(config, schedule, known_family(settings.model_family))
-        check_size("height", settings.height, stride * config.patch_size[1])
-        check_size("width", settings.width, stride * config.patch_size[2])
+        _check_family(config, schedule, known_family(options.model_family))
+        check_size("height", options.height, stride * config.patch_size[1])
+        check_size("width", options.width, stride * config.patch_size[2])
         frames_per_block = schedule.frames_per_block
         held = 1 if start_frames == 1 and schedule.holds_image else 0
         start_frames -= held
         layout = lay_out(
-            timeline, settings.seconds, schedule=schedule, method=method, start_frames=start_frames
+            timeline, options.seconds, schedule=schedule, method=method, start_frames=start_frames
         )
-        heads = head_roles(config, method, profile, settings)
-        method = method.for_video(replace(layout.facts, seed=settings.seed))
-        rows = layout.make_rows(method, settings.seed)
+        heads = head_roles(config, method, profile or options.profile, options)
+        method = method.for_video(replace(layout.facts, seed=options.seed))
+        rows = layout.make_rows(method, options.seed)
         shape = method.shape(
             config,
             heads.roles,
-            latent_height=settings.height // stride,
-            latent_width=settings.width // stride,
+            latent_height=options.height // stride,
+            latent_width=options.width // stride,
             frames_per_block=frames_per_block,
             total_frames=len(rows) * frames_per_block,
         )
@@ -129,9 +104,9 @@ class RenderPlan:
             config,
             shape=shape,
             rows=rows,
-            seed=settings.seed,
-            width=settings.width,
-            height=settings.height,
+            seed=options.seed,
+            width=options.width,
+            height=options.height,
             profile_name=heads.name,
             auto=heads.auto,
             judged=heads.judged,

@@ -112,7 +112,7 @@ def remedies(
         exact.append(Change(host.decode_afterwards, {"vae": 0, "held": 0, "decode": 0}, {}))
     if host.park:
         exact.append(Change(host.park, {"held": 0}, {}))
-    asked = least = Remedy("", plan, needs)
+    unchanged = least = Remedy("", plan, needs)  # least: with every harmless change
     for change in exact:
         least = least.then(change, dtype)
     groups = [[change] for change in exact]
@@ -122,7 +122,7 @@ def remedies(
         groups.append([Change(host.fp8_linears, {"weights": weights}, {})])
     groups += [list(_sizes(plan)), list(_head_forcing(plan))]
     for changes in groups:
-        found = first_that_fits(asked, changes) or first_that_fits(least, changes)
+        found = first_that_fits(unchanged, changes) or first_that_fits(least, changes)
         if found is not None:
             yield found
 

@@ -32,7 +32,7 @@ class RenderResult:
         measured_roles: roles that were measured before the render; None if they were known.
         job: with the story that the render ended with.
         failure: why there is no video; None where there is one or none was asked for.
-        latents: `[frames, 16, h, w]`, start frames included, where they were kept.
+        latents: `[frames, channels, h, w]`, start frames included, where they were kept.
         kernels: which Triton kernels did not work on the device, and why; empty if none.
         advice: what would make decoding faster, see `faster_decoding`; empty if nothing at hand.
         reports: of the ranks that have made the video together, by their key in JSON; `cache_bytes`

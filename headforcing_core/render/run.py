@@ -54,7 +54,7 @@ class Run:
 
     Attributes:
         was_known: whether the folder knew the video before this render.
-        start: `[frames, 16, h, w]`, latents that the video begins with.
+        start: `[frames, channels, h, w]`, latents that the video begins with.
         first_new: number of the first block after the start blocks, stored or not.
         stored: blocks of earlier renders, the first ones after the start blocks.
         cache: set by `resume`.

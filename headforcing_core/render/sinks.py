@@ -233,8 +233,8 @@ class ProgressBar(Listener):
 
 
 class LatentsFile(KeptLatents):
-    """All latents `[frames, 16, h, w]`, float32, normalised, as safetensors; written when the last
-    block is there.
+    """All latents `[frames, channels, h, w]`, float32, normalised, as safetensors; written when the
+    last block is there.
     """
 
     def __init__(self, path: Path):

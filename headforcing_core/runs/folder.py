@@ -98,7 +98,7 @@ def _counted_in(about: Fields) -> Any:
 class StoredBlock:
     """A stored block."""
 
-    latents: Tensor  # `[frames, 16, h, w]`
+    latents: Tensor  # `[frames, channels, h, w]`
     event: MemoryEvent | None  # decision of episodic memory after the block
     # those of the following blocks, if several are denoised jointly
     unfinished: tuple[Tensor, ...] = ()
@@ -169,7 +169,7 @@ class RunReader:
         return State(tensors, fields["plain"], frames)
 
     def load_start(self) -> Tensor | None:
-        """The start frames `[frames, 16, h, w]`, None if there are none."""
+        """The start frames `[frames, channels, h, w]`, None if there are none."""
         path = files_of(self.folder, "start").get(self.setup[:SHORT])
         content = self._read(path, read_block_tensors)
         if content is None or content[1]["key"] != self.setup:
@@ -248,7 +248,7 @@ class RunFolder(RunReader):
         unfinished: Sequence[Tensor] = (),
         previous: str | None = None,
     ) -> None:
-        """Store a finished block `[frames, 16, h, w]`.
+        """Store a finished block `[frames, channels, h, w]`.
 
         Args:
             event: decision of episodic memory after the block.
@@ -286,8 +286,8 @@ class RunFolder(RunReader):
         remove_unnamed_frames(self.folder)
 
     def save_start(self, latents: Tensor) -> Tensor:
-        """Store the start frames `[frames, 16, h, w]` of the setup, unless they are stored already;
-        returns those.
+        """Store the start frames `[frames, channels, h, w]` of the setup, unless they are stored
+        already; returns those.
         """
         stored = self.load_start()
         if stored is None:

@@ -47,7 +47,7 @@ class StoredVideo:
         return (block.latents for block in self.read())
 
     def latents(self) -> Tensor:
-        """All finished latent frames `[frames, 16, h, w]`, start frames included."""
+        """All finished latent frames `[frames, channels, h, w]`, start frames included."""
         return torch.cat(list(self.blocks()))
 
     def read(self) -> Iterator[StoredBlock]:

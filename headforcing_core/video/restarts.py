@@ -41,8 +41,8 @@ class FrameCodec:
         return decoder
 
     def reencode(self, latents: Tensor) -> Tensor:
-        """Decode a video `[frames, 16, h, w]` and encode its last video frame as one latent frame
-        `[1, 16, h, w]`.
+        """Decode a video `[frames, channels, h, w]` and encode its last video frame as one latent
+        frame `[1, 16, h, w]`.
         """
         decoder = self.new_decoder()
         chunks = Chunks()
@@ -88,8 +88,8 @@ class RestartingDecoder:
         self._frames = 0
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`: 4 per latent frame, 1
-        for the first.
+        """Decode the next `[frames, channels, h, w]` to `[video frames, H, W, 3]`: 4 per latent
+        frame, 1 for the first.
         """
         restarts = [i for i in range(len(latents)) if self._frames + i in self.restart_frames]
         until = restarts[0] + 1 if restarts else len(latents)

@@ -31,8 +31,8 @@ class StreamingDecoder(Protocol):
     """
 
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`, float in 0..1, on any
-        device.
+        """Decode the next `[frames, channels, h, w]` to `[video frames, H, W, 3]`, float in 0..1,
+        on any device.
 
         A latent frame gives 4 video frames, the first of a video 1. Callers do not change the
         result.
@@ -146,7 +146,7 @@ class VideoStream:
         self._stack.__exit__(*error)
 
     def add(self, latents: Tensor) -> None:
-        """Decode and write the next latent frames `[frames, 16, h, w]`, or queue them."""
+        """Decode and write the next latent frames `[frames, channels, h, w]`, or queue them."""
         if self._decoder_thread is None:
             self._add(latents)
         else:
@@ -229,7 +229,8 @@ def write_video(
     on_progress: Callable[[int], None] = lambda video_frames: None,
     sound: Sound | None = None,
 ) -> VideoInfo:
-    """Decode latent blocks `[frames, 16, h, w]` one after another into an MP4; as `VideoStream`.
+    """Decode latent blocks `[frames, channels, h, w]` one after another into an MP4; as
+    `VideoStream`.
 
     Blocks beyond `video_frames` are still consumed, because a rollout must run to its end.
     """

@@ -87,7 +87,7 @@ class ReferenceCache(Cache):
     def begin_block(self) -> None:
         self.current = []
 
-    def write(
+    def write_and_rotate(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: object = None
     ) -> Tensor | None:
         k = self.rope.rotate_spatial(self._by_frame(k))

@@ -111,8 +111,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Replay:
-    """Result of a replay, start blocks included: `latents [frames, 16, h, w]`, events, the entries'
-    source frames.
+    """Result of a replay, start blocks included: `latents [frames, channels, h, w]`, events, the
+    entries' source frames.
     """
 
     latents: Tensor

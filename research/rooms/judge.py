@@ -21,10 +21,9 @@ from ...headforcing_core.demo.words import Look
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.methods.method import Method
 from ...headforcing_core.model.wan import WanModel
-from ...headforcing_core.plan.options import DEFAULTS
+from ...headforcing_core.plan.options import DEFAULTS, RenderOptions
 from ...headforcing_core.plan.plan import RenderPlan
 from ...headforcing_core.plan.request import RenderJob, RenderRequest
-from ...headforcing_core.plan.settings import RenderSettings
 from ...headforcing_core.render.render import make_blocks
 from ...headforcing_core.rollout.loop import BlockCache, WanVideoModel
 from ...headforcing_core.rollout.rows import Picture
@@ -124,24 +123,18 @@ class RoomsJudge:
         if roles in RULES:
             profile = with_rule(profile, roles)
             roles = "profile"
-        settings = RenderSettings(
+        options = RenderOptions(
             width=assets.SIZE[0],
             height=assets.SIZE[1],
             roles=roles,
             shuffle=shuffle,
             seed=seed,
+            given_method=method,
         )
-        return RenderPlan.make(
-            self.info.config,
-            method,
-            schedule=self.schedule,
-            timeline=story,
-            settings=settings,
-            profile=profile,
-        )
+        return RenderPlan.of(self.info.config, options, story, profile=profile)
 
     def latents(self, plan: RenderPlan, pictures: Mapping[str, Picture] | None = None) -> Tensor:
-        """Generate the latents of a plan, `[frames, 16, 8, 8]`; `pictures` by the names that
+        """Generate the latents of a plan, `[frames, channels, 8, 8]`; `pictures` by the names that
         prompts hold.
         """
         job = job_of(plan).with_request(pictures=pictures or {})

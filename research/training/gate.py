@@ -60,7 +60,7 @@ FIRST_STORY = 70_000  # seed of the first story; training uses other seeds
 class Case(NamedTuple):
     """A story that comes back, with its own past and with another one."""
 
-    true: Tensor  # latents [frames, 16, 8, 8]
+    true: Tensor  # latents [frames, channels, 8, 8]
     other: Tensor  # of the same story with other layouts of the room that comes back
     differs: Tensor  # [3, 8, 8] of the last block: cells where just one of the two has a picture
     text: Tensor  # [blocks, words, 64]

@@ -43,7 +43,7 @@ def forward(
     """Predicted flow (noise minus clean) of several blocks, and their keys and values.
 
     Args:
-        latents: `[batch, frames, 16, h, w]`, `frames` a multiple of three; `timesteps [batch,
+        latents: `[batch, frames, channels, h, w]`, `frames` a multiple of three; `timesteps [batch,
             frames]` are 0 to 1000.
         text: `[batch, frames / 3, words, text_dim]`, the prompt of each block.
         sights: attention mask; None for full attention.
@@ -202,8 +202,8 @@ def teacher_forcing(blocks: int, block_tokens: int) -> Sights:
 def teacher_forced_flow(
     model: WanModel, clean: Tensor, noisy: Tensor, timesteps: Tensor, text: Tensor
 ) -> Tensor:
-    """Flow of every block of `noisy [batch, frames, 16, h, w]`, conditioned on the clean blocks
-    before it.
+    """Flow of every block of `noisy [batch, frames, channels, h, w]`, conditioned on the clean
+    blocks before it.
 
     `timesteps [batch, frames]` are those of the noisy latent frames; clean ones have timestep 0.
     """

@@ -153,8 +153,8 @@ def picture_loss(decoded: Tensor, video_frames: Tensor, weight: Tensor) -> Tenso
 
 
 def decode_clips(model: RoomsAutoencoder, latents: Tensor) -> Tensor:
-    """The inverse of `encode_raw` for whole clips `[batch, frames, 16, h, w]`, with gradients,
-    without limits.
+    """The inverse of `encode_raw` for whole clips `[batch, frames, channels, h, w]`, with
+    gradients, without limits.
     """
     batch, frames = latents.shape[:2]
     hidden = model.dec(latents.flatten(0, 1)).unflatten(0, (batch, frames))

@@ -19,11 +19,10 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.attention import AttentionFunction, attention_function
-from headforcing.headforcing_core.plan.options import DEFAULTS
+from headforcing.headforcing_core.plan.options import DEFAULTS, RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.plan.request import RenderRequest
 from headforcing.headforcing_core.plan.resources import needs_of
-from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.queue_thread import HostCopy, QueueThread, arrived, to_host
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
 from headforcing.headforcing_core.rollout.loop import Block, RolloutInputs, rollout
@@ -32,7 +31,7 @@ from headforcing.headforcing_core.video.memory import DecoderMemory
 from headforcing.headforcing_core.video.wan_decoder import WanDecoder
 
 from .apart import not_available
-from .case import HEAD_DIM, PROMPT, SCHEDULE, VIDEO_FRAMES, Case
+from .case import HEAD_DIM, PROMPT, VIDEO_FRAMES, Case
 from .decoder import enlarged_images, padded_outputs, random_decoder, tiny_random_decoder
 from .rows import HEAD_FORCING
 from .stopwatch import fastest, peak_bytes, reset_peak, synchronize
@@ -250,8 +249,10 @@ def random_plan(case: Case, seconds: float) -> tuple[RenderPlan, AttentionFuncti
     roles = tuple(map(tuple, case.roles))
     profile = HeadProfile("random", case.layers, case.config.num_heads, roles, None, None, None)
     timeline = parse_timeline(PROMPT, seconds)
-    settings = RenderSettings(width=case.width, height=case.height)
-    plan = RenderPlan.make(case.config, HEAD_FORCING, SCHEDULE, timeline, settings, profile)
+    options = RenderOptions(
+        width=case.width, height=case.height, profile=profile, given_method=HEAD_FORCING
+    )
+    plan = RenderPlan.of(case.config, options, timeline)
     return plan, attention_function(
         "auto", case.device, case.dtype, HEAD_DIM, plan.shape.layer_sizes
     )

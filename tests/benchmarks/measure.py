@@ -182,8 +182,10 @@ def _calls(cache: Any, case: Case) -> tuple[Callable[[int], Any], Callable[[int,
     )
     if isinstance(cache, HeadCache) and write_block.usable(q.device, q.dtype):
         weight = q.new_ones(q[0].numel())
-        return lambda layer: cache.write(layer, k, v, q, (weight, weight, 1e-6)), cache.attend
-    return lambda layer: cache.write(layer, k, v, q), cache.attend
+        return lambda layer: cache.write_and_rotate(
+            layer, k, v, q, (weight, weight, 1e-6)
+        ), cache.attend
+    return lambda layer: cache.write_and_rotate(layer, k, v, q), cache.attend
 
 
 @contextmanager

@@ -115,7 +115,7 @@ class NaiveLoop(HeadCache):
         )
         self.memory.store = self.memory_group
 
-    def write(
+    def write_and_rotate(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
     ) -> Tensor | None:
         k = self.rope.rotate_spatial(by_head(k, self.s))
@@ -182,10 +182,10 @@ class CacheKernels(PackedHeads):
         super().__init__(*arguments, **options)
         self.kernels = kernels
 
-    def write(
+    def write_and_rotate(
         self, layer: int, k: Tensor, v: Tensor, q: Tensor | None = None, norms: Norms | None = None
     ) -> Tensor | None:
-        HeadCache.write(self, layer, k, v)
+        HeadCache.write_and_rotate(self, layer, k, v)
         return q
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:

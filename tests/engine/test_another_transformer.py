@@ -88,7 +88,7 @@ class Model(nn.Module):
             # normalised, before rotary embedding: [tokens, heads, head_dim], frame after frame
             q, k, v = layer.qkv(x).unflatten(-1, (3, HEADS, HEAD_DIM)).unbind(1)
             q = 2 * F.normalize(q, dim=-1) * HEAD_DIM**0.5
-            queries = cache.write(number, F.normalize(k, dim=-1) * HEAD_DIM**0.5, v, q=q)
+            queries = cache.write_and_rotate(number, F.normalize(k, dim=-1) * HEAD_DIM**0.5, v, q=q)
             x = x + layer.out(cache.attend(number, queries).flatten(1))
             if layer.text is not None:
                 k, v = self.prompt.layers[number]
@@ -173,7 +173,7 @@ class History(BlockCache):
         pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
         return torch.view_as_real(pairs * torch.cat(turns, dim=1)[:, None]).flatten(-2).float()
 
-    def write(self, layer, k, v, q=None, norms=None):
+    def write_and_rotate(self, layer, k, v, q=None, norms=None):
         self.past[layer][self.block :] = [(self.rotated(k), v)]
         return self.rotated(q)
 

@@ -35,7 +35,7 @@ class KeptKeysAndValues(Cache):
     def __init__(self):
         self.written = {}
 
-    def write(self, layer, k, v, q=None, norms=None):
+    def write_and_rotate(self, layer, k, v, q=None, norms=None):
         self.written[layer] = (k, v)
         return q
 
@@ -214,7 +214,9 @@ def test_keys_kept_in_bf16_are_turned_in_place_for_60_blocks_with_a_bounded_erro
     for block in range(blocks):
         cache.begin_block()
         frames = slice(F * block, F * block + F)
-        cache.write(0, raw[frames].flatten(0, 1), values[frames].flatten(0, 1).bfloat16())
+        cache.write_and_rotate(
+            0, raw[frames].flatten(0, 1), values[frames].flatten(0, 1).bfloat16()
+        )
         worst = 0.0
         for group in cache.groups:
             for slot in range(group.frames):

@@ -96,7 +96,7 @@ def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, monkeypa
         cache.begin_block()
         assert block < 12 or all(group.frames == group.k[0].shape[1] for group in cache.groups)
         for layer in range(len(ROLES)):
-            cache.write(layer, *torch.randn(2, 18, 4, 22))
+            cache.write_and_rotate(layer, *torch.randn(2, 18, 4, 22))
         event = cache.commit(PromptKV([(key, key)] * len(ROLES), 4))
     assert event is not None and event.merged
     assert fused.count("merge_frames") == 1 and fused.count("pooled_keys") == 2

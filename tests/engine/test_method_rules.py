@@ -25,15 +25,16 @@ from headforcing.headforcing_core.methods.registry import (
 )
 from headforcing.headforcing_core.model.latents import WAN22
 from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
-from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.render.render import begin_render
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from method_renders import PROFILE, job_of
+from method_renders import PROFILE, family_for, job_of
 from policies import with_memory
 from small_engine import wan
+
+pytestmark = pytest.mark.usefixtures("shots")
 
 RECORDED = Path(__file__).with_suffix(".json")
 SECONDS = 10.0  # 14 blocks: longer than every window
@@ -120,11 +121,17 @@ def numbers(backbone, name: str, settings: dict, text: str) -> list[float]:
     method = with_memory(method, 4, 3, 0.99, 1) if name == "head_forcing" else method
     timeline = parse_timeline(text, SECONDS)
     is_22 = backbone.config.latents is WAN22
-    steps, height = (
-        (schedule("longlive2"), 64) if is_22 else (schedule("self_forcing", "1, 0.6"), 48)
+    family = "longlive2" if is_22 else family_for(method)
+    options = RenderOptions(
+        given_method=method,
+        width=64,
+        height=64 if is_22 else 48,
+        seed=3,
+        profile=PROFILE,
+        model_family=family,
+        sigmas="" if is_22 else "1, 0.6",
     )
-    settings = RenderSettings(width=64, height=height, seed=3)
-    plan = RenderPlan.make(backbone.config, method, steps, timeline, settings, PROFILE)
+    plan = RenderPlan.of(backbone.config, options, timeline)
     made = []
     held = []
     with begin_render(job_of(plan), WanVideoModel(backbone, torch.float32)) as render:
@@ -165,9 +172,8 @@ def test_every_name_is_offered_once_and_the_page_of_methods_has_every_method_wit
     rows = []
     for name, row in METHODS.items():
         minute = parse_timeline("a minute", 60.0)
-        made = RenderPlan.make(
-            WanConfig(), row.method, schedule("self_forcing"), minute, RenderSettings()
-        )
+        options = RenderOptions(given_method=row.method, model_family=family_for(row.method))
+        made = RenderPlan.of(WanConfig(), options, minute)
         differs = row.differs or (
             "made from the paper alone" if name == "head_forcing" else "nothing"
         )

@@ -23,12 +23,12 @@ from headforcing.headforcing_core.methods.registry import METHODS, method_named,
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingForcing
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.plan.describe import describe
+from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.plan.resources import needs_of
-from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.render.render import begin_render, make_blocks
 from headforcing.headforcing_core.rollout.loop import RolloutInputs, WanVideoModel
-from headforcing.headforcing_core.rollout.schedule import Schedule
+from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import Blend
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from method_renders import (
@@ -49,6 +49,8 @@ from method_renders import (
     watched,
 )
 from toy_renders import rendered
+
+pytestmark = pytest.mark.usefixtures("shots")
 
 # aliases are these, too
 OWN_CACHE = [name for name in METHODS if isinstance(method_named(name), BaseMethod)]
@@ -196,7 +198,7 @@ def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(bac
 
 
 def test_what_a_method_cannot_do_is_refused_in_one_sentence():
-    framewise = {"family": "causal_forcing_framewise_2_steps", "steps": "", "profile": None}
+    framewise = VideoFacts(schedule("causal_forcing_framewise_2_steps"), 12)
     for make, words in (
         (lambda: rolling_plan(start_frames=3), "does not support start frames, got 3"),
         (
@@ -204,7 +206,7 @@ def test_what_a_method_cannot_do_is_refused_in_one_sentence():
             "reset.*got .recache, blend 2",
         ),
         (lambda: causvid_plan(start_frames=3), "does not support start frames, got 3; remove them"),
-        (lambda: plan("causvid", ONE, 3.0, **framewise), "same noise levels"),
+        (lambda: method_named("causvid").for_video(framewise), "same noise levels"),
         (
             lambda: plan("forcing_kv", family="causal_forcing_framewise"),
             "blocks of at least 3 latent frames",
@@ -402,9 +404,8 @@ def test_a_method_has_steps_of_its_own_unless_sigmas_are_given_and_causvid_tells
         own, frames_per_block=1
     )
     assert method_schedule(rolling, "self_forcing", "1, 0.5").sigmas == (1.0, 0.5)
-    settings = RenderSettings(width=96, height=64, seconds=1.0)
-    steps = method_schedule(causvid, "self_forcing")
-    whole = RenderPlan.make(CONFIG, causvid, steps, parse_timeline(ONE), settings)
+    options = RenderOptions(given_method=causvid, width=96, height=64, seconds=1.0)
+    whole = RenderPlan.of(CONFIG, options, parse_timeline(ONE))
     for made, timesteps in ((whole, [1000, 757, 522, 0]), (causvid_plan(1.0), [1000, 600, 0])):
         video, model = video_of(made, backbone)
         asked = []

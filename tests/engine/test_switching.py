@@ -150,7 +150,7 @@ def test_frames_of_the_first_visit_are_spread_over_it_whatever_its_length():
     for blocks in (1, 4, 6, 11, 300):
         story = scenes.Scenes(numbers, ())
         for block in range(blocks):
-            story.keep(3 * block, 3)
+            story.copy_frames(3 * block, 3)
             assert len(story.kept[1].spread) < 10
         story.begin(Switch(), 3 * blocks)
         spread[blocks] = story.kept[1].spread
@@ -163,7 +163,7 @@ def test_frames_of_the_first_visit_are_spread_over_it_whatever_its_length():
     ):
         if switch is not None:
             story.begin(switch, 3 * block)
-        story.keep(3 * block, 3)
+        story.copy_frames(3 * block, 3)
     assert story.kept[1].spread == [0, 3, 6] and story.kept[2].spread == [9]
 
 

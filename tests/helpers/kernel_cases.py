@@ -219,12 +219,14 @@ def roll_out(roles: list[list[str]], episodic_frames: int, rope: str) -> None:
         fused.begin_block()
         for layer in range(layers):
             q, k, v = noise(3, frames * rows * columns, heads, head_dim)
-            found = fused.attend(layer, fused.write(layer, k, v, q, (*weights[layer], 1e-6)))
+            found = fused.attend(
+                layer, fused.write_and_rotate(layer, k, v, q, (*weights[layer], 1e-6))
+            )
             q_weight, k_weight = weights[layer].view(2, heads, head_dim)
             q = F.rms_norm(q, q.shape[1:], q_weight, 1e-6)
             k = F.rms_norm(k, k.shape[1:], k_weight, 1e-6)
             with using("reference"):
-                expected = plain.attend(layer, plain.write(layer, k, v, q))
+                expected = plain.attend(layer, plain.write_and_rotate(layer, k, v, q))
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
         event = fused.commit(prompt)
         with using("reference"):

@@ -8,17 +8,16 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.base import BaseMethod
 from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.plan.request import RenderJob
-from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.render.render import make_blocks
 from headforcing.headforcing_core.render.run import Run
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from jobs import job_of as render_job
 from torch import Tensor, nn
-from toy_renders import rendered
+from toy_renders import family_for, rendered
 
 SMALL = WanConfig(
     dim=96, ffn_dim=128, num_layers=3, num_heads=3, freq_dim=32, text_dim=8, text_len=4
@@ -66,10 +65,17 @@ def plan(
     **options,
 ) -> RenderPlan:
     """A plan at 96x64; `steps` "" for those of the family."""
-    method = method if isinstance(method, BaseMethod) else method_named(method)
-    settings = RenderSettings(width=96, height=64, seconds=seconds, **options)
-    made = CONFIG, method, schedule(family, steps), parse_timeline(text), settings
-    return RenderPlan.make(*made, profile, start_frames)
+    given = method if isinstance(method, BaseMethod) else method_named(method)
+    asked = RenderOptions(
+        given_method=given,
+        width=96,
+        height=64,
+        seconds=seconds,
+        model_family=family_for(given, family),
+        sigmas=steps,
+        **options,
+    )
+    return RenderPlan.of(CONFIG, asked, parse_timeline(text), start_frames, profile)
 
 
 def rolling_plan(text=ONE, seconds=9.0, **options) -> RenderPlan:

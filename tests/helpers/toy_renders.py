@@ -10,16 +10,17 @@ from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.hashing import digest
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
 from headforcing.headforcing_core.methods.head_forcing import PRESETS, HeadForcing
-from headforcing.headforcing_core.methods.registry import method_schedule
+from headforcing.headforcing_core.methods.method import Method
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.model.wan import WanModel
+from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
-from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.render.live_story import Story
 from headforcing.headforcing_core.render.render import Listener, Place, begin_render
 from headforcing.headforcing_core.render.run import Run
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.rows import Picture
+from headforcing.headforcing_core.rollout.schedule import SCHEDULES
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from jobs import job_of
@@ -72,6 +73,12 @@ def save_toy(folder: Path, layers: int) -> Path:
     return folder / "toy.safetensors"
 
 
+def family_for(method: Method, family: str = "self_forcing") -> str:
+    """The model family, with shots (the fixture `shots`) where the method needs them."""
+    needs = method.needs_shots and not SCHEDULES[family].shot_prefix
+    return f"{family}_shots" if needs else family
+
+
 class Render:
     """A render of the toy model that can be stopped and repeated."""
 
@@ -112,7 +119,6 @@ class Render:
         shown = [(name, digest(picture.latents)) for name, picture in (pictures or {}).items()]
         self.asked = repr((asked, profile, shown, start is not None and digest(start)))
         method = method or PRESETS[name]
-        noise = method_schedule(method, family, sigmas)
         if isinstance(method, HeadForcing):
             method = with_memory(method, 5, 3, 0.99, 1)  # admits much and often: summaries are made
         frames = 0 if start is None else len(start)
@@ -120,8 +126,18 @@ class Render:
         layers = config.num_layers
         heads = config.num_heads
         profile = profile or HeadProfile("toy", layers, heads, default_profile(8, 6).roles[:layers])
-        settings = RenderSettings(width=64, height=64, seconds=seconds, seed=seed, **options)
-        self.plan = RenderPlan.make(config, method, noise, self.timeline, settings, profile, frames)
+        options = RenderOptions(
+            given_method=method,
+            model_family=family_for(method, family),
+            sigmas=sigmas,
+            profile=profile,
+            width=64,
+            height=64,
+            seconds=seconds,
+            seed=seed,
+            **options,
+        )
+        self.plan = RenderPlan.of(config, options, self.timeline, frames)
         self.embeds = {text: word_hash.encode(text) for text in self.timeline.texts}
         self.backbone = backbone
         self.folder = folder
@@ -141,7 +157,7 @@ class Render:
         self.keys = self.job.keys
 
     def go(self, stop_after=None, on_step=lambda block, step, latents: None, model=None):
-        """All latents made or reused, `[frames, 16, 8, 8]`; `stop_after` blocks the render is
+        """All latents made or reused, `[frames, channels, 8, 8]`; `stop_after` blocks the render is
         stopped.
         """
         stop_after = None if stop_after is None else self.plan.layout.start_blocks + stop_after

@@ -24,6 +24,8 @@ from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
 from toy_renders import LiveTexts, Render, toy_model
 
+pytestmark = pytest.mark.usefixtures("shots")
+
 SECONDS = 7.0  # 10 blocks
 RED = "a red ball bouncing in the teal plain room"
 CROSS = "a yellow cross circling in the navy room"

@@ -17,7 +17,6 @@ from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
-from headforcing.headforcing_core.plan.settings import RenderSettings
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.headforcing_core.timeline.timeline import BlockClock, parse_timeline
@@ -37,8 +36,8 @@ def planned(method: str, options: str) -> object:
 def drafted(recent_frames: int | None = 3, start_frames: int = 0) -> object:
     """A plan by itself, without the options of a command."""
     method = HeadForcing(memory=RolePolicy(recent_frames=recent_frames, episodic_frames=5))
-    made = WanConfig(), method, schedule("self_forcing"), parse_timeline("a")
-    return RenderPlan.make(*made, RenderSettings(width=64, height=64), None, start_frames)
+    options = RenderOptions(given_method=method, width=64, height=64)
+    return RenderPlan.of(WanConfig(), options, parse_timeline("a"), start_frames)
 
 
 FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {

@@ -101,9 +101,9 @@ class LiveStory(Story):
         self.node_id: str | None = None
         if self.node is not None:
             self.node_id = queued_graph.find_source(hidden, _NODE, self.node.widgets)
-        asked = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
         self.seconds = seconds
-        if queued_graph.is_link(asked) and asked[:1] == [self.node_id]:
+        source = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
+        if queued_graph.is_link(source) and source[:1] == [self.node_id]:
             self.seconds = 0.0  # the story has its own length
         self.workflow = queued_graph.workflow_id(hidden)
         self.prompt_id = queued_graph.prompt_id()
@@ -114,7 +114,7 @@ class LiveStory(Story):
         self._hidden = hidden
         self._model = model
         self._waiting: _Request | None = None
-        self._asked: _Request | None = None
+        self._told: _Request | None = None
         if EDITS.latest is not None and EDITS.latest_ids == (self.prompt_id, self.node_id):
             self._waiting = _Request(EDITS.latest)
 
@@ -172,9 +172,9 @@ class LiveStory(Story):
         if self.node is not None:
             self.announce(running=True)
         with EDITS.lock:
-            self._asked = self._waiting
+            self._told = self._waiting
             self._waiting = None
-        return None if self._asked is None else self._asked.timeline
+        return None if self._told is None else self._told.timeline
 
     def check(self, plan: RenderPlan, more: int) -> None:
         if self.video_frames and plan.video_frames != self.video_frames:
@@ -200,8 +200,8 @@ class LiveStory(Story):
             self.reload()  # the text encoder may have taken the model's place
 
     def taken(self, plan: RenderPlan, block: int) -> None:
-        request = self._asked
-        self._asked = None
+        request = self._told
+        self._told = None
         assert request is not None and self.node is not None and self.node_id is not None
         seconds = plan.start_seconds(block)
         place = f"block {block + 1} of {plan.blocks}, {format_time(seconds)}"
@@ -227,13 +227,13 @@ class LiveStory(Story):
         )
 
     def refused(self, error: HeadForcingError) -> None:
-        request = self._asked
-        self._asked = None
+        request = self._told
+        self._told = None
         sentence = str(error)
         assert request is not None and self.node is not None
         before = self.node.widgets
-        asked = request.node.widgets
-        names = [name for name in _FOR_ALL_PROMPTS if before[name] != asked[name]]
+        after = request.node.widgets
+        names = [name for name in _FOR_ALL_PROMPTS if before[name] != after[name]]
         if isinstance(error, HasBegunError) and names:
             sentence += (
                 f"; the node's {', '.join(names)} apply to them, too: put back what you changed "
@@ -247,7 +247,7 @@ class LiveStory(Story):
         take puts it back into the node.
         """
         about: Fields = {"workflow": self.workflow}
-        node = self.node if self._asked is None else self._asked.node
+        node = self.node if self._told is None else self._told.node
         if node is not None:
             about["written"] = node.widgets
         return about
@@ -270,8 +270,8 @@ class LiveStory(Story):
     def end(self) -> None:
         """Answer the request that still waits."""
         with EDITS.lock:
-            requests = (self._waiting, self._asked)
-            self._waiting = self._asked = None
+            requests = (self._waiting, self._told)
+            self._waiting = self._told = None
         for request in requests:
             if request is not None:
                 request.refuse(

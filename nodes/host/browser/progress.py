@@ -322,8 +322,8 @@ class MovingPreview:
         self._takes_all_frames = False
 
     def next(self, finished: Tensor | None) -> Preview | None:
-        """The image to show at this step; `finished` is a new block's clean latents `[frames, 16,
-        h, w]`.
+        """The image to show at this step; `finished` is a new block's clean latents `[frames,
+        channels, h, w]`.
 
         They are copied to the CPU first: ComfyUI's previewers copy from a GPU without waiting, and
         read the copy before it is complete.

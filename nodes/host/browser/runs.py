@@ -79,8 +79,8 @@ def finished_blocks(name: str) -> int:
 
 
 def to_latent(video: StoredVideo, latents: Tensor) -> Tensor:
-    """Stored latents `[frames, 16, h, w]`, which are normalised for the model, in the scale of a
-    LATENT.
+    """Stored latents `[frames, channels, h, w]`, which are normalised for the model, in the scale
+    of a LATENT.
     """
     return vae.to_latent(_format(video), latents)
 
@@ -124,7 +124,7 @@ def name_take(body: Any) -> Fields:
     """Set the name or the star of a take; `body` holds the name of its run, `take`, and `title` or
     `starred`.
     """
-    video = _asked(body)
+    video = _take_of(body)
     title = body.get("title")
     changed: Fields = {}
     if isinstance(body.get("starred"), bool):
@@ -139,11 +139,11 @@ def delete_take(body: Any) -> Fields:
     """Remove what is stored of the take `body["take"]`; blocks of other takes and all video files
     stay.
     """
-    remove_take(_asked(body))
+    remove_take(_take_of(body))
     return _list()
 
 
-def _asked(body: Any) -> StoredVideo:
+def _take_of(body: Any) -> StoredVideo:
     """The video that a page means: its name is compared with what is there, never made into a
     path.
     """

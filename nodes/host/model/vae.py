@@ -52,7 +52,7 @@ class WanStreamingDecoder:
         self._cache: list[Any] = [None] * self._cache_slots
 
     def decode(self, latents: Tensor) -> Tensor:
-        """`[frames, 16, h, w]` -> `[video frames, H, W, 3]` in 0..1."""
+        """`[frames, channels, h, w]` -> `[video frames, H, W, 3]` in 0..1."""
         return _decoded(self.vae, latents, self._run)
 
     def _run(self, z: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class OverlapDecoder:
 
 
 def _decoded(vae: Any, latents: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
-    """`[frames, 16, h, w]` -> `[video frames, H, W, 3]` in 0..1, by this part of a VAE's
+    """`[frames, channels, h, w]` -> `[video frames, H, W, 3]` in 0..1, by this part of a VAE's
     network.
     """
     z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
@@ -164,14 +164,14 @@ def codec_of(vae: Any, latent_format: Any = None) -> HostCodec:
 
 
 def to_model(latent_format: Any, latents: Tensor) -> Tensor:
-    """`[frames, 16, h, w]` as a LATENT holds them to the same as a model of this format sees
+    """`[frames, channels, h, w]` as a LATENT holds them to the same as a model of this format sees
     them.
     """
     return latent_format.process_in(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
 def to_latent(latent_format: Any, latents: Tensor) -> Tensor:
-    """`[frames, 16, h, w]` as a model of this format sees them to the same as a LATENT holds
+    """`[frames, channels, h, w]` as a model of this format sees them to the same as a LATENT holds
     them.
     """
     return latent_format.process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)

@@ -115,7 +115,7 @@ def sampled(model, plan, video=0, start=None, on_step=lambda *_: None, story=Non
 
 
 def hosted(*args, **options):
-    """The latents of a render on a MODEL, `[frames, 16, h, w]` as a LATENT holds them."""
+    """The latents of a render on a MODEL, `[frames, channels, h, w]` as a LATENT holds them."""
     return sampled(*args, **options).latents
 
 
@@ -134,7 +134,7 @@ def own(plan, start=None):
 
 
 def scaled(change, latents):
-    """Latents `[frames, 16, h, w]` through a function for `[1, 16, frames, h, w]`."""
+    """Latents `[frames, channels, h, w]` through a function for `[1, 16, frames, h, w]`."""
     return change(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
