@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -27,6 +28,9 @@ _OUT_OF_MEMORY = (
 _CANNOT_PIN = ("operation not supported",)
 
 PIECE_BYTES = 32 << 20  # of pinned memory: a power of two, as PyTorch's allocator rounds to one
+
+# bytes of a GPU for the libraries of this process and for other programs, as far as they grow
+LEFT_TO_OTHERS = 300_000_000
 
 # decorator of a function that makes index tables on a device: enough are kept for all layers in
 # several blocks, since tables change as contexts grow
@@ -123,6 +127,24 @@ def free_memory(device: Device) -> int | None:
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
     return min(_host_rooms(ROOT), default=None) if device.type == "cpu" else None
+
+
+def empty_cache(device: Device) -> None:
+    """Give back to the driver what PyTorch keeps of a GPU's memory for later."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def stay_on_card(device: Device) -> None:
+    """On Windows, let PyTorch take no more of a GPU than is free now.
+
+    Beyond that the driver would take main memory, which is many times slower, in place of an error.
+    At its own limit PyTorch frees what it keeps for later and goes on, as on Linux.
+    """
+    if sys.platform == "win32" and torch.device(device).type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        room = free + torch.cuda.memory_reserved(device) - LEFT_TO_OTHERS
+        torch.cuda.set_per_process_memory_fraction(min(1, max(0, room / total)), device)
 
 
 def _host_rooms(root: Path) -> Iterator[int]:

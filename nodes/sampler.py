@@ -202,7 +202,7 @@ def _make(render: HostRender, batch_size: int, notes: list[str]) -> io.NodeOutpu
         plan_text,
         *render.story.notes,
         "",
-        needs.describe(),
+        needs.describe(render.model.load_device),
     ]
     files = [folders.OutputFile(made.video.path) for made in videos if made.video is not None]
     return io.NodeOutput(

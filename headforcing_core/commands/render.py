@@ -166,7 +166,7 @@ def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
         found["sound"] = soundtrack.name
     if source.follow is not None:
         found["story"] = source.follow.text
-    lines += ["", needs.describe(), "", *result.lines()]
+    lines += ["", needs.describe(source.machine.device), "", *result.lines()]
     return Result(lines, found, int(result.failure is not None))
 
 

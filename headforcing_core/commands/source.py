@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..demo import assets, word_hash
+from ..devices import stay_on_card
 from ..errors import HeadForcingError, one_line
 from ..files import Fields, cache_folder, check_writable
 from ..hashing import digest
@@ -288,6 +289,9 @@ class Source:
         rollouts.
         """
         machine = self.machine
+        for device in (machine.device, machine.vae_device):
+            if device is not None:
+                stay_on_card(device)
         codec = self._codec(encodes) if decodes or encodes else None
         state_dict = self.files.load()
         # rounded or divided on the host, so that the device never holds more than it needs

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from ..demo import assets, word_hash
 from ..demo.rooms_autoencoder import RoomsStreamingDecoder
+from ..devices import empty_cache
 from ..errors import HeadForcingError, first_sentence
 from ..files import Fields, path_of
 from ..hashing import digest, file_hash
@@ -255,8 +256,7 @@ def encode_texts(text_encoder: Path, texts: list[str], device: torch.device) -> 
             f"note: prompts are encoded on the CPU, {text_encoder.name} does not fit on {device}\n"
         )
     embeddings = load_text_encoder(text_encoder, place).encode(texts)
-    if place.type == "cuda":
-        torch.cuda.empty_cache()  # what the encoder took, in pieces that do not fit the model's
+    empty_cache(place)  # what the encoder took, in pieces that do not fit the model's
     return embeddings
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..devices import Device
+from ..devices import Device, empty_cache
 from ..errors import HeadForcingError
 from ..files import TargetInUse, claimed
 from ..head_profiles.auto import store_found_profile
@@ -110,6 +110,7 @@ def with_measured_roles(
         begun = time.perf_counter()
         setup = setup_for(job, measuring.needs or needs_of(job.plan, job.request.dtype, 0))
         shares = _measured(job, model, setup, partial, measuring)
+        empty_cache(measuring.device)  # pieces that do not fit the render's
         profile = shares.profile("measured", {"note": "one prompt, measured before a render"})
         measured = MeasuredRoles(auto.of(profile), time.perf_counter() - begun)
         known = job.with_found_roles()  # by a process that did not wait for this one

@@ -15,6 +15,7 @@ import pytest
 from counts import COUNTED
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.methods.registry import METHODS
+from headforcing.headforcing_core.plan.resources import RESERVED
 from headforcing.research.__main__ import main as research
 from path_arguments import commands
 
@@ -188,6 +189,15 @@ def test_tables_of_memory_are_what_the_commands_compute(capsys):
     assert main(["memory"]) == 0
     table = capsys.readouterr().out.partition("| card |")[2].rstrip()
     assert len(table.splitlines()) == 8 and f"| card |{table}" in cards
+
+
+def test_memory_reserved_on_an_h100_is_what_was_measured():
+    measured = json.loads((ROOT / "tests/benchmarks/gpu/h100_2_video.json").read_text("utf-8"))
+    video = measured["tasks"]["sampled and decoded"]
+    reserved, used = video["reserved_bytes"] / 1e9, video["peak_bytes"] / 1e9
+    page = " ".join((ROOT / "docs" / "memory.md").read_text("utf-8").split())
+    assert f"*reserved* {reserved:.2f} GB for {used:.2f} GB in use" in page
+    assert reserved / used < RESERVED < 1.02 * reserved / used
 
 
 def test_the_architecture_describes_every_folder_and_its_picture_allows_what_the_table_of_directions_allows():

@@ -53,6 +53,16 @@ def short(monkeypatch):
     monkeypatch.setattr(measured_roles, "SECONDS", 3.0)
 
 
+def test_what_a_measurement_kept_of_a_gpu_is_given_back_before_the_render(
+    short, model, tmp_path, monkeypatch
+):
+    emptied = []
+    monkeypatch.setattr(measured_roles, "empty_cache", emptied.append)
+    job = job_for(tmp_path)
+    with_measured_roles(job, model, Measuring("cpu"))
+    assert emptied == ["cpu"]
+
+
 def job_for(
     folder, auto: AutoProfile | None = None, prompt: str = "", width: int = 64
 ) -> RenderJob:

@@ -332,7 +332,9 @@ def test_the_parts_of_a_minute_at_full_size():
         needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4 and needs.video == 960 * 832 * 480 * 0.5 // 8
     )
     assert needs.memory == WEIGHTS + needs.cache + needs.prompt + DECODER.weights + DECODER.peak
-    memory, disk = needs.describe().splitlines()
+    on_gpu = needs.describe(torch.device("cuda", 0)).splitlines()
+    assert on_gpu[1].startswith(f"reserved up to {format_bytes(round(1.5 * needs.memory))}")
+    memory, disk = needs.describe(torch.device("cpu")).splitlines()
     assert "weights 2.84 GB" in memory and "VAE features 2.00 GB, while decoding 6.00 GB" in memory
     assert f"finished blocks {format_bytes(needs.run_folder)}" in disk and "video" in disk
     assert (less.decode, less.run_folder, less.state, less.video) == (0, 0, 0, 0)
