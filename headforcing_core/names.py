@@ -66,7 +66,12 @@ ROLE_ARRANGEMENTS = ("profile", "local_to_memory", "anchor_to_memory", "shuffled
 RULES = ("quota", "function", "auto")  # of head roles, see `head_profiles/rules.py`
 DECODERS = ("auto", "wan", "taew2_1", "lighttaew2_1", "taew2_2")
 DTYPES = ("bf16", "fp16", "fp32")
-BUDGETS = {"full": (20, 30.0), "quick": (4, 30.0)}  # of profiling: prompts, seconds of each
+# of profiling: prompts, and seconds of each; None: as in `head_profiles.shares.measured_blocks`
+BUDGETS: dict[str, tuple[int, float | None]] = {
+    "full": (20, None),
+    "quick": (4, None),
+    "paper": (20, 30.0),
+}
 PARTS = ("last", "first")  # of a video that a new one begins with
 DEFAULT_START_SECONDS = 4.0  # of that part; roles of heads can be found after this many
 CARDS = (6, 8, 10, 12, 16, 24)  # GiB, that `headforcing memory` has a column for

@@ -15,7 +15,7 @@ from ..headforcing_core.head_profiles import profile_plot as pictures
 from ..headforcing_core.head_profiles.profiler import profile_heads
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ..headforcing_core.head_profiles.rules import remark_on_rule, with_rule
-from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
+from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup, measured_blocks
 from ..headforcing_core.names import BUDGETS, RULES
 from ..headforcing_core.plan.layout import check_size
 from ..headforcing_core.plan.options import DEFAULTS, RenderOptions
@@ -103,7 +103,7 @@ class ProfileHeads(io.ComfyNode):
             texts = (
                 word_hash.sample_prompts(count) if is_toy_clip(clip) else PROFILING_PROMPTS[:count]
             )
-        blocks = family.clock.blocks_for(seconds)
+        blocks = measured_blocks(family, seconds)
         check_contents(model)
         named = name_model(model)
         setup = ProfileSetup.of(

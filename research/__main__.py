@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..headforcing_core.commands.cli import run_command, usable_streams
 from ..headforcing_core.commands.parser import Parser, subcommands
 from ..headforcing_core.errors import HeadForcingError
-from . import profiling, real_heads
+from . import distances, profiling, real_heads
 from .claims import check_claim
 from .metrics import scores
 from .paper import command as paper
@@ -26,6 +26,7 @@ COMMANDS = (
     memory_alone,
     references,
     profiling,
+    distances,
     real_heads,
     check_claim,
     tables,

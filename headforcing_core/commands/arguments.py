@@ -183,7 +183,12 @@ PROFILE_HEADS = (
         None,
         "one prompt per line, or @FILE; default: twenty that come with the pack",
     ),
-    ("--preset", names.BUDGETS, "full", "full: 20 prompts x 30 s; quick: 4 x 30 s"),
+    (
+        "--preset",
+        names.BUDGETS,
+        "full",
+        "full: 20 prompts, 21 latent frames each; quick: 4; paper: 20 prompts, 30 s each",
+    ),
     "rule",
     (
         "--returns",

@@ -19,7 +19,13 @@ from ..files import check_writable, claimed
 from ..head_profiles.profiler import measure_returns, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.rules import remark_on_rule, retrieving_heads, with_rule
-from ..head_profiles.shares import PUBLISHED_STABILITY, HeadShares, ProfileSetup, ReturnStory
+from ..head_profiles.shares import (
+    PUBLISHED_STABILITY,
+    HeadShares,
+    ProfileSetup,
+    ReturnStory,
+    measured_blocks,
+)
 from ..model.wan import WanModel
 from ..names import BUDGETS
 from ..page import save_plot
@@ -84,18 +90,18 @@ def profile(args: Namespace) -> Result:
 def setup_of(
     files: ModelFiles,
     prompts: tuple[str, ...],
-    seconds: float,
+    seconds: float | None,
     *,
     size: Size,
     family: str,
     **options: Any,
 ) -> ProfileSetup:
-    """The setup of a measurement on these files; `seconds` of video for each prompt, `options` of
-    `ProfileSetup`.
+    """The setup of a measurement on these files; `seconds` of video for each prompt as for
+    `measured_blocks`, `options` of `ProfileSetup`.
     """
     info = files.inspect()
     schedule = SCHEDULES[family]
-    blocks = schedule.clock.blocks_for(seconds)
+    blocks = measured_blocks(schedule, seconds)
     return ProfileSetup.of(
         info.fingerprint, info.config, prompts, blocks, family=schedule, size=size, **options
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ FORMAT_VERSION = 1
 MADE = "made_"  # and the number of a prompt: the name of its finished blocks in a file
 # 0-based, the third: stability over blocks and prompts is compared in it, as in the paper
 FIXED_STEP = 2
+WINDOW = 21  # latent frames in every head's context, sink and current block included
+FIRST_BLOCK = 2  # the first that is measured
 CONDITIONS = 4  # runs compared per condition (paper, "Core stability ratio")
 # the paper's core stability ratios for Self Forcing, shown beside those of a measurement
 PUBLISHED_STABILITY = {
@@ -54,10 +57,9 @@ class ProfileSetup:
     width: int
     height: int
     rope: str = "absolute"
-    # latent frames in every head's context, sink and current block included
-    window_frames: int = 21
+    window_frames: int = WINDOW
     sink_frames: int = 1
-    first_block: int = 2
+    first_block: int = FIRST_BLOCK
     seed: int = 0
     first_block_sigmas: tuple[float, ...] | None = None
     solver: str = "renoise"
@@ -91,8 +93,8 @@ class ProfileSetup:
 
     @property
     def steps(self) -> int:
-        """Denoising steps of one prompt."""
-        return self.blocks * len(self.sigmas)
+        """Denoising steps of all prompts."""
+        return len(self.prompts) * self.blocks * len(self.sigmas)
 
     @property
     def schedule(self) -> Schedule:
@@ -107,6 +109,21 @@ class ProfileSetup:
         _, _, height, width = self.block_shape(config)
         sizes = (height, width, self.frames_per_block, self.blocks * self.frames_per_block)
         return CacheShape.for_model(config, every_head, method, *sizes)
+
+    def flops(self, config: WanConfig) -> list[tuple[float, float]]:
+        """Floating-point operations of every block of a video, its clean pass included: in linear
+        layers, and in self-attention, which a measured step runs once.
+        """
+        frame_tokens = self.shape(config).frame_tokens
+        tokens = self.frames_per_block * frame_tokens
+        weights = 6 * config.dim**2 + 2 * config.dim * config.ffn_dim
+        of_blocks: list[tuple[float, float]] = []
+        for block in range(self.blocks):
+            keys = frame_tokens * min(self.window_frames, self.frames_per_block * (block + 1))
+            passes = config.num_layers * (len(self.sigmas) + 1)
+            linear = passes * 2 * tokens * weights
+            of_blocks.append((linear, passes * 4 * tokens * keys * config.dim))
+        return of_blocks
 
     def block_shape(self, config: WanConfig) -> tuple[int, int, int, int]:
         """The shape of a block's latents, `[frames, channels, h, w]`."""
@@ -158,6 +175,15 @@ class ReturnStory:
         same, mean over the measured blocks."""
         shares = [len(self.visited) / ((block + 1) * frames_per_block) for block in self.measured]
         return sum(shares) / len(shares)
+
+
+def measured_blocks(schedule: Schedule, seconds: float | None = None) -> int:
+    """Number of blocks of a measured video: of so many seconds, by default of a window. In a window
+    no head sees a frame farther away than in a render, where keys have contiguous positions.
+    """
+    if seconds is not None:
+        return schedule.clock.blocks_for(seconds)
+    return max(math.ceil(WINDOW / schedule.frames_per_block), FIRST_BLOCK + 1)
 
 
 class HeadShares:

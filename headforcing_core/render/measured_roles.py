@@ -21,7 +21,7 @@ from ..files import TargetInUse, claimed
 from ..head_profiles.auto import store_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.profiler import profile_heads
-from ..head_profiles.shares import HeadShares, ProfileSetup
+from ..head_profiles.shares import WINDOW, HeadShares, ProfileSetup, measured_blocks
 from ..model.attention import AttentionFunction, sdpa
 from ..plan.request import RenderJob
 from ..plan.resources import Needs, needs_of, pass_bytes
@@ -30,7 +30,7 @@ from ..rollout.schedule import Schedule
 
 log = logging.getLogger(__name__)
 
-SECONDS = 30.0  # of the video that is measured
+VIDEOS = 4  # of a window each
 MOST_STEPS = 2  # denoising steps of each block
 SEED = 0
 # of a step that another process takes to measure the same model; then this one measures, too
@@ -71,8 +71,8 @@ class MeasuredRoles:
         """A line of a report; the plan's says which rule named the roles."""
         size = self.profile.measured["size"]
         line = (
-            f"measured which head is what in {self.seconds:.0f} s, on {SECONDS:.0f} s of video at "
-            f"{size}: {self.profile.counted}"
+            f"measured which head is what in {self.seconds:.0f} s, on {VIDEOS} videos of {WINDOW} "
+            f"latent frames at {size}: {self.profile.counted}"
         )
         if self.kept is not None:
             line += f"; kept for all renders of this model in {self.kept.name}"
@@ -111,7 +111,7 @@ def with_measured_roles(
         setup = setup_for(job, measuring.needs or needs_of(job.plan, job.request.dtype, 0))
         shares = _measured(job, model, setup, partial, measuring)
         empty_cache(measuring.device)  # pieces that do not fit the render's
-        profile = shares.profile("measured", {"note": "one prompt, measured before a render"})
+        profile = shares.profile("measured", {"note": "measured before a render"})
         measured = MeasuredRoles(auto.of(profile), time.perf_counter() - begun)
         known = job.with_found_roles()  # by a process that did not wait for this one
         if path is not None and known.plan.auto is not None:
@@ -160,20 +160,23 @@ def _last_written(path: Path) -> int | None:
 
 
 def setup_for(job: RenderJob, needs: Needs) -> ProfileSetup:
-    """The measurement before a render: one video of the job's first prompt, at the largest size of
-    the same shape that takes no more memory than the render, which has these `needs`.
+    """The measurement before a render: short videos of the job's prompts in turn, at the largest
+    size of the same shape that takes no more memory than the render, which has these `needs`.
     """
     plan = job.plan
     schedule = plan.schedule
     dtype = job.request.dtype
+    timeline = plan.timeline
+    texts = list(dict.fromkeys(timeline.spoken(segment) for segment in timeline.segments))
+    prompts = tuple(texts[number % len(texts)] for number in range(VIDEOS))
     step = schedule.latents.stride * plan.config.patch_size[2]
     for width in range(plan.width, 0, -step):
         height = max(step, int(plan.height * width / plan.width) // step * step)
         setup = ProfileSetup.of(
             job.request.weights,
             plan.config,
-            (plan.timeline.texts[0],),
-            schedule.clock.blocks_for(SECONDS),
+            prompts,
+            measured_blocks(schedule),
             family=fewer_steps(schedule),
             size=(width, height),
             seed=SEED,
@@ -207,6 +210,7 @@ def _measured(
     """Measure the shares, going on after the blocks of a stopped measurement with the same setup,
     which are stored in `partial`.
     """
+    embeds = job.request.embeds
     shares = HeadShares(setup)
     if partial is not None and partial.exists():
         with suppress(HeadForcingError):  # damaged: measured again
@@ -225,7 +229,7 @@ def _measured(
             model,
             job.plan.config,
             shares,
-            {0: job.script.embedding(0)},
+            {number: embeds[text] for number, text in enumerate(setup.prompts)},
             dtype=job.request.dtype,
             device=measuring.device,
             attention=measuring.attention,

@@ -35,7 +35,7 @@ from ...headforcing_core.head_profiles.agreement import describe_profile
 from ...headforcing_core.head_profiles.profile import HeadProfile, classify
 from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ...headforcing_core.head_profiles.shares import HeadShares
-from ...headforcing_core.names import BUDGETS, versions
+from ...headforcing_core.names import versions
 from ...headforcing_core.plan.family import with_family
 from ..metrics.scores import add_metric_arguments
 from ..rows import Row
@@ -57,6 +57,7 @@ from .stories import check_embeddings, plan_claims, texts_of
 
 VIDEOS = 32
 SECONDS = 60.0
+PROFILED = (20, 30.0)  # prompts of a measured head profile, and seconds of each, as in the paper
 MAX_SHUFFLES = 100
 FILES = ("verdict.md", "verdict.json", "stand_in.json", "texts.txt", "videos/**/*")
 Stories = Mapping[str, Sequence[str]]
@@ -144,7 +145,7 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
         raise HeadForcingError(
             f"no row besides Head Forcing fits; {': '.join(next(iter(left_out.items())))}"
         )
-    prompts, seconds = BUDGETS["full"]
+    prompts, seconds = PROFILED
     if args.embeddings is not None:
         made_of = [each.video.source.request.timeline.texts for each in scores.unmade]
         profiling = () if measured else PROFILING_PROMPTS[:prompts]
@@ -206,7 +207,7 @@ def measured_profile(args: argparse.Namespace, fingerprint: str) -> Path | None:
     wanted = {
         "model": fingerprint,
         "size": parse_size(args.size),
-        "number of prompts": BUDGETS["full"][0],
+        "number of prompts": PROFILED[0],
     }
     there = {
         "model": found.fingerprint,
@@ -222,7 +223,7 @@ def measure_profile(args: argparse.Namespace) -> Path:
     """Measure the head profile, or go on with it."""
     path: Path = args.out / "profile.json"
     family = with_family(render_options(args), args.weights)[0].model_family
-    files, (count, seconds) = ModelFiles.of(args), BUDGETS["full"]
+    files, (count, seconds) = ModelFiles.of(args), PROFILED
     setup = setup_of(
         files, PROFILING_PROMPTS[:count], seconds, size=parse_size(args.size), family=family
     )

@@ -20,7 +20,6 @@ from headforcing.headforcing_core.head_profiles.shares import (
     HeadShares,
     ProfileSetup,
 )
-from headforcing.headforcing_core.names import BUDGETS
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
 from headforcing.research import videos as claim_videos
@@ -53,7 +52,7 @@ def files(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """A small budget of the profile, and stories of two texts."""
-    monkeypatch.setitem(BUDGETS, "full", (1, 2.25))
+    monkeypatch.setattr(check_claim, "PROFILED", (1, 2.25))
     monkeypatch.setattr(claim_stories, "STORY_TEXTS", len(STORY))
 
 

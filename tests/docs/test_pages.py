@@ -48,6 +48,7 @@ RESEARCH = [
     "real-heads",
     "references",
     "profiling",
+    "distances",
     "figure",
     "paper",
     "table",

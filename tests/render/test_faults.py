@@ -129,7 +129,7 @@ def test_a_fault_of_the_file_system_ends_in_one_sentence_and_the_next_run_comple
     before, command = COMMANDS[name]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setitem(profiles.BUDGETS, "quick", (1, 3.0))
-    monkeypatch.setattr(measured_roles, "SECONDS", 2.0)
+    monkeypatch.setattr(measured_roles, "VIDEOS", 1)
     model = save_toy(tmp_path, 2)
     monkeypatch.setattr(assets, "model_path", lambda: model)
     start = tmp_path / "start"

@@ -21,8 +21,9 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import claimed
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
+from headforcing.headforcing_core.head_profiles.profiler import profile_heads
 from headforcing.headforcing_core.head_profiles.rules import with_rule
-from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.plan.cards import MODELS
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderJob, RenderRequest
@@ -37,10 +38,17 @@ from headforcing.headforcing_core.render.render import make_video
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
+from headforcing.tests.benchmarks.measuring import (
+    RTX_4090,
+    WAN,
+    WAN_VAE,
+    needs_and_setup,
+    seconds_on,
+)
+from torch.utils.flop_counter import FlopCounterMode
 from toy_renders import toy_model
 
 NAME = "0123456789abcdef"  # of the weights
-WAN = WanConfig()
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +58,7 @@ def model() -> WanVideoModel:
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(measured_roles, "SECONDS", 3.0)
+    monkeypatch.setattr(measured_roles, "VIDEOS", 1)
 
 
 def test_what_a_measurement_kept_of_a_gpu_is_given_back_before_the_render(
@@ -158,7 +166,7 @@ def test_what_a_stopped_measurement_left_is_not_used_for_another_setup(
     elif changed == "size":
         setup["width"] = 96
     elif changed == "length":
-        monkeypatch.setattr(measured_roles, "SECONDS", 4.5)
+        monkeypatch.setattr(measured_roles, "VIDEOS", 2)
     else:
         monkeypatch.setattr(measured_roles, "SEED", 1)
     _, expected = with_measured_roles(job_for(None, **setup), model, Measuring())
@@ -203,7 +211,7 @@ def pause(block, step, latents):
     if (block, step) == (1, 1):
         os.kill(os.getpid(), signal.SIGSTOP)
 
-tests.measured_roles.SECONDS = 3.0
+tests.measured_roles.VIDEOS = 1
 model = tests.WanVideoModel(tests.toy_model(), tests.torch.float32)
 tests.with_measured_roles(
     tests.job_for(Path(sys.argv[1])), model, tests.Measuring(on_step=pause)
@@ -373,19 +381,6 @@ def test_every_method_that_uses_roles_can_have_measured_ones(model, tmp_path, sh
 # ------------------------------------------------------------------------ memory and time, by count
 
 
-def needs_and_setup(decoder: DecoderMemory, **options):
-    """The needs of a minute with the 1.3B model, and how its roles are measured."""
-    options = RenderOptions(seconds=60, **options)
-    job = RenderRequest(
-        WAN, options, parse_timeline("a fox", **options.timeline_arguments), dtype=torch.bfloat16
-    ).job()
-    needs = needs_of(job.plan, torch.bfloat16, 0, decoder=decoder)
-    return needs, setup_for(job, needs)
-
-
-WAN_VAE = DecoderMemory(weights=152_000_000, held=1_890_000_000, peak=3_040_000_000)
-
-
 @pytest.mark.parametrize(
     ("decoder", "options", "size"),
     [
@@ -403,29 +398,48 @@ def test_measuring_takes_no_more_memory_than_the_render(decoder, options, size):
     assert taken <= needs.working
 
 
-@pytest.mark.parametrize("family", ["self_forcing", "longlive2"])
-def test_30_seconds_are_those_of_the_models_frame_rate(family):
-    model = MODELS[family]
+@pytest.mark.parametrize(
+    ("family", "blocks"), [("self_forcing", 7), ("causal_forcing_framewise", 21), ("longlive2", 3)]
+)
+def test_no_head_is_measured_at_distances_that_a_render_has_not(family, blocks):
+    """At most 21 latent frames in a context, and positions of at most 21 frames; three blocks at
+    least, of which the third is measured.
+    """
+    model = MODELS.get(family, WAN)
     options = RenderOptions(seconds=60, model_family=family)
     timeline = parse_timeline("a fox", **options.timeline_arguments)
     job = RenderRequest(model, options, timeline, dtype=torch.bfloat16).job()
     setup = setup_for(job, needs_of(job.plan, torch.bfloat16, 0))
-    clock = job.plan.schedule.clock
-    assert clock.video_frames(setup.blocks - 1) < 30 * clock.fps <= clock.video_frames(setup.blocks)
+    assert (setup.blocks, setup.window_frames) == (blocks, 21)
+    assert (blocks - 1) * setup.frames_per_block < 21
 
 
-def test_measuring_takes_at_most_30_seconds_on_a_4090():
-    """By multiplications at the rates that the model of a render's time has for a 4090: 155
-    TFLOP/s in linear layers, 142 in attention, and 101 ms a block of 4,680 tokens for all else.
-    """
+def test_the_prompts_of_the_render_are_measured_in_turn(model, monkeypatch):
+    one, two = word_hash.sample_prompts(2)
+    job = job_for(None, prompt=f"0:00 {one}\n0:00.5 {two}")
+    needs = needs_of(job.plan, torch.float32, 0)
+    assert setup_for(job, needs).prompts == (one, two, one, two)
+    assert setup_for(job_for(None, prompt=one), needs).prompts == (one,) * 4
+    _, measured = with_measured_roles(job, model, Measuring())
+    (heads,) = {len(rows) for rows in measured.profile.shares}
+    assert measured.profile.measured["prompts"] == 4 and heads == 6
+
+
+def test_measuring_takes_at_most_20_seconds_on_a_4090():
+    """By operations and rates, as the page of head profiles says."""
     _, setup = needs_and_setup(WAN_VAE)
-    tokens = setup.frames_per_block * setup.shape(WAN).frame_tokens
-    linear = 2 * tokens * WAN.num_layers * (6 * WAN.dim**2 + 2 * WAN.dim * WAN.ffn_dim)
-    seconds = 0.0
-    for block in range(setup.blocks):
-        context = min(setup.window_frames, setup.frames_per_block * (block + 1))
-        keys = context * setup.shape(WAN).frame_tokens
-        attention = 4 * tokens * keys * WAN.dim * WAN.num_layers
-        a_pass = linear / 155e12 + attention / 142e12 + 0.101 / 5 * tokens / 4680
-        seconds += (len(setup.sigmas) + 1) * a_pass
-    assert 10 < seconds <= 30
+    told = seconds_on(RTX_4090, setup)
+    assert 5 < told <= 20
+    page = (Path(__file__).parents[2] / "docs/head_profiles.md").read_text("utf-8")
+    assert f"takes {told:.0f} s on an RTX 4090" in " ".join(page.split())
+
+
+def test_operations_are_those_of_the_calls(model):
+    """Of a measurement with the demo's model, counted by PyTorch."""
+    setup = setup_for(job_for(None), needs_of(job_for(None).plan, torch.float32, 0))
+    setup = replace(setup, prompts=setup.prompts[:1])
+    embed = word_hash.encode(setup.prompts[0])
+    with FlopCounterMode(display=False) as counted:
+        profile_heads(model, assets.TOY_CONFIG, HeadShares(setup), {0: embed}, dtype=torch.float32)
+    linear, attention = map(sum, zip(*setup.flops(assets.TOY_CONFIG), strict=True))
+    assert counted.get_total_flops() == pytest.approx(linear + attention, rel=0.15)

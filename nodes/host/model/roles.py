@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import comfy.utils
 import torch
@@ -39,6 +40,7 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
     setup = setup_for(job, needs)
     bar = comfy.utils.ProgressBar(setup.steps)
     player = NodePlayer(render.hidden)
+    begun = count(1)
 
     def on_step(block: int, step: int, latents: Tensor | None) -> None:
         stop_where_asked()
@@ -46,7 +48,9 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
             bar.update(1)
         elif step == 0:
             text = Sentence(
-                "measuring the model's attention heads, once: %1 of %2", block + 1, setup.blocks
+                "measuring the model's attention heads, once: %1 of %2",
+                next(begun),
+                setup.blocks * len(setup.prompts),
             )
             player.show("running", text)
 
