@@ -117,7 +117,7 @@ def _render(
         part=part,
         notes=story.about(),
         soundtrack=_soundtrack(story, speech),
-        speech=None if speech is None else speech.speech,
+        conditions=None if speech is None else speech.speech,
     )
     render = HostRender(
         model,

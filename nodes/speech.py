@@ -7,8 +7,8 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import Fields
+from ..headforcing_core.plan.speech import Speech
 from ..headforcing_core.rollout.schedule import LIVETALK
-from ..headforcing_core.rollout.speech import Speech
 from ..headforcing_core.video.speech_features import (
     MAX_SECONDS,
     RATE,

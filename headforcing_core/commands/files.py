@@ -65,7 +65,7 @@ def inspect(args: Namespace) -> Result:
     lines = [info.summary()]
     found = {"family": info.family, "parameters": info.parameters, "layout": info.layout}
     try:
-        if info.config.speaks:
+        if info.config.is_driven:
             width, height = parse_size(None, options.model_family)
             options = replace(options, method_name="livetalk", width=width, height=height)
         plan = RenderPlan.of(info.config, options, parse_timeline("a minute", 60.0))

@@ -106,9 +106,9 @@ class Source:
         # after the prompts: a large picture takes seconds
         references = read_references(pictures, options)
         start = chosen_start(args, options)
-        speech = None
+        conditions = None
         if args.speech is not None:
-            speech = chosen_speech(args, options, timeline, machine.device)
+            conditions = chosen_speech(args, options, timeline, machine.device)
         cache = cache_folder()
         request = RenderRequest(
             info.config,
@@ -120,7 +120,7 @@ class Source:
             runs=args.runs if machine.leads else None,  # rank 0 alone has a run folder
             found_profiles=args.found_profiles or (cache and cache / "profiles"),
             soundtrack=soundtrack,
-            speech=speech,
+            conditions=conditions,
             latent_format=None if files.embedded else info.config.latents.name,
             notes=_notes(args, info, machine, references),
         )

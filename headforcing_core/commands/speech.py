@@ -9,7 +9,7 @@ import torch
 
 from ..errors import HeadForcingError
 from ..plan.options import RenderOptions
-from ..rollout.speech import Speech
+from ..plan.speech import Speech
 from ..timeline.timeline import Timeline
 from ..video.soundtrack import Soundtrack
 from ..video.speech_features import encode_speech, load_encoder, speech_keys, speech_wave

@@ -132,7 +132,7 @@ def chosen_start(args: Namespace, options: RenderOptions) -> Start | None:
     if args.start_image is not None:
         instead = "give a short video with --start-video"
         frames = image_frames(options, instead)
-        return Start.image_file(args.start_image, size, frames, portrait=schedule.speaks)
+        return Start.image_file(args.start_image, size, frames, portrait=schedule.is_driven)
     if args.start_video is None:
         return None
     seconds = DEFAULT_START_SECONDS if args.start_seconds is None else args.start_seconds

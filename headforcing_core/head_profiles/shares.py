@@ -82,7 +82,7 @@ class ProfileSetup:
         """The setup for a model's config and schedule, width and height in `size`; `options` are
         other attributes.
         """
-        if config.speaks:
+        if config.is_driven:
             raise HeadForcingError(
                 "heads of a model that speech drives cannot be measured: a measurement has neither "
                 "portrait nor speech"

@@ -24,8 +24,8 @@ from ..files import explained
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import Backbone, KeyValueCache, Norms, PromptKV
+from ..rollout.conditions import VideoConditions
 from ..rollout.loop import MemoryEvent, VideoModel
-from ..rollout.speech import TalkingPortrait
 from ..timeline.switch import Switch
 from .method import Method, VideoFacts, refuse_recall
 from .options import option_texts
@@ -332,8 +332,8 @@ class WrappedModel:
     def use_prompt(self, embedding: Tensor) -> None:
         self.model.use_prompt(embedding)
 
-    def use_speech(self, video: TalkingPortrait) -> None:
-        self.model.use_speech(video)
+    def use_conditions(self, conditions: VideoConditions) -> None:
+        self.model.use_conditions(conditions)
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         return self.model.denoise(latents, sigma, cache)

@@ -70,9 +70,9 @@ class WanConfig:
         """Format of its latents."""
         return latent_format(self.out_dim)
 
-    @property
-    def speaks(self) -> bool:
-        """Whether a portrait and speech drive the model."""
+    @cached_property
+    def is_driven(self) -> bool:
+        """Whether more than noise and prompts drives the model: a portrait and speech."""
         return self.audio_dim > 0
 
 
@@ -419,7 +419,7 @@ class WanModel(nn.Module):
         self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
         self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.num_layers))
         self.head = Head(config)
-        if config.speaks:
+        if config.is_driven:
             projection = SpeechProjection(config)
             self.audio_proj = projection.audio_proj
             self.audio_cond_projs = projection.audio_cond_projs

@@ -23,7 +23,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         *_notes_on_roles(plan),
         *_notes_on_cache(plan, dtype),
     ]
-    if plan.config.speaks:
+    if plan.config.is_driven:
         lines.append("the portrait is the first latent frame; it and the speech drive every block")
     elif plan.held_frames:
         lines.append(

@@ -300,19 +300,19 @@ class RenderPlan:
 
 def _check_family(config: WanConfig, schedule: Schedule, family: str) -> None:
     """Refuse the schedule of a model family whose latents or inputs are others than the model's."""
-    speaks = config.audio_dim > 0
+    is_driven = config.is_driven
     fits = [
         name
         for name, row in SCHEDULES.items()
-        if row.latents is config.latents and row.speaks == speaks
+        if row.latents is config.latents and row.is_driven == is_driven
     ]
     if config.latents is not schedule.latents:
         differs = (
             f"has {config.out_dim} latent channels, models of the family {family} have "
             f"{schedule.latents.channels}"
         )
-    elif speaks != schedule.speaks:
-        driven = "is driven" if speaks else "is not driven"
+    elif is_driven != schedule.is_driven:
+        driven = "is driven" if is_driven else "is not driven"
         differs = f"{driven} by speech, other than those of the family {family}"
     else:
         return

@@ -24,14 +24,13 @@ from ..methods.head_forcing import HeadForcing
 from ..methods.options import pairs_text
 from ..model.wan import WanConfig
 from ..rollout.rows import Embeddings, Picture, Script
-from ..rollout.speech import Speech
 from ..runs.folder import count_blocks
 from ..timeline.timeline import Timeline
+from .conditions import Conditions, no_conditions
 from .options import RenderOptions
 from .plan import RenderPlan
 from .remedies import too_large
 from .resources import Host, Needs, check_scenes, needs_of
-from .speech import check_speech
 
 if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
@@ -75,7 +74,8 @@ class RenderRequest:
         until_seconds: time of the story at which the render ends; 0: at its end. A later render
             continues.
         soundtrack: the sound of the videos; no block depends on it.
-        speech: what drives the picture of a model with `config.speaks`, whose start is a portrait.
+        conditions: what drives the videos besides noise and prompts, for models with
+            `config.is_driven`.
         latent_format: ComfyUI's name for the scale of the latents, for notes.
         notes: more notes on the videos, see `RenderJob.about`.
     """
@@ -94,7 +94,7 @@ class RenderRequest:
     patience: float = 0.0
     until_seconds: float = 0.0
     soundtrack: Soundtrack | None = None
-    speech: Speech | None = None
+    conditions: Conditions | None = None
     latent_format: str | None = None
     notes: Fields = field(default_factory=dict)
 
@@ -102,13 +102,17 @@ class RenderRequest:
         """The checked plan; `profile`, if given, replaces that of the options."""
         start_frames = 0 if self.start is None else self.start.latents.shape[1]
         plan = RenderPlan.of(self.config, self.options, self.timeline, start_frames, profile)
-        self.check_speech(plan)
+        self.check_conditions(plan)
         return plan
 
-    def check_speech(self, plan: RenderPlan) -> None:
-        """Refuse a plan to which speech and model do not fit."""
-        if self.speech is not None or plan.config.audio_dim:
-            check_speech(plan, self.speech)
+    def check_conditions(self, plan: RenderPlan) -> None:
+        """Refuse conditions that do not fit a plan or its model, and none for a model that needs
+        them.
+        """
+        if self.conditions is not None:
+            self.conditions.check(plan)
+        elif plan.config.is_driven:
+            raise no_conditions()
 
     def job(self, plan: RenderPlan | None = None, video: int = 0) -> RenderJob:
         """A video of this request's plan, or of `plan`."""
@@ -147,12 +151,9 @@ class RenderRequest:
         return needs
 
     def check_finite(self) -> None:
-        """Refuse text embeddings, start latents and pictures that hold NaN or infinity."""
-        if self.speech is not None and not torch.isfinite(self.speech.features).all():
-            raise HeadForcingError(
-                "the features of the speech: NaN or infinity; encode again, with the audio encoder "
-                "in float32, or give another sound"
-            )
+        """Refuse embeddings, start latents, pictures and conditions that hold NaN or infinity."""
+        if self.conditions is not None:
+            self.conditions.check_finite()
         encoded = {}
         for name, picture in self.pictures.items():
             encoded[f"the picture @{name}"] = (picture.latents, "VAE")
@@ -262,11 +263,11 @@ class RenderJob:
         overlap = plan.overlap
         if overlap is not None and plan.restart_frames and codec is not None:  # for later rollouts
             more[overlap.blocks] = codec.fingerprint()
-        speech = self.request.speech
-        if speech is not None:
+        conditions = self.request.conditions
+        if conditions is not None:
             frames = plan.schedule.frames_per_block
             for block in range(plan.blocks):
-                more[block] = speech.block_key(block * frames, frames)
+                more[block] = conditions.block_key(block * frames, frames)
         return self.script.keys(self.setup, plan.blocks_per_pass - 1, more)
 
     @property

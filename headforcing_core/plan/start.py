@@ -86,7 +86,7 @@ def image_frames(options: RenderOptions, instead: str) -> int:
     """Number of latent frames that a start image is shown for; refuses it where neither method nor
     model takes one, and says what to give `instead`."""
     schedule = options.schedule
-    if options.method.repeats_image and not schedule.speaks:
+    if options.method.repeats_image and not schedule.is_driven:
         return schedule.frames_per_block
     if schedule.frames_per_block != 1 and not schedule.holds_image:
         framewise = " or ".join(

@@ -91,7 +91,7 @@ class LiveEdits(Listener):
         folder = render.run.folder
         plan = before.plan.with_timeline(timeline, self._story.seconds)
         request = before.request
-        request.check_speech(plan)
+        request.check_conditions(plan)
         block = first_change(before.plan, plan, render.script.begun)
         new = [text for text in plan.timeline.texts if text not in request.embeds]
         more = (

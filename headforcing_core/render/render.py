@@ -24,7 +24,6 @@ from ..plan.request import RenderJob
 from ..queue_thread import QueueThread
 from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import SeededNoise
-from ..rollout.speech import TalkingPortrait
 from ..runs.folder import RunFolder
 from ..weights.containers import first_not_finite
 from .measured_roles import MeasuredRoles, Measuring, with_measured_roles
@@ -199,9 +198,9 @@ class Render:
             reencode=None if job.request.codec is None else job.request.codec.reencode,
             on_step=self.step,
         )
-        speech = job.request.speech
-        if speech is not None and run.start is not None:
-            self.model.use_speech(TalkingPortrait(run.start[0], speech))
+        conditions = job.request.conditions
+        if conditions is not None and run.start is not None:
+            self.model.use_conditions(conditions.of_video(run.start))
         yield from job.plan.method.rollout(self.model, run.cache, inputs)
 
 
@@ -248,7 +247,7 @@ def begin_render(
     pictures = request.pictures and place.share(dict(request.pictures))
     job = job.with_request(notes=notes, pictures=pictures)
     job.request.check_finite()
-    job.request.check_speech(job.plan)
+    job.request.check_conditions(job.plan)
     job.plan.check_encoder(request.codec is not None, "give `codec`")
     with ExitStack() as stack:
         folder = thread = None

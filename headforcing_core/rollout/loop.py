@@ -17,8 +17,8 @@ from ..devices import Device, upload
 from ..model.wan import Backbone, KeyValueCache, PromptKV, encode_prompt, forward_block
 from ..timeline.switch import SWITCHES, Switch
 from . import unipc
+from .conditions import PassInputs, VideoConditions
 from .rows import BlockRow, Script, SeededNoise
-from .speech import SpeechInputs, TalkingPortrait
 
 
 def make_block(
@@ -293,9 +293,9 @@ class VideoModel(unipc.Denoiser, Protocol):
         blocks.
         """
 
-    def use_speech(self, video: TalkingPortrait) -> None:
-        """Take these inputs into every pass, before the first one; for models with
-        `config.speaks`.
+    def use_conditions(self, conditions: VideoConditions) -> None:
+        """Take these conditions into every pass, before the first one; for models with
+        `config.is_driven`.
         """
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
@@ -324,15 +324,15 @@ class WanVideoModel:
         self.dtype = dtype
         self.device = device
         self.forward = forward
-        self.speech: SpeechInputs | None = None
+        self.given: PassInputs | None = None
 
     @torch.no_grad()
     def use_prompt(self, embedding: Tensor) -> None:
         # only the active prompt's keys and values are kept: 94 MB for the 1.3B model
         self.prompt = encode_prompt(self.backbone, embedding, self.dtype, self.device)
 
-    def use_speech(self, video: TalkingPortrait) -> None:
-        self.speech = SpeechInputs(video, self.backbone)
+    def use_conditions(self, conditions: VideoConditions) -> None:
+        self.given = conditions.inputs(self.backbone)
 
     @torch.no_grad()
     def flow(
@@ -344,8 +344,8 @@ class WanVideoModel:
             timesteps = torch.full((len(latents),), timesteps, dtype=torch.float64)
         latents = latents.to(device=self.device, dtype=self.dtype)
         more: dict[str, Any] = {"write_only": write_only}
-        if self.speech is not None:
-            more["given"] = self.speech.of(cache.first_frame, latents)
+        if self.given is not None:
+            more["given"] = self.given.of(cache.first_frame, latents)
         return self.forward(self.backbone, latents, timesteps, self.prompt, cache, **more)
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:

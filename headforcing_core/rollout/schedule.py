@@ -30,7 +30,8 @@ class Schedule:
         shot_prefix: stands before the prompt in the first block after a scene cut, and makes every
             prompt without a tag a scene cut; empty for models that were not trained with one.
         latents: of the models that the schedule is for.
-        speaks: whether these are driven by a portrait and speech.
+        is_driven: whether these are driven by more than noise and prompts, see
+            `WanConfig.is_driven`.
         size: width and height in pixels that they were trained at; None: as `latents` says.
     """
 
@@ -40,7 +41,7 @@ class Schedule:
     solver: str = "renoise"
     shot_prefix: str = ""
     latents: LatentFormat = WAN21
-    speaks: bool = False
+    is_driven: bool = False
     size: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -69,7 +70,7 @@ class Schedule:
     def key(self) -> dict[str, Any]:
         """The identity of the schedule, for the keys of stored blocks."""
         own = asdict(self)
-        for of_the_model in ("latents", "speaks", "size"):
+        for of_the_model in ("latents", "is_driven", "size"):
             del own[of_the_model]
         return own
 
@@ -82,7 +83,7 @@ class Schedule:
 
     def fits_models_of(self, other: Schedule) -> bool:
         """Whether both are for models with the same latents and inputs."""
-        return self.latents is other.latents and self.speaks == other.speaks
+        return self.latents is other.latents and self.is_driven == other.is_driven
 
     @property
     def clock(self) -> BlockClock:
@@ -139,7 +140,7 @@ FRAMEWISE = replace(FOUR_STEPS, frames_per_block=1)
 # with fewer steps after the first frame
 _FEWER_STEPS = replace(FRAMEWISE, first_block_sigmas=FOUR_STEPS.sigmas)
 LONGLIVE2 = replace(Schedule.unipc(4), shot_prefix="The scene transitions. ", latents=WAN22)
-LIVETALK = replace(FOUR_STEPS, solver="renoise_held", speaks=True, size=(512, 512))
+LIVETALK = replace(FOUR_STEPS, solver="renoise_held", is_driven=True, size=(512, 512))
 
 SCHEDULES: dict[str, Schedule] = {
     "self_forcing": FOUR_STEPS,

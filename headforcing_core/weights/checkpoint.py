@@ -253,7 +253,7 @@ def _open(path: Path, weights: str, num_heads: int | None) -> _OpenedCheckpoint:
     most_used = sizes.most_common(1)[0][0]
     size = (config.dim, config.ffn_dim, config.num_layers)
     family = _FAMILIES.get(size, _CUSTOM[config.latents])
-    if config.audio_dim:
+    if config.is_driven:
         family = family.replace("wan2.1-t2v", "livetalk")
     merged = history.get("lora")
     info = CheckpointInfo(

@@ -319,7 +319,7 @@ def read_config(
         raise HeadForcingError(
             f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads"
         )
-    if form.speaks:
+    if form.is_driven:
         audio_dim, width = shapes["audio_proj.proj.weight"]
         form = replace(form, audio_dim=audio_dim, audio_width=width // VIDEO_FRAMES)
     config = replace(

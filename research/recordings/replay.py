@@ -28,10 +28,10 @@ from ...headforcing_core.methods.memrope import MemRoPE
 from ...headforcing_core.methods.method import Method, Overlap
 from ...headforcing_core.model.attention import attention_function
 from ...headforcing_core.model.wan import WanConfig, WanModel
+from ...headforcing_core.plan.speech import Speech, TalkingPortrait
 from ...headforcing_core.rollout.loop import RolloutInputs, WanVideoModel, split_start_latents
 from ...headforcing_core.rollout.rows import Script, lay_out_rows
 from ...headforcing_core.rollout.schedule import Schedule
-from ...headforcing_core.rollout.speech import Speech, TalkingPortrait
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE
 from ...headforcing_core.timeline.switch import Switch
 from ...headforcing_core.weights.checkpoint import load_state_dict
@@ -133,8 +133,8 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
     except _UNUSABLE as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else f"{error}"
         raise HeadForcingError(f"the run {run_name} of the case cannot be used: {what}") from error
-    if run.speech is not None:
-        model.use_speech(run.speech)
+    if run.conditions is not None:
+        model.use_conditions(run.conditions)
     script = number_recalls(run.script, run.method.recalled(run.script))
     encoded: list[Tensor] = []
 
@@ -173,7 +173,7 @@ def with_overlaps(latents: Tensor, layout: Overlap, encoded: Sequence[Tensor]) -
 @dataclass(frozen=True)
 class RecordedRun:
     """Everything a run depends on but the weights; `held` and `reencode` are as in
-    `RolloutInputs`, `speech` as for `VideoModel.use_speech`.
+    `RolloutInputs`, `conditions` as for `VideoModel.use_conditions`.
     """
 
     schedule: Schedule
@@ -186,7 +186,7 @@ class RecordedRun:
     switches: dict[int, Switch] = field(default_factory=dict)
     held: Tensor | None = None
     reencode: Callable[[Tensor], Tensor] | None = None
-    speech: TalkingPortrait | None = None
+    conditions: TalkingPortrait | None = None
 
     @property
     def start(self) -> list[Tensor]:
@@ -434,7 +434,7 @@ def _read_livetalk_run(case: Case, run_name: str) -> RecordedRun:
         roles=[["memory"] * model.num_heads] * model.num_layers,
         method=HeadForcing.uniform(RolePolicy(run["sink"], recent), "absolute"),
         held=portrait,
-        speech=TalkingPortrait(portrait[0], Speech(features)),
+        conditions=TalkingPortrait(portrait[0], Speech(features)),
     )
 
 

@@ -77,7 +77,7 @@ class Model(nn.Module):
             layers.append(pair)  # one per layer, since compression asks for the keys of each
         self.prompt = PromptKV(layers, valid_tokens=len(embedding))
 
-    def use_speech(self, video: object) -> None:
+    def use_conditions(self, conditions: object) -> None:
         raise NotImplementedError
 
     def forward(self, latents: Tensor, sigma: Tensor, cache: KeyValueCache) -> Tensor:

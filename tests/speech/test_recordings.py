@@ -12,11 +12,11 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.speech import speech_rows
+from headforcing.headforcing_core.plan import speech as inputs
+from headforcing.headforcing_core.plan.speech import Speech, SpeechInputs, TalkingPortrait
 from headforcing.headforcing_core.rollout import loop, unipc
-from headforcing.headforcing_core.rollout import speech as inputs
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LIVETALK
-from headforcing.headforcing_core.rollout.speech import Speech, SpeechInputs, TalkingPortrait
 from headforcing.research.recordings.replay import read_run, replay
 from recorded_cases import apart, each_run, open_case
 from safetensors.torch import load_file
@@ -54,12 +54,12 @@ def test_rows_channels_time_steps_and_window_are_the_recorded_ones():
     case = open_case("subset", "livetalk")
     run = read_run(case, "one_block")
     model = case.model()
-    rows = speech_rows(model, run.speech.speech.of_frames(0, 3))
+    rows = speech_rows(model, run.conditions.speech.of_frames(0, 3))
     assert list(rows) == case.config["audio_layers"]
     recorded = case.tensors["audio_rows/one_block"]
     assert apart(torch.stack(list(rows.values())), recorded) < TOLERANCE
     channels = case.tensors["image_channels/one_block"].transpose(0, 1)
-    assert torch.equal(run.speech.channels(0, 3), channels)
+    assert torch.equal(run.conditions.channels(0, 3), channels)
     asked = case.config["facts"]["one_block"][0]["timesteps"]
     assert [loop.bf16_timestep(sigma) for sigma in LIVETALK.sigmas] == asked[:4]
     assert list(LIVETALK.sigmas) == case.config["schedule"]["sigmas"]
@@ -86,10 +86,10 @@ def test_recorded_states_of_the_audio_encoder_become_the_recorded_rows_and_laten
 def test_a_scale_multiplies_the_rows_and_passes_of_a_block_share_theirs():
     case = open_case("subset", "livetalk")
     run = read_run(case, "three_blocks")
-    louder = replace(run.speech, speech=replace(run.speech.speech, scale=2.0))
+    louder = replace(run.conditions, speech=replace(run.conditions.speech, scale=2.0))
     model = case.model()
     latents = torch.zeros(3, 16, 4, 6)
-    plain = SpeechInputs(run.speech, model)
+    plain = SpeechInputs(run.conditions, model)
     twice = SpeechInputs(louder, model).of(3, latents)
     for layer, row in plain.of(3, latents).rows.items():
         assert torch.allclose(2 * row, twice.rows[layer])
@@ -146,11 +146,11 @@ def without_norm(projection, features, scale=1.0):
 
 
 def silent_clean_pass(self, latents, cache):
-    inputs = self.speech.of(cache.first_frame, latents)
+    inputs = self.given.of(cache.first_frame, latents)
     for row in inputs.rows.values():
         row.zero_()
     self.flow(latents, 0.0, cache, write_only=True)
-    self.speech._inputs = None
+    self.given._inputs = None
 
 
 def rows_of_layers(shift):

@@ -18,13 +18,13 @@ from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.plan.describe import describe
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderRequest, StartLatents
+from headforcing.headforcing_core.plan.speech import Speech, SpeechInputs
 from headforcing.headforcing_core.plan.start import image_frames
 from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.render.render import Place
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.rollout.schedule import LIVETALK, SCHEDULES
-from headforcing.headforcing_core.rollout.speech import Speech, SpeechInputs
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from thread_peers import together
 from toy_renders import LiveTexts, rendered
@@ -84,7 +84,7 @@ def request(
     )
     timeline = parse_timeline(text, **options.timeline_arguments)
     embeds = {text: word_hash.encode(text) for text in timeline.texts}
-    given = {"start": StartLatents(PORTRAIT), "speech": Speech(FEATURES), **fields}
+    given = {"start": StartLatents(PORTRAIT), "conditions": Speech(FEATURES), **fields}
     return RenderRequest(CONFIG, options, timeline, embeds, weights="tiny", **given)
 
 
@@ -112,9 +112,9 @@ def test_the_portrait_is_the_first_frame_and_speech_changes_its_own_block_and_la
     for video_frame, block in ((0, 0), (9, 1), (20, 1), (21, 2), (69, 6)):
         features = FEATURES.clone()
         features[video_frame] += 1
-        other = made(backbone, request(speech=Speech(features)))
+        other = made(backbone, request(conditions=Speech(features)))
         assert same_blocks(straight, other) == block, video_frame
-    assert same_blocks(straight, made(backbone, request(speech=Speech(FEATURES, 0.5)))) == 0
+    assert same_blocks(straight, made(backbone, request(conditions=Speech(FEATURES, 0.5)))) == 0
 
 
 @pytest.mark.slow
@@ -128,18 +128,18 @@ def test_a_stopped_render_goes_on_and_later_speech_leaves_finished_blocks(
     assert torch.equal(made(backbone, asked), straight)
     features = FEATURES.clone()
     features[60:] = 0  # of the sixth block and later ones
-    changed = replace(asked, speech=Speech(features))
+    changed = replace(asked, conditions=Speech(features))
     assert changed.job().finished_blocks == 5
     assert torch.equal(made(backbone, changed), made(backbone, replace(changed, runs=None)))
 
 
 def test_keys_that_come_with_speech_stand_for_its_features():
     names = tuple(str(number) for number in range(len(FEATURES)))
-    plain = request(speech=Speech(FEATURES, keys=names)).job().keys
-    other = request(speech=Speech(FEATURES + 1e-6, keys=names)).job().keys
+    plain = request(conditions=Speech(FEATURES, keys=names)).job().keys
+    other = request(conditions=Speech(FEATURES + 1e-6, keys=names)).job().keys
     assert plain == other != request().job().keys
     names = (*names[:60], *["x"] * 33)
-    changed = request(speech=Speech(FEATURES, keys=names)).job().keys
+    changed = request(conditions=Speech(FEATURES, keys=names)).job().keys
     assert [a == b for a, b in zip(plain, changed, strict=True)] == [True] * 5 + [False] * 3
 
 
@@ -166,7 +166,7 @@ def test_every_pass_over_earlier_blocks_gets_their_speech(monkeypatch, backbone,
 
     monkeypatch.setattr(WanVideoModel, "write_clean", note_clean)
     text = ONE if method == "id_forcing" else TWO
-    video = made(backbone, request(text, method, seconds=9.0, speech=Speech(FEATURES_LONG)))
+    video = made(backbone, request(text, method, seconds=9.0, conditions=Speech(FEATURES_LONG)))
     assert len(clean) > len(video) // 3, "some blocks are written again"
     for first, latents in clean:
         assert torch.equal(video[first : first + len(latents)], latents)
@@ -207,14 +207,14 @@ def without_audio() -> WanConfig:
 
 
 REFUSED = {
-    "no speech": ({"speech": None}, "speech: .* got no speech"),
+    "no speech": ({"conditions": None}, "speech: .* got no speech"),
     "no portrait": ({"start": None}, "start image: .* give one picture"),
     "a start of a block": (
         {"start": StartLatents(PORTRAIT.expand(-1, 3, -1, -1, -1))},
         "start image: ",
     ),
-    "too short": ({"speech": Speech(FEATURES[:80])}, r"lasts 5\.00 s, .* 5\.81 s \(93 video"),
-    "another encoder": ({"speech": Speech(random(93, 4))}, "reads 5 features .* got 4"),
+    "too short": ({"conditions": Speech(FEATURES[:80])}, r"lasts 5\.00 s, .* 5\.81 s \(93 video"),
+    "another encoder": ({"conditions": Speech(random(93, 4))}, "reads 5 features .* got 4"),
     "measured roles": (
         {"method": "head_forcing", "profile": AutoProfile()},
         "head roles: .* choose the method livetalk",
@@ -233,7 +233,7 @@ def test_speech_that_is_not_finite_other_models_and_other_families_are_refused(b
     features = FEATURES.clone()
     features[3, 1] = torch.nan
     with pytest.raises(HeadForcingError, match="features of the speech: NaN"):
-        made(backbone, request(speech=Speech(features)))
+        made(backbone, request(conditions=Speech(features)))
     plain = replace(request(), config=without_audio(), start=None)
     with pytest.raises(HeadForcingError, match="the model is not driven by speech"):
         plain.plan()

@@ -66,7 +66,7 @@ def test_the_published_model_has_as_many_parameters_as_its_header_says():
 
 def test_a_file_is_known_and_every_audio_tensor_is_loaded_and_counts_in_its_fingerprint(tmp_path):
     info = inspect_checkpoint(MODEL, num_heads=HEADS)
-    assert info.config.speaks and (info.config.in_dim, info.config.out_dim) == (33, 16)
+    assert info.config.is_driven and (info.config.in_dim, info.config.out_dim) == (33, 16)
     assert (info.config.audio_width, info.config.audio_dim) == (112, 32)
     assert info.summary().startswith("model.safetensors: livetalk-custom, 6 layers x 2 heads")
     assert family_of_file(MODEL) == ("livetalk", "by its 33 input channels")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from comfy_api.latest import io
 
 from ....headforcing_core.plan.options import RenderOptions
-from ....headforcing_core.rollout.speech import Speech
+from ....headforcing_core.plan.speech import Speech
 from ....headforcing_core.video.soundtrack import Soundtrack
 from .conditioning import Conditioning, node_of
 

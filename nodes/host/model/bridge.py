@@ -24,11 +24,10 @@ from ....headforcing_core.devices import upload
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
 from ....headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
-from ....headforcing_core.model.speech import SpeechProjection
 from ....headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
+from ....headforcing_core.rollout.conditions import PassInputs, VideoConditions
 from ....headforcing_core.rollout.schedule import Schedule
-from ....headforcing_core.rollout.speech import SpeechInputs, TalkingPortrait
-from .loaded_model import audio_of, compute_dtype, wan_config
+from .loaded_model import audio_of, condition_modules
 from .memory import load_with_room
 from .model_contents import KEY, guiding, used_options, used_wrappers
 
@@ -98,7 +97,7 @@ class HostedModel:
     reload: Callable[..., Any] = lambda memory: None
     model: Any = None  # the MODEL, for its audio tensors
     _embedding: Tensor | None = None  # of the active prompt, until it is encoded
-    _speech: SpeechInputs | None = None
+    _given: PassInputs | None = None
 
     def __post_init__(self) -> None:
         # a separate object, because caches refer to it and must not refer to the model, which
@@ -111,8 +110,8 @@ class HostedModel:
         # encoded in the next forward pass, when ComfyUI has loaded the weights
         self._embedding = embedding
 
-    def use_speech(self, video: TalkingPortrait) -> None:
-        self._speech = SpeechInputs(video, _projection(self.model, self.device))
+    def use_conditions(self, conditions: VideoConditions) -> None:
+        self._given = conditions.inputs(condition_modules(self.model, self.device))
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         return self._call(latents, sigma, cache, write_only=False)
@@ -159,8 +158,8 @@ class HostedModel:
         self.backbone = net
         timesteps = 1000 * self._sigmas
         given = None
-        if self._speech is not None:
-            given = self._speech.of(self._cache.first_frame, latents)
+        if self._given is not None:
+            given = self._given.of(self._cache.first_frame, latents)
         flow = forward_block(
             net,
             latents,
@@ -218,13 +217,6 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
     # everything once more
     patched.remove_additional_models("multigpu")
     return patched
-
-
-def _projection(model: Any, device: torch.device) -> SpeechProjection:
-    """The audio tensors of a MODEL on a device, in the dtype of its other weights."""
-    dtype = compute_dtype(model)
-    placed = {name: tensor.to(device, dtype) for name, tensor in audio_of(model).items()}
-    return SpeechProjection.of(wan_config(model), placed)
 
 
 def is_hosting(model: Any) -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.model.latents import WAN21, WAN22, latent_format
-from ....headforcing_core.model.speech import VIDEO_FRAMES
+from ....headforcing_core.model.speech import VIDEO_FRAMES, SpeechProjection
 from ....headforcing_core.model.wan import WanConfig
 from ....headforcing_core.plan.family import with_family
 from ....headforcing_core.plan.options import RenderOptions
@@ -79,6 +79,15 @@ def audio_of(model: Any) -> Mapping[str, Tensor]:
     """
     attached = getattr(model, "attachments", None) or {}
     return attached.get(AUDIO, {})
+
+
+def condition_modules(model: Any, device: torch.device) -> SpeechProjection:
+    """The modules for what drives a MODEL, made of its audio tensors: on a device, in the dtype of
+    its other weights.
+    """
+    dtype = compute_dtype(model)
+    placed = {name: tensor.to(device, dtype) for name, tensor in audio_of(model).items()}
+    return SpeechProjection.of(wan_config(model), placed)
 
 
 def check_text_width(model: Any, embeds: Iterable[Tensor]) -> None:
@@ -245,7 +254,7 @@ def options_for(model: Any, options: RenderOptions) -> tuple[RenderOptions, list
     if latent_format(channels) is WAN22 and options.schedule.latents is not WAN22:
         options = replace(options, model_family="longlive2")
         line = "model family longlive2 (by its latent channels)"
-    if audio_of(model) and not options.schedule.speaks:
+    if audio_of(model) and not options.schedule.is_driven:
         options = replace(options, model_family="livetalk")
         line = "model family livetalk (by its audio tensors)"
     return options, [line] if line else []

@@ -238,7 +238,7 @@ def size_for(model: Any, width: int, height: int) -> tuple[int, int]:
     made_for = config.latents.size
     if is_toy_model(model):
         made_for = SIZE
-    if config.speaks and LIVETALK.size is not None:
+    if config.is_driven and LIVETALK.size is not None:
         made_for = LIVETALK.size
     return width or made_for[0], height or made_for[1]
 

@@ -16,6 +16,7 @@ from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import is_disk_full
 from ....headforcing_core.hashing import digest
 from ....headforcing_core.model.wan import WanConfig
+from ....headforcing_core.plan.conditions import Conditions
 from ....headforcing_core.plan.layout import bundled_profile
 from ....headforcing_core.plan.options import RenderOptions
 from ....headforcing_core.plan.plan import RenderPlan
@@ -26,7 +27,6 @@ from ....headforcing_core.render.render import Listener, Place, make_video
 from ....headforcing_core.render.result import RenderResult
 from ....headforcing_core.render.sinks import KeptLatents, VideoFile
 from ....headforcing_core.rollout.rows import Embeddings, Picture
-from ....headforcing_core.rollout.speech import Speech
 from ....headforcing_core.timeline.timeline import Timeline
 from ....headforcing_core.video.soundtrack import Soundtrack
 from ....headforcing_core.video.writer import VideoInfo
@@ -59,7 +59,7 @@ def request_of(
     part: Part = WHOLE,
     notes: Mapping[str, Any] = MappingProxyType({}),
     soundtrack: Soundtrack | None = None,
-    speech: Speech | None = None,
+    conditions: Conditions | None = None,
 ) -> RenderRequest:
     """The request of a render with a MODEL of ComfyUI.
 
@@ -69,7 +69,7 @@ def request_of(
         resume: read and store finished blocks.
         notes: more notes on the videos.
         soundtrack: their sound.
-        speech: what drives the picture.
+        conditions: what drives the videos besides noise and prompts.
     """
     latent_format = model.model.latent_format
     if not named.is_known:
@@ -96,7 +96,7 @@ def request_of(
         found_profiles=FOUND_PROFILES if named.is_known else None,
         until_seconds=part.until_seconds,
         soundtrack=soundtrack,
-        speech=speech,
+        conditions=conditions,
         latent_format=type(latent_format).__name__,
         notes=about,
     )

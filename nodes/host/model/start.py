@@ -48,7 +48,7 @@ def start_of(
     _check_encoder(options, vae, name)
     latents = vae.encode(start.video_frames).transpose(1, 2)
     notes = [f"starts with {start.about}"]
-    if options.schedule.speaks and name == "start_image":
+    if options.schedule.is_driven and name == "start_image":
         notes.append(_crop(value, options))
     return StartLatents(latents, start.key(codec_of(vae)), start.about), notes
 
@@ -57,7 +57,7 @@ def portrait_of(options: RenderOptions, images: Tensor | None) -> Image.Image | 
     """The part of a start image that a model which speech drives begins with, to be looked at; None
     for other models.
     """
-    if images is None or not options.schedule.speaks:
+    if images is None or not options.schedule.is_driven:
         return None
     (picture,) = _start_image(images, options).video_frames
     return Image.fromarray((255 * picture).round().byte().numpy())
@@ -77,7 +77,7 @@ def _start_image(images: Tensor, options: RenderOptions) -> Start:
     frames = image_frames(options, _VIDEO_INSTEAD)
     picture = one_image(images, "start_image", f", or {_VIDEO_INSTEAD}")
     return Start.image(
-        picture, options.size, "the start image", frames, portrait=options.schedule.speaks
+        picture, options.size, "the start image", frames, portrait=options.schedule.is_driven
     )
 
 

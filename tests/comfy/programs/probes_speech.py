@@ -26,7 +26,7 @@ ROLES = core.profile.HeadProfile(
     (("local", "anchor"), ("memory", "memory"), ("anchor", "local")) + (("local",) * 2,),
 )
 load_model = module(".nodes.load_model").load_model
-speech = module(".headforcing_core.rollout.speech")
+speech = module(".headforcing_core.plan.speech")
 HostEncoder = module(".nodes.host.model.audio_encoder").HostEncoder
 HostRender = module(".nodes.host.model.host_render").HostRender
 
@@ -51,7 +51,10 @@ def request_of(model, method, text, seconds, **more):
         seed=5,
     )
     timeline = core.timeline.parse_timeline(text, seconds)
-    given = {"speech": speech.Speech(features()), "start": core.request.StartLatents(portrait())}
+    given = {
+        "conditions": speech.Speech(features()),
+        "start": core.request.StartLatents(portrait()),
+    }
     return render_video.request_of(model, options, timeline, embeds_of(timeline), **given | more)
 
 
@@ -78,9 +81,11 @@ def speech_and_portrait_drive_the_native_model_as_they_drive_the_cores():
     assert made.shape == (15, 16, 6, 10)
     assert apart(made, by_core(request, model.model)) < 1e-4
     assert apart(made[:1], portrait()[0]) < 1e-5
-    other = request_of(model, "livetalk", "one", 3.0, speech=speech.Speech(features(seed=4)))
+    other = request_of(model, "livetalk", "one", 3.0, conditions=speech.Speech(features(seed=4)))
     assert apart(by_host(model, other)[1:], made[1:]) > 1e-3
-    silent = request_of(model, "livetalk", "one", 3.0, speech=speech.Speech(features(), scale=0.0))
+    silent = request_of(
+        model, "livetalk", "one", 3.0, conditions=speech.Speech(features(), scale=0.0)
+    )
     assert apart(by_host(model, silent)[1:], made[1:]) > 1e-3
 
 
