@@ -21,7 +21,7 @@ from ..headforcing_core.plan.layout import check_size
 from ..headforcing_core.plan.options import DEFAULTS, RenderOptions
 from ..headforcing_core.plan.resources import pass_bytes
 from ..headforcing_core.rollout.loop import StepCallback
-from ..headforcing_core.timeline.grammar import split_prompts
+from ..headforcing_core.timeline.characters import split_prompts
 from .host.browser.player import say
 from .host.browser.progress import previewer, stop_where_asked
 from .host.graph import folders, images, schema

@@ -9,8 +9,8 @@ from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import Fields
 from ..headforcing_core.plan.options import DEFAULTS, RenderOptions
 from ..headforcing_core.timeline.clock import MAX_SECONDS
+from ..headforcing_core.timeline.paste.paste import read_any
 from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switch
-from ..headforcing_core.timeline.timeline import parse_timeline
 from ..headforcing_core.video.soundtrack import MAX_GAIN_DB
 from .host.graph import schema
 from .host.graph.conditioning import CLIPS, TimelineNode
@@ -69,7 +69,7 @@ class PromptTimeline(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, prompts: str | None = None) -> bool | str:
         """Check when the graph is queued that the text is a timeline at some length."""
-        return schema.refusal(lambda text: parse_timeline(text, MAX_SECONDS), prompts)
+        return schema.refusal(lambda text: read_any(text, MAX_SECONDS), prompts)
 
     @classmethod
     @schema.shows_errors

@@ -136,6 +136,16 @@ DECODE = (
     ("--audio", READ, None, "sound of the video, of a sound or video file", {"metavar": "FILE"}),
     "audio-offset audio-gain dtype device",
 )
+STORY = (
+    ("file", READ, None, "text file: subtitles, JSON, a list, a schedule, or a story"),
+    ("--seconds", float, 0.0, "length of the video, for a schedule in parts of it"),
+    (
+        "--model-family",
+        SCHEDULES,
+        DEFAULT_SETTINGS.model_family,
+        "of the model, for a schedule that counts frames",
+    ),
+)
 BATCH = (
     (
         "jobs",
@@ -349,6 +359,11 @@ COMMANDS: dict[str, tuple[str, Any, str]] = {
         "render.generate",
         GENERATE,
         "Render a video from Self Forcing weights (or a relative) and prompts.",
+    ),
+    "story": (
+        "story.story",
+        STORY,
+        "Print a text in any form as the story that is rendered.",
     ),
     "encode": (
         "files.encode",

@@ -14,8 +14,7 @@ from typing import NoReturn
 from ..errors import HeadForcingError, unknown_name
 from ..files import Fields, Named, check_kept
 from ..hashing import digest
-from ..timeline.characters import MARKS_OF_LETTERS
-from ..timeline.grammar import split_lines
+from ..timeline.characters import MARKS_OF_LETTERS, split_lines
 from ..weights.shards import shard_files
 from .arguments import COMMANDS
 from .options import add_rows

@@ -36,7 +36,7 @@ from ..video.writer import VideoSettings
 from ..weights.checkpoint import convert as convert_checkpoint
 from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
 from .arguments import Result
-from .texts import read_text
+from .texts import read_text, translated
 from .values import (
     DTYPES,
     EmbeddedModel,
@@ -259,8 +259,10 @@ def encode(args: Namespace) -> Result:
             f"the file of embeddings must end in .safetensors, got {args.out.name!r}"
         )
     options = RenderOptions(model_family=args.model_family)
+    arguments = options.timeline_arguments
     timelines = [
-        parse_timeline(read_text(text), **options.timeline_arguments) for text in args.prompts
+        translated(read_text(value), value, arguments["clock"]).timeline(**arguments)
+        for value in args.prompts
     ]
     texts = list(dict.fromkeys(text for timeline in timelines for text in timeline.texts))
     with claimed(args.out):

@@ -32,7 +32,7 @@ from ..page import save_plot
 from ..plan.settings import Size
 from ..rollout.loop import WanVideoModel
 from ..rollout.schedule import SCHEDULES
-from ..timeline.grammar import split_prompts
+from ..timeline.characters import split_prompts
 from .arguments import Result
 from .farms import LastValue, farm_of, run_jobs
 from .texts import read_text

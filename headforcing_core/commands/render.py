@@ -23,7 +23,8 @@ from ..plan.resources import Needs, check_disk, check_growth, room_on
 from ..render.live_story import Story
 from ..render.result import RenderResult
 from ..timeline.clock import format_time
-from ..timeline.timeline import Timeline, parse_timeline
+from ..timeline.paste.paste import read_any
+from ..timeline.timeline import Timeline
 from ..video.sheets import contact_sheet
 from ..video.soundtrack import Soundtrack
 from .arguments import Result
@@ -197,7 +198,7 @@ class FollowedStory(Story):
         self._text = text
         request = self._source.request
         references = request.timeline.references
-        timeline = parse_timeline(text, **request.options.timeline_arguments, references=references)
+        timeline = read_any(text, **request.options.timeline_arguments, references=references)
         self._source.note_unlike_training(timeline)
         return timeline
 

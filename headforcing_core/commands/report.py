@@ -17,11 +17,10 @@ from ..runs.stored import survey
 from ..runs.takes import disk_bytes, prune
 from ..timeline.clock import BlockClock
 from ..timeline.prompt import TimelineError
-from ..timeline.timeline import parse_timeline
 from ..video.reader import open_video, video_stream
 from ..video.section import FrameTimes
 from .arguments import Result
-from .texts import read_text
+from .texts import read_text, translated
 from .values import progress_bar
 
 
@@ -53,10 +52,11 @@ def _prompts(args: Namespace) -> list[tuple[float, str]]:
         tags = read_tags(container.metadata)
         seconds = stream.frames / fps
     clock = BlockClock(args.frames_per_block or tags.frames_per_block or 3, fps)
+    pasted = translated(text, args.prompts, clock, seconds or None)
     try:
-        timeline = parse_timeline(text, seconds or None, clock)
+        timeline = pasted.timeline(seconds or None, clock=clock)
     except TimelineError:  # its times are of a longer video
-        timeline = parse_timeline(text, None, clock)
+        timeline = pasted.timeline(clock=clock)
     texts = [segment.text for segment in timeline.segments]
     return list(zip(timeline.requested, texts, strict=True))
 

@@ -36,7 +36,7 @@ from ..video.memory import DecoderMemory
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
 from .loaded import LoadedModel, Machine
-from .texts import FollowedFile, read_text
+from .texts import FollowedFile, read_text, translated
 from .values import (
     DTYPES,
     EmbeddedModel,
@@ -325,11 +325,15 @@ def _timeline(
     """
     if follow is not None:
         text = follow.text
+        value = f"@{follow.path}"
     elif args.weights is None and not args.prompts:
         return parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
     else:
-        text = read_text(args.prompts, references)
-    return parse_timeline(text, **options.timeline_arguments, references=references)
+        value = args.prompts
+        text = read_text(value, references)
+    arguments = options.timeline_arguments
+    pasted = translated(text, value, arguments["clock"], arguments["seconds"])
+    return pasted.timeline(**arguments, references=references)
 
 
 def _named_by_rounding(info: CheckpointInfo, args: Namespace) -> CheckpointInfo:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, one_line
 from ..files import check_regular, explained, path_of
 from ..timeline.characters import MARKS_OF_LETTERS, same_letters
+from ..timeline.clock import BlockClock
+from ..timeline.paste.paste import Pasted, paste
 from ..timeline.references import NAME
 from ..timeline.timeline import MAX_TEXT_BYTES
 
@@ -41,6 +44,19 @@ def read_text(value: str, pictures: Sequence[str] = ()) -> str:
                 f"{error}; a prompt that begins with @ is written 0:00 {value[:40]}"
             ) from None
         raise
+
+
+def translated(
+    text: str, value: str, clock: BlockClock | None = None, seconds: float | None = None
+) -> Pasted:
+    """The story of a text, which an argument gave; says in one line on stderr from which form it
+    was translated. Raises as `paste`.
+    """
+    pasted = paste(text, clock, seconds)
+    if pasted.is_translated:
+        name = value[1:] if text != value else "the text"
+        sys.stderr.write(f"note: {one_line(name)} is {pasted.sentence}.\n")
+    return pasted
 
 
 def read_file(path: Path, kind: str = "", most: int = 64 << 20) -> str:

@@ -78,6 +78,24 @@ def plain(text: str) -> str:
     return text if text.isascii() else text.translate(_PLAIN)
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, each as `fold` makes it; invisible characters can end lines, too."""
+    readable = clean(text).replace("\0", " ").encode("utf-8", "replace").decode()
+    return [" ".join(line.split()) for line in readable.split("\n")]
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of a text, which end at newlines of any system, and not at other characters as
+    `str.splitlines`.
+    """
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def split_prompts(text: str) -> tuple[str, ...]:
+    """The prompts of a text with one on each line; empty lines are left out."""
+    return tuple(filter(None, map(str.strip, split_lines(text))))
+
+
 def fold(text: str) -> str:
     """One line of valid Unicode: white space and NUL become single spaces, lone surrogates become
     "?".

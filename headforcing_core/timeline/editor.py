@@ -8,18 +8,18 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 from ..errors import HeadForcingError
 from ..hashing import digest
 from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, short_time
-from .grammar import check_words, read_prompts, read_tag, split_shared, time_inside
-from .headings import read_line
+from .grammar import check_words, heading_before
+from .paste.paste import Pasted, paste
 from .prompt import Prompt, TimelineError
 from .switch import MAX_SEED, RESET, Switch, tag_of
-from .timeline import Timeline, parse_timeline
+from .tags import read_tag
+from .timeline import Timeline
 
 _KINDS: dict[type, str] = {
     str: "text",
@@ -45,10 +45,11 @@ def answer(
         clock: defines the blocks.
         plain: the model's switch where the node says `reset`.
 
-    The answer holds the keys below, with segments as `_describe` makes them. For a story that is
-    longer than `seconds` it also holds these as `beyond`, and why it cannot be rendered as
-    `refusal`. For a text that is no timeline it holds `error` and `line` (1-based or None). Raises
-    HeadForcingError for a request of another form.
+    The answer holds the keys below, with segments as `_describe` makes them. For a text in another
+    form than the written one it also holds its translation as `written`, and a sentence about it as
+    `read_as`; for a story that is longer than `seconds` it holds these as `beyond`, and why it
+    cannot be rendered as `refusal`. For a text that is no timeline it holds `error` and `line`
+    (1-based or None). Raises HeadForcingError for a request of another form.
     """
     if not isinstance(request, Mapping):
         raise HeadForcingError(
@@ -66,38 +67,40 @@ def answer(
             text = write_timeline(placed, clock, end=end, shared=own)
         else:
             text = _get(request, "text", str)
-        timeline, refusal = _parse(text, seconds, clock=clock, shared=shared, default=default)
+        pasted = paste(text, clock, seconds or None)
+        timeline, refusal = _lay_out(pasted, seconds, clock=clock, shared=shared, default=default)
     except TimelineError as error:
         return {"error": str(error), "line": error.line}
-    own, lines = split_shared(text)
     answer = {
         "text": text,
-        "shared": own,
+        "shared": pasted.story.shared,
         "default": _fields(default),
-        "segments": _describe(read_prompts(lines, clock), timeline),
+        "segments": _describe(pasted.story.prompts, timeline),
         "blocks": timeline.blocks,
         "seconds": timeline.seconds,
         "block_seconds": clock.block_seconds,
         "first_block_seconds": clock.start_seconds(1),
         "fps": clock.fps,
     }
+    if pasted.is_translated:
+        answer |= {"written": pasted.text, "read_as": pasted.sentence}
     if refusal:
         answer |= {"beyond": seconds, "refusal": refusal}
     return answer
 
 
-def _parse(
-    text: str, seconds: float, clock: BlockClock, shared: str, default: Switch
+def _lay_out(
+    pasted: Pasted, seconds: float, clock: BlockClock, shared: str, default: Switch
 ) -> tuple[Timeline, str]:
-    """The timeline of a text, and why it does not fit into `seconds`; then it has the length that
-    the text asks for.
+    """The timeline of a story, and why it does not fit into `seconds`; then it has the length that
+    the story asks for.
     """
-    parse = partial(parse_timeline, text, clock=clock, shared_prompt=shared, switch=default)
+    options: dict[str, Any] = {"clock": clock, "shared_prompt": shared, "switch": default}
     try:
-        return parse(seconds or None), ""
+        return pasted.timeline(seconds or None, **options), ""
     except TimelineError as error:
         with suppress(TimelineError):
-            return parse(None), str(error)
+            return pasted.timeline(**options), str(error)
         raise
 
 
@@ -255,19 +258,8 @@ def write_timeline(
                 "instead",
                 line,
             )
-        lines.append(_line(time, tagged))
+        lines.append(heading_before(tagged, time) + tagged)
     return "\n".join(lines)
-
-
-def _line(time: str, words: str) -> str:
-    """A time and words that are read as such: in brackets where the words would be taken for
-    more.
-    """
-    line = f"{time} {words}"
-    read = read_line(1, line).heading
-    if read is None or read.words != words or read.spoken or time_inside(words, read.same, read):
-        return f"[{time}]: {words}"
-    return line
 
 
 def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:

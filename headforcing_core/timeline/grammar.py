@@ -1,125 +1,211 @@
-"""Parsers of the prompt timeline grammars: plain text to prompts with their times, switches and
-seeds. `timeline.py` lists the grammars, `tags.py` reads the tags.
+"""The written form of a story, the one form that is rendered:
+
+    [shared] words of every prompt
+    0:00 a prompt               times; a line without one goes on with the prompt above
+    [0:10-0:20] a prompt        brackets and an end are optional
+    Scene 1: a prompt           scenes share the length; Scene 1 (0:00-0:10): has times
+    a prompt | a prompt         prompts share the length
+    a prompt                    alone
+
+Tags stand in front of a prompt (`tags.py`). Behind a time in square brackets the words may hold
+other times and names of scenes. Any other text is translated into this form by `paste`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from ..errors import HeadForcingError
-from .characters import clean, fold, plain
-from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
-from .foreign import to_timeline
-from .headings import (
-    TIME_IN_BRACKETS,
-    Heading,
-    Line,
-    cut_line,
-    open_brackets,
-    read_lines,
-    seconds_of,
-)
-from .json_forms import is_frame, load_json, read_json
+from .characters import lines_of, plain
+from .clock import MAX_SECONDS, cut_to_millisecond
+from .languages import NEGATIVES
 from .prompt import Prompt, TimelineError
-from .refusals import (
-    INSIDE_NAMED,
-    INSIDE_SCENE,
-    INSIDE_TIMED,
-    RULE,
-    is_surely_heading,
-    refuse_inside,
-    refuse_like,
-    refuse_schedule,
-    refuse_table,
-)
-from .switch import RESET, Switch
-from .tags import CAN_BE_TAG, match_tag, parse_tag, refuse_almost_tag
-from .times import FLAGS, IN_BRACKETS
+from .switch import RESET
+from .tags import CAN_BE_TAG, match_tag, read_tag
+from .times import FLAGS, IN_BRACKETS, NUMBER, SCENE, SEPARATORS, SHOT, TO, UNIT
 
 MAX_SEGMENTS = 10_000
-MAX_TAGS = 8  # in front of a prompt
-
-_SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
-_FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of these
-_COMMENT = re.compile(  # also a negative prompt, which a distilled model has no use for
-    r"(?:^|\s)(?://(?=\s|$)|/\*|--neg\b"
-    r"|(?:negative[rs]? prompt|prompt n[ée]gatif|prompt negativo|负面提示词|負面提示詞"
-    r"|反向提示词|ネガティブプロンプト|네거티브 프롬프트|부정 프롬프트)\s?[:：]).{0,40}",
-    re.IGNORECASE,
-)
-ESCAPED = re.compile(r"\\([{}])")
-_BAR = re.compile("[|｜]")
-_ESCAPED_WORDS = re.compile(r"\\\{(?:[^{}]|\{[^{}|｜]*\})*\}")
-_BRACES_AND_BARS = re.compile(rf"{_ESCAPED_WORDS.pattern}|\\[{{}}]|[{{}}|｜]")
-_NO_MARKUP = str.maketrans("*_`", "   ")
-_QUOTE = re.compile("[\"'“”„‟＂＇]")
-_DIGIT = re.compile(r"\d")
-_TIME_OF_WORDS = re.compile(rf"{IN_BRACKETS}[\]:]|\d:\d\d(?::\d\d[:;,]|,)\d", FLAGS)
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
+_CLOCK = r"\d{1,9}:[0-5]\d(?::[0-5]\d)?(?:\.\d{1,9})?"
+_HEADING = re.compile(
+    rf"(?:(?P<square>\[)?(?P<start>{_CLOCK})(?:-(?P<end>{_CLOCK}))?(?(square)\](?P<colon>:)?)"
+    rf"|(?P<scene>Scene \d{{1,4}})(?: \((?P<begin>{_CLOCK})-(?P<until>{_CLOCK})\))?:)(?: |$)",
+    re.ASCII,
+)
+_SHARED = re.compile(r"\[ ?shared ?\] ?", re.IGNORECASE)
+# a line of words begins with a letter, and not as a scene, a field with a number or a program
+_WORDS = re.compile(
+    rf"(?!{SCENE}|{SHOT}|INT\b|EXT\b|WEBVTT|[^\d:=]{{1,40}}[:=][^\w]{{0,6}}\d)"
+    r"[\"'“(@]?[^\W\d_]",
+    re.IGNORECASE,
+)
+_PROGRAM = re.compile(
+    r"[\w\"']\s?[:=]\s?(?:[\[{(|>]|$)|<[a-z/?!]|-->|｜|[\"'],$", FLAGS | re.MULTILINE
+)
+_SEPARATED = re.compile(rf"[,{SEPARATORS}]|=>|[ap]\.?m\b|{TO}\d", FLAGS)
+_TIME_INSIDE = re.compile(rf"\d:\d\d|\d\s?(?:{UNIT})?{TO}{NUMBER}\s?{UNIT}|{SCENE}", FLAGS)
+_LENGTH_INSIDE = re.compile(rf"{NUMBER}\s?{UNIT}(?![a-z])|[(\[{{@]\s?\d", FLAGS)
+_IN_BRACKETS = re.compile(rf"{IN_BRACKETS}[\]:]|\d:\d\d(?::\d\d[:;,]|,)\d", FLAGS)
+_COMMENT = re.compile(  # also a negative prompt, which a distilled model has no use for
+    rf"(?:^|\s)(?://(?=\s|$)|/\*|--neg\b|(?:{NEGATIVES})\s?[:：]).{{0,40}}", re.IGNORECASE
+)
+_ESCAPED_WORDS = re.compile(r"\\\{(?:[^{}]|\{[^{}|｜]*\})*\}")
+_BRACES_AND_BARS = re.compile(rf"{_ESCAPED_WORDS.pattern}|\\[{{}}]|[{{}}|｜]")
+ESCAPED = re.compile(r"\\([{}])")
 
-def split_lines(text: str) -> list[str]:
-    """The lines of a text, which end at newlines of any system, and not at other characters as
-    `str.splitlines`.
+
+@dataclass(frozen=True)
+class Written:
+    """The prompts of a text, and the words that every prompt keeps."""
+
+    shared: str
+    prompts: list[Prompt]
+
+
+def read_story(text: str, block_seconds: float) -> Written:
+    """Read a text in the written form; a dissolve is rounded to blocks of `block_seconds`.
+
+    Raises TimelineError with the line for a text of another form, for an invalid number of prompts,
+    empty prompts and invalid tags. The order of times is not checked here.
     """
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = lines_of(text)
+    first = next((number for number, line in enumerate(lines) if line), 0)
+    shared = ""
+    tag = _SHARED.match(lines[first])
+    if tag is not None:
+        until = next((at for at, line in enumerate(lines) if _HEADING.match(line)), first + 1)
+        shared = " ".join([lines[first][tag.end() :], *lines[first + 1 : until]])
+        _check_lines(lines, range(first + 1, until))
+        lines[first:until] = [""] * (until - first)  # all others keep their numbers
+        first = next((number for number, line in enumerate(lines) if line), 0)
+    if _HEADING.match(lines[first]):
+        prompts = _read_headed(lines)
+    else:
+        prompts = _read_plain(lines, first)
+    return Written(" ".join(shared.split()), finished(prompts, block_seconds))
 
 
-def split_prompts(text: str) -> tuple[str, ...]:
-    """The prompts of a text with one on each line; empty lines are left out."""
-    return tuple(filter(None, map(str.strip, split_lines(text))))
+def _other(line: str, index: int) -> TimelineError:
+    return TimelineError(
+        f"{line[:40]!r} looks like the beginning of something else; paste it into Prompt Timeline, "
+        "or run `headforcing story FILE`",
+        index + 1,
+    )
 
 
-def split_shared(text: str) -> tuple[str, str]:
-    """The words behind `[shared]`, on one line, and the text with their lines empty, so that all
-    others keep their numbers. They reach to the first heading, without one to the end of the first
-    line. In any text invisible characters are gone, fences are empty, and subtitles are prompts."""
-    if "\t" in text:
-        refuse_table(text)
-    text = clean(text)
-    if _FOREIGN.search(text):
-        text = to_timeline(text)
-    tag = _SHARED.match(text.lstrip())
-    if tag is None:
-        return "", text
-    lines = read_lines(text)
-    first, *below = [line for line in lines if line.text]
-    after = first.number  # without times the prompts begin on the next line
-    for line in below:
-        heading = line.heading
-        # as in "80s neon"
-        is_prose = heading is None or (heading.spoken and heading.start.endswith("0s"))
-        if is_surely_heading(line) or not is_prose:
-            after = line.number - 1
-            break
-    words = [line.text for line in lines[first.number : after] if not RULE.fullmatch(line.text)]
-    text = "\n".join([""] * after + [line.text for line in lines[after:]])
-    return fold(" ".join([first.text[tag.end() :], *words])), text
+def _check_lines(lines: Sequence[str], indices: Iterator[int] | range) -> None:
+    """Refuse lines that look like the beginning of something else than words."""
+    for index in indices:
+        if lines[index] and _WORDS.match(lines[index]) is None:
+            raise _other(lines[index], index)
 
 
-def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
-    """The prompts of a text from `split_shared`, in the grammar that its beginning is of.
+def _read_headed(lines: Sequence[str]) -> list[Prompt]:
+    """Prompts whose first lines all have a time, or all a scene."""
+    headings = []
+    for index, line in enumerate(lines):
+        heading = _HEADING.match(line)
+        if heading is not None:
+            headings.append((index, heading))
+    has_scenes = headings[0][1]["scene"] is not None
+    ends = [index for index, _ in headings[1:]] + [len(lines)]
+    prompts: list[Prompt] = []
+    for (index, heading), end in zip(headings, ends, strict=True):
+        _check_lines(lines, range(index + 1, end))
+        line = lines[index]
+        words = " ".join(filter(None, [line[heading.end() :], *lines[index + 1 : end]]))
+        start = heading["start"] or heading["begin"]
+        token = line[: heading.end()].strip(" :")
+        is_free = heading["square"] is not None
+        if (heading["scene"] is not None) != has_scenes:
+            raise _other(line, index)
+        if not heading["colon"] and not has_scenes and _SEPARATED.match(plain(words)):
+            raise _other(line, index)
+        if not is_free and has_time(words, timed=start is not None):
+            raise _other(line, index)
+        until = heading["end"] or heading["until"]
+        begin = _seconds(start, index)
+        is_late = not prompts and begin is not None and begin >= LATE_SECONDS
+        if is_late and not (until and (is_free or has_scenes)):
+            raise _other(line, index)
+        prompts.append(Prompt(words, index + 1, begin, _seconds(until, index), token=token))
+    return prompts
 
-    Raises TimelineError for an invalid number of prompts, empty prompts and invalid tags. The order
-    of times is not checked here.
+
+def _read_plain(lines: Sequence[str], first: int) -> list[Prompt]:
+    """One prompt, or several with bars between them."""
+    text = "\n".join(lines)
+    has_tag = lines[first].startswith("[") and match_tag(lines[first]) is not None
+    _check_lines(lines, range(first + has_tag, len(lines)))
+    words = text.strip()
+    has_digits = "\n" in words and any(map(str.isdecimal, words))
+    if has_digits or _PROGRAM.search(text) or ("|" in text and "{" in text):
+        raise _other(lines[first], first)
+    pieces = text.split("|")
+    if len(pieces) == 1:
+        return [Prompt(" ".join(words.split()))] if words else []
+    prompts = []
+    line = 1
+    for piece in pieces:
+        prompts.append(Prompt(" ".join(piece.split()), line))
+        line += piece.count("\n")
+    return prompts
+
+
+def _seconds(clock: str | None, index: int) -> float | None:
+    """The value of a time, None for none; TimelineError for one that is too late."""
+    if clock is None:
+        return None
+    seconds = 0.0
+    for part in clock.split(":"):
+        seconds = seconds * 60 + float(part)
+    if seconds > MAX_SECONDS:
+        raise TimelineError(
+            f"{clock!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", index + 1
+        )
+    return cut_to_millisecond(seconds)
+
+
+def has_time(words: str, timed: bool) -> bool:
+    """Whether words hold a time or a scene that could be another prompt's; behind a scene without a
+    time, also a length.
     """
-    prompts = list(_parse(text, clock))
+    same = plain(words)
+    if _TIME_INSIDE.search(same) is not None:
+        return True
+    return not timed and _LENGTH_INSIDE.search(same) is not None
+
+
+def heading_before(words: str, times: str) -> str:
+    """The heading of these times before words, in brackets if they could be taken for more."""
+    if _SEPARATED.match(plain(words)):
+        return f"[{times}]: "
+    return f"[{times}] " if has_time(words, timed=True) else f"{times} "
+
+
+def finished(prompts: list[Prompt], block_seconds: float) -> list[Prompt]:
+    """The prompts with the switches and seeds of their tags; raises TimelineError for those that
+    cannot be rendered.
+    """
     if not prompts:
         raise TimelineError("the timeline is empty; write at least one prompt")
     if len(prompts) > MAX_SEGMENTS:
         raise TimelineError(
             f"the timeline has more than {MAX_SEGMENTS} prompts; split it into several videos"
         )
-    prompts = _read_tags(prompts, clock.block_seconds)
-    if prompts[0].switch not in (None, RESET):
-        raise TimelineError(
-            f"the first prompt has nothing to switch from; remove [{prompts[0].switch}]",
-            prompts[0].line,
-        )
+    tagged = []
     for number, prompt in enumerate(prompts, 1):
+        if CAN_BE_TAG.match(prompt.text):
+            prompt = _with_tag(prompt, block_seconds)
+        if number == 1 and prompt.switch not in (None, RESET):
+            raise TimelineError(
+                f"the first prompt has nothing to switch from; remove [{prompt.switch}]",
+                prompt.line,
+            )
         if not prompt.text:
             raise TimelineError(
                 f"prompt {number} is empty; write its text or remove it", prompt.line
@@ -129,106 +215,30 @@ def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
                 "[shared] begins the first line of the timeline, before the first time", prompt.line
             )
         check_words(prompt.text, prompt.line)
-    return prompts
-
-
-def _read_tags(prompts: list[Prompt], block_seconds: float) -> list[Prompt]:
-    """The prompts with the switches and seeds of their tags."""
-    tagged = []
-    for prompt in prompts:
-        try:
-            switch, seed, words = read_tag(prompt.text, block_seconds)
-        except HeadForcingError as error:
-            raise TimelineError(str(error), prompt.line) from None
-        tagged.append(replace(prompt, text=words, switch=switch, seed=seed))
+        tagged.append(prompt)
     return tagged
 
 
-def read_tag(text: str, block_seconds: float) -> tuple[Switch | None, int | None, str]:
-    """The switch and the seed of the tags in front of a one-line text, None for what they do not
-    name, and the rest; a dissolve is rounded to blocks of `block_seconds`.
-
-    A bracket with other words belongs to the prompt. Raises HeadForcingError for two kinds, blends
-    or seeds, and for a misspelt tag.
-    """
-    if CAN_BE_TAG.match(text) is None:
-        return None, None, text
-    words: list[str] = []
-    tag = match_tag(text)
-    while tag is not None and len(words) < MAX_TAGS:
-        words.append(tag.words)
-        text = tag.rest
-        tag = match_tag(text)
-    refuse_almost_tag(text)
-    switch, seed = parse_tag(", ".join(words), block_seconds) if words else (None, None)
-    return switch, seed, text
-
-
-def _parse(text: str, clock: BlockClock) -> Iterable[Prompt]:
-    """The prompts of a text in the grammar that its first line is of."""
-    text = open_brackets(text)
-    begin = text.lstrip().partition("\n")[0]
-    if begin[:1] in ("{", "[") or (_QUOTE.search(begin) and is_frame(begin)):
-        data = load_json(text)
-        if data is not None:
-            return read_json(data, clock)
-    lines = read_lines(text)
-    written = [line for line in lines if line.text and not RULE.fullmatch(line.text)]
-    if not written:
-        return []
-    first = written[0].heading
-    if first is not None and not _is_prose(first, written):
-        return _read_headed(written, first)
-    refuse_schedule(lines, written)
-    text = "\n".join("" if RULE.fullmatch(line.text) else line.text for line in lines)
-    if _BAR.search(text):
-        return _read_pipes(text)
-    return [Prompt(fold(text))]
-
-
-def _is_prose(first: Heading, lines: Sequence[Line]) -> bool:
-    """Whether the first time of a text is a ratio, a time of day or a duration in a single prompt.
-    An empty start or end counts as 0.
-
-    Raises TimelineError where it can be that or the time of a prompt.
-    """
-    seconds = seconds_of(first.start)
-    if seconds == 0 and seconds_of(first.end) < LATE_SECONDS:
-        return False  # a scene, or "0-5 seconds", and no sprint of "0-100m"
-    if re.match(r"0+\D", first.start) or (first.end and (first.name or not first.bare)):
-        return False  # no ratio, and no time that is said as words
-    headed = sum(line.heading is not None and not line.heading.spoken for line in lines)
-    brackets = sum(len(TIME_IN_BRACKETS.findall(line.unmarked)) for line in lines)
-    alone = headed < 2 and brackets < 2
-    if first.bare and alone:
-        return True
-    if first.name and ":" not in first.start:
-        raise TimelineError(
-            f"{first.token!r} can be a start or a length; write both ends, as in Scene 1 "
-            "(0:00-0:05): a cat walks",
-            lines[0].number,
-        )
-    if (seconds >= LATE_SECONDS or first.spoken) and (first.bare or alone):
-        raise TimelineError(
-            f"{first.token!r} is no first time; begin with 0:00, also where it belongs to the "
-            f"prompt, as in 0:00 {first.start} {first.words:.40}",
-            lines[0].number,
-        )
-    return False
+def _with_tag(prompt: Prompt, block_seconds: float) -> Prompt:
+    try:
+        switch, seed, words = read_tag(prompt.text, block_seconds)
+    except HeadForcingError as error:
+        raise TimelineError(str(error), prompt.line) from None
+    return replace(prompt, text=words, switch=switch, seed=seed)
 
 
 def check_words(text: str, line: int | None = None) -> None:
     """Refuse what would be sent to the model as words: a time in brackets, braces that choose,
     comments.
     """
-    inside = _DIGIT.search(text) and _TIME_OF_WORDS.search(plain(text))
-    if inside:
+    inside = _IN_BRACKETS.search(plain(text))
+    if inside is not None:
         raise TimelineError(
             f"{text[inside.start() : inside.end()]} stands inside a prompt; begin the text with "
             "the first prompt's time, as in [0-5s] a cat walks, [5-10s] it jumps",
             line,
         )
-    if any(map(_BAR.search, split_outside(_ESCAPED_WORDS.sub("", text)))):
+    if ("|" in text or "｜" in text) and _chooses(text):
         raise TimelineError(
             "{red|blue} chooses a word in ComfyUI's text box, not here: write one; \\{ and \\} are "
             "braces",
@@ -243,89 +253,10 @@ def check_words(text: str, line: int | None = None) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Section:
-    """The lines of a prompt, of the first one the words behind the heading."""
-
-    heading: Heading
-    lines: list[Line]
-
-
-def _read_headed(lines: Sequence[Line], first: Heading) -> list[Prompt]:
-    """Prompts whose first lines have a heading as the first one; lines without one continue the
-    prompt above.
-    """
-    scenes = first.name == "scene"
-    # a time as in "5 seconds later" counts where the first one is in plain seconds
-    in_seconds = first.bare and not first.name and ":" not in first.start
-    pieces = [_with_counted_heading(line, scenes, in_seconds) for line in lines]
-    if not scenes:
-        pieces = list(chain.from_iterable(map(cut_line, pieces)))
-    sections: list[_Section] = []
-    for line in pieces:
-        heading = line.heading
-        if heading is None:
-            sections[-1].lines.append(line)
-        else:
-            words = replace(line, text=heading.words, same=heading.same)
-            sections.append(_Section(heading, [words]))
-    prompts = [_read_section(section.heading, section.lines) for section in sections]
-    return [replace(prompt, text=fold(prompt.text)) for prompt in prompts]
-
-
-def _with_counted_heading(line: Line, scenes: bool, in_seconds: bool) -> Line:
-    """A line without its heading, if that begins no prompt: among scenes all but a scene, among
-    times a scene without one and, unless `in_seconds`, a time as in "5 seconds later". The first
-    heading of a text always counts.
-    """
-    heading = line.heading
-    if heading is None:
-        return line
-    if heading.name == "scene":
-        counts = scenes or heading.start != ""
-    else:
-        counts = not scenes and (in_seconds or not heading.spoken)
-    return line if counts else replace(line, heading=None)
-
-
-def _read_section(heading: Heading, lines: Sequence[Line]) -> Prompt:
-    """The prompt of a section; TimelineError for lines that look like another prompt's."""
-    number = lines[0].number
-    start = _seconds(heading.start, number)
-    end = _seconds(heading.end, number)
-    words: list[str] = []
-    for line in lines:
-        if words:
-            refuse_like(line, heading, words)
-        again = time_inside(line.text, line.same, heading)
-        if again:
-            refuse_inside(again, heading, line.number)
-        words.append(line.text)
-    return Prompt(" ".join(words), number, start, end, token=heading.token)
-
-
-def time_inside(words: str, same: str, heading: Heading) -> str:
-    """The time or the scene of another prompt in words behind a heading, `same` as `plain` has
-    them; "" for none, and behind a time in square brackets without a scene.
-    """
-    if heading.start and not heading.bare and not heading.name:
-        return ""
-    same = same.translate(_NO_MARKUP).rstrip()
-    before = len(same) - len(same.lstrip())
-    inside = INSIDE_TIMED if heading.start else INSIDE_SCENE
-    if not heading.bare:  # behind the number of a scene or shot
-        inside = INSIDE_NAMED
-    found = inside.search(same[before:])
-    if found is None:
-        return ""
-    return words[before + found.start() : before + found.end()].strip(",; *_`")
-
-
-def _read_pipes(text: str) -> Iterator[Prompt]:
-    line = 1
-    for piece in split_outside(text):
-        yield Prompt(fold(piece), line)
-        line += piece.count("\n")
+def _chooses(text: str) -> bool:
+    """Whether a bar stands inside braces."""
+    pieces = split_outside(_ESCAPED_WORDS.sub("", text))
+    return any("|" in piece or "｜" in piece for piece in pieces)
 
 
 def split_outside(text: str) -> list[str]:
@@ -340,21 +271,3 @@ def split_outside(text: str) -> list[str]:
         elif depth == 0 and mark[0] in "|｜":
             cuts.append(mark.start())
     return [text[begin + 1 : end] for begin, end in pairwise([*cuts, len(text)])]
-
-
-def _seconds(token: str, line: int) -> float | None:
-    """The value of a time, None for ""; TimelineError for one that is written wrongly or too
-    late.
-    """
-    if not token:
-        return None
-    if re.search(r":[6-9]\d", token):
-        raise TimelineError(
-            f"{token!r} is not a time; after a colon the numbers go from 00 to 59", line
-        )
-    value = seconds_of(token)
-    if value > MAX_SECONDS:
-        raise TimelineError(
-            f"{token!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", line
-        )
-    return cut_to_millisecond(value)

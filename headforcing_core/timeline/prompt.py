@@ -9,12 +9,13 @@ from .switch import Switch
 
 
 class TimelineError(HeadForcingError):
-    """A timeline that cannot be used; `line` is the 1-based line of the error, None if it concerns
-    the whole text.
+    """A timeline that cannot be used: a `sentence`, and the 1-based `line` of the error, None if it
+    concerns the whole text.
     """
 
     def __init__(self, message: str, line: int | None = None):
         super().__init__(message if line is None else f"line {line}: {message}")
+        self.sentence = message
         self.line = line
 
 

@@ -39,6 +39,7 @@ _BRACKET = re.compile(rf"{_MARK}(?P<open>\[) ?(?P<words>[a-z][\w,:=#+. -]{{0,120
 _QUOTES = "「『"  # around speech, though around a time they are brackets
 # ratio of difflib: a letter more or less; "flash" and "blond" (0.8) are other words
 _SAME_WORD = 0.85
+MAX_TAGS = 8  # in front of a prompt
 
 
 @dataclass(frozen=True)
@@ -123,3 +124,23 @@ def refuse_almost_tag(text: str) -> None:
         f"{text[bracket.start('open') : bracket.end()]} is not a tag; tags are [cut], [recache], "
         "[flush], [keep going], [dissolve 1.5s], [blend 3], [recall 2], [new scene] and [seed 7]"
     )
+
+
+def read_tag(text: str, block_seconds: float) -> tuple[Switch | None, int | None, str]:
+    """The switch and the seed of the tags in front of a one-line text, None for what they do not
+    name, and the rest; a dissolve is rounded to blocks of `block_seconds`.
+
+    A bracket with other words belongs to the prompt. Raises HeadForcingError for two kinds, blends
+    or seeds, and for a misspelt tag.
+    """
+    if CAN_BE_TAG.match(text) is None:
+        return None, None, text
+    words: list[str] = []
+    tag = match_tag(text)
+    while tag is not None and len(words) < MAX_TAGS:
+        words.append(tag.words)
+        text = tag.rest
+        tag = match_tag(text)
+    refuse_almost_tag(text)
+    switch, seed = parse_tag(", ".join(words), block_seconds) if words else (None, None)
+    return switch, seed, text

@@ -1,31 +1,12 @@
-"""The prompt timeline: plain text to the prompt of each block.
+"""The prompt timeline: the prompts of a story to the prompt of each block.
 
-`parse_timeline` chooses the grammar by the beginning of the text; `times.py` has the forms in which
-a time can be written:
+`parse_timeline` reads the written form (`grammar.py`). A text without times lasts 10 s per prompt.
+Times have millisecond resolution and are moved to the nearest block start.
 
-    0:00 text / 1:02.5 - text / [0:10-0:20] text / 12.5s text   times, a prompt has a line or more
-    Scene 1: text / Scene 2 [0:10]: text                        scenes; equal shares without times
-    {"prompts": ["text", "text"]} or ["text", "text"]           LongLive's JSON, equal shares
-    "0": "text", "80": "text"                                   JSON, by video frames
-    text | text | text                                          equal shares
-    anything else                                               one prompt
-
-In all of them a first line can hold words that every prompt keeps, which are put before its own:
-
-    [shared] A red fox in a snowy forest, cinematic
-
-and a tag in front of a prompt selects the kind of prompt switch (`switch.py`):
-
-    0:20 [recache] text / text | [flush, re-anchor] text / Scene 2: [blend 3] text
-
-and a seed in it re-rolls: from that prompt's first block on, until the next tag with a seed, noise
-is drawn with this seed in place of the render's. The blocks before keep their noise, and finished
-ones are reused:
-
-    0:20 [seed 7] text / text | [flush, seed 7] text / [seed 7] [recache] text
-
-A text without times lasts 10 s per prompt. Times have millisecond resolution and are moved to the
-nearest block start.
+A tag in front of a prompt selects the kind of prompt switch (`switch.py`), and a seed in it
+re-rolls: from that prompt's first block on, until the next tag with a seed, noise is drawn with
+this seed in place of the render's. The blocks before keep their noise, and finished ones are
+reused.
 """
 
 from __future__ import annotations
@@ -44,7 +25,7 @@ from .clock import (
     is_finite,
     short_time,
 )
-from .grammar import ESCAPED, check_words, read_prompts, split_shared
+from .grammar import ESCAPED, Written, check_words, read_story
 from .likeness import telling_texts
 from .prompt import Prompt, TimelineError
 from .references import named_in, spoken
@@ -214,12 +195,38 @@ def parse_timeline(
     references: Sequence[str] = (),
     shot_prefix: str = "",
 ) -> Timeline:
-    """Parse a prompt timeline (grammars: see the module) and assign its prompts to blocks.
+    """Read a story in the written form and assign its prompts to blocks; arguments and errors as of
+    `lay_out_story`. `paste.read_any` also reads other forms.
+    """
+    clock = clock or BlockClock()
+    check_size(text)
+    return lay_out_story(
+        read_story(text, clock.block_seconds),
+        seconds,
+        clock=clock,
+        shared_prompt=shared_prompt,
+        switch=switch,
+        references=references,
+        shot_prefix=shot_prefix,
+    )
+
+
+def lay_out_story(
+    story: Written,
+    seconds: float | None = None,
+    *,
+    clock: BlockClock,
+    shared_prompt: str = "",
+    switch: Switch = RESET,
+    references: Sequence[str] = (),
+    shot_prefix: str = "",
+) -> Timeline:
+    """Assign the prompts of a story to blocks.
 
     Args:
         seconds: length of the video; prompts without times get equal shares of it.
         clock: defines the blocks; by default 3 latent frames per block at 16 fps.
-        shared_prompt: prepended to every prompt, before the text's own `[shared]` words.
+        shared_prompt: prepended to every prompt, before the story's own `[shared]` words.
         switch: for prompts without a tag, except the first, which follows none.
         references: names of pictures; another name after `@` is refused where there are any.
         shot_prefix: see `Timeline`.
@@ -227,17 +234,13 @@ def parse_timeline(
     In a gap between times the previous prompt continues; the first prompt always starts at 0.
     Raises TimelineError with the line number, where the error is in one line.
     """
-    clock = clock or BlockClock()
-    if not isinstance(text, str) or not isinstance(shared_prompt, str):
+    if not isinstance(shared_prompt, str):
         raise TimelineError("the timeline and the shared prompt must be text")
-    if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
-        raise TimelineError("the timeline is longer than 1 MB; split it into several videos")
     if seconds is not None:
         seconds = _checked_length(seconds)
 
-    own, text = split_shared(text)
-    shared = _shared_words(shared_prompt, own)
-    prompts = read_prompts(text, clock)
+    prompts = story.prompts
+    shared = _shared_words(shared_prompt, story.shared)
     asked, length = _asked_times(prompts, seconds)
     # the text that a model reads: `\{` and `\}` are braces
     texts = [ESCAPED.sub(r"\1", _join(shared, prompt.text)) for prompt in prompts]
@@ -262,6 +265,14 @@ def parse_timeline(
     return replace(
         timeline, alike=dict(zip(prompts_read, telling_texts(prompts_read), strict=True))
     )
+
+
+def check_size(text: str) -> None:
+    """Refuse what is no text, and a text that is too long."""
+    if not isinstance(text, str):
+        raise TimelineError("the timeline and the shared prompt must be text")
+    if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
+        raise TimelineError("the timeline is longer than 1 MB; split it into several videos")
 
 
 def _switches(prompts: Sequence[Prompt], default: Switch) -> list[Switch]:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import re
 
+from .languages import MINUTES, ORDINALS, RANGES, SCENE_SUFFIXES, SCENES, SECONDS, SHOTS
+
 FLAGS = re.ASCII | re.IGNORECASE
 SEPARATORS = "–—→•·:|-"  # optional, one between a time and its prompt
 
 CLOCK = r"(?:\d{1,9}:\d\d(?::\d\d)?(?:\.\d{1,9})?(?![:;]?\d))"
 NUMBER = r"\d{1,9}(?:[.,]\d{1,9})?"
-# other words for the unit s
-_SECONDS_WORD = r"(?:seconds?|secs?|sek(?:unden)?|secondes?|segundos?|сек(?:унд[аы]?)?|秒|초)"
-MINUTES_WORD = r"(?:minut(?:e[ns]?|os?)|mins?|мин(?:ут[аы]?)?|[分분])"
+_SECONDS_WORD = f"(?:{SECONDS})"  # in place of the unit s
+MINUTES_WORD = f"(?:{MINUTES})"
+UNIT = f"(?:{SECONDS}|{MINUTES}|s|m)"
 _MINUTES_AND_SECONDS = (
     rf"\d{{1,9}}\s?(?:{MINUTES_WORD}|m)(?:\s?|,\s|\sand\s){NUMBER}\s?(?:{_SECONDS_WORD}|s)"
 )
@@ -23,7 +25,8 @@ _IN_MINUTES = rf"{NUMBER}(?:\s?{MINUTES_WORD}|m)(?![a-z\d])"  # "5 m" are metres
 DURATION = rf"(?:{_MINUTES_AND_SECONDS}|{IN_SECONDS}|{_IN_MINUTES})"
 TIME = rf"(?:{CLOCK}|{DURATION})"
 NUMBER_OR_TIME = rf"(?:{TIME}|{NUMBER})"
-TO = r"\s{0,8}(?:-{1,2}>|[-–—~→至到]|to\b|から|부터)\s{0,8}"
+_RANGE_WORDS = RANGES.replace("to", r"to\b")
+TO = rf"\s{{0,8}}(?:-{{1,2}}>|[-–—~→]|{_RANGE_WORDS})\s{{0,8}}"
 # a time as it is also said in a sentence, "5 seconds later", "80s disco"; "5s" and "1m30s" are not
 SPOKEN = (
     rf"(?:{NUMBER}{TO})?(?:{NUMBER}(?:\s?{_SECONDS_WORD}|\ss)(?![a-z])|{_IN_MINUTES})"
@@ -53,3 +56,10 @@ TITLE_RANGE = (
     rf"(?(open)\s{{0,8}}[\])])[*_`]{{0,3}}(?(open)\s{{0,8}}(?:[{SEPARATORS}]|$)|[.:]?$)"
 )
 IN_BRACKETS = rf"\[\s{{0,8}}(?:{NUMBER_OR_TIME}{TO})?{TIME}\s{{0,8}}"
+_ORDINAL = (
+    rf"(?:#\s?)?(?:\d{{1,9}}[a-d]?|[ivx]{{1,5}}|{ORDINALS}"
+    r"|[一二三四五六七八九十]{1,3})(?![a-z\d])"
+)
+# as regular expressions: a scene with its number, and less clear names, read with a time only
+SCENE = rf"(?:(?:{SCENES})[\s_]{{0,8}}{_ORDINAL}|第\s?{_ORDINAL}\s?(?:{SCENE_SUFFIXES}))"
+SHOT = rf"(?:(?:{SHOTS})\s{{0,8}}{_ORDINAL})"

@@ -11,7 +11,7 @@ from ...headforcing_core.commands.texts import read_text
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import replacing
 from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from ...headforcing_core.timeline.grammar import split_prompts
+from ...headforcing_core.timeline.characters import split_prompts
 from ...headforcing_core.weights.umt5 import load_embeddings
 from ..rows import Row
 from ..videos import ScoredVideo, plan_videos

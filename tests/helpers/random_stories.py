@@ -7,14 +7,39 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 WORDS = (
-    *("a fox", "a red fox trots", "the wolf", "in the snow", "狐", "Café", "it's dusk", "film grain"),
+    *(
+        "a fox",
+        "a red fox trots",
+        "the wolf",
+        "in the snow",
+        "狐",
+        "Café",
+        "it's dusk",
+        "film grain",
+    ),
     *("16:9 frame", "at 10:15", "5 cats", "(close-up)", "[close-up]", "10s later", "2m tall"),
-    *("a clock shows 0:05", "Scene 2", "scene by scene", "80s disco", "1920s car", "6:00 pm", "50%"),
+    *(
+        "a clock shows 0:05",
+        "Scene 2",
+        "scene by scene",
+        "80s disco",
+        "1920s car",
+        "6:00 pm",
+        "50%",
+    ),
     *("- a dash", '"quoted"', "@hero", "{red}", "3-5 birds", "f1 car: red", "shot on film", "x=3"),
     *("I", "at 5 s", "**bold**", "a (red:1.2) fox", "to 5 cats", "pm", "1. one", "`code`", "a | b"),
 )
 PLAIN = ("a fox", "a red fox trots", "the wolf", "in the snow", "狐", "it's dusk", "film grain")
-TAGS = ("[cut] ", "[recache] ", "[seed 7] ", "[flush, cut] ", "[dissolve 1.5s] ", "**[cut]** ", "【cut】")
+TAGS = (
+    "[cut] ",
+    "[recache] ",
+    "[seed 7] ",
+    "[flush, cut] ",
+    "[dissolve 1.5s] ",
+    "**[cut]** ",
+    "【cut】",
+)
 ENDS = ("\n", "\n", "\n", "\n\n", "\r\n", "\u2028", "\n\n\n")
 BULLETS = ("", "", "", "", "- ", "* ", "• ", "1. ", "### ", "1) ", "> ")
 CHARACTERS = "0159:.-,[](){}|*# \n\t\"'s→狐：\u00a0\u200b%=<>aS"
@@ -122,7 +147,12 @@ def _in_json(random: Random, prompts: Sequence[Prompt]) -> str:
     texts = [words for _, _, words in prompts]
     frames = {str(int(16 * start)): words for start, _, words in prompts}
     switches = [int(4 * start) for start, _, _ in prompts[1:]]
-    forms = [texts, {"prompts": texts}, frames, {"prompts": texts, "switch_frame_indices": switches}]
+    forms = [
+        texts,
+        {"prompts": texts},
+        frames,
+        {"prompts": texts, "switch_frame_indices": switches},
+    ]
     return json.dumps(random.choice(forms), ensure_ascii=False, indent=random.choice([None, 1]))
 
 

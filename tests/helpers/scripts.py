@@ -9,7 +9,7 @@ from dataclasses import replace
 from headforcing.headforcing_core.rollout.rows import Picture, Script, lay_out_rows
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.editor import PlacedPrompt
-from headforcing.headforcing_core.timeline.grammar import read_prompts, split_shared
+from headforcing.headforcing_core.timeline.paste.paste import paste
 from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.headforcing_core.timeline.timeline import Timeline
 from torch import Tensor
@@ -47,5 +47,6 @@ def switches(*frames: object) -> str:
 
 def place_prompts(text: str, timeline: Timeline) -> list[PlacedPrompt]:
     """The prompts of a text with the blocks of the timeline that was parsed from it."""
-    pairs = zip(read_prompts(split_shared(text)[1], timeline.clock), timeline.segments, strict=True)
+    prompts = paste(text, timeline.clock, timeline.seconds).story.prompts
+    pairs = zip(prompts, timeline.segments, strict=True)
     return [PlacedPrompt(p.text, s.start_block, p.switch, p.seed, p.start) for p, s in pairs]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.timeline.paste.paste import read_any
 
 FOX = "A red fox trots through the snowy forest. Its breath is white."
 LAKE = "The red fox stops at the frozen lake. The ice cracks."
@@ -55,7 +55,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("form", ANSWERS)
 def test_an_answer_of_this_form_is_the_story(form):
-    timeline = parse_timeline(ANSWERS[form], 30.0)
+    timeline = read_any(ANSWERS[form], 30.0)
     shared = f"{SHARED}, " if "[shared]" in ANSWERS[form] else ""
     assert [segment.text for segment in timeline.segments] == [
         shared + text for text in (FOX, LAKE, DEN)
@@ -69,7 +69,7 @@ def test_an_answer_of_this_form_is_the_story(form):
 )
 def test_words_before_the_first_time_are_refused_with_a_sentence(before):
     with pytest.raises(HeadForcingError, match="stands before the first time"):
-        parse_timeline(f"{before}\n\n0:00 {FOX}\n0:10 {LAKE}", 30.0)
+        read_any(f"{before}\n\n0:00 {FOX}\n0:10 {LAKE}", 30.0)
 
 
 @pytest.mark.parametrize("names", ["Prompt {}:", "Segment {}:", "**Part {}**:", "{}.", "镜头{}："])
@@ -81,12 +81,12 @@ def test_prompts_with_numbers_and_without_times_are_refused_with_a_sentence(name
         HeadForcingError,
         match="^line 1: .* does not begin with a time that can be read; write 0:00 a",
     ):
-        parse_timeline(answer, 30.0)
+        read_any(answer, 30.0)
 
 
 def test_the_title_of_a_scene_stays_and_its_time_does_not():
     text = f"**Scene 1: The Forest (0:00-0:10)**\n{FOX}\n**Scene 2: The Lake (0:10–0:20)**\n{LAKE}"
-    timeline = parse_timeline(text, 20.0)
+    timeline = read_any(text, 20.0)
     assert [segment.text for segment in timeline.segments] == [
         f"The Forest {FOX}",
         f"The Lake {LAKE}",
@@ -96,7 +96,7 @@ def test_the_title_of_a_scene_stays_and_its_time_does_not():
 
 def test_the_tags_that_the_text_asks_for_are_read():
     text = f"0:00 {FOX}\n0:10 [cut] {LAKE}\n0:20 [recall 1] {FOX}"
-    switches = [segment.switch for segment in parse_timeline(text, 30.0).segments]
+    switches = [segment.switch for segment in read_any(text, 30.0).segments]
     assert switches[1].re_anchor and switches[2].recall == 1
 
 

@@ -5,9 +5,9 @@ encoded.
 import pytest
 from headforcing.headforcing_core.commands.texts import read_text
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.timeline.paste.paste import read_any
 from headforcing.headforcing_core.timeline.references import check_names, named_in
 from headforcing.headforcing_core.timeline.returns import alike
-from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 NAMASTE = "\u0928\u092e\u0938\u094d\u0924\u0947"
 BEAR = "\u0e2b\u0e21\u0e35"
@@ -56,4 +56,4 @@ def test_prompts_are_compared_however_they_are_encoded():
 )
 def test_words_for_a_scene_are_read_in_any_encoding(scene):
     text = "\n".join(scene.format(number) for number in (1, 2))
-    assert len(parse_timeline(text).segments) == 2
+    assert len(read_any(text).segments) == 2

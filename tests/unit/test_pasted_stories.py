@@ -12,15 +12,15 @@ from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
 from headforcing.headforcing_core.timeline.characters import fold
 from headforcing.headforcing_core.timeline.clock import BlockClock, format_time
 from headforcing.headforcing_core.timeline.editor import PlacedPrompt, answer, write_timeline
+from headforcing.headforcing_core.timeline.paste.paste import read_any
 from headforcing.headforcing_core.timeline.prompt import TimelineError
-from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from hypothesis import given
 from hypothesis import strategies as st
 
 
 def starts(text: str) -> list[tuple[float, str]]:
     """The time in seconds and the words of every prompt."""
-    timeline = parse_timeline(text)
+    timeline = read_any(text)
     return [
         (start, prompt.text)
         for start, prompt in zip(timeline.requested, timeline.segments, strict=True)
@@ -508,12 +508,12 @@ NO_STORIES = {  # a text, and what is said of it
 @pytest.mark.parametrize("text", NO_STORIES)
 def test_what_is_no_story_is_refused_with_the_words_and_a_way_out(text):
     with pytest.raises(TimelineError, match=re.escape(NO_STORIES[text])) as error:
-        parse_timeline(text)
+        read_any(text)
     assert len(str(error.value)) < 250 and "\n" not in str(error.value)
 
 
 def test_frames_of_a_schedule_are_those_of_the_model():
-    timeline = parse_timeline('"0": "a",\n"48": "b"', clock=LONGLIVE2.clock)
+    timeline = read_any('"0": "a",\n"48": "b"', clock=LONGLIVE2.clock)
     assert timeline.requested == (0.0, 2.0)
 
 
@@ -526,7 +526,7 @@ def test_the_editor_reads_a_pasted_text_and_leaves_it_as_it_is():
     ]
     written = answer({"segments": read["segments"]})["text"]
     assert written == "0:00 狐\n0:05 [flush] \\{a|b\\}"
-    assert parse_timeline(written).segments == parse_timeline(text).segments
+    assert read_any(written).segments == read_any(text).segments
 
 
 def subtitles(prompts: list[tuple[int, int, str]], point: str) -> str:
@@ -590,11 +590,11 @@ def test_a_written_story_reads_as_the_same_in_every_form(story, form):
         PlacedPrompt(text, clock.block_at(time) if time else 0, asked=time)
         for (text, _), time in zip(story, times, strict=False)
     ]
-    written = parse_timeline(write_timeline(placed, clock), times[-1])
+    written = read_any(write_timeline(placed, clock), times[-1])
     prompts = [
         (start, end, text) for (text, _), start, end in zip(story, times, times[1:], strict=False)
     ]
-    read = parse_timeline(FORMS[form](prompts), times[-1])
+    read = read_any(FORMS[form](prompts), times[-1])
     assert read.segments == written.segments and read.requested == written.requested
 
 

@@ -1,8 +1,8 @@
 """Schedules of other programs are refused, and not one prompt in silence; prose stays a prompt."""
 
 import pytest
+from headforcing.headforcing_core.timeline.paste.paste import read_any
 from headforcing.headforcing_core.timeline.prompt import TimelineError
-from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 REFUSED = [
     "0.000000\t5.000000\ta fox\n5.000000\t10.000000\ta wolf",
@@ -62,9 +62,9 @@ ONE_PROMPT = [
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_schedule_of_another_program_is_refused(text):
     with pytest.raises(TimelineError):
-        parse_timeline(text)
+        read_any(text)
 
 
 @pytest.mark.parametrize("text", ONE_PROMPT)
 def test_prose_stays_one_prompt(text):
-    assert len(parse_timeline(text).segments) == 1
+    assert len(read_any(text).segments) == 1

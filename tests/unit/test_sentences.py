@@ -18,8 +18,9 @@ from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
+from headforcing.headforcing_core.timeline.paste.paste import read_any
 from headforcing.headforcing_core.timeline.switch import Switch
-from headforcing.headforcing_core.timeline.timeline import BlockClock, parse_timeline
+from headforcing.headforcing_core.timeline.timeline import BlockClock
 from method_renders import SMALL, STRIPES
 
 FILE = Path(__file__).with_name("sentences.txt")
@@ -30,14 +31,14 @@ def planned(method: str, options: str) -> object:
     asked = RenderOptions(
         method_name=method, width=96, height=64, method_options=read_pairs(options)
     )
-    return RenderPlan.of(SMALL, asked, parse_timeline("a red ball", 9.0), profile=STRIPES)
+    return RenderPlan.of(SMALL, asked, read_any("a red ball", 9.0), profile=STRIPES)
 
 
 def drafted(recent_frames: int | None = 3, start_frames: int = 0) -> object:
     """A plan by itself, without the options of a command."""
     method = HeadForcing(memory=RolePolicy(recent_frames=recent_frames, episodic_frames=5))
     options = RenderOptions(given_method=method, width=64, height=64)
-    return RenderPlan.of(WanConfig(), options, parse_timeline("a"), start_frames)
+    return RenderPlan.of(WanConfig(), options, read_any("a"), start_frames)
 
 
 FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {

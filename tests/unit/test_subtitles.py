@@ -1,8 +1,8 @@
 """Subtitles as stories: words stay in the cue that FFmpeg puts them in, or their line is named."""
 
 import pytest
+from headforcing.headforcing_core.timeline.paste.paste import read_any
 from headforcing.headforcing_core.timeline.prompt import TimelineError
-from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 FOX = "1\n00:00:00,000 --> 00:00:05,000\na fox\n"
 WOLF = "2\n00:00:05,000 --> 00:00:10,000\na wolf\n"
@@ -48,11 +48,11 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", READ)
 def test_words_of_subtitles_stay_in_their_cue(text):
-    assert [segment.text for segment in parse_timeline(text).segments] == READ[text]
+    assert [segment.text for segment in read_any(text).segments] == READ[text]
 
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_line_of_subtitles_that_belongs_to_no_cue_is_named(text):
     with pytest.raises(TimelineError, match="subtitle") as caught:
-        parse_timeline(text)
+        read_any(text)
     assert caught.value.line == REFUSED[text]

@@ -12,15 +12,15 @@ import time
 import pytest
 from headforcing.headforcing_core.commands.batch_jobs import read_jobs
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.timeline.characters import split_lines, split_prompts
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.timeline.editor import write_timeline
-from headforcing.headforcing_core.timeline.grammar import split_lines, split_prompts
+from headforcing.headforcing_core.timeline.paste.paste import read_any
 from headforcing.headforcing_core.timeline.switch import RESET, Switch
 from headforcing.headforcing_core.timeline.timeline import (
     BlockClock,
     Timeline,
     TimelineError,
-    parse_timeline,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def asked(text: str, seconds: float | None = None, **options) -> list[tuple[floa
     """What was read: (start, start of the next one or end of the video, prompt) in seconds; checks
     on the way that the blocks have no gaps.
     """
-    timeline = parse_timeline(text, seconds, **options)
+    timeline = read_any(text, seconds, **options)
     starts = [segment.start_block for segment in timeline.segments]
     assert starts[0] == 0
     assert [segment.end_block for segment in timeline.segments] == [*starts[1:], timeline.blocks]
@@ -46,7 +46,7 @@ def asked(text: str, seconds: float | None = None, **options) -> list[tuple[floa
 def check_written(text: str, timeline: Timeline) -> None:
     """What is written of a text is read as the same prompts at the same blocks."""
     written = write_timeline(place_prompts(text, timeline), timeline.clock)
-    assert parse_timeline(written, timeline.seconds, timeline.clock).segments == timeline.segments
+    assert read_any(written, timeline.seconds, timeline.clock).segments == timeline.segments
 
 
 def test_the_first_block_gives_9_pictures_and_each_later_one_12():
@@ -182,7 +182,7 @@ READS = {
 def test_text_is_read_as_a_person_expects(case):
     text, seconds, expected = READS[case]
     assert asked(text, seconds) == expected
-    check_written(text, parse_timeline(text, seconds))
+    check_written(text, read_any(text, seconds))
 
 
 def test_the_shared_prompt_goes_in_front_of_every_prompt():
@@ -239,7 +239,7 @@ TAGS = (  # a text, and the seeds of its prompts
 def test_a_tag_in_front_of_a_prompt_is_its_switch_and_the_seed_of_its_noise_in_every_grammar(
     text, seeds
 ):
-    timeline = parse_timeline(text, 40)
+    timeline = read_any(text, 40)
     found = [(segment.text, segment.switch, segment.seed) for segment in timeline.segments]
     numbers = [*map(int, seeds), None, None, None, None]
     assert found == [*zip("abcd", (RESET, RECACHE, CUT, BLEND), numbers[:4], strict=True)]
@@ -283,7 +283,7 @@ PROSE = (
 
 def test_a_bracket_with_other_words_belongs_to_the_prompt():
     for text in PROSE:
-        first, second = parse_timeline(f"{text} | {text}").segments
+        first, second = read_any(f"{text} | {text}").segments
         assert (first.text, second.text, second.switch, first.seed) == (text, text, RESET, None)
 
 
@@ -293,10 +293,10 @@ def test_tags_beside_one_another_are_one_tag():
         ("[seed 7] [recache]", "[recache, seed 7]"),
         ("[recache] [blend 2]: [seed 7]", "[recache, blend 2, seed 7]"),
     ):
-        timeline = parse_timeline(f"a | {tags} b", switch=CUT)
-        assert timeline.segments == parse_timeline(f"a | {whole} b", switch=CUT).segments
+        timeline = read_any(f"a | {tags} b", switch=CUT)
+        assert timeline.segments == read_any(f"a | {whole} b", switch=CUT).segments
         assert timeline.segments[1].text == "b"
-    segments = parse_timeline(
+    segments = read_any(
         "a | [seed 7] b | [reset, seed 18446744073709551615] c", switch=CUT
     ).segments
     assert [(segment.switch, segment.seed) for segment in segments] == [
@@ -307,7 +307,7 @@ def test_tags_beside_one_another_are_one_tag():
 
 
 def test_prompts_snap_to_the_nearest_block_of_any_clock():
-    timeline = parse_timeline("0:00 a\n0:10 b\n0:20 c", 30)
+    timeline = read_any("0:00 a\n0:10 b\n0:20 c", 30)
     assert [(segment.start_block, segment.end_block) for segment in timeline.segments] == [
         (0, 14),
         (14, 27),
@@ -315,21 +315,21 @@ def test_prompts_snap_to_the_nearest_block_of_any_clock():
     ]
     assert [timeline.prompt_index(block) for block in (0, 13, 14, 26, 27, 40)] == [0, 0, 1, 1, 2, 2]
     for clock in (FRAMEWISE, BlockClock(8, 24), BlockClock(continues=True)):
-        assert timeline.on(clock) == parse_timeline("0:00 a\n0:10 b\n0:20 c", 30, clock)
+        assert timeline.on(clock) == read_any("0:00 a\n0:10 b\n0:20 c", 30, clock)
     with pytest.raises(HeadForcingError, match="0:00.2 falls on the same block"):
-        parse_timeline("0:00 a\n0:00.2 b", 1, FRAMEWISE).on(BlockClock())
+        read_any("0:00 a\n0:00.2 b", 1, FRAMEWISE).on(BlockClock())
 
 
 def test_the_table_shows_asked_and_real_times_and_seeds_and_switches_where_there_are_some():
-    lines = parse_timeline("0:00 a cat\n0:10 [seed 7] a dog", 30).table().splitlines()
+    lines = read_any("0:00 a cat\n0:10 [seed 7] a dog", 30).table().splitlines()
     assert lines[0].split() == ["no.", "asked", "starts", "frame", "block", "seed", "prompt"]
     assert lines[1].split()[4:] == ["0", "a", "cat"] and lines[1].index("a cat") == lines[2].index(
         "a dog"
     )
     assert lines[2].split() == ["2", "0:10.000", "0:10.312", "165", "14", "7", "a", "dog"]
     assert lines[3:] == ["Asked for 30 s: 41 blocks hold 30.5625 s, the video is cut to length."]
-    assert "asked for at 0:05 and starts at 0:00" in parse_timeline("0:05 a", 9).table()
-    timeline = parse_timeline("0:00 a cat\n0:10 [flush, blend 2] a dog\n0:20 a fox", 30)
+    assert "asked for at 0:05 and starts at 0:00" in read_any("0:05 a", 9).table()
+    timeline = read_any("0:00 a cat\n0:10 [flush, blend 2] a dog\n0:20 a fox", 30)
     head, *rows, blended, _ = timeline.table(video_frames_before=9).splitlines()
     assert head.split()[5] == "switch" and [" ".join(row.split()[3:]) for row in rows] == [
         "9 0 - a cat",
@@ -345,10 +345,7 @@ def test_lines_end_at_newlines_only(tmp_path):
     for newline in ("\n", "\r\n", "\r"):
         assert list(split_prompts(newline.join(texts) + newline)) == texts
     assert (
-        len(
-            parse_timeline("\r\n".join(f"0:{i:02} {text}" for i, text in enumerate(texts))).segments
-        )
-        == 8
+        len(read_any("\r\n".join(f"0:{i:02} {text}" for i, text in enumerate(texts))).segments) == 8
     )
     assert split_lines("\ufeffa\rb\r\nc\n") == ["a", "b", "c", ""]
     lines = [json.dumps({"demo": True, "prompts": text}, ensure_ascii=False) for text in texts[:3]]
@@ -513,7 +510,7 @@ ERRORS = {
 def test_a_mistake_gives_one_sentence_with_its_line(case):
     text, seconds, line, message = ERRORS[case]
     with pytest.raises(TimelineError, match=message) as error:
-        parse_timeline(text, seconds)
+        read_any(text, seconds)
     assert error.value.line == line
     assert str(error.value).startswith(f"line {line}: ") or line is None
     assert len(str(error.value)) < 250 and "\n" not in str(error.value)
@@ -522,7 +519,7 @@ def test_a_mistake_gives_one_sentence_with_its_line(case):
 def test_a_shared_prompt_with_a_tag_is_refused():
     for shared in ("[flush, seed 7] noir", "[cut] noir"):
         with pytest.raises(TimelineError, match="in front of one prompt"):
-            parse_timeline("a | b", shared_prompt=shared)
+            read_any("a | b", shared_prompt=shared)
 
 
 FRAGMENTS = (
@@ -600,7 +597,7 @@ SECONDS = (None, None, 30.0, 5.0, 0.5, 600.0)
 def survives(text: str, seconds: float | None) -> None:
     """Anything but a whole timeline or a TimelineError fails the test."""
     with contextlib.suppress(TimelineError):
-        segments = parse_timeline(text, seconds).segments
+        segments = read_any(text, seconds).segments
         starts = [segment.start_block for segment in segments]
         assert starts == sorted(set(starts)) and all(segment.text for segment in segments)
 
@@ -670,15 +667,15 @@ def test_the_time_for_awkward_text_goes_with_its_length():
     ],
 )
 def test_tags_in_plain_words_are_those_of_the_engine(tag, written):
-    plain = parse_timeline(f"0:00 a fox\n0:10 [{tag}] a wolf", 20.0)
-    assert plain.segments == parse_timeline(f"0:00 a fox\n0:10 [{written}] a wolf", 20.0).segments
+    plain = read_any(f"0:00 a fox\n0:10 [{tag}] a wolf", 20.0)
+    assert plain.segments == read_any(f"0:00 a fox\n0:10 [{written}] a wolf", 20.0).segments
     assert plain.segments[1].text == "a wolf"
 
 
 def test_a_dissolve_is_rounded_to_the_blocks_of_the_model():
     story = "0:00 a fox\n0:10 [dissolve 4s] a wolf"
     blends = [
-        parse_timeline(story, 20.0, clock).segments[1].switch.blend_blocks
+        read_any(story, 20.0, clock).segments[1].switch.blend_blocks
         for clock in (BlockClock(), BlockClock(8, 24))
     ]
     assert blends == [5, 3]
@@ -704,11 +701,11 @@ def test_a_dissolve_is_rounded_to_the_blocks_of_the_model():
     ],
 )
 def test_a_tag_may_stand_in_marks_or_other_brackets_and_before_a_separator(tag, written):
-    timeline = parse_timeline(f"0:00 a fox\n0:10 {tag} a **red** wolf", 20.0)
-    plain = parse_timeline(f"0:00 a fox\n0:10 [{written}] a **red** wolf", 20.0)
+    timeline = read_any(f"0:00 a fox\n0:10 {tag} a **red** wolf", 20.0)
+    plain = read_any(f"0:00 a fox\n0:10 [{written}] a **red** wolf", 20.0)
     assert timeline.segments == plain.segments
     assert timeline.segments[1].text == "a **red** wolf"
-    bold = parse_timeline("0:00 a fox\n**0:10 [cut] a wolf**\n**0:15** **[cut] a cat**", 20.0)
+    bold = read_any("0:00 a fox\n**0:10 [cut] a wolf**\n**0:15** **[cut] a cat**", 20.0)
     assert [(s.text, s.switch.re_anchor) for s in bold.segments[1:]] == [
         ("a wolf", True),
         ("a cat", True),

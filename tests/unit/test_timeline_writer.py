@@ -13,11 +13,10 @@ from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
 from headforcing.headforcing_core.timeline.characters import fold
 from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.timeline.editor import PlacedPrompt, answer, write_timeline
-from headforcing.headforcing_core.timeline.grammar import split_shared
+from headforcing.headforcing_core.timeline.paste.paste import paste, read_any
 from headforcing.headforcing_core.timeline.prompt import TimelineError
 from headforcing.headforcing_core.timeline.returns import with_returns
 from headforcing.headforcing_core.timeline.switch import RESET, Switch
-from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from hypothesis import given
 from hypothesis import strategies as st
 from scripts import place_prompts
@@ -35,8 +34,8 @@ def restored(
     text = write_timeline(prompts, CLOCK, shared=shared)
     seconds = 60.0
     assert text.count("\n") == len(prompts) - (not fold(shared))
-    assert split_shared(text)[0] == fold(shared)
-    return place_prompts(text, parse_timeline(text, seconds, CLOCK, switch=default))
+    assert paste(text).story.shared == fold(shared)
+    return place_prompts(text, read_any(text, seconds, CLOCK, switch=default))
 
 
 def test_the_text_is_a_line_per_prompt_with_the_time_of_its_first_frame_and_its_own_tag():
@@ -50,7 +49,7 @@ def test_the_text_is_a_line_per_prompt_with_the_time_of_its_first_frame_and_its_
     assert restored(prompts) == prompts
     with_length = write_timeline(prompts, CLOCK, end=31.5)
     assert with_length == text.replace("0:20.062", "0:20.062-0:31.500")
-    assert parse_timeline(with_length).seconds == 31.5
+    assert read_any(with_length).seconds == 31.5
 
 
 HOSTILE = (
@@ -131,7 +130,7 @@ def test_no_text_is_read_as_anything_but_the_prompt(default):
         assert [prompt.switch or default for prompt in found[1:]] == [switch or default, default], (
             text
         )
-        timeline = parse_timeline(write_timeline(prompts[:2], CLOCK, end=20.0))
+        timeline = read_any(write_timeline(prompts[:2], CLOCK, end=20.0))
         assert (
             timeline.seconds == 20.0
             and [segment.text for segment in timeline.segments] == [fold(text)] * 2
@@ -302,7 +301,7 @@ def test_a_story_longer_than_the_video_is_answered_with_its_prompts_and_why_it_i
     text, seconds
 ):
     with pytest.raises(TimelineError) as error:
-        parse_timeline(text, seconds)
+        read_any(text, seconds)
     got = answer(NODE | {"text": text, "seconds": seconds})
     assert (got["beyond"], got["refusal"]) == (seconds, str(error.value)) and "error" not in got
     assert got["segments"] == answer(NODE | {"text": text, "seconds": 0})["segments"]
@@ -344,7 +343,7 @@ def test_words_of_all_prompts_are_written_once_before_the_first_time():
 def test_a_ratio_on_a_line_of_shared_words_is_no_time():
     for ratio in ("16:9 wide", "2.39:1 wide", "35 mm"):
         text = f"[shared] noir\n{ratio}\n0:00 a"
-        assert split_shared(text) == (f"noir {ratio}", "\n\n0:00 a")
+        assert paste(text).story.shared == f"noir {ratio}"
 
 
 def of_a(**segment):
@@ -448,7 +447,7 @@ STORIES_WITH_SCENES = [  # prompts, and the scene of each
 
 
 def story_of(prompts):
-    return with_returns(parse_timeline(" | ".join(prompts)), MOST)
+    return with_returns(read_any(" | ".join(prompts)), MOST)
 
 
 def scenes_of(prompts) -> list[int]:

@@ -18,6 +18,7 @@ from ....headforcing_core.plan.options import DEFAULTS, RenderOptions
 from ....headforcing_core.rollout.rows import Embeddings
 from ....headforcing_core.timeline.clock import BlockClock
 from ....headforcing_core.timeline.editor import read_widgets
+from ....headforcing_core.timeline.paste.paste import Pasted, paste
 from ....headforcing_core.timeline.switch import Switch
 from ....headforcing_core.timeline.timeline import Timeline, parse_timeline
 from ....headforcing_core.video.soundtrack import Soundtrack
@@ -77,19 +78,33 @@ class TimelineNode:
         return replace(self, text=text, seconds=seconds, shared_prompt=shared_prompt, switch=switch)
 
     def timeline(self) -> Timeline:
-        """The timeline of the text, without *seconds* as long as its sound; raises as
-        `parse_timeline`.
+        """The timeline of the text, in any form, without *seconds* as long as its sound; raises as
+        `lay_out_story`.
         """
+        return self._pasted().timeline(
+            **self._arguments,
+            shared_prompt=self.shared_prompt,
+            references=tuple(self.references),
+        )
+
+    @property
+    def translation(self) -> Pasted | None:
+        """The translation of the text; None for a text in the written form."""
+        pasted = self._pasted()
+        return pasted if pasted.is_translated else None
+
+    def _pasted(self) -> Pasted:
+        arguments = self._arguments
+        return paste(self.text, arguments["clock"], arguments["seconds"])
+
+    @property
+    def _arguments(self) -> Fields:
+        """Arguments of `lay_out_story` that are those of the render."""
         seconds = self.seconds
         if not seconds and self.soundtrack is not None:
             seconds = self.soundtrack.story_length()
         options = replace(self.options, seconds=seconds, switch=self.switch)
-        return parse_timeline(
-            self.text,
-            **options.timeline_arguments,
-            shared_prompt=self.shared_prompt,
-            references=tuple(self.references),
-        )
+        return options.timeline_arguments
 
     def encode(self, texts: Iterable[str]) -> Fields:
         """By text its `[tensor, options]`, the entry of a CONDITIONING."""
@@ -142,7 +157,11 @@ def read_conditioning(
     fitted = _fitted(positive, options)
     timeline, embeds = _timeline_of(fitted, options.seconds)
     check_text_width(model, embeds.values())
-    notes = (*_other_blocks(positive, options), *_cut_prompts(model, embeds))
+    notes = (
+        *_other_blocks(positive, options),
+        *_cut_prompts(model, embeds),
+        *_translation(fitted),
+    )
     return ReadConditioning(fitted, timeline, embeds, notes)
 
 
@@ -194,6 +213,17 @@ def _other_blocks(positive: Conditioning, options: RenderOptions) -> list[str]:
         f"Prompt Timeline shows blocks of {shown:.4g} s, this model's last {made:.4g} s: set its "
         f"model_family to {options.model_family}"
     ]
+
+
+def _translation(positive: Conditioning) -> list[str]:
+    """Lines for the report with the story that was rendered, if *Prompt Timeline* holds another
+    form.
+    """
+    node = node_of(positive)
+    pasted = None if node is None else node.translation
+    if pasted is None:
+        return []
+    return [f"the text of Prompt Timeline was {pasted.sentence}:", *pasted.text.split("\n")]
 
 
 def _timing(options: RenderOptions) -> tuple[BlockClock, str]:

@@ -1,5 +1,7 @@
-"""Texts of other programs as lines of a timeline: subtitles, and what stands in a fence of chat
-programs.
+"""Subtitles, SubRip and WebVTT: a prompt for each cue.
+
+No library reads them here: those that there are move or drop words outside a cue without a word,
+and do not say in which line they stand.
 """
 
 from __future__ import annotations
@@ -7,11 +9,12 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from .characters import fold, plain
-from .headings import read_line
-from .prompt import TimelineError
-from .times import TO
+from ..characters import fold, plain
+from ..prompt import Prompt, TimelineError
+from ..times import TO
+from .headings import read_line, seconds_in
 
 _CUE_TIME = r"\d{1,4}:\d\d(?::\d\d)?(?:[.,]\d{1,9})?"
 _CUE_SETTINGS = r"(?: {1,8}\w{1,20}:\S{1,40}){0,8} {0,8}"
@@ -30,23 +33,18 @@ _OVERRIDE = re.compile(r"\{\\[^{}]{0,99}\}")  # of ASS in SubRip: "{\an8}"
 _PLAIN_AND = re.compile(
     r"&(?!(?:#\d{1,6}|#x[\da-f]{1,5}|[a-z]\w{1,30});)", re.ASCII | re.IGNORECASE
 )
-_FENCE = re.compile(r"^ {0,8}(?:`{3,9}|~{3,9})[\w-]{0,20} {0,8}$", re.ASCII | re.MULTILINE)
 
 
-def to_timeline(text: str) -> str:
-    """A text without code fences, and with SubRip and WebVTT subtitles as lines of a timeline; it
-    has as many lines as before.
+def read_subtitles(text: str) -> list[Prompt] | None:
+    """The prompts of subtitles; None for another text.
 
-    Raises TimelineError for a line of subtitles that belongs to no cue.
+    Raises TimelineError for a line that belongs to no cue.
     """
-    text = _FENCE.sub("", text)
     lines = text.split("\n")
     written = [line for line in lines if line.strip()]
     if written and written[0].lstrip().startswith("WEBVTT"):
-        return "\n".join(_read_webvtt(lines))
-    if _begins_subrip(written):
-        return "\n".join(_read_subrip(lines))
-    return text
+        return _read_webvtt(lines)
+    return _read_subrip(lines) if _begins_subrip(written) else None
 
 
 def _begins_subrip(written: Sequence[str]) -> bool:
@@ -57,18 +55,14 @@ def _begins_subrip(written: Sequence[str]) -> bool:
     return time is not None and re.search("[.,]", time[1]) is not None
 
 
-def _read_subrip(lines: Sequence[str]) -> list[str]:
-    """Lines of a timeline; words below an empty line belong to the cue above, as FFmpeg reads
-    them.
-    """
-    result = [""] * len(lines)
-    cue = 0
+def _read_subrip(lines: Sequence[str]) -> list[Prompt]:
+    """Words below an empty line belong to the cue above, as FFmpeg reads them."""
+    cues: list[Prompt] = []
     after_empty = False
     for index, line in enumerate(lines):
         time = _CUE.fullmatch(line)
         if time is not None:
-            cue = index
-            result[cue] = _heading(time)
+            cues.append(_cue(time, index))
             after_empty = False
         elif not line.strip():
             after_empty = True
@@ -76,21 +70,19 @@ def _read_subrip(lines: Sequence[str]) -> list[str]:
             _refuse_like_cue(line, index)
             if after_empty and _begins_otherwise(line):
                 raise _belongs_to_none(line, index)
-            result[cue] += f" {_words(line)}"
-    return result
+            cues[-1] = _with_words(cues[-1], line)
+    return cues
 
 
-def _read_webvtt(lines: Sequence[str]) -> list[str]:
-    """Lines of a timeline; an empty line, without even a space, ends a cue or another block."""
-    result = [""] * len(lines)
-    cue = -1  # the line of the cue that is open
+def _read_webvtt(lines: Sequence[str]) -> list[Prompt]:
+    """An empty line, without even a space, ends a cue or another block."""
+    cues: list[Prompt] = []
     first = next(index for index, line in enumerate(lines) if line.strip())
     block = "header"
     for index, line in enumerate(lines[first + 1 :], first + 1):
         time = _CUE.fullmatch(line)
         if time is not None:
-            cue = index
-            result[cue] = _heading(time)
+            cues.append(_cue(time, index))
             block = "cue"
         elif not line:
             block = ""
@@ -98,13 +90,13 @@ def _read_webvtt(lines: Sequence[str]) -> list[str]:
             continue
         elif block == "cue":
             _refuse_like_cue(line, index)
-            result[cue] += f" {_words(line)}"
+            cues[-1] = _with_words(cues[-1], line)
         elif not block and _BLOCK.match(line):
             block = "other"
         elif line.strip() and not _is_outside(lines, index, block):
             _refuse_like_cue(line, index)
             raise _belongs_to_none(line, index)
-    return result
+    return cues
 
 
 def _is_outside(lines: Sequence[str], index: int, block: str) -> bool:
@@ -132,8 +124,22 @@ def _begins_otherwise(line: str) -> bool:
     return _NUMBER.fullmatch(line) is not None or (heading is not None and not heading.spoken)
 
 
-def _heading(time: re.Match[str]) -> str:
-    return f"[{time[1]}-{time[2]}]:".replace(",", ".")
+def _cue(time: re.Match[str], index: int) -> Prompt:
+    """A cue without words yet."""
+    start = time[1].replace(",", ".")
+    end = time[2].replace(",", ".")
+    line = index + 1
+    return Prompt(
+        "",
+        line,
+        start=seconds_in(start, line),
+        end=seconds_in(end, line),
+        token=f"{start}-{end}",
+    )
+
+
+def _with_words(cue: Prompt, line: str) -> Prompt:
+    return replace(cue, text=f"{cue.text} {_words(line)}".strip())
 
 
 def _refuse_like_cue(line: str, index: int) -> None:

@@ -12,34 +12,24 @@ import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from .characters import plain
-from .times import (
+from ..characters import plain
+from ..clock import MAX_SECONDS, cut_to_millisecond
+from ..prompt import TimelineError
+from ..times import (
     FLAGS,
     IN_BRACKETS,
     MINUTES_WORD,
     NUMBER,
     NUMBER_OR_TIME,
+    SCENE,
     SEPARATORS,
+    SHOT,
     SPOKEN,
     TIMES,
     TITLE_RANGE,
     TO,
 )
 
-_ORDINAL = (
-    r"(?:#\s?)?(?:\d{1,9}[a-d]?|[ivx]{1,5}|one|two|three|four|five|six|seven|eight|nine|ten"
-    r"|[一二三四五六七八九十]{1,3})(?![a-z\d])"
-)
-SCENE = (
-    r"(?:(?:scene|szene|sc[èe]ne|escena|cena|scena|[Сс]цена|场景|場景|シーン|장면|씬)"
-    rf"[\s_]{{0,8}}{_ORDINAL}"
-    rf"|第\s?{_ORDINAL}\s?(?:场景|場景|场|場|幕))"
-)
-# less clear than a scene, and read with a time only
-SHOT = (
-    r"(?:(?:shot|clip|part|segment|beat|prompt|section|chapter|act|sequence|step|keyframe"
-    rf"|镜头|鏡頭|分镜|カット|ショット|샷|컷)\s{{0,8}}{_ORDINAL})"
-)
 ALONE = rf"\s{{0,8}}(?:[.)](?=\s|$)|(?=[*_`{SEPARATORS}]|$))"
 _BEHIND_NAME = rf"\s{{0,8}}(?:[.{SEPARATORS}]\s{{0,8}})?{TIMES}"
 _BOX = r"(?P<box>[\[(]\s{0,8})?"
@@ -245,3 +235,21 @@ def seconds_of(token: str) -> float:
     if minutes is not None and not minutes["seconds"]:
         numbers.append(0.0)
     return functools.reduce(lambda total, part: total * 60 + part, numbers, 0.0)
+
+
+def seconds_in(token: str, line: int) -> float | None:
+    """The value of a time, None for ""; TimelineError for one that is written wrongly or too
+    late.
+    """
+    if not token:
+        return None
+    if re.search(r":[6-9]\d", token):
+        raise TimelineError(
+            f"{token!r} is not a time; after a colon the numbers go from 00 to 59", line
+        )
+    value = seconds_of(token)
+    if value > MAX_SECONDS:
+        raise TimelineError(
+            f"{token!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", line
+        )
+    return cut_to_millisecond(value)

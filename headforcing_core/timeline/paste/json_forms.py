@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .characters import STRAIGHT_QUOTES, fold, plain
-from .clock import MAX_SECONDS, TEMPORAL_STRIDE, BlockClock, cut_to_millisecond
-from .prompt import Prompt, TimelineError
+from ..characters import STRAIGHT_QUOTES, fold, plain
+from ..clock import MAX_SECONDS, TEMPORAL_STRIDE, BlockClock, cut_to_millisecond
+from ..prompt import Prompt, TimelineError
 
 # also a list or an object as Python, JavaScript or YAML writes it: "{'0': 'a'}", "{0: "a"}"
 _PYTHON_TEXT = r"'(?:[^'\\\n]|\\.)*'"

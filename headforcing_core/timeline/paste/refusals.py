@@ -7,11 +7,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from .characters import fold
-from .headings import ALONE, SCENE, SHOT, Heading, Line, seconds_of
-from .prompt import TimelineError
-from .tags import match_tag
-from .times import (
+from ..characters import fold
+from ..languages import LENGTHS
+from ..prompt import TimelineError
+from ..tags import match_tag
+from ..times import (
     CLOCK,
     DURATION,
     FLAGS,
@@ -19,10 +19,13 @@ from .times import (
     NO_TIME_OF_DAY,
     NUMBER,
     NUMBER_OR_TIME,
+    SCENE,
     SEPARATORS,
+    SHOT,
     TIME,
     TO,
 )
+from .headings import ALONE, Heading, Line, seconds_of
 
 EXAMPLE = "0:00 a cat walks or Scene 1 (0:00-0:05): a cat walks"
 
@@ -36,8 +39,7 @@ _END_OF_NAME = rf"\s{{0,8}}(?:[.,、()\[\]*_`{SEPARATORS}]|$)"  # not as in "Sce
 _SURELY = (  # also where only one line begins so
     rf"\[\s{{0,8}}\d{{1,9}}:\d|{_OPEN}00?{_COLON}\d\d{NO_TIME_OF_DAY}"
     rf"|[\[(]?\s?(?:{SCENE}{_END_OF_NAME}|{SHOT}\s{{0,8}}[{SEPARATORS}]?\s?[\[(]\s?\d)"
-    r"|(?:total\s)?(?:time(?:\s?(?:range|code|stamp))?|timestamps?|timing|duration|length|runtime"
-    r"|dauer|dur[ée]e|duraci[óo]n|длительность|时间|時間|时长|時長|持续时间|長さ|시간|길이)[*_`]{0,3}\s?[:=]\s?[*_`]{0,3}\s?[~≈]?[\[(]?\s?"
+    rf"|(?:total\s)?(?:{LENGTHS})[*_`]{{0,3}}\s?[:=]\s?[*_`]{{0,3}}\s?[~≈]?[\[(]?\s?"
     rf"{_RANGE_OR_DURATION}(?!\w){NO_TIME_OF_DAY}"
 )
 _NEARLY = (  # "0: 10 b", "0:10 pm b", "5s, b", "5-10 s b"; "1920s" and "6:00 pm" are words
