@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -34,12 +34,11 @@ from ..rollout.loop import MemoryEvent
 from ..timeline.switch import RESET, Switch
 from .base import Cache, WriteClean
 from .head_group import HeadGroup
-from .memory import EpisodicMemory, MemoryEntry
-from .memory_heads import ALL_HERE, MemoryHeads
+from .memory import EpisodicMemory
 from .roles import RolePolicy
 from .scenes import KeptScene, Recall, Scenes
 from .shape import CacheShape
-from .state import MISFIT, Saved, State, check_fields, pack, unpack
+from .state import MISFIT, MemoryEntry, Saved, State, check_fields, pack, unpack
 
 RECENT_AFTER_FLUSH = 2  # frames
 
@@ -58,10 +57,11 @@ class AttentionMeter(Protocol):
 class HeadCache(Cache):
     """The caches of all heads of a model for one video.
 
-    `flush`, `re_anchor` and `rewind` are called between two blocks and drop history. `all_heads`
-    combines the memory heads of all processes that share the model; by default all are in this one.
+    `flush`, `re_anchor` and `rewind` are called between two blocks and drop history.
     """
 
+    group_class: ClassVar[type[HeadGroup]] = HeadGroup
+    memory_class: ClassVar[type[EpisodicMemory]] = EpisodicMemory
     meter: AttentionMeter | None = None  # set by `head_profiles.profiler`
     fused = True
 
@@ -71,8 +71,6 @@ class HeadCache(Cache):
         dtype: torch.dtype,
         device: Device = "cpu",
         attention: AttentionFunction = sdpa,
-        *,
-        all_heads: MemoryHeads = ALL_HERE,
     ):
         self.shape = shape
         self.attention = attention
@@ -95,7 +93,7 @@ class HeadCache(Cache):
         self.v, v_of_groups = views(v, shape)
         self.groups: list[HeadGroup] = []
         for policy, heads in shape.groups.items():
-            group = HeadGroup(
+            group = self.group_class(
                 policy,
                 [torch.tensor(of_layer, dtype=torch.long, device=device) for of_layer in heads],
                 k_of_groups[policy],
@@ -103,7 +101,6 @@ class HeadCache(Cache):
                 rope=self.rope,
                 reencode=shape.method.rope == "contiguous",
                 flat=self.flat,
-                all_heads=all_heads,
             )
             self.groups.append(group)
         # per layer, the heads in the order of its buffers, and the place of each head in that order
@@ -117,9 +114,7 @@ class HeadCache(Cache):
         with_memory = [group for group in self.groups if group.policy.episodic_frames]
         self.memory_group = with_memory[0] if with_memory else None
         store = self.memory_group or self.groups[0]
-        self.memory = EpisodicMemory(
-            store.policy.episodic_frames, shape.method.episodic, store, all_heads=all_heads
-        )
+        self.memory = self.memory_class(store.policy.episodic_frames, shape.method.episodic, store)
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         self.scenes: Scenes | None = None
         if shape.method.kept_scenes:

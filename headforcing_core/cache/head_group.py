@@ -18,9 +18,8 @@ from ...kernels.move import in_sequence, move_frames
 from ...kernels.pool import pooled_keys
 from ..devices import download_together, upload
 from ..model.rope import RotaryEmbedding
-from .memory_heads import ALL_HERE, MemoryEntry, MemoryHeads
 from .roles import RolePolicy
-from .state import KeptFrame, Saved, check_fields
+from .state import KeptFrame, MemoryEntry, Saved, check_fields
 
 _MOST_TABLES = 64  # of moves that are kept: the same few come again after every block
 
@@ -38,7 +37,6 @@ class HeadGroup:
             indices in the video.
         flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v`
             are views of.
-        all_heads: as for `HeadCache`.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class HeadGroup:
         *,
         reencode: bool,
         flat: tuple[Tensor, Tensor],
-        all_heads: MemoryHeads = ALL_HERE,
     ):
         self.policy = policy
         self.heads = heads
@@ -67,7 +64,6 @@ class HeadGroup:
         self.entries = 0  # how many slots, the first ones, hold episodic memory
         self.current = slice(0, 0)  # slots of the current block
         self._flat = flat
-        self._all_heads = all_heads
         self._rows = _head_rows(k)
         self._tables: dict[tuple[Move, ...], Tensor] = {}  # on the device, by their moves
 
@@ -199,14 +195,16 @@ class HeadGroup:
         """
         s = self.rope.frame_tokens
         k = self._flat[0]
-        if self._rows:
-            rotations, zero = self.rope.differences(abs(self.indices[slot]))
-            turn = zero - self.indices[slot]
-            frames = [(first_row + slot * s, turn) for _, first_row in self._rows]
-            pooled = pooled_keys(k, self._upload(frames), rotations, s)
-        else:  # all memory heads are in other processes
-            pooled = k.new_empty(0, k.shape[1], dtype=torch.float32)
-        return self._all_heads.pooled(pooled)
+        if not self._rows:  # a part of a cache may have none of the group's heads
+            return k.new_empty(0, k.shape[1], dtype=torch.float32)
+        rotations, zero = self.rope.differences(abs(self.indices[slot]))
+        turn = zero - self.indices[slot]
+        frames = [(first_row + slot * s, turn) for _, first_row in self._rows]
+        return pooled_keys(k, self._upload(frames), rotations, s)
+
+    def has_heads(self, layer: int) -> bool:
+        """Whether a layer of the model has heads of the group."""
+        return len(self.k[layer]) > 0
 
     def _upload(self, rows: Sequence[object]) -> Tensor:
         return upload(torch.tensor(rows, dtype=torch.int32), self.k[0].device)
@@ -229,7 +227,7 @@ class HeadGroup:
         s = self.rope.frame_tokens
         kept = torch.zeros(len(self.k), s, dtype=torch.int32, device=self.k[0].device)
         for layer, k in enumerate(self.k):
-            if self._all_heads.in_layer(layer, len(k)):
+            if self.has_heads(layer):
                 # keys of entry j are rotated to the index of entry i, as `merge_frames` stores
                 # them, and then those of both back to no rotation
                 moved = self.rope.rotate_temporal(k[:, j, None], [difference])

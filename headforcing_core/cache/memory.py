@@ -18,10 +18,8 @@ from torch.nn import functional as F
 from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent as MemoryEvent  # part of what this module gives
 from .head_group import HeadGroup
-from .memory_heads import ALL_HERE
-from .memory_heads import MemoryEntry as MemoryEntry
-from .memory_heads import MemoryHeads as MemoryHeads
 from .roles import EpisodicPolicy
+from .state import MemoryEntry as MemoryEntry
 from .state import Saved, check_fields
 
 
@@ -78,17 +76,10 @@ class EpisodicMemory:
     group, since no frame is ever considered.
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        policy: EpisodicPolicy,
-        store: HeadGroup,
-        all_heads: MemoryHeads = ALL_HERE,
-    ):
+    def __init__(self, capacity: int, policy: EpisodicPolicy, store: HeadGroup):
         self.capacity = capacity
         self.policy = policy
         self.store = store
-        self.all_heads = all_heads
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
 
@@ -112,11 +103,7 @@ class EpisodicMemory:
         """Decide about a candidate after `block`, and change the store."""
         pooled = self.store.pooled_key(frame)
         pooled_keys = [entry.pooled for entry in self.entries] + [pooled]
-        plain = similarities(pooled_keys)
-        centered = similarities(pooled_keys, self.policy.center_keys)
-        # stacked, so that the host waits for the device only once
-        compared = torch.stack((plain, centered)).cpu()
-        similarity, for_novelty = self.all_heads.decisive(compared)
+        similarity, for_novelty = self.compared(pooled_keys)
         # the paper's delta: the highest similarity to an entry, low for what is new
         delta = float(for_novelty[-1, :-1].max()) if self.entries else -1.0
         admitted = (
@@ -136,6 +123,19 @@ class EpisodicMemory:
         return MemoryEvent(
             block, frame, delta=delta, admitted=admitted, merged=merged, dropped=dropped
         )
+
+    def compared(self, pooled_keys: Sequence[Tensor]) -> Tensor:
+        """The similarities of entries and candidate to one another, `[2, n, n]` on the CPU: those
+        that decide about merging, and those about admission.
+        """
+        plain = similarities(pooled_keys)
+        centered = similarities(pooled_keys, self.policy.center_keys)
+        # stacked, so that the host waits for the device only once
+        return torch.stack((plain, centered)).cpu()
+
+    def scores(self, layer: int, keys: Tensor, prompt: PromptKV) -> Tensor:
+        """The `token_scores` of all memory heads of a layer."""
+        return token_scores(keys, prompt.mean_key(layer)[self.store.heads[layer]])
 
     # --- between two prompts
 
@@ -193,8 +193,7 @@ class EpisodicMemory:
             if self.policy.token_selection == "random":
                 tokens = self.policy.random_tokens(2 * count, block, layer)
                 return tokens.to(keys.device)
-            scores = token_scores(keys, prompt.mean_key(layer)[self.store.heads[layer]])
-            return best_tokens(self.all_heads.scores(layer, scores).mean(dim=0), count)
+            return best_tokens(self.scores(layer, keys, prompt).mean(dim=0), count)
 
         sources = [list(self.entries[i].sources), list(self.entries[j].sources)]
         pooled = self.store.merge_entries(i, j, select)

@@ -112,13 +112,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class CacheShape(Shape):
-    """The shape of a `HeadCache`, whose heads keep frames by role.
-
-    `agreed`: the policies of all heads of the model, if `roles` are of some of them.
-    """
+    """The shape of a `HeadCache`, whose heads keep frames by role."""
 
     method: RolePolicies
-    agreed: tuple[RolePolicy, ...] = ()
 
     def __post_init__(self) -> None:
         memory = self.method.memory
@@ -137,8 +133,6 @@ class CacheShape(Shape):
             frames = policy.sink_frames + (policy.recent_frames or 0) + policy.episodic_frames
             return policy.recent_frames is None, frames, policy.sink_frames, policy.episodic_frames
 
-        if self.agreed:
-            return list(self.agreed)
         roles = {role for layer in self.roles for role in layer}
         return sorted({self.method.of(role) for role in roles}, key=order, reverse=True)
 

@@ -28,6 +28,16 @@ class KeptFrame:
 
 
 @dataclass
+class MemoryEntry:
+    """An entry of episodic memory, a frame or the summary of several: the frames it was made of,
+    and its pooled key.
+    """
+
+    sources: list[int]
+    pooled: Tensor
+
+
+@dataclass
 class State:
     """A cache between two blocks: tensors by name, plain JSON, and the frames of scenes that the
     JSON numbers.

@@ -8,14 +8,16 @@ rank holds whole heads, so no cache is ever moved.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache.head_cache import HeadCache
-from ..cache.memory import MemoryEvent, MemoryHeads
+from ..cache.head_group import HeadGroup
+from ..cache.memory import EpisodicMemory, MemoryEvent
+from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
 from ..devices import Device, upload
 from ..model.attention import AttentionFunction, sdpa
@@ -26,16 +28,26 @@ from .peers import Peers
 PATCH = 2  # latents per token, in both directions
 
 
-def part_of(whole: CacheShape, heads: Sequence[Sequence[int]]) -> CacheShape:
-    """The part of a cache with these heads of every layer, whose number may differ by layer.
-
-    Groups are those of the whole model, also where the rank has no head of them, so that all ranks
-    agree on them.
+@dataclass(frozen=True)
+class PartShape(CacheShape):
+    """The shape of a part of a cache. `of_all` are the policies of the whole model's heads: groups
+    are also those of which the part has no head, so that all ranks agree on them.
     """
+
+    of_all: tuple[RolePolicy, ...] = ()
+
+    @property
+    def policies(self) -> list[RolePolicy]:
+        return list(self.of_all)
+
+
+def part_of(whole: CacheShape, heads: Sequence[Sequence[int]]) -> PartShape:
+    """The part of a cache with these heads of every layer, whose number may differ by layer."""
     roles = []
     for layer, own in zip(whole.roles, heads, strict=True):
         roles.append([layer[head] for head in own])
-    return replace(whole, roles=roles, agreed=tuple(whole.policies))
+    given = {each.name: getattr(whole, each.name) for each in fields(whole)}
+    return PartShape(**{**given, "roles": roles}, of_all=tuple(whole.policies))
 
 
 @dataclass(frozen=True)
@@ -50,16 +62,13 @@ class PartPrompt(PromptKV):
         return super().mean_key(layer)[self.heads[layer]]
 
 
-class SpreadMemoryHeads(MemoryHeads):
+class SpreadHeads:
     """Memory heads that lie on several ranks: every rank decides from all of them, in the model's
     order of heads.
-
-    The similarities are rank 0's, because GPUs of two kinds may round differently and must not
-    decide differently.
     """
 
     def __init__(self, peers: Peers, shape: CacheShape, division: Division):
-        self._peers = peers
+        self.peers = peers
         # layer, head and rank of all memory heads, in the model's order
         self._places: list[tuple[int, int, int]] = []
         for rank, layers in enumerate(division.heads):
@@ -69,26 +78,56 @@ class SpreadMemoryHeads(MemoryHeads):
                         self._places.append((layer, head, rank))
         self._places.sort()
 
-    def in_layer(self, layer: int, count: int) -> bool:
+    def in_layer(self, layer: int) -> bool:
+        """Whether a layer has memory heads, of any rank."""
         return any(place[0] == layer for place in self._places)
 
-    def pooled(self, own: Tensor) -> Tensor:
+    def of_all(self, own: Tensor) -> Tensor:
+        """One row `[head_dim]` of each memory head, layer after layer, from those of the own
+        heads.
+        """
         return self._gather(own, self._places)
 
-    def scores(self, layer: int, own: Tensor) -> Tensor:
+    def of_layer(self, layer: int, own: Tensor) -> Tensor:
+        """One row of each memory head of a layer."""
         return self._gather(own, [place for place in self._places if place[0] == layer])
-
-    def decisive(self, similarity: Tensor) -> Tensor:
-        return self._peers.from_first(similarity)
 
     def _gather(self, own: Tensor, places: Sequence[tuple[int, int, int]]) -> Tensor:
         """The rows of all ranks, of the heads in these places, in their order."""
         ranks = torch.tensor([rank for *_, rank in places], dtype=torch.long)
-        counts = ranks.bincount(minlength=self._peers.world).tolist()
-        rows = self._peers.gather(own, [(count, own.shape[1]) for count in counts], "memory")
+        counts = ranks.bincount(minlength=self.peers.world).tolist()
+        rows = self.peers.gather(own, [(count, own.shape[1]) for count in counts], "memory")
         # where each row stands among those that are sorted by rank
         order = ranks.argsort(stable=True).argsort()
         return torch.cat(rows)[upload(order, own.device)]
+
+
+class SpreadGroup(HeadGroup):
+    """A rank's heads of a group, whose frames all ranks compare and merge alike."""
+
+    spread: SpreadHeads  # set when the cache is made
+
+    def has_heads(self, layer: int) -> bool:
+        return self.spread.in_layer(layer)
+
+    def _pool(self, slot: int) -> Tensor:
+        return self.spread.of_all(super()._pool(slot))
+
+
+class SpreadMemory(EpisodicMemory):
+    """Episodic memory that decides on all ranks alike.
+
+    The similarities are rank 0's, because GPUs of two kinds may round differently and must not
+    decide differently.
+    """
+
+    spread: SpreadHeads  # set when the cache is made
+
+    def compared(self, pooled_keys: Sequence[Tensor]) -> Tensor:
+        return self.spread.peers.from_first(super().compared(pooled_keys))
+
+    def scores(self, layer: int, keys: Tensor, prompt: PromptKV) -> Tensor:
+        return self.spread.of_layer(layer, super().scores(layer, keys, prompt))
 
 
 class ParallelCache(HeadCache):
@@ -99,6 +138,11 @@ class ParallelCache(HeadCache):
         shape: of the whole model's cache.
         division: by default that for the speeds of the ranks.
     """
+
+    group_class = SpreadGroup
+    memory_class = SpreadMemory
+    groups: list[SpreadGroup]  # type: ignore[assignment]
+    memory: SpreadMemory
 
     def __init__(
         self,
@@ -114,14 +158,11 @@ class ParallelCache(HeadCache):
         self.whole = whole
         self.division = division or Division.of(whole, peers.world, peers.speeds)
         self._own = self.division.heads[peers.rank]
-        all_heads = SpreadMemoryHeads(peers, whole, self.division)
-        super().__init__(
-            part_of(whole, self._own),
-            dtype,
-            device=device,
-            attention=attention,
-            all_heads=all_heads,
-        )
+        super().__init__(part_of(whole, self._own), dtype, device=device, attention=attention)
+        spread = SpreadHeads(peers, whole, self.division)
+        self.memory.spread = spread
+        for group in self.groups:
+            group.spread = spread
         # per rank and layer, its heads, as what indexes tensors on the device without a copy
         self._heads: list[list[Tensor]] = []
         for layers in self.division.heads:

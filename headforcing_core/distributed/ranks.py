@@ -36,7 +36,7 @@ def rank_place(
         device,
         attention,
         choice,
-        new_cache=lambda job: ParallelCache(
+        make_cache=lambda job: ParallelCache(
             peers, job.plan.shape, job.request.dtype, device=device, attention=attention
         ),
         share=peers.from_first,

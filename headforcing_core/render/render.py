@@ -39,7 +39,7 @@ class Place:
     attention: AttentionFunction = sdpa
     attention_choice: str = "auto"  # the user's name for `attention`, for reports
     # an empty one in place of the plan's; it is never stored
-    new_cache: Callable[[RenderJob], Cache] | None = None
+    make_cache: Callable[[RenderJob], Cache] | None = None
     # gives all processes what one has read from disk
     share: Callable[[Any], Any] = lambda read: read
 
@@ -99,7 +99,7 @@ class Render:
         self.listeners = listeners
         self.script = job.script
         self.run = Run(self, folder, thread, place.share)
-        if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
+        if place.make_cache is not None:  # the state of a part of a cache is no state of the cache
             self.run.state_seconds = 0.0
         # per block under way, whether each step's prediction is finite
         self._finite: dict[int, list[Tensor]] = {}
@@ -137,8 +137,8 @@ class Render:
     def _new_cache(self) -> Cache:
         job = self.job
         place = self.place
-        if place.new_cache is not None:
-            return place.new_cache(job)
+        if place.make_cache is not None:
+            return place.make_cache(job)
         return job.plan.make_cache(job.request.dtype, place.device, place.attention)
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...headforcing_core.cache.head_cache import HeadCache
-from ...headforcing_core.cache.memory import EpisodicMemory, MemoryHeads
+from ...headforcing_core.cache.memory import EpisodicMemory
 from ...headforcing_core.cache.roles import HeadRole, RolePolicy, Roles
 from ...headforcing_core.cache.shape import CacheShape, Shape
 from ...headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
@@ -239,20 +239,14 @@ class SeenMemory(EpisodicMemory):
         likeness = []
         for sources in self.sources:
             likeness.append(max(float(seen @ self.features[source]) for source in sources))
-        self.all_heads = _Likeness(likeness)
+        self._likeness = torch.tensor(likeness)
         return super().consider(block, frame, prompt)
 
-
-class _Likeness(MemoryHeads):
-    """Puts given similarities of the candidate to the entries in the place of those of keys."""
-
-    def __init__(self, likeness: Sequence[float]):
-        self._likeness = likeness
-
-    def decisive(self, similarity: Tensor) -> Tensor:
-        decided = similarity.clone()
-        decided[1, -1, :-1] = torch.tensor(self._likeness)
-        return decided
+    def compared(self, pooled_keys: Sequence[Tensor]) -> Tensor:
+        """With the similarities of the candidate's features in the place of those of its keys."""
+        found = super().compared(pooled_keys)
+        found[1, -1, :-1] = self._likeness
+        return found
 
 
 class SeenBlocks(WanVideoModel):

@@ -122,7 +122,7 @@ class Demo:
         if watch is not None:
             assert isinstance(cache, HeadCache)
             watch(cache)
-        place = Place(new_cache=lambda job: cache)
+        place = Place(make_cache=lambda job: cache)
         blocks = make_blocks(job_of(plan), SeenBlocks(self.judge.backbone), place)
         latents = torch.cat([block.latents for block in blocks])
         return Made(looks, number, plan, latents, self.judge.autoencoder.decode(latents))

@@ -182,7 +182,7 @@ def test_a_video_on_two_ranks_and_a_compiled_one_are_that_of_one(backbone, strai
     def on(peers):
         model = WanVideoModel(backbone, torch.float32)
         model.forward = parallel_forward
-        place = Place(new_cache=lambda job: ParallelCache(peers, job.plan.shape, torch.float32))
+        place = Place(make_cache=lambda job: ParallelCache(peers, job.plan.shape, torch.float32))
         return torch.cat(rendered(job, model, place).blocks)
 
     for found in together(2, on):
