@@ -160,7 +160,7 @@ def clone_for_rollout(model: Any, request: NativeRequest) -> Any:
             plan = render.request.plan()
         except ValueError:  # told when sampling begins, if it is with `RolloutSampler`
             return executor(patcher, noise_shape, *args, **kwargs)
-        one_pass = (1, noise_shape[1], plan.frames_per_pass, *noise_shape[3:])
+        one_pass = (1, noise_shape[1], plan.largest_pass, *noise_shape[3:])
         return memory.load_with_room(
             executor, patcher, one_pass, *args, memory=render.needs(plan).working, **kwargs
         )

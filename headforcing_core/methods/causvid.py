@@ -24,7 +24,7 @@ from ..model.attention import AttentionFunction
 from ..model.wan import KeyValueCache
 from ..rollout.loop import Block, RolloutInputs, VideoModel, rollout
 from ..rollout.schedule import Schedule
-from ..rollout.unipc import predict
+from ..rollout.solvers import predict_at
 from .base import BaseMethod, MethodShape, WrappedModel, check_beginning
 from .head_forcing import HeadForcing
 from .method import Overlap, VideoFacts
@@ -42,7 +42,7 @@ class WholeTimesteps(WrappedModel):
 
     def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
         level = round(1000 * float(sigma)) / 1000
-        return predict(self.model, latents, sigma=float(sigma), level=level, cache=cache)
+        return predict_at(self.model, latents, sigma=float(sigma), level=level, cache=cache)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@ rollout loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from ..cache.base import Cache
 from ..cache.roles import Roles
@@ -112,7 +113,6 @@ class Method:
         rope: temporal index of a key: its frame's index in the video (`absolute`) or in the context
             (`contiguous`).
         needs_shots: the model must have been trained with shots (`Schedule.shot_prefix`).
-        denoises_jointly: one model call denoises consecutive blocks, one at each noise level.
         most_pictures: how many pictures of a scene its caches can hold.
     """
 
@@ -121,7 +121,6 @@ class Method:
     own_schedule: ClassVar[Schedule | None] = None
     repeats_image: ClassVar[bool] = False
     needs_shots: ClassVar[bool] = False
-    denoises_jointly: ClassVar[bool] = False
 
     @property
     def heads_by(self) -> str:
@@ -188,6 +187,16 @@ class Method:
         `cache` is one that `make_cache` made, so methods may name its class.
         """
         return rollout(model, cache, video)
+
+    def blocks_ahead(self, schedule: Schedule) -> int:
+        """How many of the next blocks a finished block depends on, besides those before it; they
+        are part of the largest pass, and what has been made of them is `Block.extra`.
+        """
+        return 0
+
+    def steps_ahead(self, extra: Mapping[str, Tensor], schedule: Schedule) -> int:
+        """Denoising steps of the next blocks that are done in the `extra` of a block."""
+        return 0
 
     @property
     def recached_frames(self) -> int:

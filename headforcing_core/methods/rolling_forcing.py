@@ -8,7 +8,7 @@ the paper leaves open is as in the authors' code).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +26,7 @@ SCHEDULE = Schedule.warped([1000, 800, 600, 400, 200])
 # constants of the authors' code, there 24 and 21 latent frames
 HELD_BLOCKS = 8
 ATTENDED_BLOCKS = 7
+UNFINISHED = "unfinished"  # in `Block.extra`: latents of the following blocks, oldest first
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class RollingForcing(BaseMethod):
     """
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULE
-    denoises_jointly = True
+
+    def blocks_ahead(self, schedule: Schedule) -> int:
+        return len(schedule.sigmas) - 1  # of the window
 
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         return HELD_BLOCKS * shape.frames_per_block
@@ -58,6 +61,11 @@ class RollingForcing(BaseMethod):
             )
         return self
 
+    def steps_ahead(self, extra: Mapping[str, Tensor], schedule: Schedule) -> int:
+        steps = len(schedule.sigmas)
+        # the first of the window has had all steps but one, the next all but two
+        return sum(steps - behind for behind in range(1, len(extra.get(UNFINISHED, ())) + 1))
+
     def rollout(  # type: ignore[override]  # its own cache
         self, model: VideoModel, cache: RollingCache, video: RolloutInputs
     ) -> Iterator[Block]:
@@ -65,21 +73,21 @@ class RollingForcing(BaseMethod):
         noise levels.
 
         A window is denoised under the prompt of its newest block, so a new prompt also affects the
-        unfinished blocks. `on_step` is called for each block of a window after its step, and with
-        None for the newest one before it.
+        unfinished blocks; their latents are the `extra` of a finished one. `on_step` is called for
+        each block of a window after its step, and with None for the newest one before it.
         """
         script = video.script
         given = video.given
         steps = len(script.rows[0].sigmas)
         blocks = len(script)
-        if len(video.unfinished) != (min(steps - 1, blocks - len(given)) if given else 0):
+        window = [upload(x, cache.device) for x in video.extra.get(UNFINISHED, ())]
+        if len(window) != (min(steps - 1, blocks - len(given)) if given else 0):
             raise HeadForcingError(
                 f"resuming after {len(given)} of {blocks} blocks needs the {steps - 1} unfinished "
-                f"ones (fewer at the end of the video), got {len(video.unfinished)}; render the "
+                f"ones (fewer at the end of the video), got {len(window)}; render the "
                 "video from the beginning"
             )
         active = None
-        window = [upload(x, cache.device) for x in video.unfinished]
         for number in range(steps - 1 if given else 0, blocks + steps - 1):
             inside = range(max(0, number - steps + 1), min(number + 1, blocks))
             first = inside[0]
@@ -103,7 +111,9 @@ class RollingForcing(BaseMethod):
                 cache.begin(inside[:1], clean=True)
                 model.write_clean(latents, cache)
                 cache.block = first + 1
-                yield Block(first, latents, None, tuple(window) if first + 1 >= len(given) else ())
+                kept = window and first + 1 >= len(given)
+                extra = {UNFINISHED: torch.stack(window)} if kept else {}
+                yield Block(first, latents, extra=extra)
 
 
 def _take_step(

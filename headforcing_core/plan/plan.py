@@ -127,7 +127,7 @@ class RenderPlan:
         shape = replace(self.shape, total_frames=len(rows) * self.schedule.frames_per_block)
         depends_on_length = (
             self.overlap is not None
-            or self.blocks_per_pass > 1
+            or self.blocks_ahead
             or shape.frame_slots != self.shape.frame_slots
         )
         if depends_on_length and len(rows) != self.blocks:
@@ -261,16 +261,16 @@ class RenderPlan:
         return self.shape.peak_bytes(dtype, bool(self.switches))
 
     @property
-    def frames_per_pass(self) -> int:
+    def largest_pass(self) -> int:
         """The largest number of latent frames in one model call."""
         recached = self.method.recached_frames if self.switches else 0
-        block = self.schedule.frames_per_block * self.blocks_per_pass
-        return max(block, min(recached, self.frames))
+        blocks = self.schedule.frames_per_block * (1 + self.blocks_ahead)
+        return max(blocks, min(recached, self.frames))
 
     @cached_property
-    def blocks_per_pass(self) -> int:
-        """Number of consecutive blocks that one model call denoises together."""
-        return len(self.schedule.sigmas) if self.method.denoises_jointly else 1
+    def blocks_ahead(self) -> int:
+        """As in `Method.blocks_ahead`."""
+        return self.method.blocks_ahead(self.schedule)
 
     @cached_property
     def overlap(self) -> Overlap | None:

@@ -268,7 +268,7 @@ class RenderJob:
             frames = plan.schedule.frames_per_block
             for block in range(plan.blocks):
                 more[block] = conditions.block_key(block * frames, frames)
-        return self.script.keys(self.setup, plan.blocks_per_pass - 1, more)
+        return self.script.keys(self.setup, plan.blocks_ahead, more)
 
     @property
     def folder(self) -> Path | None:

@@ -173,8 +173,7 @@ def needs_of(
         kept, state: blocks are stored in a run folder, and the cache, too.
         finished_blocks: number of blocks, of all videos together, that are stored already.
     """
-    # float32, with unfinished ones
-    block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass
+    block = 4 * math.prod(plan.block_shape) * (1 + plan.blocks_ahead)  # float32, with its `extra`
     pixels = plan.video_frames * plan.width * plan.height * scale**2
     stores_state = kept and state and "state" in plan.method.resumes_from
     scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0
@@ -202,7 +201,7 @@ def room_on(device: torch.device) -> int | None:
 
 def activation_bytes(plan: RenderPlan, dtype: torch.dtype) -> int:
     """Most memory in bytes of a plan's largest pass, without the KV cache."""
-    return pass_bytes(plan.config, plan.frames_per_pass * plan.shape.frame_tokens, dtype)
+    return pass_bytes(plan.config, plan.largest_pass * plan.shape.frame_tokens, dtype)
 
 
 def pass_bytes(config: WanConfig, tokens: int, dtype: torch.dtype) -> int:

@@ -194,7 +194,7 @@ class Render:
             SeededNoise(job.plan.block_shape, job.video),
             ready,
             held=run.start if job.plan.held_frames else None,
-            unfinished=run.stored[-1].unfinished if run.stored else (),
+            extra=run.stored[-1].extra if run.stored else {},
             reencode=None if job.request.codec is None else job.request.codec.reencode,
             on_step=self.step,
         )

@@ -131,10 +131,10 @@ class Run:
                 self.cache = make_cache()
             self._drop_blocks_not_in_cache()
         if self.stored:
-            # a rolling window denoises several blocks at once: those after the last finished one
-            # are partly denoised already, so their rows cannot change any more
+            # blocks on which the last finished one depends have begun, so that their rows cannot
+            # change any more
             finished = self.first_new + len(self.stored)
-            script.begun = min(len(script), finished + self.plan.blocks_per_pass - 1)
+            script.begun = min(len(script), finished + self.plan.blocks_ahead)
 
     def _read(self) -> tuple[Tensor | None, list[StoredBlock], Fields]:
         """Note the video in its folder, and read the start latents, the stored blocks, and the note
@@ -267,7 +267,7 @@ class Run:
             keys[index],
             block.in_main_memory,
             event=block.event,
-            unfinished=[latents.cpu() for latents in block.unfinished],
+            extra={name: tensor.cpu() for name, tensor in block.extra.items()},
             previous=keys[index - 1] if index else None,
         )
         self._thread.put(save)
@@ -309,15 +309,14 @@ class Run:
 
     @property
     def stored_steps(self) -> int:
-        """Denoising steps of stored blocks, those of unfinished ones included: in a rolling window
-        of n blocks the first one after the last finished has had n - 1 of its n steps, the next
-        n - 2, and so on.
+        """Denoising steps of stored blocks, and those of the next ones that are stored with the
+        last.
         """
-        window = self.plan.blocks_per_pass
+        plan = self.plan
         start = self.first_new
-        unfinished = len(self.stored[-1].unfinished) if self.stored else 0
-        finished = sum(len(row.sigmas) for row in self.plan.rows[start : start + len(self.stored)])
-        return finished + sum(window - behind for behind in range(1, unfinished + 1))
+        finished = sum(len(row.sigmas) for row in plan.rows[start : start + len(self.stored)])
+        extra = self.stored[-1].extra if self.stored else {}
+        return finished + plan.method.steps_ahead(extra, plan.schedule)
 
 
 def _save_state(folder: RunFolder, index: int, key: str, state: State) -> None:

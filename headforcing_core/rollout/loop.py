@@ -5,8 +5,8 @@ METHOD.md).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -16,9 +16,9 @@ from torch import Tensor
 from ..devices import Device, upload
 from ..model.wan import Backbone, KeyValueCache, PromptKV, encode_prompt, forward_block
 from ..timeline.switch import SWITCHES, Switch
-from . import unipc
 from .conditions import PassInputs, VideoConditions
 from .rows import BlockRow, Script, SeededNoise
+from .solvers import SOLVERS, Denoiser
 
 
 def make_block(
@@ -35,8 +35,7 @@ def make_block(
 
     Args:
         on_step: as in `RolloutInputs`.
-        held: with UniPC and `renoise_held`, first frames of the block that are given, clean,
-            `[frames, channels, h, w]`.
+        held: first frames of the block that are given, as for `solvers.Renoise`.
 
     Returns:
         the clean latents `[frames, channels, h, w]`, and the decision of episodic memory, None for
@@ -45,41 +44,14 @@ def make_block(
     cache.begin_block()
     on_step(block, 0, None)
     x = upload(noise.initial(block, row.seed), cache.device)
-    if row.solver == "unipc":
-        x0 = unipc.denoise(
-            model, x, sigmas=row.sigmas, cache=cache, on_step=partial(on_step, block), held=held
-        )
-    else:
-        for step, sigma in enumerate(row.sigmas):
-            if held is not None:
-                x = unipc.hold(held, x)
-            x0 = _predict(model, x, row=row, sigma=sigma, cache=cache)
-            if held is not None:
-                x0 = unipc.hold(held, x0)
-            on_step(block, step + 1, x0)
-            if step + 1 < len(row.sigmas):
-                sigma = row.sigmas[step + 1]
-                fresh = upload(noise.renoise(block, row.seed, step).to(x0.dtype), x0.device)
-                x = (1 - sigma) * x0 + sigma * fresh
+    solver = SOLVERS[row.solver](row.sigmas, partial(noise.renoise, block, row.seed), held)
+    for step in range(len(row.sigmas)):
+        x0 = solver.predict(model, x, step, cache)
+        on_step(block, step + 1, x0)
+        if step + 1 < len(row.sigmas):
+            x = solver.advance(x0, step)
     _clean_pass(model, cache, x0)
     return x0, cache.commit(model.prompt)
-
-
-def _predict(
-    model: VideoModel, x: Tensor, row: BlockRow, sigma: float, cache: BlockCache
-) -> Tensor:
-    """The clean latents predicted from `x` at a noise level of the row. With `renoise_held` the
-    model is asked at the time step in bf16; its flow leads to clean latents from `sigma` itself.
-    """
-    if row.solver == "renoise":
-        return model.denoise(x, sigma, cache)
-    level = bf16_timestep(sigma) / 1000
-    return unipc.predict(model, x, sigma=sigma, level=level, cache=cache)
-
-
-def bf16_timestep(sigma: float) -> float:
-    """The time step of a noise level as bf16 has it: 936 of 937.5, 832 of 833.3."""
-    return torch.tensor(1000 * sigma).to(torch.bfloat16).item()
 
 
 def rollout(
@@ -171,7 +143,7 @@ class RolloutInputs:
             each. They are yielded unchanged, moved to the cache's device when they are read, and
             written to a cache that lacks them.
         held: given first frames of the first block, as for `make_block`; fewer than a block.
-        unfinished: `Block.unfinished` of the last given block.
+        extra: `Block.extra` of the last given block.
         reencode: decodes latents `[frames, channels, h, w]` and encodes the last video frame as the
             first latent frame of a new video; needed where a video is made of several rollouts.
         on_step: called as `(block, step, predicted clean latents)` after each step, and with step 0
@@ -182,7 +154,7 @@ class RolloutInputs:
     noise: SeededNoise
     given: Sequence[Tensor] = ()
     held: Tensor | None = None
-    unfinished: Sequence[Tensor] = ()
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
     reencode: Callable[[Tensor], Tensor] | None = None
     on_step: StepCallback = lambda block, step, latents: None
 
@@ -210,15 +182,20 @@ class MemoryEvent:
 
 @dataclass(frozen=True)
 class Block:
-    """A finished block: its number in the video, start blocks included, and its latents `[frames,
-    channels, h, w]`.
+    """A finished block.
+
+    Attributes:
+        index: its number in the video, start blocks included.
+        latents: `[frames, channels, h, w]`.
+        event: the decision of episodic memory after it.
+        extra: tensors by name that the method needs, besides the blocks, to go on after it; a run
+            folder stores them with the block.
     """
 
     index: int
     latents: Tensor
-    event: MemoryEvent | None = None  # the decision of episodic memory after it
-    # of the following blocks, oldest first, where several are denoised together
-    unfinished: tuple[Tensor, ...] = ()
+    event: MemoryEvent | None = None
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
 
     @cached_property
     def in_main_memory(self) -> Tensor:
@@ -275,7 +252,7 @@ class BlockCache(KeyValueCache):
         raise NotImplementedError
 
 
-class VideoModel(unipc.Denoiser, Protocol):
+class VideoModel(Denoiser, Protocol):
     """A model that denoises blocks given a cache.
 
     Attributes:

@@ -24,9 +24,7 @@ class Schedule:
         sigmas: noise levels in (0, 1], strictly decreasing. The model's timestep is `1000 * sigma`.
         frames_per_block: latent frames that are denoised together.
         first_block_sigmas: other noise levels for the first block; None uses `sigmas`.
-        solver: the name of what leads from one noise level to the next: `renoise`
-            (`loop.make_block`), the same with time steps rounded to bf16 and a first frame that may
-            be given (`renoise_held`), or `unipc`.
+        solver: the name of what leads from one noise level to the next, see `solvers.SOLVERS`.
         shot_prefix: stands before the prompt in the first block after a scene cut, and makes every
             prompt without a tag a scene cut; empty for models that were not trained with one.
         latents: of the models that the schedule is for.

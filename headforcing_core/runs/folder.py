@@ -3,9 +3,9 @@
 Blocks are content-addressed. A block's key is a hash of everything it depends on: the setup
 (weights, head roles, size, schedule, seed ...), and the prompts and switches of all blocks up to
 it. Repeating a render therefore finds all its blocks; a longer render finds and extends those of
-the shorter one; a render with another prompt k finds all blocks before that prompt. If several
-blocks are denoised jointly (Rolling Forcing), a block's key covers all of them, and the unfinished
-ones are stored with it.
+the shorter one; a render with another prompt k finds all blocks before that prompt. If a
+block depends on the next ones, too (`Method.blocks_ahead`), its key covers them, and what the
+method needs besides finished blocks (`Block.extra`) is stored with it.
 
 A key cannot cover the rounding of a machine. Each block therefore stores the file hash of the block
 before it, and a cache state that of its block, so that blocks of two renders with equal keys but
@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-import torch
 from filelock import FileLock
 from torch import Tensor
 
@@ -100,8 +100,7 @@ class StoredBlock:
 
     latents: Tensor  # `[frames, channels, h, w]`
     event: MemoryEvent | None  # decision of episodic memory after the block
-    # those of the following blocks, if several are denoised jointly
-    unfinished: tuple[Tensor, ...] = ()
+    extra: Mapping[str, Tensor] = field(default_factory=dict)  # as in `rollout.loop.Block`
 
 
 class RunReader:
@@ -136,16 +135,14 @@ class RunReader:
             event = fields["event"]
             if event is not None:
                 event = MemoryEvent(**event)
-            yield StoredBlock(tensors["latents"], event, tuple(tensors.get("unfinished", ())))
+            yield StoredBlock(tensors.pop("latents"), event, tensors)
 
     def load_blocks(self, keys: Sequence[str]) -> list[StoredBlock]:
-        """`read_blocks` as a list; only the last block keeps its `unfinished` latents, to save
-        memory.
-        """
+        """`read_blocks` as a list; only the last block keeps its `extra`, to save memory."""
         blocks: list[StoredBlock] = []
         for block in self.read_blocks(keys):
             if blocks:
-                blocks[-1] = replace(blocks[-1], unfinished=())
+                blocks[-1] = replace(blocks[-1], extra={})
             blocks.append(block)
         return blocks
 
@@ -245,20 +242,19 @@ class RunFolder(RunReader):
         key: str,
         latents: Tensor,
         event: MemoryEvent | None,
-        unfinished: Sequence[Tensor] = (),
+        extra: Mapping[str, Tensor] = MappingProxyType({}),
         previous: str | None = None,
     ) -> None:
         """Store a finished block `[frames, channels, h, w]`.
 
         Args:
             event: decision of episodic memory after the block.
-            unfinished: partially denoised latents of the following blocks.
+            extra: as in `rollout.loop.Block`.
             previous: key of the block before, which must have been read or saved; None for the
                 first generated block.
         """
         tensors = {"latents": latents.float()}
-        if unfinished:
-            tensors["unfinished"] = torch.stack(tuple(unfinished)).float()
+        tensors |= {name: tensor.float() for name, tensor in extra.items()}
         after = "" if previous is None else self._block_hashes[previous]
         stored = self._write_tensors(
             "block", index, key, tensors, event=event and event.to_dict(), after=after

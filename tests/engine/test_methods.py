@@ -187,7 +187,7 @@ def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(bac
     """A window has the noise of its newest block in all of them."""
     straight = plan(name, TWO, 7.0, seed=3)
     take = plan(name, TWO.replace("0:04.5 ", "0:04.5 [seed 7] "), 7.0, seed=3)
-    kept = straight.timeline.segments[1].start_block - (straight.blocks_per_pass - 1)
+    kept = straight.timeline.segments[1].start_block - straight.blocks_ahead
     before = latents_of(straight, backbone).split(3)
     after = latents_of(take, backbone).split(3)
     same = [torch.equal(old, new) for old, new in zip(before, after, strict=True)]
@@ -237,8 +237,8 @@ def test_a_new_prompt_takes_over_in_the_methods_own_way_and_any_other_is_refused
 
 def test_a_plan_counts_the_frames_of_one_pass_and_a_recache_reads_its_window_in_one(backbone):
     plans = plan("longlive"), plan("longlive", TWO, 6.0), rolling_plan()
-    counted = [(made.blocks_per_pass, made.frames_per_pass) for made in plans]
-    assert counted == [(1, 3), (1, 12), (5, 15)]
+    counted = [(made.blocks_ahead, made.largest_pass) for made in plans]
+    assert counted == [(0, 3), (0, 12), (4, 15)]
     needs = [needs_of(made, torch.float32, 0, kept=True) for made in plans]
     assert [taken.activations / needs[0].activations for taken in needs] == [1, 4, 5]
     assert needs[2].run_folder == 5 * needs[0].run_folder

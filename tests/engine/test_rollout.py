@@ -193,13 +193,11 @@ def test_finished_blocks_are_put_on_the_device_one_at_a_time(loop):
     alive = []
     made = [torch.zeros(3, 16, 2, 2) for _ in range(5)]
     script = script_of([0] * 8, TWO_STEPS, [torch.zeros(1, 1)])
-    unfinished = [torch.zeros(3, 16, 2, 2)]
+    extra = {"unfinished": torch.zeros(1, 3, 16, 2, 2)} if loop == "rolling_forcing" else {}
     if loop == "rollout":
         blocks = rollout(there, there, RolloutInputs(script, None, made))
     else:
-        inputs = RolloutInputs(
-            script, None, given=made, unfinished=unfinished if loop == "rolling_forcing" else []
-        )
+        inputs = RolloutInputs(script, None, given=made, extra=extra)
         blocks = method_named(loop).rollout(there, there, inputs)
     for _ in made:
         latents = next(blocks).latents

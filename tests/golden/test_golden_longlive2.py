@@ -14,7 +14,7 @@ from headforcing.headforcing_core.model.latents import WAN22
 from headforcing.headforcing_core.plan.family import family_of_file, with_family
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
-from headforcing.headforcing_core.rollout.unipc import whole_timestep
+from headforcing.headforcing_core.rollout.solvers import whole_timestep
 from headforcing.headforcing_core.weights.checkpoint import convert, load_state_dict
 from headforcing.research.recordings.replay import read_run, replay
 from recorded_cases import each_run, kept_cache, needs, open_case, replayed

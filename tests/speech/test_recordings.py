@@ -14,7 +14,7 @@ from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.speech import speech_rows
 from headforcing.headforcing_core.plan import speech as inputs
 from headforcing.headforcing_core.plan.speech import Speech, SpeechInputs, TalkingPortrait
-from headforcing.headforcing_core.rollout import loop, unipc
+from headforcing.headforcing_core.rollout import solvers
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LIVETALK
 from headforcing.research.recordings.replay import read_run, replay
@@ -61,7 +61,7 @@ def test_rows_channels_time_steps_and_window_are_the_recorded_ones():
     channels = case.tensors["image_channels/one_block"].transpose(0, 1)
     assert torch.equal(run.conditions.channels(0, 3), channels)
     asked = case.config["facts"]["one_block"][0]["timesteps"]
-    assert [loop.bf16_timestep(sigma) for sigma in LIVETALK.sigmas] == asked[:4]
+    assert [solvers.bf16_timestep(sigma) for sigma in LIVETALK.sigmas] == asked[:4]
     assert list(LIVETALK.sigmas) == case.config["schedule"]["sigmas"]
     assert read_run(case, "rolling").method == method_named("livetalk")
 
@@ -168,12 +168,12 @@ MISTAKES = {
     "no norm": (inputs, "speech_rows", without_norm),
     "one layer late": (inputs, "speech_rows", rows_of_layers(1)),
     "one layer early": (inputs, "speech_rows", rows_of_layers(-1)),
-    "exact time steps": (loop, "bf16_timestep", lambda sigma: 1000 * sigma),
+    "exact time steps": (solvers, "bf16_timestep", lambda sigma: 1000 * sigma),
     "mask always 1": (TalkingPortrait, "channels", channels_with_mask(torch.ones_like)),
     "mask inverted": (TalkingPortrait, "channels", channels_with_mask(lambda mask: 1 - mask)),
     "mask first": (TalkingPortrait, "channels", mask_first),
     "portrait in the first block": (TalkingPortrait, "channels", portrait_in_the_first_block),
-    "first frame not held": (unipc, "hold", lambda held, latents: latents),
+    "first frame not held": (solvers, "hold", lambda held, latents: latents),
     "clean pass without rows": (WanVideoModel, "write_clean", silent_clean_pass),
     "no row": (wan, "_add_row", lambda x, row: x),
 }
@@ -187,7 +187,7 @@ def test_a_mistake_that_is_easily_made_is_seen(monkeypatch, mistake):
 
 
 def test_a_frame_that_is_held_only_while_it_is_noisy_is_seen(monkeypatch):
-    hold = unipc.hold
+    hold = solvers.hold
     calls = []
 
     def only_before_a_prediction(held, latents):
@@ -195,7 +195,7 @@ def test_a_frame_that_is_held_only_while_it_is_noisy_is_seen(monkeypatch):
         return hold(held, latents) if len(calls) % 2 else latents
 
     # a step holds the frame in what the model is given, then in what it predicts
-    monkeypatch.setattr(unipc, "hold", only_before_a_prediction)
+    monkeypatch.setattr(solvers, "hold", only_before_a_prediction)
     assert differs("three_blocks") > 100 * TOLERANCE
 
 

@@ -163,7 +163,7 @@ def _sample(
             listeners.append(_edits(story, hosted, kept, needs))
         return make_video(job, hosted, Place(device, attention), listeners)
 
-    one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
+    one_pass = (plan.largest_pass, *plan.block_shape[1:])
     made = bridge.host(
         render.model,
         job.script.embedding(0),

@@ -277,7 +277,7 @@ def comfyui_is_asked_for_the_memory_of_the_estimate():
     # what it must keep free, exactly; what it likes to have free is not twice that, but one pass
     # more
     assert needs["self_forcing"].working > 5 * needs["head_forcing"].working
-    shape = [plans["head_forcing"].frames_per_pass, 6, 10]
+    shape = [plans["head_forcing"].largest_pass, 6, 10]
     once = model.model.memory_required([1, 16, *shape])
     twice = model.model.memory_required([2, 16, *shape])
     for method, (wished, needed) in asked.items():
