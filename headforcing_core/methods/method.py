@@ -189,7 +189,7 @@ class Method:
         return rollout(model, cache, video)
 
     def blocks_ahead(self, schedule: Schedule) -> int:
-        """How many of the next blocks a finished block depends on, besides those before it; they
+        """Number of next blocks that a finished block depends on, besides those before it; they
         are part of the largest pass, and what has been made of them is `Block.extra`.
         """
         return 0

@@ -269,7 +269,7 @@ class RenderPlan:
 
     @cached_property
     def blocks_ahead(self) -> int:
-        """As in `Method.blocks_ahead`."""
+        """Number of next blocks that a block depends on, see `Method.blocks_ahead`."""
         return self.method.blocks_ahead(self.schedule)
 
     @cached_property
