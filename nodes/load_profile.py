@@ -7,7 +7,7 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import Fields
-from ..headforcing_core.head_profiles.auto import AutoProfile
+from ..headforcing_core.head_profiles.auto import MEASURE_SECONDS, AutoProfile
 from ..headforcing_core.head_profiles.profile import bundled_profiles, load_profile
 from ..headforcing_core.head_profiles.profile_plot import profile_picture
 from ..headforcing_core.head_profiles.rules import with_rule
@@ -40,8 +40,16 @@ class LoadHeadProfile(io.ComfyNode):
                 io.Float.Input("anchor_percent", default=-1.0, min=-1.0, max=60.0, step=1.0),
                 io.Float.Input("local_percent", default=-1.0, min=-1.0, max=60.0, step=1.0),
                 io.Combo.Input("rule", options=[IN_FILE, *RULES], default=IN_FILE),
+                io.Float.Input(
+                    "measure_seconds",
+                    default=MEASURE_SECONDS,
+                    min=1.0,
+                    max=86_400.0,
+                    step=1.0,
+                    optional=True,
+                ),
             ],
-            advanced="anchor_percent local_percent rule",
+            advanced="anchor_percent local_percent rule measure_seconds",
             outputs={
                 "head_profile": HeadProfileType,
                 "picture": io.Image,
@@ -61,13 +69,16 @@ class LoadHeadProfile(io.ComfyNode):
         anchor_percent: float = -1.0,
         local_percent: float = -1.0,
         rule: str = IN_FILE,
+        measure_seconds: float = MEASURE_SECONDS,
     ) -> io.NodeOutput:
         percent = {"anchor_fraction": anchor_percent, "local_fraction": local_percent}
         given: Fields = {name: part / 100 for name, part in percent.items() if part >= 0}
         if rule != IN_FILE:
             given["rule"] = rule
         if profile == AUTO:
-            return io.NodeOutput(AutoProfile(**given), images.no_picture())
+            return io.NodeOutput(
+                AutoProfile(**given, measure_seconds=measure_seconds), images.no_picture()
+            )
         loaded = load_profile(_path(profile))
         if given:
             loaded = with_rule(loaded, **given)

@@ -28,6 +28,7 @@ from ..plan.request import RenderJob
 from ..plan.resources import Needs
 from ..render.measured_roles import (
     WAITING,
+    FoundRoles,
     MeasuredRoles,
     Measuring,
     setup_for,
@@ -195,7 +196,7 @@ class LoadedModel:
             result = replace(result, video=mp4.info, failure=mp4.failure)
         return replace(result, latents_file=latents, measured_roles=measured)
 
-    def _with_roles(self, job: RenderJob, needs: Needs) -> tuple[RenderJob, MeasuredRoles | None]:
+    def _with_roles(self, job: RenderJob, needs: Needs) -> tuple[RenderJob, FoundRoles | None]:
         """The job with the roles of the model's heads; several ranks take those of the first."""
         if job.plan.auto is None:
             return job, None
@@ -218,7 +219,7 @@ class LoadedModel:
             )
         if machine.peers is not None and measured is not None:
             measured = machine.peers.from_first(measured)
-            if machine.leads and path is not None:
+            if machine.leads and path is not None and isinstance(measured, MeasuredRoles):
                 measured = measured.keep(path)
             job = job.with_roles(measured.profile)
         return job, measured

@@ -80,9 +80,9 @@ def add(
 FILE_OPTIONS = "lora size text-encoder embeddings vae decoder park-features num-heads dtype"
 # prompt switches, head profile, noise levels, episodic memory, run folder and device
 RENDER_OPTIONS = (
-    "seed switch blend-blocks re-anchor profile rule alpha tau-local found-profiles model-family "
-    "sigmas episodic-frames recent-frames novelty-threshold update-interval runs state-seconds "
-    "device vae-device attention compile fp8-linears"
+    "seed switch blend-blocks re-anchor profile rule alpha tau-local measure-seconds "
+    "found-profiles model-family sigmas episodic-frames recent-frames novelty-threshold "
+    "update-interval runs state-seconds device vae-device attention compile fp8-linears"
 )
 FARM_OPTIONS = "farm farm-gpus farm-workers"
 # Kind, default, help, and what else argparse is given, see `add`.
@@ -147,6 +147,11 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         "fraction of all heads that are anchors, from the profile's shares (as in it, 0.25)",
     ),
     "--tau-local": (float, None, "fraction of all heads that are local, like --alpha (0.2)"),
+    "--measure-seconds": (
+        float,
+        None,
+        "the longest that --profile auto may measure; then a bundled list (60)",
+    ),
     "--found-profiles": (STORE, None, "folder for found profiles; default: in the user's cache"),
     "--model-family": (
         (AUTO_FAMILY, *SCHEDULES),

@@ -22,7 +22,7 @@ from ..devices import empty_cache
 from ..errors import HeadForcingError, first_sentence
 from ..files import Fields, path_of
 from ..hashing import digest, file_hash
-from ..head_profiles.auto import AutoProfile, ProfileChoice
+from ..head_profiles.auto import MEASURE_SECONDS, AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.rules import with_rule
 from ..names import DEFAULT_START_SECONDS
@@ -71,7 +71,7 @@ def render_options(
     named["model_family"] = family or args.model_family
     asked = {"rule": args.rule, "anchor_fraction": args.alpha, "local_fraction": args.tau_local}
     given = {name: value for name, value in asked.items() if value is not None}
-    named["profile"] = _chosen_profile(args.profile, given)
+    named["profile"] = _chosen_profile(args.profile, given, args.measure_seconds)
     named["switch"] = Switch(args.switch, args.blend_blocks, args.re_anchor)
     memory = {name: getattr(args, name) for name in MEMORY_INPUTS}
     name = named["method_name"] = getattr(args, "method", DEFAULTS.method_name)
@@ -85,10 +85,16 @@ def _fields_of(cls: Any, args: Namespace) -> Fields:
     return {name: getattr(args, name) for name in names if name in args}
 
 
-def _chosen_profile(name: str | None, given: Fields) -> ProfileChoice:
+def _chosen_profile(
+    name: str | None, given: Fields, measure_seconds: float | None
+) -> ProfileChoice:
     """The head profile of `--profile`, its roles by the `given` arguments of `with_rule`; None for
     the bundled one that fits the model.
     """
+    if measure_seconds is not None and name != "auto":
+        raise HeadForcingError(
+            "--measure-seconds is the longest that measuring may take: give it with --profile auto"
+        )
     if name is None:
         if given:
             raise HeadForcingError(
@@ -97,7 +103,8 @@ def _chosen_profile(name: str | None, given: Fields) -> ProfileChoice:
             )
         return None
     if name == "auto":
-        return AutoProfile(**given)
+        seconds = MEASURE_SECONDS if measure_seconds is None else measure_seconds
+        return AutoProfile(**given, measure_seconds=seconds)
     profile = find_profile(name)
     return with_rule(profile, **given) if given else profile
 

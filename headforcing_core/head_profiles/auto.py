@@ -5,6 +5,7 @@ all later ones.
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -15,16 +16,28 @@ from .rules import with_rule
 
 log = logging.getLogger(__name__)
 
+MEASURE_SECONDS = 60.0
+
 
 @dataclass(frozen=True)
 class AutoProfile:
     """Requests roles that are measured on the weights that render, by a rule of `names.RULES`; in
     place of a head profile.
+
+    Attributes:
+        measure_seconds: the longest that measuring may take; else a bundled list is used.
     """
 
     anchor_fraction: float = ANCHOR_FRACTION
     local_fraction: float = LOCAL_FRACTION
     rule: str = "auto"
+    measure_seconds: float = MEASURE_SECONDS
+
+    def __post_init__(self) -> None:
+        if not 0 < self.measure_seconds < math.inf:
+            raise HeadForcingError(
+                f"measure_seconds must be a number of seconds above 0, got {self.measure_seconds:g}"
+            )
 
     def expected(self, num_layers: int, num_heads: int) -> HeadProfile:
         """Roles in the right numbers but for arbitrary heads, the same in every layer where that is

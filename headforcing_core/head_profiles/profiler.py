@@ -91,7 +91,7 @@ def profile_heads(
     """Measure prompts, `embeds` by their index in the setup, but for complete ones: a video of
     each, into `shares`.
 
-    `options` are dtype, device, attention and on_step of `_measure`. If on_step raises,
+    `options` are dtype, device, attention, on_step and on_block of `_measure`. If on_step raises,
     measurements and finished blocks so far are kept, and another call goes on after them.
     """
     setup = shares.setup
@@ -175,12 +175,14 @@ def _measure(
     device: torch.device | str = "cpu",
     attention: AttentionFunction = sdpa,
     on_step: StepCallback = lambda block, step, latents: None,
+    on_block: Callable[[int], None] = lambda block: None,
 ) -> None:
     """Make a video of the prompts of these numbers, one of each block, from noise number `video`;
     `add(block, step, shares)` follows each denoising step of `blocks`.
 
     `made` are its first blocks, of an earlier call; new ones are added. `visited` is of the meter,
-    `dtype` that of the KV cache, `attention` the backend; `on_step` may raise to stop.
+    `dtype` that of the KV cache, `attention` the backend; `on_step` and `on_block`, which gets the
+    numbers of new blocks that the device has finished, may raise to stop.
     """
     made = [] if made is None else made
     rows = lay_out_rows([setup.prompts[prompt] for prompt in prompts], setup.schedule, setup.seed)
@@ -201,8 +203,10 @@ def _measure(
     noise = SeededNoise(setup.block_shape(config), video=video)
     inputs = RolloutInputs(Script(rows, texts), noise, given=tuple(made), on_step=watch)
     for block in rollout(model, cache, inputs):
+        latents = block.in_main_memory  # once the device has done all work before
         if block.index >= len(made):
-            made.append(block.in_main_memory)
+            made.append(latents)
+            on_block(block.index)
 
 
 def pick_part(count: int, text: str) -> list[int]:

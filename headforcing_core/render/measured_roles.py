@@ -23,14 +23,17 @@ from ..head_profiles.profile import HeadProfile
 from ..head_profiles.profiler import profile_heads
 from ..head_profiles.shares import WINDOW, HeadShares, ProfileSetup, measured_blocks
 from ..model.attention import AttentionFunction, sdpa
+from ..plan.layout import bundled_profile
 from ..plan.request import RenderJob
 from ..plan.resources import Needs, needs_of, pass_bytes
 from ..rollout.loop import StepCallback, VideoModel
 from ..rollout.schedule import Schedule
+from .measuring_time import MeasuringClock, known_seconds, note_speed
 
 log = logging.getLogger(__name__)
 
 VIDEOS = 4  # of a window each
+SPEED = ".speed"  # of the file that notes how fast a device is that is too slow
 MOST_STEPS = 2  # denoising steps of each block
 SEED = 0
 # of a step that another process takes to measure the same model; then this one measures, too
@@ -47,6 +50,8 @@ class Measuring:
         attention: the backend that renders.
         needs: the memory of the render, by default without a decoder.
         on_step: gets the blocks and steps of `setup_for`; it may raise to stop.
+        on_block: gets the numbers of finished blocks and of all, and the seconds that are left,
+            None until they are known; called at the begin and after each block.
         while_waiting: called every half second while another process measures; it may raise to
             stop.
     """
@@ -55,6 +60,7 @@ class Measuring:
     attention: AttentionFunction = sdpa
     needs: Needs | None = None
     on_step: StepCallback = lambda block, step, latents: None
+    on_block: Callable[[int, int, float | None], object] = lambda done, count, left: None
     while_waiting: Callable[[], object] = lambda: None
 
 
@@ -83,13 +89,42 @@ class MeasuredRoles:
         return replace(self, profile=store_found_profile(path, self.profile), kept=path)
 
 
+@dataclass(frozen=True)
+class ListedRoles:
+    """Roles of a bundled list, since measuring would take so many `seconds`."""
+
+    profile: HeadProfile
+    seconds: float
+    most: float  # seconds that it may take
+
+    @property
+    def line(self) -> str:
+        """A line of a report."""
+        return (
+            f"roles are those of the bundled profile {self.profile.name!r}: measuring which head "
+            f"is what would take {self.seconds:.0f} s here, more than {self.most:g} s; to measure "
+            f"anyway choose the profile `auto` with measure_seconds above {self.seconds:.0f}"
+        )
+
+
+FoundRoles = MeasuredRoles | ListedRoles
+
+
+class _TooSlow(Exception):
+    """Raised where measuring would take longer than it may."""
+
+
 def with_measured_roles(
     job: RenderJob,
     model: VideoModel,
     measuring: Measuring,
-) -> tuple[RenderJob, MeasuredRoles | None]:
+) -> tuple[RenderJob, FoundRoles | None]:
     """The job with the roles of its model's heads. They are measured now if its plan lacks them and
     no earlier render has kept them; else the second value is None.
+
+    Where the first measured block shows that measuring takes longer than `AutoProfile` allows, a
+    bundled list that fits the model is used in its place. Later renders do so at once on a device
+    of this name.
 
     A stop keeps the blocks that were measured, and the next call goes on after them. Another
     process that measures the same model is waited for; if it makes no step for `PATIENCE` seconds,
@@ -109,7 +144,11 @@ def with_measured_roles(
                 return known, None
         begun = time.perf_counter()
         setup = setup_for(job, measuring.needs or needs_of(job.plan, job.request.dtype, 0))
-        shares = _measured(job, model, setup, partial, measuring)
+        try:
+            shares = _measured(job, model, setup, partial, measuring)
+        except _TooSlow as slow:
+            empty_cache(measuring.device)
+            return _with_list(job, *slow.args)
         empty_cache(measuring.device)  # pieces that do not fit the render's
         profile = shares.profile("measured", {"note": "measured before a render"})
         measured = MeasuredRoles(auto.of(profile), time.perf_counter() - begun)
@@ -118,6 +157,7 @@ def with_measured_roles(
             measured = measured.keep(path)
         if partial is not None:
             partial.unlink(missing_ok=True)
+            partial.with_suffix(SPEED).unlink(missing_ok=True)
     if known.plan.auto is None:
         return known, None
     return job.with_roles(measured.profile), measured
@@ -200,6 +240,32 @@ def fewer_steps(schedule: Schedule) -> Schedule:
     return replace(schedule, sigmas=schedule.sigmas[::every], first_block_sigmas=None)
 
 
+def _most_seconds(job: RenderJob) -> float:
+    """The longest that measuring may take: without a limit where no bundled list fits the model."""
+    auto = job.plan.auto
+    assert auto is not None
+    return math.inf if _bundled_list(job) is None else auto.measure_seconds
+
+
+def _bundled_list(job: RenderJob) -> HeadProfile | None:
+    """The bundled list that fits; with shares, its roles are by the rule that is asked for."""
+    auto = job.plan.auto
+    assert auto is not None
+    plan = job.plan
+    try:
+        found = bundled_profile(plan.config, plan.method, job.request.options.model_family)
+    except HeadForcingError:
+        return None
+    return found if found.shares is None else auto.of(found)
+
+
+def _with_list(job: RenderJob, seconds: float) -> tuple[RenderJob, ListedRoles]:
+    """The job with the roles of the bundled list."""
+    profile = _bundled_list(job)
+    assert profile is not None
+    return job.with_roles(profile), ListedRoles(profile, seconds, _most_seconds(job))
+
+
 def _measured(
     job: RenderJob,
     model: VideoModel,
@@ -224,6 +290,28 @@ def _measured(
                 partial.touch()
         measuring.on_step(block, step, latents)
 
+        if step == 0:
+            clock.begin()
+
+    def on_block(block: int) -> None:
+        clock.finish(block)
+        measuring.on_block(clock.done, clock.count, clock.left)
+        if undecided and clock.expected is not None:
+            undecided.clear()
+            if clock.expected > most:
+                if speeds is not None and clock.speed is not None:
+                    note_speed(speeds, measuring.device, clock.speed)
+                raise _TooSlow(clock.expected)
+
+    speeds = None if partial is None else partial.with_suffix(SPEED)
+    most = _most_seconds(job)
+    if speeds is not None:
+        known = known_seconds(speeds, measuring.device, shares, job.plan.config)
+        if known > most:
+            raise _TooSlow(known)
+    clock = MeasuringClock(shares, job.plan.config)
+    measuring.on_block(clock.done, clock.count, clock.left)
+    undecided = [True]
     try:
         profile_heads(
             model,
@@ -234,6 +322,7 @@ def _measured(
             device=measuring.device,
             attention=measuring.attention,
             on_step=on_step,
+            on_block=on_block,
         )
     finally:
         if partial is not None and shares.missing_prompts():

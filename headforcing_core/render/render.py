@@ -26,7 +26,7 @@ from ..rollout.loop import Block, RolloutInputs, VideoModel
 from ..rollout.rows import SeededNoise
 from ..runs.folder import RunFolder
 from ..weights.containers import first_not_finite
-from .measured_roles import MeasuredRoles, Measuring, with_measured_roles
+from .measured_roles import FoundRoles, Measuring, with_measured_roles
 from .result import RenderResult
 from .run import MAX_WAITING_TASKS, Run
 
@@ -263,7 +263,7 @@ def begin_render(
             render.release()
 
 
-def _result(render: Render, seconds: float, measured: MeasuredRoles | None) -> RenderResult:
+def _result(render: Render, seconds: float, measured: FoundRoles | None) -> RenderResult:
     run = render.run
     job = render.job
     return RenderResult(

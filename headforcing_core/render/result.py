@@ -14,7 +14,7 @@ from ..files import Fields
 from ..plan.plan import RenderPlan
 from ..report.latents import RunMeter, RunReport
 from ..rollout.loop import MemoryEvent
-from .measured_roles import MeasuredRoles
+from .measured_roles import FoundRoles
 
 if TYPE_CHECKING:
     from ..plan.request import RenderJob
@@ -45,7 +45,7 @@ class RenderResult:
     seconds: float
     seconds_per_block: float | None
     reused_blocks: int
-    measured_roles: MeasuredRoles | None
+    measured_roles: FoundRoles | None
     problems: Sequence[str]
     attention: str
     job: RenderJob

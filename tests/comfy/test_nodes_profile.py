@@ -265,9 +265,11 @@ def test_auto_measures_the_roles_before_the_first_render_and_the_next_runs_start
 ):
     result = queued(fresh, auto_graph(seconds=0.75))
     report = text_of(result)
-    measured = r"measured which head is what in \d+ s, on 30 s of video at \d+x\d+: (.*); kept"
+    measured = r"measured which head is what in \d+ s, on 4 videos of 21 latent frames at \d+x\d+: (.*); kept"
     counts = re.search(measured, report)[1]
-    assert "measuring the model's attention heads, once: 41 of 41" in result.said["sampler"]
+    said = [text for text in result.said["sampler"] if text.startswith("measuring")]
+    assert said[0] == "measuring the model's attention heads, once: 1 of 28"
+    assert re.fullmatch(r"measuring .*, once: 28 of 28, about \d+ s left", said[-1])
     (kept,) = kept_by_the_pack(fresh, "found_profiles")
     assert f"kept for all renders of this model in {kept.name}" in report
     assert load_profile(kept).measured["size"] in report

@@ -20,7 +20,11 @@ from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import claimed
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
+from headforcing.headforcing_core.head_profiles.profile import (
+    bundled_profiles,
+    classify,
+    load_profile,
+)
 from headforcing.headforcing_core.head_profiles.profiler import profile_heads
 from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
@@ -376,6 +380,84 @@ def test_every_method_that_uses_roles_can_have_measured_ones(model, tmp_path, sh
         return
     made = make_video(replace(job.request, options=options).job(), model)
     assert made.measured_roles is not None and made.plan.auto is None
+
+
+# ----------------------------------------------------------------------- more time than it may take
+
+
+IN_NO_TIME = AutoProfile(rule="quota", measure_seconds=1e-6)
+
+
+def test_measuring_that_takes_too_long_ends_after_one_block_with_the_bundled_list(model, tmp_path):
+    """And later renders take the list at once, until more seconds are given: then the measurement
+    goes on to the same numbers.
+    """
+    seen = []
+    steps = []
+    measuring = Measuring(
+        on_step=lambda block, step, latents: steps.append(block) if step else None,
+        on_block=lambda *told: seen.append(told),
+    )
+    listed, found = with_measured_roles(job_for(tmp_path, IN_NO_TIME), model, measuring)
+    bundled = load_profile(bundled_profiles()["toy_world"])
+    assert listed.plan.shape.roles == bundled.roles and listed.plan.auto is None
+    assert set(steps) == {0, 1, 2}, "the third block is the first that is measured"
+    assert [told[:2] for told in seen] == [(0, 28), (1, 28), (2, 28), (3, 28)]
+    assert [told[2] is None for told in seen] == [True, True, True, False] and seen[-1][2] > 0
+    assert "roles are those of the bundled profile 'toy_world': measuring" in found.line
+    assert "choose the profile `auto` with measure_seconds above" in found.line
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".safetensors", ".speed"]
+
+    made = make_video(job_for(tmp_path, IN_NO_TIME), model)
+    assert made.plan.shape.roles == bundled.roles
+    assert any(line.startswith("roles are those of the bundled") for line in made.lines())
+    steps.clear()
+    with_measured_roles(job_for(tmp_path, IN_NO_TIME), model, measuring)
+    assert steps == [], "it is known how long it takes here"
+
+    _, straight = with_measured_roles(job_for(None), model, Measuring())
+    _, measured = with_measured_roles(job_for(tmp_path), model, measuring)
+    assert min(steps[:20]) == 0 and steps[0] == 3, "the first video goes on"
+    assert measured.profile.shares == straight.profile.shares
+    assert [path.name for path in tmp_path.iterdir()] == [f"{NAME}.json"]
+    assert with_measured_roles(job_for(tmp_path, IN_NO_TIME), model, measuring)[1] is None
+
+
+@pytest.mark.parametrize("note", ["", "[1]", '{"cpu": "fast"}', '{"cpu": 0}', '{"another": 1}'])
+def test_a_damaged_note_of_speeds_or_one_of_another_device_says_nothing(
+    model, tmp_path, short, note
+):
+    path = tmp_path / f"{NAME}.speed"
+    path.write_text(note)
+    _, measured = with_measured_roles(job_for(tmp_path), model, Measuring())
+    assert measured.kept is not None and not path.exists()
+
+
+def test_a_model_that_no_list_fits_is_measured_however_long_it_takes(
+    model, tmp_path, short, monkeypatch
+):
+    def none_fits(*_):
+        raise HeadForcingError("No bundled head profile fits")
+
+    monkeypatch.setattr(measured_roles, "bundled_profile", none_fits)
+    _, measured = with_measured_roles(job_for(tmp_path, IN_NO_TIME), model, Measuring())
+    assert measured.line.startswith("measured which head is what")
+
+
+def test_the_list_of_a_real_model_has_its_own_roles():
+    """Those of `self_forcing`, in a file by the rule that `auto` would choose."""
+    options = RenderOptions(seconds=60)
+    timeline = parse_timeline("a fox", **options.timeline_arguments)
+    job = RenderRequest(WAN, options, timeline).job()
+    assert job.plan.auto == AutoProfile()
+    listed = measured_roles._bundled_list(job)
+    assert listed.roles == load_profile(bundled_profiles()["self_forcing"]).roles
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_seconds_that_no_measurement_can_take_are_refused(seconds):
+    with pytest.raises(HeadForcingError, match="measure_seconds must be a number of seconds above"):
+        AutoProfile(measure_seconds=seconds)
 
 
 # ------------------------------------------------------------------------ memory and time, by count

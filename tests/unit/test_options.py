@@ -210,6 +210,13 @@ def test_alpha_and_tau_local_set_how_many_heads_are_anchors_and_local(arguments)
     assert Counter(map(str, chain(*roles))) == ROLES_ASKED[arguments]
 
 
+def test_how_long_measuring_may_take_is_an_argument():
+    for asked, seconds in {"": 60.0, " --measure-seconds 300": 300.0}.items():
+        command = f"generate --weights w --prompts fox --profile auto{asked}"
+        profile = render_options(_parser().parse_args(command.split())).profile
+        assert profile == AutoProfile(measure_seconds=seconds)
+
+
 def test_fractions_leave_the_rule_of_the_profile():
     by_function = with_rule(find_profile("toy_world"), "function")
     assert with_rule(by_function, local_fraction=0.25).provenance["rule"] == "function"
@@ -221,6 +228,9 @@ def test_alpha_and_tau_local_need_a_profile_with_shares_and_fractions():
         "--alpha 0.5": "name it with --profile, or --profile auto",
         "--profile raven --tau-local 0.1": "no measured shares",
         "--profile toy_world --alpha 1.5": "anchor_fraction must be a number in 0-1",
+        "--measure-seconds 90": "give it with --profile auto",
+        "--profile toy_world --measure-seconds 90": "give it with --profile auto",
+        "--profile auto --measure-seconds 0": "measure_seconds must be a number of seconds above",
     }.items():
         with pytest.raises(HeadForcingError, match=said):
             render_options(_parser().parse_args(parse(arguments).split()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 
 import comfy.utils
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from ....headforcing_core.plan.request import RenderJob
 from ....headforcing_core.render.measured_roles import (
-    MeasuredRoles,
+    FoundRoles,
     Measuring,
     setup_for,
     with_measured_roles,
@@ -24,7 +23,7 @@ from .host_render import HostRender
 from .render import without_measuring
 
 
-def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
+def with_roles(render: HostRender) -> tuple[RenderJob, FoundRoles | None]:
     """The job of a render with the roles of the MODEL's heads: those that an earlier render has
     kept, or measured now, which the player and the progress bar show. A draft takes a bundled list
     in place of measuring.
@@ -40,26 +39,31 @@ def with_roles(render: HostRender) -> tuple[RenderJob, MeasuredRoles | None]:
     setup = setup_for(job, needs)
     bar = comfy.utils.ProgressBar(setup.steps)
     player = NodePlayer(render.hidden)
-    begun = count(1)
 
     def on_step(block: int, step: int, latents: Tensor | None) -> None:
         stop_where_asked()
         if latents is not None:
             bar.update(1)
-        elif step == 0:
-            text = Sentence(
-                "measuring the model's attention heads, once: %1 of %2",
-                next(begun),
-                setup.blocks * len(setup.prompts),
-            )
-            player.show("running", text)
+
+    def on_block(done: int, count: int, left: float | None) -> None:
+        if done == count:
+            return
+        place = Sentence("measuring the model's attention heads, once: %1 of %2", done + 1, count)
+        if left is not None:
+            place = Sentence("%1, about %2 s left", place, round(left))
+        player.show("running", place)
 
     def body(
         hosted: bridge.HostedModel, device: torch.device
-    ) -> tuple[RenderJob, MeasuredRoles | None]:
+    ) -> tuple[RenderJob, FoundRoles | None]:
         attention = hosted.attention.or_better(request.dtype, device, job.plan.shape)
         measuring = Measuring(
-            device, attention, needs, on_step=on_step, while_waiting=while_waiting
+            device,
+            attention,
+            needs,
+            on_step=on_step,
+            on_block=on_block,
+            while_waiting=while_waiting,
         )
         return with_measured_roles(job, hosted, measuring)
 
