@@ -8,10 +8,11 @@ from comfy_api.latest import io
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import Fields
 from ..headforcing_core.head_profiles.auto import MEASURE_SECONDS, AutoProfile
-from ..headforcing_core.head_profiles.profile import bundled_profiles, load_profile
+from ..headforcing_core.head_profiles.profile import bundled_profiles
 from ..headforcing_core.head_profiles.profile_plot import profile_picture
 from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.names import RULES
+from ..headforcing_core.plan.video_roles import profile_from
 from .host.graph import folders, images, schema
 from .host.graph.schema import HeadProfileType
 
@@ -79,7 +80,7 @@ class LoadHeadProfile(io.ComfyNode):
             return io.NodeOutput(
                 AutoProfile(**given, measure_seconds=measure_seconds), images.no_picture()
             )
-        loaded = load_profile(_path(profile))
+        loaded = profile_from(_path(profile))
         if given:
             loaded = with_rule(loaded, **given)
         return io.NodeOutput(

@@ -23,13 +23,14 @@ from ..errors import HeadForcingError, first_sentence
 from ..files import Fields, path_of
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import MEASURE_SECONDS, AutoProfile, ProfileChoice
-from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
+from ..head_profiles.profile import HeadProfile, bundled_profiles
 from ..head_profiles.rules import with_rule
 from ..names import DEFAULT_START_SECONDS
 from ..plan.options import DEFAULTS, RenderOptions, method_options
 from ..plan.resources import room_on
 from ..plan.settings import MEMORY_INPUTS, Size
 from ..plan.start import Start, image_frames
+from ..plan.video_roles import profile_from
 from ..rollout.schedule import SCHEDULES
 from ..timeline.references import check_names
 from ..timeline.switch import Switch
@@ -54,8 +55,8 @@ def parse_size(text: str | None, family: str = DEFAULTS.model_family) -> Size:
 
 
 def find_profile(name: str) -> HeadProfile:
-    """A bundled profile by name, or a file."""
-    return load_profile(bundled_profiles().get(name, path_of(name)))
+    """A bundled profile by name, a file, or the roles that a video was made with."""
+    return profile_from(bundled_profiles().get(name, path_of(name)))
 
 
 def render_options(

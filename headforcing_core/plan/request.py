@@ -18,7 +18,8 @@ from ..devices import free_memory
 from ..errors import HeadForcingError
 from ..files import Fields, check_writable
 from ..hashing import SHORT, digest
-from ..head_profiles.auto import ProfileChoice, found_profile_path, load_found_profile
+from ..head_profiles.auto import AutoProfile, ProfileChoice, found_profile_path, load_found_profile
+from ..head_profiles.line import roles_note
 from ..head_profiles.profile import HeadProfile
 from ..methods.head_forcing import HeadForcing
 from ..methods.options import pairs_text
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _KEYS_VERSION = 3  # of what is hashed in block keys; another one makes all stored blocks unusable
 # notes in video files
-_IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", "story")
+_IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", "story", "heads")
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,10 @@ class RenderJob:
             "novelty_threshold": threshold,
             "latent_format": request.latent_format,
         }
+        if plan.judged is not None:
+            asked = options.profile or AutoProfile()
+            measured = asked if isinstance(asked, AutoProfile) else None
+            about["heads"] = roles_note(plan.judged, request.weights, measured)
         if plan.held_frames:
             about["held_frames"] = plan.held_frames
         if request.start is not None and request.start.about:

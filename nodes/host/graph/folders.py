@@ -26,9 +26,9 @@ _SHEET = r"[0-9a-f]{32}-\d{1,4}\.jpg"
 _FILLED_IN = re.compile("%(year|month|day|hour|minute|second|width|height)%")  # by ComfyUI's server
 
 
-# ComfyUI looks for profiles in a folder of its models
+# ComfyUI looks for profiles, and for videos that were made with roles, in a folder of its models
 folder_paths.folder_names_and_paths.setdefault(
-    PROFILE_FOLDER, ([os.path.join(folder_paths.models_dir, PROFILE_FOLDER)], {".json"})
+    PROFILE_FOLDER, ([os.path.join(folder_paths.models_dir, PROFILE_FOLDER)], {".json", ".mp4"})
 )
 
 

@@ -15,6 +15,16 @@ from ....headforcing_core.plan.request import file_tags
 from .folders import OutputFile
 from .queued_graph import prompt_id
 
+HEADS = "head_forcing_heads"  # in the extra data of a workflow
+
+
+def heads_in(hidden: Any) -> Any:
+    """The head roles in the workflow of a video that was dropped on the canvas; None for none."""
+    found = getattr(hidden, "extra_pnginfo", None)
+    for key in ("workflow", "extra", HEADS):
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
+
 
 def saved(file: OutputFile) -> ui.SavedResult:
     """A file in the output folder as ComfyUI names it."""
@@ -34,7 +44,7 @@ def tags_of(hidden: Any, about: Fields | None = None, fps: float | None = None) 
     canvas, and the prompts and times that *Video Drift Report* reads, see `plan.request.file_tags`.
 
     The graph names its run, so that a page shows no video of a later run of the same workflow on
-    it.
+    it, and has the head roles, so that it renders with them where others were measured.
     """
     if args.disable_metadata:
         return {}
@@ -43,7 +53,10 @@ def tags_of(hidden: Any, about: Fields | None = None, fps: float | None = None) 
         extra = workflow.get("extra")
         if not isinstance(extra, dict):  # another program may have written it
             extra = {}
-        tags["workflow"] = {**workflow, "extra": {**extra, "head_forcing_run": run}}
+        extra = {**extra, "head_forcing_run": run}
+        if about and "heads" in about:
+            extra[HEADS] = about["heads"]
+        tags["workflow"] = {**workflow, "extra": extra}
     if hidden.prompt is not None:
         tags["prompt"] = hidden.prompt
     own = file_tags(about, fps) if about else {}

@@ -8,6 +8,7 @@ import comfy.utils
 import torch
 from torch import Tensor
 
+from ....headforcing_core.head_profiles.line import answers, profile_of_note
 from ....headforcing_core.plan.request import RenderJob
 from ....headforcing_core.render.measured_roles import (
     FoundRoles,
@@ -18,18 +19,23 @@ from ....headforcing_core.render.measured_roles import (
 from ..browser.player import NodePlayer
 from ..browser.progress import stop_where_asked
 from ..browser.sentences import Sentence
+from ..graph.video_files import heads_in
 from . import bridge, memory
 from .host_render import HostRender
 from .render import without_measuring
 
 
 def with_roles(render: HostRender) -> tuple[RenderJob, FoundRoles | None]:
-    """The job of a render with the roles of the MODEL's heads: those that an earlier render has
-    kept, or measured now, which the player and the progress bar show. A draft takes a bundled list
-    in place of measuring.
+    """The job of a render with the roles of the MODEL's heads: those in the workflow of a video
+    that was made with these weights, those that an earlier render has kept, or measured now, which
+    the player and the progress bar show. A draft takes a bundled list in place of measuring.
     """
     request = render.request
-    job = request.job().with_found_roles()
+    job = request.job()
+    note = heads_in(render.hidden)
+    if job.plan.auto is not None and answers(note, request.weights, job.plan.auto):
+        return job.with_roles(profile_of_note(note, "the workflow of a video")), None
+    job = job.with_found_roles()
     if job.plan.auto is None:
         return job, None
     if render.part.draft:  # its size is too small for a measurement that is kept
