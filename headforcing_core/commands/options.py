@@ -130,9 +130,10 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "--profile": (
         PROFILE,
         None,
-        f"head profile: a file, {', '.join(names.bundled_profiles())}, or auto, which finds "
-        "the roles in the first seconds and stores them for later runs; default: the "
-        "bundled one that fits the model, else auto",
+        "head profile: a file, a video that was made with roles, "
+        f"{', '.join(names.bundled_profiles())}, or auto, which measures the roles before the "
+        "render and stores them for later ones; default: the bundled one that fits the model, "
+        "else auto",
     ),
     "--rule": (
         names.RULES,

@@ -1,6 +1,7 @@
 """Profiling in ComfyUI as an artist meets it: every graph goes through the real server."""
 
 import io
+import json
 import re
 import threading
 import time
@@ -15,6 +16,7 @@ from comfy_graphs import (
     changed,
     failed,
     node,
+    opened,
     queued,
     short_graph,
     stopper,
@@ -22,6 +24,7 @@ from comfy_graphs import (
 )
 from comfy_harness import ComfyServer, RunResult
 from headforcing.headforcing_core.files import claimed
+from headforcing.headforcing_core.head_profiles.line import roles_line
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from PIL import Image
@@ -30,7 +33,7 @@ from tiny_checkpoints import wan_t2v_weights
 
 DEMO_COUNTS = "10 local, 12 anchor, 26 memory"
 PROMPTS = f"{BALL}\n{CROSS}"
-STEPS = 41 * 4  # of a prompt: 30 s are 41 blocks
+STEPS = 7 * 4  # of a prompt: 21 latent frames are 7 blocks
 
 
 def profile_graph(**profiler: Any) -> Graph:
@@ -117,13 +120,13 @@ def test_measure_look_and_sample_in_one_graph(fresh: ComfyServer):
     result = queued(fresh, whole_graph(save_name="measured_here"))
     assert result.progress["measure"][-1] == (2 * STEPS, 2 * STEPS)
     previews = [image for name, image in result.previews if name == "measure"]
-    assert len(previews) == 2 * 41
+    assert len(previews) == 2 * 7
     assert len({Image.open(io.BytesIO(image)).tobytes() for image in previews}) > 10
     said = result.said["measure"]
     assert (len(said), said[0], said[-1]) == (
         82,
-        "prompt 1 of 2 - block 1 of 41",
-        "prompt 2 of 2 - block 41 of 41",
+        "prompt 1 of 2 - block 1 of 7",
+        "prompt 2 of 2 - block 7 of 7",
     )
 
     # what was found
@@ -265,7 +268,7 @@ def test_auto_measures_the_roles_before_the_first_render_and_the_next_runs_start
 ):
     result = queued(fresh, auto_graph(seconds=0.75))
     report = text_of(result)
-    measured = r"measured which head is what in \d+ s, on 4 videos of 21 latent frames at \d+x\d+: (.*); kept"
+    measured = r"measured .* in \d+ s, on 4 videos of 21 latent frames at \d+x\d+: (.*); kept"
     counts = re.search(measured, report)[1]
     said = [text for text in result.said["sampler"] if text.startswith("measuring")]
     assert said[0] == "measuring the model's attention heads, once: 1 of 28"
@@ -279,6 +282,47 @@ def test_auto_measures_the_roles_before_the_first_render_and_the_next_runs_start
     assert f"head roles: {counts} (profile 'measured on 20" in text_of(again)
     assert "measured which head" not in text_of(again)
     assert not any("measuring" in text for text in again.said["sampler"])
+
+
+def test_a_workflow_from_a_video_renders_with_its_roles_where_none_were_measured(
+    fresh: ComfyServer,
+):
+    """A graph that was dropped from an MP4 has the roles among its extra data; and Load Head
+    Profile reads them from the file.
+    """
+    video = {"vae": ["demo", 2], "filename_prefix": "video/measured_here"}
+    graph = auto_graph(seconds=0.75, seed=6, **video)
+    plain = {"nodes": [], "extra": {"another": 1}}
+    result = queued(fresh, graph, extra_data={"extra_pnginfo": {"workflow": plain}})
+    (kept,) = kept_by_the_pack(fresh, "found_profiles")
+    measured = load_profile(kept)
+    data = fresh.view(**result.outputs["sampler"]["images"][0])
+    workflow = json.loads(opened(data)[-1]["workflow"])
+    note = workflow["extra"]["head_forcing_heads"]
+    assert note == {
+        "roles": roles_line(measured.roles),
+        "weights": kept.stem,
+        "asked": ["auto", 0.25, 0.2],
+    }
+
+    kept.unlink()  # as on another machine
+    fresh.free()
+    dropped = {"extra_pnginfo": {"workflow": workflow}}
+    again = queued(fresh, changed(graph, "sampler", seed=7), extra_data=dropped)
+    assert not any("measuring" in text for text in again.said["sampler"])
+    told = f"head roles: {measured.counted} (profile 'the workflow of a video')"
+    assert told in text_of(again) and kept_by_the_pack(fresh, "found_profiles") == []
+
+    note["roles"] = "lam\u001b[2J"
+    refused = fresh.queue(changed(graph, "sampler", seed=8), extra_data=dropped)
+    assert refused.outcome == "error"
+    assert "the workflow of a video: its head roles must be a letter l, a or m" in refused.error
+
+    fresh.model_path("head_profiles", "measured_here.mp4").write_bytes(data)
+    loaded = changed(changed(graph, "sampler", seed=9), "auto", profile="measured_here.mp4")
+    report = text_of(queued(fresh, loaded))
+    assert f"head roles: {measured.counted} (profile 'measured_here.mp4')" in report
+    assert "measured which head" not in report
 
 
 def test_a_run_that_waits_for_another_process_says_so_and_can_be_stopped(fresh: ComfyServer):
