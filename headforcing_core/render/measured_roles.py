@@ -18,8 +18,9 @@ from torch import Tensor
 from ..devices import Device, empty_cache
 from ..errors import HeadForcingError
 from ..files import TargetInUse, claimed
-from ..head_profiles.auto import store_found_profile
-from ..head_profiles.profile import HeadProfile
+from ..head_profiles.agreement import compare_profiles
+from ..head_profiles.auto import AutoProfile, store_found_profile
+from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.profiler import profile_heads
 from ..head_profiles.shares import WINDOW, HeadShares, ProfileSetup, measured_blocks
 from ..model.attention import AttentionFunction, sdpa
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 VIDEOS = 4  # of a window each
 SPEED = ".speed"  # of the file that notes how fast a device is that is too slow
+LISTED = "self_forcing"  # the bundled profile that was measured on the published weights
+UNUSUAL = 0.6  # of the heads; the roles in any order agree on 0.4
 MOST_STEPS = 2  # denoising steps of each block
 SEED = 0
 # of a step that another process takes to measure the same model; then this one measures, too
@@ -66,11 +69,14 @@ class Measuring:
 
 @dataclass(frozen=True)
 class MeasuredRoles:
-    """Roles that were measured for a render; `kept` is their file, None if nothing keeps them."""
+    """Roles that were measured for a render; `kept` is their file, None if nothing keeps them;
+    `beside` says how far they agree with the list of a model of this size, empty for none.
+    """
 
     profile: HeadProfile
     seconds: float
     kept: Path | None = None
+    beside: str = ""
 
     @property
     def line(self) -> str:
@@ -82,7 +88,7 @@ class MeasuredRoles:
         )
         if self.kept is not None:
             line += f"; kept for all renders of this model in {self.kept.name}"
-        return line
+        return "; ".join(filter(None, [line, self.beside]))
 
     def keep(self, path: Path) -> MeasuredRoles:
         """Store the roles for later renders of the model."""
@@ -151,7 +157,9 @@ def with_measured_roles(
             return _with_list(job, *slow.args)
         empty_cache(measuring.device)  # pieces that do not fit the render's
         profile = shares.profile("measured", {"note": "measured before a render"})
-        measured = MeasuredRoles(auto.of(profile), time.perf_counter() - begun)
+        found = auto.of(profile)
+        seconds = time.perf_counter() - begun
+        measured = MeasuredRoles(found, seconds, beside=beside_list(found, auto))
         known = job.with_found_roles()  # by a process that did not wait for this one
         if path is not None and known.plan.auto is not None:
             measured = measured.keep(path)
@@ -161,6 +169,23 @@ def with_measured_roles(
     if known.plan.auto is None:
         return known, None
     return job.with_roles(measured.profile), measured
+
+
+def beside_list(profile: HeadProfile, auto: AutoProfile) -> str:
+    """The number of heads that have the same role in the list of `LISTED`, by the same rule; empty
+    for a model of another size.
+    """
+    listed = auto.of(load_profile(bundled_profiles()[LISTED]))
+    if (profile.num_layers, profile.num_heads) != (listed.num_layers, listed.num_heads):
+        return ""
+    compared = compare_profiles(profile, listed)
+    text = f"{compared.same} of {compared.heads} heads are what the bundled profile {LISTED!r} says"
+    if compared.same < UNUSUAL * compared.heads:
+        text += (
+            f", which is unusual: below {UNUSUAL:.0%} check that the model family is that of the "
+            "weights"
+        )
+    return text
 
 
 def _is_claimed(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from threading import Thread
 
@@ -34,7 +35,9 @@ from headforcing.headforcing_core.plan.request import RenderJob, RenderRequest
 from headforcing.headforcing_core.plan.resources import needs_of, pass_bytes
 from headforcing.headforcing_core.render import measured_roles
 from headforcing.headforcing_core.render.measured_roles import (
+    MeasuredRoles,
     Measuring,
+    beside_list,
     setup_for,
     with_measured_roles,
 )
@@ -208,6 +211,7 @@ def test_another_process_that_measures_the_same_weights_is_waited_for(model, tmp
 # Measures in a process of its own, whose number it says; pauses in the second block.
 ANOTHER = """
 import os, signal, sys
+from itertools import chain
 from pathlib import Path
 import test_measured_roles as tests
 
@@ -380,6 +384,28 @@ def test_every_method_that_uses_roles_can_have_measured_ones(model, tmp_path, sh
         return
     made = make_video(replace(job.request, options=options).job(), model)
     assert made.measured_roles is not None and made.plan.auto is None
+
+
+# ---------------------------------------------------------------------------- beside the bundled list
+
+
+@pytest.mark.parametrize(("turned", "unusual"), [(0, False), (12, True)])
+def test_the_report_says_how_many_heads_are_what_the_bundled_list_says(turned, unusual):
+    """Of layers that are another layer's, too few agree."""
+    listed = load_profile(bundled_profiles()["self_forcing"])
+    shares = listed.shares[turned:] + listed.shares[:turned]
+    found = AutoProfile().of(replace(listed, shares=shares, measured={"size": "768x432"}))
+    beside = beside_list(found, AutoProfile())
+    line = MeasuredRoles(found, 3.0, beside=beside).line
+    count = sum(a == b for a, b in zip(chain(*found.roles), chain(*listed.roles), strict=True))
+    assert f"{count} of 360 heads are what the bundled profile 'self_forcing' says" in line
+    assert (count == 360) == (turned == 0) and ("unusual" in line) == unusual
+    assert (count < 216) == unusual
+
+
+def test_a_model_of_another_size_is_not_compared():
+    toy = load_profile(bundled_profiles()["toy_world"])
+    assert beside_list(toy, AutoProfile()) == ""
 
 
 # ----------------------------------------------------------------------- more time than it may take
