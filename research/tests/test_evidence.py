@@ -28,7 +28,7 @@ from headforcing.research.rooms.verdicts import (
     verdict_table,
     verdicts_of,
 )
-from headforcing.research.statistics import mean_interval, values_of
+from headforcing.research.statistics import differences, mean_interval, values_of
 from headforcing.research.training import gate as rooms_gate
 from stored_answers import read_answer
 
@@ -153,6 +153,24 @@ def test_memory_without_scenes_is_what_the_third_pre_registration_measured():
     told = {"roles by function": "0.70", "roles by quota": "0.04", "all frames": "0.89"}
     for row, number in {**told, "shuffled": "0.46", "longlive": "0.70"}.items():
         assert f"{means[row].mean:.2f}" == number and number in text(PAGE)
+
+
+def test_the_rule_without_its_floor_is_what_the_fourth_pre_registration_measured():
+    made = {row: stored("memory4")["rows"][row] for row in memory_alone.FOURTH.rows}
+    assert {len(videos) for videos in made.values()} == {memory_alone.VIDEOS}
+    table = memory_alone.table(memory_alone.FOURTH, made)
+    assert text(ROOMS / "memory4.md").strip() == table.strip()
+    verdicts = memory_alone.verdicts_of(memory_alone.FOURTH, made)
+    assert verdict_table(verdicts) in text(PAGE)
+    assert [verdict.outcome for verdict in verdicts] == ["supports", "supports"]
+    told = text(PAGE).partition("The floor was taken out")[2].partition("###")[0]
+    layouts = {row: values_of(videos, "layout") for row, videos in made.items()}
+    for row, found in layouts.items():
+        shown = told if row not in (memory_alone.CEILING, memory_alone.QUOTA) else text(PAGE)
+        assert f"{mean_interval(found).mean:.2f}" in shown, row
+    for row in list(layouts)[4:]:
+        apart = mean_interval(differences(layouts[row], layouts[memory_alone.FUNCTION]))
+        assert apart.low < 0 < apart.high, "the page says that it does not differ"
 
 
 def test_rooms_shown_as_a_picture_are_those_of_the_page_and_can_be_made_again(
