@@ -2,7 +2,7 @@
 
 from comfy_api.latest import io
 
-from ..headforcing_core.render.result import report_stored
+from ..headforcing_core.render.result import report_stored, report_text
 from ..headforcing_core.report.latents_plot import run_picture
 from ..headforcing_core.timeline.clock import video_frames_of
 from .host.browser.runs import find_run, finished_blocks, take_names, to_latent
@@ -48,7 +48,7 @@ class LoadHeadForcingRun(io.ComfyNode):
             f"{video.finished} of {len(video.keys)} blocks, {frames} latent frames",
             *map(str, video.about["prompts"]),
             "",
-            report.text(),
+            report_text(report, video.about),
             *(f"damaged: {problem}" for problem in video.reader.problems),
         ]
         about_samples = {

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
@@ -91,6 +91,21 @@ def shared_dir(repo_root: Path) -> Path | None:
     """
     folder = repo_root.parent / "shared"
     return folder if folder.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def real_file(shared_dir: Path | None) -> Callable[[str], Path]:
+    """A function that finds a file of the real models, which lie in that folder; the test is skipped
+    where it is not there.
+    """
+
+    def find(name: str) -> Path:
+        path = shared_dir / "real" / name if shared_dir else None
+        if path is None or not path.is_file():
+            pytest.skip(f"real/{name} is not beside the repository")
+        return path
+
+    return find
 
 
 def process_group(node_id: str) -> str:

@@ -10,7 +10,7 @@ from ..errors import HeadForcingError
 from ..files import Fields, check_writable
 from ..page import save_plot
 from ..plan.describe import format_bytes
-from ..render.result import report_stored
+from ..render.result import report_stored, report_text
 from ..report.drift import report_video
 from ..report.video_tags import read_tags
 from ..runs.stored import survey
@@ -126,7 +126,7 @@ def show_run(args: Namespace) -> Result:
     problems += video.reader.problems
     lines = [
         f"{video.name}: {video.finished} of {len(video.keys)} blocks",
-        report.text(),
+        report_text(report, video.about),
         *_damage_lines(problems),
     ]
     result = {"name": video.name, **report.to_dict(), "problems": problems}

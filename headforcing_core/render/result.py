@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..cache.scenes import Recall
 from ..files import Fields
+from ..model.latents import WAN21
 from ..plan.plan import RenderPlan
 from ..report.latents import RunMeter, RunReport
 from ..rollout.loop import MemoryEvent
@@ -111,10 +112,15 @@ class RenderResult:
         if self.measured_roles is not None:
             lines.append(self.measured_roles.line)
         lines += [recall.describe() for recall in self.recalls]
-        lines.append(self.run_report.text())
+        lines.append(report_text(self.run_report, self.job.about))
         for report in self.reports.values():
             lines += report.describe()
         return lines
+
+
+def report_text(report: RunReport, about: Fields) -> str:
+    """The text of a run report on the video that the notes `about` are of."""
+    return report.text(wan21=about.get("latent_format") == WAN21.name)
 
 
 def report_stored(video: StoredVideo) -> RunReport:

@@ -4,30 +4,31 @@ from itertools import pairwise
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.scenes import scene_features
+from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.rope import axis_dims
 from headforcing.headforcing_core.render.sinks import read_latents
-from headforcing.headforcing_core.report.latents import RunMeter
+from headforcing.headforcing_core.report.latents import CLIP, USUAL, RunMeter
 from headforcing.headforcing_core.rollout.loop import split_start_latents
+from headforcing.headforcing_core.rollout.rows import BlockRow, Script
 from headforcing.headforcing_core.runs.folder import RunFolder
-from headforcing.headforcing_core.timeline.switch import Blend
-from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
+from headforcing.headforcing_core.timeline.switch import Blend, Switch
+from headforcing.headforcing_core.weights.umt5 import (
+    MAX_TOKENS,
+    load_embeddings,
+    save_embeddings,
+)
 from safetensors.torch import save_file
+from torch.nn import functional as F
 
 HEAD_DIM = 128
 STATISTICS = ("calibration_stats_81f.pt", "normal_q_stats_120f_peak49.pt")
 
 
 @pytest.fixture
-def real(shared_dir):
+def real(real_file):
     """A function that reads one of the files."""
-
-    def read(name):
-        path = shared_dir / "real" / name if shared_dir else None
-        if path is None or not path.is_file():
-            pytest.skip(f"real/{name} is not beside the repository")
-        return torch.load(path, weights_only=True, map_location="cpu")
-
-    return read
+    return lambda name: torch.load(real_file(name), weights_only=True, map_location="cpu")
 
 
 @pytest.fixture
@@ -63,6 +64,54 @@ def test_a_blend_of_real_embeddings_begins_and_ends_at_them(embeddings):
     assert torch.equal(begun[:-added], embeddings[short])
     assert not begun[-added:].any()
     assert torch.equal(Blend(short, long, weight=1.0).interpolate(embeddings), embeddings[long])
+
+
+def test_the_vectors_by_which_real_prompts_are_compared_do_not_depend_on_padding(embeddings):
+    """Two prompts that say different things are 0.54 alike, by the one pair that is here: no limit
+    on this number can tell a scene, so a return by words is not decided by it.
+    """
+    texts = list(embeddings)
+    rows = [BlockRow(texts[0]), BlockRow(texts[1], switch=Switch())]
+    padded = {}
+    for text in texts:
+        padded[text] = F.pad(embeddings[text], (0, 0, 0, MAX_TOKENS - len(embeddings[text])))
+    features = scene_features(Script(rows, embeddings))
+    for own, same in zip(features, scene_features(Script(rows, padded)), strict=True):
+        torch.testing.assert_close(own, same, atol=1e-6, rtol=0)
+    assert float(features[0] @ features[1]) == pytest.approx(0.540, abs=2e-3)
+
+
+def test_rows_of_real_embeddings_have_a_length_of_about_two(embeddings):
+    for rows in embeddings.values():
+        assert 1.7 < float(rows.float().norm(dim=-1).min())
+        assert float(rows.float().norm(dim=-1).max()) < 2.3
+
+
+@pytest.mark.parametrize("damage", [float("nan"), float("inf")])
+def test_one_damaged_number_in_a_real_embedding_is_found(embeddings, tmp_path, damage):
+    path = tmp_path / "two.safetensors"
+    last = list(embeddings)[-1]
+    embeddings[last][-1, -1] = damage
+    save_embeddings(path, embeddings)
+    with pytest.raises(HeadForcingError, match="prompt_1 must be .* of finite numbers"):
+        load_embeddings(path)
+
+
+def test_a_report_on_real_latents_has_the_scale_that_it_prints(latents):
+    meter = RunMeter()
+    for block in split_start_latents(latents[:15], 3):
+        meter.add(block)
+    report = meter.report()
+    told = report.text(wan21=True)
+    assert float(report.deviation[-1]) == pytest.approx(0.97, abs=5e-3)
+    assert "standard deviation of all latents in the last block 0.97, usual" in told
+    lowest, least, most, change = CLIP
+    assert f"{float(report.cosine.min()):.2f}" == lowest
+    assert f"{float(report.std_ratio[-1].min()):.2f}" == least
+    assert f"{float(report.std_ratio[-1].max()):.2f}" == most
+    assert f"{float(report.mean_drift[-1].abs().max()):.1f}" == change
+    frames = latents.float().std(dim=(1, 2, 3))
+    assert float(frames.min()) == pytest.approx(USUAL[0], abs=5e-3)
 
 
 def test_statistics_of_real_latents_are_those_of_the_tensor(latents):

@@ -3,7 +3,6 @@ repository.
 """
 
 import itertools
-import json
 import logging
 import random
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from headforcing.headforcing_core.weights.umt5 import (
     clean_prompt,
     first_cut_word,
 )
+from real_tokenizer import sentencepiece_model
 
 SENTENCES = {
     "English": "A red fox runs through deep snow at dawn, filmed from a slow drone.",
@@ -39,16 +39,14 @@ INSERTED = (
     "東京タワー",
     "50 mm, f/1.8",
     "(wide shot)",
+    "ＡＢ（全角）ﬁ①½™ …",  # which another normalisation would write in other letters
 )
 COUNT = 2000
 
 
 @pytest.fixture(scope="module")
-def file(shared_dir):
-    path = shared_dir / "real" / "umt5_tokenizer.json" if shared_dir else None
-    if path is None or not path.is_file():
-        pytest.skip("real/umt5_tokenizer.json is not beside the repository")
-    return path
+def file(real_file):
+    return real_file("umt5_tokenizer.json")
 
 
 @pytest.fixture(scope="module")
@@ -61,27 +59,8 @@ def real(file):
 def ours(file):
     """Our tokenising, over a sentencepiece model of the same pieces and scores."""
     sentencepiece = pytest.importorskip("sentencepiece")
-    formats = pytest.importorskip("sentencepiece.sentencepiece_model_pb2")
-    stored = json.loads(file.read_text(encoding="utf-8"))
-    kinds = formats.ModelProto.SentencePiece
-    model = formats.ModelProto()
-    model.trainer_spec.model_type = model.trainer_spec.UNIGRAM
-    model.trainer_spec.pad_id = 0
-    model.trainer_spec.eos_id = 1
-    model.trainer_spec.bos_id = 2
-    model.trainer_spec.unk_id = stored["model"]["unk_id"]
-    model.normalizer_spec.name = "identity"
-    special = {piece["id"] for piece in stored["added_tokens"]}
-    for number, (piece, score) in enumerate(stored["model"]["vocab"]):
-        kind = kinds.CONTROL if number in special else kinds.NORMAL
-        if number == model.trainer_spec.unk_id:
-            kind = kinds.UNKNOWN
-        if not piece:  # which sentencepiece refuses, and no text has
-            piece = f"<empty {number}>"
-            kind = kinds.UNUSED
-        model.pieces.add(piece=piece, score=score, type=kind)
-    tokenizer = sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
-    return UMT5Encoder(SimpleNamespace(), tokenizer)
+    model = sentencepiece_model(file)
+    return UMT5Encoder(SimpleNamespace(), sentencepiece.SentencePieceProcessor(model_proto=model))
 
 
 def prompts():

@@ -240,6 +240,10 @@ def test_a_channel_that_wanders_and_one_that_spreads_are_found_and_how_like_the_
     told = found.text()
     assert "channels in the last block 1.00 to 4.00 of the first block's" in told
     assert any(told.endswith(f"in channel {channel}") for channel in (5, 9))
+    assert "clip" not in told
+    for last, said in ((blocks[1], "usual"), (2 * blocks[1], "outside the usual 0.6 to 1.4")):
+        spread = f"in the last block {float(last.std(correction=0)):.2f}, {said}\n"
+        assert spread in metered([blocks[0], last]).report().text(wan21=True)
     frame = torch.zeros(1, 2, 2, 2)
     frame[0, 0] = 1
     found = metered([frame, frame.flip(1), -frame]).report()

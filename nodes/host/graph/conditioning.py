@@ -5,6 +5,7 @@ did.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -22,9 +23,11 @@ from ....headforcing_core.timeline.paste.paste import Pasted, paste
 from ....headforcing_core.timeline.switch import Switch
 from ....headforcing_core.timeline.timeline import Timeline, parse_timeline
 from ....headforcing_core.video.soundtrack import Soundtrack
+from ....headforcing_core.weights.umt5 import first_cut_word
 from ..model.loaded_model import check_text_width, wan_config
 
 TIMELINE = "head_forcing_timeline"
+END = "</s>"  # the last piece of a prompt
 Conditioning = list[Any]
 # Parts of an entry that change what a native sampler makes.
 _PARTS = frozenset(
@@ -157,9 +160,12 @@ def read_conditioning(
     fitted = _fitted(positive, options)
     timeline, embeds = _timeline_of(fitted, options.seconds)
     check_text_width(model, embeds.values())
+    node = node_of(fitted)
+    clip = None if node is None else CLIPS.get(node.clip)
+    most = wan_config(model).text_len
     notes = (
         *_other_blocks(positive, options),
-        *_cut_prompts(model, embeds),
+        *cut_prompts(embeds, most, clip),
         *_translation(fitted),
     )
     return ReadConditioning(fitted, timeline, embeds, notes)
@@ -186,18 +192,36 @@ def _fitted(positive: Conditioning, options: RenderOptions) -> Conditioning:
     return [[tensor, {**entry, TIMELINE: again}]]
 
 
-def _cut_prompts(model: Any, embeds: Embeddings) -> list[str]:
-    """Lines for the report about prompts of which the model reads the beginning alone."""
-    most = wan_config(model).text_len
+def cut_prompts(embeds: Embeddings, most: int, clip: Any = None) -> list[str]:
+    """Lines for the report about prompts of which the model reads the first `most` tokens alone,
+    with the first word that is cut if their text encoder is still in memory.
+    """
     lines = []
     for text, rows in embeds.items():
         tokens = int(rows.any(dim=-1).sum())
         if tokens > most:
+            word = _cut_word(clip, text, most)
             lines.append(
                 f"the model reads the first {most} of {tokens} tokens of the prompt {text[:40]!r}: "
-                "say it in fewer words"
+                + (f"the first word that is cut is {word!r}; " if word else "")
+                + "say it in fewer words"
             )
     return lines
+
+
+def _cut_word(clip: Any, text: str, most: int) -> str:
+    """The first word of a prompt that is not among its first `most` tokens; empty where its text
+    encoder cannot tell.
+    """
+    if clip is None:
+        return ""
+    with suppress(AttributeError, LookupError, TypeError, ValueError):  # a tokenizer of its own
+        (of_encoder,) = clip.tokenize(text).values()
+        pieces = [piece for _, piece in clip.tokenizer.untokenize(of_encoder[0])]
+        pieces = pieces[: pieces.index(END)] if END in pieces else pieces
+        if len(pieces) > most:
+            return first_cut_word(pieces, most)
+    return ""
 
 
 def _other_blocks(positive: Conditioning, options: RenderOptions) -> list[str]:
