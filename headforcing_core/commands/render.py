@@ -128,23 +128,33 @@ def _render(
 
 
 def _advice(source: Source, plan: RenderPlan) -> str:
-    """A line on faster decoding: by a second GPU, or by a tiny decoder beside the VAE."""
+    """A line on faster decoding: by a second GPU, or by a tiny decoder beside the VAE; and on 8-bit
+    attention.
+    """
     vae = source.files.vae
     machine = source.machine
     if vae is None or machine.peers is not None:
         return ""
-    from ..video.advice import faster_decoding, tiny_names
+    from ..video.advice import eight_bit_attention, faster_decoding, tiny_names
     from ..video.codec import is_tiny
 
+    decoding = machine.vae_device or machine.device
+    tiny = None
     if is_tiny(vae):
-        return ""
-    names = tiny_names(plan.config.latents)
-    tiny = [path.name for path in vae.parent.iterdir() if path.name.startswith(names)]
+        decoding = torch.device("cpu")  # as fast on the GPU that samples
+    else:
+        names = tiny_names(plan.config.latents)
+        found = [path.name for path in vae.parent.iterdir() if path.name.startswith(names)]
+        tiny = min(found, default=None)
+    others = []
+    if machine.attention_choice != "sage":
+        others = eight_bit_attention(machine.device, "--attention sage")
     return faster_decoding(
         sampling=machine.device,
-        decoding=machine.vae_device or machine.device,
-        tiny=min(tiny, default=None),
+        decoding=decoding,
+        tiny=tiny,
         second_gpu=f"--vae-device cuda:{0 if machine.device.index else 1}",
+        others=others,
     )
 
 

@@ -7,6 +7,7 @@ for all of them.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import time
@@ -157,6 +158,23 @@ def _inputs(sizes: LayerSizes, operands: Operands) -> list[Tensor]:
 # ------------------------------------------------------------------------------- the files of times
 
 
+def driver_version() -> str:
+    """The version of NVIDIA's driver, as its own library says; of other drivers and without the
+    library the version of CUDA that the driver knows, which many drivers share.
+    """
+    for name in ("libnvidia-ml.so.1", "nvml.dll"):
+        with suppress(OSError, AttributeError):
+            library = ctypes.CDLL(name)
+            version = ctypes.create_string_buffer(80)
+            if library.nvmlInit_v2() == 0:
+                found = library.nvmlSystemGetDriverVersion(version, len(version)) == 0
+                library.nvmlShutdown()
+                if found:
+                    return version.value.decode("ascii", "replace")
+    # not in every build of PyTorch
+    return str(getattr(torch._C, "_cuda_getDriverVersion", lambda: None)())
+
+
 def _file(names: Sequence[str], sizes: LayerSizes, operands: Operands) -> Path | None:
     """A file of its own for everything that a time depends on; None without a cache folder."""
     folder = cache_folder()
@@ -165,10 +183,8 @@ def _file(names: Sequence[str], sizes: LayerSizes, operands: Operands) -> Path |
     facts: list[object] = [torch.__version__, operands.dtype, operands.head_dim, names]
     facts += [sizes.queries, sizes.groups]
     if operands.device.type == "cuda":
-        # not in every build of PyTorch
-        driver = getattr(torch._C, "_cuda_getDriverVersion", lambda: None)()
         name = torch.cuda.get_device_name(operands.device)
-        facts += [name, driver, torch.backends.cudnn.version()]
+        facts += [name, driver_version(), torch.backends.cudnn.version()]
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             facts.append((package, metadata.version(package)))

@@ -90,8 +90,10 @@ def emulated_product(
     """
     # both hold every number of 8 bits
     wide = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
-    out = F.linear(a.to(wide), b.to(wide)).float() * a_scale * b_scale.T
-    return (out if bias is None else out + bias).to(dtype)
+    out = F.linear(a.to(wide), b.to(wide)).float().mul_(a_scale).mul_(b_scale.T)
+    if bias is not None:
+        out.add_(bias)
+    return out.to(dtype)
 
 
 def scaled_product(
@@ -162,3 +164,10 @@ def saved_bytes(config: WanConfig, dtype: torch.dtype) -> int:
     numbers = 8 * dim * dim + 2 * dim * ffn
     rows = 9 * dim + ffn
     return config.num_layers * (numbers * (dtype.itemsize - DTYPE.itemsize) - 4 * rows)
+
+
+def emulated_bytes(config: WanConfig, tokens: int) -> int:
+    """Bytes that a pass over so many tokens takes more if its device does not multiply 8-bit
+    numbers: the widest product in float32.
+    """
+    return tokens * config.ffn_dim * torch.float32.itemsize

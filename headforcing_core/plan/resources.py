@@ -163,6 +163,7 @@ def needs_of(
     scale: int = 1,
     videos: int = 1,
     finished_blocks: int = 0,
+    more_activations: int = 0,
 ) -> Needs:
     """The estimate for a plan: disk for all its videos, memory for one of them, since they are made
     in turn.
@@ -172,6 +173,7 @@ def needs_of(
             between rollouts.
         kept, state: blocks are stored in a run folder, and the cache, too.
         finished_blocks: number of blocks, of all videos together, that are stored already.
+        more_activations: bytes of a pass besides those of `activation_bytes`.
     """
     block = 4 * math.prod(plan.block_shape) * (1 + plan.blocks_ahead)  # float32, with its `extra`
     pixels = plan.video_frames * plan.width * plan.height * scale**2
@@ -180,7 +182,7 @@ def needs_of(
     return Needs(
         weights,
         cache=plan.cache_bytes(dtype),
-        activations=activation_bytes(plan, dtype),
+        activations=activation_bytes(plan, dtype) + more_activations,
         prompt=2 * plan.config.num_layers * plan.config.text_len * plan.config.dim * dtype.itemsize,
         vae=decoder.weights,
         held=decoder.held,

@@ -33,6 +33,8 @@ from .end_to_end import random_plan
 # tokens of a frame and width of a head, which no tile divides
 ODD_SIZES = ((131, 64), (97, 128), (17, 32))
 PROGRAM_SECONDS = 5.0  # of the video that each program makes
+# starts the command line
+PROGRAM = (sys.executable, "-m", "headforcing.headforcing_core")
 ALL_PROGRAMS = 0.9 * MOST_SECONDS  # seconds for all of them, less than their process has
 OTHER_PROMPT = "a blue cross"
 # scenes are compared without the articles
@@ -157,24 +159,32 @@ def programs(case: Case, seconds: float = PROGRAM_SECONDS) -> dict[str, Any]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         call = _command(case, folder, seconds)
-        for number, (title, options) in enumerate(_calls(case, folder).items()):
-            command = [*call, *options, "--latents", str(folder / f"{number}.safetensors")]
+        for title, options in _calls(case, folder).items():
+            latents = folder / f"{title.replace(' ', '_')}.safetensors"
+            command = [*call, *options, "--latents", str(latents)]
             if title == "resumed":
                 _kill_after_a_block(command, folder / "runs")
             found[title] = _called(command, end - time.monotonic())
             tell(f"{title}: {found[title]}")
-        if found["plain"]["right"] and found["resumed"]["right"]:
-            plain = load_file(folder / "0.safetensors")
-            resumed = load_file(folder / "1.safetensors")
-            found["resumed"]["right"] = all(
-                torch.equal(plain[name], resumed[name]) for name in plain
-            )
+        plain = folder / "plain.safetensors"
+        resumed = folder / "resumed.safetensors"
+        if plain.exists() and resumed.exists():
+            found["resumed"]["right"] = _same(load_file(plain), load_file(resumed))
     return found
 
 
+def _same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    """Whether two files hold the same tensors, bit for bit."""
+    names = first.keys() | second.keys()
+    return all(
+        name in first and name in second and torch.equal(first[name], second[name])
+        for name in names
+    )
+
+
 def _called(command: list[str], limit: float) -> dict[str, Any]:
-    """The seconds of a call, or the last line that it said; neither where it takes longer than the
-    limit.
+    """The seconds of a call and its last lines, also if it failed; neither where it takes longer
+    than the limit.
     """
     begun = time.perf_counter()
     try:
@@ -183,12 +193,14 @@ def _called(command: list[str], limit: float) -> dict[str, Any]:
         )
     except subprocess.TimeoutExpired:
         return {"right": True, **not_available(TOO_LATE)}
+    said = " / ".join(done.stdout.strip().split("\n")[-8:])[-900:]
     if done.returncode == 0:
-        return {"right": True, "seconds": time.perf_counter() - begun}
+        return {"right": True, "seconds": time.perf_counter() - begun, "said": said}
     lines = done.stderr.strip().split("\n")
     if _is_about_the_machine(lines[-1]):  # not the lines before: they may be notes of a render
         return {"right": True, **not_available(lines[-1][:300])}
-    return {"right": False, "said": " / ".join(lines[-3:])[-600:], "exit_status": done.returncode}
+    said = " / ".join([*lines[-3:], said])[-1500:]
+    return {"right": False, "said": said, "exit_status": done.returncode}
 
 
 def _is_about_the_machine(said: str) -> bool:
@@ -213,40 +225,41 @@ def _command(case: Case, folder: Path, seconds: float) -> list[str]:
     options = {
         "--weights": folder / "self_forcing.safetensors",
         "--embeddings": folder / "prompts.safetensors",
-        "--profile": folder / "profile.json",
         "--seconds": seconds,
         "--size": f"{case.width}x{case.height}",
         "--dtype": dtype,
         "--device": case.device.type,
     }
     words = map(str, chain(*options.items()))
-    return [sys.executable, "-m", "headforcing.headforcing_core", "generate", *words]
+    return [*PROGRAM, "generate", *words]
 
 
 def _calls(case: Case, folder: Path) -> dict[str, list[str]]:
-    """The options of each call, by its title; `plain` and `resumed` come first."""
-    plain = ["--prompts", PROMPT]
-    calls = {
-        "plain": plain,
-        "resumed": [*plain, "--runs", str(folder / "runs")],
-        "scenes": ["--prompts", STORY, "--set", "scenes=tagged"],
-        "--fp8-linears": [*plain, "--fp8-linears"],
-    }
-    if case.device.type == "cuda":  # of a GPU, or too slow on a CPU
-        calls["--attention cudnn"] = [*plain, "--attention", "cudnn"]
+    """The options of each call, by its title; those first that have never run on a GPU."""
+    roles = ["--profile", str(folder / "profile.json")]
+    one = ["--prompts", PROMPT]
+    plain = [*one, *roles]
+    on_gpu = case.device.type == "cuda"
+    calls: dict[str, list[str]] = {}
+    with_video: list[str] = []
     if case.vae_dim and find_spec("av"):
-        with_video = [
-            *plain,
-            "--vae",
-            str(_written_vae(case, folder)),
-            "--out",
-            str(folder / "video.mp4"),
-        ]
-        calls["--park-features"] = [*with_video, "--park-features"]
-        small = [*with_video, "--size", "256x128"]  # a processor takes minutes for the real size
-        calls["--vae-device cpu"] = [*small, "--vae-device", "cpu"]
-    if case.device.type == "cuda":
+        vae = str(_written_vae(case, folder))
+        with_video = [*plain, "--vae", vae, "--out", str(folder / "video.mp4")]
+        calls["video"] = with_video
+        if on_gpu:
+            calls["--park-features"] = [*with_video, "--park-features"]
+    calls["measured roles"] = [*one, "--found-profiles", str(folder / "roles")]
+    if on_gpu:
         calls["--compile"] = [*plain, "--compile"]
+    calls["plain"] = plain
+    calls["resumed"] = [*plain, "--runs", str(folder / "runs")]
+    if with_video:
+        small = [*with_video, "--size", "128x64"]  # a processor takes minutes for the real size
+        calls["--vae-device cpu"] = [*small, "--vae-device", "cpu"]
+    calls["scenes"] = [*roles, "--prompts", STORY, "--set", "scenes=tagged"]
+    calls["--fp8-linears"] = [*plain, "--fp8-linears"]
+    if on_gpu:
+        calls["--attention cudnn"] = [*plain, "--attention", "cudnn"]
     return calls
 
 

@@ -14,13 +14,20 @@
 #   comfy    the sampler in ComfyUI's own process, with and without dynamic VRAM; COMFYUI names a folder of ComfyUI,
 #            COMFYUI_FLAGS further flags of it
 #
-#   tests/benchmarks/gpu_day.sh [--dry] [FOLDER [PART ...]]      (default: $OUT, or output/gpu_day; the first eight parts)
+#   call_1   correct, in less than six minutes
+#   call_2   what has changed in speed, in less than six minutes: the VAE, rows B3, G, F8, B6 and C, whole videos
+#
+#   tests/benchmarks/gpu_day.sh [--dry] [--into FILE.tgz] [FOLDER [PART ...]]
+#                                            (default: $OUT, or output/gpu_day; the first eight parts)
 #
 # In half an hour fit: sanitizer first check profile; then: rows video more; then: rest comfy.
-# In a quarter of an hour: correct rows video, with HEADFORCING_TOGETHER=1 once correct has passed.
+# In a quarter of an hour, where few files come back: `--into $OUT/1.tgz /tmp/1 call_1`, then `--into $OUT/2.tgz /tmp/2 call_2`.
+# --into packs the folder into one file every ten seconds and at the end, so a call that is cut off still reports.
 # --dry runs everything on a tiny model on the CPU. Needs torch, triton, numpy and safetensors, and for triton's kernels a
-# C compiler and Python's header files; what needs more says so.
-# Results are written after every measurement, so a run that is cut off still reports. Nothing is installed.
+# C compiler and Python's header files; what needs more says so. Wheels in .whl, which git may ignore, are installed into a
+# folder of the run; for videos PyAV (`python3 -m pip download --no-deps --only-binary=:all: --platform manylinux_2_28_x86_64
+# --python-version 3.12 -d .whl av`). If no more than 64 MiB can be sent, leave out tests/golden/peers, livetalk and longlive2.
+# Results are written after every measurement.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 preset=gpu
@@ -28,7 +35,9 @@ blocks=12
 apart=--apart
 dry=
 [ -n "${HEADFORCING_TOGETHER:-}" ] && apart=--together
+into=
 [ "${1:-}" = "--dry" ] && { preset=dry; blocks=2; apart=; dry=--dry; shift; }
+[ "${1:-}" = "--into" ] && { into=$2; shift 2; }
 out=${1:-${OUT:-$root/output/gpu_day}}
 [ $# -gt 0 ] && shift
 python=${PYTHON:-python3}
@@ -36,11 +45,32 @@ python=${PYTHON:-python3}
 
 # the repository root is the package `headforcing`, whatever the folder is called
 links=$(mktemp -d)
-trap 'rm -rf "$links"' EXIT
+packing=
+finish() {
+    [ -z "$packing" ] || kill "$packing" 2>/dev/null
+    [ -z "$into" ] || { pack; rm -f "$into".part*; }
+    rm -rf "$links"
+}
+pack() { # the results as one file, which is whole at any time
+    part_file=$into.part$BASHPID
+    tar czf "$part_file" --exclude cache -C "$out" . 2>/dev/null
+    mv "$part_file" "$into"
+}
+trap finish EXIT
+trap 'exit 1' TERM INT
 ln -s "$root" "$links/headforcing"
 export PYTHONPATH="$links${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+if ls "$root"/.whl/*.whl >/dev/null 2>&1 && [ -z "${HEADFORCING_WHEELS:-}" ]; then
+    "$python" -m pip install -q --no-index --no-deps --no-compile --target "$links/site" "$root"/.whl/*.whl &&
+        export PYTHONPATH="$PYTHONPATH:$links/site" HEADFORCING_WHEELS=installed
+fi
 
 mkdir -p "$out"
+if [ -n "$into" ]; then
+    mkdir -p "$(dirname "$into")"
+    (while sleep 10; do pack; done) >/dev/null 2>&1 &
+    packing=$!
+fi
 status=0
 if [ $preset = gpu ]; then
     header="$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
@@ -56,6 +86,15 @@ benchmark() { # PART [COMMAND ...]: the part, run by a command
     [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
 }
 
+short() { # SECONDS PART [OPTION ...]: a part that ends by then, in one process
+    seconds=$1
+    part=$2
+    shift 2
+    timeout $((seconds + 15)) "$python" "$root/tests/benchmarks/run.py" "$part" --preset $preset --together --seconds "$seconds" \
+        --out "$out" "$@" 2>&1 | tee -a "$out/log.txt"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
+}
+
 tests() { # tests that need a GPU, where pytest is installed
     "$python" -c "import pytest" 2>/dev/null || { echo "pytest is not installed: no tests"; return; }
     files=()
@@ -68,7 +107,7 @@ together() { # PART ...: at the same time, each with its results and cache folde
     running=()
     for one in "$@"; do
         mkdir -p "$out/$one/cache"
-        XDG_CACHE_HOME="$out/$one/cache" bash "$0" $dry "$out/$one" "$one" >"$out/$one/said.txt" 2>&1 &
+        XDG_CACHE_HOME="$out/$one/cache" timeout "${limit:-480}" bash "$0" $dry "$out/$one" "$one" >"$out/$one/said.txt" 2>&1 &
         running+=($!)
     done
     for process in "${running[@]}"; do wait "$process" || status=1; done
@@ -96,7 +135,14 @@ for part in "$@"; do
     tests)
         tests ;;
     correct)
-        together sanitizer first tests ;;
+        together first sanitizer tests ;;
+    call_1)
+        limit=330 together first sanitizer tests ;;
+    call_2)
+        short 60 profile
+        short 80 rows --rows B3,G,F8,B6 --blocks $((blocks / 2))
+        short 150 video
+        short 25 more --rows C --blocks $((blocks / 4 + 1)) ;;
     *)
         benchmark "$part"
         [ "$part" = check ] && [ $preset = gpu ] && tests ;;

@@ -17,6 +17,7 @@ from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.methods.registry import METHODS
 from headforcing.headforcing_core.plan.resources import RESERVED
 from headforcing.research.__main__ import main as research
+from headforcing.tests.benchmarks import gains
 from path_arguments import commands
 
 ROOT = next(
@@ -61,7 +62,7 @@ PROGRAM = re.compile(
     r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) "
 )
 PROGRAM_OF_RESEARCH = re.compile(r"^python (?:-m headforcing\.research|tasks\.py research) ")
-OF_COMFYUI = {"--enable-cors-header", "--listen"}
+OF_COMFYUI = {"--enable-cors-header", "--fast", "--listen", "--use-sage-attention"}
 # where a path such as `methods/head_forcing.py` is looked for
 PACKAGE_FOLDERS = ("headforcing_core", "research", "")
 MAY_IMPORT = runpy.run_path(str(next((ROOT / "tests").rglob("test_layers.py"))))["MAY_IMPORT"]
@@ -190,6 +191,11 @@ def test_tables_of_memory_are_what_the_commands_compute(capsys):
     assert main(["memory"]) == 0
     table = capsys.readouterr().out.partition("| card |")[2].rstrip()
     assert len(table.splitlines()) == 8 and f"| card |{table}" in cards
+
+
+def test_the_table_of_single_changes_is_what_the_command_computes():
+    page = (ROOT / "docs" / "speed.md").read_text("utf-8")
+    assert f"\n\n{gains.table()}\n\n" in page
 
 
 def test_memory_reserved_on_an_h100_is_what_was_measured():

@@ -2,6 +2,7 @@
 are stood in for.
 """
 
+import ctypes
 import functools
 import json
 
@@ -238,3 +239,49 @@ def test_the_sizes_are_those_of_the_render_s_roles():
         WanConfig(num_layers=1), [["memory"] * 12], window, 60, 104, 3, 120
     )
     assert shape.layer_sizes == LayerSizes(4680, ((12, 21 * 1560),))
+
+
+class Nvml:
+    """NVIDIA's library, in which every call ends with such a status."""
+
+    def __init__(self, status: int = 0):
+        self.status = status
+        self.open = 0
+
+    def nvmlInit_v2(self) -> int:
+        self.open += 1
+        return self.status
+
+    def nvmlShutdown(self) -> int:
+        self.open -= 1
+        return 0
+
+    def nvmlSystemGetDriverVersion(self, buffer, size: int) -> int:
+        buffer.value = b"576.88"
+        return self.status
+
+
+@pytest.mark.parametrize("file", ["libnvidia-ml.so.1", "nvml.dll"])
+def test_the_driver_is_known_by_its_own_version_also_on_windows(monkeypatch, file: str):
+    """Not by that of CUDA, which many drivers share."""
+    library = Nvml()
+
+    def load(name: str) -> Nvml:
+        if name != file:
+            raise OSError(name)
+        return library
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    assert attention_timing.driver_version() == "576.88" and library.open == 0
+
+
+@pytest.mark.parametrize("library", [None, Nvml(status=9), object()])
+def test_without_the_driver_s_library_the_version_of_cuda_counts(monkeypatch, library):
+    def load(name: str) -> object:
+        if library is None:
+            raise OSError(name)
+        return library
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 13000, raising=False)
+    assert attention_timing.driver_version() == "13000"

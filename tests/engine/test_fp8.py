@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from counted_memory import CountsMemory
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model import fp8
@@ -157,6 +158,21 @@ def test_all_linear_layers_of_blocks_are_replaced_and_nothing_else():
     )
     with pytest.raises(HeadForcingError, match="multiples of 16, got 40x40"):
         fp8.use_fp8_linears(odd)
+
+
+def test_an_emulated_product_takes_one_float32_result_beside_the_rounded_one():
+    """As the estimate says, for the widest layer; with a bias, too."""
+    config = WanConfig()
+    tokens = 4680
+    with torch.device("meta"):
+        a = torch.empty(tokens, config.dim, dtype=fp8.DTYPE)
+        b = torch.empty(config.ffn_dim, config.dim, dtype=fp8.DTYPE)
+        ones = torch.empty(config.ffn_dim, 1)
+        a_scale = torch.empty(tokens, 1)
+    with CountsMemory((a, b, ones, a_scale)) as counted:
+        fp8.emulated_product(a, a_scale, b, ones, torch.bfloat16, ones.flatten())
+    rounded = 2 * tokens * config.ffn_dim
+    assert counted.peak == rounded + fp8.emulated_bytes(config, tokens)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import torch
 from headforcing.headforcing_core.commands import render as commands
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.model.latents import WAN21, WAN22
+from headforcing.headforcing_core.video import advice
 from headforcing.headforcing_core.video.advice import faster_decoding, tiny_names
 from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from safetensors.torch import save_file
@@ -42,8 +43,29 @@ def test_what_is_at_hand_is_named(gpus, count, sampling, decoding, tiny, expecte
     assert expected in line and bool(line) == bool(expected) and "\n" not in line
 
 
-def source_of(vae: Path, latents, device=FIRST, vae_device=None, peers=None):
-    machine = SimpleNamespace(device=device, vae_device=vae_device, peers=peers)
+@pytest.mark.parametrize("installed", [True, False])
+def test_8_bit_attention_is_offered_where_it_is_installed_and_not_chosen(
+    gpus, monkeypatch, tmp_path, installed
+):
+    gpus(1)
+    spec = object() if installed else None
+    monkeypatch.setattr(advice, "find_spec", lambda name: spec)
+    words = "attention that rounds to 8 bits (--attention sage), which changes the video slightly"
+    for vae in (tmp_path / "wan2.2_vae.safetensors", tmp_path / "draft.safetensors"):
+        if vae.name == "draft.safetensors":
+            save_file(TinyDecoder((12, 10, 8, 6)).state_dict(), vae)
+        else:
+            wan22_vae(vae)
+        expected = f"cheapest gain in speed: {words}" if installed else ""
+        assert commands._advice(*source_of(vae, WAN22)) == expected
+        assert commands._advice(*source_of(vae, WAN22, attention="sage")) == ""
+        assert commands._advice(*source_of(vae, WAN22, device=CPU)) == ""
+
+
+def source_of(vae: Path, latents, device=FIRST, vae_device=None, peers=None, attention="auto"):
+    machine = SimpleNamespace(
+        device=device, vae_device=vae_device, peers=peers, attention_choice=attention
+    )
     plan = SimpleNamespace(config=SimpleNamespace(latents=latents))
     return SimpleNamespace(machine=machine, files=SimpleNamespace(vae=vae)), plan
 

@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tarfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.model import attention
-from headforcing.tests.benchmarks import command, decoder, goals, in_comfyui
+from headforcing.tests.benchmarks import command, decoder, first, goals, in_comfyui
 from headforcing.tests.benchmarks.apart import apart
 from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING
 from own_process import run
@@ -101,6 +103,56 @@ def test_the_script_has_every_part_and_writes_the_results_of_one_with_its_goals(
     assert (
         set(rest["tasks"]) == {"length", "fp8"} and rest["tasks"]["length"][1]["what"] == "block 40"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_the_second_call_of_a_quarter_of_an_hour_leaves_one_file_also_if_it_is_cut(tmp_path: Path):
+    environment = {**os.environ, "PYTHON": sys.executable}
+    whole = tmp_path / "back" / "2.tgz"
+    words = ["bash", SCRIPT, "--dry", "--into", whole, tmp_path / "2", "call_2"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [path.name for path in whole.parent.iterdir()] == ["2.tgz"]
+    with tarfile.open(whole) as packed:
+        names = {Path(name).name for name in packed.getnames()}
+    assert {"profile.json", "rows.json", "video.json", "more.json", "log.txt"} <= names
+    cut = tmp_path / "cut.tgz"
+    words = ["bash", SCRIPT, "--dry", "--into", cut, tmp_path / "3", "call_2"]
+    running = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, process_group=0)
+    while not (tmp_path / "3" / "profile.json").exists():
+        assert running.poll() is None
+        time.sleep(0.1)
+    time.sleep(11)  # it is packed every ten seconds
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    with tarfile.open(cut) as packed:
+        assert any(name.endswith("profile.json") for name in packed.getnames())
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="no git")
+def test_the_repository_without_three_folders_can_be_sent_beside_pyav():
+    """64 MiB; the wheel of PyAV 19 has 35.0 MB."""
+    head = SCRIPT.read_text("utf-8")
+    assert "leave out tests/golden/peers, livetalk and longlive2" in head
+    root = SCRIPT.parents[2]
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True)
+    names = listed.stdout.split("\0")[:-1]
+    if not names:
+        pytest.skip("not a clone of the repository")
+    left_out = tuple(f"tests/golden/{name}/" for name in ("peers", "livetalk", "longlive2"))
+    sent = sum((root / name).stat().st_size for name in names if not name.startswith(left_out))
+    assert sent + 35_000_000 < 64 << 20, f"{sent / 1e6:.1f} MB"
+
+
+def test_what_never_ran_on_a_gpu_runs_first_and_what_a_call_said_is_kept(tmp_path: Path):
+    calls = list(first._calls(replace(DRY, device=torch.device("cuda")), tmp_path))
+    assert calls[:4] == ["video", "--park-features", "measured roles", "--compile"]
+    told = first._called([sys.executable, "-c", "print('measured in 14 s')"], 60)
+    assert told["right"] and told["said"] == "measured in 14 s"
+    lost = [sys.executable, "-c", "print('video lost: no space'); exit(1)"]
+    told = first._called(lost, 60)
+    assert (told["right"], told["exit_status"]) == (False, 1) and "video lost" in told["said"]
 
 
 def test_a_folder_that_is_no_comfyui_is_named(capsys):
