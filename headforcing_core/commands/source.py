@@ -225,8 +225,7 @@ class Source:
         if machine.fp8_linears:
             weights -= fp8.saved_bytes(self.info.config, machine.dtype)
             if not fp8.has_product(machine.device):
-                tokens = plan.frames_per_pass * plan.shape.frame_tokens
-                emulated = fp8.emulated_bytes(self.info.config, tokens)
+                emulated = fp8.emulated_bytes(self.info.config)
         host = COMMAND_LINE if on_gpu else replace(COMMAND_LINE, park="", fp8_linears="")
         if machine.fp8_linears or machine.shard_weights:
             host = replace(host, fp8_linears="")
@@ -244,7 +243,7 @@ class Source:
             text_encoder=text_encoder,
             writes_video=video is not None,
             scale=self.scale,
-            more_activations=emulated,
+            more_for_a_token=emulated,
         )
         if machine.peers is None:
             return needs

@@ -166,8 +166,8 @@ def saved_bytes(config: WanConfig, dtype: torch.dtype) -> int:
     return config.num_layers * (numbers * (dtype.itemsize - DTYPE.itemsize) - 4 * rows)
 
 
-def emulated_bytes(config: WanConfig, tokens: int) -> int:
-    """Bytes that a pass over so many tokens takes more if its device does not multiply 8-bit
-    numbers: the widest product in float32.
+def emulated_bytes(config: WanConfig) -> int:
+    """Bytes that a pass takes more for each token if its device does not multiply 8-bit numbers:
+    the widest product in float32.
     """
-    return tokens * config.ffn_dim * torch.float32.itemsize
+    return config.ffn_dim * torch.float32.itemsize
