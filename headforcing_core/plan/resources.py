@@ -163,7 +163,7 @@ def needs_of(
     scale: int = 1,
     videos: int = 1,
     finished_blocks: int = 0,
-    more_activations: int = 0,
+    more_for_a_token: int = 0,
 ) -> Needs:
     """The estimate for a plan: disk for all its videos, memory for one of them, since they are made
     in turn.
@@ -173,7 +173,7 @@ def needs_of(
             between rollouts.
         kept, state: blocks are stored in a run folder, and the cache, too.
         finished_blocks: number of blocks, of all videos together, that are stored already.
-        more_activations: bytes of a pass besides those of `activation_bytes`.
+        more_for_a_token: bytes of a pass for each token, besides those of `pass_bytes`.
     """
     block = 4 * math.prod(plan.block_shape) * (1 + plan.blocks_ahead)  # float32, with its `extra`
     pixels = plan.video_frames * plan.width * plan.height * scale**2
@@ -182,7 +182,7 @@ def needs_of(
     return Needs(
         weights,
         cache=plan.cache_bytes(dtype),
-        activations=activation_bytes(plan, dtype) + more_activations,
+        activations=activation_bytes(plan, dtype, more_for_a_token),
         prompt=2 * plan.config.num_layers * plan.config.text_len * plan.config.dim * dtype.itemsize,
         vae=decoder.weights,
         held=decoder.held,
@@ -201,9 +201,10 @@ def room_on(device: torch.device) -> int | None:
     return free if free is None or device.type == "cpu" else free - MARGIN
 
 
-def activation_bytes(plan: RenderPlan, dtype: torch.dtype) -> int:
+def activation_bytes(plan: RenderPlan, dtype: torch.dtype, more_for_a_token: int = 0) -> int:
     """Most memory in bytes of a plan's largest pass, without the KV cache."""
-    return pass_bytes(plan.config, plan.largest_pass * plan.shape.frame_tokens, dtype)
+    tokens = plan.largest_pass * plan.shape.frame_tokens
+    return pass_bytes(plan.config, tokens, dtype) + tokens * more_for_a_token
 
 
 def pass_bytes(config: WanConfig, tokens: int, dtype: torch.dtype) -> int:

@@ -332,6 +332,7 @@ def test_the_parts_of_a_minute_at_full_size():
         needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4 and needs.video == 960 * 832 * 480 * 0.5 // 8
     )
     assert needs.memory == WEIGHTS + needs.cache + needs.prompt + DECODER.weights + DECODER.peak
+    assert of(more_for_a_token=10).activations == less.activations + 10 * 3 * 1560
     on_gpu = needs.describe(torch.device("cuda", 0)).splitlines()
     assert on_gpu[1].startswith(f"reserved up to {format_bytes(round(1.5 * needs.memory))}")
     memory, disk = needs.describe(torch.device("cpu")).splitlines()
