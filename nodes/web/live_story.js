@@ -117,7 +117,7 @@ class LiveStory {
 export function setup() {
   listen(EVENT, {
     take(/** @type {ToldStory} */ told) {
-      if (told.running) update(told);
+      if (told.running && told.story) update(told);
       else if (told.prompt_id === running?.prompt_id) update(null);
     },
     known: () => (running && isOpen(running.workflow) ? [running] : []),

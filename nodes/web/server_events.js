@@ -12,8 +12,15 @@ import { openId } from "./shared.js";
  * @property {(about: any) => void} lose hears one that a server which was asked does not know
  */
 
+/** What grows with a story: sent when it changes, else asked for. */
+const LASTING = ["story", "scenes"];
+
 /** @type {(Listener & {event: string})[]} */
 const listeners = [];
+/** What is known of `LASTING`, and since when, by event, workflow and node. @type {Map<string, Record<string, any>>} */
+const lasting = new Map();
+/** The last event of those for which it is asked. @type {Map<string, {about: any, isAsked?: boolean}>} */
+const waiting = new Map();
 let asked = ""; // about what, and as whom
 let grows = "MediaSource" in globalThis; // whether this browser plays growing files; all play finished ones
 
@@ -24,7 +31,40 @@ let grows = "MediaSource" in globalThis; // whether this browser plays growing f
  */
 export function listen(event, { take, known, lose }) {
   listeners.push({ event, take, known, lose });
-  app.api.addEventListener(event, (/** @type {ServerEvent} */ { detail }) => take(detail));
+  app.api.addEventListener(event, (/** @type {ServerEvent} */ { detail }) => hand(event, take, detail));
+}
+
+/**
+ * Hand an event on with all that is known of `LASTING`.
+ * @param {string} event
+ * @param {Listener["take"]} take
+ * @param {any} about
+ * @param {boolean} [isAsked]
+ */
+async function hand(event, take, about, isAsked) {
+  const { workflow, since } = about;
+  const node = about.node ?? about.node_id;
+  const key = `${event} ${workflow} ${node}`;
+  const sent = LASTING.filter((name) => about[name] != null);
+  if (sent.length) lasting.set(key, Object.fromEntries([...sent, "since"].map((name) => [name, about[name]])));
+  if (sent.length || since === undefined || lasting.get(key)?.since === since) {
+    waiting.delete(key); // it is overtaken
+    take({ ...about, ...(since !== undefined && lasting.get(key)) }, isAsked);
+    return;
+  }
+  const isAskedFor = waiting.has(key);
+  waiting.set(key, { about, isAsked });
+  if (isAskedFor) return;
+  const query = new URLSearchParams({ client: app.api.clientId, workflow, event, node });
+  try {
+    const answer = await app.api.fetchApi(`/headforcing/renders/story?${query}`);
+    if (answer.ok && waiting.has(key)) lasting.set(key, await answer.json());
+  } catch {
+    // it is handed on without
+  }
+  const last = waiting.get(key);
+  waiting.delete(key);
+  if (last) take({ ...last.about, ...lasting.get(key) }, last.isAsked);
 }
 
 /** Ask, unless the same was asked already. */
@@ -56,7 +96,7 @@ function handOn(told, { event, take, lose }, before) {
   const ours = told.filter(([name]) => name === event).map(([, about]) => about);
   const confirmed = new Set(ours.map(({ prompt_id }) => prompt_id));
   for (const about of before) if (!confirmed.has(about.prompt_id)) lose(about);
-  for (const about of ours) take(about, true);
+  for (const about of ours) hand(event, take, about, true);
 }
 
 /** Ask for previews until files are finished: this page cannot play what grows. */

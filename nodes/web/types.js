@@ -178,6 +178,8 @@ export {};
  * @property {string} [preview] the address of a picture
  * @property {GrowingVideo | null} [video] the file that grows
  * @property {Partial<Place> | null} [place]
+ * @property {Segment[] | null} [scenes] of the story
+ * @property {number} [since] when they have changed last
  * @property {FileName[]} [files] the finished ones
  */
 
@@ -205,7 +207,7 @@ export {};
  * @property {number} lead seconds of its video before the story
  * @property {number} fps video frames a second
  * @property {string} workflow
- * @property {Record<string, unknown> | null} written the values of *Prompt Timeline*
+ * @property {Record<string, unknown> | null} [written] the values of *Prompt Timeline*, see `fetchStory`
  * @property {number | null} seed
  * @property {boolean} draft
  */

@@ -38,7 +38,9 @@ POSTS = {
 GETS = (
     "takes",
     "takes/picture?name=x&number=0",
+    "takes/story?take=x",
     "renders?client=x",
+    "renders/story?client=x",
     "sound?name=x.wav",
     "pictures?id=x",
 )
@@ -137,8 +139,17 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(both: ComfyServer)
             while True:
                 assert "head_forcing" not in str(other.recv(timeout=0.2))
         told = [registered(both, client, workflow) for workflow in ("the-graph", "another")]
+        query = {"client": client, "event": "head_forcing.progress", "node": "sampler"}
+        story = both.get_json(
+            f"/headforcing/renders/story?{urlencode({**query, 'workflow': 'the-graph'})}"
+        )
+        with pytest.raises(OSError, match="404"):
+            both.get_json(f"/headforcing/renders/story?{urlencode({**query, 'node': 'x'})}")
     about = {(each["node"], each["workflow"], each["prompt_id"]) for each in messages}
     assert about == {("sampler", "the-graph", answer["prompt_id"])}
+    with_story = [message for message in messages if message.get("scenes")]
+    assert len(with_story) == 1 < len(messages), "the story is sent when it changes"
+    assert story == {name: with_story[0][name] for name in ("scenes", "since")}
     sizes = [message["video"]["bytes"] for message in messages if message["state"] == "running"]
     assert sizes == sorted(sizes) and sizes[0] == 0 < sizes[-1]
     pictures = [message for message in messages if "preview" in message]
@@ -233,6 +244,9 @@ def test_a_seed_makes_a_take_that_is_listed_shown_named_and_deleted_by_names_of_
         3,
         "64x64",
     )
+    assert "written" not in take
+    asked_for = comfy.get_json(f"/headforcing/takes/story?{urlencode({'take': name})}")
+    assert asked_for["written"]["prompts"].splitlines()[0] == f"0:00 {BALL}"
     folder, key = name.split("/")
     status, body = picture(comfy, name, 2)
     assert status == 200 and Image.open(io.BytesIO(body)).size == (160, 160)

@@ -33,6 +33,8 @@ KEPT_PAGES = 8  # that are not connected: a page that is loaded again comes back
 KEPT_WORKFLOWS = 32  # of a page: those that it has shown last
 KEPT_EVENTS = 64
 LONGEST_ID = 64
+# of an event: what grows with a story, which a page is sent when it changes, and asks for otherwise
+LASTING = ("story", "scenes")
 
 
 class RefusedError(HeadForcingError):
@@ -181,16 +183,21 @@ def tell(event: str, node: str, about: Fields, client: str, **once: Any) -> None
     """Tell the page that queued a workflow, and all others that show it, about one of its nodes.
 
     Kept for pages that come later, but for what is said `once`. `about` has the workflow's id; the
-    time is added, by which a page knows an answer that is older than what it has heard since.
+    time is added, by which a page knows an answer that is older than what it has heard since. Of
+    `LASTING` all is sent if some of it has changed, else `since`, the time of that change.
     """
     owner = about["workflow"] or client
-    about = {**about, "time": time.time()}
+    now = time.time()
     place = (event, owner, node)
     with _lock:
-        _events.pop(place, None)
+        before = _events.pop(place, {})
+        lasts = _lasting(about) == _lasting(before)
+        about = {**about, "time": now, "since": before["since"] if lasts and before else now}
         _events[place] = about  # the newest comes last
         for oldest in list(_events)[:-KEPT_EVENTS]:
             del _events[oldest]
+    if lasts:
+        about = _short(about)
     for page in {client, *showing(client, about["workflow"])}:
         PromptServer.instance.send_sync(event, {**about, **once}, page)
 
@@ -201,15 +208,34 @@ def last(event: str, node: str, workflow: str, client: str) -> Fields | None:
         return _events.get((event, workflow or client, node))
 
 
-def _renders(query: Fields) -> list[Any]:
-    """Note what a connected page shows; answers with `[event, about]` of all nodes of that
-    workflow.
-    """
+def _lasting(about: Fields) -> Fields:
+    """What an event has of `LASTING`."""
+    return {name: about[name] for name in LASTING if about.get(name) is not None}
+
+
+def _short(about: Fields) -> Fields:
+    """An event without `LASTING`; without `since`, too, if it had none of them."""
+    left = {name: value for name, value in about.items() if name not in LASTING}
+    if not _lasting(about):
+        del left["since"]
+    return left
+
+
+def _asker(query: Fields) -> tuple[str, str]:
+    """Client id and workflow of the connected page that asks."""
     client = query.get("client", "")
     workflow = query.get("workflow", "")
-    connected = PromptServer.instance.sockets
-    if client not in connected or len(workflow) > LONGEST_ID:
+    if client not in PromptServer.instance.sockets or len(workflow) > LONGEST_ID:
         raise RefusedError("no editor of that client id is connected", 403)
+    return client, workflow
+
+
+def _renders(query: Fields) -> list[Any]:
+    """Note what a connected page shows; answers with `[event, about]` of all nodes of that
+    workflow, without `LASTING`.
+    """
+    client, workflow = _asker(query)
+    connected = PromptServer.instance.sockets
     with _lock:
         for gone in [known for known in _pages if known not in connected][:-KEPT_PAGES]:
             del _pages[gone]
@@ -219,10 +245,21 @@ def _renders(query: Fields) -> list[Any]:
             others = [each for each in page.workflows if each != workflow]
             page.workflows = [*others, workflow][-KEPT_WORKFLOWS:]
         return [
-            [event, about]
+            [event, _short(about)]
             for (event, owner, _), about in _events.items()
             if owner in (client, workflow)
         ]
+
+
+def _story(query: Fields) -> Fields:
+    """What the last `event` about a `node` has of `LASTING`, and `since` when."""
+    client, workflow = _asker(query)
+    asked = (query.get("event", ""), query.get("node", ""))
+    with _lock:
+        for (event, owner, node), about in _events.items():
+            if (event, node) == asked and owner in (client, workflow):
+                return {**_lasting(about), "since": about["since"]}
+    raise RefusedError("nothing is known of this node", 404)
 
 
 def _segments(body: Any) -> Fields:
@@ -237,4 +274,5 @@ def _segments(body: Any) -> Fields:
 ROUTES = (
     route("POST", "/headforcing/timeline", _segments),
     route("GET", "/headforcing/renders", _renders),
+    route("GET", "/headforcing/renders/story", _story),
 )

@@ -121,6 +121,7 @@ class NodePlayer:
             "text": "",
             "video": None,
             "place": None,
+            "scenes": None,
         }
 
     @property
@@ -144,12 +145,13 @@ class NodePlayer:
         video: Fields | None = None,
         preview: Any = None,
         place: Fields | None = None,
+        scenes: Sequence[Fields] | None = None,
     ) -> None:
         """Send changes to the pages; without a player the text is shown below the node.
 
         `state` is "running", "stopped", "failed" or "done", `video` as `shown_video`,
         `preview` a PIL image for the time until that can be played, `place` as `RenderProgress`
-        counts it.
+        counts it, with the `scenes` of the story.
         """
         message = {
             **self._about,
@@ -158,6 +160,7 @@ class NodePlayer:
             "said": parts_of(text),
             "video": video,
             "place": place,
+            "scenes": scenes,
         }
         if preview is not None or message != self._last:
             self._tell(message, preview)
@@ -185,7 +188,13 @@ class NodePlayer:
             text = Sentence("%1 (%2)", text, last["text"])
         if self:
             self._about["raised"] = True  # ComfyUI shows the error itself
-            self.show("failed", text, last.get("video"), place=last.get("place"))
+            self.show(
+                "failed",
+                text,
+                last.get("video"),
+                place=last.get("place"),
+                scenes=last.get("scenes"),
+            )
 
     def _tell(self, message: Fields, preview: Any = None) -> None:
         if not self:

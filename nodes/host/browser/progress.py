@@ -244,12 +244,18 @@ class RenderProgress(Listener):
             video = shown_video(self.growing)
             if video["bytes"] and self.player.grows:
                 image = None
-        self.player.show(state, self.text, video, preview=image, place=self._in_story(state))
+        self.player.show(
+            state,
+            self.text,
+            video,
+            preview=image,
+            place=self._in_story(state),
+            scenes=self._scenes(),
+        )
 
     def _in_story(self, state: str) -> Fields:
         """The place of the file in its story: finished blocks (`done`), the seconds of the file
-        before the story begins (`lead`), video frames a second (`fps`), and its `scenes` with their
-        blocks and the key of their words, which `timeline.editor` gives the bars, too.
+        before the story begins (`lead`) and video frames a second (`fps`).
         """
         finished = self.block or 0
         if state == "done":
@@ -259,7 +265,14 @@ class RenderProgress(Listener):
         # the file of a part begins later than the video
         skipped = skipped_video_frames(self.plan, self.part.first(self.plan)) / clock.fps
         lead = clock.start_seconds(start) - skipped
-        scenes = [
+        done = max(0, finished - start)
+        return {"done": done, "lead": lead, "fps": clock.fps}
+
+    def _scenes(self) -> list[Fields]:
+        """The scenes of the story with their blocks and the key of their words, which
+        `timeline.editor` gives the bars, too.
+        """
+        return [
             {
                 "start_block": segment.start_block,
                 "end_block": segment.end_block,
@@ -267,8 +280,6 @@ class RenderProgress(Listener):
             }
             for segment in self.plan.timeline.segments
         ]
-        done = max(0, finished - start)
-        return {"done": done, "lead": lead, "fps": clock.fps, "scenes": scenes}
 
     def _show_running(self) -> None:
         """Show where the render is, its speed and the time that is left."""

@@ -159,9 +159,7 @@ def _list(_: Any = None) -> Fields:
 
 
 def _describe(take: StoredVideo, takes: list[StoredVideo]) -> Fields:
-    """A take for a page; `written` is the story as it was written in *Prompt Timeline*, None for
-    another's.
-    """
+    """A take for a page, without its whole story."""
     about = take.about
     label = read_label(take.folder, take.keys[-1])
     every, own = take_bytes(take, takes)
@@ -183,10 +181,14 @@ def _describe(take: StoredVideo, takes: list[StoredVideo]) -> Fields:
         "lead": story_begins(about),
         "fps": about.get("fps", VIDEO_FPS),
         "workflow": about.get("workflow", ""),
-        "written": about.get("written"),
         "seed": about.get("seed"),
         "draft": about.get("draft", False),
     }
+
+
+def take_story(query: Fields) -> Fields:
+    """The story of a `take` as it was written in *Prompt Timeline*, None for another's."""
+    return {"written": _take_of(dict(query)).about.get("written")}
 
 
 def _file(label: str) -> Fields | None:
@@ -226,6 +228,7 @@ def _maker(made_by: str, path: Path) -> str:
 ROUTES = (
     route("GET", "/headforcing/takes", _list),
     route("GET", "/headforcing/takes/picture", _picture),
+    route("GET", "/headforcing/takes/story", take_story),
     route("POST", "/headforcing/takes/label", name_take),
     route("POST", "/headforcing/takes/delete", delete_take),
 )

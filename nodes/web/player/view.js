@@ -8,7 +8,7 @@ import { placeToShow } from "./place.js";
 import { Sprite } from "./sprite.js";
 import { playsGrowing } from "../server_events.js";
 import { editors, holds, nodeOf, storyNodeOf, whileInGraph } from "../shared.js";
-import { nameOf } from "../takes/store.js";
+import { fetchStory, nameOf } from "../takes/store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
 /** @import {FileName, GraphNode, GrowingVideo, Message, Place, Take} from "../types.js" */
@@ -136,7 +136,8 @@ export class View {
 
   /** @param {Message} message about the node */
   update(message) {
-    const { text, state, video, preview, files, place, prompt_id } = message;
+    const { text, state, video, preview, files, scenes, prompt_id } = message;
+    const place = { ...message.place, ...(scenes && { scenes }) };
     if (message.time) takeLead(this); // of a render: outputs that ComfyUI had come without a time
     const isOther = prompt_id !== this.told?.prompt_id;
     this.told = message;
@@ -207,6 +208,7 @@ export class View {
     this.take = take;
     this.source = take.name;
     this.place = { done: take.finished, lead: take.lead, fps: take.fps, running: false, render: take.name };
+    fetchStory(take).then(() => this.mark());
     this.files = [take.file];
     this.video.autoplay = true;
     this.play(0, at);

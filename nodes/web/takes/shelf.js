@@ -6,7 +6,8 @@ import { queuePart } from "../queue_part.js";
 import { viewOf } from "../player/player.js";
 import { button, demoOf, editors, isLinked, keepFromCanvas, make, openId } from "../shared.js";
 import { put, putStory, storyNodeOf } from "../shared.js";
-import { change, factsOf, fetchTakes, line, megabytes, nameOf, pictures, STYLE, takes, watchInGraph } from "./store.js";
+import { change, factsOf, fetchStory, fetchTakes, line, megabytes, nameOf, pictures } from "./store.js";
+import { STYLE, takes, watchInGraph } from "./store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
 /** @import {GraphNode, Part, Take} from "../types.js" */
@@ -215,8 +216,9 @@ class Shelf {
   }
 
   /** @param {Take} take */
-  #restore(take) {
+  async #restore(take) {
     const story = storyNodeOf(this.node);
+    await fetchStory(take);
     if (!take.written || !story) {
       this.say(NO_TEXT());
       return;

@@ -49,6 +49,17 @@ export async function fetchTakes() {
   }
 }
 
+/** Ask the server for the story of a take, once; without an answer it stays unknown. @param {Take} take */
+export async function fetchStory(take) {
+  if (take.written !== undefined) return;
+  try {
+    const answer = await app.api.fetchApi(`/headforcing/takes/story?${new URLSearchParams({ take: take.name })}`);
+    if (answer.ok) take.written = (await answer.json()).written;
+  } catch {
+    // the server is away
+  }
+}
+
 /**
  * Ask the server to change a take; the sentence of an error, empty if it is done.
  * @param {"label" | "delete"} what

@@ -4,15 +4,17 @@ whom it answers.
 
 import functools
 import importlib
+import json
 import sys
 import types
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import comfy
 import comfy.model_management as mm
 import comfy.sd
 import comfy.utils
+import server as core_server
 import torch
 from parity import (
     LORA,
@@ -39,6 +41,72 @@ def importing_the_pack_pulls_in_nothing_heavy_and_comfys_own_modules_keep_their_
     module(".nodes")
     assert Path(importlib.import_module("nodes").__file__).parent == Path(comfy.__path__[0]).parent
     assert repo not in {path.rstrip("/") for path in sys.path}
+
+
+def messages_of_a_story(minutes):
+    """What a page is sent in two blocks of a story with a prompt every 10 s: messages with it,
+    messages without, and the answers of the routes.
+    """
+    browser = {
+        name: module(f".nodes.host.browser.{name}") for name in ("pages", "live_story", "progress")
+    }
+    pages = browser["pages"]
+    sent = []
+    page = f"page{minutes}"
+    core_server.PromptServer.instance = MagicMock(
+        client_id=page,
+        sockets={page: None},
+        send_sync=lambda event, about, client: sent.append((event, about)),
+    )
+    model = native()
+    text = "\n".join(
+        f"{second // 60}:{second % 60:02d} a fox trots over a field in the light of hour {second}"
+        for second in range(0, 60 * minutes, 10)
+    )
+    plan = make_plan(model, 60.0 * minutes, text=text)
+    hidden = types.SimpleNamespace(
+        unique_id="3", prompt={}, extra_pnginfo={"workflow": {"id": page, "nodes": []}}
+    )
+    story = types.SimpleNamespace(
+        node=types.SimpleNamespace(widgets={"prompts": text, "seconds": 60.0 * minutes}),
+        node_id="5",
+        client_id=page,
+        prompt_id="run",
+        workflow=page,
+        changed_by="",
+    )
+    progress = browser["progress"].RenderProgress(model, [plan], hidden)
+    query = {"client": page, "workflow": page}
+    assert pages._renders(query) == []
+    for block in range(plan.blocks - 2, plan.blocks):
+        progress.step(block, 0, None)
+        browser["live_story"].LiveStory.announce(story, True)
+    whole = [about for _, about in sent[:2]]
+    short = [about for _, about in sent[2:]]
+    listed = pages._renders(query)
+    later = [
+        pages._story({**query, "event": event, "node": about.get("node") or about["node_id"]})
+        for event, about in listed
+    ]
+    assert [about["since"] for about in short] == [about["since"] for about in whole]
+    lasting = [{name: each[name] for name in each if name in pages.LASTING} for each in whole]
+    assert [{**each, "since": 0} for each in later] == [{**each, "since": 0} for each in lasting]
+    assert len(lasting[0]["scenes"]) == 6 * minutes and lasting[1]["story"]["prompts"] == text
+
+    story.node = types.SimpleNamespace(widgets={"prompts": f"{text} and stops"})
+    browser["live_story"].LiveStory.announce(story, True)
+    assert sent[-1][1]["story"] == story.node.widgets and sent[-1][1]["since"] > whole[1]["since"]
+    return short, listed
+
+
+@probe
+def messages_of_a_block_do_not_grow_with_the_story_and_a_page_that_comes_later_asks_for_it():
+    """Bytes as JSON, of one minute and of five hours."""
+    for minutes in (1, 300):
+        short, listed = messages_of_a_story(minutes)
+        assert len(short) == 2 and len(listed) == 2
+        for about in (*short, *listed):
+            assert len(json.dumps(about)) < 1000, (minutes, about)
 
 
 @probe
