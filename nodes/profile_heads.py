@@ -1,5 +1,6 @@
 """Profile Heads: measure what every attention head of a MODEL attends to."""
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -116,7 +117,8 @@ class ProfileHeads(io.ComfyNode):
             rope=rope,
             seed=seed,
         )
-        shares = _measure(model, clip, setup, named, node_id=cls.hidden.unique_id)
+        shares, problems = _measure(model, clip, setup, named, node_id=cls.hidden.unique_id)
+        notes += problems
         profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})
         profile = with_rule(profile, rule)
         notes += contents(model).lines()
@@ -131,16 +133,20 @@ class ProfileHeads(io.ComfyNode):
 
 def _measure(
     model: Any, clip: Any, setup: ProfileSetup, named: ModelName, node_id: str
-) -> HeadShares:
-    """Measure all prompts; resumes a cancelled measurement of the same setup."""
+) -> tuple[HeadShares, list[str]]:
+    """Measure all prompts; resumes a cancelled measurement of the same setup. Also says why the
+    shares are not kept for another run, in at most one sentence.
+    """
     embeds = [encode_text(clip, text)[0][0] for text in setup.prompts]
     check_text_width(model, embeds)
     key = digest(setup, *embeds)[:16]  # the text encoder is part of the setup
     path = folders.user_folder("measured") / f"{key}.safetensors"
-    shares = HeadShares.load(path) if named.is_known and path.exists() else HeadShares(setup)
+    is_kept = named.is_known and os.path.exists(path)
+    shares = HeadShares.load(path) if is_kept else HeadShares(setup)
     missing = shares.missing_prompts()
+    problems: list[str] = []
     if not missing:
-        return shares
+        return shares, problems
     bar = comfy.utils.ProgressBar(len(missing) * setup.blocks * len(setup.sigmas))
     preview = previewer(model)
 
@@ -160,7 +166,11 @@ def _measure(
 
     def keep(*_: int) -> None:
         if named.is_known:
-            shares.save(path)
+            try:
+                shares.save(path)
+            except HeadForcingError as error:
+                problem = str(error).partition(": choose")[0]
+                problems[:] = [f"the measurement is not kept for another run: {problem}"]
 
     try:
         measure(
@@ -168,7 +178,7 @@ def _measure(
         )
     finally:
         keep()
-    return shares
+    return shares, problems
 
 
 def measure(

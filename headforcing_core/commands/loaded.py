@@ -201,10 +201,10 @@ class LoadedModel:
         if job.plan.auto is None:
             return job, None
         machine = self.machine
-        path = job.roles_file
+        files = job.roles_files
         if machine.peers is not None:
             # all ranks measure together, so none waits for a file or goes on after stored blocks
-            job = job.with_request(found_profiles=None)
+            job = job.with_request(found_profiles=None, spare_profiles=None)
         with _MeasuringBar(setup_for(job, needs).steps, machine.quiet) as bar:
             job, measured = with_measured_roles(
                 job,
@@ -219,8 +219,8 @@ class LoadedModel:
             )
         if machine.peers is not None and measured is not None:
             measured = machine.peers.from_first(measured)
-            if machine.leads and path is not None and isinstance(measured, MeasuredRoles):
-                measured = measured.keep(path)
+            if machine.leads and isinstance(measured, MeasuredRoles):
+                measured = measured.keep(files)
             job = job.with_roles(measured.profile)
         return job, measured
 

@@ -119,6 +119,7 @@ class Source:
             dtype=dtype,
             runs=args.runs if machine.leads else None,  # rank 0 alone has a run folder
             found_profiles=args.found_profiles or (cache and cache / "profiles"),
+            spare_profiles=args.runs,  # of all ranks: they must find the same roles
             soundtrack=soundtrack,
             conditions=conditions,
             latent_format=None if files.embedded else info.config.latents.name,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -74,7 +75,7 @@ def load_found_profile(path: Path, auto: AutoProfile) -> HeadProfile | None:
     """The roles that were measured for this model earlier, with the wanted thresholds; None without
     an intact file.
     """
-    if not path.exists():
+    if not os.path.exists(path):  # nor in a folder that the user may not read
         return None
     try:
         return auto.of(load_profile(path))

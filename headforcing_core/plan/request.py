@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..devices import free_memory
 from ..errors import HeadForcingError
-from ..files import Fields, check_writable
+from ..files import Fields
 from ..hashing import SHORT, digest
 from ..head_profiles.auto import AutoProfile, ProfileChoice, found_profile_path, load_found_profile
 from ..head_profiles.line import roles_note
@@ -71,6 +71,7 @@ class RenderRequest:
         weights: the fingerprint of the model's weights; empty if nothing is stored under it.
         codec: encodes a video frame between rollouts; needed if the plan has `restart_frames`.
         runs, found_profiles: folders for finished blocks and for measured roles; None stores none.
+        spare_profiles: folder for measured roles where `found_profiles` cannot be written.
         patience: seconds to wait for another process that writes to `runs`.
         until_seconds: time of the story at which the render ends; 0: at its end. A later render
             continues.
@@ -92,6 +93,7 @@ class RenderRequest:
     codec: FrameCodec | None = None
     runs: Path | None = None
     found_profiles: Path | None = None
+    spare_profiles: Path | None = None
     patience: float = 0.0
     until_seconds: float = 0.0
     soundtrack: Soundtrack | None = None
@@ -139,8 +141,6 @@ class RenderRequest:
             encodes, remedy: as for `RenderPlan.check_encoder`.
             sizes: the other arguments of `needs_of`.
         """
-        if plan.auto is not None and self.found_profiles is not None:
-            check_writable(self.found_profiles / "probe")
         plan.check_encoder(encodes, remedy)
         kept = self.runs is not None
         state = self.options.state_seconds > 0
@@ -291,20 +291,25 @@ class RenderJob:
         return replace(self, request=replace(self.request, **changes))
 
     @property
-    def roles_file(self) -> Path | None:
-        """The file with the head roles that were measured for this model."""
-        folder = self.request.found_profiles
-        return None if folder is None else found_profile_path(folder, self.request.weights)
+    def roles_files(self) -> list[Path]:
+        """The files that may hold the head roles that were measured for this model: the first is
+        written if it can be.
+        """
+        request = self.request
+        folders = filter(None, (request.found_profiles, request.spare_profiles))
+        return [found_profile_path(folder, request.weights) for folder in folders]
 
     def with_found_roles(self) -> RenderJob:
         """The job with the head roles that were measured before an earlier render of this model, if
         its plan lacks them.
         """
         auto = self.plan.auto
-        if auto is None or self.roles_file is None:
-            return self
-        found = load_found_profile(self.roles_file, auto)
-        return self if found is None else self.with_roles(found)
+        if auto is not None:
+            for file in self.roles_files:
+                found = load_found_profile(file, auto)
+                if found is not None:
+                    return self.with_roles(found)
+        return self
 
     def with_roles(self, profile: HeadProfile) -> RenderJob:
         """The job with the head roles of this profile."""

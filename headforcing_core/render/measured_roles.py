@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..devices import Device, empty_cache
 from ..errors import HeadForcingError
-from ..files import TargetInUse, claimed
+from ..files import TargetInUse, check_writable, claimed
 from ..head_profiles.agreement import compare_profiles
 from ..head_profiles.auto import AutoProfile, store_found_profile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
@@ -70,13 +70,15 @@ class Measuring:
 @dataclass(frozen=True)
 class MeasuredRoles:
     """Roles that were measured for a render; `kept` is their file, None if nothing keeps them;
-    `beside` says how far they agree with the list of a model of this size, empty for none.
+    `beside` says how far they agree with the list of a model of this size, empty for none, and
+    `problem` why `kept` is not the file of all renders.
     """
 
     profile: HeadProfile
     seconds: float
     kept: Path | None = None
     beside: str = ""
+    problem: str = ""
 
     @property
     def line(self) -> str:
@@ -87,12 +89,27 @@ class MeasuredRoles:
             f"latent frames at {size}: {self.profile.counted}"
         )
         if self.kept is not None:
-            line += f"; kept for all renders of this model in {self.kept.name}"
+            whose = "all renders of this model in"
+            if self.problem:
+                whose = f"renders with run folders in {self.kept.parent}, in"
+            line += f"; kept for {whose} {self.kept.name}"
+        if self.problem:
+            line += f"; {self.problem}; --found-profiles of a command names another folder"
         return "; ".join(filter(None, [line, self.beside]))
 
-    def keep(self, path: Path) -> MeasuredRoles:
-        """Store the roles for later renders of the model."""
-        return replace(self, profile=store_found_profile(path, self.profile), kept=path)
+    def keep(self, files: Iterable[Path]) -> MeasuredRoles:
+        """Store the roles for later renders of the model, in the first of these files that can be
+        written.
+        """
+        problem = ""
+        for file in files:
+            try:
+                profile = store_found_profile(file, self.profile)
+            except HeadForcingError as error:
+                problem = problem or str(error).partition(": choose")[0]
+            else:
+                return replace(self, profile=profile, kept=file, problem=problem)
+        return replace(self, problem=problem)
 
 
 @dataclass(frozen=True)
@@ -139,7 +156,7 @@ def with_measured_roles(
     auto = job.plan.auto
     if auto is None:
         return job, None
-    path = job.roles_file
+    path = _writable(job.roles_files)
     partial = None if path is None else path.with_suffix(".safetensors")
     with ExitStack() as stack:
         if path is not None and partial is not None:
@@ -161,8 +178,8 @@ def with_measured_roles(
         seconds = time.perf_counter() - begun
         measured = MeasuredRoles(found, seconds, beside=beside_list(found, auto))
         known = job.with_found_roles()  # by a process that did not wait for this one
-        if path is not None and known.plan.auto is not None:
-            measured = measured.keep(path)
+        if known.plan.auto is not None:
+            measured = measured.keep(job.roles_files)
         if partial is not None:
             partial.unlink(missing_ok=True)
             partial.with_suffix(SPEED).unlink(missing_ok=True)
@@ -188,6 +205,15 @@ def beside_list(profile: HeadProfile, auto: AutoProfile) -> str:
     return text
 
 
+def _writable(files: Iterable[Path]) -> Path | None:
+    """The first of these files that can be written; None if none can."""
+    for file in files:
+        with suppress(HeadForcingError):
+            check_writable(file)
+            return file
+    return None
+
+
 def _is_claimed(
     stack: ExitStack, path: Path, partial: Path, while_waiting: Callable[[], object]
 ) -> bool:
@@ -206,6 +232,8 @@ def _is_claimed(
             if not said:
                 log.info("Head Forcing: %s", WAITING)
             said = True
+        except HeadForcingError:  # a drive without locks
+            return False
         else:
             return True
         while_waiting()
@@ -351,7 +379,8 @@ def _measured(
         )
     finally:
         if partial is not None and shares.missing_prompts():
-            shares.save(partial)
+            with suppress(HeadForcingError):  # the disk is full: what ended the measurement is said
+                shares.save(partial)
     if not torch.isfinite(shares.mean()).all():
         if partial is not None:
             partial.unlink(missing_ok=True)

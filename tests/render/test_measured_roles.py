@@ -20,8 +20,9 @@ import torch
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import claimed
-from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile, store_found_profile
 from headforcing.headforcing_core.head_profiles.profile import (
+    HeadProfile,
     bundled_profiles,
     classify,
     load_profile,
@@ -32,7 +33,7 @@ from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.plan.cards import MODELS
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderJob, RenderRequest
-from headforcing.headforcing_core.plan.resources import needs_of, pass_bytes
+from headforcing.headforcing_core.plan.resources import COMMAND_LINE, needs_of, pass_bytes
 from headforcing.headforcing_core.render import measured_roles
 from headforcing.headforcing_core.render.measured_roles import (
     MeasuredRoles,
@@ -361,6 +362,61 @@ def test_a_command_says_that_it_waits_and_shows_no_bar_before_it_measures(tmp_pa
     said += second.communicate(timeout=120)[1]
     assert second.returncode == 0
     assert len(re.findall(rb"waiting", said)) == 1 and b"measuring heads" not in said
+
+
+def unwritable(folder: Path, kind: str) -> Path:
+    """A folder of the user's that nothing can be written to; root may write everywhere else."""
+    place = folder / "home"
+    if kind == "a file":
+        place.write_text("")
+    elif kind == "a loop":
+        place.symlink_to(place)
+    else:
+        place = Path("/proc/none")
+    return place / "profiles"
+
+
+@pytest.mark.parametrize("kind", ["a file", "a loop", pytest.param("a system", marks=linux)])
+def test_a_home_that_cannot_be_written_refuses_no_render_and_its_runs_keep_the_roles(
+    model, tmp_path, short, kind
+):
+    home = unwritable(tmp_path, kind)
+    job = job_for(home).with_request(runs=tmp_path / "runs", spare_profiles=tmp_path / "runs")
+    job.request.check_needs(job.plan, 0, None, COMMAND_LINE, encodes=True, remedy="")
+    made = make_video(job, model)
+    kept = tmp_path / "runs" / f"{NAME}.json"
+    line = made.measured_roles.line
+    assert made.measured_roles.kept == kept and line.count("--found-profiles") == 1
+    assert f"for renders with run folders in {kept.parent}, in {kept.name}; {home}" in line
+
+    again = make_video(job, model)
+    assert again.measured_roles is None and again.reused_blocks == again.plan.new_blocks > 0
+    assert again.plan.shape.roles == made.plan.shape.roles
+    with pytest.raises(Stop):
+        kept.unlink()
+        with_measured_roles(job, model, Measuring(on_step=stop_at(3)))
+    steps = []
+    with_measured_roles(job, model, Measuring(on_step=lambda block, *_: steps.append(block)))
+    assert kept.exists() and not kept.with_suffix(".safetensors").exists()
+
+    alone = job.with_request(runs=None, spare_profiles=None)
+    unkept = make_video(alone, model).measured_roles
+    assert unkept.kept is None and unkept.line.count("--found-profiles") == 1
+
+
+def test_a_disk_that_is_full_when_the_roles_are_there_keeps_them_elsewhere(
+    model, tmp_path, short, monkeypatch
+):
+    def full(path: Path, profile: HeadProfile) -> HeadProfile:
+        if path.parent.name == "home":
+            raise HeadForcingError(f"{path} cannot be written: No space left on device")
+        return store_found_profile(path, profile)
+
+    monkeypatch.setattr(measured_roles, "store_found_profile", full)
+    job = job_for(tmp_path / "home").with_request(spare_profiles=tmp_path / "runs")
+    found, measured = with_measured_roles(job, model, Measuring())
+    assert measured.kept.parent.name == "runs" and "No space left" in measured.line
+    assert found.plan.auto is None
 
 
 def test_nan_is_no_role(model, tmp_path, short):

@@ -295,7 +295,10 @@ def test_nodes_write_only_to_paths_of_one_file_which_holds_names_from_widgets_in
         for call in source.calls(*WRITERS, *HANDING_ON):
             named = {keyword.arg: keyword.value for keyword in call.keywords}
             seen.add(writer := _last(call.func))
-            given = [named.get(place) for place in ("path", "partial", "runs", "found_profiles")]
+            given = [
+                named.get(place)
+                for place in ("path", "partial", "runs", "found_profiles", "spare_profiles")
+            ]
             given += call.args[:1] if writer in WRITERS and given[0] is None else []
             assert all(source.contained(where) for where in given if where is not None), (
                 file,

@@ -29,7 +29,7 @@ CONCEPTS = {
     ),
     "scenes": r".*[sS]cenes?|.*recall.*|Recall.*|.*Recall",
     "roles": (
-        r"AutoProfile|measured_roles|found_profiles|MeasuredRoles|with_measured_roles|with_roles"
+        r"AutoProfile|measured_roles|(found|spare)_profiles|MeasuredRoles|with_measured_roles|with_roles"
         r"|with_found_roles|judged"
     ),
     "live": r"live_story|LiveStory|LiveEdits|with_timeline|HasBegunError|Story",

@@ -94,6 +94,7 @@ def request_of(
         codec=None if vae is None else codec_of(vae, latent_format),
         runs=RUNS if resume and named.is_known else None,
         found_profiles=FOUND_PROFILES if named.is_known else None,
+        spare_profiles=RUNS if named.is_known else None,
         until_seconds=part.until_seconds,
         soundtrack=soundtrack,
         conditions=conditions,
