@@ -92,20 +92,43 @@ def replacing(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     check_writable(path)
     temporary = temporary_path(path)
-    try:
-        with explained(f"{path} cannot be written"):
-            temporary.touch()
-            mode = temporary.stat().st_mode
-            yield temporary
-            with open(temporary, "rb+") as file:
-                # data first, then the name: a crash must not leave `path` empty
-                os.fsync(file.fileno())
-            temporary.chmod(mode)  # some writers create files that only their owner can read
-            os.replace(temporary, path)
-    finally:
-        with suppress(OSError):  # the error that ended the block is the one to report
-            temporary.unlink(missing_ok=True)
+    with opened_folder(path.parent) as folder:
+        try:
+            with explained(f"{path} cannot be written"):
+                temporary.touch()
+                mode = temporary.stat().st_mode
+                yield temporary
+                with open(temporary, "rb+") as file:
+                    # data first, then the name: a crash must not leave `path` empty
+                    os.fsync(file.fileno())
+                temporary.chmod(mode)  # some writers create files that only their owner can read
+                os.replace(temporary, path)
+        finally:
+            remove_from(folder, temporary)
     sync_folder(path.parent)
+
+
+@contextmanager
+def opened_folder(folder: Path) -> Iterator[int | None]:
+    """A handle of a folder, also after it is renamed; None where the system has none."""
+    handle = None
+    if os.unlink in os.supports_dir_fd:
+        with suppress(OSError):  # whatever is done in it says why
+            handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield handle
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def remove_from(folder: int | None, path: Path) -> None:
+    """Remove a file, if it is there, from the folder that `opened_folder` has opened."""
+    with suppress(OSError):  # what else went wrong is the error to report
+        if folder is None:
+            path.unlink(missing_ok=True)
+        else:
+            os.unlink(path.name, dir_fd=folder)
 
 
 def check_writable(path: str | Path | None) -> None:

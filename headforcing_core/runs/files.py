@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import Fields, explained, reason, sync_folder
+from ..files import Fields, explained, opened_folder, reason, remove_from, sync_folder
 from ..hashing import SHORT, file_hash
 
 FORMAT_VERSION = 3
@@ -165,6 +165,18 @@ def _write(folder: Path, stem: str, suffix: str, write: Callable[[Path], Any]) -
     """Write a temporary file, flush it to disk and rename it to `STEM-HASH`; HeadForcingError if
     the disk fails.
     """
+    with opened_folder(folder) as handle:
+        try:
+            return _write_new(folder, stem, suffix, write)
+        except HeadForcingError:
+            # also in a folder that was renamed meanwhile
+            for name in [] if handle is None else os.listdir(handle):
+                if re.fullmatch(LEFTOVER, name):
+                    remove_from(handle, folder / name)
+            raise
+
+
+def _write_new(folder: Path, stem: str, suffix: str, write: Callable[[Path], Any]) -> Path:
     temporary = folder / f".{uuid.uuid4().hex}.tmp"
     try:
         write(temporary)

@@ -20,10 +20,12 @@ from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.render.render import Listener, make_video
 from headforcing.headforcing_core.render.sinks import KeptLatents
 from headforcing.headforcing_core.rollout.loop import Block
+from headforcing.headforcing_core.runs import files as run_files
 from headforcing.headforcing_core.runs.files import FORMAT_VERSION, write_note
 from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.runs.takes import prune, thumbnail
+from safetensors.torch import save_file
 from toy_renders import Render, files
 
 KINDS = {  # of files, and the render that leaves all of them
@@ -298,6 +300,32 @@ def test_what_killed_processes_left_is_removed_by_the_next_run_and_by_prune(thre
     before = sum(map(size, three))
     done = prune(tmp_path, keep_bytes=0)
     assert done.freed == before and not done.stayed and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.unlink not in os.supports_dir_fd, reason="needs handles of folders")
+@pytest.mark.parametrize("when", ["before", "while", "after"])
+def test_nothing_temporary_stays_in_a_run_folder_that_is_renamed_while_a_block_is_written(
+    tmp_path, monkeypatch, when
+):
+    folder = tmp_path / "run"
+    moved = tmp_path / "moved"
+
+    def save(tensors, path, metadata):
+        if when == "before":
+            folder.rename(moved)
+        if when == "while":  # safetensors writes a temporary file of its own
+            path.with_name(".tmpAbC123").write_bytes(b"part")
+            folder.rename(moved)
+        save_file(tensors, path, metadata)
+        folder.rename(moved)
+
+    monkeypatch.setattr(run_files, "save_file", save)
+    with RunFolder(tmp_path, "run", {}) as run:
+        (run.folder / "note.txt").write_text("of a person")
+        before = {path.name for path in run.folder.iterdir()}
+        with pytest.raises(HeadForcingError, match="the folder is gone; queue the same render"):
+            run.save_block(0, "0123456789abcdef", torch.zeros(3, 16, 2, 2), None)
+    assert {path.name for path in moved.iterdir()} == before and not folder.exists()
 
 
 def test_a_note_with_the_right_hash_and_other_content_is_named_and_all_others_are_listed(

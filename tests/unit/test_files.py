@@ -240,3 +240,13 @@ def test_a_batch_reads_no_video_that_it_writes_and_writes_none_over_a_folder(
         Path("jobs.jsonl").write_text("\n".join(map(json.dumps, (first, then))), encoding="utf-8")
         assert cli.main(["batch", "jobs.jsonl", "--out", "out"]) == 2
         assert told in capsys.readouterr().err and Path("out/first.mp4").read_bytes() == b"kept"
+
+
+@pytest.mark.skipif(os.unlink not in os.supports_dir_fd, reason="needs handles of folders")
+def test_nothing_temporary_stays_in_a_folder_that_is_renamed_while_a_file_is_written(tmp_path):
+    folder = tmp_path / "out"
+    with pytest.raises(HeadForcingError, match="cannot be written"):
+        with replacing(folder / "v.mp4") as temporary:
+            temporary.write_bytes(b"part")
+            folder.rename(tmp_path / "moved")
+    assert list((tmp_path / "moved").iterdir()) == []
