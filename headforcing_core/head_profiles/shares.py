@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,9 @@ class ProfileSetup:
     seed: int = 0
     first_block_sigmas: tuple[float, ...] | None = None
     solver: str = "renoise"
+    # a hash of the prompts' embeddings and the dtype, where a measurement may be gone on with by a
+    # render that has others
+    inputs: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if not self.prompts:

@@ -18,6 +18,7 @@ from torch import Tensor
 from ..devices import Device, empty_cache
 from ..errors import HeadForcingError
 from ..files import TargetInUse, check_writable, claimed
+from ..hashing import digest
 from ..head_profiles.agreement import compare_profiles
 from ..head_profiles.auto import AutoProfile, store_found_profile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
@@ -329,7 +330,9 @@ def _measured(
     """Measure the shares, going on after the blocks of a stopped measurement with the same setup,
     which are stored in `partial`.
     """
-    embeds = job.request.embeds
+    embeds = {number: job.request.embeds[text] for number, text in enumerate(setup.prompts)}
+    inputs = digest(str(job.request.dtype), *embeds.values())
+    setup = replace(setup, inputs=inputs)
     shares = HeadShares(setup)
     if partial is not None and partial.exists():
         with suppress(HeadForcingError):  # damaged: measured again
@@ -370,7 +373,7 @@ def _measured(
             model,
             job.plan.config,
             shares,
-            {number: embeds[text] for number, text in enumerate(setup.prompts)},
+            embeds,
             dtype=job.request.dtype,
             device=measuring.device,
             attention=measuring.attention,

@@ -161,7 +161,7 @@ def test_what_a_stopped_measurement_left_is_not_used_for_another_one(model, tmp_
         measured.kept.unlink()
 
 
-@pytest.mark.parametrize("changed", ["prompt", "size", "length", "seed"])
+@pytest.mark.parametrize("changed", ["prompt", "size", "length", "seed", "encoder", "dtype"])
 def test_what_a_stopped_measurement_left_is_not_used_for_another_setup(
     model, tmp_path, short, monkeypatch, changed
 ):
@@ -175,10 +175,18 @@ def test_what_a_stopped_measurement_left_is_not_used_for_another_setup(
         setup["width"] = 96
     elif changed == "length":
         monkeypatch.setattr(measured_roles, "VIDEOS", 2)
-    else:
+    elif changed == "seed":
         monkeypatch.setattr(measured_roles, "SEED", 1)
-    _, expected = with_measured_roles(job_for(None, **setup), model, Measuring())
-    _, measured = with_measured_roles(job_for(tmp_path, **setup), model, Measuring())
+    alone = job_for(None, **setup)
+    job = job_for(tmp_path, **setup)
+    more = {}
+    if changed == "encoder":
+        more["embeds"] = {text: embed.flip(0) for text, embed in job.request.embeds.items()}
+    elif changed == "dtype":
+        more["dtype"] = torch.bfloat16
+        model = WanVideoModel(toy_model().to(torch.bfloat16), torch.bfloat16)
+    _, expected = with_measured_roles(alone.with_request(**more), model, Measuring())
+    _, measured = with_measured_roles(job.with_request(**more), model, Measuring())
     assert measured.profile.shares == expected.profile.shares
 
 
