@@ -6,6 +6,7 @@ caches and in a plan.
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
@@ -216,6 +217,30 @@ def test_pictures_stay_where_memory_is_full_and_where_it_is_flushed(model):
     assert max(map(len, entries.values())) == 4 and len(max(entries[8][2:], key=len)) > 2, (
         "which are merged"
     )
+
+
+@pytest.mark.parametrize("sinks", range(5))
+@pytest.mark.parametrize("entries", [0, 2, 3, 4, 6])
+def test_pictures_take_no_more_than_the_sinks_and_leave_two_entries_of_memory(sinks, entries):
+    """Whatever the number of pictures, of three latent frames each: of the first frames as many as
+    there are sinks, one of each picture at least while there is room.
+    """
+
+    def group(**policy):
+        return SimpleNamespace(
+            keep_frame=lambda frame: SimpleNamespace(frame=frame), policy=RolePolicy(**policy)
+        )
+
+    for count in range(1, 7):
+        story = scenes.Scenes(
+            group(recent_frames=3, episodic_frames=entries), [group(sink_frames=sinks)]
+        )
+        story.keep_pictures([torch.zeros(3, 1)] * count, lambda latents: nullcontext())
+        (first,) = story.pictures.first
+        held = min(sinks, count * min(3, max(1, sinks // count)))
+        assert [kept.frame for kept in first] == list(range(-sinks, held - sinks)), count
+        spread = [kept.frame for kept in story.pictures.spread]
+        assert spread == list(range(-count, min(0, max(0, entries - 2) - count))), count
 
 
 def test_a_picture_is_written_alone(model):

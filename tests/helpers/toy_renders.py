@@ -53,11 +53,11 @@ def first_layers(state_dict: dict[str, torch.Tensor], layers: int) -> dict[str, 
     return {name: tensor for name, tensor in state_dict.items() if not name.startswith(left_out)}
 
 
-def toy_model(layers: int = 8):
+def toy_model(layers: int = 8, dtype: torch.dtype = torch.float32):
     """The demo's model, or its first layers."""
     state_dict, info = load_state_dict(assets.model_path())
     kept = first_layers(state_dict, layers)
-    return WanModel.from_state_dict(replace(info.config, num_layers=layers), kept, torch.float32)
+    return WanModel.from_state_dict(replace(info.config, num_layers=layers), kept, dtype)
 
 
 def save_toy(folder: Path, layers: int) -> Path:

@@ -184,7 +184,7 @@ def test_what_a_stopped_measurement_left_is_not_used_for_another_setup(
         more["embeds"] = {text: embed.flip(0) for text, embed in job.request.embeds.items()}
     elif changed == "dtype":
         more["dtype"] = torch.bfloat16
-        model = WanVideoModel(toy_model().to(torch.bfloat16), torch.bfloat16)
+        model = WanVideoModel(toy_model(dtype=torch.bfloat16), torch.bfloat16)
     _, expected = with_measured_roles(alone.with_request(**more), model, Measuring())
     _, measured = with_measured_roles(job.with_request(**more), model, Measuring())
     assert measured.profile.shares == expected.profile.shares
