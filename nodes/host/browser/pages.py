@@ -209,7 +209,7 @@ def last(event: str, node: str, workflow: str, client: str) -> Fields | None:
 
 
 def _lasting(about: Fields) -> Fields:
-    """What an event has of `LASTING`."""
+    """The values of `LASTING` that an event has."""
     return {name: about[name] for name in LASTING if about.get(name) is not None}
 
 
@@ -252,7 +252,7 @@ def _renders(query: Fields) -> list[Any]:
 
 
 def _story(query: Fields) -> Fields:
-    """What the last `event` about a `node` has of `LASTING`, and `since` when."""
+    """The values of `LASTING` of the last `event` about a `node`, and `since` when they hold."""
     client, workflow = _asker(query)
     asked = (query.get("event", ""), query.get("node", ""))
     with _lock:
