@@ -85,15 +85,20 @@ def _explicit(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def _sdpa(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The kernels that PyTorch chooses from, by their operators."""
     batch = q[None], k[None], v[None]
-    operators = torch.ops.aten
     if q.device.type == "cpu":
-        found = operators._scaled_dot_product_flash_attention_for_cpu(*batch)
+        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*batch)
     elif q.dtype != torch.float32 and torch.backends.cuda.is_flash_attention_available():
-        found = operators._scaled_dot_product_flash_attention(*batch)
-    else:  # its sums have more rows than there are queries
-        efficient = operators._scaled_dot_product_efficient_attention
-        found = efficient(*batch, None, compute_log_sumexp=True)
-    return found[0][0], found[1][0, :, : q.shape[1]]
+        found = torch.ops.aten._scaled_dot_product_flash_attention(*batch)
+    else:
+        return _efficient(q, k, v)
+    return found[0][0], found[1][0]
+
+
+def _efficient(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The memory-efficient kernel of PyTorch, for GPUs that have no flash kernel."""
+    operator = torch.ops.aten._scaled_dot_product_efficient_attention
+    found = operator(q[None], k[None], v[None], None, compute_log_sumexp=True)
+    return found[0][0], found[1][0, :, : q.shape[1]]  # the sums have more rows
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,7 +110,7 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def _triton(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     heads, keys, _ = k.shape
     table = head_table((Span(heads, first=0, room=keys, rows=keys),), q.device)
-    sums = torch.empty(q.shape[:2], device=q.device)
+    sums = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
     rows = k.flatten(0, 1).contiguous(), v.flatten(0, 1).contiguous()
     out = attend.kernel(q.contiguous(), *rows, table, sums)
     return out.transpose(0, 1), sums
@@ -113,12 +118,13 @@ def _triton(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 SUMMED: dict[str, SummedAttention] = {
     "sdpa": _sdpa,
+    "efficient": _efficient,
     "cudnn": _cudnn,
     "triton": _triton,
     "explicit": _explicit,
 }
 # where the backend gives no sums; `torch_varlen` and `flash_attn` have the kernel of `sdpa`
-ORDER = ("sdpa", "triton", "explicit")
+ORDER = ("sdpa", "efficient", "triton", "explicit")
 
 
 @functools.cache

@@ -83,7 +83,8 @@ def whole_graph(**profiler: Any) -> Graph:
 
 def auto_graph(**sampler: Any) -> Graph:
     return short_graph(head_profile=["auto", 0], **{"seconds": 6.0} | sampler) | {
-        "auto": node("HeadForcingLoadProfile", profile="auto"),
+        # a busy machine must not take the bundled list instead
+        "auto": node("HeadForcingLoadProfile", profile="auto", measure_seconds=900),
         "report": node("PreviewAny", source=["sampler", 1]),
     }
 

@@ -349,9 +349,11 @@ def test_who_waits_measures_when_the_other_process_is_killed(model, tmp_path, sh
 
 
 def test_a_command_says_that_it_waits_and_shows_no_bar_before_it_measures(tmp_path):
-    command = "demo --device cpu --scale 1 --seconds 0.5 --profile auto --out".split()
-    command = [sys.executable, "-m", "headforcing.headforcing_core", *command, tmp_path / "a"]
-    command += ["--found-profiles", tmp_path]
+    command = (
+        "demo --device cpu --scale 1 --seconds 0.5 --profile auto --measure-seconds 900".split()
+    )
+    command = [sys.executable, "-m", "headforcing.headforcing_core", *command]
+    command += ["--out", tmp_path / "a", "--found-profiles", tmp_path]
     first = subprocess.run(command, capture_output=True, text=True)
     assert first.returncode == 0 and "measuring heads" in first.stderr, first.stderr
     assert measured_roles.WAITING not in first.stderr

@@ -251,7 +251,8 @@ def test_roles_measured_by_one_demo_are_used_by_the_next_by_their_rule_and_stay_
     runs = tmp_path / "runs"
     demo = (
         *(
-            "demo --profile auto --scale 1 --device cpu --update-interval 1 --novelty-threshold 2"
+            "demo --profile auto --measure-seconds 900 --scale 1 --device cpu --update-interval 1 "
+            "--novelty-threshold 2"
         ).split(),
         "--found-profiles",
         folder,
