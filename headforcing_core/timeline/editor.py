@@ -14,12 +14,13 @@ from ..errors import HeadForcingError
 from ..hashing import digest
 from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, short_time
-from .grammar import check_words, heading_before
+from .grammar import heading_before
 from .paste.paste import Pasted, paste
 from .prompt import Prompt, TimelineError
 from .switch import MAX_SEED, RESET, Switch, tag_of
 from .tags import read_tag
 from .timeline import Timeline
+from .wording import check_words
 
 _KINDS: dict[type, str] = {
     str: "text",

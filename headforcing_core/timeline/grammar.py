@@ -16,16 +16,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from ..errors import HeadForcingError
 from .characters import lines_of, plain
-from .clock import MAX_SECONDS, cut_to_millisecond
-from .languages import NEGATIVES
+from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
 from .prompt import Prompt, TimelineError
 from .switch import RESET
 from .tags import CAN_BE_TAG, match_tag, read_tag
-from .times import FLAGS, IN_BRACKETS, NUMBER, SCENE, SEPARATORS, SHOT, TO, UNIT
+from .times import FLAGS, NUMBER, SCENE, SEPARATORS, SHOT, TO, UNIT
+from .wording import check_words
 
 MAX_SEGMENTS = 10_000
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
@@ -47,14 +46,13 @@ _PROGRAM = re.compile(
     r"[\w\"']\s?[:=]\s?(?:[\[{(|>]|$)|<[a-z/?!]|-->|｜|[\"'],$", FLAGS | re.MULTILINE
 )
 _SEPARATED = re.compile(rf"[,{SEPARATORS}]|=>|[ap]\.?m\b|{TO}\d", FLAGS)
-_TIME_INSIDE = re.compile(rf"\d:\d\d|\d\s?(?:{UNIT})?{TO}{NUMBER}\s?{UNIT}|{SCENE}", FLAGS)
-_LENGTH_INSIDE = re.compile(rf"{NUMBER}\s?{UNIT}(?![a-z])|[(\[{{@]\s?\d", FLAGS)
-_IN_BRACKETS = re.compile(rf"{IN_BRACKETS}[\]:]|\d:\d\d(?::\d\d[:;,]|,)\d", FLAGS)
-_COMMENT = re.compile(  # also a negative prompt, which a distilled model has no use for
-    rf"(?:^|\s)(?://(?=\s|$)|/\*|--neg\b|(?:{NEGATIVES})\s?[:：]).{{0,40}}", re.IGNORECASE
+_TIME_INSIDE = re.compile(  # "6:00 pm" is a time of day, unless a comma is before it
+    rf"(?<![\d:])00?:\d\d|[,;] ?\d{{1,9}}:\d\d|:\d\d(?:\.\d{{1,9}})?{TO}\d"
+    rf"|\d\s?(?:{UNIT})?{TO}(?:{NUMBER}\s?{UNIT}|\d{{1,9}}:\d\d)|{SCENE}",
+    FLAGS,
 )
-_ESCAPED_WORDS = re.compile(r"\\\{(?:[^{}]|\{[^{}|｜]*\})*\}")
-_BRACES_AND_BARS = re.compile(rf"{_ESCAPED_WORDS.pattern}|\\[{{}}]|[{{}}|｜]")
+_LENGTH_INSIDE = re.compile(rf"{NUMBER}\s?{UNIT}(?![a-z])|[(\[{{@]\s?\d", FLAGS)
+_UNUSUAL = re.compile(r"[^\w\s.,;'\"!?()-]")  # in words that may be refused
 ESCAPED = re.compile(r"\\([{}])")
 
 
@@ -66,27 +64,36 @@ class Written:
     prompts: list[Prompt]
 
 
-def read_story(text: str, block_seconds: float) -> Written:
-    """Read a text in the written form; a dissolve is rounded to blocks of `block_seconds`.
+def read_story(text: str, clock: BlockClock) -> Written:
+    """Read a text in the written form; a dissolve is rounded to blocks of the clock.
 
     Raises TimelineError with the line for a text of another form, for an invalid number of prompts,
     empty prompts and invalid tags. The order of times is not checked here.
     """
     lines = lines_of(text)
-    first = next((number for number, line in enumerate(lines) if line), 0)
+    first = _first_words(lines)
     shared = ""
     tag = _SHARED.match(lines[first])
     if tag is not None:
-        until = next((at for at, line in enumerate(lines) if _HEADING.match(line)), first + 1)
+        headed = [at for at, line in enumerate(lines) if _HEADING.match(line)]
+        until = headed[0] if headed else first + 1
         shared = " ".join([lines[first][tag.end() :], *lines[first + 1 : until]])
         _check_lines(lines, range(first + 1, until))
         lines[first:until] = [""] * (until - first)  # all others keep their numbers
-        first = next((number for number, line in enumerate(lines) if line), 0)
+        first = _first_words(lines)
     if _HEADING.match(lines[first]):
         prompts = _read_headed(lines)
     else:
         prompts = _read_plain(lines, first)
-    return Written(" ".join(shared.split()), finished(prompts, block_seconds))
+    return Written(" ".join(shared.split()), finished(prompts, clock))
+
+
+def _first_words(lines: Sequence[str]) -> int:
+    """The index of the first line that is not empty; 0 if all are."""
+    for index, line in enumerate(lines):
+        if line:
+            return index
+    return 0
 
 
 def _other(line: str, index: int) -> TimelineError:
@@ -115,25 +122,54 @@ def _read_headed(lines: Sequence[str]) -> list[Prompt]:
     ends = [index for index, _ in headings[1:]] + [len(lines)]
     prompts: list[Prompt] = []
     for (index, heading), end in zip(headings, ends, strict=True):
-        _check_lines(lines, range(index + 1, end))
         line = lines[index]
+        if end > index + 1:
+            _check_lines(lines, range(index + 1, end))
         words = " ".join(filter(None, [line[heading.end() :], *lines[index + 1 : end]]))
         start = heading["start"] or heading["begin"]
-        token = line[: heading.end()].strip(" :")
-        is_free = heading["square"] is not None
-        if (heading["scene"] is not None) != has_scenes:
-            raise _other(line, index)
-        if not heading["colon"] and not has_scenes and _SEPARATED.match(plain(words)):
-            raise _other(line, index)
-        if not is_free and has_time(words, timed=start is not None):
-            raise _other(line, index)
         until = heading["end"] or heading["until"]
-        begin = _seconds(start, index)
-        is_late = not prompts and begin is not None and begin >= LATE_SECONDS
-        if is_late and not (until and (is_free or has_scenes)):
+        if (heading["scene"] is not None) != has_scenes or not _fits(heading, words):
             raise _other(line, index)
-        prompts.append(Prompt(words, index + 1, begin, _seconds(until, index), token=token))
-    return prompts
+        prompt = Prompt(words, index + 1, token=line[: heading.end()].strip(" :"))
+        prompts.append(_with_times(prompt, start, until))
+    first = headings[0][1]
+    is_late = (prompts[0].start or 0.0) >= LATE_SECONDS
+    if is_late and not (prompts[0].end and (first["square"] or has_scenes)):
+        raise _other(lines[headings[0][0]], headings[0][0])
+    starts = [None if each.start is None else cut_to_millisecond(each.start) for each in prompts]
+    until = [None if each.end is None else cut_to_millisecond(each.end) for each in prompts]
+    times = zip(prompts, starts, until, strict=True)
+    return [replace(prompt, start=start, end=end) for prompt, start, end in times]
+
+
+def _fits(heading: re.Match[str], words: str) -> bool:
+    """Whether words are those of a heading, and nothing in them could be taken for more of it."""
+    same = words if words.isascii() else plain(words)
+    if not heading["colon"] and heading["scene"] is None and _SEPARATED.match(same):
+        return False
+    if heading["square"]:
+        return True
+    has_length = not (heading["start"] or heading["begin"]) and _LENGTH_INSIDE.search(same)
+    return not (has_length or _TIME_INSIDE.search(same))
+
+
+def _with_times(prompt: Prompt, start: str | None, end: str | None) -> Prompt:
+    """The prompt with times as they are written; TimelineError for one that is too late."""
+    seconds: list[float | None] = []
+    for clock in (start, end):
+        if clock is None:
+            seconds.append(None)
+            continue
+        value = 0.0
+        for part in clock.split(":"):
+            value = value * 60 + float(part)
+        if value > MAX_SECONDS:
+            raise TimelineError(
+                f"{clock!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)",
+                prompt.line,
+            )
+        seconds.append(value)
+    return replace(prompt, start=seconds[0], end=seconds[1])
 
 
 def _read_plain(lines: Sequence[str], first: int) -> list[Prompt]:
@@ -156,20 +192,6 @@ def _read_plain(lines: Sequence[str], first: int) -> list[Prompt]:
     return prompts
 
 
-def _seconds(clock: str | None, index: int) -> float | None:
-    """The value of a time, None for none; TimelineError for one that is too late."""
-    if clock is None:
-        return None
-    seconds = 0.0
-    for part in clock.split(":"):
-        seconds = seconds * 60 + float(part)
-    if seconds > MAX_SECONDS:
-        raise TimelineError(
-            f"{clock!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", index + 1
-        )
-    return cut_to_millisecond(seconds)
-
-
 def has_time(words: str, timed: bool) -> bool:
     """Whether words hold a time or a scene that could be another prompt's; behind a scene without a
     time, also a length.
@@ -187,7 +209,7 @@ def heading_before(words: str, times: str) -> str:
     return f"[{times}] " if has_time(words, timed=True) else f"{times} "
 
 
-def finished(prompts: list[Prompt], block_seconds: float) -> list[Prompt]:
+def finished(prompts: list[Prompt], clock: BlockClock) -> list[Prompt]:
     """The prompts with the switches and seeds of their tags; raises TimelineError for those that
     cannot be rendered.
     """
@@ -200,7 +222,7 @@ def finished(prompts: list[Prompt], block_seconds: float) -> list[Prompt]:
     tagged = []
     for number, prompt in enumerate(prompts, 1):
         if CAN_BE_TAG.match(prompt.text):
-            prompt = _with_tag(prompt, block_seconds)
+            prompt = _with_tag(prompt, clock.block_seconds)
         if number == 1 and prompt.switch not in (None, RESET):
             raise TimelineError(
                 f"the first prompt has nothing to switch from; remove [{prompt.switch}]",
@@ -214,7 +236,8 @@ def finished(prompts: list[Prompt], block_seconds: float) -> list[Prompt]:
             raise TimelineError(
                 "[shared] begins the first line of the timeline, before the first time", prompt.line
             )
-        check_words(prompt.text, prompt.line)
+        if _UNUSUAL.search(prompt.text):
+            check_words(prompt.text, prompt.line)
         tagged.append(prompt)
     return tagged
 
@@ -225,49 +248,3 @@ def _with_tag(prompt: Prompt, block_seconds: float) -> Prompt:
     except HeadForcingError as error:
         raise TimelineError(str(error), prompt.line) from None
     return replace(prompt, text=words, switch=switch, seed=seed)
-
-
-def check_words(text: str, line: int | None = None) -> None:
-    """Refuse what would be sent to the model as words: a time in brackets, braces that choose,
-    comments.
-    """
-    inside = _IN_BRACKETS.search(plain(text))
-    if inside is not None:
-        raise TimelineError(
-            f"{text[inside.start() : inside.end()]} stands inside a prompt; begin the text with "
-            "the first prompt's time, as in [0-5s] a cat walks, [5-10s] it jumps",
-            line,
-        )
-    if ("|" in text or "｜" in text) and _chooses(text):
-        raise TimelineError(
-            "{red|blue} chooses a word in ComfyUI's text box, not here: write one; \\{ and \\} are "
-            "braces",
-            line,
-        )
-    comment = _COMMENT.search(text)
-    if comment is not None:
-        raise TimelineError(
-            f"{comment[0].strip()!r} is a comment or a negative prompt, which a prompt cannot "
-            "hold; remove it",
-            line,
-        )
-
-
-def _chooses(text: str) -> bool:
-    """Whether a bar stands inside braces."""
-    pieces = split_outside(_ESCAPED_WORDS.sub("", text))
-    return any("|" in piece or "｜" in piece for piece in pieces)
-
-
-def split_outside(text: str) -> list[str]:
-    """A text cut at its bars, full-width ones too, and not inside braces."""
-    cuts = [-1]
-    depth = 0
-    for mark in _BRACES_AND_BARS.finditer(text):
-        if mark[0] == "{":
-            depth += 1
-        elif mark[0] == "}":
-            depth = max(0, depth - 1)
-        elif depth == 0 and mark[0] in "|｜":
-            cuts.append(mark.start())
-    return [text[begin + 1 : end] for begin, end in pairwise([*cuts, len(text)])]

@@ -25,12 +25,13 @@ from .clock import (
     is_finite,
     short_time,
 )
-from .grammar import ESCAPED, Written, check_words, read_story
+from .grammar import ESCAPED, Written, read_story
 from .likeness import telling_texts
 from .prompt import Prompt, TimelineError
 from .references import named_in, spoken
 from .switch import RESET, Switch
 from .tags import match_tag
+from .wording import check_words
 
 SECONDS_PER_PROMPT = 10.0
 MAX_TEXT_BYTES = 1 << 20
@@ -120,8 +121,8 @@ class Timeline:
         if clock == self.clock:
             return self
         prompts = [Prompt("", start=start, token=short_time(start)) for start in self.requested]
-        blocks = _snap(prompts, self.requested, self.seconds, clock)
-        ends = [*blocks[1:], clock.blocks_for(self.seconds)]
+        blocks, length = _snap(prompts, self.requested, self.seconds, clock)
+        ends = [*blocks[1:], length]
         segments = tuple(
             replace(segment, start_block=block, end_block=end)
             for segment, block, end in zip(self.segments, blocks, ends, strict=True)
@@ -198,10 +199,10 @@ def parse_timeline(
     """Read a story in the written form and assign its prompts to blocks; arguments and errors as of
     `lay_out_story`. `paste.read_any` also reads other forms.
     """
-    clock = clock or BlockClock()
     check_size(text)
+    clock = clock or BlockClock()
     return lay_out_story(
-        read_story(text, clock.block_seconds),
+        read_story(text, clock),
         seconds,
         clock=clock,
         shared_prompt=shared_prompt,
@@ -240,16 +241,21 @@ def lay_out_story(
         seconds = _checked_length(seconds)
 
     prompts = story.prompts
-    shared = _shared_words(shared_prompt, story.shared)
+    shared = ""
+    if shared_prompt or story.shared:
+        shared = _shared_words(shared_prompt, story.shared)
     asked, length = _asked_times(prompts, seconds)
     # the text that a model reads: `\{` and `\}` are braces
-    texts = [ESCAPED.sub(r"\1", _join(shared, prompt.text)) for prompt in prompts]
+    texts = [ESCAPED.sub(r"\1", prompt.text) for prompt in prompts]
+    if shared:
+        texts = [_join(shared, text) for text in texts]
     if references:
         _check_pictures(prompts, texts, references)
-    starts = _snap(prompts, asked, length, clock)
-    ends = [*starts[1:], clock.blocks_for(length)]
+    starts, blocks = _snap(prompts, asked, length, clock)
+    ends = [*starts[1:], blocks]
     seeds = [prompt.seed for prompt in prompts]
-    segments = map(Segment, texts, starts, ends, _switches(prompts, switch), seeds)
+    switches = _switches(prompts, switch)
+    segments = map(Segment, texts, starts, ends, switches, seeds)
     timeline = Timeline(
         tuple(segments),
         clock,
@@ -258,7 +264,7 @@ def lay_out_story(
         shot_prefix=shot_prefix,
         references=tuple(references),
     )
-    if not timeline.recalls:
+    if not [switch for switch in switches if switch.recall is not None]:
         return timeline
     # of the whole story: a render that ends before tells scenes apart by the same words
     prompts_read = [timeline.spoken(segment) for segment in timeline.segments]
@@ -334,11 +340,11 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> tuple[list[flo
     blocks; prompts without times get equal shares.
     """
     count = len(prompts)
-    if all(prompt.start is None for prompt in prompts):
+    if not [prompt for prompt in prompts if prompt.start is not None]:
         length = seconds or _checked_length(SECONDS_PER_PROMPT * count)
         return [cut_to_millisecond(index * length / count) for index in range(count)], length
     asked = _asked_starts(prompts, seconds)
-    end = prompts[-1].end or cut_to_millisecond(asked[-1] + SECONDS_PER_PROMPT)
+    end = prompts[-1].end or asked[-1] + SECONDS_PER_PROMPT
     return asked, seconds or _checked_length(end)
 
 
@@ -374,9 +380,9 @@ def _asked_starts(prompts: list[Prompt], seconds: float | None) -> list[float]:
 
 def _snap(
     prompts: Sequence[Prompt], asked: Sequence[float], total: float, clock: BlockClock
-) -> list[int]:
-    """First block of every prompt in a video of `total` seconds: the nearest one to the start that
-    was asked for, 0 for the first prompt.
+) -> tuple[list[int], int]:
+    """First block of every prompt in a video of `total` seconds, the nearest one to the start that
+    was asked for, 0 for the first prompt; and the number of the video's blocks.
     """
     blocks = clock.blocks_for(total)
     starts = [0]
@@ -395,7 +401,7 @@ def _snap(
             reason = f"{prompt.token} falls on the same block as the prompt above, move it later"
         line = prompt.line if prompt.start else None
         raise TimelineError(f"{reason}; blocks last {clock.block_seconds:g} s", line)
-    return starts
+    return starts, blocks
 
 
 def _checked_length(seconds: float) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.timeline.characters import clean
+from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.timeline.grammar import read_story
 from headforcing.headforcing_core.timeline.paste.paste import paste, read_any
 from headforcing.headforcing_core.timeline.prompt import TimelineError
@@ -68,7 +69,7 @@ def check_translation(text: str) -> None:
     except TimelineError as error:
         assert len(str(error)) < 300 and "\n" not in str(error)
         return
-    read_story(pasted.text, 0.75)
+    read_story(pasted.text, BlockClock())
     assert paste(pasted.text).text == pasted.text
     assert paste(pasted.text).form == ""
     if pasted.form != "":

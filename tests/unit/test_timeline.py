@@ -7,11 +7,15 @@ import itertools
 import json
 import math
 import re
+import sys
 import time
+from pathlib import Path
+from types import FrameType
 
 import pytest
 from headforcing.headforcing_core.commands.batch_jobs import read_jobs
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.timeline import timeline as story_timeline
 from headforcing.headforcing_core.timeline.characters import split_lines, split_prompts
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.timeline.editor import write_timeline
@@ -21,6 +25,7 @@ from headforcing.headforcing_core.timeline.timeline import (
     BlockClock,
     Timeline,
     TimelineError,
+    parse_timeline,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -710,3 +715,22 @@ def test_a_tag_may_stand_in_marks_or_other_brackets_and_before_a_separator(tag, 
         ("a wolf", True),
         ("a cat", True),
     ]
+
+
+def test_a_written_story_is_read_once_in_few_steps():
+    """Calls of three prompts, over how many files, and how often the file changes."""
+    text = "0:00 a red fox trots\n0:10 the fox stops\n0:20 the fox sleeps"
+    parse_timeline(text)
+    files: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and "headforcing_core" in frame.f_code.co_filename:
+            files.append(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    parse_timeline(text)
+    sys.setprofile(None)
+    changes = sum(one != other for one, other in itertools.pairwise(files))
+    assert len(set(files)) <= 4 and len(files) <= 60 and changes <= 15, (len(files), changes)
+    grammar = Path(story_timeline.__file__).with_name("grammar.py")
+    assert grammar.read_text("utf-8").count("\n") <= 250

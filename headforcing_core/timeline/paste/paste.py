@@ -78,7 +78,7 @@ def paste(text: str, clock: BlockClock | None = None, seconds: float | None = No
     clock = clock or BlockClock()
     check_size(text)
     with suppress(TimelineError):
-        return Pasted(text, read_story(text, clock.block_seconds))
+        return Pasted(text, read_story(text, clock))
     if "\t" in text:
         refuse_table(text)
     own = _FENCE.sub("", clean(text))
@@ -88,7 +88,7 @@ def paste(text: str, clock: BlockClock | None = None, seconds: float | None = No
     if prompts is None:
         shared, own = split_shared(own)
         form, prompts = read_form(own, clock)
-    finished(prompts, clock.block_seconds)  # raises for what cannot be rendered
+    finished(prompts, clock)  # raises for what cannot be rendered
     written = _in_times(prompts, seconds)
     lines = [_written(prompt, number) for number, prompt in enumerate(written, 1)]
     sources = [prompt.line for prompt in prompts]
@@ -96,7 +96,7 @@ def paste(text: str, clock: BlockClock | None = None, seconds: float | None = No
         lines.insert(0, f"[shared] {shared}")
         sources.insert(0, 1)
     translated = "\n".join(lines)
-    story = read_story(translated, clock.block_seconds)
+    story = read_story(translated, clock)
     return Pasted(translated, story, form, tuple(sources))
 
 

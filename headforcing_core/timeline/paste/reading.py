@@ -11,8 +11,9 @@ from itertools import chain
 
 from ..characters import fold
 from ..clock import BlockClock
-from ..grammar import LATE_SECONDS, split_outside
+from ..grammar import LATE_SECONDS
 from ..prompt import Prompt, TimelineError
+from ..wording import split_outside
 from .headings import (
     TIME_IN_BRACKETS,
     Heading,
