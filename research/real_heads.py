@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -30,6 +31,8 @@ FACTS = Path(__file__).parent / "evidence" / "real_heads.json"
 MOST = 36  # heads with the largest middle share: a tenth of all
 OWN_BLOCK = 850  # thousandths, which the paper says of its local heads
 WINDOW = 21  # latent frames that were measured
+# places in the facts of a head: the error of its output with eight frames, as a role keeps them
+ERRORS = {HeadRole.LOCAL: 3, HeadRole.ANCHOR: 4, HeadRole.MEMORY: 5}
 
 
 def add_parsers(command: Any) -> None:
@@ -59,6 +62,8 @@ def numbers() -> dict[str, int | str]:
     most = sorted(facts, key=lambda at: -facts[at][1])[:MOST]
     agreeing = [at for at in roles if (roles[at] == "memory") == (listed[at] == "memory")]
     floored = function_with_floor(replace(function, measured={"window_frames": WINDOW}))
+    quota = {at: fact[2] for at, fact in facts.items()}
+    memory = [facts[at] for at in roles if roles[at] == "memory"]
     return {
         "heads": len(facts),
         "most_middle": MOST,
@@ -66,10 +71,22 @@ def numbers() -> dict[str, int | str]:
         "of_them_memory_by_function": sum(roles[at] == "memory" for at in most),
         "memory_or_not_as_forcing_kv": len(agreeing),
         "own_block_above_0.85": sum(fact[0] > OWN_BLOCK for fact in facts.values()),
-        "by_quota": counted(Counter(fact[2] for fact in facts.values())),
+        "memory_heads_better_with_old_and_recent": sum(
+            fact[ERRORS[HeadRole.ANCHOR]] < fact[ERRORS[HeadRole.MEMORY]] for fact in memory
+        ),
+        "error_by_quota": error(facts, quota),
+        "error_by_function": error(facts, roles),
+        "error_by_forcing_kv": error(facts, listed),
+        "error_all_old_and_recent": error(facts, dict.fromkeys(facts, HeadRole.ANCHOR)),
+        "by_quota": counted(Counter(quota.values())),
         "by_function": counted(Counter(chain(*function.roles))),
         "by_function_with_the_earlier_floor": counted(Counter(chain(*floored.roles))),
     }
+
+
+def error(facts: Mapping[Any, Any], roles: Mapping[Any, str]) -> str:
+    """The errors of all heads, summed, each with the eight frames of its role."""
+    return f"{sum(facts[at][ERRORS[HeadRole(role)]] for at, role in roles.items()) / 1000:.1f}"
 
 
 def counted(counts: Counter[Any]) -> str:

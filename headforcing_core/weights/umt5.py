@@ -116,7 +116,7 @@ def first_cut_word(pieces: list[str], kept: int) -> str:
 
 def clean_prompt(prompt: str) -> str:
     """Text cleaning as in Wan's training: repaired Unicode (if ftfy is installed), HTML entities,
-    single spaces.
+    single spaces. umT5's tokenizer itself only joins spaces, it does not normalise letters.
     """
     with suppress(ImportError):
         prompt = importlib.import_module("ftfy").fix_text(prompt)
