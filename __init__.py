@@ -19,5 +19,7 @@ __all__ = ["WEB_DIRECTORY", "comfy_entrypoint"]
 async def comfy_entrypoint() -> HeadForcingExtension:
     """Return the extension object with all nodes (ComfyUI's V3 registration)."""
     from .nodes import HeadForcingExtension
+    from .nodes.host.others_methods import register
 
+    register()
     return HeadForcingExtension()

@@ -7,12 +7,13 @@ of role policies, the ablations of Head Forcing included; `ALIASES` names method
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
-from ..errors import HeadForcingError, unknown_name
+from ..errors import HeadForcingError, first_line, unknown_name
 from ..names import PRESETS
 from ..rollout.schedule import Schedule, schedule
 from .options import Pairs, option_text, options_of, pairs_text, read_pairs, with_options
@@ -20,6 +21,9 @@ from .options import Pairs, option_text, options_of, pairs_text, read_pairs, wit
 if TYPE_CHECKING:
     from .method import Method
 
+log = logging.getLogger(__name__)
+
+ENTRY_POINTS = "headforcing.methods"  # of packages that bring methods: rows by name
 ANY_WEIGHTS = "Self Forcing and its relatives (Apache-2.0)"
 
 
@@ -304,6 +308,21 @@ NOT_BUILT = {
 }
 
 
+def add_methods(rows: Mapping[str, PublishedMethod]) -> None:
+    """Add rows of other packages; raises HeadForcingError for a name that is taken, and for what is
+    no row.
+    """
+    for name, row in rows.items():
+        if not isinstance(row, PublishedMethod):
+            raise HeadForcingError(
+                f"method {name}: expected a PublishedMethod of methods.registry, found "
+                f"{type(row).__name__}"
+            )
+        if METHODS.get(name, row) != row or name in PRESETS or name in ALIASES:
+            raise HeadForcingError(f"method {name}: there is one of this name; choose another")
+        METHODS[name] = row
+
+
 def method_names() -> list[str]:
     """The names of all methods, ablations and aliases, in the order of menus."""
     return [*PRESETS, *(name for name in METHODS if name not in PRESETS), *ALIASES]
@@ -386,3 +405,17 @@ def list_methods() -> list[str]:
     return lines + [
         f"{alias}: {method} with {options}" for alias, (method, options) in ALIASES.items()
     ]
+
+
+def _add_installed() -> None:
+    """Add the methods of installed packages; one that cannot be loaded is left out, with a
+    warning.
+    """
+    for entry in metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            add_methods({entry.name: entry.load()})
+        except Exception as error:
+            log.warning("Head Forcing: method %s is left out: %s", entry.name, first_line(error))
+
+
+_add_installed()

@@ -68,7 +68,7 @@ class ComfyServer:
         base_dir: Path,
         pack_dir: Path | None = REPO,
         *,
-        # further single-file node packs: file name -> source
+        # further node packs: file in `custom_nodes` -> source
         custom_nodes: Mapping[str, str] | None = None,
         stand_in_gpu: bool = False,  # on tensors that say they are on a GPU, see stand_in_gpu.py
         flags: Sequence[str] = ("--cpu",),  # of ComfyUI
@@ -104,6 +104,7 @@ class ComfyServer:
         if self._pack_dir is not None and not (nodes / PACK_FOLDER).exists():
             (nodes / PACK_FOLDER).symlink_to(self._pack_dir, target_is_directory=True)
         for name, source in self._custom_nodes.items():
+            (nodes / name).parent.mkdir(exist_ok=True)
             (nodes / name).write_text(source)
         self.port = self.port or _free_port()  # the same after it was stopped
         command = [
