@@ -210,10 +210,10 @@ class RolloutSampler(comfy.samplers.Sampler):
         render = self.request.render(model, noise.shape, sigmas, seed=seed, named=named)
         first = render.request.job().with_found_roles()
         plan = first.plan
-        if plan.restart_frames:
+        if plan.vae_use is not None:
             raise HeadForcingError(
-                f"method {render.request.options.method_name} encodes video frames between its "
-                "rollouts; use Head Forcing Sampler with a vae"
+                f"method {render.request.options.method_name} {plan.vae_use.does}; use Head "
+                "Forcing Sampler with a vae"
             )
         needs = render.check_needs(plan, len(noise))
         # what runs in each step is read there, from a copy that ComfyUI made for this sampling

@@ -98,7 +98,7 @@ class DecodeLatentsToVideo(schema.FileNode):
                 write_video(
                     VideoSettings(file.path, rate, tags, crf, scale=upscale),
                     video.chunks,
-                    load_decoder(vae, video.size, about.get("restart_frames", ())),
+                    load_decoder(vae, video.size, about),
                     video_frames=video.video_frames,
                     on_progress=on_progress,
                     sound=video.sound(connected, rate),

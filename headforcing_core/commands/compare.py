@@ -224,7 +224,7 @@ def _render_all(
     videos: Sequence[ComparedVideo], args: Namespace, farm: Farm
 ) -> list[ComparisonRow]:
     """Render and measure all videos; raises the error of the first that fails, with its name."""
-    encodes = any(video.plan.restart_frames for video in videos)
+    encodes = any(video.plan.vae_use for video in videos)
     planned = {video.path.stem: video for video in videos}
     outcomes = make_all(
         farm,

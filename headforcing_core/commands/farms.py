@@ -131,7 +131,7 @@ def render_one(
     job = source.job(source.request.plan(), {text: embed() for text, embed in embeds.items()})
     job = job.with_request(patience=patience).with_found_roles()
     decodes = video is not None
-    encodes = encodes or bool(job.plan.restart_frames)
+    encodes = encodes or job.plan.vae_use is not None
     devices = (str(machine.device), str(machine.vae_device))
     key = (source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes)
     needs = source.check_needs(job.plan, video, loaded=_models.has(key))

@@ -31,6 +31,7 @@ from ..rollout.schedule import AUTO_FAMILY
 from ..runs.stored import find_stored
 from ..timeline.clock import VIDEO_FPS
 from ..timeline.timeline import parse_timeline
+from ..video.restarts import needs_encoder
 from ..video.stream import write_video
 from ..video.writer import VideoSettings
 from ..weights.checkpoint import convert as convert_checkpoint
@@ -286,19 +287,18 @@ def decode(args: Namespace) -> Result:
         blocks = video.blocks()  # are read one at a time
         problems = video.reader.problems
     soundtrack = chosen_sound(args)
-    restarts = tuple(about.get("restart_frames", ()))
     with claimed(args.out):
         device = pick_device(args.device)
         files: ModelFiles = EmbeddedModel(assets.model_path())
         if not args.demo:
             files = ModelFiles(args.latents, vae=args.vae, decoder=args.decoder)
-        codec = files.codec(device, DTYPES[args.dtype], bool(restarts))
+        codec = files.codec(device, DTYPES[args.dtype], needs_encoder(about))
         assert codec is not None
         fps = about.get("fps", VIDEO_FPS)
         info = write_video(
             VideoSettings(args.out, fps, tags, scale=args.scale, partial=partial_path(args.out)),
             (chunk for block in blocks for chunk in torch.split(block, CHUNK_FRAMES)),
-            codec.decoder(restarts),
+            codec.decoder(about),
             about["video_frames"],
             sound=None if soundtrack is None else soundtrack.from_second(-story_begins(about)),
         )

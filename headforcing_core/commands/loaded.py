@@ -242,9 +242,9 @@ class LoadedModel:
         """The video that is written while blocks are made; None without a path or a VAE."""
         if path is None or self.codec is None:
             return None
-        decoder = self.codec.decoder
+        codec = self.codec
         return VideoFile(
-            FileTarget.at(path, lambda plan: decoder(plan.restart_frames)),
+            FileTarget.at(path, lambda plan: codec.decoder(plan.vae_notes)),
             scale=self.scale,
             background=self.machine.vae_device,
             losable=losable,

@@ -113,7 +113,7 @@ def _render(
 
         check_ranks(job, peers)
     check_disk([needs], source.request.runs, video and video.parent)
-    loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
+    loaded = source.load(decodes=video is not None, encodes=job.plan.vae_use is not None)
     advice = _advice(source, job.plan) if video is not None else ""
     story = None
     if source.follow is not None:

@@ -33,7 +33,7 @@ from ..rollout.rows import Embeddings, Picture
 from ..rollout.schedule import known_family
 from ..timeline.timeline import Timeline, parse_timeline
 from ..video.memory import DecoderMemory
-from ..video.restarts import FrameCodec
+from ..video.restarts import FrameCodec, needs_encoder
 from ..weights.checkpoint import CheckpointInfo
 from .loaded import LoadedModel, Machine
 from .texts import FollowedFile, read_text, translated
@@ -261,7 +261,7 @@ class Source:
         `--vae-device`.
         """
         files = self.files
-        encodes = bool(plan.restart_frames)
+        encodes = plan.vae_use is not None
         if files.vae is None or not (decodes or encodes):
             return NO_DECODER
         from ..video.codec import decoder_memory
@@ -362,7 +362,7 @@ def _start_latents(
     if args.start_latents is None:
         return None
     about, latents = read_latents(args.start_latents, options.size)
-    if about["restart_frames"]:
+    if needs_encoder(about):
         raise HeadForcingError(
             f"{args.start_latents} has latents of several rollouts, each a video of its own; go on "
             "from the MP4 with --start-video"

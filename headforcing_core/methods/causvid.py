@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -20,6 +21,7 @@ from ..cache.head_cache import HeadCache
 from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
 from ..devices import Device, upload
+from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..model.wan import KeyValueCache
 from ..rollout.loop import Block, RolloutInputs, VideoModel, rollout
@@ -27,7 +29,7 @@ from ..rollout.schedule import Schedule
 from ..rollout.solvers import predict_at
 from .base import BaseMethod, MethodShape, WrappedModel, check_beginning
 from .head_forcing import HeadForcing
-from .method import Overlap, VideoFacts
+from .method import VaeUse, VideoFacts
 
 POLICY = HeadForcing.uniform(RolePolicy(recent_frames=None), rope="absolute")
 # CausVid was distilled for the timesteps 757 and 522; 280 and 120 at shift 8 are the nearest noise
@@ -46,16 +48,82 @@ class WholeTimesteps(WrappedModel):
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """Overlapping rollouts that together make one video."""
+
+    frames: int = 21  # latent frames of one rollout; the cache's `shape.total_frames`
+    overlap: int = 3  # latent frames that a rollout after the first takes from the one before
+    frames_per_block: int = 3
+
+    def __post_init__(self) -> None:
+        block = self.frames_per_block
+        if self.frames % block or self.overlap % block or not 0 < self.overlap < self.frames:
+            raise HeadForcingError(
+                f"rollout_frames and overlap_frames must be whole blocks of {block} latent frames, "
+                f"and the overlap less than a rollout, got {self.frames} and {self.overlap}"
+            )
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of one rollout, its overlap (`given_blocks`) included."""
+        return self.frames // self.frames_per_block
+
+    @property
+    def given_blocks(self) -> int:
+        return self.overlap // self.frames_per_block
+
+    @property
+    def stride(self) -> int:
+        """Blocks from the first block of one rollout to the first block of the next."""
+        return self.blocks - self.given_blocks
+
+    @property
+    def finished_frames(self) -> int:
+        """Latent frames of a rollout up to the one whose last video frame is encoded for the next
+        rollout: 19 of 21.
+        """
+        return self.frames - self.overlap + 1
+
+    def parts(self, blocks: int) -> list[range]:
+        """The new blocks of every rollout in a video of `blocks` blocks; those of its overlap lie
+        before them.
+        """
+        starts = [0, *range(self.blocks, blocks, self.stride)]
+        return [range(start, end) for start, end in pairwise([*starts, blocks])]
+
+    def restart_frames(self, blocks: int) -> tuple[int, ...]:
+        """First latent frame of every rollout after the first, in a video of `blocks` blocks: 18,
+        36 ...
+        """
+        stride = self.stride * self.frames_per_block
+        return tuple(range(stride, len(self.parts(blocks)) * stride, stride))
+
+
+@dataclass(frozen=True)
 class CausVid(BaseMethod):
     """CausVid's settings, in latent frames."""
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULE
+    fixed_length: ClassVar[bool] = True
 
     rollout_frames: int = 21  # the training length; attention covers all of them
     overlap_frames: int = 3  # that a rollout after the first takes from the one before
 
     def overlap(self, frames_per_block: int) -> Overlap:
         return Overlap(self.rollout_frames, self.overlap_frames, frames_per_block)
+
+    def vae_use(self, frames_per_block: int, blocks: int) -> VaeUse | None:
+        layout = self.overlap(frames_per_block)
+        restarts = layout.restart_frames(blocks)
+        if not restarts:
+            return None
+        return VaeUse(
+            f"encodes a video frame after each rollout of {layout.frames} latent frames",
+            layout.blocks,
+            {"restart_frames": list(restarts)},
+            f"{1 + len(restarts)} rollouts of {layout.frames} latent frames; each after the first "
+            "begins with a video frame of the one before, decoded and encoded again",
+        )
 
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         return self.rollout_frames

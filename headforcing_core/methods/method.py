@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -20,6 +19,7 @@ from ..cache.roles import Roles
 from ..cache.scenes import RecalledScenes
 from ..cache.shape import Shape
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..model.attention import AttentionFunction
 from ..model.wan import WanConfig
 from ..rollout.loop import Block, RolloutInputs, VideoModel, rollout
@@ -45,55 +45,20 @@ class VideoFacts:
 
 
 @dataclass(frozen=True)
-class Overlap:
-    """Overlapping rollouts that together make one video."""
+class VaeUse:
+    """The use that a method makes of the VAE while blocks are made.
 
-    frames: int = 21  # latent frames of one rollout; the cache's `shape.total_frames`
-    overlap: int = 3  # latent frames that a rollout after the first takes from the one before
-    frames_per_block: int = 3
+    Attributes:
+        does: in a sentence that begins with the method.
+        first_block: the first block that depends on it.
+        notes: on the video, stored with it, by which `video.restarts` decodes it.
+        report: a line for the report.
+    """
 
-    def __post_init__(self) -> None:
-        block = self.frames_per_block
-        if self.frames % block or self.overlap % block or not 0 < self.overlap < self.frames:
-            raise HeadForcingError(
-                f"rollout_frames and overlap_frames must be whole blocks of {block} latent frames, "
-                f"and the overlap less than a rollout, got {self.frames} and {self.overlap}"
-            )
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of one rollout, its overlap (`given_blocks`) included."""
-        return self.frames // self.frames_per_block
-
-    @property
-    def given_blocks(self) -> int:
-        return self.overlap // self.frames_per_block
-
-    @property
-    def stride(self) -> int:
-        """Blocks from the first block of one rollout to the first block of the next."""
-        return self.blocks - self.given_blocks
-
-    @property
-    def finished_frames(self) -> int:
-        """Latent frames of a rollout up to the one whose last video frame is encoded for the next
-        rollout: 19 of 21.
-        """
-        return self.frames - self.overlap + 1
-
-    def parts(self, blocks: int) -> list[range]:
-        """The new blocks of every rollout in a video of `blocks` blocks; those of its overlap lie
-        before them.
-        """
-        starts = [0, *range(self.blocks, blocks, self.stride)]
-        return [range(start, end) for start, end in pairwise([*starts, blocks])]
-
-    def restart_frames(self, blocks: int) -> tuple[int, ...]:
-        """First latent frame of every rollout after the first, in a video of `blocks` blocks: 18,
-        36 ...
-        """
-        stride = self.stride * self.frames_per_block
-        return tuple(range(stride, len(self.parts(blocks)) * stride, stride))
+    does: str
+    first_block: int
+    notes: Fields
+    report: str
 
 
 @dataclass(frozen=True)
@@ -113,6 +78,7 @@ class Method:
         rope: temporal index of a key: its frame's index in the video (`absolute`) or in the context
             (`contiguous`).
         needs_shots: the model must have been trained with shots (`Schedule.shot_prefix`).
+        fixed_length: the number of blocks must be known when the first is made.
         most_pictures: how many pictures of a scene its caches can hold.
     """
 
@@ -121,6 +87,7 @@ class Method:
     own_schedule: ClassVar[Schedule | None] = None
     repeats_image: ClassVar[bool] = False
     needs_shots: ClassVar[bool] = False
+    fixed_length: ClassVar[bool] = False
 
     @property
     def heads_by(self) -> str:
@@ -203,8 +170,8 @@ class Method:
         """Number of last latent frames that a prompt switch writes again in one clean pass."""
         return 0
 
-    def overlap(self, frames_per_block: int) -> Overlap | None:
-        """The rollouts that make up a video; None if one makes the whole video."""
+    def vae_use(self, frames_per_block: int, blocks: int) -> VaeUse | None:
+        """The method's use of the VAE in a video of so many blocks; None if it does not use it."""
         return None
 
     def with_scenes(self, timeline: Timeline) -> Timeline:

@@ -36,6 +36,7 @@ class RollingForcing(BaseMethod):
     """
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULE
+    fixed_length: ClassVar[bool] = True
 
     def blocks_ahead(self, schedule: Schedule) -> int:
         return len(schedule.sigmas) - 1  # of the window

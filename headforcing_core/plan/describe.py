@@ -125,12 +125,8 @@ def _notes_on_cache(plan: RenderPlan, dtype: torch.dtype) -> Iterator[str]:
             "this cache cannot be rebuilt from blocks: an interrupted or longer render "
             "goes on where the cache was last stored, or starts from the beginning"
         )
-    if plan.overlap is not None and plan.restart_frames:
-        yield (
-            f"{1 + len(plan.restart_frames)} rollouts of {plan.overlap.frames} latent "
-            "frames; each after the first begins with a video frame of the one before, decoded "
-            "and encoded again"
-        )
+    if plan.vae_use is not None:
+        yield plan.vae_use.report
 
 
 def going_on(plan: RenderPlan) -> str:

@@ -14,9 +14,10 @@ from ..cache.scenes import number_recalls
 from ..cache.shape import Shape
 from ..devices import Device
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..head_profiles.auto import AutoProfile, ProfileChoice
 from ..head_profiles.profile import HeadProfile
-from ..methods.method import Method, Overlap
+from ..methods.method import Method, VaeUse
 from ..methods.registry import check_model
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
@@ -125,11 +126,7 @@ class RenderPlan:
         )
         rows = layout.make_rows(self.method, self.seed)
         shape = replace(self.shape, total_frames=len(rows) * self.schedule.frames_per_block)
-        depends_on_length = (
-            self.overlap is not None
-            or self.blocks_ahead
-            or shape.frame_slots != self.shape.frame_slots
-        )
+        depends_on_length = self.method.fixed_length or shape.frame_slots != self.shape.frame_slots
         if depends_on_length and len(rows) != self.blocks:
             raise HeadForcingError(
                 "the passes or caches of this video depend on its length, which cannot change "
@@ -273,28 +270,24 @@ class RenderPlan:
         return self.method.blocks_ahead(self.schedule)
 
     @cached_property
-    def overlap(self) -> Overlap | None:
-        """The overlapping rollouts that make up the video; None if one makes the whole."""
-        return self.method.overlap(self.schedule.frames_per_block)
+    def vae_use(self) -> VaeUse | None:
+        """The method's use of the VAE while blocks are made; None if it does not use it."""
+        return self.method.vae_use(self.schedule.frames_per_block, self.blocks)
 
-    @cached_property
-    def restart_frames(self) -> tuple[int, ...]:
-        """First latent frame of every rollout after the first, see
-        `video.restarts.RestartingDecoder`.
-        """
-        overlap = self.overlap
-        return () if overlap is None else overlap.restart_frames(self.blocks)
+    @property
+    def vae_notes(self) -> Fields:
+        """Notes on the video by which it is decoded, see `video.restarts`."""
+        return {} if self.vae_use is None else self.vae_use.notes
 
     def check_encoder(self, given: bool, remedy: str) -> None:
-        """Refuse a video of several rollouts without a VAE, which encodes a video frame between
-        them; `remedy` is what the error tells the user to do."""
-        overlap = self.overlap
-        if overlap is not None and self.restart_frames and not given:
+        """Refuse a video whose method uses the VAE without one; `remedy` is what the error tells
+        the user to do."""
+        use = self.vae_use
+        if use is not None and not given:
             clock = self.timeline.clock
             raise HeadForcingError(
-                f"vae: this method encodes a video frame after each rollout of {overlap.frames} "
-                f"latent frames and got no VAE for that; {remedy}, or make at most "
-                f"{clock.video_frames(overlap.blocks) / clock.fps:.2f} s"
+                f"vae: this method {use.does} and got no VAE for that; {remedy}, or make at most "
+                f"{clock.video_frames(use.first_block) / clock.fps:.2f} s"
             )
 
 

@@ -108,7 +108,7 @@ def remedies(
         return None
 
     exact = []  # changes that leave the video as it is
-    if not plan.restart_frames:
+    if plan.vae_use is None:
         exact.append(Change(host.decode_afterwards, {"vae": 0, "held": 0, "decode": 0}, {}))
     if host.park:
         exact.append(Change(host.park, {"held": 0}, {}))

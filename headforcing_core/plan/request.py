@@ -69,7 +69,7 @@ class RenderRequest:
         pictures: those of `Timeline.references`, by name.
         dtype: of the computation.
         weights: the fingerprint of the model's weights; empty if nothing is stored under it.
-        codec: encodes a video frame between rollouts; needed if the plan has `restart_frames`.
+        codec: the VAE, for methods that use it while blocks are made (`RenderPlan.vae_use`).
         runs, found_profiles: folders for finished blocks and for measured roles; None stores none.
         spare_profiles: folder for measured roles where `found_profiles` cannot be written.
         patience: seconds to wait for another process that writes to `runs`.
@@ -216,7 +216,7 @@ class RenderJob:
             "fps": clock.fps,
             "frames_per_block": clock.frames_per_block,
             "start_frames": plan.layout.start_frames,
-            "restart_frames": list(plan.restart_frames),
+            **plan.vae_notes,
             "novelty_threshold": threshold,
             "latent_format": request.latent_format,
         }
@@ -265,9 +265,8 @@ class RenderJob:
         plan = self.plan
         codec = self.request.codec
         more: dict[int, str] = {}
-        overlap = plan.overlap
-        if overlap is not None and plan.restart_frames and codec is not None:  # for later rollouts
-            more[overlap.blocks] = codec.fingerprint()
+        if plan.vae_use is not None and codec is not None:
+            more[plan.vae_use.first_block] = codec.fingerprint()
         conditions = self.request.conditions
         if conditions is not None:
             frames = plan.schedule.frames_per_block

@@ -186,7 +186,7 @@ def needs_of(
         prompt=2 * plan.config.num_layers * plan.config.text_len * plan.config.dim * dtype.itemsize,
         vae=decoder.weights,
         held=decoder.held,
-        decode=decoder.peak + (decoder.held if plan.restart_frames else 0),
+        decode=decoder.peak + (decoder.held if plan.vae_use else 0),
         text_encoder=text_encoder,
         scenes=pinned_bytes(plan.shape.bytes_of(scenes, dtype)) if scenes else 0,
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,

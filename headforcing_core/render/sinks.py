@@ -26,6 +26,7 @@ from ..plan.request import RenderJob, about_story, file_tags
 from ..plan.settings import Size
 from ..rollout.loop import Block
 from ..timeline.clock import TEMPORAL_STRIDE, video_frames_of
+from ..video import restarts
 from ..video.pictures import PictureSheets
 from ..video.sound import Sound
 from ..video.stream import StreamingDecoder, VideoStream
@@ -248,7 +249,7 @@ class LatentsFile(KeptLatents):
         plan = self._render.job.plan
         about = {
             "video_frames": plan.video_frames,
-            "restart_frames": plan.restart_frames,
+            **plan.vae_notes,
             "starts_seconds": about_story(plan)["starts_seconds"],
         }
         latents = torch.cat(self.blocks).float().contiguous()
@@ -272,14 +273,10 @@ def read_latents(path: Path, plan_size: Size | None = None) -> tuple[Fields, Ten
     try:
         about = json.loads(metadata.get("head_forcing", "{}"))
         video_frames = int(about.get("video_frames", most))
-        restarts = tuple(map(int, about.get("restart_frames", ())))
+        notes = restarts.checked(about, len(latents))
         # where prompts begin, the first one after start frames; not in files of older versions
         starts = tuple(map(float, about.get("starts_seconds", ())))
-        if (
-            not 1 <= video_frames <= most
-            or not all(0 <= frame < len(latents) for frame in restarts)
-            or not all(0 <= start < math.inf for start in starts)
-        ):
+        if not 1 <= video_frames <= most or not all(0 <= start < math.inf for start in starts):
             raise ValueError("of another video")
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise HeadForcingError(
@@ -287,7 +284,7 @@ def read_latents(path: Path, plan_size: Size | None = None) -> tuple[Fields, Ten
         ) from error
     found = {
         "video_frames": video_frames,
-        "restart_frames": restarts,
+        **notes,
         "starts_seconds": starts,
         "fps": latent_format(latents.shape[1]).fps,
     }

@@ -16,8 +16,29 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import HeadForcingError
+from ..files import Fields
 from ..hashing import digest
 from .stream import Chunks, StreamingDecoder
+
+# in the notes on a video: first latent frame of every rollout after the first
+RESTARTS = "restart_frames"
+
+
+def needs_encoder(about: Fields) -> bool:
+    """Whether a video with these notes is made of several rollouts, so that decoding it takes the
+    VAE's encoder, too.
+    """
+    return bool(about.get(RESTARTS))
+
+
+def checked(about: Fields, frames: int) -> Fields:
+    """The notes on the rollouts of so many latent frames, none on a single one; raises ValueError
+    for frames that are not there.
+    """
+    restarts = tuple(map(int, about.get(RESTARTS, ())))
+    if not all(0 <= frame < frames for frame in restarts):
+        raise ValueError("of another video")
+    return {RESTARTS: restarts} if restarts else {}
 
 
 @dataclass(frozen=True)
@@ -31,14 +52,11 @@ class FrameCodec:
     # of the weights in the fingerprint, where some are cast only when they are used
     dtype: torch.dtype | None = None
 
-    def decoder(self, restart_frames: Sequence[int] = ()) -> StreamingDecoder:
-        """A decoder for one video; `restart_frames` are the first latent frames of its further
-        rollouts.
-        """
+    def decoder(self, about: Fields | None = None) -> StreamingDecoder:
+        """A decoder for one video with these notes, None for one of one rollout."""
         decoder = self.new_decoder()
-        if restart_frames:
-            return RestartingDecoder(decoder, self.encode_video, restart_frames)
-        return decoder
+        restarts = (about or {}).get(RESTARTS)
+        return RestartingDecoder(decoder, self.encode_video, restarts) if restarts else decoder
 
     def reencode(self, latents: Tensor) -> Tensor:
         """Decode a video `[frames, channels, h, w]` and encode its last video frame as one latent

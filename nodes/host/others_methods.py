@@ -12,10 +12,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-import folder_paths
-
 from ...headforcing_core.errors import first_line
 from ...headforcing_core.methods.registry import add_methods
+from .graph import folders
 
 FILE = "headforcing_methods.py"
 NAME = "headforcing"  # by which other packages import the pack, whatever its folder is called
@@ -48,14 +47,11 @@ def register() -> None:
     """Register the methods of all custom nodes; what cannot be read is left out, with a warning."""
     if _PACK != NAME:
         sys.meta_path.insert(0, PackFinder())
-    for folder in folder_paths.get_folder_paths("custom_nodes"):
-        for path in sorted(Path(folder).glob(f"*/{FILE}")):
-            if path.parent.suffix == ".disabled":
-                continue
-            try:
-                add_methods(_read(path).METHODS)
-            except Exception as error:
-                log.warning("Head Forcing: %s is left out: %s", path, first_line(error))
+    for path in folders.files_of_custom_nodes(FILE):
+        try:
+            add_methods(_read(path).METHODS)
+        except Exception as error:
+            log.warning("Head Forcing: %s is left out: %s", path, first_line(error))
 
 
 def _read(path: Path) -> ModuleType:

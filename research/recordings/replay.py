@@ -21,11 +21,11 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.methods.base import MethodShape
-from ...headforcing_core.methods.causvid import SCHEDULE, CausVid
+from ...headforcing_core.methods.causvid import SCHEDULE, CausVid, Overlap
 from ...headforcing_core.methods.head_forcing import HeadForcing
 from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.memrope import MemRoPE
-from ...headforcing_core.methods.method import Method, Overlap
+from ...headforcing_core.methods.method import Method
 from ...headforcing_core.model.attention import attention_function
 from ...headforcing_core.model.wan import WanConfig, WanModel
 from ...headforcing_core.plan.speech import Speech, TalkingPortrait

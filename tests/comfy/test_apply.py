@@ -140,7 +140,7 @@ def test_what_a_rollout_would_not_do_is_refused_in_one_sentence(comfy: ComfyServ
     refused(
         restarts,
         "empty",
-        "method causvid encodes video frames",
+        "method causvid encodes a video frame",
         "Head Forcing Sampler with a vae",
         length=93,
     )

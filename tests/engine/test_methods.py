@@ -16,9 +16,10 @@ from headforcing.headforcing_core.cache.roles import EpisodicPolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.base import BaseMethod
+from headforcing.headforcing_core.methods.causvid import Overlap
 from headforcing.headforcing_core.methods.dummy_forcing import LAST
 from headforcing.headforcing_core.methods.longlive import LongLiveCache
-from headforcing.headforcing_core.methods.method import Overlap, VideoFacts
+from headforcing.headforcing_core.methods.method import VideoFacts
 from headforcing.headforcing_core.methods.registry import METHODS, method_named, method_schedule
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingForcing
 from headforcing.headforcing_core.model.wan import WanModel
@@ -421,8 +422,8 @@ def test_a_method_has_steps_of_its_own_unless_sigmas_are_given_and_causvid_tells
 
 
 def test_a_plan_says_where_rollouts_restart_and_that_a_video_of_one_needs_no_vae(backbone):
-    assert causvid_plan(5.0).restart_frames == () and plan("longlive").restart_frames == ()
-    assert causvid_plan(60.0).restart_frames == tuple(range(18, 243 - 3, 18))
+    assert causvid_plan(5.0).vae_use is None and plan("longlive").vae_use is None
+    assert causvid_plan(60.0).vae_notes == {"restart_frames": list(range(18, 243 - 3, 18))}
     assert "3 rollouts of 21 latent frames" in describe(causvid_plan(12.0), torch.float32)
     assert latents_of(causvid_plan(5.0), backbone, codec=None).isfinite().all()
     with pytest.raises(

@@ -19,12 +19,12 @@ def test_the_vae_that_encodes_the_last_picture_of_a_rollout_is_in_the_keys_of_th
     None
 ):
     plan = causvid_plan(seconds=18.0)
-    first_restart = plan.overlap.blocks
+    first_restart = plan.vae_use.first_block
 
     def keys(vae: str) -> list[str]:
         return job_of(plan, codec=SimpleNamespace(reencode=repeated, fingerprint=lambda: vae)).keys
 
-    assert plan.restart_frames and keys("one") == keys("one")
+    assert plan.vae_use and keys("one") == keys("one")
     pairs = list(zip(keys("one"), keys("another"), strict=True))
     assert all(one == another for one, another in pairs[:first_restart])
     assert all(one != another for one, another in pairs[first_restart:])

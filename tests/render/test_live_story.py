@@ -280,7 +280,7 @@ def test_latents_file_and_notes_are_those_of_a_render_that_had_the_story_and_its
     planned = job(PLANNED)
     decoder = planned.request.codec.decoder
     path = tmp_path / "told.mp4"
-    mp4 = VideoFile(FileTarget.at(path, lambda plan: decoder(plan.restart_frames)))
+    mp4 = VideoFile(FileTarget.at(path, lambda plan: decoder(plan.vae_notes)))
     latents, result = render(backbone, planned, Edits({4: text}, seconds), [mp4])
     with av.open(str(path)) as container:
         tags = json.loads(container.metadata["head_forcing"])

@@ -10,7 +10,7 @@ import torch
 from flat_colour import decoded
 from headforcing.headforcing_core.commands.values import EmbeddedModel
 from headforcing.headforcing_core.demo import assets
-from headforcing.headforcing_core.methods.method import Overlap
+from headforcing.headforcing_core.methods.causvid import Overlap
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.restarts import FrameCodec
@@ -76,7 +76,7 @@ def test_a_restarting_decoder_joins_the_rollouts_as_the_authors_do(
     layout = Overlap(21, overlap, frames_per_block)
     latents = noise(frames)
     expected = assembled(codec, latents, layout)
-    decoder = codec.decoder(layout.restart_frames(frames // frames_per_block))
+    decoder = codec.decoder({"restart_frames": layout.restart_frames(frames // frames_per_block)})
     found = streamed(decoder, latents, frames_per_block)
     assert found.shape == expected.shape and len(found) == video_frames_of(frames)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)

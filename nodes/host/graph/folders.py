@@ -249,3 +249,11 @@ def save_profile(profile: HeadProfile, path: Path) -> Path:
     with claimed_first(chain([place], places)) as new:
         profile.save(new)
     return new
+
+
+def files_of_custom_nodes(name: str) -> list[Path]:
+    """The files of this name in the folders of custom nodes that are not disabled."""
+    found: list[Path] = []
+    for folder in folder_paths.get_folder_paths("custom_nodes"):
+        found += sorted(Path(folder).glob(f"*/{name}"))
+    return [path for path in found if path.parent.suffix != ".disabled"]

@@ -41,7 +41,7 @@ class Part:
         """The block with which the file begins: the one before the part, since a decoder has to see
         what was before.
         """
-        if self.from_seconds == 0 or plan.restart_frames:
+        if self.from_seconds == 0 or plan.vae_use is not None:
             return 0
         block = plan.layout.start_blocks + plan.timeline.clock.block_at(self.from_seconds) - 1
         return max(0, min(block, plan.blocks_until(self.until_seconds) - 1))

@@ -52,7 +52,7 @@ def growing_video(render: HostRender, job: RenderJob) -> VideoFile:
 
     target = FileTarget(
         claim,
-        lambda plan: vae.codec_of(used).decoder(plan.restart_frames),
+        lambda plan: vae.codec_of(used).decoder(plan.vae_notes),
         to_decoder=lambda latents: vae.to_latent(latent_format, latents),
         tags=tags,
         first_block=render.part.first(job.plan),

@@ -17,6 +17,7 @@ from ....headforcing_core.plan.request import StartLatents
 from ....headforcing_core.plan.start import Start, image_frames
 from ....headforcing_core.rollout.rows import Picture
 from ....headforcing_core.rollout.schedule import Schedule
+from ....headforcing_core.video.restarts import needs_encoder
 from ....headforcing_core.video.section import read_section
 from ..graph import video_files
 from ..graph.conditioning import Conditioning, node_of
@@ -139,7 +140,7 @@ def _whole_blocks(start_frames: Fields, schedule: Schedule) -> tuple[StartLatent
         )
     frames = latents.shape[2]
     about = start_frames.get("head_forcing", {})
-    if about.get("frames") == frames and about.get("restart_frames"):
+    if about.get("frames") == frames and needs_encoder(about):
         raise HeadForcingError(
             "start_frames has latents of several rollouts, each a video of its own; go on from the "
             "video with start_video"

@@ -18,6 +18,7 @@ from comfy import model_management
 from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import WAN21, WAN22, LatentFormat, latent_format
 from ....headforcing_core.video.advice import faster_decoding, tiny_names
 from ....headforcing_core.video.memory import DecoderMemory
@@ -302,13 +303,13 @@ def advice(vae: Any, sampling: torch.device) -> str:
     )
 
 
-def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[int] = ()) -> Any:
+def load_decoder(vae: Any, latent_size: Sequence[int], about: Fields | None = None) -> Any:
     """Check a VAE, load its weights and room for one chunk of latents of `(h, w)`, and give its
     streaming decoder.
 
-    `restart_frames` as for `FrameCodec.decoder`.
+    `about` as for `FrameCodec.decoder`.
     """
     check_vae(vae)
     needed = decoder_memory(vae, latent_size).peak
     model_management.load_models_gpu([vae.patcher], memory_required=needed)
-    return codec_of(vae).decoder(restart_frames)
+    return codec_of(vae).decoder(about)

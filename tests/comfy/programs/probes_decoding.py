@@ -72,11 +72,11 @@ def check_decoder_of_dynamic_vram(vae, latents):
             part.comfy_cast_weights = True
     conv = vae.first_stage_model.decoder.conv1
     conv.weight.data = conv.weight.data.half()
-    assert kind_of(vae_decoding.codec_of(vae).decoder(())) == "WanStreamingDecoder"
+    assert kind_of(vae_decoding.codec_of(vae).decoder()) == "WanStreamingDecoder"
     plain = vae_decoding.decoder_memory(vae, latents.shape[-2:])
     vae.patcher.is_dynamic = lambda: True
     counted = vae_decoding.decoder_memory(vae, latents.shape[-2:])
-    own = vae_decoding.codec_of(vae).decoder(())
+    own = vae_decoding.codec_of(vae).decoder()
     copied = 0  # without the outputs of zeros that are added for tensor cores
     for name, weight in vae.first_stage_model.named_parameters():
         if name.startswith(("decoder.", "conv2.")):
@@ -218,7 +218,9 @@ def rollouts_are_encoded_and_decoded_as_comfyui_would():
             inner.process_latent_out,
             of_model.reencode(scaled(inner.process_latent_in, latents[:7])),
         )
-        assert apart(decoded(codec.decoder([6]), latents), expected) < 1e-3, name
+        assert apart(decoded(codec.decoder({"restart_frames": [6]}), latents), expected) < 1e-3, (
+            name
+        )
         assert apart(decoded(codec.decoder(), latents), expected) > 1e-3, name
         assert (
             apart(frame, first) < 1e-3 and min(float(first.std()), float(expected.std())) > 0.01
