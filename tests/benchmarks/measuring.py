@@ -1,11 +1,10 @@
-"""How long roles are measured before the first render, by count: floating-point operations of the
-1.3B model, at the rates of a GPU. Run as a program it prints the table.
+"""How long roles are measured before the first render, by count: the operations of the 1.3B model at
+the rates of `gains.py`.
+
+    python tests/benchmarks/run.py measuring        prints the table of docs/head_profiles.md
 """
 
 from __future__ import annotations
-
-import sys
-from dataclasses import dataclass
 
 import torch
 from headforcing.headforcing_core.head_profiles.shares import ProfileSetup
@@ -18,26 +17,12 @@ from headforcing.headforcing_core.render.measured_roles import setup_for
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
 
+from .gains import CARDS, REST_BYTES, UNCOUNTED, Card
+
 WAN = WanConfig()
 WAN_VAE = DecoderMemory(weights=152_000_000, held=1_890_000_000, peak=3_040_000_000)
-FULL_TOKENS = 4680  # of a block at 832x480, whose other work `rest` is
-PASSES = 5  # of such a block
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Rates of a GPU: operations a second in linear layers and in attention, and the seconds that
-    all else in a block of 832x480 takes.
-    """
-
-    linear: float
-    attention: float
-    rest: float
-
-
-H100 = Rates(734e12, 459e12, 0.048)
-RTX_4090 = Rates(155e12, 142e12, 0.101)
-GPUS = {"H100 (rates as measured)": H100, "RTX 4090 (rates estimated)": RTX_4090}
+TOKENS = 4680  # of the block whose other work `REST_BYTES` is, in so many
+PASSES = 5
 
 
 def needs_and_setup(decoder: DecoderMemory, **options: int) -> tuple[Needs, ProfileSetup]:
@@ -49,25 +34,21 @@ def needs_and_setup(decoder: DecoderMemory, **options: int) -> tuple[Needs, Prof
     return needs, setup_for(job, needs)
 
 
-def seconds_on(rates: Rates, setup: ProfileSetup) -> float:
+def seconds_on(card: Card, setup: ProfileSetup) -> float:
     """The seconds that a measurement takes, without those of loading and compiling."""
+    peak = card.tflops * 1e12
     tokens = setup.frames_per_block * setup.shape(WAN).frame_tokens
     passes = setup.blocks * (len(setup.sigmas) + 1)
-    of_video = passes * rates.rest / PASSES * tokens / FULL_TOKENS
+    rest = UNCOUNTED * REST_BYTES / (card.gbs * 1e9)
+    of_video = passes / PASSES * tokens / TOKENS * rest
     for linear, attention in setup.flops(WAN):
-        of_video += linear / rates.linear + attention / rates.attention
+        of_video += (linear / card.linears + attention / card.attention) / peak
     return len(setup.prompts) * of_video
 
 
 def table() -> str:
-    """Seconds by GPU, in Markdown."""
+    """Seconds by card, in Markdown."""
     _, setup = needs_and_setup(WAN_VAE)
-    rows = []
-    for gpu, rates in GPUS.items():
-        size = f"{setup.width}x{setup.height}"
-        rows.append([gpu, size, f"{seconds_on(rates, setup):.1f}"])
-    return markdown_table(["GPU", "measured at", "seconds"], rows)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(table() + "\n")
+    seconds = [f"{seconds_on(card, setup):.0f}" for card in CARDS]
+    header = ["seconds to measure roles", *(card.name for card in CARDS)]
+    return markdown_table(header, [[f"default render, at {setup.width}x{setup.height}", *seconds]])

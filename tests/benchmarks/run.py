@@ -11,5 +11,9 @@ if __name__ == "__main__":
         from headforcing.tests.benchmarks.gains import table
 
         sys.stdout.write(table() + "\n")
+    elif sys.argv[1:] == ["measuring"]:
+        from headforcing.tests.benchmarks import measuring
+
+        sys.stdout.write(measuring.table() + "\n")
     else:
         sys.exit(main())
