@@ -33,6 +33,12 @@ FOLDER_LOCK = ".lock"  # of a claimed folder
 _NAME_BYTES = 100
 
 
+_WINDOWS = os.name == "nt"
+# names that Windows keeps for devices, with any ending
+_DEVICE = re.compile(
+    r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³])\s*(?:\..*)?", re.IGNORECASE
+)
+_MOST_BYTES = 200  # of a name that gets an ending and a number: file systems allow 255
 Named = tuple[str, Path]
 """A file with the option that names it."""
 Fields = dict[str, Any]
@@ -48,6 +54,15 @@ def json_object(metadata: Mapping[str, str], key: str) -> Fields:
     except (ValueError, RecursionError):
         value = None
     return value if isinstance(value, dict) else {}
+
+
+def why_no_name(name: str, most_bytes: int = _MOST_BYTES) -> str:
+    """Why no file or folder can have this name on every system, in a few words; empty if it can."""
+    if _DEVICE.fullmatch(name):
+        return "Windows keeps this name for a device"
+    if name.endswith((".", " ")):
+        return "a name may not end with a dot or a space"
+    return "it is too long" if len(os.fsencode(name)) > most_bytes else ""
 
 
 class TargetInUse(HeadForcingError):
@@ -141,6 +156,8 @@ def check_writable(path: str | Path | None) -> None:
     if path is None:
         return
     path = Path(path)
+    if _WINDOWS and (why := why_no_name(path.name, most_bytes=1000)):  # the system knows the limit
+        raise HeadForcingError(f"{path} cannot be written: {why}; choose another name")
     probe = temporary_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..errors import HeadForcingError, unknown_name
-from ..files import Fields, Named, check_kept
+from ..files import Fields, Named, check_kept, why_no_name
 from ..hashing import digest
-from ..timeline.characters import MARKS_OF_LETTERS, split_lines
+from ..timeline.characters import MARKS_OF_LETTERS, same_letters, split_lines
 from ..weights.shards import shard_files
 from .arguments import COMMANDS
 from .options import add_rows
@@ -27,9 +27,6 @@ OTHERS = {"name", "demo", "seeds", "latents"}  # fields of a line that are no op
 SEVERAL = {"gpus", "shard_weights", "gpu_speeds", "rank_timeout"}
 COMMANDS_OWN = {"out", "follow", "runs", "json", "run"} | SEVERAL  # options that a line cannot have
 _NAME = re.compile(rf"[^\W_][\w{MARKS_OF_LETTERS} .-]{{0,79}}")
-# names of files that Windows keeps for devices, with any ending
-_DEVICE = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)\s*(?:\..*)?", re.IGNORECASE)
-_MOST_BYTES = 200  # of a name: file systems allow 255, with endings
 
 
 class _LineParser(Parser):
@@ -60,11 +57,11 @@ def read_jobs(file: Path, out: Path) -> dict[str, Namespace]:
         try:
             for name, fields in _videos(line, number):
                 args = _arguments(fields, name, out)
-                if name.lower() in names:  # some file systems take them for one
+                if same_letters(name) in names:  # some file systems take them for one
                     raise HeadForcingError(
                         f"there are two videos named {name!r}: give each its own name"
                     )
-                names.add(name.lower())
+                names.add(same_letters(name))
                 jobs[name] = args
         except HeadForcingError as error:
             raise HeadForcingError(f"{file.name}, line {number}: {error}") from error
@@ -111,15 +108,12 @@ def _videos(line: str, number: int) -> list[tuple[str, Fields]]:
         raise HeadForcingError('expected a JSON object such as {"demo": true, "seed": 1}')
     fields = {str(key).replace("-", "_"): value for key, value in found.items()}
     name = fields.get("name", f"line-{number:04}")
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith((".", " ")):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise HeadForcingError(
             f"a name has up to 80 letters, digits, spaces, dots and dashes, got {name!r:.80}"
         )
-    if _DEVICE.fullmatch(name) or len(name.encode()) > _MOST_BYTES:
-        raise HeadForcingError(
-            f"{name!r:.80} is too long, or a device of Windows, and no file can be named so there; "
-            "choose another name"
-        )
+    if why := why_no_name(name):
+        raise HeadForcingError(f"the name {name!r:.80}: {why}; choose another one")
     for field in ("demo", "latents"):
         if not isinstance(fields.get(field, False), bool):
             raise HeadForcingError(f"{field} must be true or false, got {fields[field]!r:.80}")

@@ -434,11 +434,13 @@ REFUSED = [
     "../x",
     "a/../../x",
     "a/../../../x",
+    "CON",
+    "video/LPT¹.clips/x",
+    "video /x",
 ]
 KEPT_INSIDE = [
     "C:\\x",
     "\\\\server\\x",
-    "CON",
     "..",
     "a/../x",
     "~/x",
@@ -470,9 +472,7 @@ def test_no_file_name_leaves_the_output_folder(both: ComfyServer):
             refused = both.queue(changed(graph, writer, filename_prefix=name))
             assert writer not in refused.executed, name
             (error,) = refused.node_errors[writer]["errors"]
-            assert (
-                "filename_prefix must" in error["details"] or "must stay inside" in error["details"]
-            )
+            assert "filename_prefix" in error["details"]
     for name in KEPT_INSIDE:
         files = set(both.output_dir.rglob("*"))
         result = queued(both, changed(graph, "video", filename_prefix=name))

@@ -250,3 +250,12 @@ def test_nothing_temporary_stays_in_a_folder_that_is_renamed_while_a_file_is_wri
             temporary.write_bytes(b"part")
             folder.rename(tmp_path / "moved")
     assert list((tmp_path / "moved").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["con.mp4", "NUL", "lpt\u00b2.json", "video.mp4."])
+def test_a_device_of_windows_is_no_file_there(tmp_path, monkeypatch, name):
+    files.check_writable(tmp_path / name)
+    monkeypatch.setattr(files, "_WINDOWS", True)
+    with pytest.raises(HeadForcingError, match="choose another name"):
+        files.check_writable(tmp_path / name)
+    files.check_writable(tmp_path / "console.mp4")

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+import unicodedata
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -242,6 +243,7 @@ def folders(tmp_path, monkeypatch):
     host = ModuleType("folder_paths")
     host.folder_names_and_paths = {}
     host.models_dir = str(tmp_path / "models")
+    host.get_folder_paths = lambda name: [str(tmp_path / "models" / name)]
     host.get_output_directory = lambda: str(tmp_path / "output")
     host.get_save_image_path = get_save_image_path
     monkeypatch.setitem(sys.modules, "folder_paths", host)
@@ -327,11 +329,22 @@ def test_finished_videos_that_nobody_went_on_with_for_30_days_are_removed(folder
     assert [path.name for path in folder.iterdir()] == ["x_f11111111.part.mp4"]
 
 
+DEVICE = "Windows keeps this name for a device"
+ENDING = "a name may not end with a dot or a space"
 OUTSIDE = "must stay inside ComfyUI's output folder"
 PREFIXES = {  # a prefix, and what is said of it; None for nothing
     "video/clip": None,
     "a" * 190 + "/x" * 3: None,
     "%date:yyyy-MM-dd%/clip": None,  # sent through the API
+    "nouvelle/he\u0301ros": None,
+    "a/./b": None,
+    "CON": DEVICE,
+    "video/lpt\u00b9": DEVICE,
+    "aux.d/clip": DEVICE,
+    "a\\nul\\x": DEVICE,
+    "video/clip.": ENDING,
+    "video /clip": ENDING,
+    "video/clip ": ENDING,
     "afile/x": "the folder cannot be used \\(afile is a file, not a folder\\)",
     "video/../afile/deeper/x": "the folder cannot be used \\(afile is a file, not a folder\\)",
     "readonly/x": "the folder cannot be used \\(Read-only file system\\)",
@@ -376,6 +389,43 @@ def test_a_sign_that_windows_forbids_is_named_there(folders, monkeypatch, prefix
         return
     with pytest.raises(HeadForcingError, match=f"Windows allows no {re.escape(sign)} in a name"):
         folders.check_prefix(prefix)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("my model", None),
+        ("my.model-2_b", None),
+        ("狐", None),
+        ("\u0e2b\u0e21\u0e35", None),
+        ("Zoe\u0308", None),
+        ("console", None),
+        ("com10", None),
+        ("CON", DEVICE),
+        ("nul.json", DEVICE),
+        ("con.txt", DEVICE),
+        ("aux .json", DEVICE),
+        ("LPT\u00b9", DEVICE),
+        ("com0", DEVICE),
+        ("model.", ENDING),
+        ("model ", ENDING),
+        ("狐" * 70, "too long"),
+        ("../x", "use up to 80 letters"),
+        ("a/b", "use up to 80 letters"),
+        ("\u0308x", "use up to 80 letters"),
+        ("x" * 81, "use up to 80 letters"),
+        ("a\n", "use up to 80 letters"),
+        (".hidden", "use up to 80 letters"),
+    ],
+)
+def test_a_profile_is_saved_under_a_name_that_every_system_has(folders, name, told):
+    if told is None:
+        path = folders.profile_path(name)
+        assert path.name == unicodedata.normalize("NFC", name) + ".json"
+        return
+    with pytest.raises(HeadForcingError, match=told) as error:
+        folders.profile_path(name)
+    assert "save_name" in str(error.value)
 
 
 STORY = {"prompts": "a", "seconds": 7.0, "switch": "reset"}

@@ -19,7 +19,18 @@ def test_a_name_has_letters_of_any_script(tmp_path, name):
     assert list(jobs(tmp_path, name)) == [name]
 
 
-@pytest.mark.parametrize("name", ["con", "NUL", "com1", "aux.txt", "狐" * 80, "../x", "a/b"])
+@pytest.mark.parametrize(
+    "name",
+    ["con", "NUL", "com1", "LPT\u00b9", "aux.txt", "conout$", "x.", "x ", "狐" * 80, "../x", "a/b"],
+)
 def test_a_name_that_no_file_can_have_is_refused(tmp_path, name):
     with pytest.raises(HeadForcingError, match="name"):
         jobs(tmp_path, name)
+
+
+def test_one_name_in_two_encodings_is_given_twice(tmp_path):
+    file = tmp_path / "j.jsonl"
+    lines = [{"name": name, "demo": True, "prompts": "a"} for name in ("\u00fc", "u\u0308")]
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    with pytest.raises(HeadForcingError, match="two videos named"):
+        read_jobs(file, tmp_path / "out")

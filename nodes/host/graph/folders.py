@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain, count
@@ -13,8 +14,9 @@ from typing import NamedTuple
 import folder_paths
 
 from ....headforcing_core.errors import HeadForcingError
-from ....headforcing_core.files import claimed_first, reason, remove_matching
+from ....headforcing_core.files import claimed_first, reason, remove_matching, why_no_name
 from ....headforcing_core.head_profiles.profile import HeadProfile
+from ....headforcing_core.timeline.characters import MARKS_OF_LETTERS
 
 NODE_TEXTS = Path(__file__).resolve().parents[3] / "locales" / "en" / "nodeDefs.json"
 PROFILE_FOLDER = "head_profiles"
@@ -23,6 +25,7 @@ ABANDONED_VIDEO_SECONDS = 24 * 3600.0
 ABANDONED_LASTING_SECONDS = 30 * 24 * 3600.0
 WINDOWS = os.name == "nt"
 _SHEET = r"[0-9a-f]{32}-\d{1,4}\.jpg"
+_PROFILE_NAME = re.compile(rf"[^\W_][\w{MARKS_OF_LETTERS} .-]{{0,79}}")
 _FILLED_IN = re.compile("%(year|month|day|hour|minute|second|width|height)%")  # by ComfyUI's server
 
 
@@ -115,6 +118,11 @@ def _output_place(filename_prefix: str, width: int, height: int) -> tuple[Path, 
             "filename_prefix must be a short name like 'video/HeadForcing', got "
             f"{filename_prefix[:80]!r}"
         )
+    for part in filename_prefix.replace("\\", "/").split("/"):
+        if part not in (".", "..") and (why := why_no_name(part)):
+            raise HeadForcingError(
+                f"filename_prefix {filename_prefix!r}: {why} ({part!r}); choose another name"
+            )
     forbidden = re.search('[<>:"|?*]', _FILLED_IN.sub("", filename_prefix))
     if WINDOWS and forbidden is not None:
         raise HeadForcingError(
@@ -225,13 +233,14 @@ def model_file(folder: str, name: str) -> Path | None:
 
 def profile_path(name: str) -> Path:
     """Path of a head profile that is saved under a name typed into a widget."""
-    # devices of Windows
-    reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)\s*(\..*)?", name, re.IGNORECASE)
-    if reserved or not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,78}[A-Za-z0-9_-])?", name):
+    name = unicodedata.normalize("NFC", name)
+    if not _PROFILE_NAME.fullmatch(name):
         raise HeadForcingError(
             "save_name: use up to 80 letters, digits, spaces, dots, dashes and underscores, got "
             f"{name[:80]!r}"
         )
+    if why := why_no_name(name):
+        raise HeadForcingError(f"save_name {name!r:.80}: {why}; choose another name")
     folder = Path(folder_paths.get_folder_paths(PROFILE_FOLDER)[0])
     return folder / f"{name.removesuffix('.json')}.json"
 
