@@ -22,6 +22,7 @@ from .parser import VIDEO, Parser, named_file, named_files
 from .texts import read_file
 from .values import portable
 
+_MOST_VIDEOS = 10_000
 OTHERS = {"name", "demo", "seeds", "latents"}  # fields of a line that are no options of a command
 # options of one video on several GPUs
 SEVERAL = {"gpus", "shard_weights", "gpu_speeds", "rank_timeout"}
@@ -51,11 +52,13 @@ def read_jobs(file: Path, out: Path) -> dict[str, Namespace]:
     """
     jobs = {}
     names = set()
-    for number, line in enumerate(split_lines(read_file(file)), 1):
-        if not line.strip():
-            continue
+    lines = [each for each in enumerate(split_lines(read_file(file)), 1) if each[1].strip()]
+    _check_count(len(lines))
+    for number, line in lines:
         try:
-            for name, fields in _videos(line, number):
+            videos = _videos(line, number)
+            _check_count(len(jobs) + len(videos))
+            for name, fields in videos:
                 args = _arguments(fields, name, out)
                 if same_letters(name) in names:  # some file systems take them for one
                     raise HeadForcingError(
@@ -94,6 +97,13 @@ def check_files(file: Path, jobs: Mapping[str, Namespace]) -> None:
             writes += [(name, path) for path in VIDEO.writes(args.out, args)]
         reads += [(f"{name}, {option}", path) for option, path in args.reads]
     check_kept(reads, writes)
+
+
+def _check_count(videos: int) -> None:
+    if videos > _MOST_VIDEOS:
+        raise HeadForcingError(
+            f"the file has more than {_MOST_VIDEOS:,} videos: split it into several"
+        )
 
 
 def _videos(line: str, number: int) -> list[tuple[str, Fields]]:

@@ -131,26 +131,8 @@ def read_image(path: Path) -> Tensor:
     check_regular(path)
     try:
         with warnings.catch_warnings():
-            # refused in the next lines
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            opened = Image.open(path, formats=IMAGE_FORMATS)
-        with opened as image:
-            if math.prod(image.size) > MAX_IMAGE_PIXELS:
-                raise HeadForcingError(
-                    f"{path.name} has {image.width}x{image.height} pixels: give an image of at "
-                    "most 80 million"
-                )
-            ImageOps.exif_transpose(image, in_place=True)
-            # 16 bits or floats, which a conversion would cut to 8 bits
-            if image.mode.startswith(("I", "F")):
-                grey = np.asarray(image, dtype=np.float32) / (1 if image.mode == "F" else 65535)
-                if not np.isfinite(grey).all():
-                    raise HeadForcingError(f"{path.name} holds NaN or infinity: give another image")
-                return torch.from_numpy(grey.clip(0, 1))[..., None].repeat(1, 1, 3)
-            # bytes are small; a large image takes 1 GB as numbers, which is enough
-            pixels = np.asarray(image.convert("RGB")).astype(np.float32)
-            pixels /= 255
-            return torch.from_numpy(pixels)
+            warnings.simplefilter("ignore")  # of sizes, and of damaged tags
+            return _image(path)
     except HeadForcingError:
         raise
     except PermissionError as error:
@@ -160,6 +142,26 @@ def read_image(path: Path) -> Tensor:
         raise HeadForcingError(
             f"{path.name} cannot be read as an image ({why}): give a PNG or JPEG"
         ) from error
+
+
+def _image(path: Path) -> Tensor:
+    with Image.open(path, formats=IMAGE_FORMATS) as image:
+        if math.prod(image.size) > MAX_IMAGE_PIXELS:
+            raise HeadForcingError(
+                f"{path.name} has {image.width}x{image.height} pixels: give an image of at "
+                "most 80 million"
+            )
+        ImageOps.exif_transpose(image, in_place=True)
+        # 16 bits or floats, which a conversion would cut to 8 bits
+        if image.mode.startswith(("I", "F")):
+            grey = np.asarray(image, dtype=np.float32) / (1 if image.mode == "F" else 65535)
+            if not np.isfinite(grey).all():
+                raise HeadForcingError(f"{path.name} holds NaN or infinity: give another image")
+            return torch.from_numpy(grey.clip(0, 1))[..., None].repeat(1, 1, 3)
+        # bytes are small; a large image takes 1 GB as numbers, which is enough
+        pixels = np.asarray(image.convert("RGB")).astype(np.float32)
+        pixels /= 255
+        return torch.from_numpy(pixels)
 
 
 def fit(

@@ -33,6 +33,7 @@ MAX_START_SECONDS = 30.0  # of a section, all of whose frames are in memory
 _USUAL_RATES = (24, 24_000 / 1001, 25, 30, 30_000 / 1001, 48, 50, 60, 60_000 / 1001, 120)
 _NEAR = 0.03
 _SHORTEST = 0.0075  # seconds; frames that follow earlier count as one
+_LATEST = 1e10  # seconds; recordings of cameras count from the year 1970
 _ADVICE = "give a video that plays elsewhere"
 
 
@@ -64,9 +65,11 @@ class FrameTimes:
             raise HeadForcingError(f"{name_of(source)} holds no video frames: {_ADVICE}")
         if not unit or any(pts is None for pts, _ in packets):
             times = [index / rate for index in range(len(packets))]
+            _check_times(source, times)
             return cls(times, times[-1] + 1 / rate, rate, timed=False)
         packets.sort()
         times = [pts * unit for pts, _ in packets]
+        _check_times(source, times)
         gaps = [later - time for time, later in pairwise(times)]
         usual = median_high(gaps or [1 / rate])
         _, duration = packets[-1]
@@ -111,6 +114,16 @@ class FrameTimes:
             last = max(self.times[-1], self.end - 1 / fps)
             begin = last - (count - 1) / fps
         return [begin + index / fps for index in range(count)]
+
+
+def _check_times(source: VideoSource, times: list[float]) -> None:
+    """Refuse times between which numbers of double precision have no room for frames."""
+    latest = max(abs(times[0]), abs(times[-1]))
+    if latest > _LATEST:
+        raise HeadForcingError(
+            f"{name_of(source)} says that it has a frame at {latest:.3g} s; its times are damaged: "
+            f"{_ADVICE}"
+        )
 
 
 def _rate(times: list[float], end: float, stated: float) -> float:
@@ -286,12 +299,12 @@ def read_frames(
     for start in starts:
         with open_video(source, name_of(source)) as container:
             aspect = float(video_stream(container).sample_aspect_ratio or 1)
+            answered = 0  # times, the first ones, whose frames have been given
             try:
                 frames = _decode(container, timing, start)
                 first_time, shown = next(frames, (math.inf, None))
                 if shown is None or (start is not None and times[0] < first_time - timing.rounding):
                     continue  # the key frame that was found lies behind the time
-                answered = 0  # times, the first ones, whose frames have been given
                 for time, frame in frames:
                     # `shown` is that of all times before this frame's; of none of them if the
                     # file has more frames a second than there are times
@@ -305,7 +318,8 @@ def read_frames(
                 yield from [_pixels(shown, aspect, size, usual)] * (len(times) - answered)
                 return
             except FFmpegError as error:
-                raise _damage_error(source, error) from error
+                if start is None or answered:
+                    raise _damage_error(source, error) from error
     raise HeadForcingError(
         f"{name_of(source)} holds no video frames that can be decoded: {_ADVICE}"
     )

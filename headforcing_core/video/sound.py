@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import numpy as np
-import torch
 from av import AudioFrame, AudioResampler, AudioStream, Packet, time_base
 from av.container import InputContainer, OutputContainer
 from av.error import FFmpegError
@@ -37,6 +37,7 @@ LAYOUTS = {
     7: "6.1",
     8: "7.1",
 }
+_ANY_FLOATS = ("flt", "dbl")  # of samples that no codec has made, and that may be NaN
 PIECE = 1 << 16  # samples that are encoded at a time
 # Samples a second: a header may state any number, and a piece of sound at a low rate is long.
 RATES = (1_000, 768_000)
@@ -76,7 +77,8 @@ def sound_of_stream(
     section of its file, or all of it, up to a second more than `MAX_SECONDS`; None if there is no
     such stream.
 
-    Raises HeadForcingError for a rate or a number of channels that cannot be converted.
+    Raises HeadForcingError for a rate or a number of channels that cannot be converted, and for
+    NaN in a section; whoever reads the whole sound calls `check_finite`.
     """
     found = _heard_stream(opened, number)
     if found is None:
@@ -87,6 +89,7 @@ def sound_of_stream(
     layout = LAYOUTS[min(most_channels, first_frame.layout.nb_channels)]
     for _ in as_floats([first_frame], rate, layout):
         pass  # raises where it cannot be converted
+    is_whole = section is None
     with opened() as container:
         longest_gap = math.inf
         if section is None:
@@ -102,6 +105,9 @@ def sound_of_stream(
             frames = _decoded(container, container.streams.audio[place])
             yield from _section(as_floats(frames, rate, layout), rate, start, end, longest_gap)
 
+    if not is_whole and first_frame.format.name in _ANY_FLOATS:
+        for piece in pieces():
+            check_finite(piece)
     return Sound(pieces, rate, layout)
 
 
@@ -112,8 +118,7 @@ def sound_of_samples(samples: Tensor, rate: int) -> Sound:
     """
     check_rate(rate)
     for piece in samples.split(PIECE, dim=1):
-        if not torch.isfinite(piece).all():
-            raise HeadForcingError("the sound holds NaN or infinity; give another sound")
+        check_finite(piece.float().cpu().numpy())
     layout = LAYOUTS[min(2, len(samples))]
     return Sound(partial(sample_pieces, samples, rate), rate, layout)
 
@@ -173,6 +178,12 @@ def _resampled(resampler: AudioResampler, frame: AudioFrame) -> list[AudioFrame]
             f"the sound has {frame.layout.nb_channels} channels at {frame.sample_rate} samples a "
             "second, which FFmpeg cannot convert: give a sound of one to eight channels"
         ) from error
+
+
+def check_finite(samples: np.ndarray) -> None:
+    """Raise HeadForcingError for samples with NaN or infinity, which a file of floats may hold."""
+    if not np.isfinite(samples).all():
+        raise HeadForcingError("the sound holds NaN or infinity; give another sound")
 
 
 def check_rate(rate: int) -> None:
@@ -248,19 +259,36 @@ def _heard_stream(
     """
     with opened() as container:
         # a stream without a decoder has no codec context, and its packets crash FFmpeg
-        places = [
-            place
+        places = {
+            stream.index: place
             for place, stream in enumerate(container.streams.audio)
             if stream.codec_context is not None
-        ]
-    if number < 0:
-        places.reverse()
-    for place in places:
-        with opened() as container:
-            for frame in _decoded(container, container.streams.audio[place]):
-                if frame.samples and frame.layout.nb_channels:
-                    return place, frame
-    return None
+        }
+        if not places:
+            return None
+        wanted = min(places.values()) if number == 0 else max(places.values())
+        heard: dict[int, AudioFrame] = {}  # one pass for all streams, of which there may be many
+        streams = [container.streams.audio[place] for place in places.values()]
+        with suppress(FFmpegError):
+            for packet in container.demux(*streams):
+                place = places[packet.stream.index]
+                if place not in heard:
+                    _note_frame(heard, place, packet)
+                if wanted in heard:
+                    break
+    if not heard:
+        return None
+    place = min(heard) if number == 0 else max(heard)
+    return place, heard[place]
+
+
+def _note_frame(heard: dict[int, AudioFrame], place: int, packet: Any) -> None:
+    """Keep the first frame of a packet that can be heard."""
+    with suppress(FFmpegError):
+        for frame in packet.decode():
+            if frame.samples and frame.layout.nb_channels:
+                heard[place] = frame
+                return
 
 
 def _decoded(container: InputContainer, stream: AudioStream) -> Iterator[AudioFrame]:

@@ -17,7 +17,7 @@ from ..files import check_regular
 from ..hashing import digest, file_hash
 from ..timeline.clock import MAX_SECONDS
 from .reader import VIDEO_FORMATS, address, open_container
-from .sound import PIECE, Sound, sound_of_samples, sound_of_stream
+from .sound import PIECE, Sound, check_finite, sound_of_samples, sound_of_stream
 
 SOUND_FORMATS = f"{VIDEO_FORMATS},mp3,wav,w64,flac,aac,aiff,caf,oga,ac3,eac3,amr,au,ape,wv,tta"
 MAX_GAIN_DB = 40.0
@@ -79,6 +79,10 @@ class Soundtrack:
         samples = 0
         for piece in sound.pieces():
             on_piece()
+            try:
+                check_finite(piece)
+            except HeadForcingError as error:
+                raise HeadForcingError(f"{path.name}: {error}") from error
             samples += piece.shape[1]
             if samples > MAX_SECONDS * sound.rate:
                 raise HeadForcingError(

@@ -8,6 +8,7 @@ sound can be encoded in stretches.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,9 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import HeadForcingError, import_optional
+from ..errors import HeadForcingError, import_optional, one_line
+from ..files import Fields, reason
 from ..hashing import digest, file_hash
 from ..timeline.clock import VIDEO_FPS
+from ..weights.containers import read_tensors
 from .sound import mono
 from .soundtrack import Soundtrack
 
@@ -30,6 +33,8 @@ MAX_WHOLE_SECONDS = 300.0
 MAX_SECONDS = 3600.0
 MIN_STRETCH_SECONDS = 1.0
 _SAMPLES = RATE // VIDEO_FPS  # in the time of a video frame
+_MAX_CONFIG_BYTES = 1_000_000
+_MAX_LAYERS = 100
 _EPSILON = 1e-7  # of the variance, as the encoder's own feature extractor has it
 
 
@@ -186,13 +191,49 @@ def load_encoder(folder: Path, device: str | torch.device = "cpu") -> Transforme
             f"{folder} is no folder of an audio encoder: expected config.json and "
             "model.safetensors of wav2vec2-base-960h"
         )
-    config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    if config.model_type != "wav2vec2" or config.do_stable_layer_norm:
-        raise HeadForcingError(
-            f"{folder} holds {config.model_type}, expected wav2vec2-base-960h; large encoders and "
-            "other kinds do not fit the model"
+    try:
+        fields = _fields(folder / "config.json")
+        kind = fields.get("model_type")
+        if kind != "wav2vec2" or fields.get("do_stable_layer_norm"):
+            raise HeadForcingError(
+                f"{folder} holds {kind!r:.40}, expected wav2vec2-base-960h; large encoders and "
+                "other kinds do not fit the model"
+            )
+        config = transformers.Wav2Vec2Config.from_dict(fields)
+        _check_size(transformers.Wav2Vec2Model, config, weights)
+        model, found = transformers.Wav2Vec2Model.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
         )
-    model = transformers.Wav2Vec2Model.from_pretrained(
-        folder, local_files_only=True, dtype=torch.float32
-    )
+    except HeadForcingError:
+        raise
+    except Exception as error:  # damaged files can fail in any way
+        why = one_line(reason(error), 200)
+        raise HeadForcingError(
+            f"{folder} cannot be read as an audio encoder ({why}): download it again"
+        ) from error
+    # the published file has no `masked_spec_embed`, which is for training
+    missing = sorted(set(found["missing_keys"]) - {"masked_spec_embed"})
+    if missing:
+        raise HeadForcingError(f"{weights} has no {missing[0]:.80}: download it again")
     return TransformersEncoder(model.to(device), file_hash(weights))
+
+
+def _fields(path: Path) -> Fields:
+    """The JSON object in a small file."""
+    if path.stat().st_size > _MAX_CONFIG_BYTES:
+        raise ValueError(f"{path.name} is too large")
+    fields = json.loads(path.read_text("utf-8"))
+    if not isinstance(fields, dict):
+        raise ValueError(f"{path.name} holds no JSON object")
+    return fields
+
+
+def _check_size(model: Any, config: Any, weights: Path) -> None:
+    """Refuse a configuration of a model that is larger than its weights, before memory is taken."""
+    if max(config.num_hidden_layers, len(config.conv_dim)) > _MAX_LAYERS:
+        raise ValueError("config.json states too many layers")
+    with torch.device("meta"):
+        stated = sum(tensor.numel() for tensor in model(config).state_dict().values())
+    stored = sum(tensor.numel() for tensor in read_tensors(weights).values())
+    if stated > 2 * stored:
+        raise ValueError(f"config.json states {stated:,} numbers, the weights have {stored:,}")

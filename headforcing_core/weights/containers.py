@@ -178,7 +178,11 @@ def _read_safetensors(path: Path) -> tuple[Weights, Metadata]:
     header.pop("__metadata__", None)
     if len(header) > _MAX_TENSORS:
         raise ValueError("its header has too many tensors")
-    return {name: _mapped(data, start, **entry) for name, entry in header.items()}, metadata
+    keys = ("dtype", "shape", "data_offsets")
+    tensors = {
+        name: _mapped(data, start, *(entry[key] for key in keys)) for name, entry in header.items()
+    }
+    return tensors, metadata
 
 
 def _mapped(
@@ -198,9 +202,7 @@ def _mapped(
 
 def _read_pt(path: Path) -> object:
     with zipfile.ZipFile(path) as archive:
-        for file in archive.infolist():
-            if file.filename.endswith("data.pkl") and file.file_size > _MAX_PICKLE_BYTES:
-                raise ValueError("its pickle is too large")
+        _check_archive(archive.infolist())
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
@@ -208,6 +210,22 @@ def _read_pt(path: Path) -> object:
             f"{path.name} holds things other than tensors, which could run code, so it was not "
             "opened: use a .safetensors file or one with tensors only"
         ) from error
+
+
+def _check_archive(files: list[zipfile.ZipInfo]) -> None:
+    """Refuse an archive that PyTorch does not write: it maps the numbers of tensors as they lie
+    there, and reads all other files into memory, whatever size they state.
+    """
+    if len(files) > 2 * _MAX_TENSORS:
+        raise ValueError("it has too many parts")
+    for file in files:
+        _, _, name = file.filename.partition("/")
+        if name == "constants.pkl":
+            raise ValueError("it is a program of TorchScript, not a dict of weights")
+        if file.compress_type != zipfile.ZIP_STORED:
+            raise ValueError("it was compressed by another program")
+        if not name.startswith("data/") and file.file_size > _MAX_PICKLE_BYTES:
+            raise ValueError(f"its part {name:.40} is too large")
 
 
 def _grouped(content: object, path: Path) -> Groups:

@@ -18,6 +18,7 @@ from ..errors import HeadForcingError
 from .containers import Metadata
 
 _CONFIG = "adapter_config.json"  # beside `adapter_model.safetensors`
+_MAX_CONFIG_BYTES = 8_000_000
 _HEADER = "lora_adapter_metadata"
 
 
@@ -60,6 +61,8 @@ def stated_alpha(path: Path, metadata: Metadata, names: Iterable[str]) -> Stated
         found["ss_network_alpha"] = StatedAlpha(float(kohya))
     config = path.with_name(_CONFIG)
     if path.stem == "adapter_model" and config.is_file():
+        if config.stat().st_size > _MAX_CONFIG_BYTES:
+            raise HeadForcingError(f"{config.name} is too large for a LoRA's: download it again")
         found[config.name] = _of_peft(config.read_bytes(), config.name)
     stated = {place: alpha for place, alpha in found.items() if alpha is not None}
     if len(set(map(repr, stated.values()))) > 1:

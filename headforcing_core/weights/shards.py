@@ -12,6 +12,7 @@ from pathlib import Path
 from ..errors import HeadForcingError
 
 _INDEX = ".index.json"
+_MAX_INDEX_BYTES = 8_000_000  # of a 14B model it has 0.1 MB
 _NUMBERED = re.compile(
     r"(?P<stem>.+)-(?P<number>\d{1,5})-of-(?P<count>0*[1-9]\d{0,2})"
     r"(?P<ending>\.(?:safetensors|bin|pt|pth))"
@@ -73,6 +74,8 @@ def _first_file(folder: Path) -> Path:
 
 def _names_in(index: Path) -> list[str]:
     try:
+        if index.stat().st_size > _MAX_INDEX_BYTES:
+            raise ValueError("it is too large")
         names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
         if not names or any(Path(name).name != name for name in names):
             raise ValueError("it names no files beside it")

@@ -68,3 +68,41 @@ def silent_track(path: Path) -> Path:
     kept = [each for each in packets if (each[1] & 31) << 8 | each[2] != 0x101]
     path.write_bytes(b"".join(kept))
     return path
+
+
+def float_sound(path: Path, samples: np.ndarray, pictures: int = 0) -> Path:
+    """Samples `[n]` at 48 kHz as floats that are not compressed, with so many pictures."""
+    return _with_tracks(path, [samples], pictures)
+
+
+def silent_tracks(path: Path, count: int, heard: tuple[int, ...] = ()) -> Path:
+    """A Matroska file of 8 pictures that announces so many sounds; of these places there are
+    packets, each 0.1 louder than the one before, of the others none.
+    """
+    loud = {place: 0.1 * (order + 1) for order, place in enumerate(heard)}
+    tracks = [
+        np.full(4800, loud[place], np.float32) if place in loud else None for place in range(count)
+    ]
+    return _with_tracks(path, tracks, pictures=8)
+
+
+def _with_tracks(path: Path, tracks: list[np.ndarray | None], pictures: int) -> Path:
+    with av.open(str(path), "w") as container:
+        video = None
+        if pictures:
+            video = container.add_stream("libx264", rate=8)
+            video.width, video.height, video.pix_fmt = 64, 64, "yuv420p"
+        streams = [container.add_stream("pcm_f32le", rate=48_000, layout="mono") for _ in tracks]
+        for number in range(pictures):
+            picture = np.full((64, 64, 3), number * 20, np.uint8)
+            container.mux(video.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        if video is not None:
+            container.mux(video.encode())
+        for stream, samples in zip(streams, tracks, strict=True):
+            if samples is None:
+                continue
+            frame = av.AudioFrame.from_ndarray(samples[None], format="flt", layout="mono")
+            frame.sample_rate = 48_000
+            container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+    return path

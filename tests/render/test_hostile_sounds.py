@@ -11,9 +11,10 @@ import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video.onsets import listen
+from headforcing.headforcing_core.video.reader import open_video
 from headforcing.headforcing_core.video.section import Footage
 from headforcing.headforcing_core.video.soundtrack import Soundtrack
-from sound_claims import file_with_a_gap, riff_wave, silent_track
+from sound_claims import file_with_a_gap, float_sound, riff_wave, silent_track, silent_tracks
 
 
 @pytest.mark.parametrize("seconds", [40_000, 10**6, 10**8])
@@ -128,3 +129,40 @@ def test_a_video_whose_sound_cannot_be_mixed_is_refused_before_frames_are_made(t
                     container.mux(packet)
     with pytest.raises(HeadForcingError, match="9 channels"):
         Footage.of_file(path)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_no_numbers_are_refused_before_frames_are_made(tmp_path, capsys, bad):
+    samples = np.zeros(48_000, np.float32)
+    samples[30_000] = bad
+    path = float_sound(tmp_path / "bad.wav", samples)
+    with pytest.raises(HeadForcingError, match=r"^bad.wav: the sound holds NaN or infinity"):
+        Soundtrack.of_file(path)
+    words = ["demo", "--prompts", "a red ball", "--seconds", "1", "--audio", str(path)]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: bad.wav") and error.count("\n") == 1
+    video = float_sound(tmp_path / "bad.mkv", samples, pictures=8)
+    with pytest.raises(HeadForcingError, match="the sound holds NaN or infinity"):
+        Footage.of_file(video)
+    assert Footage.of_file(float_sound(tmp_path / "good.mkv", samples[:9000], pictures=8)).sound
+
+
+def test_many_tracks_without_sound_are_looked_at_in_one_pass(tmp_path, monkeypatch):
+    path = silent_tracks(tmp_path / "many.mkv", 60)
+    passes = []
+    monkeypatch.setattr(
+        "headforcing.headforcing_core.video.sound.open_video",
+        lambda *given: (passes.append(1), open_video(*given))[1],
+    )
+    assert Footage.of_file(path).sound is None
+    assert len(passes) == 1
+    with pytest.raises(HeadForcingError, match="holds no sound that can be decoded"):
+        Soundtrack.of_file(path)
+
+
+def test_the_last_track_that_is_heard_is_that_of_a_video(tmp_path):
+    """The first is silent, the second and third have sound, the fourth has no packet."""
+    path = silent_tracks(tmp_path / "some.mkv", 4, heard=(1, 2))
+    assert next(Footage.of_file(path).sound.pieces()).max() == pytest.approx(0.2, abs=0.01)
+    assert next(Soundtrack.of_file(path).sound.pieces()).max() == pytest.approx(0.1, abs=0.01)

@@ -19,7 +19,8 @@ from headforcing.headforcing_core.video.speech_features import (
     speech_keys,
     speech_wave,
 )
-from safetensors.torch import load_file
+from malformed import refusal
+from safetensors.torch import load_file, save_file
 
 VIDEO_FRAMES = 21  # of 6 latent frames
 SIZES = {  # of the recorded encoder, see config.json of the recordings
@@ -193,6 +194,47 @@ def test_a_folder_of_another_encoder_is_refused(encoder, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {"do_stable_layer_norm": True}))
     with pytest.raises(HeadForcingError, match="expected wav2vec2-base-960h"):
         load_encoder(tmp_path)
+
+
+CONFIGS = {  # of an encoder, and what is said of it
+    "[" * 100_000: "cannot be read as an audio encoder",
+    "": "cannot be read as an audio encoder",
+    "[]": "holds no JSON object",
+    "5": "holds no JSON object",
+    "{}": "expected wav2vec2-base-960h",
+    '{"model_type": []}': "expected wav2vec2-base-960h",
+    '{"a": "' + "x" * 2_000_000 + '"}': "config.json is too large",
+    '{"hidden_size": ' + "9" * 5000 + "}": "cannot be read as an audio encoder",
+}
+SIZES_STATED = {"hidden_size": 1_200_000, "num_hidden_layers": 10**9, "conv_dim": [10**5] * 7}
+
+
+@pytest.mark.parametrize("text", CONFIGS, ids=lambda text: text[:12])
+def test_a_configuration_of_an_encoder_that_is_none_is_one_sentence(encoder, tmp_path, text):
+    encoder.model.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    assert CONFIGS[text] in refusal(lambda: load_encoder(tmp_path))
+
+
+@pytest.mark.parametrize("field", SIZES_STATED)
+def test_an_encoder_that_is_larger_than_its_weights_is_refused(encoder, tmp_path, field):
+    encoder.model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {field: SIZES_STATED[field]}))
+    assert "config.json states" in refusal(lambda: load_encoder(tmp_path))
+
+
+def test_an_encoder_whose_weights_are_damaged_or_incomplete_is_refused(encoder, tmp_path):
+    encoder.model.save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    tensors = load_file(weights)
+    tensors.pop("encoder.layers.0.attention.k_proj.weight")
+    save_file(tensors, weights, {"format": "pt"})
+    assert "has no encoder.layers.0.attention.k_proj.weight" in refusal(
+        lambda: load_encoder(tmp_path)
+    )
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert "model.safetensors is damaged" in refusal(lambda: load_encoder(tmp_path))
 
 
 def test_sound_that_is_no_number_or_too_long_is_refused(encoder, monkeypatch):

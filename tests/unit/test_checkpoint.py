@@ -303,7 +303,7 @@ LOOK_ALIKES: dict[str, tuple[Any, ...]] = {
         ),
         "its header has too many tensors",
     ),
-    "a large pickle": ({"x" * 3_000_000: T}, "its pickle is too large"),
+    "a large pickle": ({"x" * 3_000_000: T}, "its part data.pkl is too large"),
     "an empty dict": ({}, "no model weights"),
     "text": (b"version https://git-lfs.github.com/spec/v1\n", "no model file", "download"),
     "truncated": (

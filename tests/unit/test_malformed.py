@@ -7,6 +7,7 @@ import json
 import os
 import random
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,9 @@ HEADERS: dict[str, Any] = {
         for i in range(3_000)
     },
     "much metadata": {"__metadata__": {str(i): "x" * 100 for i in range(20_000)}},
+    "another field of a tensor, and an empty one of a huge shape": {
+        "a": {"dtype": "F32", "shape": [0, 2**31, 2**31, 2**31], "data_offsets": [0, 0], "x": 1}
+    },
     "a very long name": {
         "model." * 100_000: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
     },
@@ -112,6 +116,49 @@ def test_a_hostile_pickle_is_refused(case: str, tmp_path: Path) -> None:
     path = save(tmp_path / "x.pt", PICKLES[case]())
     assert "x.pt" in refusal(lambda: inspect_checkpoint(path))
     assert "x.pt" in refusal(lambda: convert(path, tmp_path / "out.safetensors"))
+
+
+PARTS = {  # of an archive, and what is said of it
+    "byteorder": "byteorder is too large",
+    "version": "version is too large",
+    ".format_version": "is too large",
+    ".data/serialization_id": "is too large",
+    "constants.pkl": "a program of TorchScript",
+    "data.pkl": "data.pkl is too large",
+}
+
+
+def archive(path: Path, extra: dict[str, bytes], compression: int) -> Path:
+    """A file of PyTorch with other parts, packed by another program."""
+    whole = save(path.with_name("whole.pt"), WEIGHTS)
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(path, "w", compression) as target:
+        root = source.namelist()[0].partition("/")[0]
+        added = {f"{root}/{name}": content for name, content in extra.items()}
+        for name in source.namelist():
+            if name not in added:
+                target.writestr(name, source.read(name))
+        for name, content in added.items():
+            target.writestr(name, content)
+    return path
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_an_archive_that_is_read_into_memory_is_small(tmp_path: Path, part: str) -> None:
+    path = archive(tmp_path / "x.pt", {part: bytes(50_000_000)}, zipfile.ZIP_STORED)
+    assert PARTS[part] in refusal(lambda: inspect_checkpoint(path))
+
+
+def test_an_archive_that_was_compressed_is_refused(tmp_path: Path) -> None:
+    """PyTorch maps the bytes of its tensors as they lie there: they would be other numbers."""
+    path = archive(tmp_path / "x.pt", {"junk": bytes(500_000_000)}, zipfile.ZIP_DEFLATED)
+    assert "compressed by another program" in refusal(lambda: inspect_checkpoint(path))
+    assert inspect_checkpoint(archive(tmp_path / "x.pt", {}, zipfile.ZIP_STORED))
+
+
+def test_an_archive_of_many_parts_is_refused(tmp_path: Path) -> None:
+    many = {f"data/{place}": b"" for place in range(1000, 60_000)}
+    path = archive(tmp_path / "x.pt", many, zipfile.ZIP_STORED)
+    assert "too many parts" in refusal(lambda: inspect_checkpoint(path))
 
 
 def factors(down: torch.Tensor, up: torch.Tensor) -> dict[str, torch.Tensor]:

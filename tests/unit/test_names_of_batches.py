@@ -5,6 +5,7 @@ import json
 import pytest
 from headforcing.headforcing_core.commands.batch_jobs import read_jobs
 from headforcing.headforcing_core.errors import HeadForcingError
+from malformed import bounded
 
 
 def jobs(folder, name):
@@ -33,4 +34,14 @@ def test_one_name_in_two_encodings_is_given_twice(tmp_path):
     lines = [{"name": name, "demo": True, "prompts": "a"} for name in ("\u00fc", "u\u0308")]
     file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     with pytest.raises(HeadForcingError, match="two videos named"):
+        read_jobs(file, tmp_path / "out")
+
+
+@pytest.mark.parametrize("seeds", [True, False])
+def test_a_list_of_too_many_videos_is_refused_at_once(tmp_path, seeds):
+    file = tmp_path / "j.jsonl"
+    line = {"demo": True, "prompts": "a red ball", "seconds": 1}
+    lines = [line | {"seeds": list(range(200_000))}] if seeds else [line] * 20_000
+    file.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    with bounded(), pytest.raises(HeadForcingError, match="more than 10,000 videos"):
         read_jobs(file, tmp_path / "out")

@@ -22,6 +22,7 @@ from headforcing.headforcing_core.video import section as section_module
 from headforcing.headforcing_core.video.reader import fit, open_video, read_image
 from headforcing.headforcing_core.video.section import Footage, FrameTimes, read_section
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
+from malformed import bounded, refusal
 from PIL import Image
 
 SIZE = (48, 32)
@@ -387,3 +388,89 @@ def test_a_portrait_is_scaled_without_aliasing_and_another_start_image_as_comfyu
     middle = portrait[0, 4:-4]
     torch.testing.assert_close(middle, torch.full_like(middle, 1 / 8), atol=0.01, rtol=0)
     assert not plain.any()
+
+
+def ivf(path: Path, numbers: list[int]) -> Path:
+    """An IVF file of 64x64, VP8, with these times of frames in eighths of a second."""
+    whole = path.with_name("whole.ivf")
+    with av.open(str(whole), "w") as container:
+        stream = container.add_stream("libvpx", rate=8)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        for number in range(len(numbers)):
+            pixels = np.full((64, 64, 3), 20 * number, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
+    data = bytearray(whole.read_bytes())
+    data[16:24] = struct.pack("<II", 8, 1)
+    place = 32
+    for number in numbers:
+        (size,) = struct.unpack_from("<I", data, place)
+        struct.pack_into("<Q", data, place + 4, number)
+        place += 12 + size
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "numbers", [[2**62 + number for number in range(8)], [*range(7), 10**12]], ids=["late", "gap"]
+)
+def test_times_that_no_video_has_are_refused(tmp_path, numbers):
+    """As numbers of double precision they would be one frame, or one for thousands of years."""
+    path = ivf(tmp_path / "x.ivf", numbers)
+    for read in (lambda: Footage.of_file(path), lambda: read_section(path, SIZE, 4.0)):
+        with pytest.raises(HeadForcingError, match=r"^x.ivf says that it has a frame at"):
+            read()
+
+
+def test_a_recording_that_counts_from_1970_has_all_its_frames(tmp_path):
+    path = ivf(tmp_path / "x.ivf", [8 * 1_790_000_000 + number for number in range(8)])
+    footage = Footage.of_file(path)
+    assert (footage.video_frames, footage.fps) == (8, 8)
+    assert [frame[0, 0, 0] // 20 for frame in footage.read(0)] == list(range(8))
+
+
+def png(path: Path, width: int, height: int, chunk: bytes = b"", data: bytes = b"") -> Path:
+    def part(kind: bytes, content: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + check
+
+    header = part(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    extra = part(chunk[:4], chunk[4:]) if chunk else b""
+    body = part(b"IDAT", zlib.compress(data)) + part(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + extra + body)
+    return path
+
+
+ROWS = (b"\0" + b"\x40" * 24) * 8  # of a picture of 8x8
+CLAIMS = {  # size, a chunk, the data, and whether it is read
+    "3.6 billion pixels": (60_000, 60_000, b"", b"", False),
+    "more than there are numbers for": (2**31 - 1, 2**31 - 1, b"", b"", False),
+    "no pixels": (0, 8, b"", ROWS, False),
+    "no data": (500, 500, b"", b"", False),
+    "much more data": (8, 8, b"", bytes(300_000_000), True),
+    "a text of 200 MB": (8, 8, b"zTXta\0\0" + zlib.compress(bytes(200_000_000)), ROWS, False),
+    "a profile of 200 MB": (8, 8, b"iCCPa\0\0" + zlib.compress(bytes(200_000_000)), ROWS, False),
+    "two billion frames": (8, 8, b"acTL" + struct.pack(">II", 2**31 - 1, 0), ROWS, True),
+    "damaged tags": (8, 8, b"eXIfMM\0*\0\0\0\x08\0\1\1\x12\0\3\x80\0\0\0\xff", ROWS, True),
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_what_a_picture_states_takes_no_memory(tmp_path, claim, recwarn):
+    *given, is_read = CLAIMS[claim]
+    path = png(tmp_path / "x.png", *given)
+    if is_read:
+        with bounded():
+            assert read_image(path).shape == (8, 8, 3)
+    else:
+        assert "x.png" in refusal(lambda: read_image(path))
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("size", [(1, 100_000), (100_000, 1)])
+def test_a_line_of_pixels_is_a_picture(tmp_path, size):
+    path = saved(tmp_path / "line.png", Image.new("RGB", size, (90, 90, 90)))
+    with bounded():
+        fitted = fit(read_image(path)[None], *SIZE)
+    assert fitted.shape == (1, SIZE[1], SIZE[0], 3)
+    assert torch.allclose(fitted, torch.tensor(90 / 255))
