@@ -50,7 +50,7 @@ def read_jobs(file: Path, out: Path) -> dict[str, Namespace]:
     Each has also `demo`, `reads`, the files that it reads, and `identity`, a hash of everything
     that its files depend on. Raises HeadForcingError with the line of a mistake.
     """
-    jobs = {}
+    jobs: dict[str, Namespace] = {}
     names = set()
     lines = [each for each in enumerate(split_lines(read_file(file)), 1) if each[1].strip()]
     _check_count(len(lines))
