@@ -434,7 +434,7 @@ def png(path: Path, width: int, height: int, chunk: bytes = b"", data: bytes = b
         check = struct.pack(">I", zlib.crc32(kind + content))
         return struct.pack(">I", len(content)) + kind + content + check
 
-    header = part(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    header = part(b"IHDR", struct.pack(">II", width, height) + b"\x08\x02\0\0\0")
     extra = part(chunk[:4], chunk[4:]) if chunk else b""
     body = part(b"IDAT", zlib.compress(data)) + part(b"IEND", b"")
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + extra + body)
