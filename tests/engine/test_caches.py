@@ -245,6 +245,7 @@ STOPS = {
     "merges and a cut": (BUSY, {5: Switch("flush", re_anchor=True)}, {}, (5, 6, 10)),
     "a recall and pictures": (KEEPING, BACK, {4: random_pictures(2)}, (4, 5, 8, 10)),
     "part of a block in fast memory": (busy(0, 3, more=1)[0], BACK, {}, (3, 5, 9)),
+    "sinks beside entries": (busy(1, 3, sinks=3)[0], BACK, {}, (1, 5, 9)),
     "a cut, a recall and a new scene": (
         KEEPING,
         {3: Switch(re_anchor=True), 5: Switch(recall=1), 8: Switch()},

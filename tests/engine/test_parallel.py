@@ -112,9 +112,13 @@ def divided(shape: CacheShape, heads) -> Division:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["3 ranks", "unequal GPUs", *HEADS_OF])
+@pytest.mark.parametrize("case", ["3 ranks", "unequal GPUs", "sinks beside entries", *HEADS_OF])
 def test_several_ranks_make_the_video_of_one(model, case):
-    shape = shape_of(model, ROLES if "memory" in case else random_roles(model))
+    memory = BUSY.memory
+    if case == "sinks beside entries":
+        memory = replace(memory, sink_frames=3, episodic_frames=2)
+    roles = ROLES if "memory" in case else random_roles(model)
+    shape = shape_of(model, roles, replace(BUSY, memory=memory))
     division = divided(shape, HEADS_OF[case]) if case in HEADS_OF else None
     if case == "unequal GPUs":
         division = Division.of(shape, 2, speeds=[1, 3])
