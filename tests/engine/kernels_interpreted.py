@@ -92,16 +92,16 @@ def test_attention_does_not_depend_on_its_tiles(monkeypatch):
 
 @pytest.mark.repeat("every role-5", "no anchor heads")
 @pytest.mark.parametrize(
-    ("roles", "episodic_frames", "rope"),
+    ("roles", "episodic_frames", "rope", "sinks"),
     [
-        ("every role", 3, "contiguous"),
-        ("every role", 5, "contiguous"),
-        ("a layer without memory heads", 3, "absolute"),
-        ("no anchor heads", 3, "contiguous"),
+        ("every role", 3, "contiguous", 0),
+        ("every role", 5, "contiguous", 0),
+        ("a layer without memory heads", 3, "absolute", 0),
+        ("no anchor heads", 3, "contiguous", 2),
     ],
 )
 def test_the_engine_with_its_kernels_follows_the_one_without(
-    roles, episodic_frames, rope, monkeypatch
+    roles, episodic_frames, rope, sinks, monkeypatch
 ):
     """With large tiles: the interpreter's time goes with their number, and other tests see to their
     edges.
@@ -109,7 +109,7 @@ def test_the_engine_with_its_kernels_follows_the_one_without(
     monkeypatch.setattr(write, "ROWS", 128)
     monkeypatch.setattr(attend, "FLOAT32_BLOCK_Q", 128)
     monkeypatch.setattr(attend, "FLOAT32_BLOCK_K", 256)
-    roll_out(ROLE_MAPS[roles], episodic_frames, rope)
+    roll_out(ROLE_MAPS[roles], episodic_frames, rope, sinks)
 
 
 def test_a_linear_layer_in_8_bits_rounds_its_tokens_by_the_kernel():

@@ -182,12 +182,12 @@ def distance(operation: Operation, arguments: Callable[[], dict[str, Any]]) -> f
 # ------------------------------------------------------------- the engine, with kernels and without
 
 
-def roll_out(roles: list[list[str]], episodic_frames: int, rope: str) -> None:
+def roll_out(roles: list[list[str]], episodic_frames: int, rope: str, sinks: int = 0) -> None:
     """A video's worth of blocks through a cache with kernels and one without, compared after every
-    step.
+    step; `sinks` are those of memory heads.
     """
     blocks = 7
-    memory = RolePolicy(recent_frames=3, episodic_frames=episodic_frames)
+    memory = RolePolicy(sinks, recent_frames=3, episodic_frames=episodic_frames)
     method = HeadForcing(
         memory=memory, rope=rope, episodic=EpisodicPolicy(admission="uniform", update_interval=1)
     )
