@@ -17,7 +17,7 @@ from ..errors import HeadForcingError
 from ..files import Fields, check_regular
 from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
 from ..video.reader import VideoSource, open_video, video_stream
-from ..video.section import FrameTimes
+from ..video.section import FrameTimes, upright
 from .meter import LEVELS, DriftMeter
 from .metrics import METRICS, Numbers, numbers_of
 from .thumbnails import Pixels, SwitchResponse
@@ -247,7 +247,7 @@ def read_frames(
     try:
         for frame in islice(container.decode(stream), first, last):
             pixels = frame.to_ndarray(format="rgb24", width=width, height=height)
-            yield pixels.astype(np.uint8, copy=False)[None]
+            yield upright(pixels.astype(np.uint8, copy=False), frame)[None]
     except FFmpegError as error:
         raise HeadForcingError(
             f"{name} is damaged and cannot be read to its end ({error}): make it again"

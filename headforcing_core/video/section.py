@@ -18,6 +18,7 @@ from av import VideoFrame
 from av.container import InputContainer
 from av.error import FFmpegError
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..errors import HeadForcingError
 from ..timeline.clock import MAX_SECONDS, TEMPORAL_STRIDE, VIDEO_FPS, video_frames_of
@@ -347,22 +348,29 @@ def _pixels(
     usual: tuple[int, int] | None,
 ) -> Tensor:
     """A frame with this aspect of its pixels, as it is shown; see `read_frames` for the sizes."""
-    shown = frame.to_ndarray(format="rgb24")
-    across, down, swapped = _placement(frame)
-    if swapped:
-        shown = shown.swapaxes(0, 1)
+    pixels = torch.from_numpy(upright(frame.to_ndarray(format="rgb24"), frame))
+    if _placement(frame)[2]:
         aspect = 1 / aspect
-    if across < 0:
-        shown = shown[:, ::-1]
-    if down < 0:
-        shown = shown[::-1]
-    pixels = torch.from_numpy(np.ascontiguousarray(shown))
     if size is not None:
         return fit(pixels[None].float() / 255, *size, aspect)[0]
     if usual is not None and usual != (pixels.shape[1], pixels.shape[0]):
-        fitted = fit(pixels[None].float(), *usual, antialias=True)[0]
-        return fitted.round().clamp(0, 255).to(torch.uint8)
+        planes = pixels.movedim(-1, 0)[None].float()
+        # stretched, as FFmpeg does it
+        scaled = F.interpolate(planes, usual[::-1], mode="bilinear", antialias=True)
+        return scaled[0].movedim(0, -1).round().clamp(0, 255).to(torch.uint8)
     return pixels
+
+
+def upright(pixels: np.ndarray, frame: VideoFrame) -> np.ndarray:
+    """The pixels of a frame `[h, w, 3]` turned and mirrored as its display matrix says."""
+    across, down, swapped = _placement(frame)
+    if swapped:
+        pixels = pixels.swapaxes(0, 1)
+    if across < 0:
+        pixels = pixels[:, ::-1]
+    if down < 0:
+        pixels = pixels[::-1]
+    return np.ascontiguousarray(pixels)
 
 
 def _placement(frame: VideoFrame) -> tuple[float, float, bool]:

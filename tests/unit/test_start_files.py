@@ -18,6 +18,7 @@ import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.plan.start import Start
+from headforcing.headforcing_core.report import drift
 from headforcing.headforcing_core.video import section as section_module
 from headforcing.headforcing_core.video.reader import fit, open_video, read_image
 from headforcing.headforcing_core.video.section import Footage, FrameTimes, read_section
@@ -227,6 +228,9 @@ def test_a_video_is_turned_upright(tmp_path, matrix, bright):
     for place, value in zip((0, 4, 12, 16), matrix, strict=True):
         data[at + place : at + place + 4] = (value << 16).to_bytes(4, "big", signed=True)
     path.write_bytes(data)
+    with open_video(path) as container:  # that a report measures
+        (measured, *_) = [pixels[0].mean(-1) for pixels in drift.read_frames(container, "a.mp4")]
+    assert measured[(8, -8)[bright[0]], (8, -8)[bright[1]]] > 230
     frame = section(path, size=(48, 32) if quarter else (32, 32))[0].mean(-1)
     for row, half in enumerate(frame.chunk(2, dim=0)):
         for column, part in enumerate(half.chunk(2, dim=1)):
@@ -474,3 +478,25 @@ def test_a_line_of_pixels_is_a_picture(tmp_path, size):
         fitted = fit(read_image(path)[None], *SIZE)
     assert fitted.shape == (1, SIZE[1], SIZE[0], 3)
     assert torch.allclose(fitted, torch.tensor(90 / 255))
+
+
+def test_a_frame_of_another_size_on_the_way_is_stretched_to_that_of_the_first(tmp_path):
+    """As FFmpeg does it; a crop would lose the white stripe at the top."""
+    path = tmp_path / "x.ts"
+    for size in ((64, 32), (32, 64)):
+        part = tmp_path / "part.ts"
+        with av.open(str(part), "w") as container:
+            stream = container.add_stream("libx264", rate=8, options={"crf": "0"})
+            stream.width, stream.height = size
+            pixels = np.zeros((size[1], size[0], 3), np.uint8)
+            pixels[: size[1] // 4] = 255
+            for _ in range(8):
+                frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+        with open(path, "ab") as whole:
+            whole.write(part.read_bytes())
+    frames = list(Footage.of_file(path).read(0))
+    assert {tuple(frame.shape) for frame in frames} == {(32, 64, 3)}
+    for frame in (frames[0], frames[-1]):
+        assert frame[:6].min() > 200 and frame[10:].max() < 60
