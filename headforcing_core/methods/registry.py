@@ -261,6 +261,12 @@ METHODS: dict[str, PublishedMethod] = {
             "frames instead of averaging"
         ),
     ),
+    "tethercache": PublishedMethod(
+        _method("tethercache", "TetherCache"),
+        "TetherCache, a gated memory between sinks and recent frames (GRAB, TAME)",
+        "2606.13035",
+        differs="a window that is no whole number of blocks is refused",
+    ),
     "causvid": PublishedMethod(
         _method("causvid", "CausVid"),
         "From Slow Bidirectional to Fast Autoregressive Video Diffusion Models",

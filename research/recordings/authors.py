@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.cache.roles import HeadLabel
+from ...headforcing_core.methods.base import Conditions, MethodShape
 from ...headforcing_core.methods.dummy_forcing import DummyForcing, DummyForcingCache
 from ...headforcing_core.methods.longlive import LongLive, LongLiveCache, WindowCache
 from ...headforcing_core.methods.memrope import MemRoPECache
@@ -22,6 +23,7 @@ from ...headforcing_core.methods.pyramid_forcing import (
     PyramidForcing,
     PyramidForcingCache,
 )
+from ...headforcing_core.methods.tethercache import TetherCache
 
 
 class SinksWrittenOnce(WindowCache):
@@ -78,6 +80,16 @@ class RecordedDummyForcingCache(DummyForcingCache, of=RecordedDummyForcing):
 
     def sampled_rows(self, layer: int) -> Tensor:
         return torch.tensor(self.method.rows[layer], device=self.device)
+
+
+@dataclass(frozen=True)
+class AuthorsTetherCache(TetherCache):
+    """TetherCache with any window: in one that is no whole number of blocks the authors' code reads
+    a frame of zeros, and sets it aside.
+    """
+
+    def needs(self, shape: MethodShape) -> Conditions:
+        return {}
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,10 @@ KNOWN_FIELDS = {
     "memrope": (
         "compression ema_adaptive ema_alpha_long ema_alpha_short frames prompt_order sink window"
     ).split(),
+    "tethercache": (
+        "alpha budget_size frames initial_frames memory_size prompt_order recent_size "
+        "score_temperature sink_size tau"
+    ).split(),
     "pyramid_forcing": (
         "anchor_leftover_frame cyclic_period cyclic_places far_clamp frame_tokens frames "
         "input_frames labels latent_width mega merge_blocks merge_patch prompt_schedule "

@@ -14,7 +14,12 @@ from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.method import Method
 from ...headforcing_core.methods.pyramid_forcing import PyramidForcing
 from ...headforcing_core.methods.registry import METHODS
-from .authors import AuthorsPyramidForcing, CommitForcing, RecordedDummyForcing
+from .authors import (
+    AuthorsPyramidForcing,
+    AuthorsTetherCache,
+    CommitForcing,
+    RecordedDummyForcing,
+)
 
 Fields = dict[str, Any]  # of config.json
 _LABELS = {-1: HeadLabel.WAVE, 1: HeadLabel.ANCHOR, 2: HeadLabel.VEIL}
@@ -45,6 +50,8 @@ def recorded_method(
         return _pyramid_forcing(run), roles
     if method == "commit_forcing":
         return _commit_forcing(run), roles
+    if method == "tethercache" and run["budget_size"] % 3:
+        return AuthorsTetherCache(**OPTIONS[method](run)), roles
     plain = RecordedDummyForcing() if method == "dummy_forcing" else METHODS[method].method
     return replace(plain, **OPTIONS[method](run)), roles
 
@@ -215,6 +222,14 @@ OPTIONS: dict[str, Callable[[Fields], Fields]] = {
         scenes=len(run["prompts"]),
     ),
     "id_forcing": _id_forcing,
+    "tethercache": lambda run: dict(
+        window_frames=run["budget_size"],
+        sink_frames=run["sink_size"],
+        recent_frames=run["recent_size"] - 3,  # theirs counts the current block
+        diversity_weight=run["alpha"],
+        temperature=run["score_temperature"],
+        alignment=run["tau"],
+    ),
     "causal_forcing": lambda run: {},
     "rolling_forcing": lambda run: {},
     "causvid": lambda run: dict(overlap_frames=run.get("overlap", 3)),

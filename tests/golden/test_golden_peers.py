@@ -17,12 +17,13 @@ from headforcing.headforcing_core.methods.memrope import MemRoPECache
 from headforcing.headforcing_core.methods.method import VideoFacts
 from headforcing.headforcing_core.methods.pyramid_forcing import ANCHOR, VEIL, WAVE, LabelState
 from headforcing.headforcing_core.methods.registry import method_named
+from headforcing.headforcing_core.methods.tethercache import TetherCacheSlots
 from headforcing.headforcing_core.model import rope
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.research.recordings.authors import AuthorsLabelState, AuthorsPyramidForcing
-from headforcing.research.recordings.replay import Case, read_run
-from recorded_cases import each_run, kept_cache, needs, noted, open_case, replayed
+from headforcing.research.recordings.replay import Case, read_run, replay
+from recorded_cases import apart, each_run, kept_cache, needs, noted, open_case, replayed
 
 TOLERANCE = 1e-4
 METHODS = (
@@ -41,7 +42,7 @@ def test_a_replay_gives_the_recorded_latents(which, name, run):
     replayed(open_case(which, name), run)
 
 
-@full_runs_of("causal_forcing", "causvid")
+@full_runs_of("causal_forcing", "causvid", "tethercache")
 def test_a_replay_gives_all_recorded_latents(which, name, run):
     replayed(open_case(which, name), run)
 
@@ -60,6 +61,7 @@ def test_a_replay_gives_all_recorded_latents(which, name, run):
         ("reward_forcing", "reward_forcing", "w9_s3"),
         ("echo_forcing", "echo_forcing", "single"),
         ("pyramid_forcing", "pyramid_forcing", "mixed"),
+        ("tethercache", "tethercache", "k21_s3_r4"),
     ],
 )
 def test_what_people_choose_by_name_is_what_was_recorded(name, method, run):
@@ -299,3 +301,70 @@ def test_dummy_forcing_finds_the_recorded_groups_of_heads(monkeypatch, which, na
         for number, kind in enumerate(("first", "mid", "last")):
             assert [head for head, own in enumerate(found) if own == number] == groups[kind]
     assert (torch.stack(shares) - case.tensors[f"attention_shares/{run}"]).abs().max() < 1e-5
+
+
+@full_runs_of("tethercache")
+def test_tethercache_keeps_the_recorded_frames_by_the_recorded_scores(
+    monkeypatch, which, name, run
+):
+    case = open_case(which, name)
+    scores = noted(monkeypatch, TetherCacheSlots, "scores")
+    memories = []
+    finish = TetherCacheSlots.finish
+
+    def noting(self):
+        memories.append([list(numbers) for numbers in self.numbers])
+        finish(self)
+
+    monkeypatch.setattr(TetherCacheSlots, "finish", noting)
+    replayed(case, run)
+    assert memories == [block["memory"] for block in case.config["facts"][run]["blocks"]]
+    recorded = case.tensors[f"scores/{run}"]
+    assert (torch.stack(scores).view_as(recorded) - recorded).abs().max() < 1e-4
+
+
+TETHER_MISTAKES = {
+    "the memory is chosen after the pass has read it": (
+        "context",
+        lambda self, layer, q: chosen_after_reading(self, layer, q),
+    ),
+    "each layer keeps what the first one chose": (
+        "choose",
+        lambda self, layer, q, k, numbers: [0, 1, 2, 3, 4],
+    ),
+    "the memory is in the order of its scores": (
+        "choose",
+        lambda self, layer, q, k, numbers: (
+            self.scores(q, k, numbers).topk(self.memory).indices.tolist()
+        ),
+    ),
+    "frames are not aligned": ("_aligned", lambda self, frames, trusted: frames),
+    "values are not aligned": (
+        "_aligned",
+        lambda self, frames, trusted: torch.stack(
+            (aligned(self, frames, trusted)[0], frames[1].float())
+        ),
+    ),
+}
+aligned = TetherCacheSlots._aligned
+
+
+def chosen_after_reading(self, layer, q):
+    clean, self.clean = self.clean, False
+    made = read_context(self, layer, q)
+    self.clean = clean
+    read_context(self, layer, q)
+    return made
+
+
+read_context = TetherCacheSlots.context
+
+
+@needs("peers")
+@pytest.mark.parametrize("mistake", TETHER_MISTAKES)
+def test_a_mistake_in_tethercache_is_seen(monkeypatch, mistake):
+    case = open_case("full", "peers/tethercache")
+    name, wrong = TETHER_MISTAKES[mistake]
+    monkeypatch.setattr(TetherCacheSlots, name, wrong)
+    made = replay(case, "k12_s3_r4").latents
+    assert apart(made, case.tensors["latents/k12_s3_r4"][0]) > 50 * TOLERANCE
