@@ -84,6 +84,7 @@ def job(
         pytest.param({"profile": STRIPES}, 0, id="roles"),
         pytest.param({"method_options": (("memory.recent_frames", "4"),)}, 0, id="method"),
         pytest.param({"sigmas": "1, 0.5"}, 0, id="noise levels"),
+        pytest.param({"model_family": "causal_forcing_framewise"}, 0, id="schedule"),
         pytest.param({"width": 64}, 0, id="width"),
         pytest.param({"height": 96}, 0, id="height"),
         pytest.param({"seed": 4}, 0, id="seed"),
@@ -146,6 +147,14 @@ def test_encoded_frames_are_named_by_the_frames_and_the_vae():
 
 
 # ----------------------------------------------------------------------------------- other files
+
+
+def test_roles_are_kept_by_the_weights_that_they_were_measured_on(tmp_path):
+    one = job(found_profiles=tmp_path, spare_profiles=tmp_path / "runs").roles_files
+    other = job(
+        found_profiles=tmp_path, spare_profiles=tmp_path / "runs", weights="others"
+    ).roles_files
+    assert len(one) == 2 and set(one).isdisjoint(other)
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(ProfileSetup)])
