@@ -89,7 +89,7 @@ def job(
         pytest.param({"height": 96}, 0, id="height"),
         pytest.param({"seed": 4}, 0, id="seed"),
         pytest.param({"video": 1}, 0, id="video of a batch"),
-        pytest.param({"start": StartLatents(torch.ones(1, 3, 16, 8, 12))}, 0, id="start"),
+        pytest.param({"start": StartLatents(torch.ones([1, 3, 16, 8, 12]))}, 0, id="start"),
         pytest.param({"text": STORY.format("[recache]")}, SEGMENT, id="switch"),
         pytest.param({"text": STORY.format("[re-anchor]")}, SEGMENT, id="anchors"),
         pytest.param({"text": STORY.format("[seed 9]")}, SEGMENT, id="seed of a prompt"),
@@ -160,7 +160,17 @@ def test_roles_are_kept_by_the_weights_that_they_were_measured_on(tmp_path):
 @pytest.mark.parametrize("name", [each.name for each in fields(ProfileSetup)])
 def test_a_measurement_is_of_its_whole_setup(name):
     """Measurements are gone on with and merged if their setups are equal."""
-    setup = ProfileSetup("toy", 3, 3, ("a", "b"), 7, (1.0, 0.5), 3, 64, 64)
+    setup = ProfileSetup(
+        fingerprint="toy",
+        num_layers=3,
+        num_heads=3,
+        prompts=("a", "b"),
+        blocks=7,
+        sigmas=(1.0, 0.5),
+        frames_per_block=3,
+        width=64,
+        height=64,
+    )
     other = {str: "other", int: 9, tuple: (1.0, 0.25), type(None): (1.0,)}[
         type(getattr(setup, name))
     ]
