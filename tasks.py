@@ -92,7 +92,7 @@ def demo(arguments: list[str]) -> None:
     run(
         python,
         "-m",
-        "headforcing.headforcing_core",
+        "headforcing",
         "demo",
         *arguments,
         cwd=Path.cwd(),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import av
-from headforcing.headforcing_core.commands.cli import main as headforcing
+from headforcing.cli.cli import main as headforcing
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
 from headforcing.headforcing_core.head_profiles.profile_plot import profile_picture

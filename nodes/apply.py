@@ -29,11 +29,12 @@ from .host.browser.progress import stop_where_asked
 from .host.graph import schema
 from .host.graph.conditioning import TIMELINE, Conditioning, check_parts, read_conditioning
 from .host.graph.schema import HeadProfileType
-from .host.model import bridge, memory
-from .host.model.host_render import HostRender
+from .host.model import memory
 from .host.model.loaded_model import NO_NAME, ModelName, check_text_width, name_model, options_for
 from .host.model.model_contents import check_contents, contents, used_options
-from .host.model.render import request_of
+from .host.render import bridge
+from .host.render.host_render import HostRender
+from .host.render.sample import request_of
 from .sampler_inputs import HeadForcingOptions, sampler_options
 
 log = logging.getLogger(__name__)

@@ -22,19 +22,20 @@ from ..headforcing_core.render.comparison import (
     plan_entries,
     report_text,
 )
+from .host import folders
 from .host.browser import player
 from .host.browser.progress import RenderProgress, stop_where_asked
-from .host.graph import folders, schema, video_files
+from .host.graph import schema, video_files
 from .host.graph.conditioning import Conditioning, read_conditioning
 from .host.graph.schema import HeadProfileType
-from .host.model.host_render import HostRender
 from .host.model.loaded_model import name_model, options_for
 from .host.model.memory import check_disk_room
 from .host.model.model_contents import check_contents, contents
 from .host.model.native_model import size_for
-from .host.model.render import model_pictures, request_of, sample
-from .host.model.roles import with_roles
-from .host.model.start import pictures_of
+from .host.render.host_render import HostRender
+from .host.render.roles import with_roles
+from .host.render.sample import model_pictures, request_of, sample
+from .host.render.start import pictures_of
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
 

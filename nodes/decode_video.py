@@ -21,12 +21,13 @@ from ..headforcing_core.video.sound import Sound
 from ..headforcing_core.video.soundtrack import Soundtrack
 from ..headforcing_core.video.stream import write_video
 from ..headforcing_core.video.writer import VideoSettings
+from .host import folders
 from .host.browser import player, runs
 from .host.browser.progress import stop_where_asked
-from .host.browser.sentences import Sentence
-from .host.graph import folders, schema, video_files
+from .host.graph import schema, video_files
 from .host.graph.sound import soundtrack_of
 from .host.model.vae import check_vae, load_decoder
+from .host.sentences import Sentence
 
 CHUNK_FRAMES = 3
 CONNECTED = "connected samples"

@@ -27,11 +27,12 @@ from ..headforcing_core.video.reader import MAX_PIXELS
 from ..headforcing_core.video.section import Footage
 from ..headforcing_core.video.sound import sound_of_samples
 from ..headforcing_core.video.writer import VideoSettings, VideoWriter, to_uint8
+from .host import folders
 from .host.browser import player
 from .host.browser.progress import stop_where_asked
-from .host.browser.sentences import Sentence, joined
-from .host.graph import folders, schema, video_files
+from .host.graph import schema, video_files
 from .host.graph.sound import soundtrack_of
+from .host.sentences import Sentence, joined
 
 BYTES_AT_ONCE = 256 << 20  # of frames before and after each model, about
 MOST_AT_ONCE = 16  # frames of the video

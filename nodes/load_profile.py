@@ -13,7 +13,8 @@ from ..headforcing_core.head_profiles.profile_plot import profile_picture
 from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.names import RULES
 from ..headforcing_core.plan.video_roles import profile_from
-from .host.graph import folders, images, schema
+from .host import folders
+from .host.graph import images, schema
 from .host.graph.schema import HeadProfileType
 
 AUTO = "auto"

@@ -23,12 +23,12 @@ from ..headforcing_core.plan.options import DEFAULTS, RenderOptions
 from ..headforcing_core.plan.resources import pass_bytes
 from ..headforcing_core.rollout.loop import StepCallback
 from ..headforcing_core.timeline.characters import split_prompts
+from .host import folders
 from .host.browser.player import say
 from .host.browser.progress import previewer, stop_where_asked
-from .host.graph import folders, images, schema
+from .host.graph import images, schema
 from .host.graph.conditioning import encode_text
 from .host.graph.schema import HeadProfileType
-from .host.model.bridge import HostedModel, host
 from .host.model.loaded_model import (
     ModelName,
     check_text_width,
@@ -39,6 +39,7 @@ from .host.model.loaded_model import (
 )
 from .host.model.model_contents import check_contents, contents
 from .host.model.native_model import is_toy_clip, size_for
+from .host.render.bridge import HostedModel, host
 
 
 class ProfileHeads(io.ComfyNode):

@@ -7,7 +7,7 @@ from comfy_api.latest import io
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.timeline.references import check_names
 from .host.graph import schema
-from .host.model.start import one_image
+from .host.render.start import one_image
 
 References = io.Custom("HEAD_FORCING_REFERENCES")
 _NAMES = ("hero", "place", "prop", "other")

@@ -16,21 +16,22 @@ from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.request import RenderJob, StartLatents
 from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.video.soundtrack import Soundtrack
+from .host import folders
 from .host.browser import live_story, player
 from .host.browser.progress import RenderProgress
-from .host.graph import folders, schema
+from .host.graph import schema
 from .host.graph.conditioning import Conditioning, read_conditioning
 from .host.graph.part import Part
 from .host.graph.speech import HeardSpeech, with_length_of
-from .host.model.host_render import HostRender
 from .host.model.loaded_model import name_model, options_for
 from .host.model.memory import check_disk_room
 from .host.model.model_contents import check_contents, contents
 from .host.model.native_model import size_for
-from .host.model.render import request_of, sample
-from .host.model.roles import with_roles
-from .host.model.start import STARTS, pictures_of, portrait_of, start_of
 from .host.model.vae import draft_decoder
+from .host.render.host_render import HostRender
+from .host.render.roles import with_roles
+from .host.render.sample import request_of, sample
+from .host.render.start import STARTS, pictures_of, portrait_of, start_of
 from .sampler_inputs import sampler_inputs, sampler_options
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from ..headforcing_core.commands.cli import run_command, usable_streams
-from ..headforcing_core.commands.parser import Parser, subcommands
+from ..cli.cli import run_command, usable_streams
+from ..cli.parser import Parser, subcommands
 from ..headforcing_core.errors import HeadForcingError
 from . import distances, profiling, real_heads
 from .claims import check_claim

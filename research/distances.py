@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from ..cli.arguments import Result
+from ..cli.parser import count, folder_written
+from ..cli.values import ModelFiles
 from ..headforcing_core.cache.roles import HeadRole
-from ..headforcing_core.commands.arguments import Result
-from ..headforcing_core.commands.parser import count, folder_written
-from ..headforcing_core.commands.values import ModelFiles
 from ..headforcing_core.demo import assets, word_hash
 from ..headforcing_core.files import replacing
 from ..headforcing_core.head_profiles.profiler import profile_heads

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tqdm import tqdm
 
+from ..cli.arguments import Result
+from ..cli.parser import count, folder_written
+from ..cli.values import ModelFiles
 from ..headforcing_core import page
 from ..headforcing_core.cache.roles import HeadRole
-from ..headforcing_core.commands.arguments import Result
-from ..headforcing_core.commands.parser import count, folder_written
-from ..headforcing_core.commands.values import ModelFiles
 from ..headforcing_core.demo import assets, word_hash
 from ..headforcing_core.files import replacing
 from ..headforcing_core.head_profiles.profile import HeadProfile

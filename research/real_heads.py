@@ -13,10 +13,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ..cli.arguments import Result
+from ..cli.parser import folder_written
 from ..headforcing_core import page
 from ..headforcing_core.cache.roles import HeadRole
-from ..headforcing_core.commands.arguments import Result
-from ..headforcing_core.commands.parser import folder_written
 from ..headforcing_core.head_profiles.profile import (
     MIDDLE,
     SINK,

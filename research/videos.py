@@ -18,14 +18,9 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..headforcing_core.commands.compare import (
-    ComparedJob,
-    ComparedVideo,
-    compared_source,
-    render_compared,
-)
-from ..headforcing_core.commands.texts import read_text
-from ..headforcing_core.commands.values import changed
+from ..cli.compare import ComparedJob, ComparedVideo, compared_source, render_compared
+from ..cli.texts import read_text
+from ..cli.values import changed
 from ..headforcing_core.distributed.farm import Farm, Shared
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import replacing

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from ...headforcing_core.errors import first_line
 from ...headforcing_core.methods.registry import add_methods
-from .graph import folders
+from . import folders
 
 FILE = "headforcing_methods.py"
 NAME = "headforcing"  # by which other packages import the pack, whatever its folder is called

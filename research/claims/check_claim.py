@@ -11,24 +11,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.compare import write_result
-from ...headforcing_core.commands.farms import farm_of
-from ...headforcing_core.commands.options import (
-    FARM_OPTIONS,
-    FILE_OPTIONS,
-    RENDER_OPTIONS,
-    add_rows,
-)
-from ...headforcing_core.commands.parser import READ, TEXT, folder_written
-from ...headforcing_core.commands.profiles import MeasuredModel, measure, setup_of
-from ...headforcing_core.commands.values import (
-    DTYPES,
-    ModelFiles,
-    find_profile,
-    parse_size,
-    render_options,
-)
+from ...cli.arguments import Result
+from ...cli.compare import write_result
+from ...cli.farms import farm_of
+from ...cli.options import FARM_OPTIONS, FILE_OPTIONS, RENDER_OPTIONS, add_rows
+from ...cli.parser import READ, TEXT, folder_written
+from ...cli.profiles import MeasuredModel, measure, setup_of
+from ...cli.values import DTYPES, ModelFiles, find_profile, parse_size, render_options
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, claimed_folder
 from ...headforcing_core.head_profiles.agreement import describe_profile

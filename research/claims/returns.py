@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ...headforcing_core.commands.values import pick_device
+from ...cli.values import pick_device
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import replacing
 from ...headforcing_core.hashing import file_hash

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ...headforcing_core.commands.texts import read_text
+from ...cli.texts import read_text
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import replacing
 from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS

@@ -13,9 +13,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.parser import READ, folder_read
-from ...headforcing_core.commands.values import pick_device
+from ...cli.arguments import Result
+from ...cli.parser import READ, folder_read
+from ...cli.values import pick_device
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.plan.describe import markdown_table
 from ...headforcing_core.report.drift import DriftReport, read_frames, report_video

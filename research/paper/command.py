@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from ...headforcing_core.commands.arguments import Result
+from ...cli.arguments import Result
 from ...headforcing_core.files import replacing
 from ...headforcing_core.plan.describe import markdown_table
 from .figures import FIGURES, figure

@@ -16,9 +16,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ...cli.arguments import Result
+from ...cli.compare import write_result
 from ...headforcing_core import page
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.files import replacing
 from ...headforcing_core.head_profiles.profile_plot import profile_picture
 from ...headforcing_core.plan.describe import markdown_table

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ...cli.cards import paper_heads
 from ...headforcing_core.head_profiles.profile import classify, stability
 from ...headforcing_core.head_profiles.shares import (
     FIXED_STEP,
@@ -15,7 +16,6 @@ from ...headforcing_core.head_profiles.shares import (
     HeadShares,
 )
 from ...headforcing_core.model.wan import WanConfig
-from ...headforcing_core.plan.cards import paper_heads
 from ...headforcing_core.plan.describe import markdown_table
 from ...headforcing_core.plan.options import RenderOptions
 from ...headforcing_core.plan.plan import RenderPlan

@@ -11,9 +11,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.compare import write_result
-from ...headforcing_core.commands.parser import count, folder_read, folder_written
+from ...cli.arguments import Result
+from ...cli.compare import write_result
+from ...cli.parser import count, folder_read, folder_written
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.plan.describe import markdown_table
 from ..claims.claims import EQUAL_ROWS, PAPERS_ROWS

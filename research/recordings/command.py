@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from safetensors.torch import save
 
+from ...cli.arguments import Result
+from ...cli.parser import WRITTEN, folder_read
+from ...cli.values import pick_device
 from ...headforcing_core import names
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.parser import WRITTEN, folder_read
-from ...headforcing_core.commands.values import pick_device
 from ...headforcing_core.files import claimed, replacing
 from .replay import Case, replay
 

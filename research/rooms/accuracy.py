@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.parser import WRITTEN, count
+from ...cli.arguments import Result
+from ...cli.parser import WRITTEN, count
 from ...headforcing_core.demo.assets import load_autoencoder
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.files import replacing

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.compare import write_result
-from ...headforcing_core.commands.parser import count, folder_written
+from ...cli.arguments import Result
+from ...cli.compare import write_result
+from ...cli.parser import count, folder_written
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.hashing import digest
 from ..rows import MethodRow, Rendered

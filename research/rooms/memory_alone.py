@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ...cli.arguments import Result
+from ...cli.compare import write_result
+from ...cli.parser import folder_written
 from ...headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.compare import write_result
-from ...headforcing_core.commands.parser import folder_written
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.methods.head_forcing import PRESETS, HeadForcing
 from ...headforcing_core.methods.method import Method

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.compare import write_result
-from ...headforcing_core.commands.parser import count, folder_written
+from ...cli.arguments import Result
+from ...cli.compare import write_result
+from ...cli.parser import count, folder_written
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.files import claimed
 from ...headforcing_core.methods.head_forcing import HeadForcing

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from ...cli.arguments import Result
+from ...cli.compare import write_result
+from ...cli.parser import folder_written
 from ...headforcing_core.cache.roles import RolePolicy
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.compare import write_result
-from ...headforcing_core.commands.parser import folder_written
 from ...headforcing_core.methods.head_forcing import PRESETS, HeadForcing
 from ..ablations import function_with_floor, with_rule
 from ..statistics import Numbers, corrected, differences, mean_interval, values_of

@@ -9,10 +9,10 @@ import re
 
 import numpy as np
 import pytest
+from headforcing.cli.cards import paper_heads
 from headforcing.headforcing_core.cache.roles import RolePolicy
 from headforcing.headforcing_core.methods.head_forcing import PRESETS, HeadForcing
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.plan.cards import paper_heads
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.timeline.timeline import parse_timeline

@@ -10,8 +10,8 @@ import pickle
 from itertools import chain
 
 import pytest
-from headforcing.headforcing_core.commands import profiles
-from headforcing.headforcing_core.commands.source import Source
+from headforcing.cli import profiles
+from headforcing.cli.source import Source
 from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile

@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.commands.texts import read_text
+from headforcing.cli.texts import read_text
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.timeline.returns import with_returns

@@ -9,7 +9,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from headforcing.headforcing_core.commands.parser import Parser, subcommands
+from headforcing.cli.parser import Parser, subcommands
 from headforcing.research.__main__ import COMMANDS, main
 from headforcing.research.rooms import measure as rooms
 from headforcing.research.rooms import measurements, tables

@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.parser import READ, WRITTEN, count
+from ...cli.arguments import Result
+from ...cli.parser import READ, WRITTEN, count
 from ...headforcing_core.demo.assets import TOY_CONFIG
 from ...headforcing_core.demo.rooms_autoencoder import (
     RoomsAutoencoder,

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.parser import PathType
+from ...cli.arguments import Result
+from ...cli.parser import PathType
 from ...headforcing_core.demo.rooms_autoencoder import (
     RoomsAutoencoder,
 )

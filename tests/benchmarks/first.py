@@ -34,7 +34,7 @@ from .end_to_end import random_plan
 ODD_SIZES = ((131, 64), (97, 128), (17, 32))
 PROGRAM_SECONDS = 5.0  # of the video that each program makes
 # starts the command line
-PROGRAM = (sys.executable, "-m", "headforcing.headforcing_core")
+PROGRAM = (sys.executable, "-m", "headforcing")
 ALL_PROGRAMS = 0.9 * MOST_SECONDS  # seconds for all of them, less than their process has
 OTHER_PROMPT = "a blue cross"
 # scenes are compared without the articles

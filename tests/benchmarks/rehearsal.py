@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from headforcing.cli.codec import decoder_memory
 from headforcing.headforcing_core.plan.resources import Needs
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
-from headforcing.headforcing_core.video.codec import decoder_memory
 from headforcing.headforcing_core.weights.umt5 import encoder_bytes, save_embeddings
 from headforcing.tests.benchmarks import report
 from headforcing.tests.benchmarks.apart import tell
@@ -102,7 +102,7 @@ class Rehearsal:
             sys.executable,
             "-P",
             "-m",
-            "headforcing.headforcing_core",
+            "headforcing",
             *map(str, arguments),
             "--json",
         ]

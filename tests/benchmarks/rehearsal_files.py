@@ -95,7 +95,7 @@ def _tokenizer() -> bytes:
 
 def write_model(path: Path, family: str, top: str) -> None:
     """A .pt as it is published, in the default dtype."""
-    from headforcing.headforcing_core.plan.cards import MODELS
+    from headforcing.cli.cards import MODELS
     from tiny_checkpoints import wan_t2v_weights
 
     config = MODELS[family]

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from headforcing.cli.compiled import compiled_forward
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -23,7 +24,6 @@ from headforcing.headforcing_core.model.attention import (
     sdpa,
 )
 from headforcing.headforcing_core.model.attention_backends import Operands
-from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.fp8 import has_product
 from headforcing.headforcing_core.model.wan import finish_layer, forward_block
 from headforcing.headforcing_core.render.render import attention_name

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from counts import COUNTED
-from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.cli.cli import _parser, main
 from headforcing.headforcing_core.methods.registry import METHODS
 from headforcing.headforcing_core.plan.resources import RESERVED
 from headforcing.research.__main__ import main as research
@@ -58,9 +58,7 @@ RESEARCH = [
     "replay",
 ]
 COMMANDS_WITH_PARTS = ("profiles", "runs")
-PROGRAM = re.compile(
-    r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) "
-)
+PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing(?= |$)|python tasks\.py(?= demo)) ")
 PROGRAM_OF_RESEARCH = re.compile(r"^python (?:-m headforcing\.research|tasks\.py research) ")
 OF_COMFYUI = {"--enable-cors-header", "--fast", "--listen", "--use-sage-attention"}
 # where a path such as `methods/head_forcing.py` is looked for

@@ -15,8 +15,8 @@ import pytest
 import torch
 from attention_cases import WHOLE_LAYER, sequence_attention
 from counted_memory import RefuseFloat64
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.head_forcing import HeadForcing
 from headforcing.headforcing_core.model import attention_backends as backends

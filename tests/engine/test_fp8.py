@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from counted_memory import CountsMemory
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model import fp8
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel

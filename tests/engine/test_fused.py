@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 import torch
 import torch._dynamo
+from headforcing.cli.compiled import compiled_forward
 from headforcing.headforcing_core.cache import head_group
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.head_forcing import HeadForcing
-from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.norms import add_norm
 from headforcing.headforcing_core.model.wan import PromptKV, WanModel
 from small_engine import BUSY, latents, make_blocks, measure, new_cache, wan

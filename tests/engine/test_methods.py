@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.cache.roles import EpisodicPolicy
-from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.base import BaseMethod
 from headforcing.headforcing_core.methods.causvid import Overlap

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.cli.codec import decoder_memory, load_codec
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.latents import WAN21, WAN22
-from headforcing.headforcing_core.video.codec import decoder_memory, load_codec
 from headforcing.headforcing_core.video.restarts import FrameCodec
 from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder, statistics
 from recorded_cases import GOLDEN, needs

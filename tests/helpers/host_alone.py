@@ -10,7 +10,8 @@ HOST = Path(__file__).resolve().parents[2] / "nodes" / "host"
 
 PACKAGES = {"headforcing.nodes": HOST.parent, "headforcing.nodes.host": HOST}
 PACKAGES |= {
-    f"headforcing.nodes.host.{folder}": HOST / folder for folder in ("model", "graph", "browser")
+    f"headforcing.nodes.host.{folder}": HOST / folder
+    for folder in ("model", "graph", "browser", "render")
 }
 for package, folder in PACKAGES.items():
     # the modules import each other, and the packages' own files need ComfyUI
@@ -20,7 +21,7 @@ for package, folder in PACKAGES.items():
 
 
 def host_module(name: str) -> ModuleType:
-    """A module by the name of its folder and its own, `graph.folders`."""
+    """A module by the name of its folder and its own, `graph.schema`."""
     path = HOST.joinpath(*name.split(".")).with_suffix(".py")
     spec = importlib.util.spec_from_file_location(f"headforcing.nodes.host.{name}_alone", path)
     assert spec is not None and spec.loader is not None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from headforcing.headforcing_core.commands import cli
+from headforcing.cli import cli
 from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
 from peak_memory import peak_bytes
 

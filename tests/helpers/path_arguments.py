@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from headforcing.headforcing_core.commands.parser import PathType
+from headforcing.cli.parser import PathType
 
 NAMES_FILES = re.compile(r"\b(files?|folder|path|\.?safetensors|json|png|mp4)\b", re.IGNORECASE)
 

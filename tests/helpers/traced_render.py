@@ -16,11 +16,11 @@ from pathlib import Path
 from types import FrameType
 
 import headforcing.headforcing_core as core
-from headforcing.headforcing_core.commands import render as _imported_before_it_is_traced  # noqa: F401
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli import render as _imported_before_it_is_traced  # noqa: F401
+from headforcing.cli.cli import main
 
 ROOT = str(Path(core.__file__).resolve().parents[1]) + os.sep
-FOLDERS = ("headforcing_core", "kernels")
+FOLDERS = ("cli", "headforcing_core", "kernels")
 TRANSFORMER = ("model/", "kernels/")
 
 calls: list[tuple[str, str]] = []  # file and function

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.weights.umt5 import save_embeddings

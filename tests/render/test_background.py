@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from flat_colour import FlatColourDecoder, decoded, latents
-from headforcing.headforcing_core.commands.cli import _parser, main
-from headforcing.headforcing_core.commands.source import Source
+from headforcing.cli.cli import _parser, main
+from headforcing.cli.source import Source
 from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsStreamingDecoder
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.plan.plan import RenderPlan

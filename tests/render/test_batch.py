@@ -6,10 +6,10 @@ import importlib.util
 import json
 
 import pytest
-from headforcing.headforcing_core.commands import batch as batch_command
-from headforcing.headforcing_core.commands.batch_jobs import read_jobs
-from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.commands.texts import read_text
+from headforcing.cli import batch as batch_command
+from headforcing.cli.batch_jobs import read_jobs
+from headforcing.cli.cli import main
+from headforcing.cli.texts import read_text
 from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.distributed.ray_farm import farm_named
 from headforcing.headforcing_core.errors import HeadForcingError

@@ -14,9 +14,9 @@ from pathlib import Path
 import av
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import _parser, main
-from headforcing.headforcing_core.commands.texts import FollowedFile
-from headforcing.headforcing_core.commands.values import find_profile, render_options
+from headforcing.cli.cli import _parser, main
+from headforcing.cli.texts import FollowedFile
+from headforcing.cli.values import find_profile, render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles
 from headforcing.headforcing_core.head_profiles.rules import with_rule
@@ -42,7 +42,7 @@ def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
     """In a process of its own, as a user runs it. The folder is made; nothing else is left in
     it.
     """
-    command = [sys.executable, "-m", "headforcing.headforcing_core", "demo"]
+    command = [sys.executable, "-m", "headforcing", "demo"]
     command += ["--seconds", "1", "--out", str(tmp_path / "a" / "b"), "--json", "--device", "cpu"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -241,7 +241,7 @@ def test_an_interrupted_command_says_what_is_kept_and_how_to_go_on(
 
 
 def test_a_wrong_method_is_refused_before_torch_is_imported(tmp_path):
-    program = "import sys; from headforcing.headforcing_core.commands.cli import main; "
+    program = "import sys; from headforcing.cli.cli import main; "
     program += "sys.exit(main(['demo', '--method', 'magic']) + 100 * ('torch' in sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
@@ -273,7 +273,7 @@ FULL = "error: the result cannot be printed: No space left on device\n"
 def test_a_command_needs_no_place_to_talk_to(
     command: str, code: int, said: str, tmp_path: Path
 ) -> None:
-    program = f'"{sys.executable}" -m headforcing.headforcing_core {command}'
+    program = f'"{sys.executable}" -m headforcing {command}'
     done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
     if "demo" in command:
@@ -285,7 +285,7 @@ def test_a_command_needs_no_place_to_talk_to(
 def test_what_libraries_write_to_a_closed_stderr_reaches_no_file(tmp_path: Path) -> None:
     program = """
 import os, sys
-from headforcing.headforcing_core.commands.cli import usable_streams
+from headforcing.cli.cli import usable_streams
 with usable_streams(), open("file", "w") as file:
     os.write(2, b"of a library")
     print("lost", file=sys.stderr)
@@ -301,7 +301,7 @@ def test_a_character_that_the_console_lacks_is_written_as_an_escape(
 ) -> None:
     program = f"""
 import sys
-from headforcing.headforcing_core.commands.cli import usable_streams
+from headforcing.cli.cli import usable_streams
 before = sys.{stream}.errors
 with usable_streams():
     print("fox \\u72d0", file=sys.{stream})

@@ -8,8 +8,8 @@ import av
 import numpy as np
 import pytest
 from flat_colour import decoded
-from headforcing.headforcing_core.commands import compare as compare_command
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli import compare as compare_command
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.errors import HeadForcingError

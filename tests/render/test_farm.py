@@ -21,8 +21,8 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from headforcing.headforcing_core.commands import batch as batch_command
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli import batch as batch_command
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.distributed import ray_farm
 from headforcing.headforcing_core.distributed.ray_farm import RayFarm
 from headforcing.headforcing_core.files import claimed
@@ -212,7 +212,7 @@ def test_ctrl_c_in_a_terminal_ends_a_farm_and_the_same_command_goes_on(tmp_path)
     program = [
         sys.executable,
         "-m",
-        "headforcing.headforcing_core",
+        "headforcing",
         *command(tmp_path, lines),
         "--farm",
         "local",

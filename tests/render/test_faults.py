@@ -11,8 +11,8 @@ from pathlib import Path
 import fault_injection
 import pytest
 from fault_injection import ERRORS, POINTS
-from headforcing.headforcing_core.commands import profiles
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli import profiles
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.render import measured_roles
 from toy_renders import save_toy

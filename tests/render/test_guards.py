@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.plan.options import RenderOptions

@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video.onsets import listen
 from headforcing.headforcing_core.video.reader import open_video

@@ -10,7 +10,7 @@ from dataclasses import replace
 import av
 import pytest
 import torch
-from headforcing.headforcing_core.commands.values import EmbeddedModel
+from headforcing.cli.values import EmbeddedModel
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, method_named

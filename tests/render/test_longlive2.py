@@ -10,8 +10,9 @@ import checkpoint_files as files
 import numpy as np
 import pytest
 import torch
+from headforcing.cli.cli import main
+from headforcing.cli.codec import load_codec
 from headforcing.headforcing_core.cache.roles import RolePolicy
-from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.method import VideoFacts
 from headforcing.headforcing_core.methods.registry import method_named
@@ -23,7 +24,6 @@ from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2, schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from jobs import job_of
 from PIL import Image

@@ -17,6 +17,7 @@ from threading import Thread
 
 import pytest
 import torch
+from headforcing.cli.cards import MODELS
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import claimed
@@ -30,7 +31,6 @@ from headforcing.headforcing_core.head_profiles.profile import (
 from headforcing.headforcing_core.head_profiles.profiler import profile_heads
 from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
-from headforcing.headforcing_core.plan.cards import MODELS
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.request import RenderJob, RenderRequest
 from headforcing.headforcing_core.plan.resources import COMMAND_LINE, needs_of, pass_bytes
@@ -353,7 +353,7 @@ def test_a_command_says_that_it_waits_and_shows_no_bar_before_it_measures(tmp_pa
     command = (
         "demo --device cpu --scale 1 --seconds 0.5 --profile auto --measure-seconds 900".split()
     )
-    command = [sys.executable, "-m", "headforcing.headforcing_core", *command]
+    command = [sys.executable, "-m", "headforcing", *command]
     command += ["--out", tmp_path / "a", "--found-profiles", tmp_path]
     first = subprocess.run(command, capture_output=True, text=True)
     assert first.returncode == 0 and "measuring heads" in first.stderr, first.stderr

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from PIL import Image
 from safetensors.torch import save_file

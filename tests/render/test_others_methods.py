@@ -16,7 +16,7 @@ longlive = my_method:THINNED
 """
 RENDER = """
 import sys
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 

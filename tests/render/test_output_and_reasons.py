@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import check_regular
 from headforcing.headforcing_core.video import reader
@@ -29,7 +29,7 @@ def test_letters_that_the_output_cannot_show_do_not_fail_a_command(
     tmp_path: Path, encoding: str, command: tuple[str, ...], code: int
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "headforcing.headforcing_core", *command],
+        [sys.executable, "-m", "headforcing", *command],
         cwd=tmp_path,
         capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": encoding},

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands import profiles
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli import profiles
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile

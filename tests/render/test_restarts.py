@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from flat_colour import decoded
-from headforcing.headforcing_core.commands.values import EmbeddedModel
+from headforcing.cli.codec import load_codec
+from headforcing.cli.values import EmbeddedModel
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.methods.causvid import Overlap
 from headforcing.headforcing_core.timeline.clock import video_frames_of
-from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.restarts import FrameCodec
 from headforcing.headforcing_core.video.stream import Chunks, StreamingDecoder
 from safetensors import safe_open

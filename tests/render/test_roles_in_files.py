@@ -6,8 +6,8 @@ import json
 
 import av
 import pytest
-from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.commands.values import find_profile
+from headforcing.cli.cli import main
+from headforcing.cli.values import find_profile
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile

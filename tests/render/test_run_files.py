@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.cache.state import State
-from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import lock, unlock
 from headforcing.headforcing_core.hashing import digest, file_hash

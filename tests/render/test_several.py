@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands import render as render_command
-from headforcing.headforcing_core.commands import several
-from headforcing.headforcing_core.commands import source as source_command
-from headforcing.headforcing_core.commands.cli import _parser, main
-from headforcing.headforcing_core.commands.source import Source
+from headforcing.cli import render as render_command
+from headforcing.cli import several
+from headforcing.cli import source as source_command
+from headforcing.cli.cli import _parser, main
+from headforcing.cli.source import Source
 from headforcing.headforcing_core.distributed.peers import PeersLost
 from headforcing.headforcing_core.distributed.ranks import check_rank_memory, check_ranks
 from headforcing.headforcing_core.distributed.start_ranks import joined_ranks
@@ -33,7 +33,7 @@ from safetensors.torch import load_file
 from thread_peers import Meeting, ThreadPeers, together
 
 SECONDS = 6  # 9 blocks
-MODULE = "headforcing.headforcing_core"
+MODULE = "headforcing"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 SMALL = "--device cpu --json --scale 1 --sigmas 1,0.5 --update-interval 1".split()
 linux = pytest.mark.skipif(

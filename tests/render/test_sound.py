@@ -13,7 +13,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video.sound import sound_of_samples
 from headforcing.headforcing_core.video.soundtrack import Soundtrack

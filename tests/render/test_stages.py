@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from flat_colour import decoded
+from headforcing.cli import loaded, source, values
+from headforcing.cli.cli import main
 from headforcing.headforcing_core import devices
-from headforcing.headforcing_core.commands import loaded, source, values
-from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.plan.resources import MARGIN, room_on
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.weights.umt5 import load_embeddings

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
+from headforcing.cli.codec import load_codec
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.plan.options import RenderOptions
@@ -18,7 +19,6 @@ from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.render.render import Place, make_video
 from headforcing.headforcing_core.render.sinks import KeptLatents
 from headforcing.headforcing_core.runs.stored import stored_videos
-from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.reader import fit, read_image
 from headforcing.headforcing_core.video.section import read_section
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 
 BALL = "a red ball bouncing in the teal plain room"
 CROSS = "a blue cross in the navy plain room"

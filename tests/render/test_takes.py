@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import lock, unlock
 from headforcing.headforcing_core.runs.folder import RunFolder

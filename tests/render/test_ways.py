@@ -13,10 +13,10 @@ MOST = {"before": (50, 318), "block": (14, 334)}  # files, and how often one is 
 NOTHING_OF = (
     "methods/options",
     "cache/scenes",
-    "commands/batch",
-    "commands/farms",
-    "commands/rank",
-    "commands/several",
+    "cli/batch",
+    "cli/farms",
+    "cli/rank",
+    "cli/several",
     "distributed/",
     "head_profiles/auto",
     "head_profiles/profiler",
@@ -72,7 +72,7 @@ def test_a_plain_render_enters_nothing_that_nobody_has_asked_for(way):
 RUN = """
 import sys
 from pathlib import Path
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.render.sinks import ProgressBar
 from peak_memory import peak_bytes

@@ -7,7 +7,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
 from safetensors.torch import load_file, save_file

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.cli.compiled import compiled_forward
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.distributed.cache import ParallelCache, parallel_forward
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.head_profiles.shares import ProfileSetup
-from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.plan.describe import describe
 from headforcing.headforcing_core.plan.options import RenderOptions

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-PRODUCT = ("headforcing_core", "nodes", "kernels")
+PRODUCT = ("headforcing_core", "cli", "nodes", "kernels")
 MOST_A_LINE = {
     "headforcing_core": 10.0,
+    "cli": 10.0,
     "nodes": 10.0,
     "kernels": 13.5,
     "tests": 9.5,

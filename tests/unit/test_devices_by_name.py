@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands.values import pick_device
+from headforcing.cli.values import pick_device
 
 
 @pytest.mark.parametrize(

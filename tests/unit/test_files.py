@@ -12,9 +12,9 @@ from shutil import rmtree
 
 import pytest
 import torch
+from headforcing.cli import cli, report
+from headforcing.cli.parser import named_files
 from headforcing.headforcing_core import files
-from headforcing.headforcing_core.commands import cli, report
-from headforcing.headforcing_core.commands.parser import named_files
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import (

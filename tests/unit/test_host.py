@@ -224,7 +224,7 @@ def test_every_kind_of_patch_that_is_not_run_is_named():
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    """`nodes/host/graph/folders.py` on a ComfyUI of which only the paths are there."""
+    """`nodes/host/folders.py` on a ComfyUI of which only the paths are there."""
 
     def get_save_image_path(prefix, output, width, height):
         """The counter as ComfyUI has it: one more than the highest number of the files that are
@@ -247,7 +247,7 @@ def folders(tmp_path, monkeypatch):
     host.get_output_directory = lambda: str(tmp_path / "output")
     host.get_save_image_path = get_save_image_path
     monkeypatch.setitem(sys.modules, "folder_paths", host)
-    return host_module("graph.folders")
+    return host_module("folders")
 
 
 def write(path):

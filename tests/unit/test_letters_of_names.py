@@ -3,7 +3,7 @@ encoded.
 """
 
 import pytest
-from headforcing.headforcing_core.commands.texts import read_text
+from headforcing.cli.texts import read_text
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.timeline.paste.paste import read_any
 from headforcing.headforcing_core.timeline.references import check_names, named_in

@@ -8,7 +8,7 @@ import checkpoint_files as files
 import pytest
 import torch
 from checkpoint_files import FACTORS, OTHER, WEIGHTS, assert_same, save
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.weights.checkpoint import (

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from headforcing.headforcing_core.commands.batch_jobs import read_jobs
+from headforcing.cli.batch_jobs import read_jobs
 from headforcing.headforcing_core.errors import HeadForcingError
 from malformed import bounded
 

@@ -59,11 +59,11 @@ NAMED = {
     "headforcing_core/video/stream.py": "sound",
     "headforcing_core/model/wan.py": "speech",
     "headforcing_core/timeline/timeline.py": "shots pictures scenes",
-    "headforcing_core/commands/source.py": "speech ranks fp8 pictures roles sound",
-    "headforcing_core/commands/loaded.py": "ranks fp8 roles live",
+    "cli/source.py": "speech ranks fp8 pictures roles sound",
+    "cli/loaded.py": "ranks fp8 roles live",
     "nodes/sampler.py": "speech roles live sound part",
-    "nodes/host/model/render.py": "fp8 pictures roles live sound part",
-    "nodes/host/model/bridge.py": "",
+    "nodes/host/render/sample.py": "fp8 pictures roles live sound part",
+    "nodes/host/render/bridge.py": "",
     "nodes/host/browser/progress.py": "scenes part",
 }
 # Files of the product that name a concept.
@@ -130,7 +130,7 @@ def test_the_rows_are_short():
 
 def test_few_files_of_the_product_name_what_few_people_use():
     counts: Counter[str] = Counter()
-    for folder in ("headforcing_core", "nodes", "kernels"):
+    for folder in ("headforcing_core", "cli", "nodes", "kernels"):
         for path in (ROOT / folder).rglob("*.py"):
             counts.update(concepts_of(path.read_text("utf-8")).keys())
     found = {concept: counts[concept] for concept in MOST_FILES}

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from headforcing.cli.cli import _parser, main
+from headforcing.cli.options import OPTIONS
+from headforcing.cli.values import find_profile, render_options
 from headforcing.headforcing_core.cache.roles import RolePolicy
-from headforcing.headforcing_core.commands.cli import _parser, main
-from headforcing.headforcing_core.commands.options import OPTIONS
-from headforcing.headforcing_core.commands.values import find_profile, render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.rules import with_rule

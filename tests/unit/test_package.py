@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headforcing.cli import cards, cli, tiny_decoder, values
 from headforcing.headforcing_core import names
-from headforcing.headforcing_core.commands import cli, values
 from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model import attention_backends
-from headforcing.headforcing_core.plan import cards
-from headforcing.headforcing_core.video import tiny_decoder
 from packed import OPTIONAL, packed_files
 from path_arguments import commands
 from PIL import Image
@@ -28,8 +26,9 @@ else:
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = "headforcing.headforcing_core"
+CLI = "headforcing.cli"
 HELP = f"""import contextlib, io
-from {CORE}.commands.cli import COMMANDS, main
+from {CLI}.cli import COMMANDS, main
 lines = [[name, *more] for name in COMMANDS for more in (["--help"], ["--bogus"])]
 lines += [[], ["--help"], ["nonsense"], ["runs", "list", "--help"], ["generate", "--decoder", "none"]]
 for words in lines:
@@ -39,9 +38,9 @@ for words in lines:
 open("a.safetensors", "w").close()
 assert main(["convert", "a.safetensors", "a.safetensors"]) == 2, "a file that is read and written"
 """
-COMMAND = f"""import gc, sys, {CORE}.commands.cli as cli
+COMMAND = f"""import gc, sys, {CLI}.cli as cli
 assert cli.main(["memory"]) == 0 and gc.isenabled() and gc.get_freeze_count() > 100_000, "its modules are not collected"
-import {CORE}.commands.render, {CORE}.report.metrics
+import {CLI}.render, {CORE}.report.metrics
 assert len(sys.modules) > 500
 assert not [name for name in sys.modules if name.startswith("headforcing.") and ".distributed" in name]
 """
@@ -114,7 +113,7 @@ def test_requirements_are_the_dependencies_of_the_package_without_torch():
 
 def test_the_package_is_what_is_on_disk_and_comfyui_finds_what_it_looks_for():
     folders = [ROOT]
-    for package in ("headforcing_core", "kernels", "nodes"):
+    for package in ("headforcing_core", "cli", "kernels", "nodes"):
         folders += [path.parent for path in (ROOT / package).rglob("__init__.py")]
     tool = project()["tool"]["setuptools"]
     assert set(tool["packages"]) == {

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from counted_memory import CountsMemory, NoLaunch
+from headforcing.cli import cards
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.memory import MemoryEvent
 from headforcing.headforcing_core.cache.roles import (
@@ -32,7 +33,6 @@ from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.fp8 import saved_bytes
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.plan import cards
 from headforcing.headforcing_core.plan.describe import describe, format_bytes
 from headforcing.headforcing_core.plan.options import RenderOptions, method_options
 from headforcing.headforcing_core.plan.plan import RenderPlan

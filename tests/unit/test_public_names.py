@@ -20,15 +20,15 @@ def listed_names() -> Iterator[tuple[str, str]]:
 
 
 def imported_names(path: Path) -> Iterator[tuple[str, str]]:
-    """The module, without its package `headforcing_core`, and the name of all that a file imports
-    from the engine.
+    """The module, without the package `headforcing_core`, and the name of all that a file imports
+    from the engine and the command line.
     """
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom):
-            _, engine, module = (node.module or "").partition("headforcing_core")
-            if engine:
+            module = (node.module or "").removeprefix("headforcing.")
+            if module.split(".")[0] in ("headforcing_core", "cli"):
                 for alias in node.names:
-                    yield module.lstrip(".") or engine, alias.name
+                    yield module.removeprefix("headforcing_core."), alias.name
 
 
 def test_public_names_are_those_that_research_and_the_example_import():

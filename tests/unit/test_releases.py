@@ -9,7 +9,7 @@ from pathlib import Path
 import checkpoint_files as files
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, NOT_BUILT, method_named
 from headforcing.headforcing_core.plan.family import family_of_file, with_family

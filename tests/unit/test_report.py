@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.cli import cli
 from headforcing.headforcing_core.cache.memory import MemoryEvent
-from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.plan.options import RenderOptions

@@ -15,7 +15,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.cli.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.plan.start import Start
 from headforcing.headforcing_core.report import drift

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from headforcing.headforcing_core.commands.batch_jobs import read_jobs
+from headforcing.cli.batch_jobs import read_jobs
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.timeline import timeline as story_timeline
 from headforcing.headforcing_core.timeline.characters import split_lines, split_prompts

@@ -21,10 +21,11 @@ from server import PromptServer
 from ....headforcing_core.errors import first_line
 from ....headforcing_core.files import Fields
 from ....headforcing_core.render.sinks import VideoFile
-from ..graph import folders, images, queued_graph, schema, video_files
-from ..graph.folders import OutputFile
+from .. import folders
+from ..folders import OutputFile
+from ..graph import images, queued_graph, schema, video_files
+from ..sentences import Sentence, parts_of
 from . import pages
-from .sentences import Sentence, parts_of
 
 MESSAGE = "head_forcing.progress"
 KEPT_GROWING = 64

@@ -22,10 +22,10 @@ from ....headforcing_core.runs.folder import RunFolder
 from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, plain_time
 from ....headforcing_core.timeline.editor import words_key
 from ....headforcing_core.video.writer import VideoInfo
-from ..graph.folders import OutputFile
+from ..folders import OutputFile
 from ..graph.part import WHOLE, Part
+from ..sentences import Sentence, joined
 from .player import NodePlayer, shown_video
-from .sentences import Sentence, joined
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,8 @@ from ....headforcing_core.runs.takes import (
     write_label,
 )
 from ....headforcing_core.timeline.clock import VIDEO_FPS
-from ..graph import folders, images, video_files
+from .. import folders
+from ..graph import images, video_files
 from ..model import native_model, vae
 from .pages import jpeg_answer, route
 from .progress import linear_colours

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ....headforcing_core.files import Fields
 from ....headforcing_core.video.onsets import Heard, listen
-from ..graph import folders
+from .. import folders
 from .pages import RefusedError, route
 
 _KEPT = 8

@@ -10,7 +10,7 @@ from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import LatentFormat
 from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.timeline.clock import plain_time
-from ..browser.sentences import Sentence, joined
+from ..sentences import Sentence, joined
 from .queued_graph import inputs_of
 
 

@@ -13,7 +13,7 @@ from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.options import DEFAULTS
 from ....headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
-from .folders import NODE_TEXTS, check_prefix, output_folder
+from ..folders import NODE_TEXTS, check_prefix, output_folder
 
 HeadProfileType = io.Custom("HEAD_PROFILE")
 

@@ -12,7 +12,7 @@ from comfy_api.latest import io, ui
 
 from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.request import file_tags
-from .folders import OutputFile
+from ..folders import OutputFile
 from .queued_graph import prompt_id
 
 HEADS = "head_forcing_heads"  # in the extra data of a workflow

@@ -1,1 +1,1 @@
-"""MODELs and VAEs of ComfyUI: what is in them, how they run a rollout, and how a render decodes."""
+"""MODELs and VAEs of ComfyUI: what is in them, and the memory that they leave."""

@@ -14,7 +14,7 @@ from comfy.controlnet import ControlBase
 
 from ....headforcing_core.files import Fields
 from ....headforcing_core.plan.resources import Needs, check_disk
-from ..graph import folders
+from .. import folders
 from .model_contents import KEY
 
 

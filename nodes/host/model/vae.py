@@ -27,7 +27,7 @@ from ....headforcing_core.video.stream import StreamingDecoder
 from ....headforcing_core.video.wan22 import Wan22Decoder
 from ....headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder
 from ....headforcing_core.video.wan_vae import WanVideoDecoder
-from ..graph import folders
+from .. import folders
 
 _WAN_VAES = (comfy.ldm.wan.vae.WanVAE, comfy.ldm.wan.vae2_2.WanVAE)
 

@@ -16,10 +16,10 @@ import pytest
 import stand_in_gpu
 import torch
 from flat_colour import decoded
+from headforcing.cli import profiles
+from headforcing.cli.cli import main
+from headforcing.cli.values import pick_device
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.commands import profiles
-from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.commands.values import pick_device
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel

@@ -31,20 +31,22 @@ def module(name):
     return importlib.import_module(name, pack.__name__)
 
 
-bridge = module(".nodes.host.model.bridge")
+bridge = module(".nodes.host.render.bridge")
 toy = module(".nodes.host.model.native_model")
 loaded_model = module(".nodes.host.model.loaded_model")
-render_video = module(".nodes.host.model.render")
-host_module = module(".nodes.host.model.host_render")
-start_inputs = module(".nodes.host.model.start")
+render_video = module(".nodes.host.render.sample")
+host_module = module(".nodes.host.render.host_render")
+start_inputs = module(".nodes.host.render.start")
 vae_decoding = module(".nodes.host.model.vae")
 CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.profile
 head_profiles.profiler head_profiles.shares model.attention model.wan plan.request render.render
 render.live_story plan.options plan.plan plan.resources rollout.loop rollout.schedule timeline.timeline
-video.codec video.stream video.tiny_decoder video.writer weights.checkpoint""".split()
+video.stream video.writer weights.checkpoint""".split()
 core = types.SimpleNamespace(
     **{name.rpartition(".")[2]: module(f".headforcing_core.{name}") for name in CORE}
 )
+core.codec = module(".cli.codec")
+core.tiny_decoder = module(".cli.tiny_decoder")
 TINY = f"{folder}/tiny.safetensors"
 LORA = f"{folder}/lora.safetensors"
 VAE = f"{folder}/vae.safetensors"

@@ -28,7 +28,7 @@ ROLES = core.profile.HeadProfile(
 load_model = module(".nodes.load_model").load_model
 speech = module(".headforcing_core.plan.speech")
 HostEncoder = module(".nodes.host.model.audio_encoder").HostEncoder
-HostRender = module(".nodes.host.model.host_render").HostRender
+HostRender = module(".nodes.host.render.host_render").HostRender
 
 
 def features(seed=3, frames=200):

@@ -48,7 +48,7 @@ CASES = [  # stage, kind, whether a thread decodes
 @smoke
 def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next():
     said = []
-    folders = module(".nodes.host.graph.folders")
+    folders = module(".nodes.host.folders")
     memory = module(".nodes.host.model.memory")
     RenderProgress = module(".nodes.host.browser.progress").RenderProgress
     model = toy.load_toy_model()

@@ -1,0 +1,1 @@
+"""A render on a MODEL of ComfyUI: its request, its rollout, and the file that grows meanwhile."""

@@ -1,0 +1,260 @@
+"""One video of a plan, made on a MODEL of ComfyUI: its job, and the file that grows meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from comfy import model_management
+
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import is_disk_full
+from ....headforcing_core.hashing import digest
+from ....headforcing_core.model.wan import WanConfig
+from ....headforcing_core.plan.conditions import Conditions
+from ....headforcing_core.plan.layout import bundled_profile
+from ....headforcing_core.plan.options import RenderOptions
+from ....headforcing_core.plan.plan import RenderPlan
+from ....headforcing_core.plan.request import RenderJob, RenderRequest, StartLatents
+from ....headforcing_core.plan.resources import Needs
+from ....headforcing_core.render.live_story import LiveEdits
+from ....headforcing_core.render.render import Listener, Place, make_video
+from ....headforcing_core.render.result import RenderResult
+from ....headforcing_core.render.sinks import KeptLatents, VideoFile
+from ....headforcing_core.rollout.rows import Embeddings, Picture
+from ....headforcing_core.timeline.timeline import Timeline
+from ....headforcing_core.video.soundtrack import Soundtrack
+from ....headforcing_core.video.writer import VideoInfo
+from .. import folders
+from ..browser.live_story import LiveStory
+from ..browser.progress import RenderProgress
+from ..browser.runs import link_file, linked_file
+from ..graph.part import WHOLE, Part
+from ..model import memory, vae
+from ..model.loaded_model import NO_NAME, ModelName, compute_dtype, inexact, wan_config
+from ..model.vae import codec_of, to_model
+from . import bridge
+from .growing_video import growing_video
+from .host_render import HostRender
+
+FOUND_PROFILES = folders.user_folder("found_profiles")
+RUNS = folders.runs_folder()
+
+
+def request_of(
+    model: Any,
+    options: RenderOptions,
+    timeline: Timeline,
+    embeds: Embeddings,
+    *,
+    start: StartLatents | None = None,
+    pictures: Mapping[str, Picture] = MappingProxyType({}),
+    vae: Any = None,
+    named: ModelName = NO_NAME,
+    resume: bool = False,
+    part: Part = WHOLE,
+    notes: Mapping[str, Any] = MappingProxyType({}),
+    soundtrack: Soundtrack | None = None,
+    conditions: Conditions | None = None,
+) -> RenderRequest:
+    """The request of a render with a MODEL of ComfyUI.
+
+    Args:
+        start, pictures: with latents as a LATENT holds them.
+        named: the model's name, by which stored blocks and roles are known again.
+        resume: read and store finished blocks.
+        notes: more notes on the videos.
+        soundtrack: their sound.
+        conditions: what drives the videos besides noise and prompts.
+    """
+    latent_format = model.model.latent_format
+    if not named.is_known:
+        options = without_measuring(options, wan_config(model))
+    if start is not None:
+        latents = [to_model(latent_format, video) for video in start.latents]
+        start = replace(start, latents=torch.stack(latents))
+    about = dict(notes)
+    if part.draft:
+        about["draft"] = True
+    if lines := inexact(model):
+        about["inexact"] = lines
+    return RenderRequest(
+        wan_config(model),
+        options,
+        timeline,
+        embeds,
+        start=start,
+        pictures=model_pictures(model, pictures),
+        dtype=compute_dtype(model),
+        weights=named.weights,
+        codec=None if vae is None else codec_of(vae, latent_format),
+        runs=RUNS if resume and named.is_known else None,
+        found_profiles=FOUND_PROFILES if named.is_known else None,
+        spare_profiles=RUNS if named.is_known else None,
+        until_seconds=part.until_seconds,
+        soundtrack=soundtrack,
+        conditions=conditions,
+        latent_format=type(latent_format).__name__,
+        notes=about,
+    )
+
+
+def without_measuring(options: RenderOptions, config: WanConfig) -> RenderOptions:
+    """The options with a bundled head profile in place of none, for a model whose measured roles
+    could not be kept: each render would measure them again. The same if none fits.
+    """
+    if options.profile is not None or options.method.heads_by != "roles":
+        return options
+    try:
+        bundled = bundled_profile(config, options.method, options.model_family)
+    except HeadForcingError:
+        return options
+    return replace(options, profile=bundled)
+
+
+def model_pictures(model: Any, pictures: Mapping[str, Picture]) -> dict[str, Picture]:
+    """Pictures with latents as the MODEL sees them."""
+    return {
+        name: replace(picture, latents=to_model(model.model.latent_format, picture.latents))
+        for name, picture in pictures.items()
+    }
+
+
+def sample(
+    render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress
+) -> RenderResult:
+    """Make one video of a plan; the result has its latents as a LATENT holds them.
+
+    Raises HeadForcingError where the video file found no space while all blocks were stored; says
+    on the node what is kept when something ends the render early.
+    """
+    needs = render.needs(plan)
+    try:
+        with memory.explained(needs, kept=render.request.runs is not None):
+            return _sample(render, plan, video, progress=progress, needs=needs)
+    except BaseException:  # a cancel is no Exception in newer versions
+        progress.stopped()
+        raise
+
+
+def _sample(
+    render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs
+) -> RenderResult:
+    """`sample` without remedies in errors."""
+    begun = time.perf_counter()
+    job = render.request.job(plan, video)
+    kept = KeptLatents()
+    listeners: list[Listener] = [progress, kept]
+    story = render.story
+    progress.earlier = _earlier_file(render, job)
+    if progress.earlier is not None:
+        # its blocks are read for the latents and the report; it is of the story as it was
+        story = None
+    elif render.vae is not None:
+        progress.growing = growing_video(render, job)
+        listeners.append(progress.growing)
+
+    def body(hosted: bridge.HostedModel, device: torch.device) -> RenderResult:
+        attention = hosted.attention.or_better(render.request.dtype, device, plan.shape)
+        if story is not None:
+            listeners.append(_edits(story, hosted, kept, needs))
+        return make_video(job, hosted, Place(device, attention), listeners)
+
+    one_pass = (plan.largest_pass, *plan.block_shape[1:])
+    made = bridge.host(
+        render.model,
+        job.script.embedding(0),
+        plan.schedule,
+        one_pass,
+        memory=needs.working,
+        body=body,
+        also=[] if render.vae is None else [render.vae.patcher],
+    )
+    latents = vae.to_latent(render.model.model.latent_format, torch.cat(kept.blocks))
+    made = replace(
+        made,
+        latents=latents.to(model_management.intermediate_device()),
+        seconds=time.perf_counter() - begun,
+        video=progress.earlier,
+    )
+    return made if progress.growing is None else _with_file(render, made, progress.growing)
+
+
+def _edits(
+    story: LiveStory, hosted: bridge.HostedModel, kept: KeptLatents, needs: Needs
+) -> LiveEdits:
+    """The listener that puts changes of the story into the render. Also sets `story.reload`, which
+    loads the weights again after new texts were encoded, beside what the render has allocated.
+    """
+    load = hosted.reload  # not the hosted model, which refers to the cache
+
+    def reload() -> None:
+        free = needs.temporary
+        if not kept.blocks:  # what stays from the first block on is not allocated yet
+            free += needs.prompt + needs.held
+        load(memory=free)
+
+    story.reload = reload
+    return LiveEdits(story)
+
+
+def _with_file(render: HostRender, made: RenderResult, file: VideoFile) -> RenderResult:
+    """The result with its file, which is noted beside the stored blocks, or with why there is
+    none.
+    """
+    # without stored blocks the latents would be lost with the error
+    if is_disk_full(file.error) and render.request.runs is not None:
+        raise HeadForcingError(
+            f"{file.failure}; all blocks are kept: make room and press Run again"
+        )
+    job = made.job
+    if file.info is not None and job.folder is not None and file.target.first_block == 0:
+        _link(render, job, file.info.path)
+    advice = vae.advice(render.vae, render.model.load_device)
+    return replace(made, video=file.info, failure=file.failure, advice=advice)
+
+
+def _link(render: HostRender, job: RenderJob, path: Path) -> None:
+    """Note the file as that of the take; a part never takes the place of the whole video."""
+    whole = job.plan.blocks
+    if job.end_block >= whole or linked_file(job, _file_key(render, job, whole)) is None:
+        link_file(job, path, _file_key(render, job, job.end_block))
+
+
+def _file_key(render: HostRender, job: RenderJob, end_block: int) -> str:
+    """A hash of what the file of a take depends on: its blocks, the number of them in the file, the
+    decoder, the length it is cut to, and the sound.
+    """
+    codec = render.request.codec
+    assert codec is not None
+    decoder = [type(render.vae.first_stage_model).__name__, codec.fingerprint()]
+    soundtrack = render.request.soundtrack
+    sound = [] if soundtrack is None else [soundtrack.identity]
+    return digest(job.keys[-1], end_block, decoder, job.plan.video_frames, *sound)
+
+
+def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
+    """The file of a finished take that would be made again, byte for byte but for its graph; None
+    to make one.
+    """
+    plan = job.plan
+    if (
+        render.vae is None
+        or render.part != WHOLE
+        or job.folder is None
+        or job.finished_blocks < plan.new_blocks
+        or (render.story is not None and render.story.waits)
+    ):
+        return None
+    path = linked_file(job, _file_key(render, job, plan.blocks))
+    if path is None or not folders.has_prefix(
+        path, render.filename_prefix, plan.width, plan.height
+    ):
+        return None
+    seconds = plan.video_frames / plan.timeline.clock.fps
+    return VideoInfo(path, plan.video_frames, seconds, width=plan.width, height=plan.height)
