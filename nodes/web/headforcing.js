@@ -22,13 +22,16 @@ import * as queuedGraph from "./queued_graph.js";
 import * as removedInputs from "./removed_inputs.js";
 import * as serverEvents from "./server_events.js";
 import * as shared from "./shared.js";
-import { extension } from "./story/panel.js";
+import * as panel from "./story/panel.js";
 import * as shelf from "./takes/shelf.js";
 import * as takeStore from "./takes/store.js";
 import * as takeList from "./takes/list.js";
 import * as templateOrder from "./template_order.js";
 import * as texts from "./texts.js";
 import * as timeline from "./timeline/node.js";
+
+timeline.usePanel(panel);
+shelf.useViews(player.viewOf);
 
 /** @type {Record<string, any>[]} */
 const PARTS = [
@@ -47,7 +50,7 @@ function all(hook) {
 
 app.registerExtension({
   name: "HeadForcing",
-  ...extension,
+  ...panel.extension,
   init: all("init"),
   setup: all("setup"),
   nodeCreated: all("nodeCreated"),

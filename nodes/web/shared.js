@@ -288,3 +288,11 @@ export function afterConfigureGraph() {
     entry.removed();
   }
 }
+
+/**
+ * Where the server has a file.
+ * @param {FileName} file
+ */
+export function address({ filename, subfolder, type }) {
+  return `/view?${new URLSearchParams({ filename, subfolder, type })}`;
+}

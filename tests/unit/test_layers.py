@@ -158,6 +158,21 @@ def test_scripts_for_the_browser_use_the_frontends_extension_interface_only():
     assert scripts
 
 
+ROOMS = ("takes", "player", "timeline", "story")  # of nodes/web, from below
+
+
+def test_rooms_of_scripts_import_only_what_lies_below_them():
+    """What runs up is handed in by headforcing.js; types may name anything."""
+    crossings = 0
+    for place, room in enumerate(ROOMS):
+        for script in (ROOT / "nodes" / "web" / room).glob("*.js"):
+            text = script.read_text("utf-8")
+            imported = re.findall(r'^(?!.*@import).* from "\.\./(\w+)/', text, re.MULTILINE)
+            assert not set(imported) - set(ROOMS[:place]), script
+            crossings += len(imported)
+    assert crossings > 5
+
+
 WRITES = set(
     "write_text write_bytes mkdir touch unlink rename replace_file rmdir save_file open".split()
 )

@@ -2,20 +2,11 @@
 import { app } from "../../../scripts/app.js";
 import { codecsOf } from "./codecs.js";
 import { playsNoGrowing } from "../server_events.js";
-/** @import {FileName} from "../types.js" */
 
 const PIECE = 8 << 20; // bytes of one request
 const APART_MS = 1000; // between two requests
 const BEHIND = 5; // seconds that were played and are not forgotten when there is no more room
 const LATER = [0, 0.1, 0.3, 1, 3]; // seconds by which sound or pictures may end after the other
-
-/**
- * Where the server has a file.
- * @param {FileName} file
- */
-export function address({ filename, subfolder, type }) {
-  return `/view?${new URLSearchParams({ filename, subfolder, type })}`;
-}
 
 export class GrowingFile {
   complete = false; // whether nothing more will be written

@@ -1,9 +1,8 @@
 // The video of a player and another take in step with it, beside it or wiped over it, with their names below.
 import { app } from "../../../scripts/app.js";
 import { Beside } from "./beside.js";
-import { address } from "./growing_file.js";
 import { Wipe } from "./wipe.js";
-import { button, make } from "../shared.js";
+import { address, button, make } from "../shared.js";
 import { nameOf } from "../takes/store.js";
 import { t } from "../texts.js";
 /** @import {Take} from "../types.js" */

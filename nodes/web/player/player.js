@@ -1,10 +1,9 @@
 // Plays a video inside the node that makes it: the growing file while it is rendered, then the finished one. Above
 // it stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
 import { app } from "../../../scripts/app.js";
-import { address } from "./growing_file.js";
 import { View } from "./view.js";
 import { listen } from "../server_events.js";
-import { idOf, isOpen, nodeOf, openId, rootGraph } from "../shared.js";
+import { address, idOf, isOpen, nodeOf, openId, rootGraph } from "../shared.js";
 import { sentenceOf, t } from "../texts.js";
 /** @import {FileName, GraphNode, Message, ServerEvent} from "../types.js" */
 

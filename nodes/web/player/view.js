@@ -1,13 +1,13 @@
 // What a player shows in its node: a text, and below it a preview, the growing file or finished ones, and a take's file.
 import { app } from "../../../scripts/app.js";
-import { address, GrowingFile } from "./growing_file.js";
+import { GrowingFile } from "./growing_file.js";
 import { makeLayout, sharpen, WIDGET_HEIGHT } from "./layout.js";
 import { leads, takeLead } from "./leaders.js";
 import { Pair } from "./pair.js";
 import { placeToShow } from "./place.js";
 import { Sprite } from "./sprite.js";
 import { playsGrowing } from "../server_events.js";
-import { editors, holds, nodeOf, storyNodeOf, whileInGraph } from "../shared.js";
+import { address, editors, holds, nodeOf, storyNodeOf, whileInGraph } from "../shared.js";
 import { fetchStory, nameOf } from "../takes/store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";

@@ -1,8 +1,7 @@
 // The pictures of Scene References in the story panel, above the fields of the chosen prompt: those that its words name
 // are shown as they are, the others pale; a click names one.
 import { app } from "../../../scripts/app.js";
-import { address } from "../player/growing_file.js";
-import { button, make, referencesOf } from "../shared.js";
+import { address, button, make, referencesOf } from "../shared.js";
 import { t } from "../texts.js";
 import { changed } from "../timeline/segments.js";
 /** @import {GraphNode, Reference} from "../types.js" */

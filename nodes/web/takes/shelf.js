@@ -1,16 +1,20 @@
 // Above the player of Head Forcing Sampler: buttons that render a part or a draft of the story, and its takes, to play
 // one, two beside each other, to go back to one, to name, star and delete them.
 import { app } from "../../../scripts/app.js";
-import { address } from "../player/growing_file.js";
 import { queuePart } from "../queue_part.js";
-import { viewOf } from "../player/player.js";
-import { button, demoOf, editors, isLinked, keepFromCanvas, make, openId } from "../shared.js";
+import { address, button, demoOf, editors, isLinked, keepFromCanvas, make, openId } from "../shared.js";
 import { put, putStory, storyNodeOf } from "../shared.js";
 import { change, factsOf, fetchStory, fetchTakes, line, megabytes, nameOf, pictures } from "./store.js";
 import { STYLE, takes, watchInGraph } from "./store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
 /** @import {GraphNode, Part, Take} from "../types.js" */
+/** @import {View} from "../player/view.js" */
+
+/** The player of a node. @type {(node: GraphNode) => View} */
+let viewOf;
+/** Show takes in these players; `headforcing.js` hands them in. @param {(node: GraphNode) => View} given */
+export const useViews = (given) => { viewOf = given; };
 
 const HEIGHT = 34; // of the widget, in pixels
 const SCENE = () => t("Choose a scene: a bar of the Prompt Timeline that is connected to positive.");

@@ -3,13 +3,19 @@ import { app } from "../../../scripts/app.js";
 import { editors, isLinked, make, placeOf, post, putStory, storyOf, whileInGraph } from "../shared.js";
 import { t } from "../texts.js";
 import { TimelineEditor } from "./editor.js";
-import { isThere, open as openPanel } from "../story/panel.js";
 import { ownerOf, storyIn } from "./face.js";
 import { History } from "./history.js";
 import { Home } from "./home.js";
 import { PageStories, storedStories, WorkflowStories } from "./left.js";
 import { addElement } from "../widgets.js";
 /** @import {GraphNode, Host, Owner} from "../types.js" */
+
+/** The story panel, as far as an editor needs it. @typedef {{isThere: () => boolean, open: (node: GraphNode) => void}} Panel */
+
+/** @type {Panel} */
+let panel = { isThere: () => false, open() {} };
+/** Open the story panel with this; `headforcing.js` hands it in. @param {Panel} given */
+export const usePanel = (given) => { panel = given; };
 
 const WIDTH = 420; // of a new node
 const TEXT = 90; // height that its text gets above the least
@@ -83,7 +89,7 @@ function hostOf(node, owner) {
     write: (values) => putStory(node, values, owner),
     ask: (body) => post("/headforcing/timeline", body, t("The server does not answer; the text is unchanged.")),
     run: (first) => app.queuePrompt(first ? -1 : 0),
-    showPanel: isThere() ? () => openPanel(node) : undefined,
+    showPanel: panel.isThere() ? () => panel.open(node) : undefined,
     resized() {
       if (LiteGraph.vueNodesMode) return; // there a node is as high as what it holds
       const [width, height] = node.size;
@@ -103,7 +109,7 @@ function hostOf(node, owner) {
 function addEditor(node, owner) {
   addStyle();
   const editor = new TimelineEditor(hostOf(node, owner));
-  editor.home = new Home(editor, () => openPanel(node));
+  editor.home = new Home(editor, () => panel.open(node));
   const height = () => editor.height;
   addElement(node, "timeline", editor.home.element, { getMinHeight: height, getMaxHeight: height });
   return editor;
