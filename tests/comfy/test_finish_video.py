@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from comfy_browser import Browser
-from comfy_graphs import Graph, changed, failed, node, queued, stopper, video_frames
+from comfy_graphs import Graph, changed, failed, node, queued, stopper, until_frames, video_frames
 from comfy_harness import ComfyServer
 from comfy_setup import FLOOR
 from headforcing.headforcing_core.video.sound import sound_of_samples
@@ -171,13 +171,17 @@ def test_a_killed_server_goes_on_where_it_was(comfy: ComfyServer):
     video_file(comfy.input_dir / "killed.mp4", 128)
     graph = finishing("killed.mp4", "killed_finish/v")
 
+    folder = comfy.output_dir / "killed_finish"
+    comfy.hold(180, "finish")
+
     def kill(kind: str, data: dict[str, Any]) -> None:
-        if kind == "progress" and data.get("node") == "finish" and data["value"] >= 180:
+        if kind == "test.waits":
+            until_frames(folder, 70)
             comfy.stop()
 
     with pytest.raises(ConnectionClosed):
         comfy.queue(graph, on_event=kill)
-    (growing,) = (comfy.output_dir / "killed_finish").glob("*.mp4")
+    (growing,) = folder.glob("*.mp4")
     assert growing.name.endswith(".part.mp4") and len(frames_of(growing)) > 70, (
         "what was written until then plays"
     )
@@ -227,11 +231,16 @@ def test_it_plays_in_the_node_while_it_grows(browser: Browser):
     browser.load_api(finishing("watch.mp4", "finish/watched"))
     browser.fit_view()
     browser.watch("FinishVideo")
-    browser.run(300)
+    browser.server.hold(96)
+    browser.queue()
+    for shown, at in ((0, 192), (3, None)):  # the encoder looks 1.3 s ahead
+        browser.page.wait_for_function(f"window.__seen.some(([, length]) => length > {shown})")
+        browser.server.hold(at)
+    assert browser.wait_done() == "success"
     grew, finished = browser.watched()
     lengths = [length for length, _, _ in grew]
     texts = [text for *_, text in grew + finished]
-    assert lengths == sorted(lengths) and 1 < lengths[0] < lengths[-1] <= 7.5, "longer and longer"
+    assert lengths == sorted(lengths) and 0 < lengths[0] < lengths[-1] <= 7.5, "longer and longer"
     assert finished[-1][0] == pytest.approx(7.47, abs=0.05)
     assert any(re.match(r"frame \d+ of 239 - [\d.]+ fps, \d+:\d\d left$", text) for text in texts)
     assert texts[-1] == "wrote output/finish/watched_00001_.mp4 - 239 frames, 160x96 at 32 fps"

@@ -26,6 +26,7 @@ from comfy_graphs import (
     stopper,
     text_of,
     tiny_graph,
+    until_frames,
     video_frames,
     video_frames_of,
 )
@@ -170,8 +171,11 @@ def test_a_server_that_is_killed_goes_on_when_it_is_back(comfy: ComfyServer):
     graph = growing_graph("killed/v", 9.0, seed=60)
     graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="killed_latents")
 
+    comfy.hold(41, "sampler")
+
     def kill(kind: str, data: dict[str, Any]) -> None:
-        if kind == "progress" and data.get("node") == "sampler" and data["value"] >= 40:
+        if kind == "test.waits":
+            until_frames(comfy.output_dir / "killed", 48)
             comfy.stop()
 
     with pytest.raises(ConnectionClosed):

@@ -71,13 +71,12 @@ def test_the_video_plays_in_the_node_while_it_grows_and_the_page_holds_no_more_t
     prompt = editor.api_prompt()["sampler"]
     heap = editor.heap_bytes()
     editor.watch()
-    editor.server.allow_blocks(4)  # of 16: the model is faster than the page's looks
+    editor.server.hold(17)  # after 4 of 16 blocks: the model is faster than the page's looks
     editor.queue()
     bring_into_view(editor)
-    for shown in (0, 2, 5):  # the encoder looks 2.5 s ahead
+    for shown, at in ((0, 33), (2, 49), (5, None)):  # the encoder looks 2.5 s ahead
         editor.page.wait_for_function(f"window.__seen.some(([, length]) => length > {shown})")
-        editor.server.allow_blocks(4)
-    editor.server.allow_blocks(None)
+        editor.server.hold(at)
     # a node that is made anew would leak it
     editor.page.wait_for_function(
         f"{_VIDEO}?.src.startsWith('blob:') && window.__revoked.includes({_VIDEO}.src)"
@@ -114,6 +113,7 @@ def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes
     """
     with Browser(comfy_latest) as editor:
         editor.load_api(growing_graph("player/forbidden", 36.0, seed=102))
+        editor.server.hold(9)
         editor.queue()
         editor.page.wait_for_function(
             f"/^0:0[1-9] of 0:36/.test({_PLAYER}?.firstChild.textContent)"
@@ -123,12 +123,15 @@ def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes
             f"{preview}.naturalWidth > 0 && {preview}.style.display === ''"
         )
         before = editor.page.evaluate(f"{preview}.src")
+        editor.server.hold(17)
         editor.page.wait_for_function(f"(before) => {preview}.src !== before", arg=before)
         editor.page.reload(wait_until="domcontentloaded")
         back = f"window.app?.graph && / of 0:36/.test({_PLAYER}?.firstChild.textContent)"
         editor.page.wait_for_function(back)
+        editor.server.hold(None)
         editor.page.wait_for_function(f"{_VIDEO}.duration > 35")
         editor.write("Sampler", seed=103)
+        editor.server.hold(9)
         editor.page.evaluate("() => app.queuePrompt(0)")
         editor.page.wait_for_function(f"/^0:0[1-9] of 0:36/.test({_PLAYER}.firstChild.textContent)")
         editor.server.interrupt()
@@ -164,9 +167,11 @@ def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finish
         page.wait_for_function(there, arg=file)
 
     load("a")
+    editor.server.hold(1)
     editor.queue()
     page.wait_for_function(f"{_PLAYER}?.firstChild.textContent")
     load("b")  # while the other renders
+    editor.server.hold(None)
     assert editor.wait_done() == "success"
     page.wait_for_timeout(300)
     assert text_of(editor) == "", "it is no render of this workflow"
@@ -189,9 +194,11 @@ def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finish
     load("a")
     editor.write("Sampler", seed=113)
     graphs["a"] = page.evaluate("app.graph.serialize()")
+    editor.server.hold(1)
     editor.queue()
     page.evaluate("() => app.queuePrompt(0)")
     load("b")
+    editor.server.hold(None)
     page.wait_for_function("window.__runs.length === 2")
     page.wait_for_timeout(300)
     shows("of_b_00001_")

@@ -172,6 +172,7 @@ def test_it_is_heard_while_the_video_grows_after_the_first_click(browser: Browse
     graph = with_sound(growing_graph("sound_page/v", seconds=24.0, seed=64), "hf_clicks.wav")
     browser.load_api(graph)
     browser.fit_view()
+    browser.server.hold(33)  # 6 of 24 seconds
     browser.queue()
     video = f"{of_player()}?.querySelector('video')"
     page.wait_for_function(
@@ -182,6 +183,7 @@ def test_it_is_heard_while_the_video_grows_after_the_first_click(browser: Browse
     page.wait_for_function(f"!{video}.paused && {video}.currentTime > 0.3")
     page.evaluate(f"{video}.click()")
     assert page.evaluate(f"[{video}.muted, {video}.paused]") == [False, False]
+    browser.server.hold(None)
     assert browser.wait_done() == "success"
     page.wait_for_function(f"!{video}.src.startsWith('blob:')")
     before = page.evaluate(f"{video}.webkitAudioDecodedByteCount")

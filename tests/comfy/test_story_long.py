@@ -171,14 +171,16 @@ def test_a_minute_that_grows_takes_no_memory_leaves_no_address_and_asks_once_a_s
     browser.write("Sampler", seed=401)
     page.wait_for_function(f"{ALL}.length === 3")
     page.evaluate(_FIRST)
+    browser.server.hold(1 + 4 * 27)  # 20 of 60 seconds: the encoder looks 2.5 s ahead
     browser.queue()
     page.wait_for_function("window.__first")
     first = page.evaluate("window.__first") / 1000
     assert first < 2 * crowd(), first
     heaps = []
-    for seconds in (15, 35, 55):
+    for seconds, at in ((15, 1 + 4 * 53), (35, 1 + 4 * 79), (55, None)):
         page.wait_for_function(f"{VIDEO}.duration > {seconds}")
         heaps.append(browser.heap_bytes())
+        browser.server.hold(at)
     assert browser.wait_done() == "success"
     page.wait_for_function(f"{VIDEO}.readyState >= 2 && !{VIDEO}.src.startsWith('blob:')")
     assert max(heaps[1:]) - heaps[0] < 2e6, heaps

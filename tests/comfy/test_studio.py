@@ -120,12 +120,14 @@ def test_every_bar_has_the_picture_of_its_own_scene_while_the_video_grows_and_af
     """The ball's room is teal, the cross's navy: by blue against green they are far apart."""
     page = browser.page
     opened(browser, seed=303, seconds=12.0)
+    browser.server.hold(49)  # 9 of 12 seconds
     browser.queue()
     page.wait_for_function(
         "[...document.querySelectorAll('.hf-bar')].every((bar) => "
         "bar.style.backgroundImage.startsWith('url'))"
     )
     growing = [colour(page, index) for index in range(2)]
+    browser.server.hold(None)
     assert browser.wait_done() == "success"
     page.wait_for_function(_FINISHED)
     page.wait_for_timeout(1500)
@@ -143,7 +145,8 @@ def test_every_bar_has_the_picture_of_its_own_scene_while_the_video_grows_and_af
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
 def test_nodes_keep_their_size_through_reloads_in_the_middle_of_a_render(browser: Browser):
     page = browser.page
-    opened(browser, seed=304, seconds=120.0)
+    opened(browser, seed=304, seconds=12.0)
+    browser.server.hold(9)
     browser.queue()
     page.wait_for_function("document.querySelector('.hf-live-story input').disabled === false")
     found = []

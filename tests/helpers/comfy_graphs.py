@@ -1,6 +1,8 @@
 """Graphs of the nodes in API format, and what a server makes of them."""
 
+import contextlib
 import io
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,10 +105,11 @@ def queued(server: ComfyServer, graph: Graph, **options: Any) -> RunResult:
 def stopper(
     server: ComfyServer, name: str = "sampler", at: int = 0
 ) -> Callable[[str, dict[str, Any]], None]:
-    """Presses Stop once the progress of that node has come so far; for `on_event`."""
+    """Presses Stop where the progress of that node has come so far and waits; for `on_event`."""
+    server.hold(at, name)
 
     def on_event(kind: str, data: dict[str, Any]) -> None:
-        if kind == "progress" and data.get("node") == name and data["value"] >= at:
+        if kind == "test.waits":
             server.interrupt()
 
     return on_event
@@ -121,6 +124,19 @@ def video_frames(source: Path | io.BytesIO) -> np.ndarray:
     """Every video frame that can be read, `[n, H, W, 3]`."""
     with av.open(source if isinstance(source, io.BytesIO) else str(source)) as container:
         return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def until_frames(folder: Path, count: int) -> None:
+    """Wait until more than so many video frames of the only video of a folder can be read."""
+    found = 0
+    for _ in range(600):
+        with contextlib.suppress(av.FFmpegError, ValueError):  # no file, header or frame yet
+            (path,) = folder.glob("*.mp4")
+            found = len(video_frames(path))
+        if found > count:
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"{folder} has a video of {found} frames")
 
 
 def video_frames_of(server: ComfyServer, result: RunResult, name: str) -> np.ndarray:

@@ -51,10 +51,14 @@ class RunResult:
 
 
 def crowd() -> float:
-    """How many processes want each core, at least 1: how much longer all takes than it would
-    alone.
+    """How many processes want each core, at least 1: how much longer all takes than it would alone,
+    by the last minute or by now, whichever is more.
     """
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    begun, of_own = time.perf_counter(), time.thread_time()
+    while time.thread_time() - of_own < 0.2:
+        pass
+    now = (time.perf_counter() - begun) / 0.2
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1), now)
 
 
 class ComfyServer:
@@ -194,9 +198,14 @@ class ComfyServer:
     def object_info(self) -> dict[str, Any]:
         return self.get_json("/object_info")
 
-    def allow_blocks(self, blocks: int | None) -> None:
-        """Let the render make some more blocks and wait then, from now on until None is given."""
-        status, _ = self.post("/test/pace", {"blocks": blocks})
+    def hold(self, at: int | None, node: str = "", pause: float = 0.0) -> None:
+        """Let the progress of that node, or of any, come so far and wait there, until a later place
+        is given, or None, or Stop is pressed; each step takes `pause` seconds more.
+
+        If a node is named, the server says "test.waits" to the one that queued it. A block of the
+        demo model is 4 steps: at `4 * n + 1` it has made n blocks, whatever the speed of the machine.
+        """
+        status, _ = self.post("/test/pace", {"at": at, "node": node, "pause": pause})
         assert status == 200
 
     def interrupt(self) -> None:

@@ -44,12 +44,19 @@ def until_text(editor: Browser, holds: str) -> None:
     editor.page.wait_for_function(f"(part) => {TEXT}.value.includes(part)", arg=holds)
 
 
-_LATE = """(ms) => {
+_HOLD_ANSWERS = """() => {
+  window.__kept = [];
   const { fetchApi } = app.api;
   app.api.fetchApi = async function (route, ...rest) {
-    if (route.startsWith("/headforcing/timeline")) await new Promise((end) => setTimeout(end, ms));
+    if (window.__kept && route.startsWith("/headforcing/timeline"))
+      await new Promise((answer) => window.__kept.push(answer));
     return fetchApi.call(this, route, ...rest);
   };
+}"""
+_ANSWER = """() => {
+  const kept = window.__kept ?? [];
+  window.__kept = null;
+  for (const answer of kept) answer();
 }"""
 _NOTE_RUNS = """() => {
   window.__queued = [];
@@ -61,9 +68,20 @@ _NOTE_RUNS = """() => {
 }"""
 
 
-def answers_late(editor: Browser, seconds: float) -> None:
-    """From now on the server answers so late to texts and changed prompts of a story."""
-    editor.page.evaluate(_LATE, round(1000 * seconds))
+def hold_answers(editor: Browser) -> None:
+    """From now on the server does not answer to texts and changed prompts of a story, until
+    `answer`: whatever the speed of the machine, it answers after what a test does meanwhile.
+    """
+    editor.page.evaluate(_HOLD_ANSWERS)
+
+
+def answer(editor: Browser, number: int | None = None) -> None:
+    """Let it answer the first requests once there are so many; None: all, and those from now on."""
+    if number is None:
+        editor.page.evaluate(_ANSWER)
+        return
+    editor.page.wait_for_function(f"window.__kept.length >= {number}")
+    editor.page.evaluate(f"() => {{ for (const go of window.__kept.splice(0, {number})) go(); }}")
 
 
 def note_runs(editor: Browser) -> None:

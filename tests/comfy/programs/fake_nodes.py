@@ -3,13 +3,15 @@ watch.
 """
 
 import json
-import sys
-import threading
+import math
+import time
 
 import comfy.latent_formats
+import comfy.model_management
 import comfy.model_patcher
 import comfy.sd
 import comfy.taesd.taesd
+import comfy.utils
 import latent_preview
 import torch
 from aiohttp import web
@@ -127,38 +129,56 @@ def TestPartOfPrompt(conditioning, part):
 
 
 class Pace:
-    """Lets a render make so many blocks, and then wait until a test allows more."""
+    """Where a node's progress waits for a test: it ends there by the test's word, a Stop, or after
+    `LONGEST` seconds, so that nothing that is asked of a growing video depends on the machine.
+    """
+
+    LONGEST = 120.0  # seconds: a test that failed says nothing more
 
     def __init__(self):
-        self.loop = next(
-            module for name, module in sys.modules.items() if name.endswith(".rollout.loop")
-        )
-        self.make_block = self.loop.make_block
-        self.allowed = threading.Semaphore(0)
-        self.loop.make_block = self.make_when_allowed
+        self.node, self.at = "", math.inf  # of any node without a name
+        self.pause = 0.0  # seconds that each step takes at least
+        self.update = comfy.utils.ProgressBar.update_absolute
+        pace = self
 
-    def make_when_allowed(self, *args, **kwargs):
-        self.allowed.acquire(timeout=60)  # a test that failed allows none
-        return self.make_block(*args, **kwargs)
+        def update_absolute(bar, value, *args, **kwargs):
+            pace.update(bar, value, *args, **kwargs)
+            pace.wait(bar, value)
 
-    def end(self):
-        self.loop.make_block = self.make_block
-        self.allowed.release(1000)
+        comfy.utils.ProgressBar.update_absolute = update_absolute
+
+    def wait(self, bar, value):
+        """Send the progress that ComfyUI may have left out, and tell a script, which names the node,
+        that it waits; a page knows no such message.
+        """
+        server = PromptServer.instance
+        stopped = comfy.model_management.processing_interrupted
+        if self.pause and not stopped():
+            time.sleep(self.pause)
+        of_a_part = getattr(bar.hook, "__name__", "") == "stop_where_asked"  # no page sees that bar
+        if value < self.at or of_a_part or self.node not in ("", server.last_node_id):
+            return
+        bar.hook(value, bar.total, None, node_id=bar.node_id)
+        if self.node:
+            server.send_sync("test.waits", {"value": value}, server.client_id)
+        end = time.monotonic() + self.LONGEST
+        while value >= self.at and time.monotonic() < end and not stopped():
+            time.sleep(0.01)
+        if value >= self.at:
+            self.at, self.pause = math.inf, 0.0
 
 
-PACES = []
+PACE = Pace()
 
 
 @PromptServer.instance.routes.post("/test/pace")
 async def pace(request):
-    """Allow some more blocks, from the next one on; without a number the render runs free again."""
-    blocks = (await request.json())["blocks"]
-    if blocks is None:
-        PACES.pop().end()
-    else:
-        if not PACES:
-            PACES.append(Pace())
-        PACES[0].allowed.release(blocks)
+    """Let a node come so far, and wait there; without a number nothing waits. Until the next word
+    each step takes so many seconds.
+    """
+    asked = await request.json()
+    PACE.pause = asked["pause"]
+    PACE.node, PACE.at = asked["node"], math.inf if asked["at"] is None else asked["at"]
     return web.json_response({})
 
 
