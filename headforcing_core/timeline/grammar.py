@@ -52,7 +52,7 @@ _TIME_INSIDE = re.compile(  # "6:00 pm" is a time of day, unless a comma is befo
     FLAGS,
 )
 _LENGTH_INSIDE = re.compile(rf"{NUMBER}\s?{UNIT}(?![a-z])|[(\[{{@]\s?\d", FLAGS)
-_UNUSUAL = re.compile(r"[^\w\s.,;'\"!?()-]")  # in words that may be refused
+_UNUSUAL = re.compile(r"[^\w\s.,;'\"!?()-]|--")  # in words that may be refused
 ESCAPED = re.compile(r"\\([{}])")
 
 

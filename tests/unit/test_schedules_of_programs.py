@@ -5,9 +5,7 @@ from headforcing.headforcing_core.timeline.paste.paste import read_any
 from headforcing.headforcing_core.timeline.prompt import TimelineError
 
 REFUSED = [
-    "0.000000\t5.000000\ta fox\n5.000000\t10.000000\ta wolf",
     "0.0 5.0 a fox\n5.0 10.0 a wolf",
-    "start\tend\ttext\n0\t5000\ta fox\n5000\t10000\ta wolf",
     "0\ta fox\n5\ta wolf",
     "5\ta fox\n10\ta wolf",
     "a fox\t0\na wolf\t5",
@@ -32,15 +30,12 @@ REFUSED = [
     '{prompts: ["a fox", "a wolf"]}',
     "{'a': None}",
     "[None, 'a fox']",
-    "0%: a fox\n50%: a wolf",
-    "0% a fox\n50% a wolf",
     "f0: a fox\nf80: a wolf",
     "t=0: a fox\nt=5: a wolf",
     "0f: a fox\n80f: a wolf",
     "0ms: a fox\n5000ms: a wolf",
     "0 = a fox\n5 = a wolf",
     "0 -> a fox\n5 -> a wolf",
-    "[Script Info]\nDialogue: 0,0:00:00.00,0:00:05.00,Default,,0,0,0,,a fox",
 ]
 ONE_PROMPT = [
     "a fox\ta wolf",

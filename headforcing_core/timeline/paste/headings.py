@@ -43,6 +43,7 @@ _ALONE = {
     "scene": re.compile(f"{_BOX}{SCENE}{_CLOSED}(?(box)|{ALONE})", FLAGS),
     "shot": re.compile(f"{SHOT}{ALONE}", FLAGS),
 }
+SHOT_ALONE = _ALONE["shot"]
 _TITLE_RANGE = re.compile(TITLE_RANGE, FLAGS)
 _MARKED_TIME = re.compile(r"[*_`]{1,3}[\[(]?\s?\d", FLAGS)
 _SPOKEN = re.compile(SPOKEN, FLAGS)

@@ -25,6 +25,8 @@ from .headings import (
     seconds_of,
 )
 from .json_forms import is_frame, load_json, read_json
+from .lists import read_list
+from .parts import read_parts
 from .refusals import (
     INSIDE_NAMED,
     INSIDE_SCENE,
@@ -35,6 +37,7 @@ from .refusals import (
     refuse_like,
     refuse_schedule,
 )
+from .shots import as_scenes
 
 _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
 PROMPT_ALONE = "words"  # the form of a text that is one prompt
@@ -66,7 +69,7 @@ def split_shared(text: str) -> tuple[str, str]:
     return fold(" ".join([first.text[tag.end() :], *words])), text
 
 
-def read_form(text: str, clock: BlockClock) -> tuple[str, list[Prompt]]:
+def read_form(text: str, clock: BlockClock, seconds: float | None) -> tuple[str, list[Prompt]]:
     """The form of a text from `split_shared`, and its prompts with their tags as words."""
     text = open_brackets(text)
     begin = text.lstrip().partition("\n")[0]
@@ -78,6 +81,15 @@ def read_form(text: str, clock: BlockClock) -> tuple[str, list[Prompt]]:
     written = [line for line in lines if line.text and not RULE.fullmatch(line.text)]
     if not written:
         return PROMPT_ALONE, []
+    parts = read_parts(written, seconds)
+    if parts is not None:
+        return "parts of the video", parts
+    items = read_list(lines)
+    if items is not None:
+        return "a list", items
+    form, scenes = as_scenes(written)
+    if form and scenes[0].heading is not None:
+        return form, _read_headed(scenes, scenes[0].heading)
     first = written[0].heading
     if first is not None and not _is_prose(first, written):
         return ("scenes" if first.name else "times"), _read_headed(written, first)

@@ -163,6 +163,11 @@ def refuse_table(text: str) -> None:
         )
 
 
+def is_of_program(line: Line) -> bool:
+    """Whether a line looks like one of a file of another program: "start: 0", "f0: a"."""
+    return bool(_PROGRAM_ROW.match(line.unmarked) or _PROGRAM.match(line.same))
+
+
 def refuse_schedule(lines: Sequence[Line], written: Sequence[Line]) -> None:
     """Refuse lines that are no single prompt: several look like those of a schedule, or one surely
     is of one, or a rule separates them. `written` are those that are neither empty nor rules.
