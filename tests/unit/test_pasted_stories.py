@@ -6,7 +6,7 @@ import re
 from functools import partial
 
 import pytest
-from headforcing.headforcing_core.commands.texts import read_text
+from headforcing.cli.texts import read_text
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
 from headforcing.headforcing_core.timeline.characters import fold
