@@ -146,6 +146,18 @@ STORY = (
         "of the model, for a schedule that counts frames",
     ),
 )
+EXPORT = (
+    (
+        "latents",
+        LATENTS,
+        None,
+        "run folder, or FOLDER/VIDEO in one as `runs list` names it",
+        {"metavar": "RUN"},
+    ),
+    ("out", WRITTEN, None, "file to write: .srt, .vtt, .csv, .otio, .xml (FCP 7) or .edl"),
+    ("--video", READ, None, "MP4 of the video, which the clips of a timeline show"),
+    ("--audio", READ, None, "sound of the video, for a track of the timeline"),
+)
 BATCH = (
     (
         "jobs",
@@ -364,6 +376,11 @@ COMMANDS: dict[str, tuple[str, Any, str]] = {
         "story.story",
         STORY,
         "Print a text in any form as the story that is rendered.",
+    ),
+    "export": (
+        "story.export",
+        EXPORT,
+        "Write the story of a stored video as subtitles, a table, or a timeline for video editors.",
     ),
     "encode": (
         "files.encode",

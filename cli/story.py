@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from ..headforcing_core.files import claimed, replacing
 from ..headforcing_core.plan.options import RenderOptions
+from ..headforcing_core.runs.exports import ExportedStory, exported
+from ..headforcing_core.runs.stored import find_stored
 from .arguments import Result
 from .texts import read_text, translated
 
@@ -24,3 +27,14 @@ def story(args: Namespace) -> Result:
         "seconds": timeline.seconds,
     }
     return Result(pasted.text.split("\n"), found)
+
+
+def export(args: Namespace) -> Result:
+    """Write the story of a stored video for another program."""
+    stored = find_stored(args.latents)
+    story = ExportedStory.of(stored, args.video, args.audio)
+    text = exported(story, args.out.suffix)
+    with claimed(args.out), replacing(args.out) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+    found = {"out": str(args.out), "prompts": [scene.text for scene in story.scenes]}
+    return Result([f"{len(story.scenes)} prompts of {stored.name} in {args.out}"], found)

@@ -9,7 +9,7 @@ REPO = Path(__file__).resolve().parents[2]
 OPTIONAL = set(
     "triton flash_attn flash_attn_interface sageattention xformers matplotlib transformers "
     "torchvision diffusers "
-    "sentencepiece ftfy ray".split()
+    "sentencepiece ftfy ray opentimelineio".split()
 )
 """Packages that are imported only when they are used."""
 
