@@ -92,7 +92,13 @@ def _fill(
 
 def is_tiny(path: Path) -> bool:
     """Whether a file holds a tiny decoder and not a VAE of Wan."""
-    return tiny_sizes(read_tensors(path)) is not None
+    return tiny_latents(path) is not None
+
+
+def tiny_latents(path: Path) -> LatentFormat | None:
+    """The latents that a file's tiny decoder is for; None for another file."""
+    sizes = tiny_sizes(read_tensors(path))
+    return None if sizes is None else sizes[1]
 
 
 def decoder_memory(

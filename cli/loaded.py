@@ -42,8 +42,9 @@ from .compiled import compiled_forward
 from .values import pick_device
 
 if TYPE_CHECKING:
-    from ..headforcing_core.distributed.peers import Peers
-    from ..headforcing_core.render.live_story import Story
+    from ..distributed.peers import Peers
+    from ..render.drafted_video import DraftedVideo
+    from ..render.live_story import Story
 
 OUT_OF_MEMORY = (
     "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and "
@@ -238,17 +239,23 @@ class LoadedModel:
             model.forward = partial(parallel_forward, forward=model.forward)
         return model
 
-    def _video_file(self, path: Path | None, losable: bool) -> VideoFile | None:
+    def _video_file(self, path: Path | None, losable: bool) -> VideoFile | DraftedVideo | None:
         """The video that is written while blocks are made; None without a path or a VAE."""
         if path is None or self.codec is None:
             return None
         codec = self.codec
-        return VideoFile(
+        draft = codec.draft
+        file = VideoFile(
             FileTarget.at(path, lambda plan: codec.decoder(plan.vae_notes)),
             scale=self.scale,
             background=self.machine.vae_device,
             losable=losable,
         )
+        if draft is None:
+            return file
+        from ..render.drafted_video import DraftedVideo
+
+        return DraftedVideo(file, lambda plan: draft.decoder(plan.vae_notes))
 
     def _kept(self, bar: ProgressBar, video: Path | None) -> list[str]:
         """Say what is stored of a render that ended early, and how to resume it; rank 0 alone says

@@ -77,7 +77,9 @@ def add(
 
 
 # what goes with `--weights`: LoRA, text encoder, VAE, size and dtype
-FILE_OPTIONS = "lora size text-encoder embeddings vae decoder park-features num-heads dtype"
+FILE_OPTIONS = (
+    "lora size text-encoder embeddings vae decoder live-decoder park-features num-heads dtype"
+)
 # prompt switches, head profile, noise levels, episodic memory, run folder and device
 RENDER_OPTIONS = (
     "seed switch blend-blocks re-anchor profile rule alpha tau-local measure-seconds "
@@ -98,6 +100,13 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
         "auto",
         "what the file of --vae is: wan, or one of the tiny decoders; auto goes by "
         "its tensors (auto)",
+    ),
+    "--live-decoder": (
+        READ,
+        None,
+        "a tiny decoder by which the video grows until all blocks are there; then --vae decodes "
+        "them into the same file",
+        {"metavar": "FILE"},
     ),
     "--park-features": (
         bool,

@@ -261,6 +261,7 @@ class Source:
         `--vae-device`.
         """
         files = self.files
+        files.check_decoders(plan.config.latents)
         encodes = plan.vae_use is not None
         if files.vae is None or not (decodes or encodes):
             return NO_DECODER

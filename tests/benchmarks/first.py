@@ -22,6 +22,7 @@ from headforcing.headforcing_core.plan.options import DEFAULTS
 from headforcing.headforcing_core.plan.request import RenderRequest
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
 from headforcing.headforcing_core.rollout.loop import Block
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from headforcing.kernels.dispatch import TOLERANCE, Operation
 from safetensors.torch import load_file, save_file
@@ -248,6 +249,8 @@ def _calls(case: Case, folder: Path) -> dict[str, list[str]]:
         calls["video"] = with_video
         if on_gpu:
             calls["--park-features"] = [*with_video, "--park-features"]
+        live = str(_written_tiny_decoder(folder))
+        calls["--live-decoder"] = [*with_video, "--live-decoder", live]
     calls["measured roles"] = [*one, "--found-profiles", str(folder / "roles")]
     if on_gpu:
         calls["--compile"] = [*plain, "--compile"]
@@ -268,6 +271,14 @@ def _written_vae(case: Case, folder: Path) -> Path:
     sys.path.append(str(Path(__file__).parents[1] / "helpers"))
     path = folder / "vae.safetensors"
     import_module("tiny_checkpoints").wan_vae(path, case.vae_dim)
+    return path
+
+
+def _written_tiny_decoder(folder: Path) -> Path:
+    """A file with a tiny decoder of random weights."""
+    path = folder / "taew2_1.safetensors"
+    weights = TinyDecoder().state_dict()
+    save_file({name: weight.half() for name, weight in weights.items()}, path)
     return path
 
 

@@ -170,7 +170,9 @@ def test_an_emulated_product_takes_one_float32_result_beside_the_rounded_one():
         ones = torch.empty(config.ffn_dim, 1)
         a_scale = torch.empty(tokens, 1)
     with CountsMemory((a, b, ones, a_scale)) as counted:
-        fp8.emulated_product(a, a_scale, b, ones, torch.bfloat16, ones.flatten())
+        fp8.emulated_product(
+            a, a_scale, b=b, b_scale=ones, dtype=torch.bfloat16, bias=ones.flatten()
+        )
     rounded = 2 * tokens * config.ffn_dim
     assert counted.peak == rounded + tokens * fp8.emulated_bytes(config)
 

@@ -24,11 +24,12 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from headforcing.research.recordings.replay import Case, replay
 from headforcing.tests.benchmarks import command
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_vae
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -233,6 +234,17 @@ def test_a_video_is_the_same_if_the_system_pins_no_more(
     there = generate("cuda", "--dtype", "fp32", "--park-features", *SCENES)
     assert stand_in_gpu.pinnable < max(1, pinnable / 4)
     close(there[0], on_cpu(*SCENES)[0])
+
+
+def test_a_draft_of_a_tiny_decoder_is_replaced_by_the_video_of_the_vae(
+    generate, on_cpu, files: Path
+):
+    draft = files / "taew2_1.safetensors"
+    save_file(TinyDecoder((12, 10, 8, 6)).state_dict(), draft)
+    options = ("--dtype", "fp32", "--live-decoder", str(draft))
+    there = generate("cuda", *options)
+    close(there[0], on_cpu()[0])
+    assert abs(there[1] - on_cpu()[1]).mean() < 1
 
 
 def test_a_video_is_resumed_and_made_longer(generate, on_cpu, files: Path):

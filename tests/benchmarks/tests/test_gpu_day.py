@@ -147,7 +147,8 @@ def test_the_repository_without_three_folders_can_be_sent_beside_pyav():
 
 def test_what_never_ran_on_a_gpu_runs_first_and_what_a_call_said_is_kept(tmp_path: Path):
     calls = list(first._calls(replace(DRY, device=torch.device("cuda")), tmp_path))
-    assert calls[:4] == ["video", "--park-features", "measured roles", "--compile"]
+    never = ["video", "--park-features", "--live-decoder", "measured roles", "--compile"]
+    assert calls[:5] == never
     told = first._called([sys.executable, "-c", "print('measured in 14 s')"], 60)
     assert told["right"] and told["said"] == "measured in 14 s"
     lost = [sys.executable, "-c", "print('video lost: no space'); exit(1)"]
