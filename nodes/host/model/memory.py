@@ -31,7 +31,26 @@ def room_on(model: Any) -> int:
     for loaded in management.current_loaded_models:
         if loaded.device == device and loaded.model is not None:  # None: the graph has dropped it
             free += loaded.model_loaded_memory()
-    return int(min(free, management.get_total_memory(device)) - management.extra_reserved_memory())
+    room = min(free, management.get_total_memory(device))
+    return int(room - management.extra_reserved_memory() - _kept_for_weights(model, room))
+
+
+def _kept_for_weights(model: Any, room: float) -> float:
+    """Bytes of a MODEL's weights that ComfyUI loads whatever a render asks for: on GPUs that are
+    not NVIDIA's a share of the memory, unless their layers bring them.
+    """
+    state = management.VRAMState
+    if is_dynamic(model) or management.vram_state not in (state.LOW_VRAM, state.NORMAL_VRAM):
+        return 0.0
+    share = room * management.MIN_WEIGHT_MEMORY_RATIO
+    return max(0.0, min(share, room - management.minimum_inference_memory(), model.model_size()))
+
+
+def is_dynamic(patcher: Any) -> bool:
+    """Whether ComfyUI brings a model's weights to the GPU as its layers run (dynamic VRAM, of newer
+    versions).
+    """
+    return getattr(patcher, "is_dynamic", bool)()
 
 
 def free_on(model: Any) -> int:

@@ -15,19 +15,22 @@ import comfy.taesd.taehv
 import comfy.utils
 import torch
 from comfy import model_management
+from comfy.cli_args import PerformanceFeature, args
 from torch import Tensor
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import WAN21, WAN22, LatentFormat, latent_format
-from ....headforcing_core.video.advice import faster_decoding, tiny_names
+from ....headforcing_core.video.advice import eight_bit_attention, faster_decoding, tiny_names
 from ....headforcing_core.video.memory import DecoderMemory
 from ....headforcing_core.video.restarts import FrameCodec
 from ....headforcing_core.video.stream import StreamingDecoder
+from ....headforcing_core.video.tiny_decoder import TinyDecoder, TinyVideoDecoder, tiny_sizes
 from ....headforcing_core.video.wan22 import Wan22Decoder
 from ....headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder
 from ....headforcing_core.video.wan_vae import WanVideoDecoder
-from .. import folders
+from ..graph import folders
+from .memory import is_dynamic
 
 _WAN_VAES = (comfy.ldm.wan.vae.WanVAE, comfy.ldm.wan.vae2_2.WanVAE)
 
@@ -63,9 +66,22 @@ class WanStreamingDecoder:
         return out
 
 
+class TinyStreamingDecoder(TinyVideoDecoder):
+    """The network of TAEHV, the tiny decoder for drafts, with ComfyUI's weights, which decodes
+    every latent frame once. `scale` is what ComfyUI does with latents before it decodes.
+    """
+
+    def __init__(self, network: TinyDecoder, scale: Callable[[Tensor], Tensor]):
+        super().__init__(network, normalised=False)
+        self._scale = scale
+
+    def _decode(self, latents: Tensor) -> Tensor:
+        return super()._decode(self._scale(latents))
+
+
 class OverlapDecoder:
-    """TAEHV, the tiny decoder for drafts: each chunk is decoded together with a few latent frames
-    before it.
+    """A TAEHV that somebody changed: each chunk is decoded together with a few latent frames before
+    it.
 
     Exact, because its memory goes back 5.25 frames. Its network is called directly: ComfyUI's
     `VAE.decode` would make room on the GPU, and take it from the model that is sampling.
@@ -130,11 +146,15 @@ def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
     height, width = latent_size
     weights = int(vae.patcher.model_size())
     kind = decoder_kind(vae)
+    network: Any = None
     if kind is WanStreamingDecoder:  # ComfyUI's own network takes less
-        network = _empty_network(vae).to(vae.vae_dtype)
-        held, peak = network.memory((height, width), vae.vae_dtype)
+        network = _empty_network(vae)
+    elif kind is OverlapDecoder and _is_unchanged(vae):
+        network = _empty_tiny_network(vae)
+    if network is not None:
+        held, peak = network.to(vae.vae_dtype).memory((height, width), vae.vae_dtype)
         copied = 0  # ours has a copy of the weights then, see `own_network`
-        if is_dynamic(vae.patcher):
+        if kind is OverlapDecoder or _streams_weights(vae.patcher):
             copied = sum(weight.nbytes for weight in network.parameters())
         return DecoderMemory(weights, held=held + copied, peak=peak + copied)
     frames = CHUNK_FRAMES
@@ -182,6 +202,8 @@ def _new_decoder(vae: Any) -> StreamingDecoder:
     """Ours where it can be used. Only now, since under dynamic VRAM it takes memory of the GPU."""
     if (own := own_network(vae)) is not None:
         return WanVideoDecoder(own, normalised=False)
+    if (tiny := own_tiny_network(vae)) is not None:
+        return TinyStreamingDecoder(tiny, vae.first_stage_model.process_in)
     if vae.latent_channels == WAN22.channels and not is_draft(vae):
         raise HeadForcingError(
             "vae: another node has changed the Wan 2.2 VAE or where its weights lie, and only the "
@@ -194,27 +216,70 @@ def _new_decoder(vae: Any) -> StreamingDecoder:
 def own_network(vae: Any) -> WanDecoder | None:
     """The decoder of ours on the weights that ComfyUI loaded; None if ComfyUI is to decode.
 
-    ComfyUI decodes what is not a plain VAE of Wan: with patches or hooks, with modules or results
-    that another pack changed, and where weights are moved or cast when they are used. Under dynamic
-    VRAM all are, and ours has a copy.
+    ComfyUI decodes what is not a plain VAE of Wan: with patches or hooks, or with modules or
+    results that another pack changed. If weights are moved or cast when they are used, as all are
+    under dynamic VRAM, ours has a copy.
     """
     net = vae.first_stage_model
     if type(net) not in _WAN_VAES or not _is_unchanged(vae):
         return None
-    copied = is_dynamic(vae.patcher)
+    weights = _weights(net, ("decoder.", "conv2."))
     place = (vae.device, vae.vae_dtype)
-    weights = {}
-    for name, weight in net.named_parameters():
-        if name.startswith(("decoder.", "conv2.")):
-            if not copied and (weight.device, weight.dtype) != place:
-                return None
-            weights[name] = weight.detach().to(*place, copy=copied)
+    copied = is_dynamic(vae.patcher)
+    copied |= any((weight.device, weight.dtype) != place for weight in weights.values())
     own = _empty_network(vae)
-    try:
-        own.load_state_dict(weights, assign=True)
-    except RuntimeError:  # it has other layers
+    if not _fill(own, {name: w.to(*place, copy=copied) for name, w in weights.items()}):
         return None
     return own.prepare(rearrange=copied)  # ComfyUI's own weights stay as they are
+
+
+def own_tiny_network(vae: Any) -> TinyDecoder | None:
+    """The tiny decoder of ours with a copy of the weights that ComfyUI loaded; None if ComfyUI is
+    to decode, as for `own_network`.
+    """
+    if not is_draft(vae) or not _is_unchanged(vae):
+        return None
+    own = _empty_tiny_network(vae)
+    weights = _weights(vae.first_stage_model, ("decoder.",))
+    if own is None or not _fill(
+        own, {name: w.to(vae.device, vae.vae_dtype, copy=True) for name, w in weights.items()}
+    ):
+        return None
+    return own.prepare()
+
+
+def _weights(net: Any, prefixes: tuple[str, ...]) -> dict[str, Tensor]:
+    """The weights of a network whose names begin so."""
+    return {
+        name: weight.detach()
+        for name, weight in net.named_parameters()
+        if name.startswith(prefixes)
+    }
+
+
+def _fill(network: torch.nn.Module, weights: dict[str, Tensor]) -> bool:
+    """Whether a network without weights has these layers; it takes the tensors then."""
+    try:
+        network.load_state_dict(weights, assign=True)
+    except RuntimeError:
+        return False
+    network.requires_grad_(False)
+    return True
+
+
+def _empty_tiny_network(vae: Any) -> TinyDecoder | None:
+    """Our tiny decoder in the size of a TAEHV, without weights; None if it is of something else."""
+    sizes = tiny_sizes(_weights(vae.first_stage_model, ("decoder.",)))
+    if sizes is None:
+        return None
+    with torch.device("meta"):
+        return TinyDecoder(*sizes).requires_grad_(False)
+
+
+def _streams_weights(patcher: Any) -> bool:
+    """Whether ComfyUI brings all weights to the GPU only as their layers run."""
+    state = model_management.VRAMState.NO_VRAM
+    return is_dynamic(patcher) or model_management.vram_state == state
 
 
 def _empty_network(vae: Any) -> WanDecoder:
@@ -222,13 +287,6 @@ def _empty_network(vae: Any) -> WanDecoder:
     network = WanDecoder if vae.latent_channels == WAN21.channels else Wan22Decoder
     with torch.device("meta"):
         return network(len(vae.first_stage_model.decoder.head[0].gamma)).requires_grad_(False)
-
-
-def is_dynamic(patcher: Any) -> bool:
-    """Whether ComfyUI brings a model's weights to the GPU as its layers run (dynamic VRAM, of newer
-    versions).
-    """
-    return getattr(patcher, "is_dynamic", bool)()
 
 
 def _is_unchanged(vae: Any) -> bool:
@@ -239,20 +297,24 @@ def _is_unchanged(vae: Any) -> bool:
     patcher = vae.patcher
     if patcher.patches or getattr(patcher, "object_patches", None):
         return False
-    for module in (net, net.conv2, *net.decoder.modules()):
+    tiny = isinstance(net, comfy.taesd.taehv.TAEHV)
+    parts = [net, *net.decoder.modules()]
+    if not tiny:
+        parts.append(net.conv2)
+    for module in parts:
         changes = (
             module._forward_hooks,
             module._forward_pre_hooks,
             getattr(module, "weight_function", None),
             getattr(module, "bias_function", None),
-            getattr(module, "comfy_cast_weights", False) and not is_dynamic(patcher),
             "forward" in module.__dict__,
         )
         own_code = type(module).forward.__module__.startswith(("comfy.", "torch."))
         if any(changes) or not own_code:
             return False
     values = torch.tensor([-2.0, -1.0, 0.0, 0.5, 3.0])
-    return bool(torch.equal(vae.process_output(values.clone()), ((values + 1) / 2).clamp(0, 1)))
+    expected = values if tiny else ((values + 1) / 2).clamp(0, 1)
+    return bool(torch.equal(vae.process_output(values.clone()), expected))
 
 
 @torch.no_grad()
@@ -290,17 +352,38 @@ def draft_decoder(latents: LatentFormat, vae: Any) -> Any:
     return vae if path is None else comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(path)))
 
 
-def advice(vae: Any, sampling: torch.device) -> str:
-    """A line on faster decoding than by this VAE, for models that are sampled there."""
-    if decoder_kind(vae) is not WanStreamingDecoder:
+def advice(vae: Any, sampling: torch.device, dtype: torch.dtype = torch.bfloat16) -> str:
+    """A line on faster decoding than by this VAE, and on options of ComfyUI, for models that are
+    sampled there in this dtype.
+    """
+    if is_of_demo(vae):
         return ""
-    tiny = folders.tiny_decoder_file(tiny_names(latent_format(vae.latent_channels)))
+    decoding = vae.device
+    tiny = None
+    if is_draft(vae):
+        decoding = torch.device("cpu")  # as fast on the GPU that samples
+    else:
+        tiny = folders.tiny_decoder_file(tiny_names(latent_format(vae.latent_channels)))
     return faster_decoding(
         sampling=sampling,
-        decoding=vae.device,
+        decoding=decoding,
         tiny=None if tiny is None else tiny.name,
         second_gpu="Select VAE Device, and decode_in_background on the sampler",
+        others=_faster_options(sampling, dtype),
     )
+
+
+def _faster_options(sampling: torch.device, dtype: torch.dtype) -> list[str]:
+    """Options of ComfyUI, in words, that round more and are not given."""
+    ways = []
+    if not args.use_sage_attention:
+        ways += eight_bit_attention(sampling, "start ComfyUI with --use-sage-attention")
+    # PyTorch has the switch since 2.7; it does nothing to bf16
+    switch = getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", True)
+    features = getattr(PerformanceFeature, "Fp16Accumulation", None)
+    if sampling.type == "cuda" and dtype == torch.float16 and features and not switch:
+        ways.append("fp16 sums in linear layers (start ComfyUI with --fast fp16_accumulation)")
+    return ways
 
 
 def load_decoder(vae: Any, latent_size: Sequence[int], about: Fields | None = None) -> Any:

@@ -215,7 +215,7 @@ def _with_file(render: HostRender, made: RenderResult, file: VideoFile) -> Rende
     job = made.job
     if file.info is not None and job.folder is not None and file.target.first_block == 0:
         _link(render, job, file.info.path)
-    advice = vae.advice(render.vae, render.model.load_device)
+    advice = vae.advice(render.vae, render.model.load_device, render.request.dtype)
     return replace(made, video=file.info, failure=file.failure, advice=advice)
 
 

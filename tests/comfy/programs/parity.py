@@ -33,6 +33,7 @@ def module(name):
 
 bridge = module(".nodes.host.render.bridge")
 toy = module(".nodes.host.model.native_model")
+memory = module(".nodes.host.model.memory")
 loaded_model = module(".nodes.host.model.loaded_model")
 render_video = module(".nodes.host.render.sample")
 host_module = module(".nodes.host.render.host_render")

@@ -5,9 +5,11 @@ own sampler.
 import importlib
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import comfy.latent_formats
+import comfy.model_management as mm
 import comfy.sample
 import comfy.samplers
 import comfy.sd
@@ -22,6 +24,7 @@ from parity import (
     core_model,
     embeds_of,
     loaded_model,
+    memory,
     native,
     probe,
     scaled,
@@ -50,6 +53,11 @@ def whole(vae, latents):
     return vae.decode(latents.transpose(0, 1)[None])[0]
 
 
+def shown(vae, latents):
+    """The same in 0..1: ComfyUI leaves what its tiny decoder makes beyond."""
+    return whole(vae, latents).clamp(0, 1)
+
+
 def decoded(streaming, latents, size=3):
     chunks = core.stream.Chunks()
     parts = []
@@ -64,15 +72,16 @@ def kind_of(decoder):
 
 
 def check_decoder_of_dynamic_vram(vae, latents):
-    """Layers that cast weights of the file's dtype when they run: ComfyUI's where it is low on
-    VRAM, else copies.
-    """
+    """Layers that cast weights of the file's dtype when they run, or lie in main memory: copies."""
     for part in vae.first_stage_model.modules():
         if hasattr(part, "comfy_cast_weights"):
             part.comfy_cast_weights = True
     conv = vae.first_stage_model.decoder.conv1
     conv.weight.data = conv.weight.data.half()
-    assert kind_of(vae_decoding.codec_of(vae).decoder()) == "WanStreamingDecoder"
+    expected = decoded(vae_decoding.WanStreamingDecoder(vae), latents)
+    own = vae_decoding.codec_of(vae).decoder()
+    assert kind_of(own) == "WanVideoDecoder" and apart(decoded(own, latents), expected) < 1e-4
+    assert conv.weight.dtype == torch.float16, "ComfyUI's own weight stays as it is"
     plain = vae_decoding.decoder_memory(vae, latents.shape[-2:])
     vae.patcher.is_dynamic = lambda: True
     counted = vae_decoding.decoder_memory(vae, latents.shape[-2:])
@@ -83,9 +92,10 @@ def check_decoder_of_dynamic_vram(vae, latents):
             copied += weight.numel() * vae.vae_dtype.itemsize
     assert (counted.held - plain.held, counted.peak - plain.peak) == (copied, copied), copied
     assert kind_of(own) == "WanVideoDecoder"
-    assert (
-        apart(decoded(own, latents), decoded(vae_decoding.WanStreamingDecoder(vae), latents)) < 1e-4
-    )
+    assert apart(decoded(own, latents), expected) < 1e-4
+    vae.patcher.is_dynamic = lambda: False
+    with patch.object(mm, "vram_state", mm.VRAMState.NO_VRAM):
+        assert vae_decoding.decoder_memory(vae, latents.shape[-2:]) == counted
 
 
 def check_current_devices(vae, latents):
@@ -165,16 +175,64 @@ def comfyuis_tiny_decoder_for_drafts_streams_exactly():
     vae = comfy.sd.VAE(sd=weights)
     draft = vae_decoding.load_decoder(vae, (4, 6))
     at_once = whole(vae, latents)
-    exact = apart(decoded(draft, latents), at_once)
+    exact = apart(decoded(draft, latents), at_once.clamp(0, 1))
     spread = float(at_once.std())
     tiny = core.tiny_decoder.TinyDecoder()
     tiny.load_state_dict({name: t for name, t in weights.items() if name.startswith("decoder.")})
     # as it is, like ComfyUI here
     tiny = core.tiny_decoder.TinyVideoDecoder(tiny.prepare(), normalised=False)
-    assert kind_of(draft) == "OverlapDecoder" and spread > 1e-3
+    assert kind_of(draft) == "TinyStreamingDecoder" and spread > 1e-3
     assert exact < 3e-4 * spread, "the whole network in float32, fed in other portions"
     ours = apart(decoded(tiny, latents), at_once.clamp(0, 1))
     assert ours < 3e-4 * spread, "the command line's tiny decoder is the same network"
+    frames = []
+    network = core.tiny_decoder.TinyDecoder
+    forward = network.forward
+    with patch.object(network, "forward", lambda *z: frames.append(len(z[1])) or forward(*z)):
+        decoded(draft, latents)
+    assert sum(frames) == len(latents), "each latent frame once"
+    scaled_vae = comfy.sd.VAE(sd={name: t.half() for name, t in weights.items()})  # as published
+    published = vae_decoding.load_decoder(scaled_vae, (4, 6))
+    at_once = whole(scaled_vae, latents).clamp(0, 1).float()
+    assert apart(decoded(published, latents), at_once) < 0.02 * float(at_once.std())
+    changed = comfy.sd.VAE(sd=weights)
+    changed.first_stage_model.decoder[3].register_forward_hook(lambda *_: None)
+    overlap = vae_decoding.load_decoder(changed, (4, 6))
+    at_once = whole(changed, latents)
+    assert kind_of(overlap) == "OverlapDecoder", "a changed one is ComfyUI's"
+    assert apart(decoded(overlap, latents), at_once) < 3e-4 * spread
+    less = vae_decoding.decoder_memory(vae, (60, 104)).peak
+    more = vae_decoding.decoder_memory(changed, (60, 104)).peak
+    assert less < more
+
+
+@probe
+def weights_that_comfyui_keeps_on_a_gpu_leave_less_room():
+    model = SimpleNamespace(load_device=torch.device("cuda:0"), model_size=lambda: 2.84e9)
+    state = mm.VRAMState
+    facts = {
+        "get_free_memory": lambda device: 7e9,
+        "get_total_memory": lambda device: 8e9,
+        "extra_reserved_memory": lambda: 0.4e9,
+        "minimum_inference_memory": lambda: 1.2e9,
+        "current_loaded_models": [],
+        "MIN_WEIGHT_MEMORY_RATIO": 0.4,
+        "vram_state": state.NORMAL_VRAM,
+    }
+
+    def room(**changes):
+        with patch.multiple(mm, **facts | changes):
+            return memory.room_on(model)
+
+    assert room() == int(7e9 - 0.4e9 - 0.4 * 7e9)
+    assert room(get_free_memory=lambda device: 1.5e9) == int(1.1e9 - 0.3e9)
+    assert room(get_total_memory=lambda device: 32e9, get_free_memory=lambda device: 32e9) == int(
+        31.6e9 - 2.84e9
+    )
+    plain = int(6.6e9)
+    assert room(MIN_WEIGHT_MEMORY_RATIO=0.0) == room(vram_state=state.NO_VRAM) == plain
+    model.is_dynamic = lambda: True
+    assert room() == plain
 
 
 @probe
@@ -195,6 +253,23 @@ def a_second_gpu_and_a_tiny_decoder_at_hand_are_named():
     ):
         assert "second GPU (Select VAE Device, and decode_in" in vae_decoding.advice(vae, gpu)
         assert vae_decoding.advice(vae, torch.device("cuda:1")) == ""
+    matmul = SimpleNamespace(allow_fp16_accumulation=False)
+    with (
+        patch.object(folders, "tiny_decoder_file", lambda names: None),
+        patch.object(vae_decoding.torch.backends.cuda, "matmul", matmul),
+        patch.object(
+            importlib.import_module(vae_decoding.eight_bit_attention.__module__), "find_spec"
+        ),
+        patch.object(vae_decoding.args, "use_sage_attention", False),
+    ):
+        line = vae_decoding.advice(vae, gpu, torch.float16)
+        assert "(start ComfyUI with --use-sage-attention), which changes" in line
+        assert line.endswith(
+            "or fp16 sums in linear layers (start ComfyUI with --fast fp16_accumulation)"
+        )
+        assert "fp16" not in vae_decoding.advice(vae, gpu, torch.bfloat16)
+        vae_decoding.args.use_sage_attention = matmul.allow_fp16_accumulation = True
+        assert vae_decoding.advice(vae, gpu, torch.float16) == ""
 
 
 @probe
@@ -209,9 +284,9 @@ def rollouts_are_encoded_and_decoded_as_comfyui_would():
     latents = torch.randn(12, 16, 4, 6, generator=torch.Generator().manual_seed(1))
     for name, vae in vaes.items():
         vae_decoding.load_decoder(vae, (4, 6))
-        ended = whole(vae, latents[:7])
+        ended = shown(vae, latents[:7])
         first = vae.encode(ended[24:25])[0].transpose(0, 1)
-        expected = torch.cat([ended[:24], whole(vae, torch.cat([first, latents[7:]]))])
+        expected = torch.cat([ended[:24], shown(vae, torch.cat([first, latents[7:]]))])
         codec = vae_decoding.codec_of(vae)
         of_model = vae_decoding.codec_of(vae, inner.latent_format)
         frame = scaled(
