@@ -181,7 +181,9 @@ def codec_of(vae: Any, latent_format: Any = None) -> HostCodec:
     """Make a codec of this VAE, see `HostCodec`. Its weights must be in place."""
     decoder = partial(_new_decoder, vae)
     encode = partial(_encode, vae)
-    return HostCodec(decoder, vae.first_stage_model, encode, vae.vae_dtype, latent_format)
+    return HostCodec(
+        decoder, vae.first_stage_model, encode, dtype=vae.vae_dtype, latent_format=latent_format
+    )
 
 
 def to_model(latent_format: Any, latents: Tensor) -> Tensor:
