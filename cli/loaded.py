@@ -42,9 +42,9 @@ from .compiled import compiled_forward
 from .values import pick_device
 
 if TYPE_CHECKING:
-    from ..distributed.peers import Peers
-    from ..render.drafted_video import DraftedVideo
-    from ..render.live_story import Story
+    from ..headforcing_core.distributed.peers import Peers
+    from ..headforcing_core.render.drafted_video import DraftedVideo
+    from ..headforcing_core.render.live_story import Story
 
 OUT_OF_MEMORY = (
     "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and "
@@ -253,7 +253,7 @@ class LoadedModel:
         )
         if draft is None:
             return file
-        from ..render.drafted_video import DraftedVideo
+        from ..headforcing_core.render.drafted_video import DraftedVideo
 
         return DraftedVideo(file, lambda plan: draft.decoder(plan.vae_notes))
 

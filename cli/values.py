@@ -16,30 +16,34 @@ from typing import Any, ClassVar
 import torch
 from tqdm import tqdm
 
-from ..demo import assets, word_hash
-from ..demo.rooms_autoencoder import RoomsStreamingDecoder
-from ..devices import empty_cache
-from ..errors import HeadForcingError, first_sentence
-from ..files import Fields, path_of
-from ..hashing import digest, file_hash
-from ..head_profiles.auto import MEASURE_SECONDS, AutoProfile, ProfileChoice
-from ..head_profiles.profile import HeadProfile, bundled_profiles
-from ..head_profiles.rules import with_rule
-from ..model.latents import LatentFormat
-from ..names import DEFAULT_START_SECONDS
-from ..plan.options import DEFAULTS, RenderOptions, method_options
-from ..plan.resources import room_on
-from ..plan.settings import MEMORY_INPUTS, Size
-from ..plan.start import Start, image_frames
-from ..plan.video_roles import profile_from
-from ..rollout.schedule import SCHEDULES
-from ..timeline.references import check_names
-from ..timeline.switch import Switch
-from ..video.advice import tiny_names
-from ..video.restarts import FrameCodec
-from ..video.section import read_section
-from ..video.soundtrack import Soundtrack
-from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
+from ..headforcing_core.demo import assets, word_hash
+from ..headforcing_core.demo.rooms_autoencoder import RoomsStreamingDecoder
+from ..headforcing_core.devices import empty_cache
+from ..headforcing_core.errors import HeadForcingError, first_sentence
+from ..headforcing_core.files import Fields, path_of
+from ..headforcing_core.hashing import digest, file_hash
+from ..headforcing_core.head_profiles.auto import MEASURE_SECONDS, AutoProfile, ProfileChoice
+from ..headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles
+from ..headforcing_core.head_profiles.rules import with_rule
+from ..headforcing_core.model.latents import LatentFormat
+from ..headforcing_core.names import DEFAULT_START_SECONDS
+from ..headforcing_core.plan.options import DEFAULTS, RenderOptions, method_options
+from ..headforcing_core.plan.resources import room_on
+from ..headforcing_core.plan.settings import MEMORY_INPUTS, Size
+from ..headforcing_core.plan.start import Start, image_frames
+from ..headforcing_core.plan.video_roles import profile_from
+from ..headforcing_core.rollout.schedule import SCHEDULES
+from ..headforcing_core.timeline.references import check_names
+from ..headforcing_core.timeline.switch import Switch
+from ..headforcing_core.video.advice import tiny_names
+from ..headforcing_core.video.restarts import FrameCodec
+from ..headforcing_core.video.section import read_section
+from ..headforcing_core.video.soundtrack import Soundtrack
+from ..headforcing_core.weights.checkpoint import (
+    CheckpointInfo,
+    inspect_checkpoint,
+    load_state_dict,
+)
 from .parser import named_file
 from .texts import read_text
 
@@ -244,7 +248,7 @@ class ModelFiles:
         live = self.live_decoder
         if live is None:
             return
-        from ..video.codec import is_tiny, tiny_latents
+        from .codec import is_tiny, tiny_latents
 
         if self.vae is None:
             raise HeadForcingError(
