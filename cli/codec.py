@@ -19,11 +19,16 @@ from ..headforcing_core.video import wan_vae
 from ..headforcing_core.video.memory import DecoderMemory
 from ..headforcing_core.video.restarts import FrameCodec
 from ..headforcing_core.video.stream import StreamingDecoder
+from ..headforcing_core.video.tiny_decoder import (
+    NORMALISED,
+    TinyDecoder,
+    TinyVideoDecoder,
+    tiny_sizes,
+)
 from ..headforcing_core.video.wan22 import Wan22Decoder, Wan22Encoder
 from ..headforcing_core.video.wan_decoder import WanDecoder
 from ..headforcing_core.video.wan_encoder import WanEncoder
 from ..headforcing_core.weights.containers import Weights, all_finite, read_tensors, tensor_of
-from .tiny_decoder import NORMALISED, TinyDecoder, TinyVideoDecoder, tiny_sizes
 
 _NETWORKS: dict[LatentFormat, tuple[type[WanDecoder], type[WanEncoder]]] = {
     WAN21: (WanDecoder, WanEncoder),

@@ -244,18 +244,18 @@ class LoadedModel:
         if path is None or self.codec is None:
             return None
         codec = self.codec
-        draft = codec.draft
+        preview = codec.preview
         file = VideoFile(
             FileTarget.at(path, lambda plan: codec.decoder(plan.vae_notes)),
             scale=self.scale,
             background=self.machine.vae_device,
             losable=losable,
         )
-        if draft is None:
+        if preview is None:
             return file
         from ..headforcing_core.render.drafted_video import DraftedVideo
 
-        return DraftedVideo(file, lambda plan: draft.decoder(plan.vae_notes))
+        return DraftedVideo(file, lambda plan: preview.decoder(plan.vae_notes))
 
     def _kept(self, bar: ProgressBar, video: Path | None) -> list[str]:
         """Say what is stored of a render that ended early, and how to resume it; rank 0 alone says

@@ -240,8 +240,8 @@ class ModelFiles:
         )
         if self.live_decoder is None:
             return codec
-        draft = load_codec(self.live_decoder, device, dtype, encodes=False)
-        return replace(codec, draft=replace(draft, encode=codec.encode))
+        preview = load_codec(self.live_decoder, device, dtype, encodes=False)
+        return replace(codec, preview=replace(preview, encode=codec.encode))
 
     def check_decoders(self, latents: LatentFormat) -> None:
         """Refuse a `--live-decoder` that is no tiny decoder for these latents, or is of no use."""

@@ -52,7 +52,7 @@ class FrameCodec:
     # of the weights in the fingerprint, where some are cast only when they are used
     dtype: torch.dtype | None = None
     # a faster one, by which a video grows until it is decoded by this one
-    draft: FrameCodec | None = None
+    preview: FrameCodec | None = None
 
     def decoder(self, about: Fields | None = None) -> StreamingDecoder:
         """A decoder for one video with these notes, None for one of one rollout."""

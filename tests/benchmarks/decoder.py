@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from headforcing.cli.tiny_decoder import TinyDecoder, TinyVideoDecoder
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder, TinyVideoDecoder
 from headforcing.headforcing_core.video.wan_decoder import (
     Activations,
     CausalConv,

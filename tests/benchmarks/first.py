@@ -16,13 +16,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from headforcing.cli.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.hashing import digest
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.plan.options import DEFAULTS
 from headforcing.headforcing_core.plan.request import RenderRequest
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
 from headforcing.headforcing_core.rollout.loop import Block
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from headforcing.kernels.dispatch import TOLERANCE, Operation
 from safetensors.torch import load_file, save_file

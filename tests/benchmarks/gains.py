@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from headforcing.cli.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.model.latents import WAN21
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.video.wan_decoder import Features, WanDecoder
 from torch.utils.flop_counter import FlopCounterMode
 

@@ -31,7 +31,7 @@ from comfy_graphs import (
     video_frames_of,
 )
 from comfy_harness import ComfyServer
-from headforcing.cli.tiny_decoder import TinyDecoder
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from safetensors.torch import save_file
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect

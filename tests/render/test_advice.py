@@ -7,10 +7,10 @@ import pytest
 import torch
 from headforcing.cli import render as commands
 from headforcing.cli.cli import main
-from headforcing.cli.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.model.latents import WAN21, WAN22
 from headforcing.headforcing_core.video import advice
 from headforcing.headforcing_core.video.advice import faster_decoding, tiny_names
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from safetensors.torch import save_file
 from tiny_checkpoints import wan22_vae
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from flat_colour import decoded
-from headforcing.cli.tiny_decoder import TinyDecoder, TinyVideoDecoder
 from headforcing.headforcing_core.render.sinks import VideoFile
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder, TinyVideoDecoder
 from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder
 from safetensors.torch import save_file
 from tiny_checkpoints import wan22_vae

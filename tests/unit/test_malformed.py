@@ -19,11 +19,11 @@ from headforcing.cli import cli, texts, values
 from headforcing.cli.codec import load_codec
 from headforcing.cli.parser import seed_number, whole_number
 from headforcing.cli.source import Source
-from headforcing.cli.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.render.sinks import read_latents
 from headforcing.headforcing_core.timeline.timeline import MAX_TEXT_BYTES
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import (
     convert,

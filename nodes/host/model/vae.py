@@ -18,7 +18,6 @@ from comfy import model_management
 from comfy.cli_args import PerformanceFeature, args
 from torch import Tensor
 
-from ....cli.tiny_decoder import TinyDecoder, TinyVideoDecoder, tiny_sizes
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import WAN21, WAN22, LatentFormat, latent_format
@@ -26,6 +25,7 @@ from ....headforcing_core.video.advice import eight_bit_attention, faster_decodi
 from ....headforcing_core.video.memory import DecoderMemory
 from ....headforcing_core.video.restarts import FrameCodec
 from ....headforcing_core.video.stream import StreamingDecoder
+from ....headforcing_core.video.tiny_decoder import TinyDecoder, TinyVideoDecoder, tiny_sizes
 from ....headforcing_core.video.wan22 import Wan22Decoder
 from ....headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder
 from ....headforcing_core.video.wan_vae import WanVideoDecoder

@@ -18,13 +18,13 @@ import torch
 from flat_colour import decoded
 from headforcing.cli import profiles
 from headforcing.cli.cli import main
-from headforcing.cli.tiny_decoder import TinyDecoder
 from headforcing.cli.values import pick_device
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from headforcing.research.recordings.replay import Case, replay
 from headforcing.tests.benchmarks import command

@@ -47,7 +47,7 @@ core = types.SimpleNamespace(
     **{name.rpartition(".")[2]: module(f".headforcing_core.{name}") for name in CORE}
 )
 core.codec = module(".cli.codec")
-core.tiny_decoder = module(".cli.tiny_decoder")
+core.tiny_decoder = module(".headforcing_core.video.tiny_decoder")
 TINY = f"{folder}/tiny.safetensors"
 LORA = f"{folder}/lora.safetensors"
 VAE = f"{folder}/vae.safetensors"

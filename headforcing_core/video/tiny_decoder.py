@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..headforcing_core.model.latents import WAN21, LatentFormat, latent_format
-from ..headforcing_core.video.wan_decoder import DoublingConv, made_bytes
-from ..headforcing_core.video.wan_vae import WanVideoDecoder
-from ..headforcing_core.weights.containers import Weights
+from ..model.latents import WAN21, LatentFormat, latent_format
+from ..weights.containers import Weights
+from .wan_decoder import DoublingConv, made_bytes
+from .wan_vae import WanVideoDecoder
 
 # whether it takes latents as the transformer sees them; taew2_2 is for Wan 2.2 and makes cells of
 # 2x2 pixels
