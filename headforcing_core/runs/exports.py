@@ -78,8 +78,9 @@ def _clock(seconds: float, point: str) -> str:
 def _subtitles(story: ExportedStory, point: str) -> list[str]:
     cues = []
     for number, scene in enumerate(story.scenes, 1):
-        begin, end = (_clock(seconds, point) for seconds in story.seconds(scene))
-        cues.append(f"{number}\n{begin} --> {end}\n{scene.text}\n")
+        begin, end = story.seconds(scene)
+        times = f"{_clock(begin, point)} --> {_clock(end, point)}"
+        cues.append(f"{number}\n{times}\n{scene.text}\n")
     return cues
 
 
