@@ -62,7 +62,7 @@ class ExportedStory:
                 about["prompts"], starts, ends, switches, seeds, strict=True
             )
         ]
-        return cls(stored.name, fps, scenes, video, sound)
+        return cls(stored.name, fps, scenes, video=video, sound=sound)
 
     def seconds(self, scene: Scene) -> tuple[float, float]:
         """Start and end of a scene."""
