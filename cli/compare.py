@@ -41,10 +41,10 @@ def compare(args: Namespace) -> Result:
     """Render, measure, and write `grid.mp4`, `picture.png`, `comparison.md` and `.json` beside the
     videos.
     """
-    labels = assets.COMPARED if args.demo and args.methods is None else {}
-    names = ",".join(args.methods or labels or COMPARED_METHODS)
+    renamed = assets.COMPARED if args.demo and args.methods is None else {}
+    names = ",".join(args.methods or renamed or COMPARED_METHODS)
     entries = [
-        replace(entry, label=labels.get(entry.method_name, entry.label))
+        replace(entry, label=renamed.get(entry.method_name, entry.label))
         for entry in entries_of(names)
     ]
     source = compared_source(args)

@@ -32,21 +32,8 @@ class HeadRole(str, Enum):
     __hash__ = str.__hash__  # and as a key
 
 
-class HeadLabel(Enum):
-    """The label of a head in Pyramid Forcing, whose anchors are not Head Forcing's; equal to no
-    role and no text.
-    """
-
-    WAVE = "wave"
-    ANCHOR = "anchor"
-    VEIL = "veil"
-
-    def __str__(self) -> str:
-        return self.value
-
-
-# roles[layer][head]: a `HeadRole`, or a label where a method uses labels
-Roles = Sequence[Sequence[str | HeadLabel]]
+# roles[layer][head]: a `HeadRole`, or a label of the method's own
+Roles = Sequence[Sequence[str | Enum]]
 
 
 @dataclass(frozen=True)
@@ -165,13 +152,13 @@ class RolePolicies:
     kept_scenes: int = field(default=0, metadata={"option": False})
     picture_frames: int = field(default=0, metadata={"option": False})
 
-    def of(self, role: str | HeadLabel) -> RolePolicy:
+    def of(self, role: str | Enum) -> RolePolicy:
         """The policy of a `HeadRole`."""
         policies = {"local": self.local, "anchor": self.anchor, "memory": self.memory}
         return policies[str(role)]
 
 
-def arrange_roles(roles: Roles, arrangement: str, seed: int = 0) -> list[list[str | HeadLabel]]:
+def arrange_roles(roles: Roles, arrangement: str, seed: int = 0) -> list[list[str | Enum]]:
     """The paper's ablations of head roles: merge one role into memory, or shuffle all roles over
     the model (seeded).
     """

@@ -20,20 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from ..cache.roles import HeadLabel, HeadRole, Roles
+from ..cache.roles import HeadRole, Roles
 from ..errors import HeadForcingError
 from ..files import Fields, check_regular, replacing
+from ..methods.pyramid_labels import OF_ROLES, HeadLabel
 from ..names import BUNDLED_FOLDER as BUNDLED_FOLDER
 from ..names import bundled_profiles as bundled_profiles
 
 FORMAT_VERSION = 1
 ROLES: tuple[str, ...] = tuple(HeadRole)
-# Pyramid Forcing's labels, by the role that fits best
-LABELS = {
-    HeadRole.LOCAL: HeadLabel.WAVE,
-    HeadRole.ANCHOR: HeadLabel.VEIL,
-    HeadRole.MEMORY: HeadLabel.ANCHOR,
-}
 ANCHOR_FRACTION = 0.25
 LOCAL_FRACTION = 0.20
 MAX_FILE_BYTES = 16 << 20
@@ -134,12 +129,16 @@ class HeadProfile:
                 raise _wrong(f"{key} of layer {layer}, head {head}", wanted, value) from None
         self._set(key, tuple(map(tuple, converted)))
 
-    @property
-    def labelled(self) -> Roles:
-        """The label of every head; labels that are unknown are those that fit the roles best."""
+    def kinds(self, heads_by: str) -> tuple[Roles, str]:
+        """The kind of every head, a role or a label as `Method.heads_by` says, and a note for the
+        report; labels that are unknown are those that fit the roles best.
+        """
+        if heads_by == "roles":
+            return self.roles, ""
         if self.labels is not None:
-            return self.labels
-        return [[LABELS[role] for role in layer] for layer in self.roles]
+            return self.labels, ""
+        labels = [[OF_ROLES[HeadRole(role)] for role in layer] for layer in self.roles]
+        return labels, ", labels from its roles"
 
     def counts(self) -> dict[str, int]:
         """Number of heads of each role, in the order of ROLES."""
@@ -246,20 +245,21 @@ def default_profile(
     num_layers: int,
     num_heads: int,
     family: str | None = None,
-    labelled: bool = False,
+    heads_by: str = "roles",
     two_way: bool = False,
 ) -> HeadProfile:
     """The bundled profile for a model: that of its family, or else the fallback with its
     dimensions.
 
-    A profile with labels is chosen only if `labelled`, and then first. A profile of three roles,
+    A profile with labels is chosen only for a method whose `heads_by` asks for them, and then
+    first. A profile of three roles,
     with shares, comes before a list of two kinds of heads; if `two_way`, after it. Raises
     HeadForcingError if there is none.
     """
     fitting = [
         each for each in _bundled() if (each.num_layers, each.num_heads) == (num_layers, num_heads)
     ]
-    labels = labelled and any(each.labels is not None for each in fitting)
+    labels = heads_by == "labels" and any(each.labels is not None for each in fitting)
     chosen = {each.name: each for each in fitting if (each.labels is not None) == labels}
     of_family = [each for each in chosen.values() if family in each.families]
     of_family.sort(key=lambda each: (each.shares is None) != two_way)

@@ -16,9 +16,9 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from ..cache.roles import HeadLabel
 from ..cache.state import Saved, check_fields
 from .base import BaseMethod, Conditions, MethodCache, MethodShape
+from .pyramid_labels import HeadLabel
 
 WAVE = HeadLabel.WAVE
 ANCHOR = HeadLabel.ANCHOR

@@ -198,10 +198,9 @@ def head_roles(
     else:
         profile.check_model(config.num_layers, config.num_heads)
         name = f"{source} {profile.name!r}"
-    if method.heads_by == "labels":
-        if not profile.labels:
-            name += ", labels from its roles"
-        return HeadRoles(name, profile.labelled, auto)
+    if method.heads_by != "roles":
+        kinds, note = profile.kinds(method.heads_by)
+        return HeadRoles(name + note, kinds, auto)
     if arrangement == "profile":
         return HeadRoles(name, profile.roles, auto, judged=None if auto else profile)
     name += f", roles {arrangement}"
@@ -226,13 +225,13 @@ def profile_without_choice(
 
 
 def bundled_profile(config: WanConfig, method: Method, family: str | None = None) -> HeadProfile:
-    """The bundled profile that fits a method: one with labels, of three roles, or of two kinds of
-    heads. Raises HeadForcingError if there is none for a model of this size.
+    """The bundled profile that fits a method: one with its labels, of three roles, or of two kinds
+    of heads. Raises HeadForcingError if there is none for a model of this size.
     """
     return default_profile(
         config.num_layers,
         config.num_heads,
         family=family,
-        labelled=method.heads_by == "labels",
+        heads_by=method.heads_by,
         two_way=not isinstance(method, HeadForcing),
     )

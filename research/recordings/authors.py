@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...headforcing_core.cache.roles import HeadLabel
 from ...headforcing_core.methods.base import Conditions, MethodShape
 from ...headforcing_core.methods.dummy_forcing import DummyForcing, DummyForcingCache
 from ...headforcing_core.methods.longlive import LongLive, LongLiveCache, WindowCache
@@ -23,6 +22,7 @@ from ...headforcing_core.methods.pyramid_forcing import (
     PyramidForcing,
     PyramidForcingCache,
 )
+from ...headforcing_core.methods.pyramid_labels import HeadLabel
 from ...headforcing_core.methods.tethercache import TetherCache
 
 

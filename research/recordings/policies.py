@@ -8,11 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ...headforcing_core.cache.roles import HeadLabel, Roles
+from ...headforcing_core.cache.roles import Roles
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.method import Method
 from ...headforcing_core.methods.pyramid_forcing import PyramidForcing
+from ...headforcing_core.methods.pyramid_labels import HeadLabel
 from ...headforcing_core.methods.registry import METHODS
 from .authors import (
     AuthorsPyramidForcing,

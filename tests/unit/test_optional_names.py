@@ -49,7 +49,7 @@ NAMED = {
     "headforcing_core/methods/base.py": "scenes",
     "headforcing_core/plan/request.py": "held pictures scenes roles sound part",
     "headforcing_core/plan/plan.py": "held pictures scenes roles live",
-    "headforcing_core/plan/layout.py": "labels shots pictures scenes roles",
+    "headforcing_core/plan/layout.py": "shots pictures scenes roles",
     "headforcing_core/plan/options.py": "shots",
     "headforcing_core/plan/resources.py": "fp8 scenes",
     "headforcing_core/render/render.py": "held scenes roles",
@@ -70,7 +70,7 @@ NAMED = {
 MOST_FILES = {
     "restarts": 3,
     "joint": 1,
-    "labels": 7,
+    "labels": 5,
     "speech": 16,
     "ranks": 14,
     "ray": 6,

@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.roles import HeadLabel, HeadRole
+from headforcing.headforcing_core.cache.roles import HeadRole
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles import profile as profiles
@@ -29,6 +29,7 @@ from headforcing.headforcing_core.head_profiles.rules import (
     with_rule,
 )
 from headforcing.headforcing_core.head_profiles.shares import ProfileSetup, ReturnStory
+from headforcing.headforcing_core.methods.pyramid_labels import HeadLabel
 from headforcing.headforcing_core.plan.describe import describe
 from headforcing.headforcing_core.plan.options import RenderOptions
 from headforcing.headforcing_core.plan.plan import RenderPlan
@@ -225,18 +226,18 @@ def test_bundled_profiles_load_and_say_where_they_come_from():
         ((40, 40), "krea_14b"),
         ((8, 6), "toy_world"),
         ((30, 12, "unheard of"), "self_forcing"),
-        ((30, 12, "self_forcing", False, True), "forcing_kv_self_forcing"),
-        ((30, 12, "unheard of", False, True), "forcing_kv_self_forcing"),
-        ((8, 6, None, False, True), "toy_world"),
-        ((30, 12, "self_forcing", True), "pyramid_self_forcing"),
-        ((8, 6, None, True), "toy_world"),
+        ((30, 12, "self_forcing", "roles", True), "forcing_kv_self_forcing"),
+        ((30, 12, "unheard of", "roles", True), "forcing_kv_self_forcing"),
+        ((8, 6, None, "roles", True), "toy_world"),
+        ((30, 12, "self_forcing", "labels"), "pyramid_self_forcing"),
+        ((8, 6, None, "labels"), "toy_world"),
     ],
 )
 def test_the_default_follows_the_family_and_then_the_size_and_labels_where_a_method_uses_them(
     asked, name
 ):
     profile = profiles.default_profile(*asked)
-    labels = profile.labelled
+    labels, _ = profile.kinds("labels")
     assert profile.name == name
     assert labels == profile.labels if name.startswith("pyramid") else profile.labels is None
     assert set(chain(*labels)) <= set(HeadLabel)
