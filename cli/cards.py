@@ -14,9 +14,10 @@ from ..headforcing_core.model.wan import WanConfig
 from ..headforcing_core.plan.options import RenderOptions
 from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.remedies import remedies
-from ..headforcing_core.plan.resources import COMFYUI, COMMAND_LINE, MARGIN, Host, Needs, needs_of
+from ..headforcing_core.plan.resources import COMFYUI, MARGIN, Host, Needs, needs_of
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .codec import decoder_memory
+from .weight_changes import command_line_host
 
 IN_USE = 700_000_000  # of a card: CUDA's context, the driver and a screen, in bytes
 _DTYPE = torch.bfloat16
@@ -87,7 +88,7 @@ def card(size: float, width: int, height: int, family: str = "self_forcing") -> 
     return Card(
         size,
         room,
-        command_line=_fit(plan, needs, room, COMMAND_LINE),
+        command_line=_fit(plan, needs, room, command_line_host()),
         comfyui=_fit(plan, needs, room, COMFYUI),
         text_encoder=places,
     )

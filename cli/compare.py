@@ -27,6 +27,7 @@ from ..headforcing_core.render.comparison import (
     plan_entries,
     report_text,
 )
+from ..headforcing_core.render.result import INEXACT
 from ..headforcing_core.video.sheets import side_by_side
 from .arguments import Result
 from .farms import Embeds, farm_of, make_all, render_one
@@ -107,7 +108,7 @@ def _about(args: Namespace, source: Source, plan: RenderPlan) -> Fields:
         "lora": None if args.lora is None else args.lora.name,
         "model_family": source.request.options.model_family,
         "profile": str(args.profile or "bundled"),
-        "inexact": source.machine.inexact,
+        INEXACT: source.machine.approximations,
         "dtype": str(source.machine.dtype).removeprefix("torch."),
         "device": str(source.machine.device),
         "versions": versions(),

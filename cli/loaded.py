@@ -19,7 +19,6 @@ from tqdm import tqdm
 from ..headforcing_core.devices import is_out_of_memory
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import partial_path
-from ..headforcing_core.model import fp8
 from ..headforcing_core.model.attention import AttentionFunction, attention_function
 from ..headforcing_core.plan.describe import going_on
 from ..headforcing_core.plan.plan import RenderPlan
@@ -40,6 +39,7 @@ from ..headforcing_core.rollout.loop import WanVideoModel
 from ..headforcing_core.video.restarts import FrameCodec
 from .compiled import compiled_forward
 from .values import pick_device
+from .weight_changes import EightBits, weight_change_of
 
 if TYPE_CHECKING:
     from ..headforcing_core.distributed.peers import Peers
@@ -67,7 +67,7 @@ class Machine:
     compile: bool
     quiet: bool
     vae_device: torch.device | None
-    fp8_linears: bool
+    weight_change: EightBits | None
     peers: Peers | None
     shard_weights: bool
 
@@ -95,7 +95,7 @@ class Machine:
             # rank 0 alone shows progress
             quiet=args.json or (peers is not None and not peers.leads),
             vae_device=vae_device,
-            fp8_linears=args.fp8_linears,
+            weight_change=weight_change_of(args),
             peers=peers,
             shard_weights=peers is not None and args.shard_weights,
         )
@@ -106,16 +106,13 @@ class Machine:
         return self.peers is None or self.peers.leads
 
     @property
-    def inexact(self) -> list[str]:
+    def approximations(self) -> list[str]:
         """Settings that make the numbers other than those of the dtype, for reports."""
         found = []
         if self.attention_choice == "sage":
             found.append("attention that rounds to 8 bits (--attention sage)")
-        if self.fp8_linears:
-            how = "--fp8-linears"
-            if not fp8.has_product(self.device):
-                how += ", emulated: this device does not multiply them, nothing is faster"
-            found.append(f"{fp8.INEXACT} ({how})")
+        if self.weight_change is not None:
+            found.append(self.weight_change.describe(self.device))
         return found
 
     def place(self, plan: RenderPlan) -> Place:

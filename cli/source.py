@@ -19,7 +19,6 @@ from ..headforcing_core.devices import stay_on_card
 from ..headforcing_core.errors import HeadForcingError, one_line
 from ..headforcing_core.files import Fields, cache_folder, check_writable
 from ..headforcing_core.hashing import digest
-from ..headforcing_core.model import fp8
 from ..headforcing_core.model.wan import WanModel
 from ..headforcing_core.plan.describe import format_bytes
 from ..headforcing_core.plan.family import family_for
@@ -28,6 +27,7 @@ from ..headforcing_core.plan.plan import RenderPlan
 from ..headforcing_core.plan.request import RenderJob, RenderRequest, StartLatents
 from ..headforcing_core.plan.resources import COMMAND_LINE, NO_DECODER, Needs, room_on
 from ..headforcing_core.plan.start import Start
+from ..headforcing_core.render.result import INEXACT
 from ..headforcing_core.render.sinks import read_latents
 from ..headforcing_core.rollout.rows import Embeddings, Picture
 from ..headforcing_core.rollout.schedule import known_family
@@ -50,6 +50,7 @@ from .values import (
     render_options,
     text_encoder_bytes,
 )
+from .weight_changes import command_line_host, weight_change_of
 
 
 @dataclass(frozen=True)
@@ -223,13 +224,13 @@ class Source:
             text_encoder = text_encoder_bytes(self.files.text_encoder, machine.device)
         weights = self.info.parameters * machine.dtype.itemsize
         emulated = 0
-        if machine.fp8_linears:
-            weights -= fp8.saved_bytes(self.info.config, machine.dtype)
-            if not fp8.has_product(machine.device):
-                emulated = fp8.emulated_bytes(self.info.config)
-        host = COMMAND_LINE if on_gpu else replace(COMMAND_LINE, park="", fp8_linears="")
-        if machine.fp8_linears or machine.shard_weights:
-            host = replace(host, fp8_linears="")
+        change = machine.weight_change
+        if change is not None:
+            weights -= change.saved_bytes(self.info.config, machine.dtype)
+            emulated = change.emulated_bytes(self.info.config, machine.device)
+        host = command_line_host() if on_gpu else replace(COMMAND_LINE, park="")
+        if change is not None or machine.shard_weights:
+            host = replace(host, smaller_weights=None)
         room = None if elsewhere else room_on(machine.device)
         if room is not None and loaded:
             room += weights + decoder.weights
@@ -301,10 +302,11 @@ class Source:
         codec = self._codec(encodes) if decodes or encodes else None
         state_dict = self.files.load()
         # rounded or divided on the host, so that the device never holds more than it needs
-        host = "cpu" if machine.fp8_linears or machine.shard_weights else machine.device
+        change = machine.weight_change
+        host = "cpu" if change is not None or machine.shard_weights else machine.device
         backbone: Any = WanModel.from_state_dict(self.info.config, state_dict, machine.dtype, host)
-        if machine.fp8_linears:
-            fp8.use_fp8_linears(backbone, fp8.has_product(machine.device))
+        if change is not None:
+            change.apply(backbone, machine.device)
             backbone = backbone.to(machine.device)
         elif machine.shard_weights:
             from ..headforcing_core.distributed.sharded import shard
@@ -346,7 +348,8 @@ def _named_by_rounding(info: CheckpointInfo, args: Namespace) -> CheckpointInfo:
     """The weights under another name where they, or attention, are rounded to 8 bits: the blocks
     are others then.
     """
-    marks = [fp8.IDENTITY] if args.fp8_linears else []
+    change = weight_change_of(args)
+    marks = [] if change is None else [change.identity]
     if args.attention == "sage":
         marks.append("sage")
     if not marks:
@@ -379,8 +382,8 @@ def _notes(
 ) -> Fields:
     """The fields of a run's note that no plan has."""
     notes: Fields = {"weights": info.path.name}
-    if machine.inexact:
-        notes["inexact"] = machine.inexact
+    if machine.approximations:
+        notes[INEXACT] = machine.approximations
     if references:
         notes["references"] = {name: shown.about for name, shown in references.items()}
     if args.speech is not None:

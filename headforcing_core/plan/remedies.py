@@ -13,7 +13,6 @@ from ..files import Fields
 from ..head_profiles.auto import AutoProfile
 from ..methods.head_forcing import HeadForcing
 from ..methods.registry import method_named
-from ..model.fp8 import saved_bytes
 from ..video.memory import DecoderMemory
 from .describe import format_bytes
 from .plan import RenderPlan
@@ -117,9 +116,10 @@ def remedies(
         least = least.then(change, dtype)
     groups = [[change] for change in exact]
     groups.append(list(_fewer_frames(plan)))
-    if host.fp8_linears:
+    if host.smaller_weights is not None:
+        how, saved_bytes = host.smaller_weights
         weights = max(0, needs.weights - saved_bytes(plan.config, dtype))
-        groups.append([Change(host.fp8_linears, {"weights": weights}, {})])
+        groups.append([Change(how, {"weights": weights}, {})])
     groups += [list(_sizes(plan)), list(_head_forcing(plan))]
     for changes in groups:
         found = first_that_fits(unchanged, changes) or first_that_fits(least, changes)

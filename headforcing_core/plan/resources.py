@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,15 +35,15 @@ class Host:
     decode_afterwards: str
     # how to keep the decoder's features in main memory between blocks; empty if that cannot be done
     park: str = ""
-    # how to multiply the linear layers in 8 bits; empty if that cannot be done or is done already
-    fp8_linears: str = ""
+    # how to make the weights smaller, and the bytes that it saves; None if that cannot be done, or
+    # is done already
+    smaller_weights: tuple[str, Callable[[WanConfig, torch.dtype], int]] | None = None
 
 
 COMMAND_LINE = Host(
     streams_weights=False,
     decode_afterwards="decode afterwards (--latents in place of --out, then `headforcing decode`)",
     park="--park-features",
-    fp8_linears="--fp8-linears",
 )
 COMFYUI = Host(True, "decode afterwards, without a vae on the sampler")
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ..video.writer import VideoInfo
 
 
+INEXACT = "inexact"  # the note on settings that make the numbers other than those of the dtype
+
+
 @dataclass(frozen=True)
 class RenderResult:
     """Statistics of a finished render, and the files that its sinks have written.
@@ -67,7 +70,7 @@ class RenderResult:
     @property
     def inexact(self) -> Sequence[str]:
         """Settings that make the numbers other than those of the dtype."""
-        inexact: Sequence[str] = self.job.about.get("inexact", ())
+        inexact: Sequence[str] = self.job.about.get(INEXACT, ())
         return inexact
 
     def to_dict(self) -> Fields:
@@ -82,7 +85,7 @@ class RenderResult:
             "reused_blocks": self.reused_blocks,
             "problems": list(self.problems),
             "attention": self.attention,
-            "inexact": list(self.inexact),
+            INEXACT: list(self.inexact),
             "seconds": round(self.seconds, 2),
             "run": self.run_report.to_dict(),
         }

@@ -51,7 +51,7 @@ NAMED = {
     "headforcing_core/plan/plan.py": "held pictures scenes roles live",
     "headforcing_core/plan/layout.py": "shots pictures scenes roles",
     "headforcing_core/plan/options.py": "shots",
-    "headforcing_core/plan/resources.py": "fp8 scenes",
+    "headforcing_core/plan/resources.py": "scenes",
     "headforcing_core/render/render.py": "held scenes roles",
     "headforcing_core/render/run.py": "held scenes",
     "headforcing_core/render/sinks.py": "sound",
@@ -59,10 +59,10 @@ NAMED = {
     "headforcing_core/video/stream.py": "sound",
     "headforcing_core/model/wan.py": "speech",
     "headforcing_core/timeline/timeline.py": "shots pictures scenes",
-    "cli/source.py": "speech ranks fp8 pictures roles sound",
-    "cli/loaded.py": "ranks fp8 roles live",
+    "cli/source.py": "speech ranks pictures roles sound",
+    "cli/loaded.py": "ranks roles live",
     "nodes/sampler.py": "speech roles live sound part",
-    "nodes/host/render/sample.py": "fp8 pictures roles live sound part",
+    "nodes/host/render/sample.py": "pictures roles live sound part",
     "nodes/host/render/bridge.py": "",
     "nodes/host/browser/progress.py": "scenes part",
 }
@@ -74,10 +74,10 @@ MOST_FILES = {
     "speech": 16,
     "ranks": 14,
     "ray": 6,
-    "fp8": 12,
+    "fp8": 7,
 }
-MOST = 9
-MOST_ON_AVERAGE = 3.63
+MOST = 6
+MOST_ON_AVERAGE = 2.38
 
 
 def identifiers_of(text: str) -> set[str]:

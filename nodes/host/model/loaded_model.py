@@ -231,7 +231,7 @@ def _packing(weight: Tensor) -> str:
     return f"{type(weight).__name__} {getattr(weight, 'tensor_type', '')}"
 
 
-def inexact(model: Any) -> list[str]:
+def approximations(model: Any) -> list[str]:
     """Lines for the report; empty for a model in 16 or 32 bits."""
     layer = model.model.diffusion_model.blocks[0].self_attn.q
     kind = type(layer.weight).__name__

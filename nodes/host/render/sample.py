@@ -24,7 +24,7 @@ from ....headforcing_core.plan.request import RenderJob, RenderRequest, StartLat
 from ....headforcing_core.plan.resources import Needs
 from ....headforcing_core.render.live_story import LiveEdits
 from ....headforcing_core.render.render import Listener, Place, make_video
-from ....headforcing_core.render.result import RenderResult
+from ....headforcing_core.render.result import INEXACT, RenderResult
 from ....headforcing_core.render.sinks import KeptLatents, VideoFile
 from ....headforcing_core.rollout.rows import Embeddings, Picture
 from ....headforcing_core.timeline.timeline import Timeline
@@ -36,7 +36,7 @@ from ..browser.progress import RenderProgress
 from ..browser.runs import link_file, linked_file
 from ..graph.part import WHOLE, Part
 from ..model import memory, vae
-from ..model.loaded_model import NO_NAME, ModelName, compute_dtype, inexact, wan_config
+from ..model.loaded_model import NO_NAME, ModelName, approximations, compute_dtype, wan_config
 from ..model.vae import codec_of, to_model
 from . import bridge
 from .growing_video import growing_video
@@ -81,8 +81,8 @@ def request_of(
     about = dict(notes)
     if part.draft:
         about["draft"] = True
-    if lines := inexact(model):
-        about["inexact"] = lines
+    if lines := approximations(model):
+        about[INEXACT] = lines
     return RenderRequest(
         wan_config(model),
         options,

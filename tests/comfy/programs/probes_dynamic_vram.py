@@ -117,7 +117,7 @@ def weights_have_one_name_before_loading_and_after_with_dynamic_vram_and_without
                     if case.endswith("fp8")
                     else []
                 )
-                assert loaded_model.inexact(patcher) == fp8, (case, dynamic)
+                assert loaded_model.approximations(patcher) == fp8, (case, dynamic)
     assert {case: len(own) for case, own in names.items()} == dict.fromkeys(CASES, 1)
     # bf16 to fp16 and back is exact for these weights, but another dtype is another computation
     assert len(set().union(*names.values())) == len(CASES)

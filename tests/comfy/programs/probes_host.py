@@ -198,7 +198,9 @@ def comfyuis_fp8_storage_and_products_work_and_are_told_apart():
         assert 1e-3 < float((latents - exact).norm() / exact.norm()) < 0.3
         assert apart(hosted(other, plan), latents) == 0
     fast_lines = ["linear layers in 8-bit floating point (float8_e4m3fn, ComfyUI's products)"]
-    assert loaded_model.inexact(fast) == fast_lines and loaded_model.inexact(model) == []
+    assert (
+        loaded_model.approximations(fast) == fast_lines and loaded_model.approximations(model) == []
+    )
     assert len({loaded_model.name_model(each) for each in (model, stored, fast)}) == 3
 
 
