@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headforcing.cli import cards, cli, tiny_decoder, values
+from headforcing.cli import cards, cli, values
 from headforcing.headforcing_core import names
 from headforcing.headforcing_core.methods.head_forcing import PRESETS
 from headforcing.headforcing_core.model import attention_backends
+from headforcing.headforcing_core.video import tiny_decoder
 from packed import OPTIONAL, packed_files
 from path_arguments import commands
 from PIL import Image
