@@ -18,7 +18,7 @@ from ...headforcing_core.files import claimed_first, reason, remove_matching, wh
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.timeline.characters import MARKS_OF_LETTERS
 
-NODE_TEXTS = Path(__file__).resolve().parents[3] / "locales" / "en" / "nodeDefs.json"
+NODE_TEXTS = Path(__file__).resolve().parents[2] / "locales" / "en" / "nodeDefs.json"
 PROFILE_FOLDER = "head_profiles"
 ABANDONED_VIDEO_SECONDS = 24 * 3600.0
 # of a finished video that was begun: it takes as long to make as it has
