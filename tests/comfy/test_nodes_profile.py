@@ -166,9 +166,9 @@ def test_measure_look_and_sample_in_one_graph(fresh: ComfyServer):
 def test_cancel_keeps_what_was_measured_and_the_next_run_goes_on(fresh: ComfyServer):
     """Without prompts the pack's own four are measured, in the words of the toy world."""
     graph = profile_graph(save_name="measured_here", seed=3, prompts=" \n")
-    result = fresh.queue(graph, on_event=stopper(fresh, "measure", STEPS + 20))
+    result = fresh.queue(graph, on_event=stopper(fresh, "measure", STEPS + 8))
     assert (result.outcome, result.error) == ("interrupted", None)
-    assert STEPS + 20 <= result.progress["measure"][-1][0] < 2 * STEPS
+    assert STEPS + 8 <= result.progress["measure"][-1][0] < 2 * STEPS
     assert not fresh.model_path("head_profiles", "measured_here.json").exists()
     (kept,) = kept_by_the_pack(fresh, "measured")
     assert all(" in the " in prompt for prompt in HeadShares.load(kept).setup.prompts)
