@@ -233,3 +233,11 @@ def test_what_a_reader_refuses_is_named_by_its_line(text, line):
 )
 def test_what_only_begins_as_a_list_is_one_prompt(text):
     assert len(read_any(text).segments) == 1
+
+
+def test_the_stories_of_the_page_on_stories_are_in_the_written_form():
+    page = Path(__file__).parents[2] / "docs" / "writing_a_story.md"
+    fences = re.findall(r"(?ms)^ *```\n(.*?)^ *```$", page.read_text("utf-8"))
+    stories = [text for text in fences if re.match(r" *\[shared\]", text)]
+    assert len(stories) == 2
+    assert [len(parse_timeline(text).segments) for text in stories] == [3, 3]
