@@ -23,7 +23,7 @@ from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
 from .prompt import Prompt, TimelineError
 from .switch import RESET
 from .tags import CAN_BE_TAG, match_tag, read_tag
-from .times import FLAGS, NUMBER, SCENE, SEPARATORS, SHOT, TO, UNIT
+from .times import FLAGS, NUMBER, OTHERS, SCENE, SEPARATORS, SHOT, TO, UNIT
 from .wording import check_words
 
 MAX_SEGMENTS = 10_000
@@ -38,7 +38,7 @@ _HEADING = re.compile(
 _SHARED = re.compile(r"\[ ?shared ?\] ?", re.IGNORECASE)
 # a line of words begins with a letter, and not as a scene, a field with a number or a program
 _WORDS = re.compile(
-    rf"(?!{SCENE}|{SHOT}|INT\b|EXT\b|WEBVTT|[^\d:=]{{1,40}}[:=][^\w]{{0,6}}\d)"
+    rf"(?!{SCENE}|{SHOT}|{OTHERS}|[^\d:=]{{1,40}}[:=][^\w]{{0,6}}\d)"
     r"[\"'“(@]?[^\W\d_]",
     re.IGNORECASE,
 )

@@ -63,3 +63,5 @@ _ORDINAL = (
 # as regular expressions: a scene with its number, and less clear names, read with a time only
 SCENE = rf"(?:(?:{SCENES})[\s_]{{0,8}}{_ORDINAL}|第\s?{_ORDINAL}\s?(?:{SCENE_SUFFIXES}))"
 SHOT = rf"(?:(?:{SHOTS})\s{{0,8}}{_ORDINAL})"
+# beginnings of other texts that are letters: of screenplays, subtitles, items of lists
+OTHERS = r"INT\b|EXT\b|WEBVTT|(?:[a-z]|[ivx]{1,4})[.)]\s|[①-⑳]|[一二三四五六七八九十]{1,3}、"

@@ -23,13 +23,25 @@ EXAMPLES = {
     ],
     "1. a fox\n2. a wolf\n3. a cub": [(None, "a fox"), (None, "a wolf"), (None, "a cub")],
     "**1)** a fox\n\n**2)** a wolf": [(None, "a fox"), (None, "a wolf")],
+    "– a fox\n– a wolf": [(None, "a fox"), (None, "a wolf")],
+    "a) a fox\nb) a wolf": [(None, "a fox"), (None, "a wolf")],
+    "① a fox\n② a wolf": [(None, "a fox"), (None, "a wolf")],
+    "一、狐\n二、狼": [(None, "狐"), (None, "狼")],
     "1、a fox\n2、a wolf": [(None, "a fox"), (None, "a wolf")],
 }
 REFUSED = {"- a fox\n- a wolf\n\nEnjoy!": 4}
 _ITEM = re.compile(
-    r"(?:(?P<bullet>[-*+•‣▪●·])\s|(?P<bold>\*\*)?\(?(?P<number>\d{1,3})(?:[.)]|、\s?)"
+    r"(?:(?P<bullet>[-*+•‣▪●·–—>])\s|(?P<circle>[①-⑳])\s?"
+    r"|(?P<bold>\*\*)?\(?(?P<count>\d{1,3}|[a-z]|[ivx]{1,4}|[一二三四五六七八九十])(?:[.)]|、\s?)"
     r"(?(bold)\*\*)(?:\s|(?<=、)))\s*(?P<words>.+)",
-    re.ASCII,
+    re.ASCII | re.IGNORECASE,
+)
+_COUNTS = (  # that a list can go on in
+    [str(number) for number in range(1, 1000)],
+    list("abcdefghijklmnopqrstuvwxyz"),
+    "i ii iii iv v vi vii viii ix x xi xii xiii xiv xv".split(),
+    list("一二三四五六七八九十"),
+    list("①②③④⑤⑥⑦⑧⑨⑩⑪⑫⑬⑭⑮⑯⑰⑱⑲⑳"),
 )
 _FRAME = re.compile(r"[\"'“]?\d{1,9}[\"'”]?\s?:", re.ASCII)
 
@@ -37,7 +49,8 @@ _FRAME = re.compile(r"[\"'“]?\d{1,9}[\"'”]?\s?:", re.ASCII)
 def read_list(lines: Sequence[Line]) -> list[Prompt] | None:
     """The items of a list of two or more; None for another text."""
     prompts: list[Prompt] = []
-    kind = None
+    marks: list[str] = []  # of the items, where they are counted
+    bullet = ""
     is_open = False  # whether the line above is of an item
     outside = None
     for line in lines:
@@ -48,10 +61,13 @@ def read_list(lines: Sequence[Line]) -> list[Prompt] | None:
             is_open = False
             continue
         if item is not None:
-            number = item["number"] and int(item["number"])
-            if kind is None:
-                kind = item["bullet"]
-            if item["bullet"] != kind or (number and number != len(prompts) + 1):
+            mark = item["bullet"] or item["circle"] or item["count"].lower()
+            if not prompts:
+                counts = [each for each in _COUNTS if each[0] == mark]
+                marks = counts[0] if counts else []
+            if (marks and mark not in marks[len(prompts) : len(prompts) + 1]) or (
+                not marks and item["bullet"] != (bullet := bullet or mark)
+            ):
                 return None
             prompts.append(Prompt(item["words"], line.number))
             is_open = True
