@@ -27,7 +27,7 @@ from ..headforcing_core.files import replacing
 from ..headforcing_core.hashing import SHORT, digest, file_hash
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.plan.resources import Needs, check_disk
-from ..headforcing_core.timeline.timeline import parse_timeline
+from ..headforcing_core.timeline.paste.paste import read_any
 from . import vbench
 from .metrics.base import Panel
 from .metrics.models import Models
@@ -121,7 +121,7 @@ def plan_videos(
         runs = (args.runs or args.out / "runs") / story
         common = compared_source(changed(args, prompts=texts[0]))
         arguments = common.request.options.timeline_arguments
-        timelines = [parse_timeline(read_text(text), **arguments) for text in texts[1:]]
+        timelines = [read_any(read_text(text), **arguments) for text in texts[1:]]
         sources = [common, *(common.with_request(timeline=timeline) for timeline in timelines)]
         for name, row in rows.items():
             try:

@@ -48,7 +48,7 @@ _PROGRAM = re.compile(
 _SEPARATED = re.compile(rf"[,{SEPARATORS}]|=>|[ap]\.?m\b|{TO}\d", FLAGS)
 _TIME_INSIDE = re.compile(  # "6:00 pm" is a time of day, unless a comma is before it
     rf"(?<![\d:])00?:\d\d|[,;] ?\d{{1,9}}:\d\d|:\d\d(?:\.\d{{1,9}})?{TO}\d"
-    rf"|\d\s?(?:{UNIT})?{TO}(?:{NUMBER}\s?{UNIT}|\d{{1,9}}:\d\d)|{SCENE}",
+    rf"|\d\s?(?:{UNIT})?{TO}(?:{NUMBER}\s?{UNIT}|\d{{1,9}}:\d\d)|\b{SCENE}\s?[:|–—(\]]",
     FLAGS,
 )
 _LENGTH_INSIDE = re.compile(rf"{NUMBER}\s?{UNIT}(?![a-z])|[(\[{{@]\s?\d", FLAGS)

@@ -20,7 +20,7 @@ from headforcing.headforcing_core.head_profiles.shares import (
     HeadShares,
     ProfileSetup,
 )
-from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.timeline.paste.paste import read_any
 from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
 from headforcing.research import videos as claim_videos
 from headforcing.research.__main__ import main
@@ -44,7 +44,7 @@ def files(tmp_path_factory):
     texts = [
         *PROFILING_PROMPTS[:1],
         *STORY,
-        *chain(*(parse_timeline(story).texts for story in returning)),
+        *chain(*(read_any(story).texts for story in returning)),
     ]
     return real_files(tmp_path_factory.mktemp("tiny"), texts)
 
@@ -344,7 +344,7 @@ def test_embeddings_that_lack_a_text_are_refused_before_anything_is_measured(
     lacking = files["--embeddings"].with_name("lacking.safetensors")
     there = load_embeddings(files["--embeddings"])
     recalled = claim_stories.with_recall(claim_stories.return_stories(RESERVED_PROMPTS[:3])[0])
-    words = parse_timeline(recalled).texts[-1]
+    words = read_any(recalled).texts[-1]
     assert words not in recalled
     save_embeddings(lacking, {text: rows for text, rows in there.items() if text != words})
     options = {**files, "--embeddings": lacking, "--rows": "echo", "--videos": 3, "--seconds": 3}

@@ -14,8 +14,8 @@ import torch
 from headforcing.cli.texts import read_text
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
+from headforcing.headforcing_core.timeline.paste.paste import read_any
 from headforcing.headforcing_core.timeline.returns import with_returns
-from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.claims import claims
 from headforcing.research.claims.claims import (
     ADDED_ROWS,
@@ -190,7 +190,7 @@ def test_a_return_is_compared_with_the_first_visits_of_the_other_videos():
 def test_a_story_of_reserved_prompts_returns_to_its_second_prompt_alone_by_words_and_by_tag():
     assert len(set(RESERVED_PROMPTS)) == len(RESERVED_PROMPTS) == 32
     assert not {p.lower() for p in RESERVED_PROMPTS} & {p.lower() for p in PROFILING_PROMPTS}
-    assert all(parse_timeline(prompt, 60.0).texts == [prompt] for prompt in RESERVED_PROMPTS), (
+    assert all(read_any(prompt, 60.0).texts == [prompt] for prompt in RESERVED_PROMPTS), (
         "no times, no tags"
     )
     stories = return_stories(RESERVED_PROMPTS)
@@ -198,14 +198,14 @@ def test_a_story_of_reserved_prompts_returns_to_its_second_prompt_alone_by_words
         assert json.loads(story)["prompts"][1] == json.loads(stories[i - 1])["prompts"][2], (
             "the same prompt elsewhere"
         )
-        timeline = with_returns(parse_timeline(story, 60.0), most=8)
+        timeline = with_returns(read_any(story, 60.0), most=8)
         assert [segment.switch.recall for segment in timeline.segments] == [
             None,
             None,
             None,
             2,
         ]
-        (_, a, _, again) = parse_timeline(with_recall(story), 60.0).segments
+        (_, a, _, again) = read_any(with_recall(story), 60.0).segments
         assert again.switch.recall == 2 and again.text == a.text
     for few in (["a fox", "a cat", "a  fox"], ["a fox", "a cat"]):
         with pytest.raises(
