@@ -50,7 +50,7 @@ def is_new(text: str) -> bool:
     try:
         return paste(text).form in NEW_FORMS
     except TimelineError:
-        return any(re.match(r"\s*(?:[-*+•]|\d+[.)])\s", line) for line in text.split("\n"))
+        return any(re.match(r"\s*(?:[-*+•>–—]|\d+[.)])\s", line) for line in text.split("\n"))
 
 
 def digest_of(text: str) -> bytes:
