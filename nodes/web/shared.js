@@ -161,7 +161,7 @@ function fileOf(named) {
 }
 
 /** @param {GraphNode} node @param {string} name */
-const widgetOf = (node, name) => node.widgets?.find((each) => each.name === name);
+export const widgetOf = (node, name) => node.widgets?.find((each) => each.name === name);
 
 /** The value of a node's widget. @param {GraphNode} node @param {string} name */
 const valueOf = (node, name) => widgetOf(node, name)?.value;

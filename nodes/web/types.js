@@ -59,6 +59,8 @@ export {};
  * @property {Switch} default
  * @property {number} [beyond] the length of the video in seconds, if the story is longer
  * @property {string} [refusal] why it cannot be rendered, if the story is longer
+ * @property {string} [written] the text in the written form, if it is in another one
+ * @property {string} [read_as] what it was read as then
  */
 
 /** @typedef {Pick<StoryView, "block_seconds" | "first_block_seconds">} Clock */

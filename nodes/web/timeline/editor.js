@@ -7,6 +7,7 @@ import { Bars } from "./bars.js";
 import { pressEditorKey } from "./editor_keys.js";
 import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
+import { pastedInto, replaceText } from "./pastes.js";
 import { Edits } from "./edits.js";
 import { changed, joined, startSeconds, timeText } from "./segments.js";
 import { Status } from "./status.js";
@@ -41,6 +42,8 @@ export class TimelineEditor {
   #hasBars = false; // whether the last answer can be shown as bars
   /** The node's values, as JSON, that the server was asked about last. @type {string | null} */
   #asked = null;
+  /** The text of a file that was dropped just now. @type {string | null} */
+  #dropped = null;
   #lastRead = Promise.resolve(); // ends when the server has answered to them
   #answers = new Answers();
   /** Plays the story. @type {View | null} */
@@ -184,9 +187,25 @@ export class TimelineEditor {
     const answer = known ?? (await this.#host.ask(values));
     if (!isLatest()) return;
     if (answer.offline) setTimeout(() => this.#forgetAsked(), OFFLINE_MS);
+    const field = pastedInto(values.text);
     if (answer.error) return this.#fail(answer.error);
     this.#values = values;
     this.#show(this.#answers.keep(asked, answer));
+    if (answer.written === undefined || !(field || this.#dropped === values.text)) return;
+    replaceText(this.#host, answer.written, values.text, field);
+    this.#dropped = null;
+    this.#undo.change(null);
+    await this.refresh();
+    this.status.say(answer.read_as);
+  }
+
+  /** Take the text of a file in place of the story. @param {string} text */
+  async take(text) {
+    await this.settled();
+    this.#dropped = text;
+    this.#host.write({ prompts: text });
+    this.#undo.change(null);
+    this.refresh();
   }
 
   /** Let the next refresh ask the server again. */

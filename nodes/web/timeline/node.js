@@ -1,11 +1,12 @@
 // A visual timeline on Prompt Timeline. The text widget stays the only thing that is saved and sent.
 import { app } from "../../../scripts/app.js";
-import { editors, isLinked, make, placeOf, post, putStory, storyOf, whileInGraph } from "../shared.js";
+import { editors, isLinked, make, placeOf, post, putStory, storyOf, whileInGraph, widgetOf } from "../shared.js";
 import { t } from "../texts.js";
 import { TimelineEditor } from "./editor.js";
 import { ownerOf, storyIn } from "./face.js";
 import { History } from "./history.js";
 import { Home } from "./home.js";
+import { takeFiles } from "./pastes.js";
 import { PageStories, storedStories, WorkflowStories } from "./left.js";
 import { addElement } from "../widgets.js";
 /** @import {GraphNode, Host, Owner} from "../types.js" */
@@ -110,6 +111,9 @@ function addEditor(node, owner) {
   addStyle();
   const editor = new TimelineEditor(hostOf(node, owner));
   editor.home = new Home(editor, () => panel.open(node));
+  const take = editor.take.bind(editor);
+  takeFiles({ element: editor.home.element, node: node.isSubgraphNode?.() ? undefined : node, take });
+  takeFiles({ element: widgetOf(...owner("prompts"))?.element, take });
   const height = () => editor.height;
   addElement(node, "timeline", editor.home.element, { getMinHeight: height, getMaxHeight: height });
   return editor;

@@ -26,7 +26,7 @@ export class Status {
   show(view, hasBars) {
     const lost = this.hasLostChange ? `${t("The last change was not taken: the text was changed elsewhere.")} ` : "";
     const tooMany = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
-    const about = hasBars ? plainTime(view.seconds) : tooMany;
+    const about = hasBars ? (view.read_as ?? plainTime(view.seconds)) : tooMany;
     this.element.title = t("%1 blocks, %2", view.blocks, timeText(view.seconds));
     const isProblem = !hasBars || this.hasLostChange || view.refusal !== undefined;
     this.say(lost + (view.refusal ?? about), isProblem);
