@@ -38,13 +38,13 @@ from ..headforcing_core.render.sinks import FileTarget, LatentsFile, ProgressBar
 from ..headforcing_core.rollout.loop import WanVideoModel
 from ..headforcing_core.video.restarts import FrameCodec
 from .compiled import compiled_forward
-from .values import pick_device
-from .weight_changes import EightBits, weight_change_of
+from .values import pick_device, weight_change_of
 
 if TYPE_CHECKING:
     from ..headforcing_core.distributed.peers import Peers
     from ..headforcing_core.render.drafted_video import DraftedVideo
     from ..headforcing_core.render.live_story import Story
+    from .weight_changes import EightBits
 
 OUT_OF_MEMORY = (
     "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and "

@@ -22,6 +22,7 @@ from ..headforcing_core.distributed.start_ranks import ANSWER_SECONDS, joined_ra
 from ..headforcing_core.errors import HeadForcingError
 from . import render
 from .source import Source
+from .values import weight_change_of
 
 RANK = f"{__package__}.rank"  # the program of a rank
 LEAST_RANKS = 2  # that may be tried on a CPU of any size
@@ -145,7 +146,7 @@ def _check_arguments(args: Namespace, world: int) -> None:
     impossible = {
         "--follow": (args.follow, "the ranks would read the file at different times"),
         "--fp8-linears with --shard-weights": (
-            args.fp8_linears and args.shard_weights,
+            weight_change_of(args) is not None and args.shard_weights,
             "weights of one dtype are divided",
         ),
         "--compile with --shard-weights": (

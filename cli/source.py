@@ -49,8 +49,8 @@ from .values import (
     reference_files,
     render_options,
     text_encoder_bytes,
+    weight_change_of,
 )
-from .weight_changes import command_line_host, weight_change_of
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,11 @@ class Source:
         if change is not None:
             weights -= change.saved_bytes(self.info.config, machine.dtype)
             emulated = change.emulated_bytes(self.info.config, machine.device)
-        host = command_line_host() if on_gpu else replace(COMMAND_LINE, park="")
+        host = replace(COMMAND_LINE, park="")
+        if on_gpu:
+            from .weight_changes import command_line_host
+
+            host = command_line_host()
         if change is not None or machine.shard_weights:
             host = replace(host, smaller_weights=None)
         room = None if elsewhere else room_on(machine.device)

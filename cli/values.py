@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tqdm import tqdm
@@ -46,6 +46,9 @@ from ..headforcing_core.weights.checkpoint import (
 )
 from .parser import named_file
 from .texts import read_text
+
+if TYPE_CHECKING:
+    from .weight_changes import EightBits
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -389,3 +392,12 @@ def chosen_sound(args: Namespace) -> Soundtrack | None:
         if value:
             raise HeadForcingError(f"{option} places the sound of --audio; give --audio FILE")
     return None
+
+
+def weight_change_of(args: Namespace) -> EightBits | None:
+    """The change of the model's weights that the arguments of a command ask for."""
+    if not args.fp8_linears:
+        return None
+    from .weight_changes import EightBits
+
+    return EightBits()

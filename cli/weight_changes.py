@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import replace
 
 import torch
@@ -43,11 +42,6 @@ class EightBits:
     def apply(self, model: WanModel, device: torch.device) -> None:
         """Change the weights in place."""
         fp8.use_fp8_linears(model, fp8.has_product(device))
-
-
-def weight_change_of(args: Namespace) -> EightBits | None:
-    """The change that the arguments of a command ask for."""
-    return EightBits() if args.fp8_linears else None
 
 
 def command_line_host() -> Host:
