@@ -73,15 +73,13 @@ def test_words_before_the_first_time_are_refused_with_a_sentence(before):
 
 
 @pytest.mark.parametrize("names", ["Prompt {}:", "Segment {}:", "**Part {}**:", "{}.", "镜头{}："])
-def test_prompts_with_numbers_and_without_times_are_refused_with_a_sentence(names):
+def test_prompts_with_numbers_and_without_times_share_the_length(names):
     answer = "\n\n".join(
         f"{names.format(number)} {text}" for number, text in enumerate((FOX, LAKE, DEN), 1)
     )
-    with pytest.raises(
-        HeadForcingError,
-        match="^line 1: .* does not begin with a time that can be read; write 0:00 a",
-    ):
-        read_any(answer, 30.0)
+    timeline = read_any(answer, 30.0)
+    assert [segment.text for segment in timeline.segments] == [FOX, LAKE, DEN]
+    assert timeline.requested == (0.0, 10.0, 20.0)
 
 
 def test_the_title_of_a_scene_stays_and_its_time_does_not():
