@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-FILE = Path(__file__).resolve().parents[2] / "nodes" / "host" / "browser" / "sentences.py"
+FILE = Path(__file__).resolve().parents[2] / "nodes" / "host" / "sentences.py"
 # the package `nodes.host` needs ComfyUI
 spec = importlib.util.spec_from_file_location("sentences_of_players", FILE)
 assert spec and spec.loader
