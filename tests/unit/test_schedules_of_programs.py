@@ -37,6 +37,7 @@ REFUSED = [
     "0 = a fox\n5 = a wolf",
     "0 -> a fox\n5 -> a wolf",
 ]
+REFUSED += ["@0 a fox\n@5 a wolf", "Step 1 a fox\nStep 2 a wolf"]
 ONE_PROMPT = [
     "a fox\ta wolf",
     "50% grey sky",

@@ -76,7 +76,8 @@ _PROGRAM_ROW = re.compile(
     r"|(?:f|fr|frames?|t|s|secs?|seconds?|k|kf|keyframe|block)[\s_]?[=#:]?\s?"
     rf"{NUMBER}\s?(?:[:=|,)]|->|\s[–—-]\s)"
     r"|[\"']?(?:time|times|start|begin|end|at|from|to|frame|offset|timestamp|duration|seconds?)"
-    rf"[\"']?\s?[:=]\s?[\"']?{NUMBER}|[\"'][^\"']{{1,2000}}[\"'],$|dialogue:\s?\d",
+    rf"[\"']?\s?[:=]\s?[\"']?{NUMBER}|[\"'][^\"']{{1,2000}}[\"'],$|dialogue:\s?\d"
+    rf"|@\s?{NUMBER}\s|{SHOT}\s",
     FLAGS,
 )
 # a text that begins so, or has it anywhere, is a file of another program
