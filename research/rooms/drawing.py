@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -51,6 +51,10 @@ class Pose:
     turn: np.ndarray  # by which the emblem has turned away from the camera
     blur: np.ndarray  # width in pixels of the emblem's edges
     radius: float  # of a ball; other shapes have about the same area
+
+    def moved(self, right: np.ndarray, down: np.ndarray) -> Pose:
+        """The same, `[n]` pixels further to the right and down."""
+        return replace(self, x=self.x + right, y=self.y + down)
 
     def part(self, start: int, stop: int) -> Pose:
         cut = slice(start, stop)

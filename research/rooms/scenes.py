@@ -154,7 +154,7 @@ class Clip:
 
 def looks_of_frames(looks: Sequence[Look]) -> list[Look]:
     """The look of every video frame, from one look per block."""
-    return [looks[block] for block in _blocks_of_frames(len(looks))]
+    return [looks[block] for block in blocks_of_frames(len(looks))]
 
 
 def camera_path(per_frame: Sequence[Look]) -> np.ndarray:
@@ -183,7 +183,7 @@ def render(looks: Sequence[Look], seed: int, versions: Sequence[int] | None = No
     per_frame = looks_of_frames(looks)
     camera = camera_path(per_frame)
     parts = []
-    blocks = _blocks_of_frames(len(looks))
+    blocks = blocks_of_frames(len(looks))
     for _, group in groupby(range(len(per_frame)), lambda i: (per_frame[i], layouts[blocks[i]])):
         frames = list(group)
         start = frames[0]
@@ -241,7 +241,7 @@ def poses(looks: Sequence[Look], seed: int) -> Pose:
     )
 
 
-def _blocks_of_frames(blocks: int) -> list[int]:
+def blocks_of_frames(blocks: int) -> list[int]:
     """The block of every video frame."""
     of_frames: list[int] = []
     for block in range(blocks):

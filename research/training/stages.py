@@ -1,5 +1,4 @@
-"""The three stages of the training: autoencoder, base, distillation; each goes on where it was
-stopped.
+"""Stages of the training: autoencoder, base, distillation; each goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -75,10 +74,13 @@ class Recipe:
     student_batch: int = 8
     student_keep: int = 10
     student_warm_up: int = 10  # steps in which only the fake score model learns
+    picture_steps: int = 8000
+    picture_batch: int = 24  # latent frames per worker and step
+    picture_keep: int = 200
     config: WanConfig = TOY_CONFIG
 
     def file(self, stage: str) -> Path:
-        """The weights that the stage `autoencoder`, `base` or `student` leaves."""
+        """The weights that the stage `autoencoder`, `base`, `student` or `picture` leaves."""
         return self.out / f"{stage}.safetensors"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from functools import lru_cache
 from itertools import chain
@@ -85,39 +85,47 @@ def initialise(model: WanModel) -> None:
 
 
 class Optimizer:
-    """Muon for the matrices of the blocks, AdamW for the rest, one learning-rate factor for
-    both.
-    """
+    """Muon for hidden weights, AdamW for the rest, one learning-rate factor for both."""
 
     def __init__(
         self,
-        model: WanModel,
+        model: torch.nn.Module,
         muon: float,
         adam: float,
         betas: tuple[float, float] = (0.9, 0.99),
+        hidden: Collection[str] | None = None,
+        rule: str = "original",
     ):
-        matrices = [
-            p for name, p in model.named_parameters() if name.startswith("blocks") and p.ndim == 2
-        ]
-        ids = set(map(id, matrices))
-        self.rest = [p for p in model.parameters() if id(p) not in ids]
+        """`hidden` are names of weights of linear layers or convolutions, by default the matrices
+        of the model's blocks; `rule` says how their rate follows from their size
+        (`torch.optim.Muon`).
+        """
+        self.model = model
+        parameters = dict(model.named_parameters())
+        if hidden is None:
+            hidden = [n for n, p in parameters.items() if n.startswith("blocks") and p.ndim == 2]
+        self.rest = [p for name, p in parameters.items() if name not in hidden]
+        self.hidden = [p for name, p in parameters.items() if name in hidden]
+        # Muon takes matrices; these share their memory with the weights
+        self.matrices = [torch.nn.Parameter(p.detach().flatten(1)) for p in self.hidden]
         self.rates = muon, adam
         self.parts: tuple[torch.optim.Optimizer, ...] = (
             torch.optim.Muon(
-                matrices,
+                self.matrices,
                 lr=muon,
                 momentum=0.95,
                 weight_decay=0.01,
-                adjust_lr_fn="original",
+                adjust_lr_fn=rule,
             ),
             torch.optim.AdamW(self.rest, lr=adam, betas=betas, weight_decay=0.0),
         )
 
     def step(self, loss: Tensor, factor: float) -> None:
-        for part in self.parts:
-            part.zero_grad()
+        self.model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.rest, 1.0)
+        for matrix, weight in zip(self.matrices, self.hidden, strict=True):
+            matrix.grad = None if weight.grad is None else weight.grad.flatten(1)
         for part, rate in zip(self.parts, self.rates, strict=True):
             part.param_groups[0]["lr"] = rate * factor
             part.step()
@@ -133,13 +141,13 @@ class Optimizer:
 class Average:
     """Exponential moving average of a model's parameters."""
 
-    def __init__(self, model: WanModel, decay: float):
+    def __init__(self, model: torch.nn.Module, decay: float):
         self.decay = decay
         self.steps = 0
         self.parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     @torch.no_grad()
-    def update(self, model: WanModel) -> None:
+    def update(self, model: torch.nn.Module) -> None:
         self.steps += 1
         weight = 1 - min(self.decay, 1 - 1 / (1 + 0.1 * self.steps))
         torch._foreach_lerp_(list(self.parameters.values()), list(model.parameters()), weight)
