@@ -135,5 +135,3 @@ def load_picture_network(path: str | Path) -> PictureNetwork:
     network = PictureNetwork()
     network.load_state_dict(load_file(path))
     return network.float().eval().requires_grad_(False)
-
-

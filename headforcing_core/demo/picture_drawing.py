@@ -87,9 +87,10 @@ def _resized(fields: Tensor, size: tuple[int, ...]) -> Tensor:
 
 
 def _places(size: tuple[int, ...], like: Tensor) -> Tensor:
-    """The middle of every pixel in pixels of the 64-pixel frame, x and y, `[1, 2, h, w]`, if the
-    frame is `like`'s cells times four high."""
-    rows, columns = (count * _CELL / length for count, length in zip(like.shape[-2:], size))
+    """The middle of every pixel of a picture of this size in pixels of the 64-pixel frame, x and y,
+    `[1, 2, h, w]`; `like` has the coarse cells of that frame."""
+    rows = like.shape[-2] * _CELL / size[0]
+    columns = like.shape[-1] * _CELL / size[1]
     y = (torch.arange(size[0], device=like.device) + 0.5) * rows
     x = (torch.arange(size[1], device=like.device) + 0.5) * columns
     return torch.stack((x[None].expand(len(y), -1), y[:, None].expand(-1, len(x))))[None]

@@ -1,5 +1,5 @@
-"""Fields that describe a video frame of the world of rooms, from which `picture_drawing` draws it at
-any size.
+"""Fields that describe a video frame of the world of rooms, from which `picture_drawing` draws it
+at any size.
 
 A field is a smooth function of the place: the signed distance to an outline, in pixels of the
 64-pixel frame and negative inside, or a colour, or a place. An outline drawn from a distance is

@@ -24,7 +24,7 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.rooms.scenes import render
 from headforcing.research.rooms.stories import random_story
 from headforcing.research.training import data as rooms_data
-from headforcing.research.training import distill, training
+from headforcing.research.training import distill, picture, training
 from headforcing.research.training import gate as rooms_gate
 from headforcing.research.training import stages as rooms_stages
 from headforcing.research.training import train as rooms
@@ -341,15 +341,18 @@ def test_preview_factors_of_the_shipped_autoencoder_are_fitted_again():
 
 def recipe(folder):
     stages = {}
-    for stage in ("autoencoder", "base", "student"):
+    for stage in rooms.STAGES:
         stages |= {f"{stage}_steps": 2, f"{stage}_batch": 1, f"{stage}_keep": 1}
     return Recipe(folder, **stages, student_warm_up=1, config=TINY)
 
 
 @pytest.mark.slow
 def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, monkeypatch):
-    """Autoencoder, base, gates and distillation, bit for bit; clips of three blocks."""
+    """Autoencoder, base, gates, distillation and picture decoder, bit for bit; clips of three
+    blocks."""
     monkeypatch.setattr(rooms_data, "BLOCKS", 3)
+    monkeypatch.setattr(picture, "CLIP_BLOCKS", 3)
+    monkeypatch.setattr(picture, "UNSEEN", 1)
     monkeypatch.setattr(rooms_data, "random_story", lambda rng, blocks=3: random_story(rng, 3))
     monkeypatch.setattr(rooms, "GATE_STORIES", 2)
     monkeypatch.setattr(rooms_stages, "STATISTICS_CLIPS", 1)
@@ -365,8 +368,9 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
         folder.mkdir()
     rooms.train(Run(whole, Workers()))
     # the first distillation of a process can round differently from all later ones
-    whole.file("student").unlink()
-    rooms_stages.distill(Run(whole, Workers()))
+    for name in ("student", "picture"):
+        whole.file(name).unlink()
+    rooms.train(Run(whole, Workers()))
     keep = Checkpoint.save
     stops = 0
     kept = {}
@@ -383,7 +387,7 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
             break
         except KeyboardInterrupt:
             stops += 1
-    assert stops == 6 and not list(parts.out.glob("*.pt"))
+    assert stops == 8 and not list(parts.out.glob("*.pt"))
     assert kept["student"] == {
         "student",
         "optimizer",
@@ -392,20 +396,21 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
         "fake",
         "fake_optimizer",
     }
-    for name in ("autoencoder", "base", "student"):
+    for name in rooms.STAGES:
         one = load_file(whole.file(name))
         other = load_file(parts.file(name))
         assert one.keys() == other.keys() and all(
             torch.equal(one[key], other[key]) for key in one
         ), name
-    assert {tensor.dtype for tensor in one.values()} == {torch.bfloat16}, (
-        "a student is measured as it is released"
-    )
+        if name in ("student", "picture"):
+            assert {tensor.dtype for tensor in one.values()} == {torch.bfloat16}, (
+                "it is measured as it is released"
+            )
     gates = [
         json.loads((parts.out / f"{name}.gate.json").read_text()) for name in ("base", "student")
     ]
     assert all(np.isfinite(found["memory"]) for found in gates)
     journal = [json.loads(line) for line in (parts.out / "journal.jsonl").read_text().splitlines()]
-    assert {entry["stage"] for entry in journal} == {"autoencoder", "student"}, (
+    assert {entry["stage"] for entry in journal} == {"autoencoder", "student", "picture"}, (
         "the base writes after 20 steps"
     )

@@ -308,9 +308,9 @@ class Unseen:
     pairs: tuple[tuple[Tensor, Tensor, Tensor], ...]  # latents, those before, true video frames
 
     @classmethod
-    def draw(cls, autoencoder: RoomsAutoencoder, count: int = UNSEEN) -> Unseen:
+    def draw(cls, autoencoder: RoomsAutoencoder) -> Unseen:
         pairs = []
-        for number in range(count):
+        for number in range(UNSEEN):
             looks = random_story(np.random.default_rng(number), CLIP_BLOCKS)
             latents = autoencoder.encode(render(looks, number).video_frames)
             frame = 1 + (number * 5) % (len(latents) - 1)

@@ -1,5 +1,4 @@
-"""Stages of the training: autoencoder, base, distillation; each goes on where it was stopped.
-"""
+"""Stages of the training: autoencoder, base, distillation; each goes on where it was stopped."""
 
 from __future__ import annotations
 

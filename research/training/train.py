@@ -1,5 +1,5 @@
-"""The command `train`: the model of the world of rooms, from autoencoder, base, gate and
-distillation; see TRAINING.md.
+"""The command `train`: the model of the world of rooms, from autoencoder, base, gate, distillation
+and picture decoder; see TRAINING.md.
 
 It goes on where it was stopped, with as many workers as before; remove a stage's file to make it
 again.
@@ -27,6 +27,7 @@ from ...headforcing_core.files import claimed_folder
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE
 from . import gate as rooms_gate
 from .data import training_clip
+from .picture import train_picture
 from .sizes import SPATIAL_FACTOR
 from .stages import Recipe, Run, distill, train_autoencoder, train_base
 from .training import Workers, load
@@ -36,16 +37,21 @@ GATE_STORIES = 32
 PREVIEW_CLIPS = 60
 
 
-def train(run: Run) -> None:
+STAGES = ("autoencoder", "base", "student", "picture")
+
+
+def train(run: Run, names: Iterable[str] = STAGES) -> None:
     """Make every stage that is not there yet; HeadForcingError where the base or the student
     remembers too little.
     """
-    stages: tuple[tuple[str, Callable[[Run], None], float | None], ...] = (
-        ("autoencoder", train_autoencoder, None),
-        ("base", train_base, rooms_gate.BASE_LEAST),
-        ("student", distill, rooms_gate.STUDENT_LEAST),
-    )
-    for name, stage, least in stages:
+    stages: dict[str, tuple[Callable[[Run], None], float | None]] = {
+        "autoencoder": (train_autoencoder, None),
+        "base": (train_base, rooms_gate.BASE_LEAST),
+        "student": (distill, rooms_gate.STUDENT_LEAST),
+        "picture": (train_picture, None),
+    }
+    for name in names:
+        stage, least = stages[name]
         if not run.recipe.file(name).exists():
             stage(run)
             run.workers.wait()
@@ -106,17 +112,23 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
         help="folder for weights, states and journal",
     )
     sub.add_argument("--seed", type=int, default=1)
+    sub.add_argument(
+        "--stage", choices=STAGES, help="only this one; --out has the files of those before it"
+    )
 
 
 def train_all(args: argparse.Namespace) -> Result:
     """Train from the first stage that is not finished, and say what previews are computed with."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     run = Run(Recipe(args.out, args.seed), Workers())
+    names = [args.stage] if args.stage else [*STAGES]
     if run.workers.rank:
-        train(run)
+        train(run, names)
         return Result([], {})
     with claimed_folder(args.out):  # two trainings in one folder would take each other's states
-        train(run)
+        train(run, names)
+    if args.stage:
+        return Result([f"trained  {run.recipe.file(args.stage)}"], {"trained": str(args.out)})
     clips = (run.autoencoder.encode(training_clip(i).video_frames) for i in range(PREVIEW_CLIPS))
     factors = [x.numpy() for x in fit_preview_factors(run.autoencoder, clips)]
     lines = [np.array2string(x, precision=4, separator=", ", floatmode="fixed") for x in factors]
