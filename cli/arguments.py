@@ -76,7 +76,7 @@ DEMO = (
         Path("output"),
         "folder for demo.mp4 and demo.png (output)",
     ),
-    ("--scale", scale, 6, "every pixel becomes a square of this side (6: 384x384)"),
+    ("--scale", scale, 1, "every pixel becomes a square of this side (1: 256x256)"),
     ("--latents", WRITTEN, None, "latents to write, too (.safetensors)"),
     *one_video(
         f"a timeline in the toy world's words, or @FILE; {words.HELP}",
@@ -304,7 +304,7 @@ COMPARE = (
         Path("output/compare"),
         "folder (output/compare)",
     ),
-    ("--scale", scale, 6, "with --demo: every pixel becomes a square of this side (6)"),
+    ("--scale", scale, 1, "with --demo: every pixel becomes a square of this side (1)"),
     FILE_OPTIONS,
     RENDER_OPTIONS,
     FARM_OPTIONS,

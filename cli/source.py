@@ -248,7 +248,7 @@ class Source:
             decoder=decoder,
             text_encoder=text_encoder,
             writes_video=video is not None,
-            scale=self.scale,
+            scale=self.scale * self.files.picture_scale,
             more_for_a_token=emulated,
         )
         if machine.peers is None:

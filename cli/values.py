@@ -17,6 +17,7 @@ import torch
 from tqdm import tqdm
 
 from ..headforcing_core.demo import assets, word_hash
+from ..headforcing_core.demo.picture_decoder import SCALE, PictureStreamingDecoder
 from ..headforcing_core.demo.rooms_autoencoder import RoomsStreamingDecoder
 from ..headforcing_core.devices import empty_cache
 from ..headforcing_core.errors import HeadForcingError, first_sentence
@@ -169,6 +170,7 @@ class ModelFiles:
     """The files of a model given by `--weights` and the arguments that go with it."""
 
     embedded: ClassVar[bool] = False
+    picture_scale: ClassVar[int] = 1  # a side of decoded video frames, in sides of the render's
 
     weights: Path
     num_heads: int | None = None
@@ -276,6 +278,7 @@ class EmbeddedModel(ModelFiles):
     frames."""
 
     embedded = True
+    picture_scale = SCALE
     has_vae = True
 
     def check_text(self) -> None:
@@ -285,8 +288,15 @@ class EmbeddedModel(ModelFiles):
         return [word_hash.encode(text) for text in texts]
 
     def codec(self, device: torch.device, dtype: torch.dtype, encodes: bool = False) -> FrameCodec:
-        network = assets.load_autoencoder(device)
-        return FrameCodec(partial(RoomsStreamingDecoder, network), network, network.encode)
+        decoder = assets.load_picture_decoder(device)
+        autoencoder = decoder.autoencoder
+        return FrameCodec(
+            partial(PictureStreamingDecoder, decoder),
+            decoder,
+            autoencoder.encode,
+            new_source_decoder=partial(RoomsStreamingDecoder, autoencoder),
+            scale=self.picture_scale,
+        )
 
 
 def encode_texts(text_encoder: Path, texts: list[str], device: torch.device) -> list[torch.Tensor]:

@@ -12,6 +12,7 @@ VERSION = "0.1.0"  # of the pack; a test compares it with pyproject.toml
 BUNDLED_FOLDER = Path(__file__).parents[1] / "profiles"
 DEMO_MODEL = Path(__file__).parent / "demo" / "rooms_wan_4step_bf16.safetensors"
 DEMO_AUTOENCODER = DEMO_MODEL.with_name("rooms_ae_bf16.safetensors")
+DEMO_PICTURE_DECODER = DEMO_MODEL.with_name("rooms_picture_bf16.safetensors")
 
 
 def versions() -> dict[str, str]:

@@ -26,7 +26,7 @@ from .host.browser import player, runs
 from .host.browser.progress import stop_where_asked
 from .host.graph import schema, video_files
 from .host.graph.sound import soundtrack_of
-from .host.model.vae import check_vae, load_decoder
+from .host.model.vae import check_vae, load_decoder, picture_scale
 from .host.sentences import Sentence
 
 CHUNK_FRAMES = 3
@@ -84,7 +84,7 @@ class DecodeLatentsToVideo(schema.FileNode):
         files = []
         before = 0
         for video in videos:
-            width, height = kind.pixels(video.size)
+            width, height = (side * picture_scale(vae) for side in kind.pixels(video.size))
             about = video.about
             rate = fps
             if fps == VIDEO_FPS:  # the widget's default is that of Wan 2.1

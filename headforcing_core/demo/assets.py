@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from ..model.wan import WanConfig
-from ..names import DEMO_AUTOENCODER, DEMO_MODEL
+from ..names import DEMO_AUTOENCODER, DEMO_MODEL, DEMO_PICTURE_DECODER
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint
+from .picture_decoder import PictureDecoder, load_picture_network
 from .rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 
 TOY_CONFIG = WanConfig(
@@ -58,3 +59,10 @@ def inspect_toy(path: Path) -> CheckpointInfo:
 def load_autoencoder(device: str | torch.device = "cpu") -> RoomsAutoencoder:
     """The toy autoencoder with its trained weights, ready for inference."""
     return load_rooms_autoencoder(DEMO_AUTOENCODER).to(device)
+
+
+def load_picture_decoder(device: str | torch.device = "cpu") -> PictureDecoder:
+    """The decoder for what is shown, four times as large as the autoencoder's frames, ready for
+    inference."""
+    network = load_picture_network(DEMO_PICTURE_DECODER)
+    return PictureDecoder(network, load_rooms_autoencoder(DEMO_AUTOENCODER)).to(device)

@@ -97,6 +97,23 @@ def read_features(autoencoder: RoomsAutoencoder, latents: Tensor, before: Tensor
     return autoencoder.mix(*hidden.chunk(2))
 
 
+SCALE = 4  # a side of the pictures, in sides of the frames that the model was trained on
+
+
+class PictureDecoder(nn.Module):
+    """The network with the autoencoder whose features it reads and whose frames can be encoded."""
+
+    def __init__(self, network: PictureNetwork, autoencoder: RoomsAutoencoder):
+        super().__init__()
+        self.network = network
+        self.autoencoder = autoencoder
+
+    def decode(self, latents: Tensor) -> Tensor:
+        """Decode a whole video: `n` latent frames `[n, 16, h, w]` to `4(n-1)+1` video frames `[...,
+        32h, 32w, 3]` in 0..1."""
+        return PictureStreamingDecoder(self).decode(latents)
+
+
 class PictureStreamingDecoder:
     """A `stream.StreamingDecoder` whose state is the last latent frame.
 
@@ -104,10 +121,9 @@ class PictureStreamingDecoder:
     batch.
     """
 
-    def __init__(self, network: PictureNetwork, autoencoder: RoomsAutoencoder, scale: int = 4):
-        self.network = network
-        self.autoencoder = autoencoder
-        self.scale = scale
+    def __init__(self, decoder: PictureDecoder):
+        self.network = decoder.network
+        self.autoencoder = decoder.autoencoder
         self.reset()
 
     def reset(self) -> None:
@@ -125,7 +141,7 @@ class PictureStreamingDecoder:
                 latent, before, features, torch.full((1,), float(first), device=latent.device)
             )
             shown = slice(TEMPORAL_STRIDE - 1 if first else 0, None)
-            parts.append(draw(outlines[0, shown], others[0, shown], self.scale).movedim(1, -1))
+            parts.append(draw(outlines[0, shown], others[0, shown], SCALE).movedim(1, -1))
             self._before = latent
         return torch.cat(parts)
 

@@ -51,20 +51,29 @@ class FrameCodec:
     encode: Callable[[Tensor], Tensor] | None = None
     # of the weights in the fingerprint, where some are cast only when they are used
     dtype: torch.dtype | None = None
+    # for video frames that are encoded again; None where those of `new_decoder` are
+    new_source_decoder: Callable[[], StreamingDecoder] | None = None
+    scale: int = 1  # a side of the decoder's video frames, in sides of the render's
     # a faster one, by which a video grows until it is decoded by this one
     preview: FrameCodec | None = None
 
     def decoder(self, about: Fields | None = None) -> StreamingDecoder:
-        """A decoder for one video with these notes, None for one of one rollout."""
-        decoder = self.new_decoder()
+        """A decoder for one video with these notes, None for one of one rollout; the video frames
+        of several are encoded again.
+        """
         restarts = (about or {}).get(RESTARTS)
-        return RestartingDecoder(decoder, self.encode_video, restarts) if restarts else decoder
+        if restarts:
+            return RestartingDecoder(self._source_decoder(), self.encode_video, restarts)
+        return self.new_decoder()
+
+    def _source_decoder(self) -> StreamingDecoder:
+        return (self.new_source_decoder or self.new_decoder)()
 
     def reencode(self, latents: Tensor) -> Tensor:
         """Decode a video `[frames, channels, h, w]` and encode its last video frame as one latent
         frame `[1, 16, h, w]`.
         """
-        decoder = self.new_decoder()
+        decoder = self._source_decoder()
         chunks = Chunks()
         pieces = latents.split(3)  # so that few video frames are in memory at a time
         for chunk in chain(*map(chunks.add, pieces), chunks.rest()):

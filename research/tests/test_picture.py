@@ -8,6 +8,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.picture_decoder import (
+    PictureDecoder,
     PictureNetwork,
     PictureStreamingDecoder,
 )
@@ -83,9 +84,9 @@ def test_a_stream_in_pieces_is_the_stream_at_once_and_begins_anew_after_a_reset(
     autoencoder = assets.load_autoencoder()
     network = PictureNetwork().eval()
     latents = torch.randn(5, 16, 8, 8)
-    whole = PictureStreamingDecoder(network, autoencoder).decode(latents)
+    whole = PictureStreamingDecoder(PictureDecoder(network, autoencoder)).decode(latents)
     assert whole.shape == (17, 256, 256, 3) and 0 <= whole.min() and whole.max() <= 1
-    decoder = PictureStreamingDecoder(network, autoencoder)
+    decoder = PictureStreamingDecoder(PictureDecoder(network, autoencoder))
     for _ in range(2):
         parts = [decoder.decode(part) for part in latents.split((1, 3, 1))]
         assert torch.equal(torch.cat(parts), whole)

@@ -18,7 +18,8 @@ from comfy import model_management
 from torch import Tensor, nn
 
 from ....headforcing_core.demo import word_hash
-from ....headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_autoencoder, model_path
+from ....headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_picture_decoder, model_path
+from ....headforcing_core.demo.picture_decoder import SCALE, PictureStreamingDecoder
 from ....headforcing_core.demo.rooms_autoencoder import (
     PREVIEW_BIAS,
     PREVIEW_FACTORS,
@@ -149,20 +150,26 @@ class ToyFirstStage(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.autoencoder = load_autoencoder()
+        self.decoder = load_picture_decoder()
 
     def decode(self, z: Tensor, **_: Any) -> Tensor:
-        """`[videos, 16, frames, h, w]` -> `[videos, 3, video frames, H, W]`."""
-        video_frames = torch.stack([self.autoencoder.decode(video) for video in z.transpose(1, 2)])
+        """`[videos, 16, frames, h, w]` -> `[videos, 3, video frames, 32h, 32w]`."""
+        video_frames = torch.stack([self.decoder.decode(video) for video in z.transpose(1, 2)])
         return video_frames.movedim(-1, 1) * 2 - 1
 
     def encode(self, x: Tensor, **_: Any) -> Tensor:
-        """`[videos, 3, video frames, H, W]` -> `[videos, 16, frames, h, w]`."""
+        """`[videos, 3, video frames, 8h, 8w]` -> `[videos, 16, frames, h, w]`."""
         videos = (x.movedim(1, -1) + 1) / 2
-        return torch.stack([self.autoencoder.encode(video) for video in videos]).transpose(1, 2)
+        return torch.stack([self.decoder.autoencoder.encode(video) for video in videos]).transpose(
+            1, 2
+        )
 
     def streaming_decoder(self) -> Any:
-        return RoomsStreamingDecoder(self.autoencoder)
+        return PictureStreamingDecoder(self.decoder)
+
+    def source_decoder(self) -> Any:
+        """For video frames that are encoded again."""
+        return RoomsStreamingDecoder(self.decoder.autoencoder)
 
 
 class ToyVAE(comfy.sd.VAE):
@@ -179,9 +186,11 @@ class ToyVAE(comfy.sd.VAE):
         self.first_stage_model = ToyFirstStage().eval()
         self.latent_channels = 16
         self.latent_dim = 3
-        self.upscale_ratio = (lambda frames: max(0, frames * 4 - 3), 8, 8)
+        side = 8 * SCALE
+        self.upscale_ratio = (lambda frames: max(0, frames * 4 - 3), side, side)
         self.downscale_ratio = (lambda video_frames: max(0, (video_frames + 3) // 4), 8, 8)
-        self.upscale_index_formula = self.downscale_index_formula = (4, 8, 8)
+        self.upscale_index_formula = (4, side, side)
+        self.downscale_index_formula = (4, 8, 8)
         self.memory_used_decode = self.memory_used_encode = lambda shape, dtype: 64 * 2**20
         self.device = model_management.vae_device()
         self.vae_dtype = torch.float32

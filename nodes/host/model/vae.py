@@ -18,9 +18,11 @@ from comfy import model_management
 from comfy.cli_args import PerformanceFeature, args
 from torch import Tensor
 
+from ....headforcing_core.demo.picture_decoder import SCALE
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
 from ....headforcing_core.model.latents import WAN21, WAN22, LatentFormat, latent_format
+from ....headforcing_core.plan.plan import RenderPlan
 from ....headforcing_core.video.advice import eight_bit_attention, faster_decoding, tiny_names
 from ....headforcing_core.video.memory import DecoderMemory
 from ....headforcing_core.video.restarts import FrameCodec
@@ -179,11 +181,27 @@ class HostCodec(FrameCodec):
 
 def codec_of(vae: Any, latent_format: Any = None) -> HostCodec:
     """Make a codec of this VAE, see `HostCodec`. Its weights must be in place."""
-    decoder = partial(_new_decoder, vae)
-    encode = partial(_encode, vae)
+    net = vae.first_stage_model
     return HostCodec(
-        decoder, vae.first_stage_model, encode, dtype=vae.vae_dtype, latent_format=latent_format
+        partial(_new_decoder, vae),
+        net,
+        partial(_encode, vae),
+        dtype=vae.vae_dtype,
+        new_source_decoder=net.source_decoder if is_of_demo(vae) else None,
+        scale=picture_scale(vae),
+        latent_format=latent_format,
     )
+
+
+def picture_scale(vae: Any) -> int:
+    """A side of the VAE's decoded video frames, in sides of the render's."""
+    return SCALE if is_of_demo(vae) else 1
+
+
+def picture_size(vae: Any, plan: RenderPlan) -> tuple[int, int]:
+    """Width and height of the video that the VAE makes of a render, in pixels."""
+    scale = picture_scale(vae)
+    return plan.width * scale, plan.height * scale
 
 
 def to_model(latent_format: Any, latents: Tensor) -> Tensor:

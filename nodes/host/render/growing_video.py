@@ -39,12 +39,12 @@ def growing_video(render: HostRender, job: RenderJob) -> VideoFile:
     @contextmanager
     def claim(plan: RenderPlan) -> Iterator[tuple[Path, Path]]:
         key = job.keys[-1][:8]
-        with folders.growing_file(prefix, key, plan.width, plan.height) as file:
+        with folders.growing_file(prefix, key, *vae.picture_size(used, plan)) as file:
             yield file.path, file.path  # until it gets its number
 
     @contextmanager
     def claim_number(plan: RenderPlan) -> Iterator[Path]:
-        with folders.output_file(prefix, plan.width, plan.height) as file:
+        with folders.output_file(prefix, *vae.picture_size(used, plan)) as file:
             yield file.path
 
     def tags(current: RenderJob) -> dict[str, str]:

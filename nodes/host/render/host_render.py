@@ -82,6 +82,7 @@ class HostRender:
             remedy="connect the Wan 2.1 VAE to the sampler",
             decoder=self.decoder(plan),
             writes_video=self.vae is not None,
+            scale=1 if self.vae is None else vae.picture_scale(self.vae),
             videos=videos,
             finished_blocks=sum(
                 self.request.job(plan, video).finished_blocks for video in range(videos)

@@ -252,9 +252,8 @@ def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
     ):
         return None
     path = linked_file(job, _file_key(render, job, plan.blocks))
-    if path is None or not folders.has_prefix(
-        path, render.filename_prefix, plan.width, plan.height
-    ):
+    width, height = picture_size(render.vae, plan)
+    if path is None or not folders.has_prefix(path, render.filename_prefix, width, height):
         return None
     seconds = plan.video_frames / plan.timeline.clock.fps
-    return VideoInfo(path, plan.video_frames, seconds, width=plan.width, height=plan.height)
+    return VideoInfo(path, plan.video_frames, seconds, width=width, height=height)
