@@ -73,7 +73,7 @@ class Recipe:
     student_batch: int = 8
     student_keep: int = 10
     student_warm_up: int = 10  # steps in which only the fake score model learns
-    picture_steps: int = 8000
+    picture_steps: int = 3600
     picture_batch: int = 24  # latent frames per worker and step
     picture_keep: int = 200
     config: WanConfig = TOY_CONFIG
