@@ -51,8 +51,8 @@ def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
         assert container.streams.video[0].average_rate == 16
         video_frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     assert result["video_frames"] == 16 == len(video_frames) and video_frames[0].shape == (
-        384,
-        384,
+        256,
+        256,
         3,
     )
     assert video_frames[-1].std() > 5, "the film is one flat colour"
@@ -78,7 +78,7 @@ def test_demo_takes_a_story_from_a_file_and_names_words_it_does_not_know_and_whe
         and "33      3  recache, blend 1  a purple dinosaur" in captured.out
     )
     with av.open(str(tmp_path / "demo.mp4")) as container:
-        assert container.streams.video[0].width == 128
+        assert container.streams.video[0].width == 512
         assert json.loads(container.metadata["head_forcing"])["starts_seconds"] == [0, 33 / 16]
 
 
