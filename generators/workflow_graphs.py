@@ -220,7 +220,7 @@ WORKFLOWS: dict[str, Workflow] = {
         }
         | _timeline("a yellow cross circling in the navy checkerboard room", 10.0, "model", 300)
         | _sampler(head_profile=["measure", 0], **SMALL)
-        | _decode("my_profile", ["model", 2], upscale=6)
+        | _decode("my_profile", ["model", 2])
         | {
             "report": _report(["measure", 2], "What was measured", 260),
             "picture": Node(
