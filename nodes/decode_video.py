@@ -84,7 +84,8 @@ class DecodeLatentsToVideo(schema.FileNode):
         files = []
         before = 0
         for video in videos:
-            width, height = (side * picture_scale(vae) for side in kind.pixels(video.size))
+            width, height = kind.pixels(video.size)
+            scale = picture_scale(vae)
             about = video.about
             rate = fps
             if fps == VIDEO_FPS:  # the widget's default is that of Wan 2.1
@@ -94,7 +95,7 @@ class DecodeLatentsToVideo(schema.FileNode):
                 stop_where_asked()
                 progress.update_absolute(before + done)
 
-            with folders.output_file(filename_prefix, width, height) as file:
+            with folders.output_file(filename_prefix, width * scale, height * scale) as file:
                 tags = video_files.tags_of(cls.hidden, about, rate)
                 write_video(
                     VideoSettings(file.path, rate, tags, crf, scale=upscale),

@@ -126,7 +126,7 @@ def _box(middle: Tensor, size: tuple[int, ...]) -> Tensor:
 
 
 def _agreed(predicted: Tensor, known: Tensor, clear: Tensor) -> Tensor:
-    """How far the predicted distance to a frame supports the known one, 0 to 1."""
+    """Trust in the known distance to a frame, by the predicted one: 0 to 1."""
     apart = (known - predicted.clamp(-3, 3)).abs()
     apart = torch.where(known < 2.5, apart, (2.5 - predicted).clamp(0, 9))
     return clear * ((2.2 - apart) / 0.8).clamp(0, 1)
@@ -170,7 +170,7 @@ def _moved(field: Tensor, right: int, down: int) -> Tensor:
 
 
 def _towards_light(distance: Tensor) -> Tensor:
-    """How much an edge that slopes as the distance falls looks to the light."""
+    """Light on an edge that slopes down as the distance falls, from its derivatives."""
     wide = F.pad(distance, (1, 1, 1, 1), mode="replicate")
     right = (wide[..., 1:-1, 2:] - wide[..., 1:-1, :-2]) / 2
     down = (wide[..., 2:, 1:-1] - wide[..., :-2, 1:-1]) / 2
@@ -270,7 +270,8 @@ def _draw_pictures(
     behind: Tensor, frame: Tensor, light: Tensor, kind: Tensor, rail: Tensor, pixel: float
 ) -> Tensor:
     paint = behind.new_tensor([_PAINT[name] for name in PICTURE_KINDS])
-    dark, bright = (torch.einsum("nkhw,kc->nchw", kind, paint[:, shade]) for shade in (0, 1))
+    dark = torch.einsum("nkhw,kc->nchw", kind, paint[:, 0])
+    bright = torch.einsum("nkhw,kc->nchw", kind, paint[:, 1])
     inside = frame + 1.05
     glass = torch.lerp(dark, bright, (0.5 + light / pixel).clamp(0, 1))
     depth = (1.03 + 0.035 * inside.clamp(-5, 0)).clamp(0.8, 1.0)

@@ -63,17 +63,18 @@ class FrameCodec:
         """
         restarts = (about or {}).get(RESTARTS)
         if restarts:
-            return RestartingDecoder(self._source_decoder(), self.encode_video, restarts)
+            return RestartingDecoder(self.source_decoder(), self.encode_video, restarts)
         return self.new_decoder()
 
-    def _source_decoder(self) -> StreamingDecoder:
+    def source_decoder(self) -> StreamingDecoder:
+        """A decoder whose video frames can be encoded again."""
         return (self.new_source_decoder or self.new_decoder)()
 
     def reencode(self, latents: Tensor) -> Tensor:
         """Decode a video `[frames, channels, h, w]` and encode its last video frame as one latent
         frame `[1, 16, h, w]`.
         """
-        decoder = self._source_decoder()
+        decoder = self.source_decoder()
         chunks = Chunks()
         pieces = latents.split(3)  # so that few video frames are in memory at a time
         for chunk in chain(*map(chunks.add, pieces), chunks.rest()):

@@ -79,7 +79,8 @@ def exact_fields(
                 _others(look, layout, hung, view=view, pose=part, marking=marking),
             )
         )
-    outlines, others = (torch.from_numpy(np.concatenate(x)) for x in zip(*parts, strict=True))
+    outlines = torch.from_numpy(np.concatenate([part for part, _ in parts]))
+    others = torch.from_numpy(np.concatenate([part for _, part in parts]))
     if scale == 1:
         limit = torch.tensor([*FARTHEST.values()])[:, None, None]
         outlines = outlines.clamp(-limit, limit)
@@ -92,8 +93,11 @@ def render_large(
     """A story's video frames `[n, 3, 64 * scale, 64 * scale]` in 0..1."""
     outlines, others = exact_fields(looks, seed, frames)
     fine, _ = exact_fields(looks, seed, frames, scale)
-    parts = (field.split(_DRAWN_TOGETHER) for field in (outlines, others, fine))
-    return torch.cat([draw(a, b, scale, exact) for a, b, exact in zip(*parts, strict=True)])
+    parts = []
+    for first in range(0, len(fine), _DRAWN_TOGETHER):
+        some = slice(first, first + _DRAWN_TOGETHER)
+        parts.append(draw(outlines[some], others[some], scale, fine[some]))
+    return torch.cat(parts)
 
 
 def _grid(size: int) -> tuple[np.ndarray, np.ndarray]:

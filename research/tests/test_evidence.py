@@ -15,7 +15,7 @@ import torch
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.methods.registry import method_named
-from headforcing.headforcing_core.names import DEMO_AUTOENCODER
+from headforcing.headforcing_core.names import DEMO_AUTOENCODER, DEMO_PICTURE_DECODER
 from headforcing.research.rooms import accuracy, memory_alone, references, returning
 from headforcing.research.rooms.answers import Answer
 from headforcing.research.rooms.judge import STORIES, RoomsJudge
@@ -30,6 +30,7 @@ from headforcing.research.rooms.verdicts import (
 )
 from headforcing.research.statistics import differences, mean_interval, values_of
 from headforcing.research.training import gate as rooms_gate
+from headforcing.research.training.train import STAGES
 from stored_answers import read_answer
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
@@ -227,7 +228,7 @@ def test_the_page_names_every_table_and_the_repository_stays_light():
     page = text(EVIDENCE / "README.md")
     assert all(f"`{name}.md`" in page for name in ROOMS_TABLES)
     assert f"{len({job.key for job in jobs(ROOMS_TABLES, 64)}):,} videos" in page
-    weights = (assets.model_path(), DEMO_AUTOENCODER)
+    weights = (assets.model_path(), DEMO_AUTOENCODER, DEMO_PICTURE_DECODER)
     assert sum(path.stat().st_size for path in weights) < 16_000_000
     evidence = (path for path in EVIDENCE.rglob("*") if path.is_file() and path.suffix != ".jsonl")
     assert sum(path.stat().st_size for path in evidence) < 3_000_000
@@ -236,7 +237,7 @@ def test_the_page_names_every_table_and_the_repository_stays_light():
 def test_the_training_took_what_is_said(repo_root: Path):
     page = text(repo_root / "research" / "training" / "TRAINING.md")
     entries = [json.loads(line) for line in text(ROOMS / "journal.jsonl").splitlines()]
-    for stage in ("autoencoder", "base", "student"):
+    for stage in STAGES:
         mine = [entry for entry in entries if entry["stage"] == stage]
         paces = sorted(entry["seconds_a_step"] for entry in mine if entry["seconds_a_step"])
         pace = paces[len(paces) // 2]

@@ -3,6 +3,8 @@ and what ships is measured."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -14,10 +16,13 @@ from headforcing.headforcing_core.demo.picture_decoder import (
 )
 from headforcing.headforcing_core.demo.picture_drawing import draw
 from headforcing.headforcing_core.demo.picture_fields import COARSE, OUTLINES, named
+from headforcing.headforcing_core.names import DEMO_PICTURE_DECODER
 from headforcing.research.rooms.exact_fields import exact_fields, render_large
 from headforcing.research.rooms.scenes import render
 from headforcing.research.rooms.stories import random_story
 from headforcing.research.training.picture import (
+    NOISE,
+    Unseen,
     actor_shift,
     disturbed,
     fields_loss,
@@ -95,7 +100,8 @@ def test_a_stream_in_pieces_is_the_stream_at_once_and_begins_anew_after_a_reset(
 
 def test_the_loss_is_least_for_the_exact_fields_and_leaves_out_an_emblem_that_is_not_known():
     looks = story(3)
-    outlines, others = (x[None] for x in exact_fields(looks, 3, slice(1, 5)))
+    outlines, others = exact_fields(looks, 3, slice(1, 5))
+    outlines, others = outlines[None], others[None]
     known = torch.ones(1)
     least = fields_loss(outlines, others, outlines, others, known)
     assert least < 1e-5
@@ -130,3 +136,18 @@ def test_ssim_is_one_for_the_same_picture_and_less_for_a_blurred_one():
     picture = render_large(story(3), 3, slice(5, 6))
     assert ssim(picture, picture) == pytest.approx(1)
     assert ssim(picture, F.avg_pool2d(picture, 9, 1, 4)) < 0.95
+
+
+def test_what_ships_is_small_and_as_accurate_as_the_page_says(repo_root: Path):
+    decoder = assets.load_picture_decoder()
+    assert sum(weight.numel() for weight in decoder.network.parameters()) < 1_500_000
+    assert DEMO_PICTURE_DECODER.stat().st_size < 3_000_000
+    unseen = Unseen.draw(decoder.autoencoder)
+    psnr, likeness = unseen.accuracy(decoder.network, 0.0)
+    noisy_psnr, noisy_likeness = unseen.accuracy(decoder.network, NOISE)
+    assert psnr >= 24 and likeness >= 0.92
+    page = (repo_root / "research" / "training" / "TRAINING.md").read_text(encoding="utf-8")
+    assert (
+        f"{psnr:.1f} dB and {likeness:.3f} at the end, with noise {noisy_psnr:.1f} dB and "
+        f"{noisy_likeness:.3f}" in page
+    )

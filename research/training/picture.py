@@ -160,7 +160,8 @@ def disturbed(latents: Tensor, before: Tensor, first: Tensor) -> tuple[Tensor, T
     of elsewhere; the frame before of a video's first latent frame stays that frame."""
     count = (len(latents), 1, 1, 1)
     cells = (len(latents), 1, *latents.shape[-2:])
-    sigma, sigma_before = (0.04 + 0.7 * torch.rand(count).square() for _ in range(2))
+    sigma = 0.04 + 0.7 * torch.rand(count).square()
+    sigma_before = 0.04 + 0.7 * torch.rand(count).square()
     smooth = F.interpolate(
         torch.randn(*latents.shape[:2], 4, 4), size=latents.shape[-2:], mode="bilinear"
     )
@@ -169,7 +170,7 @@ def disturbed(latents: Tensor, before: Tensor, first: Tensor) -> tuple[Tensor, T
     made = torch.where(late, made.lerp(before, torch.rand(count)), made)
     wrong = (torch.rand(cells) < 0.03) & (torch.rand(count) < 0.4)
     made = torch.where(wrong, made.flip(-1), made)
-    down, right = (int(torch.randint(-1, 2, ())) for _ in range(2))
+    down, right = torch.randint(-1, 2, (2,)).tolist()
     blurred = (torch.rand(cells) < 0.10) & (torch.rand(count) < 0.4)
     made = torch.where(blurred, made.lerp(torch.roll(made, (down, right), (-2, -1)), 0.25), made)
     made = made + sigma * torch.randn_like(made) + 0.5 * sigma * smooth
@@ -205,10 +206,7 @@ def fields_loss(
 
 def _others_loss(others: Tensor, true: Tensor, at: dict[str, Tensor], emblem: Tensor) -> Tensor:
     got, goal = named(others, COARSE, 2), named(true, COARSE, 2)
-    actor, frame, mark = (
-        F.avg_pool2d(field.flatten(0, 1), 4).unflatten(0, field.shape[:2])
-        for field in (at["actor"], at["frame"], at["emblem"])
-    )
+    actor, frame, mark = _coarse(at["actor"]), _coarse(at["frame"]), _coarse(at["emblem"])
     everywhere = torch.ones_like(actor)
     near_actor = (actor < 2.5).float()
     seen = 0.15 + 0.85 * (actor > -3.0)
@@ -231,6 +229,11 @@ def _others_loss(others: Tensor, true: Tensor, at: dict[str, Tensor], emblem: Te
             error = (got[name] - goal[name]).abs()
         loss = loss + scale * (error * weight).sum() / weight.expand_as(error).sum().clamp_min(1)
     return loss
+
+
+def _coarse(field: Tensor) -> Tensor:
+    """Means `[batch, n, 1, 16, 16]` of a field `[batch, n, 1, 64, 64]`."""
+    return F.avg_pool2d(field.flatten(0, 1), 4).unflatten(0, field.shape[:2])
 
 
 def train_picture(run: Run) -> None:
@@ -325,9 +328,8 @@ class Unseen:
         generator = torch.Generator().manual_seed(0)
         found = []
         for latents, before, true in self.pairs:
-            given, past = (
-                x + noise * torch.randn(x.shape, generator=generator) for x in (latents, before)
-            )
+            given = latents + noise * torch.randn(latents.shape, generator=generator)
+            past = before + noise * torch.randn(before.shape, generator=generator)
             features = read_features(self.autoencoder, given, past)
             outlines, others = network(given, past, features, torch.zeros(1))
             made = draw(outlines[0], others[0])

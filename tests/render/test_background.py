@@ -15,7 +15,7 @@ import torch
 from flat_colour import FlatColourDecoder, decoded, latents
 from headforcing.cli.cli import _parser, main
 from headforcing.cli.source import Source
-from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsStreamingDecoder
+from headforcing.headforcing_core.demo.picture_decoder import PictureStreamingDecoder
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.plan.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
@@ -163,7 +163,7 @@ def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled(
     assert "--vae-device 'meta' cannot be used here" in capsys.readouterr().err
     assert main([*command, "--out", str(tmp_path / "turn")]) == 0
     denoise = WanVideoModel.denoise
-    decode = RoomsStreamingDecoder.decode
+    decode = PictureStreamingDecoder.decode
     steps = []
     went_on = []
     names = set()
@@ -181,7 +181,7 @@ def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled(
         return decode(decoder, latents)
 
     monkeypatch.setattr(WanVideoModel, "denoise", counted)
-    monkeypatch.setattr(RoomsStreamingDecoder, "decode", waiting)
+    monkeypatch.setattr(PictureStreamingDecoder, "decode", waiting)
     assert main([*command, "--out", str(tmp_path / "beside"), "--vae-device", "cpu:0"]) == 0
     assert all(went_on) and names == {"head forcing video"} and threads() == []
     assert (

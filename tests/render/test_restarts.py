@@ -50,7 +50,7 @@ def assembled(codec: FrameCodec, latents: Tensor, layout: Overlap) -> Tensor:
     for number in range(rollouts):
         first = number * layout.stride * layout.frames_per_block
         rollout = torch.cat([given, latents[first + len(given) : first + layout.frames]])
-        decoded = codec.new_decoder().decode(rollout)
+        decoded = codec.source_decoder().decode(rollout)
         if number + 1 < rollouts:
             assert len(decoded) == video_frames_of(layout.frames)
             kept = len(decoded) - video_frames_of(layout.overlap)
@@ -88,7 +88,7 @@ def test_a_restarting_decoder_joins_the_rollouts_as_the_authors_do(
 
 def test_a_picture_encoded_anew_is_the_last_one_of_its_frames(codec):
     latents = noise(19, seed=1)
-    video_frames = codec.new_decoder().decode(latents)
+    video_frames = codec.source_decoder().decode(latents)
     first = codec.reencode(latents)
     assert first.shape == (1, 16, 2, 4) and video_frames.shape[0] == 73
     torch.testing.assert_close(first, codec.encode(video_frames[72:]), atol=1e-4, rtol=0)
@@ -117,7 +117,7 @@ def test_real_weights_make_a_video_of_several_rollouts_with_the_vaes_encoder(
     assert "latents of several rollouts" in told and "--start-video" in told
     codec = load_codec(vae, "cpu", torch.float32)
     expected = assembled(codec, made, Overlap())[:96]
-    through = codec.new_decoder().decode(made)[:96]
+    through = codec.source_decoder().decode(made)[:96]
     found = torch.from_numpy(decoded(video)).float() / 255
     apart = [(found - other)[72:90].abs().mean() for other in (expected, through)]
     # H.264 of these pictures is coarse, but what lies there is clear

@@ -37,7 +37,7 @@ from ..browser.runs import link_file, linked_file
 from ..graph.part import WHOLE, Part
 from ..model import memory, vae
 from ..model.loaded_model import NO_NAME, ModelName, approximations, compute_dtype, wan_config
-from ..model.vae import codec_of, to_model
+from ..model.vae import codec_of, picture_size, to_model
 from . import bridge
 from .growing_video import growing_video
 from .host_render import HostRender

@@ -39,7 +39,7 @@ render_video = module(".nodes.host.render.sample")
 host_module = module(".nodes.host.render.host_render")
 start_inputs = module(".nodes.host.render.start")
 vae_decoding = module(".nodes.host.model.vae")
-CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.profile
+CORE = """cache.head_cache demo.picture_decoder demo.rooms_autoencoder demo.word_hash head_profiles.profile
 head_profiles.profiler head_profiles.shares model.attention model.wan plan.request render.render
 render.live_story plan.options plan.plan plan.resources rollout.loop rollout.schedule timeline.timeline
 video.stream video.writer weights.checkpoint""".split()

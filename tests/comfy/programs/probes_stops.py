@@ -27,7 +27,7 @@ from parity import (
 
 STAGES = {  # where, at which call there, and how many blocks are kept at least
     "clean_pass": (bridge.HostedModel, "write_clean", 3, 2),
-    "decode": (core.rooms_autoencoder.RoomsStreamingDecoder, "decode", 4, 3),
+    "decode": (core.picture_decoder.PictureStreamingDecoder, "decode", 4, 3),
     "last_of_video": (core.writer.VideoWriter, "_remux", 1, 5),
 }
 KINDS = {
