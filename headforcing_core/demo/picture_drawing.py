@@ -70,7 +70,9 @@ def draw(outlines: Tensor, others: Tensor, scale: int = 4, exact: Tensor | None 
     pixel = 1 / scale
     picture = _draw_wall(wall, edges["pattern"], strength, pixel)
     picture = _draw_floor(picture, wall, scale)
-    picture = _draw_pictures(picture, edges["frame"], edges["light"], kind, rail, pixel)
+    picture = _draw_pictures(
+        picture, edges["frame"], light=edges["light"], kind=kind, rail=rail, pixel=pixel
+    )
     skin = torch.lerp(body, mark, (0.5 - edges["emblem"] / pixel).clamp(0, 1))
     groove = 1 - 0.16 * (1 - edges["emblem"].abs() / 0.3).clamp_min(0)
     edge = edges["actor"]

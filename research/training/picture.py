@@ -273,7 +273,11 @@ def train_picture(run: Run) -> None:
             outlines, others = network(latents, before, features, first)
         some = slice(step % 3, step % 3 + _TWO)
         loss = fields_loss(
-            outlines[:, some], others[:, some], true[:, some], true_others[:, some], known
+            outlines[:, some],
+            others[:, some],
+            true=true[:, some],
+            true_others=true_others[:, some],
+            known_emblem=known,
         )
         optimizer.step(loss, rate_factor(step, recipe.picture_steps, DECAY))
         average.update(network)
