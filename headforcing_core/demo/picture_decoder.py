@@ -80,7 +80,7 @@ class PictureNetwork(nn.Module):
         hidden = self.coarse(self.start(torch.cat((latents, before, begins.to(latents)), 1)))
         hidden = self.middle(hidden + self.read_middle(features))
         flat = self.fields(hidden).float()
-        still = flat[:, None, :_STILL].expand(-1, TEMPORAL_STRIDE, -1, -1, -1)
+        still = flat[:, None, :_STILL].repeat_interleave(TEMPORAL_STRIDE, 1)
         moving = flat[:, _STILL:].unflatten(1, (TEMPORAL_STRIDE, _MOVING))
         places, kinds = moving.split((_MOVING - MOVING["kind"], MOVING["kind"]), 2)
         fine = self.fine(self.grow(hidden) + self.read_fine(features))

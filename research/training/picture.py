@@ -188,7 +188,7 @@ def fields_loss(
     """
     at = named(true, OUTLINES, 2)
     seen = 0.12 + 0.88 * (at["actor"] > -0.7)  # not hidden by the actor
-    emblem = known_emblem.view(-1, 1, 1, 1, 1)
+    emblem = known_emblem[:, None, None, None, None]
     around = F.max_pool2d(-at["emblem"].flatten(0, 1), 5, 1, 2).view_as(at["emblem"]) > -1.5
     weights = {
         "pattern": 0.7 * seen * (0.2 + 0.8 * (at["frame"] > -0.7)),

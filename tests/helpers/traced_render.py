@@ -31,11 +31,9 @@ def name_of(path: str) -> str | None:
     """A file of the pack as it is named below `headforcing_core`; None for another one."""
     path = os.path.realpath(path) if os.path.isabs(path) else ""
     ours = path.startswith(ROOT) and path.removeprefix(ROOT).partition(os.sep)[0] in FOLDERS
-    return (
-        path.removeprefix(ROOT).replace(os.sep, "/").removeprefix("headforcing_core/")
-        if ours
-        else None
-    )
+    name = path.removeprefix(ROOT).replace(os.sep, "/").removeprefix("headforcing_core/")
+    # the demo's decoder stands for a VAE, whose files are not counted either
+    return name if ours and not name.startswith("demo/picture_") else None
 
 
 def watch(frame: FrameType, event: str, arg: object) -> None:

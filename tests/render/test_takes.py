@@ -29,7 +29,7 @@ SIX = ("a red ball", "a blue cube", "a pink star", "a yellow ring", "a green con
 def story(**tags):
     """Six scenes of two blocks, with tags such as `scene_4="[seed 7]"`."""
     return "\n".join(
-        f"{1.5 * n}s {tags.get(f'scene_{n + 1}', '')} {text}" for n, text in enumerate(SIX)
+        f"0:{1.5 * n:04.1f} {tags.get(f'scene_{n + 1}', '')} {text}" for n, text in enumerate(SIX)
     )
 
 
