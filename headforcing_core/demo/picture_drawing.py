@@ -253,7 +253,7 @@ def _draw_wall(wall: Tensor, pattern: Tensor, strength: Tensor, pixel: float) ->
 
 def _draw_floor(picture: Tensor, wall: Tensor, scale: int) -> Tensor:
     """Skirting board and floor, from their top edge down."""
-    top = int((FLOOR - _BOARD - 1) * scale)
+    top = min(int((FLOOR - _BOARD - 1) * scale), picture.shape[2])
     rows = torch.arange(top, picture.shape[2], device=picture.device)
     below = ((rows + 0.5) / scale - FLOOR)[:, None]
     wall = wall[:, :, top:]

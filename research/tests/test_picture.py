@@ -91,6 +91,7 @@ def test_a_stream_in_pieces_is_the_stream_at_once_and_begins_anew_after_a_reset(
     latents = torch.randn(5, 16, 8, 8)
     whole = PictureStreamingDecoder(PictureDecoder(network, autoencoder)).decode(latents)
     assert whole.shape == (17, 256, 256, 3) and 0 <= whole.min() and whole.max() <= 1
+    assert PictureDecoder(network, autoencoder).decode(latents[:1, :, :2]).shape == (1, 64, 256, 3)
     decoder = PictureStreamingDecoder(PictureDecoder(network, autoencoder))
     for _ in range(2):
         parts = [decoder.decode(part) for part in latents.split((1, 3, 1))]

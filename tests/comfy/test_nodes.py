@@ -123,8 +123,9 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(both: Co
         and file["type"] == "output"
     )
     video_frames, width, height, fps, tags = opened(both.view(**file))
-    assert (video_frames, width, height, fps) == (96, 128, 128, 16.0)
+    assert (video_frames, width, height, fps) == (96, 512, 512, 16.0)
     stored = json.loads(tags["workflow"])
+    assert len(stored["extra"].pop("head_forcing_heads")["roles"].split()) == 8  # a word a layer
     assert stored["extra"].pop("head_forcing_run") == result.prompt_id and stored == workflow
     assert json.loads(tags["prompt"])["sampler"]["class_type"] == "HeadForcingSampler"
     report = text_of(result)
@@ -186,7 +187,7 @@ def test_two_videos_of_a_batch_differ_and_become_two_files(comfy: ComfyServer):
     assert torch.equal(sampled(comfy, short_graph(seed=7))[0], latents[0])
     files = result.outputs["video"]["images"]
     assert len({file["filename"] for file in files}) == 2
-    assert [opened(comfy.view(**file))[:4] for file in files] == [(8, 64, 64, 8.0)] * 2
+    assert [opened(comfy.view(**file))[:4] for file in files] == [(8, 256, 256, 8.0)] * 2
 
 
 # ------------------------------------------------------------------------- together with core nodes

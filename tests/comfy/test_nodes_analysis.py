@@ -162,7 +162,7 @@ def test_a_video_is_measured_with_its_prompts_from_the_file(comfy: ComfyServer):
     result = queued(comfy, changed(graph, "video", fps=8.0))
     text, (frames, _) = text_of(result), result.progress["drift"][-1]
     assert (
-        f"{frames} frames of 128x128 at 8 fps, blocks of 3 latent frames, head_forcing, seed 0"
+        f"{frames} frames of 512x512 at 8 fps, blocks of 3 latent frames, head_forcing, seed 0"
         in text
     )
     assert (
@@ -186,4 +186,4 @@ def test_frames_in_memory_are_measured_without_encoding_them_and_stop_stops_it(c
     graph["frames"] = node("VAEDecode", samples=["sampler", 0], vae=["demo", 2])
     graph["video"] = node("CreateVideo", images=["frames", 0], fps=24.0)
     text = text_of(queued(comfy, graph))
-    assert "105 frames of 64x64 at 24 fps" in text and "Prompt switches" not in text
+    assert "105 frames of 256x256 at 24 fps" in text and "Prompt switches" not in text

@@ -16,6 +16,7 @@ import comfy.supported_models
 import torch
 from comfy import model_management
 from torch import Tensor, nn
+from torch.nn import functional
 
 from ....headforcing_core.demo import word_hash
 from ....headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_picture_decoder, model_path
@@ -158,7 +159,11 @@ class ToyFirstStage(nn.Module):
         return video_frames.movedim(-1, 1) * 2 - 1
 
     def encode(self, x: Tensor, **_: Any) -> Tensor:
-        """`[videos, 3, video frames, 8h, 8w]` -> `[videos, 16, frames, h, w]`."""
+        """`[videos, 3, video frames, 8h, 8w]` -> `[videos, 16, frames, h, w]`; frames in the size
+        of the decoder's are made smaller first.
+        """
+        if x.shape[-1] == SCALE * SIZE[0]:
+            x = functional.avg_pool3d(x, (1, SCALE, SCALE))
         videos = (x.movedim(1, -1) + 1) / 2
         return torch.stack([self.decoder.autoencoder.encode(video) for video in videos]).transpose(
             1, 2

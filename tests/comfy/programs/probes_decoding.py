@@ -4,6 +4,7 @@ own sampler.
 
 import importlib
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -284,9 +285,12 @@ def rollouts_are_encoded_and_decoded_as_comfyui_would():
     latents = torch.randn(12, 16, 4, 6, generator=torch.Generator().manual_seed(1))
     for name, vae in vaes.items():
         vae_decoding.load_decoder(vae, (4, 6))
-        ended = shown(vae, latents[:7])
+        decode = partial(shown, vae)
+        if name == "toy":  # its pictures are not what can be encoded again
+            decode = vae.first_stage_model.decoder.autoencoder.decode
+        ended = decode(latents[:7])
         first = vae.encode(ended[24:25])[0].transpose(0, 1)
-        expected = torch.cat([ended[:24], shown(vae, torch.cat([first, latents[7:]]))])
+        expected = torch.cat([ended[:24], decode(torch.cat([first, latents[7:]]))])
         codec = vae_decoding.codec_of(vae)
         of_model = vae_decoding.codec_of(vae, inner.latent_format)
         frame = scaled(
@@ -296,7 +300,7 @@ def rollouts_are_encoded_and_decoded_as_comfyui_would():
         assert apart(decoded(codec.decoder({"restart_frames": [6]}), latents), expected) < 1e-3, (
             name
         )
-        assert apart(decoded(codec.decoder(), latents), expected) > 1e-3, name
+        assert apart(decoded(codec.source_decoder(), latents), expected) > 1e-3, name
         assert (
             apart(frame, first) < 1e-3 and min(float(first.std()), float(expected.std())) > 0.01
         ), name
