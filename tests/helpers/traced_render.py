@@ -32,8 +32,8 @@ def name_of(path: str) -> str | None:
     path = os.path.realpath(path) if os.path.isabs(path) else ""
     ours = path.startswith(ROOT) and path.removeprefix(ROOT).partition(os.sep)[0] in FOLDERS
     name = path.removeprefix(ROOT).replace(os.sep, "/").removeprefix("headforcing_core/")
-    # the demo's decoder stands for a VAE, whose files are not counted either
-    return name if ours and not name.startswith("demo/picture_") else None
+    # the demo's own files stand for a text encoder and a VAE, which are not counted either
+    return name if ours and not name.startswith("demo/") else None
 
 
 def watch(frame: FrameType, event: str, arg: object) -> None:
