@@ -31,9 +31,10 @@ class DilatedResidual(nn.Module):
         super().__init__()
         self.a = nn.Conv2d(channels, channels, 3, padding=dilation, dilation=dilation)
         self.b = nn.Conv2d(channels, channels, 1)
-        nn.init.zeros_(self.b.bias)
         with torch.no_grad():
             self.b.weight *= 0.3
+            assert self.b.bias is not None
+            self.b.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.b(F.silu(self.a(F.silu(x))))
