@@ -8,6 +8,7 @@ the names of Wan's own file.
 
 from __future__ import annotations
 
+from einops import rearrange
 from torch import Tensor, nn
 
 from ..model.latents import WAN22
@@ -80,7 +81,13 @@ def _add_repeated(made: Tensor, x: Tensor, frames: int) -> None:
     # a repeated channel is the same in all columns, then in all rows, then in all frames
     columns = 2 if repeats == 1 else 1
     rows = 2 if repeats <= 2 else 1
-    sources = x.unflatten(-1, (outputs, -1, rows, columns)).permute(0, 4, 1, 5, 2, 6, 3)
+    sources = rearrange(
+        x,
+        "t h w (c frames rows columns) -> t frames h rows w columns c",
+        c=outputs,
+        rows=rows,
+        columns=columns,
+    )
     cells += sources[:, -cells.shape[1] :]
 
 
@@ -89,9 +96,14 @@ def _averaged(x: Tensor, frames: int, side: int, outputs: int) -> Tensor:
     # a frame of zeros goes before an odd one, so that the first of a video counts by half
     if len(x) % frames:
         x = nn.functional.pad(x, (0, 0, 0, 0, 0, 0, 1, 0))
-    t, height, width, channels = x.shape
-    cells = x.view(t // frames, frames, height // side, side, width // side, side, channels)
-    return cells.permute(0, 2, 4, 6, 1, 3, 5).flatten(3).unflatten(-1, (outputs, -1)).mean(-1)
+    cells = rearrange(
+        x,
+        "(t frames) (h rows) (w columns) c -> t h w (c frames rows columns)",
+        frames=frames,
+        rows=side,
+        columns=side,
+    )
+    return cells.unflatten(-1, (outputs, -1)).mean(-1)
 
 
 class Wan22Decoder(WanDecoder):
@@ -103,9 +115,9 @@ class Wan22Decoder(WanDecoder):
         return list(map(UpStage, (widths[0], *widths), widths, (*DOUBLES_FRAMES, None)))
 
     def forward(self, z: Tensor, features: Features) -> Tensor:
-        # [t, H, W, colours, columns, rows]
-        made = super().forward(z, features).unflatten(-1, (3, 2, 2))
-        return made.permute(0, 1, 5, 2, 4, 3).flatten(3, 4).flatten(1, 2)
+        made = super().forward(z, features)
+        spread = "t h w (colours columns rows) -> t (h rows) (w columns) colours"
+        return rearrange(made, spread, rows=2, columns=2)
 
 
 class Wan22Encoder(WanEncoder):
@@ -117,6 +129,6 @@ class Wan22Encoder(WanEncoder):
         return list(map(DownStage, (widths[0], *widths), widths, (*HALVES_FRAMES, None)))
 
     def _next(self, clip: Tensor, features: Features) -> Tensor:
-        t, height, width, _ = clip.shape
-        cells = clip.view(t, height // 2, 2, width // 2, 2, 3)
-        return super()._next(cells.permute(0, 1, 3, 5, 4, 2).flatten(3).contiguous(), features)
+        gathered = "t (h rows) (w columns) colours -> t h w (colours columns rows)"
+        cells = rearrange(clip, gathered, rows=2, columns=2)
+        return super()._next(cells.contiguous(), features)
