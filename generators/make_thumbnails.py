@@ -23,8 +23,7 @@ from headforcing.headforcing_core.report.drift import report_video
 from headforcing.headforcing_core.report.drift_plot import drift_picture
 from headforcing.headforcing_core.report.latents_plot import run_picture
 from headforcing.headforcing_core.runs.stored import stored_videos
-from headforcing.headforcing_core.video.sheets import font
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 from workflow_sources import story
 
 REPO = Path(__file__).resolve().parents[1]
@@ -81,7 +80,7 @@ def sheet(rows: Sequence[Sequence[Frame]], labels: Sequence[str] = ()) -> Image.
     y = (SIDE - FOOTER - height) // 2 + GAP
     for number, row in enumerate(rows):
         if labels:
-            pen.text((left, y + 2), labels[number], TEXT, font(13))
+            pen.text((left, y + 2), labels[number], TEXT, ImageFont.load_default(13))
             y += label
         for column, frame in enumerate(row):
             tile = frame.resize((side, side), Image.Resampling.NEAREST)
@@ -93,7 +92,7 @@ def sheet(rows: Sequence[Sequence[Frame]], labels: Sequence[str] = ()) -> Image.
 def footed(picture: Image.Image, words: str) -> Image.Image:
     """The picture with what it shows written below."""
     pen = ImageDraw.Draw(picture)
-    pen.text((SIDE // 2, SIDE - FOOTER // 2), words, TEXT, font(14), anchor="mm")
+    pen.text((SIDE // 2, SIDE - FOOTER // 2), words, TEXT, ImageFont.load_default(14), anchor="mm")
     return picture
 
 

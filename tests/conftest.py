@@ -74,7 +74,7 @@ def shots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Model families with `_shots` after their names, as if their models were trained with shots."""
     from headforcing.headforcing_core.rollout.schedule import SCHEDULES
 
-    for family in ("self_forcing", "causal_forcing_framewise"):
+    for family in ("self_forcing", "causal_forcing_framewise", "causal_forcing_framewise_2_steps"):
         with_shots = replace(SCHEDULES[family], shot_prefix="a new shot: ")
         monkeypatch.setitem(SCHEDULES, f"{family}_shots", with_shots)
 

@@ -23,10 +23,9 @@ def roles_note(profile: HeadProfile, weights: str, asked: AutoProfile | None) ->
     """The note that a file carries: the roles, the weights that they are of, and how they were
     asked for if they were measured before a render.
     """
-    note: Fields = {"roles": roles_line(profile.roles), "weights": weights}
-    if asked is not None:
-        note["asked"] = _asked(asked)
-    return note
+    # by their names, as a run folder stores them: the tags of a video are the same from both
+    note: Fields = {} if asked is None else {"asked": _asked(asked)}
+    return note | {"roles": roles_line(profile.roles), "weights": weights}
 
 
 def profile_of_note(note: Any, name: str) -> HeadProfile:

@@ -64,7 +64,7 @@ def test_bars_show_what_the_server_has_made_and_no_page_seeks_through_the_video(
     status, body = sheet(browser.server, id, 0)
     assert status == 200
     with Image.open(io.BytesIO(body)) as picture:
-        assert picture.size == (10 * 64, 6 * 64)
+        assert picture.size == (10 * 96, 6 * 96)
     for bad in ((id, 1), (id, "../0"), ("..", 0), (id[:-1], 0), (id, -1)):
         assert sheet(browser.server, *bad)[0] == 404
     for gone in (id, id[:-1], ""):  # a read that comes when the file has its number is no error

@@ -241,7 +241,7 @@ RENDERS = """() => {
     return Promise.resolve({ json: () => ({ time: "0:05", block: 8, blocks: 10 }) });
   };
   window.__renders = (node_id) => {
-    const detail = { running: true, prompt_id: "a", node_id, workflow: "" };
+    const detail = { running: true, prompt_id: "a", node_id, workflow: "", story: {} };
     app.api.dispatchEvent(new CustomEvent("headforcing.story", { detail }));
   };
 }"""

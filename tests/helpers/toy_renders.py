@@ -11,6 +11,7 @@ from headforcing.headforcing_core.hashing import digest
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
 from headforcing.headforcing_core.methods.head_forcing import PRESETS, HeadForcing
 from headforcing.headforcing_core.methods.method import Method
+from headforcing.headforcing_core.methods.registry import method_named
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.plan.options import RenderOptions
@@ -121,6 +122,8 @@ class Render:
         method = method or PRESETS[name]
         if isinstance(method, HeadForcing):
             method = with_memory(method, 5, 3, 0.99, 1)  # admits much and often: summaries are made
+        if isinstance(method, str):
+            method = method_named(method)
         frames = 0 if start is None else len(start)
         config = backbone.config
         layers = config.num_layers
@@ -128,7 +131,9 @@ class Render:
         profile = profile or HeadProfile("toy", layers, heads, default_profile(8, 6).roles[:layers])
         options = RenderOptions(
             given_method=method,
-            model_family=family_for(method, family),
+            model_family=family_for(
+                method_named(method) if isinstance(method, str) else method, family
+            ),
             sigmas=sigmas,
             profile=profile,
             width=64,

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch
 from counted_memory import CountsMemory, CountsTraffic, NoLaunch
-from headforcing.cli import tiny_decoder
 from headforcing.cli.codec import decoder_memory, load_codec
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.latents import WAN21, WAN22, LatentFormat
-from headforcing.headforcing_core.video import wan22, wan_decoder
+from headforcing.headforcing_core.video import tiny_decoder, wan22, wan_decoder
 from headforcing.headforcing_core.video.stream import StreamingDecoder
 from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder, statistics
 from headforcing.kernels import feature_frames
