@@ -131,9 +131,7 @@ class Render:
         profile = profile or HeadProfile("toy", layers, heads, default_profile(8, 6).roles[:layers])
         options = RenderOptions(
             given_method=method,
-            model_family=family_for(
-                method_named(method) if isinstance(method, str) else method, family
-            ),
+            model_family=family_for(method, family),
             sigmas=sigmas,
             profile=profile,
             width=64,
