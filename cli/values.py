@@ -295,7 +295,6 @@ class EmbeddedModel(ModelFiles):
             decoder,
             autoencoder.encode,
             new_source_decoder=partial(RoomsStreamingDecoder, autoencoder),
-            scale=self.picture_scale,
         )
 
 

@@ -15,22 +15,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ..cli.arguments import Result
 from ..cli.parser import count, folder_written
-from ..cli.values import ModelFiles
 from ..headforcing_core.cache.roles import HeadRole
-from ..headforcing_core.demo import assets, word_hash
+from ..headforcing_core.demo import assets
 from ..headforcing_core.files import replacing
-from ..headforcing_core.head_profiles.profiler import profile_heads
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
-from ..headforcing_core.model.wan import WanModel
 from ..headforcing_core.plan.describe import markdown_table
 from ..headforcing_core.render.measured_roles import fewer_steps
-from ..headforcing_core.rollout.loop import WanVideoModel
 from ..headforcing_core.rollout.schedule import SCHEDULES
-from .profiling import ASKED_RULES, roles_of
+from .profiling import ASKED_RULES, measured_shares, roles_of
 from .rooms.judge import STORIES
 from .rooms.measurements import embedded_profile
 from .rooms.memory_alone import STORY, VIDEOS
@@ -137,24 +132,7 @@ def video_shares(folder: Path, stories: int, way: Way) -> HeadShares:
     )
     name = [way.blocks, way.prompts, way.repeats, *way.options.values()]
     path = folder / f"{'_'.join(map(str, name))}.safetensors"
-    shares = HeadShares.load(path) if path.exists() else HeadShares(setup)
-    if shares.setup != setup:
-        shares = HeadShares(setup)
-    missing = shares.missing_prompts()
-    if missing:
-        files = ModelFiles(assets.model_path(), info.config.num_heads)
-        backbone = WanModel.from_state_dict(info.config, files.load(), torch.float32, "cpu")
-        with tqdm(total=len(missing) * way.blocks * len(setup.sigmas), desc=path.stem) as bar:
-            profile_heads(
-                WanVideoModel(backbone, torch.float32),
-                info.config,
-                shares,
-                {number: word_hash.encode(texts[number]) for number in missing},
-                on_prompt=lambda _: shares.save(path),
-                on_step=lambda block, step, latents: bar.update(latents is not None),
-                dtype=torch.float32,
-            )
-    return shares
+    return measured_shares(path, setup, texts)
 
 
 def roles(shares: Tensor, rule: str) -> list[HeadRole]:

@@ -100,17 +100,26 @@ def measured(
     setup = ProfileSetup.of(
         info.fingerprint, info.config, prompts, blocks, family=family, **options
     )
+    return measured_shares(path, setup, prompts)
+
+
+def measured_shares(path: Path, setup: ProfileSetup, prompts: Sequence[str]) -> HeadShares:
+    """The shares of the embedded model's heads for a setup, from their file; what is missing there
+    is measured now and stored after every prompt.
+    """
     shares = HeadShares.load(path) if path.exists() else HeadShares(setup)
     if shares.setup != setup:
         shares = HeadShares(setup)
     missing = shares.missing_prompts()
     if missing:
-        files = ModelFiles(assets.model_path(), info.config.num_heads)
-        backbone = WanModel.from_state_dict(info.config, files.load(), torch.float32, "cpu")
-        with tqdm(total=len(missing) * blocks * len(setup.sigmas), desc=path.stem) as bar:
+        config = assets.inspect_toy(assets.model_path()).config
+        files = ModelFiles(assets.model_path(), config.num_heads)
+        backbone = WanModel.from_state_dict(config, files.load(), torch.float32, "cpu")
+        steps = len(missing) * setup.blocks * len(setup.sigmas)
+        with tqdm(total=steps, desc=path.stem) as bar:
             profile_heads(
                 WanVideoModel(backbone, torch.float32),
-                info.config,
+                config,
                 shares,
                 {number: word_hash.encode(prompts[number]) for number in missing},
                 on_prompt=lambda _: shares.save(path),

@@ -48,7 +48,7 @@ def draw(outlines: Tensor, others: Tensor, scale: int = 4, exact: Tensor | None 
         kind = _resized(kind, outlines.shape[-2:]).square()
         kind = kind / kind.sum(1, keepdim=True).clamp_min(0.05)
         clear = ((kind.amax(1, keepdim=True) - 0.45) / 0.2).clamp(0, 1)
-        known = _box(middle, outlines.shape[-2:])
+        known = _box(_from_middle(middle, outlines.shape[-2:]))
         at["frame"] = torch.lerp(at["frame"], known, _agreed(at["frame"], known, clear))
     wall, strength = _lit_wall(at, pixels)
     shade, gloss, slope = _actor_light(at["actor"], pixels)
@@ -60,9 +60,10 @@ def draw(outlines: Tensor, others: Tensor, scale: int = 4, exact: Tensor | None 
     ).split((3, 1, 1, 1, 1, 1, 3, 3), 1)
     if exact is None:
         kind = _resized(kind, size)
-        known = _box(middle, size)
+        place = _from_middle(middle, size)
+        known = _box(place)
         sure = _agreed(edges["frame"], known, _resized(clear, size))
-        light = _pictures_light(kind, middle, size)
+        light = _pictures_light(kind, place)
         edges["frame"] = torch.lerp(edges["frame"], known, sure)
         edges["light"] = torch.lerp(edges["light"], light, sure)
     else:
@@ -122,9 +123,9 @@ def _from_middle(middle: Tensor, size: tuple[int, ...]) -> Tensor:
     return _places(size, middle) - large
 
 
-def _box(middle: Tensor, size: tuple[int, ...]) -> Tensor:
+def _box(place: Tensor) -> Tensor:
     """Signed distance to the frame of each cell's picture."""
-    return _from_middle(middle, size).abs().amax(1, keepdim=True) - PICTURE_HALF
+    return place.abs().amax(1, keepdim=True) - PICTURE_HALF
 
 
 def _agreed(predicted: Tensor, known: Tensor, clear: Tensor) -> Tensor:
@@ -134,9 +135,9 @@ def _agreed(predicted: Tensor, known: Tensor, clear: Tensor) -> Tensor:
     return clear * ((2.2 - apart) / 0.8).clamp(0, 1)
 
 
-def _pictures_light(kind: Tensor, middle: Tensor, size: tuple[int, ...]) -> Tensor:
+def _pictures_light(kind: Tensor, place: Tensor) -> Tensor:
     """Signed distance to the bright part of each pixel's picture, positive inside."""
-    x, y = _from_middle(middle, size).split(1, 1)
+    x, y = place.split(1, 1)
     total = torch.zeros_like(x)
     for index, name in enumerate(PICTURE_KINDS):
         total = total + kind[:, index : index + 1] * picture_light(name, x, y)

@@ -53,7 +53,6 @@ class FrameCodec:
     dtype: torch.dtype | None = None
     # for video frames that are encoded again; None where those of `new_decoder` are
     new_source_decoder: Callable[[], StreamingDecoder] | None = None
-    scale: int = 1  # a side of the decoder's video frames, in sides of the render's
     # a faster one, by which a video grows until it is decoded by this one
     preview: FrameCodec | None = None
 

@@ -188,7 +188,6 @@ def codec_of(vae: Any, latent_format: Any = None) -> HostCodec:
         partial(_encode, vae),
         dtype=vae.vae_dtype,
         new_source_decoder=net.source_decoder if is_of_demo(vae) else None,
-        scale=picture_scale(vae),
         latent_format=latent_format,
     )
 
