@@ -4,8 +4,9 @@
 // loaded first. There are four groups:
 //   timeline/  the editor on Prompt Timeline (node.js): editor.js joins the prompts (segments.js, pure functions) with what
 //              is drawn (bars.js, panel.js), writer.js writes changes; the server alone knows the grammar of the text
-//   player/    the video on a node: player.js hears messages, view.js shows them, growing_file.js reads a file while it is
-//              written, pair.js plays a second take in step with it; server_events.js asks again after a reload
+//   player/    the video on a node: messages.js hears the server, player.js shows what it tells, growing_file.js reads a
+//              file while it is written, pair.js plays a second take in step with it; server_events.js asks again after a
+//              reload
 //   story/     the story panel, to which a node's editor, video and list of takes are lent: panel.js says whose, monitor.js
 //              plays the video, film.js draws into the bars, sound.js below them, markers.js names times, menu.js is that of a bar
 //   takes/     stored videos: store.js lists them, shelf.js shows those of a sampler, list.js those of a Load Head Forcing
@@ -17,7 +18,7 @@ import { app } from "../../scripts/app.js";
 import * as fixedSeed from "./fixed_seed.js";
 import * as foldAdvanced from "./fold_advanced.js";
 import * as liveStory from "./live_story.js";
-import * as player from "./player/player.js";
+import * as playerMessages from "./player/messages.js";
 import * as queuedGraph from "./queued_graph.js";
 import * as removedInputs from "./removed_inputs.js";
 import * as serverEvents from "./server_events.js";
@@ -31,12 +32,12 @@ import * as texts from "./texts.js";
 import * as timeline from "./timeline/node.js";
 
 timeline.usePanel(panel);
-shelf.useViews(player.viewOf);
+shelf.usePlayers(playerMessages.playerOf);
 
 /** @type {Record<string, any>[]} */
 const PARTS = [
-  shared, queuedGraph, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeStore, takeList, shelf, player,
-  serverEvents, templateOrder, texts,
+  shared, queuedGraph, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeStore, takeList, shelf,
+  playerMessages, serverEvents, templateOrder, texts,
 ];
 
 /**

@@ -2,7 +2,7 @@
 // nodes/host/browser/live_story.py.
 import { app } from "../../scripts/app.js";
 import { listen } from "./server_events.js";
-import { button, editors, holds, isLinked, isOpen, make, nodeOf, post, putStory } from "./shared.js";
+import { button, editors, holds, isLinked, isOpen, make, nodeOf, post, putValues } from "./shared.js";
 import { storyOf, whileInGraph } from "./shared.js";
 import { t } from "./texts.js";
 import { plainTime } from "./timeline/segments.js";
@@ -76,7 +76,7 @@ class LiveStory {
     this.#story = story;
     if (JSON.stringify(story) === JSON.stringify(before) || changed_by === app.api.clientId) return;
     this.#replaces = !holds(this.#node, before);
-    if (!this.#replaces) putStory(this.#node, story);
+    if (!this.#replaces) putValues(this.#node, story);
     this.status.textContent = this.#replaces
       ? OTHERS()
       : t("Another page has changed the story; this is its text.");

@@ -10,15 +10,15 @@ import { t } from "./texts.js";
 /**
  * Queue a sampler and what it needs; the sentence of an error, empty where it is queued.
  * @param {GraphNode} node
- * @param {Part} asked
+ * @param {Part} part
  * @returns {Promise<string>}
  */
-export async function queuePart(node, asked) {
+export async function queuePart(node, part) {
   const { output, workflow } = await app.graphToPrompt();
   const id = Object.keys(output).find((each) => nodeOf(each) === node);
   if (!id) return t("This node is muted or bypassed.");
   const needed = neededFor(id, output);
-  needed[id] = { ...output[id], inputs: { ...output[id].inputs, ...asked } };
+  needed[id] = { ...output[id], inputs: { ...output[id].inputs, ...part } };
   try {
     await app.api.queuePrompt(0, { output: needed, workflow });
     return "";

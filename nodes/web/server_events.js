@@ -7,7 +7,7 @@ import { openId } from "./shared.js";
 /**
  * A part that hears an event of the server.
  * @typedef {object} Listener
- * @property {(about: any, isAsked?: boolean) => void} take hears what is told, and whether this page has asked for it
+ * @property {(about: any, isAnswer?: boolean) => void} take hears what is told, and whether this page has asked for it
  * @property {() => {prompt_id: string}[]} known those that were heard and are not over
  * @property {(about: any) => void} lose hears one that a server which was asked does not know
  */
@@ -19,9 +19,9 @@ const LASTING = ["story", "scenes"];
 const listeners = [];
 /** What is known of `LASTING`, and since when, by event, workflow and node. @type {Map<string, Record<string, any>>} */
 const lasting = new Map();
-/** The last event of those for which it is asked. @type {Map<string, {about: any, isAsked?: boolean}>} */
+/** The last event of those for which it is asked. @type {Map<string, {about: any, isAnswer?: boolean}>} */
 const waiting = new Map();
-let asked = ""; // about what, and as whom
+let lastQuery = ""; // what was asked about last, and as whom
 let grows = "MediaSource" in globalThis; // whether this browser plays growing files; all play finished ones
 
 /**
@@ -39,9 +39,9 @@ export function listen(event, { take, known, lose }) {
  * @param {string} event
  * @param {Listener["take"]} take
  * @param {any} about
- * @param {boolean} [isAsked]
+ * @param {boolean} [isAnswer]
  */
-async function hand(event, take, about, isAsked) {
+async function hand(event, take, about, isAnswer) {
   const { workflow, since } = about;
   const node = about.node ?? about.node_id;
   const key = `${event} ${workflow} ${node}`;
@@ -49,11 +49,11 @@ async function hand(event, take, about, isAsked) {
   if (sent.length) lasting.set(key, Object.fromEntries([...sent, "since"].map((name) => [name, about[name]])));
   if (sent.length || since === undefined || lasting.get(key)?.since === since) {
     waiting.delete(key); // it is overtaken
-    take({ ...about, ...(since !== undefined && lasting.get(key)) }, isAsked);
+    take({ ...about, ...(since !== undefined && lasting.get(key)) }, isAnswer);
     return;
   }
   const isAskedFor = waiting.has(key);
-  waiting.set(key, { about, isAsked });
+  waiting.set(key, { about, isAnswer });
   if (isAskedFor) return;
   const query = new URLSearchParams({ client: app.api.clientId, workflow, event, node });
   try {
@@ -64,24 +64,24 @@ async function hand(event, take, about, isAsked) {
   }
   const last = waiting.get(key);
   waiting.delete(key);
-  if (last) take({ ...last.about, ...lasting.get(key) }, last.isAsked);
+  if (last) take({ ...last.about, ...lasting.get(key) }, last.isAnswer);
 }
 
 /** Ask, unless the same was asked already. */
 export async function ask() {
   const { api } = app;
   if (!api.clientId) return;
-  const about = new URLSearchParams({ client: api.clientId, workflow: openId(), grows: String(grows) }).toString();
-  if (about === asked) return;
-  asked = about;
+  const query = new URLSearchParams({ client: api.clientId, workflow: openId(), grows: String(grows) }).toString();
+  if (query === lastQuery) return;
+  lastQuery = query;
   const before = listeners.map(({ known }) => known());
   try {
-    const answer = await api.fetchApi(`/headforcing/renders?${about}`);
+    const answer = await api.fetchApi(`/headforcing/renders?${query}`);
     if (!answer.ok) throw new Error(`status ${answer.status}`);
     const told = await answer.json();
     for (const [index, listener] of listeners.entries()) handOn(told, listener, before[index]);
   } catch (error) {
-    asked = ""; // the next status asks again
+    lastQuery = ""; // the next status asks again
     console.warn("Head Forcing: renders of this workflow are not shown", error);
   }
 }
@@ -110,7 +110,7 @@ export const playsGrowing = () => grows;
 export function setup() {
   app.api.addEventListener("status", ask); // its first one says who this is
   app.api.addEventListener("reconnected", () => {
-    asked = ""; // perhaps a new server
+    lastQuery = ""; // perhaps a new server
     return ask();
   });
   ask();

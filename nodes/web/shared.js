@@ -129,20 +129,20 @@ export const demoOf = (node) => sourceOf(node, "model", "HeadForcingLoadDemo");
 
 /**
  * The file of the sound that a Prompt Timeline gets from Load Audio, and the second of the story at which it begins.
- * @param {GraphNode} story
+ * @param {GraphNode} storyNode
  */
-export function audioOf(story) {
-  const load = sourceOf(story, "audio", "LoadAudio");
-  return { name: String((load && valueOf(load, "audio")) || ""), offset: Number(valueOf(story, "audio_offset") ?? 0) };
+export function audioOf(storyNode) {
+  const load = sourceOf(storyNode, "audio", "LoadAudio");
+  return { name: String((load && valueOf(load, "audio")) || ""), offset: Number(valueOf(storyNode, "audio_offset") ?? 0) };
 }
 
 /**
  * The pictures that a Prompt Timeline gets from Scene References, with the file of those that come from Load Image.
- * @param {GraphNode} story
+ * @param {GraphNode} storyNode
  * @returns {Reference[]}
  */
-export function referencesOf(story) {
-  const node = sourceOf(story, "references", "HeadForcingReferences");
+export function referencesOf(storyNode) {
+  const node = sourceOf(storyNode, "references", "HeadForcingReferences");
   if (!node) return [];
   const linked = (node.inputs ?? []).filter(({ name, link }) => name.startsWith("image_") && link != null);
   return linked.map((input) => {
@@ -211,7 +211,7 @@ export const holds = (node, values) =>
  * @param {Record<string, unknown>} values
  * @param {Owner} owner
  */
-export function putStory(node, values, owner = (name) => [node, name]) {
+export function putValues(node, values, owner = (name) => [node, name]) {
   app.canvas?.emitBeforeChange?.();
   for (const [name, value] of Object.entries(values)) {
     const widget = widgetOf(...owner(name));

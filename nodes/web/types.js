@@ -47,7 +47,7 @@ export {};
 
 /**
  * The server's answer to a text, see headforcing_core/timeline/editor.py.
- * @typedef {object} StoryView
+ * @typedef {object} Timeline
  * @property {string} text
  * @property {Segment[]} segments
  * @property {string} shared the words that stand before every prompt
@@ -63,7 +63,7 @@ export {};
  * @property {string} [read_as] what it was read as then
  */
 
-/** @typedef {Pick<StoryView, "block_seconds" | "first_block_seconds">} Clock */
+/** @typedef {Pick<Timeline, "block_seconds" | "first_block_seconds">} Clock */
 
 /**
  * The widgets of *Prompt Timeline*, as the server's routes take them.
@@ -113,7 +113,7 @@ export {};
 /**
  * What the bars and the fields of an editor show.
  * @typedef {object} EditorState
- * @property {StoryView} view
+ * @property {Timeline} timeline
  * @property {Segment[]} segments
  * @property {number} selected the index of the chosen one
  * @property {boolean} enabled
@@ -232,7 +232,7 @@ export {};
 
 // ---------------------------------------------------------------- the story panel
 
-/** A marker on the timeline of the story panel. @typedef {{seconds: number, name: string}} Mark */
+/** A marker on the timeline of the story panel. @typedef {{seconds: number, name: string}} Marker */
 
 /** A regular grid, in seconds. @typedef {{every: number, first: number}} Grid */
 

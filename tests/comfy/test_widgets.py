@@ -28,7 +28,7 @@ INNER_VIDEO = """[...app.graph.subgraphs.values()].flatMap(({ nodes }) => nodes)
 NEW_NODES = """() => ["PromptTimeline", "LoadRun", "Sampler"].map((name) =>
   LiteGraph.createNode(`HeadForcing${name}`).widgets.map((widget) => widget.name))"""
 
-LATE = ("timeline/node", "player/player", "fold_advanced")  # files of the pack that are held back
+LATE = ("timeline/node", "player/messages", "fold_advanced")  # files of the pack that are held back
 
 
 def shows(browser: Browser, bars: str) -> None:

@@ -16,7 +16,7 @@ export class GrowingFile {
   buffer;
   /** Ends what `updated` waits for. @type {() => void} */
   done = () => {};
-  #asked = -Infinity; // when the last request was sent, in milliseconds of the page
+  #lastRequest = -Infinity; // when the last request was sent, in milliseconds of the page
   #roomFrom = 0; // from this second of the video on there is room for more
   /** @type {(reason: unknown) => void} */
   fail = () => {};
@@ -100,9 +100,9 @@ export class GrowingFile {
 
   /** Wait until a second after the last request: a fast render writes several fragments in one. */
   async #untilNext() {
-    const left = this.#asked + APART_MS - performance.now();
+    const left = this.#lastRequest + APART_MS - performance.now();
     if (left > 0) await new Promise((done) => setTimeout(done, left));
-    this.#asked = performance.now();
+    this.#lastRequest = performance.now();
   }
 
   /** Read on when the video has been played further. */

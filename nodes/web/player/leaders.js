@@ -1,38 +1,38 @@
 // Of several players of a story its timeline follows one, though all play in turn.
 import { storyNodeOf } from "../shared.js";
 /** @import {GraphNode} from "../types.js" */
-/** @import {View} from "./view.js" */
+/** @import {Player} from "./player.js" */
 
-/** By Prompt Timeline node. @type {WeakMap<GraphNode, View>} */
+/** By Prompt Timeline node. @type {WeakMap<GraphNode, Player>} */
 const leaders = new WeakMap();
 
 /**
  * The player that the timeline of a story follows; none if its node is gone or renders another story now.
- * @param {GraphNode} story
+ * @param {GraphNode} storyNode
  */
-function leaderOf(story) {
-  const leader = leaders.get(story);
-  return leader && storyNodeOf(leader.node) === story ? leader : undefined;
+function leaderOf(storyNode) {
+  const leader = leaders.get(storyNode);
+  return leader && storyNodeOf(leader.node) === storyNode ? leader : undefined;
 }
 
 /**
  * Whether the timeline of a story follows a player, which it does from now on if it follows none.
- * @param {View} player
- * @param {GraphNode} story
+ * @param {Player} player
+ * @param {GraphNode} storyNode
  */
-export function leads(player, story) {
-  const leader = leaderOf(story);
+export function leads(player, storyNode) {
+  const leader = leaderOf(storyNode);
   if (leader) return leader === player;
-  leaders.set(story, player);
+  leaders.set(storyNode, player);
   return true;
 }
 
 /**
  * Let the timeline of its story follow a player: a person plays it, or it is rendered. One in the panel stays.
- * @param {View} player
+ * @param {Player} player
  */
 export function takeLead(player) {
-  const story = storyNodeOf(player.node);
-  if (!story || leaderOf(story)?.isLent) return;
-  leaders.set(story, player);
+  const storyNode = storyNodeOf(player.node);
+  if (!storyNode || leaderOf(storyNode)?.isLent) return;
+  leaders.set(storyNode, player);
 }

@@ -1,232 +1,350 @@
-// Plays a video inside the node that makes it: the growing file while it is rendered, then the finished one. Above
-// it stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
+// What a player shows in its node: a text, and below it a preview, the growing file or finished ones, and a take's file.
 import { app } from "../../../scripts/app.js";
-import { View } from "./view.js";
-import { listen } from "../server_events.js";
-import { address, idOf, isOpen, nodeOf, openId, rootGraph } from "../shared.js";
-import { sentenceOf, t } from "../texts.js";
-/** @import {FileName, GraphNode, Message, ServerEvent} from "../types.js" */
+import { GrowingFile } from "./growing_file.js";
+import { makeLayout, sharpen, WIDGET_HEIGHT } from "./layout.js";
+import { leads, takeLead } from "./leaders.js";
+import { Pair } from "./pair.js";
+import { placeToShow } from "./place.js";
+import { Sprite } from "./sprite.js";
+import { playsGrowing } from "../server_events.js";
+import { address, editors, holds, nodeOf, storyNodeOf, whileInGraph } from "../shared.js";
+import { fetchStory, nameOf } from "../takes/store.js";
+import { t } from "../texts.js";
+import { addElement } from "../widgets.js";
+/** @import {FileName, GraphNode, GrowingVideo, Message, Place, Take} from "../types.js" */
 
-const DROPPED_MS = 10000; // until a dropped file that brings no workflow is forgotten
-const DIALOG = "comfy-file-input"; // the id that the frontend gives to the field of its dialog for workflows
-const MESSAGE = "head_forcing.progress"; // nodes/host/browser/player.py
-/** How loud the text of a message is told besides, by its state. @type {Record<string, string>} */
-const SHOUTS = { stopped: "info", failed: "error" };
-/**
- * The last message of each node of a workflow, the newest at the end: nodes are made anew when another workflow was open.
- * @type {Map<string, Message>}
- */
-const messages = new Map();
-/** By node. @type {WeakMap<GraphNode, View>} */
-const views = new WeakMap();
-/** Prompt ids of all runs that this page knows. @type {Set<string>} */
-const heard = new Set();
-/** The workflow of each run, by prompt id: another may be open when something is told of it. @type {Map<string, string>} */
-const queued = new Map();
+const NAME = "player";
+const JOINED_BLOCKS = 3; // a page that sees more of them first has not seen the beginning of the render
 
-/**
- * Whether a node has a player: those of the pack that write a video.
- * @param {GraphNode | null | undefined} node
- */
-function plays(node) {
-  if (!node?.comfyClass?.startsWith("HeadForcing")) return false;
-  const { output_node, output } = /** @type {any} */ (node.constructor).nodeData ?? {};
-  return Boolean(output_node && output?.includes("VIDEO"));
-}
+/** What a node shows: a text, and below it a preview or a video, with another take's or a list beside it. */
+export class Player {
+  /** @type {Place} */
+  place = { done: 0, lead: 0, running: false, render: "" };
+  /** Called when another take is played or compared. @type {(() => void) | undefined} */
+  changed;
+  /** Called with the time in the file of each frame that is shown. @type {((mediaTime: number) => void) | undefined} */
+  onFrame;
+  /** The last message about the node. @type {Message | undefined} */
+  told;
+  /** The take that is played. @type {Take | undefined} */
+  take;
+  /** @type {GrowingFile | undefined} */
+  growing;
+  /** Pictures of the run that the server has made. @type {Sprite | undefined} */
+  sprite;
+  /** The render or take that is played, as `place.render` names it. @type {string | undefined} */
+  source;
+  /** The finished files that are played in turn. @type {FileName[] | undefined} */
+  files;
+  /** The one of them that is played. @type {FileName | undefined} */
+  file;
+  /** Where the element finds it. @type {string | undefined} */
+  url;
 
-/**
- * Whether a message is about the open graph's run: a graph that was dropped as a file names its own until the next.
- * @param {Message} message
- */
-function isOfRun({ prompt_id }) {
-  const extra = rootGraph()?.extra ?? {};
-  if (!heard.has(prompt_id)) delete extra.head_forcing_run; // a new one has begun
-  return (extra.head_forcing_run ?? prompt_id) === prompt_id;
-}
+  #wasHeard = false; // whether a click has let the sound be heard
+  isLent = false; // whether the story panel shows the video
 
-/** @param {Message} message */
-function show(message) {
-  if (!isOpen(message.workflow) || !isOfRun(message)) return;
-  const node = nodeOf(message.node);
-  if (plays(node)) viewOf(node).update(message);
-}
-
-/** The player of a node, made where it has none yet. @param {GraphNode} node @returns {View} */
-export function viewOf(node) {
-  const known = views.get(node);
-  if (known) return known;
-  const made = new View(node);
-  views.set(node, made);
-  return made;
-}
-
-/** @param {Pick<Message, "workflow" | "node">} message */
-const placeOf = ({ workflow, node }) => `${workflow} ${node}`;
-
-/**
- * The workflow of a run: the open one where it is not known yet, as in the moment in which it is queued.
- * @param {string} prompt_id
- */
-const workflowOf = (prompt_id) => queued.get(prompt_id) ?? openId();
-
-/** Note the workflow of each run that this page queues. */
-function noteQueued() {
-  const { api } = app;
-  const { queuePrompt } = api;
-  /** @param {any[]} args */
-  api.queuePrompt = async function (...args) {
-    const workflow = idOf(args[1]?.workflow);
-    const answer = await queuePrompt.apply(this, args);
-    if (answer?.prompt_id) queued.set(answer.prompt_id, workflow);
-    return answer;
-  };
-}
-
-/** @param {Message} message @param {boolean} asked whether this page has asked for it */
-function remember(message, asked = false) {
-  const { preview, ...kept } = message;
-  const place = placeOf(message);
-  messages.delete(place);
-  messages.set(place, kept);
-  if (asked) heard.add(message.prompt_id);
-  show(message);
-  heard.add(message.prompt_id);
-  queued.set(message.prompt_id, message.workflow);
-}
-
-/**
- * A message about a render of a workflow that this page shows.
- * @param {Message} message
- * @param {boolean} [asked]
- */
-function onProgress(message, asked) {
-  const known = messages.get(placeOf(message));
-  if (message.time < known?.time) return; // an answer that was overtaken
-  if (message.said) message.text = sentenceOf(message.said);
-  remember(message, asked);
-  if (asked || message.raised || message.text === known?.text) return; // what a node raised ComfyUI shows itself
-  if (SHOUTS[message.state]) toast(message); // the text may be out of sight where the node is
-}
-
-/** @param {Pick<Message, "state" | "text">} message */
-function toast({ state, text }) {
-  app.extensionManager?.toast?.add({ severity: SHOUTS[state], summary: "Head Forcing", detail: text, life: 15000 });
-}
-
-/** The server does not answer: what was told of its renders holds no longer. */
-function onReconnecting() {
-  for (const message of messages.values()) {
-    const node = message.state === "running" && isOpen(message.workflow) ? nodeOf(message.node) : null;
-    if (plays(node)) viewOf(node).say(t("No answer from the server. The finished part is kept."), true);
+  /** @param {GraphNode} node */
+  constructor(node) {
+    this.node = node;
+    const { root, text, image, video, stage, shown, away, row } = makeLayout(node.title);
+    this.text = text;
+    this.image = image;
+    this.video = video;
+    this.stage = stage; // holds the video, and another take's
+    this.shown = shown; // holds image and stage, and goes into the story panel
+    this.away = away; // stands in its place meanwhile
+    this.row = row; // holds what is shown, and a list of takes
+    this.pair = new Pair(stage, video);
+    this.pair.allowWipe(false);
+    shown.append(this.pair.names);
+    new ResizeObserver(() => this.#sharpen()).observe(shown);
+    this.image.addEventListener("load", () => this.show(this.image));
+    this.video.addEventListener("loadedmetadata", () => this.show(this.video));
+    for (const event of ["loadeddata", "timeupdate", "seeked"]) this.video.addEventListener(event, () => this.showPlace());
+    this.video.addEventListener("ended", () => {
+      if (this.files) this.play(this.files.indexOf(this.file) + 1);
+    });
+    this.video.addEventListener("play", () => {
+      if (this.isLent) takeLead(this); // else it may begin by itself
+    });
+    for (const event of ["pointerdown", "keydown"]) this.stage.addEventListener(event, () => takeLead(this));
+    this.stage.addEventListener("click", (event) => this.#hear(event), { capture: true });
+    this.stage.addEventListener("pointerdown", (event) => event.stopPropagation()); // the canvas would take it
+    root.addEventListener("wheel", (event) => {
+      if (!LiteGraph.vueNodesMode) app.canvas.processMouseWheel?.(event); // zoom, as over the rest of the node
+    });
+    addElement(node, NAME, root, { hideOnZoom: false, getMinHeight: () => WIDGET_HEIGHT });
+    this.#watchFrames();
+    whileInGraph(
+      node,
+      () => this.told && this.update(this.told),
+      () => this.stop(), // else the element plays on, and shows its place on the timeline of what takes the node's place
+    );
   }
-}
 
-/** A run begins: nothing has failed in it. @param {ServerEvent} event */
-function onStart({ detail }) {
-  const workflow = workflowOf(detail.prompt_id);
-  for (const message of messages.values()) {
-    const isOfEarlier = message.workflow === workflow && message.prompt_id !== detail.prompt_id;
-    if (isOfEarlier && message.state === "failed") remember({ ...message, state: "done", text: "" });
+  /** The first click on a video with sound lets it be heard: nothing may be heard before one. @param {Event} event */
+  #hear(event) {
+    const { video } = this;
+    if (this.#wasHeard || video.paused || !this.hasSound) return;
+    this.#wasHeard = true;
+    if (!this.pair.isSilent) return;
+    this.pair.hear(true);
+    event.preventDefault(); // it would stop the video
+    event.stopPropagation();
   }
-}
 
-/**
- * A node of the pack failed that has no player: the players of the open workflow say why nothing comes.
- * @param {ServerEvent} event
- */
-function onError({ detail }) {
-  const workflow = workflowOf(detail.prompt_id);
-  const failed = isOpen(workflow) ? nodeOf(detail.node_id) : null;
-  if (!failed?.comfyClass?.startsWith("HeadForcing") || plays(failed)) return;
-  const text = t("failed in %1: %2", failed.title, String(detail.exception_message).trim());
-  for (const node of rootGraph().nodes.filter(plays))
-    remember({ node: String(node.id), workflow, prompt_id: detail.prompt_id, state: "failed", text });
-}
+  /** Whether what is played has sound; of a file that no render of this page made, once some was decoded. */
+  get hasSound() {
+    if (!this.take && this.told?.video?.sound) return true;
+    const { webkitAudioDecodedByteCount = 0, mozHasAudio = false } = /** @type {any} */ (this.video);
+    return Boolean(mozHasAudio || webkitAudioDecodedByteCount);
+  }
 
-/**
- * The outputs of a node that has not run, since ComfyUI had them; one that ran has told them in a message.
- * @param {ServerEvent} event
- */
-function onExecuted({ detail }) {
-  const { node: ran, prompt_id, output } = detail;
-  const hasTold = [...messages.values()].some((told) => told.prompt_id === prompt_id && told.node === String(ran));
-  if (hasTold) return;
-  const id = String(detail.display_node ?? ran);
-  const workflow = workflowOf(prompt_id);
-  const known = messages.get(placeOf({ workflow, node: id }));
-  const node = isOpen(workflow) ? nodeOf(id) : null;
-  if (node ? !plays(node) : !known) return;
-  /** @type {FileName[]} */
-  const files = output?.video ?? [];
-  if (files.length) {
-    const isSame = known?.files?.length && address(known.files[0]) === address(files[0]);
-    const { text = "", place, video } = isSame ? known : {}; // else they may be those of another render
-    remember({ node: id, workflow, prompt_id, state: "done", text, place, video, files });
-  } else if (output?.images) views.get(node)?.clear();
-}
+  /** Hand each frame that is shown to the timeline, with its time in the file. */
+  #watchFrames() {
+    if (!this.video.requestVideoFrameCallback) return; // pictures of scenes come when the file is finished
+    /** @type {VideoFrameRequestCallback} */
+    const next = (_, { mediaTime }) => {
+      this.#editor()?.frame(this.video, mediaTime);
+      this.onFrame?.(mediaTime);
+      this.video.requestVideoFrameCallback(next);
+    };
+    this.video.requestVideoFrameCallback(next);
+  }
 
-const lost = () =>
-  t("The server was restarted, which ended the render. Run goes on from the finished part.");
+  /** The editor of the story that this player shows, while it shows that story and stands in the open workflow. */
+  #editor() {
+    const storyNode = this.#isInOpenWorkflow ? storyNodeOf(this.node) : null;
+    if (!storyNode || !this.#tells(storyNode) || this.source !== this.place.render) return undefined;
+    return editors.get(storyNode);
+  }
 
-export function setup() {
-  noteQueued();
-  listen(MESSAGE, {
-    take: onProgress,
-    known: () => [...messages.values()].filter(({ state, workflow }) => state === "running" && isOpen(workflow)),
-    lose(/** @type {Message} */ message) {
-      remember({ ...message, state: "failed", text: lost() });
-      toast({ state: "failed", text: lost() });
-    },
-  });
-  app.api.addEventListener("reconnecting", onReconnecting);
-  for (const event of ["drop", "change"]) window.addEventListener(event, noteVideo, { capture: true });
-  app.api.addEventListener("executed", onExecuted);
-  app.api.addEventListener("execution_start", onStart);
-  app.api.addEventListener("execution_error", onError);
-}
+  /** Whether the node stands in the workflow that is open now. */
+  get #isInOpenWorkflow() {
+    if (!this.node.graph) return false;
+    return !this.told || nodeOf(this.told.node) === this.node;
+  }
 
-/** The video whose workflow is being opened. @type {File | null} */
-let dropped = null;
+  /**
+   * Whether the scenes of the timeline are those of what is played: a take of another text has other ones.
+   * @param {GraphNode} storyNode
+   */
+  #tells(storyNode) {
+    return !this.take || Boolean(this.take.written && holds(storyNode, this.take.written));
+  }
 
-/**
- * Whether a node takes what is dropped: then ComfyUI opens no workflow. In Nodes 2.0 it is noted after this event.
- * @param {Event} event
- */
-function isTaken({ target }) {
-  const id = /** @type {any} */ (target).closest?.("[data-node-id]")?.dataset.nodeId;
-  /** @type {GraphNode[]} */
-  const nodes = app.canvas?.graph?.nodes ?? [];
-  const node = app.dragOverNode ?? nodes.find((each) => String(each.id) === id);
-  return Boolean(node?.onDragDrop);
-}
+  /** @param {Message} message about the node */
+  update(message) {
+    const { text, state, video, preview, files, scenes, prompt_id } = message;
+    const place = { ...message.place, ...(scenes && { scenes }) };
+    if (message.time) takeLead(this); // of a render: outputs that ComfyUI had come without a time
+    const isOther = prompt_id !== this.told?.prompt_id;
+    this.told = message;
+    if (isOther) {
+      this.leave(); // a take stays until the next run
+      this.sprite = undefined;
+    }
+    this.#readPictures(video);
+    if (!this.take) this.place = { done: 0, lead: 0, ...place, running: state === "running", render: prompt_id };
+    this.say(text, state === "failed");
+    if (this.take) return;
+    if (files?.length) this.playFinished(files);
+    else if (files) this.clear();
+    else if (video?.bytes && playsGrowing()) this.playGrowing(video, state !== "running");
+    else if (preview) {
+      this.stop(); // what an earlier render has made
+      this.image.src = preview;
+    }
+    this.showPlace();
+  }
 
-/** The files that are dropped on the page or chosen in the dialog for workflows. @param {any} event @returns {FileList} */
-function filesOf(event) {
-  if (event.type !== "change") return isTaken(event) ? null : event.dataTransfer?.files;
-  return event.target.id === DIALOG ? event.target.files : null;
-}
+  /** Read the small pictures that the server has made of what it renders. @param {GrowingVideo | null} video */
+  #readPictures(video) {
+    if (!video?.pictures) return;
+    if (this.sprite?.id !== video.id) this.sprite = new Sprite(video.id, () => this.showPlace());
+    this.sprite.read(video.pictures);
+  }
 
-/** Note a video that is opened as a workflow: ComfyUI opens the one in it. @param {Event} event */
-function noteVideo(event) {
-  const [file] = filesOf(event) ?? [];
-  if (file?.type !== "video/mp4") return;
-  dropped = file;
-  setTimeout(() => {
-    dropped = null;
-  }, DROPPED_MS);
-}
+  /** The pictures by second of the file that is played; null where the server has made none. */
+  get made() {
+    const isOfRun = !this.take && this.source === this.told?.prompt_id;
+    return isOfRun && this.sprite ? this.sprite.pictures : null;
+  }
 
-/** @param {GraphNode} node */
-export function nodeCreated(node) {
-  if (!plays(node)) return;
-  viewOf(node);
-  if (!LiteGraph.vueNodesMode) node.setSize([node.size[0], Math.max(node.size[1], node.computeSize()[1])]);
-}
+  /** @param {string} text */
+  say(text, failed = false) {
+    this.text.textContent = this.text.title = text;
+    this.text.style.color = failed ? "var(--error-text, #ff4444)" : "";
+  }
 
-export function afterConfigureGraph() {
-  messages.forEach(show);
-  const isOurs = rootGraph().extra?.head_forcing_run; // noted in the workflows of all files of the pack
-  const node = dropped && isOurs && rootGraph().nodes.find(plays);
-  if (node) viewOf(node).playDropped(dropped);
-  dropped = null;
+  /** Show on the timeline of this node's story how far it is rendered and where it is played. */
+  showPlace() {
+    const storyNode = this.#isInOpenWorkflow ? storyNodeOf(this.node) : null;
+    if (!storyNode || !leads(this, storyNode)) return;
+    const place = placeToShow({
+      place: this.place,
+      video: this.video,
+      isOfStory: this.#tells(storyNode),
+      playsThatRender: this.source === this.place.render,
+      url: this.url,
+      made: this.made,
+      isBehind: Boolean(this.sprite?.isBehind),
+    });
+    editors.get(storyNode)?.follow(this, place);
+  }
+
+  /** Play a take's file in place of the last run's, from the same time; null: the run's again. @param {Take | null} take */
+  choose(take) {
+    takeLead(this);
+    const at = this.video.currentTime;
+    this.leave();
+    this.stop();
+    this.show(null);
+    if (!take) {
+      if (this.told) this.update(this.told);
+      return;
+    }
+    this.take = take;
+    this.source = take.name;
+    this.place = { done: take.finished, lead: take.lead, fps: take.fps, running: false, render: take.name };
+    fetchStory(take).then(() => this.showPlace());
+    this.files = [take.file];
+    this.video.autoplay = true;
+    this.play(0, at);
+    this.label();
+  }
+
+  /** The take beside the video. */
+  get second() {
+    return this.pair.second;
+  }
+
+  /** Play a take beside the video, or none. @param {Take | null} take */
+  compare(take) {
+    this.pair.compare(take);
+    this.#sharpen();
+    this.label();
+  }
+
+  /** Play no take from now on. */
+  leave() {
+    if (this.second) this.compare(null);
+    this.take = undefined;
+    this.label();
+  }
+
+  /** Say below the video which takes are played. */
+  label() {
+    this.pair.label(this.take ? nameOf(this.take) : t("Last run"), Boolean(this.take));
+    this.changed?.();
+  }
+
+  /** Play from a second of the storyNode, if the video has it. @param {number} seconds */
+  seek(seconds) {
+    takeLead(this);
+    const time = seconds + this.place.lead; // the video may begin with a scene, and end before the story
+    if (time >= 0 && time < this.video.duration) this.video.currentTime = time;
+  }
+
+  /** Play a file that grows. @param {GrowingVideo} video @param {boolean} complete */
+  playGrowing(video, complete) {
+    this.source = this.place.render;
+    if (this.growing?.id !== video.id) {
+      this.stop();
+      this.video.autoplay = true;
+      const joins = this.place.done > JOINED_BLOCKS; // another page has seen its beginning: this one shows the newest
+      this.growing = new GrowingFile(this.video, video.id, joins);
+    }
+    this.growing.grow(video.bytes, complete);
+  }
+
+  /**
+   * Play finished files: the last of them, which grew here, from where it has come to, then all in turn.
+   * @param {FileName[]} files
+   */
+  playFinished(files) {
+    this.source = this.place.render;
+    if (this.files && address(this.files[0]) === address(files[0])) return;
+    const { currentTime, paused, ended } = this.video;
+    const grew = this.growing !== undefined;
+    const stays = paused && !ended && currentTime > 0;
+    this.stop();
+    this.files = files;
+    this.video.autoplay = !(grew && stays);
+    this.play(grew ? files.length - 1 : 0, grew ? currentTime : 0);
+  }
+
+  /** Play a finished file; after the last comes the first. @param {number} index @param {number} from in seconds */
+  play(index, from = 0) {
+    this.file = this.files[index % this.files.length];
+    this.video.loop = this.files.length === 1;
+    this.url = app.api.apiURL(address(this.file));
+    this.video.src = this.url + (app.getRandParam?.() ?? "");
+    this.video.currentTime = from; // where it will begin
+  }
+
+  stop() {
+    this.growing?.close();
+    if (this.url?.startsWith("blob:")) URL.revokeObjectURL(this.url);
+    this.growing = undefined;
+    this.files = undefined;
+    this.file = undefined;
+    this.url = undefined;
+    this.video.removeAttribute("src");
+    this.video.load(); // else the element plays on
+  }
+
+  /** Play a file that was dropped on the page with its workflow, until the next run. @param {File} file */
+  playDropped(file) {
+    this.leave();
+    this.stop();
+    this.url = URL.createObjectURL(file);
+    this.place = { done: Number.MAX_SAFE_INTEGER, lead: 0, running: false, render: this.url };
+    this.source = this.url;
+    this.video.loop = true;
+    this.video.src = this.url;
+    this.say(file.name);
+  }
+
+  /** Show the text alone: the output is images, which the frontend shows itself. */
+  clear() {
+    this.stop();
+    this.show(null);
+  }
+
+  /** Show one of image and video, or neither. @param {HTMLElement | null} shown */
+  show(shown) {
+    if (shown === this.image && (this.growing || this.url)) return;
+    this.image.style.display = shown === this.image ? "" : "none";
+    this.stage.style.display = shown === this.video ? "flex" : "none";
+    this.#sharpen();
+  }
+
+  #sharpen() {
+    sharpen([this.video, this.pair.video].filter(Boolean));
+  }
+
+  /** Show the video in another place until `takeBack`; it plays on. @param {HTMLElement} place */
+  lend(place) {
+    this.away.hidden = false;
+    this.isLent = true;
+    takeLead(this);
+    this.pair.allowWipe(true);
+    this.#moveTo(place);
+  }
+
+  takeBack() {
+    this.away.hidden = true;
+    this.isLent = false;
+    this.pair.allowWipe(false);
+    this.#moveTo(this.row);
+  }
+
+  /** Moving an element in the page pauses what it plays. @param {HTMLElement} place */
+  #moveTo(place) {
+    const { paused } = this.video;
+    place.prepend(this.shown);
+    if (!paused) this.video.play().catch(() => {}); // refused where another file comes meanwhile
+  }
 }

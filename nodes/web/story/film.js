@@ -8,7 +8,7 @@ import { make } from "../shared.js";
 import { picturesIn, smallPicture } from "../timeline/pictures.js";
 import { plainTime, startSeconds } from "../timeline/segments.js";
 /** @import {Segment} from "../types.js" */
-/** @import {View} from "../player/view.js" */
+/** @import {Player} from "../player/player.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const PICTURE_HEIGHT = 96; // in pixels
@@ -37,7 +37,7 @@ const MARGIN = 4; // pixels between the large picture and the edge of the panel
 const emptyReel = () => ({ pictures: new Map(), filesRead: new Set() });
 
 export class Film {
-  /** @type {View | null} */
+  /** @type {Player | null} */
   #player = null;
   /** @type {TimelineEditor | null} */
   #editor = null;
@@ -55,7 +55,7 @@ export class Film {
 
   /**
    * Draw into the bars of an editor what a player has shown. Without an editor nothing is drawn.
-   * @param {View | null} player
+   * @param {Player | null} player
    * @param {TimelineEditor | null} editor
    */
   bind(player, editor) {
@@ -71,7 +71,7 @@ export class Film {
     editor.element.closest(".hf-story")?.append(this.hover);
     this.#listening = new AbortController();
     const { signal } = this.#listening;
-    editor.bars.element.addEventListener("scroll", () => this.draw(), { signal }); // `bars.left` is set by then
+    editor.bars.element.addEventListener("scroll", () => this.draw(), { signal }); // `bars.scrollLeft` is set by then
     editor.bars.track.addEventListener("pointermove", (event) => this.#peek(event), { signal });
     editor.bars.track.addEventListener("pointerleave", () => (this.hover.hidden = true), { signal });
     if (player) player.onFrame = (mediaTime) => this.#takeShown(mediaTime);
@@ -115,7 +115,7 @@ export class Film {
 
   /** Seconds between two pictures that are read from a finished file. */
   get #spacing() {
-    return Math.max(1, Math.ceil(Math.floor(this.#editor.view.seconds) / MOST_READ));
+    return Math.max(1, Math.ceil(Math.floor(this.#editor.timeline.seconds) / MOST_READ));
   }
 
   /** Read from a finished file, once, the pictures that are missing. */
@@ -126,7 +126,7 @@ export class Film {
     const isFinished = Boolean(source && url && files);
     if (!isFinished || made || filesRead.has(url)) return;
     filesRead.add(url);
-    const length = Math.floor(this.#editor.view.seconds);
+    const length = Math.floor(this.#editor.timeline.seconds);
     /** @type {number[]} */
     const missing = [];
     for (let second = 0; second < length; second += this.#spacing) if (!pictures.has(second)) missing.push(second);
@@ -139,11 +139,11 @@ export class Film {
 
   /** Draw the strips that can be seen, if anything has changed. */
   draw() {
-    if (!this.#editor?.view) return;
+    if (!this.#editor?.timeline) return;
     this.#takeMade();
     this.#readFile();
-    const { bars, view: story, segments } = this.#editor;
-    const { left: scrollLeft, width: shownWidth, pixels: wholeWidth } = bars;
+    const { bars, timeline, segments } = this.#editor;
+    const { scrollLeft, shownWidth, wholeWidth } = bars;
     const { pictures } = this.#reel();
     const beginnings = segments.map(({ start_block, words }) => [start_block, words]);
     const sizes = [scrollLeft, shownWidth, wholeWidth, pictures.size, this.#player?.made?.size];
@@ -156,10 +156,10 @@ export class Film {
     this.canvas.height = height;
     if (!pictures.size) return;
     const context = this.canvas.getContext("2d");
-    const pixelsPerSecond = wholeWidth / startSeconds(story, story.blocks);
+    const pixelsPerSecond = wholeWidth / startSeconds(timeline, timeline.blocks);
     for (const segment of segments) {
-      const left = startSeconds(story, segment.start_block) * pixelsPerSecond - scrollLeft;
-      const right = startSeconds(story, segment.end_block) * pixelsPerSecond - scrollLeft;
+      const left = startSeconds(timeline, segment.start_block) * pixelsPerSecond - scrollLeft;
+      const right = startSeconds(timeline, segment.end_block) * pixelsPerSecond - scrollLeft;
       if (right < 0 || left > shownWidth) continue;
       const found = this.#sceneOf(segment);
       if (!found?.seconds.length) continue;
@@ -174,11 +174,11 @@ export class Film {
    * @returns {FilmScene | null}
    */
   #sceneOf(segment) {
-    const { bars, view: story } = this.#editor;
+    const { bars, timeline } = this.#editor;
     const found = bars.playhead.sceneFor(segment);
     if (!found) return null;
-    const start = startSeconds(story, found.scene.start_block);
-    const end = startSeconds(story, found.scene.end_block);
+    const start = startSeconds(timeline, found.scene.start_block);
+    const end = startSeconds(timeline, found.scene.end_block);
     /** @param {number} second */
     const isIn = (second) => second + MIDDLE >= start && second + MIDDLE < end;
     return { start, seconds: [...this.#reel().pictures.keys()].filter(isIn), hasSameWords: found.isSame };
@@ -192,7 +192,7 @@ export class Film {
   #pictureAt(segment, seconds) {
     const found = this.#sceneOf(segment);
     if (!found?.seconds.length) return null;
-    const start = startSeconds(this.#editor.view, segment.start_block);
+    const start = startSeconds(this.#editor.timeline, segment.start_block);
     const wanted = found.start + seconds - start; // as far into the scene as into the bar
     const second = nearestTo(wanted, found.seconds);
     const most = this.#player?.made ? 1 : this.#spacing;
@@ -202,9 +202,9 @@ export class Film {
 
   /** Show the picture at the pointer, large, with its time; none while a bar is dragged. @param {PointerEvent} event */
   #peek(event) {
-    const { bars, view: story, segments } = this.#editor;
+    const { bars, timeline, segments } = this.#editor;
     this.hover.hidden = true;
-    if (!story || event.buttons) return;
+    if (!timeline || event.buttons) return;
     const seconds = bars.secondsAt(event);
     const segment = segments[bars.indexAt(seconds)];
     const picture = segment && this.#pictureAt(segment, seconds);

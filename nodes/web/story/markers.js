@@ -5,7 +5,7 @@ import { t } from "../texts.js";
 import { followPointer } from "../timeline/drag.js";
 import { isShortcut } from "../timeline/keys.js";
 import { startSeconds, timeText } from "../timeline/segments.js";
-/** @import {Entry, GraphNode, Mark} from "../types.js" */
+/** @import {Entry, GraphNode, Marker} from "../types.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const PROPERTY = "headforcing_markers";
@@ -18,7 +18,7 @@ const ARROWS = { ArrowLeft: -1, ArrowRight: 1 };
 
 export class Markers {
   /** @type {GraphNode | null} */
-  #story = null;
+  #storyNode = null;
   /** @type {TimelineEditor | null} */
   #editor = null;
   /** @type {(seconds: number) => void} */
@@ -26,55 +26,55 @@ export class Markers {
   /** @type {(seconds: number, event: PointerEvent) => number} */
   #snap = (seconds) => seconds;
   #drawn = "";
-  #held = -1; // the number of the one that is dragged or named
+  #edited = -1; // the index of the one that is dragged or named, for which no other is drawn anew
   /** @type {HTMLElement[]} */
   #elements = [];
 
   /**
    * Show those of a story over its bars; `seek` plays from a time, `snap` is that of the bars.
-   * @param {GraphNode | null} story
+   * @param {GraphNode | null} storyNode
    * @param {TimelineEditor | null} editor
    * @param {{seek: (seconds: number) => void, snap: (seconds: number, event: PointerEvent) => number}} does
    */
-  bind(story, editor, { seek, snap }) {
+  bind(storyNode, editor, { seek, snap }) {
     for (const element of this.#elements) element.remove();
     this.#elements = [];
     this.#drawn = "";
-    this.#held = -1;
-    this.#story = story;
+    this.#edited = -1;
+    this.#storyNode = storyNode;
     this.#editor = editor;
     this.#seek = seek;
     this.#snap = snap;
     this.look();
   }
 
-  /** Those of the story by their times; others than a person can set are left out. @returns {Mark[]} */
+  /** Those of the story by their times; others than a person can set are left out. @returns {Marker[]} */
   get all() {
-    const stored = this.#story?.properties?.[PROPERTY];
+    const stored = this.#storyNode?.properties?.[PROPERTY];
     if (!Array.isArray(stored)) return [];
     const all = stored.filter(
-      (mark) => Number.isFinite(mark?.seconds) && typeof (mark.name ?? "") === "string",
+      (marker) => Number.isFinite(marker?.seconds) && typeof (marker.name ?? "") === "string",
     );
     return all.map(({ seconds, name }) => ({ seconds, name: name ?? "" }));
   }
 
   /** Their times, to which bars and other markers jump; without the one that is dragged. */
   get times() {
-    return this.all.filter((_, index) => index !== this.#held).map(({ seconds }) => seconds);
+    return this.all.filter((_, index) => index !== this.#edited).map(({ seconds }) => seconds);
   }
 
   /** Draw them where the graph's undo or another workflow has changed them. */
   look() {
-    const view = this.#editor?.view;
-    if (!view || this.#held >= 0) return;
+    const timeline = this.#editor?.timeline;
+    if (!timeline || this.#edited >= 0) return;
     const { all } = this;
-    const total = startSeconds(view, view.blocks);
+    const total = startSeconds(timeline, timeline.blocks);
     const drawn = JSON.stringify([all, total]);
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;
     const focused = this.#elements.findIndex((element) => element.contains(document.activeElement));
     for (const element of this.#elements) element.remove();
-    this.#elements = all.map((mark, index) => this.#flag(mark, index, total));
+    this.#elements = all.map((marker, index) => this.#flag(marker, index, total));
     this.#editor.bars.inner.append(...this.#elements);
     this.#focus(Math.min(focused, all.length - 1));
   }
@@ -86,8 +86,8 @@ export class Markers {
 
   /** Set one at a time of the story, and ask for its name. @param {number} seconds */
   add(seconds) {
-    /** @param {Mark} mark */
-    const isThere = (mark) => Math.abs(mark.seconds - seconds) < SAME;
+    /** @param {Marker} marker */
+    const isThere = (marker) => Math.abs(marker.seconds - seconds) < SAME;
     if (!this.all.some(isThere)) this.#put([...this.all, { seconds: toMillisecond(seconds), name: "" }]);
     this.#name(this.all.findIndex(isThere));
   }
@@ -102,10 +102,10 @@ export class Markers {
     ];
   }
 
-  /** Keep them with the workflow. @param {Mark[]} all */
+  /** Keep them with the workflow. @param {Marker[]} all */
   #put(all) {
-    putProperty(this.#story, PROPERTY, all.toSorted((a, b) => a.seconds - b.seconds));
-    this.#held = -1;
+    putProperty(this.#storyNode, PROPERTY, all.toSorted((a, b) => a.seconds - b.seconds));
+    this.#edited = -1;
     this.look();
   }
 
@@ -114,19 +114,19 @@ export class Markers {
     this.#put(this.all.filter((_, each) => each !== index));
   }
 
-  /** @param {Mark} mark @param {number} index @param {number} total seconds of the story */
-  #flag(mark, index, total) {
-    const time = timeText(Math.round(10 * mark.seconds) / 10);
+  /** @param {Marker} marker @param {number} index @param {number} total seconds of the story */
+  #flag(marker, index, total) {
+    const time = timeText(Math.round(10 * marker.seconds) / 10);
     const does = t("Click: play from here. Drag or arrow keys: move. Enter: name. Delete: remove.");
-    const flag = button(mark.name || "◆", `${mark.name} ${time}\n${does}`.trim(), () => {});
+    const flag = button(marker.name || "◆", `${marker.name} ${time}\n${does}`.trim(), () => {});
     flag.classList.add("hf-marker");
-    flag.setAttribute("aria-label", [t("Marker at %1", time), mark.name].filter(Boolean).join(": "));
+    flag.setAttribute("aria-label", [t("Marker at %1", time), marker.name].filter(Boolean).join(": "));
     flag.addEventListener("pointerdown", (event) => this.#drag(event, index));
     flag.addEventListener("dblclick", () => this.#name(index));
     flag.addEventListener("keydown", (event) => this.#key(event, index));
     const place = make("div", { class: "hf-marker-place" }, make("span", { class: "hf-marker-line" }), flag);
-    place.style.left = `${(100 * mark.seconds) / total}%`;
-    place.hidden = mark.seconds > total;
+    place.style.left = `${(100 * marker.seconds) / total}%`;
+    place.hidden = marker.seconds > total;
     return place;
   }
 
@@ -150,7 +150,7 @@ export class Markers {
     const seconds = toMillisecond(Math.max(0, all[index].seconds + by));
     const { name } = all[index];
     this.#put(all.with(index, { seconds, name }));
-    this.#focus(this.all.findIndex((mark) => mark.seconds === seconds && mark.name === name));
+    this.#focus(this.all.findIndex((marker) => marker.seconds === seconds && marker.name === name));
   }
 
   /** Follow the pointer; a press that does not move plays from there. @param {PointerEvent} press @param {number} index */
@@ -158,8 +158,8 @@ export class Markers {
     if (press.button !== 0) return;
     press.stopPropagation();
     const { all } = this;
-    const { bars, view } = this.#editor;
-    const total = startSeconds(view, view.blocks);
+    const { bars, timeline } = this.#editor;
+    const total = startSeconds(timeline, timeline.blocks);
     const grip = bars.secondsAt(press) - all[index].seconds;
     /** @type {number | null} */
     let dragged = null; // the second to which it is dragged
@@ -172,7 +172,7 @@ export class Markers {
     };
     /** @param {boolean} isReleased */
     const stop = (isReleased) => {
-      this.#held = -1;
+      this.#edited = -1;
       if (dragged === null) {
         if (isReleased) this.#seek(all[index].seconds);
         return;
@@ -182,23 +182,23 @@ export class Markers {
       else this.look();
     };
     followPointer(press, move, stop);
-    this.#held = index;
+    this.#edited = index;
   }
 
   /** Let its name be typed in its place. @param {number} index */
   #name(index) {
-    const mark = this.all[index];
+    const marker = this.all[index];
     const place = this.#elements[index];
     if (!place) return;
-    this.#held = index;
-    const field = make("input", { type: "text", class: "hf-marker-name", "aria-label": t("Name"), value: mark.name });
+    this.#edited = index;
+    const field = make("input", { type: "text", class: "hf-marker-name", "aria-label": t("Name"), value: marker.name });
     /** @param {boolean} keeps */
     const end = (keeps) => {
-      if (this.#held !== index) return; // a field that is removed loses the focus
-      this.#held = -1;
+      if (this.#edited !== index) return; // a field that is removed loses the focus
+      this.#edited = -1;
       this.#drawn = "";
       const { all } = this;
-      if (keeps && field.value.trim() !== mark.name) this.#put(all.with(index, { ...mark, name: field.value.trim() }));
+      if (keeps && field.value.trim() !== marker.name) this.#put(all.with(index, { ...marker, name: field.value.trim() }));
       else this.look();
       this.#focus(index);
     };

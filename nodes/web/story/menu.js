@@ -46,10 +46,10 @@ export class Menu {
     const index = editor?.bars.indexOf(target) ?? -1;
     if (index < 0) return;
     const seconds = editor.bars.secondsAt(event);
-    const marked = at ?? seconds;
+    const markerSeconds = at ?? seconds;
     const entries = sampler ? this.#renderEntries(editor, sampler, index) : [];
     entries.push(...this.#editEntries(editor, index, seconds));
-    entries.push([t("Set a marker at %1", plainTime(marked)), () => markers.add(marked)]);
+    entries.push([t("Set a marker at %1", plainTime(markerSeconds)), () => markers.add(markerSeconds)]);
     entries.push(...this.#recallEntries(editor, index));
     this.#show(event, entries, t("Prompt %1", index + 1));
   }
@@ -97,9 +97,9 @@ export class Menu {
    * @returns {Entry[]}
    */
   #renderEntries(editor, sampler, index) {
-    const { view, segments, edits } = editor;
-    const until_seconds = startSeconds(view, segments[index].end_block);
-    const scene = { from_seconds: startSeconds(view, segments[index].start_block), until_seconds };
+    const { timeline, segments, edits } = editor;
+    const until_seconds = startSeconds(timeline, segments[index].end_block);
+    const scene = { from_seconds: startSeconds(timeline, segments[index].start_block), until_seconds };
     /** @param {Part} part */
     const render = async (part) => {
       await editor.settled();

@@ -1,26 +1,26 @@
-// The video of a story, large, with what plays it and the marks of the part to render.
+// The video of a story, large, with what plays it and the in and out points of the part to render.
 import { queuePart } from "../queue_part.js";
 import { button, make, put } from "../shared.js";
 import { t } from "../texts.js";
 import { startSeconds, timeText } from "../timeline/segments.js";
 /** @import {GraphNode} from "../types.js" */
-/** @import {View} from "../player/view.js" */
+/** @import {Player} from "../player/player.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const FASTEST = 8; // times the usual rate
 const BACK_MS = 100; // no browser plays backwards: a step back so often
-const BEHIND = 1.5; // seconds behind the newest frame at which *live* jumps to it
-const EDGE = 0.3; // seconds that it stays behind
-const BEFORE = 0.5; // seconds into a scene within which a jump back goes to the scene before
+const LIVE_JUMP_SECONDS = 1.5; // behind the newest frame at which *live* jumps to it
+const LIVE_DELAY_SECONDS = 0.3; // that it stays behind
+const SCENE_BEGIN_SECONDS = 0.5; // of a scene, in which a jump back goes to the scene before
 const USUAL_FPS = 16; // video frames a second before a story is read
 const ROUNDED = 0.01; // of a video frame, by which times are rounded
-const NEAR = 0.25; // seconds within which a mark is at a whole second
+const WHOLE_SECOND_REACH = 0.25; // seconds around a whole second in which a point is set at it
 
 export class Monitor {
   #say;
-  #setMarker;
-  /** The player that is shown. @type {View | null} */
-  #view = null;
+  #addMarker;
+  /** The player that is shown. @type {Player | null} */
+  #player = null;
   /** @type {TimelineEditor | null} */
   #editor = null;
   /** @type {GraphNode | null} */
@@ -28,18 +28,18 @@ export class Monitor {
   #listening = new AbortController();
   #back = 0; // how much faster than usual it goes backwards
   #backTimer = 0; // 0: it does not go backwards
-  #marks = noMarks();
-  /** By workflow and node of the story. @type {Map<string, Marks>} */
-  #marksOf = new Map();
+  #range = noRange();
+  /** By workflow and node of the story. @type {Map<string, PartRange>} */
+  #ranges = new Map();
   #isLive = false;
 
   /**
    * @param {(sentence: string) => void} say shows a sentence
-   * @param {(seconds: number) => void} setMarker
+   * @param {(seconds: number) => void} addMarker
    */
-  constructor(say, setMarker) {
+  constructor(say, addMarker) {
     this.#say = say;
-    this.#setMarker = setMarker;
+    this.#addMarker = addMarker;
     this.screen = make("div", { class: "hf-story-screen" });
     this.none = make("div", { class: "hf-story-no-video" }, t("Run shows the first picture here."));
     this.screen.append(this.none);
@@ -47,7 +47,7 @@ export class Monitor {
     this.playing = button("▶", t("Play or pause (Space, K)"), () => this.#toggle());
     this.part = button(t("render in to out"), t("Render from the in point to the out point"), () => this.#renderPart());
     this.live = button(t("live"), t("Follow the newest second that is rendered"), () => this.#followLive(!this.#isLive));
-    this.range = make("span", { class: "hf-story-range", "aria-hidden": "true", hidden: true });
+    this.rangeBar = make("span", { class: "hf-story-range", "aria-hidden": "true", hidden: true });
     this.sound = button(t("sound"), t("Sound on or off (M)"), () => this.#hear());
     const tools = [
       button("|◀", t("To the scene before (Up)"), () => this.#jump(-1)),
@@ -57,8 +57,8 @@ export class Monitor {
       button("▶|", t("To the next scene (Down)"), () => this.#jump(1)),
       this.time,
       make("span", { class: "hf-gap" }),
-      button("I", t("Set the in point (I; Alt+I removes it)"), () => this.#mark("in")),
-      button("O", t("Set the out point (O; Alt+O removes it)"), () => this.#mark("out")),
+      button("I", t("Set the in point (I; Alt+I removes it)"), () => this.#setPoint("in")),
+      button("O", t("Set the out point (O; Alt+O removes it)"), () => this.#setPoint("out")),
       this.part,
       this.live,
       this.sound,
@@ -70,51 +70,51 @@ export class Monitor {
   }
 
   /**
-   * Show the video of a sampler's player, which its node gets back when another or none is bound. The marks are those that
+   * Show the video of a sampler's player, which its node gets back when another or none is bound. The range is the one that
    * the story at `place` had.
-   * @param {View | null} view
+   * @param {Player | null} player
    * @param {TimelineEditor | null} editor
    * @param {GraphNode | null} sampler
    * @param {string | null} place
    */
-  bind(view, editor, sampler, place) {
+  bind(player, editor, sampler, place) {
     this.#listening.abort();
     this.#listening = new AbortController();
     this.#stopBack();
-    if (this.#view && this.#view !== view) {
-      this.#view.video.controls = true;
-      this.#view.takeBack();
+    if (this.#player && this.#player !== player) {
+      this.#player.video.controls = true;
+      this.#player.takeBack();
     }
-    this.range.remove();
-    this.#view = view;
+    this.rangeBar.remove();
+    this.#player = player;
     this.#editor = editor;
     this.#sampler = sampler;
-    this.#marks = (view && this.#marksOf.get(place)) || noMarks();
-    if (view) this.#marksOf.set(place, this.#marks);
-    this.element.classList.toggle("hf-story-without", !view);
-    if (!view) return;
-    view.lend(this.screen);
+    this.#range = (player && this.#ranges.get(place)) || noRange();
+    if (player) this.#ranges.set(place, this.#range);
+    this.element.classList.toggle("hf-story-without", !player);
+    if (!player) return;
+    player.lend(this.screen);
     const { signal } = this.#listening;
     for (const event of ["play", "pause", "seeked", "timeupdate", "loadeddata", "volumechange"])
-      view.video.addEventListener(event, () => this.look(), { signal });
-    view.video.controls = false;
-    view.video.addEventListener("click", () => this.#toggle(), { signal });
-    editor?.bars.inner.append(this.range);
+      player.video.addEventListener(event, () => this.look(), { signal });
+    player.video.controls = false;
+    player.video.addEventListener("click", () => this.#toggle(), { signal });
+    editor?.bars.inner.append(this.rangeBar);
     this.look();
   }
 
-  /** Show where it plays, and the marks. */
+  /** Show where it plays, and the in and out points. */
   look() {
-    if (!this.#view) return;
-    const { video } = this.#view;
+    if (!this.#player) return;
+    const { video } = this.#player;
     const at = this.#at ?? 0;
-    put(this.none, { hidden: video.readyState > 0 || this.#view.image.style.display !== "none" });
+    put(this.none, { hidden: video.readyState > 0 || this.#player.image.style.display !== "none" });
     put(this.time, { textContent: `${timeText(Math.floor(at * 10) / 10)} / ${timeText(Math.round(this.#total))}` });
     put(this.playing, { value: video.paused ? "▶" : "||" });
-    put(this.sound, { ariaPressed: String(!this.#view.pair.isSilent), disabled: !this.#view.hasSound });
-    put(this.part, { disabled: this.#marks.out === null || !this.#sampler });
-    put(this.live, { ariaPressed: String(this.#isLive), disabled: !this.#view.growing });
-    if (this.#isLive && this.#view.growing) this.#toNewest();
+    put(this.sound, { ariaPressed: String(!this.#player.pair.isSilent), disabled: !this.#player.hasSound });
+    put(this.part, { disabled: this.#range.out === null || !this.#sampler });
+    put(this.live, { ariaPressed: String(this.#isLive), disabled: !this.#player.growing });
+    if (this.#isLive && this.#player.growing) this.#toNewest();
     this.#drawRange();
   }
 
@@ -135,15 +135,15 @@ export class Monitor {
       ".": () => this.#stepFrames(1),
       arrowup: () => this.#jump(-1),
       arrowdown: () => this.#jump(1),
-      i: () => this.#mark("in", event.altKey),
-      o: () => this.#mark("out", event.altKey),
+      i: () => this.#setPoint("in", event.altKey),
+      o: () => this.#setPoint("out", event.altKey),
       f: () => this.#fullScreen(),
       m: () => this.#hear(),
-      n: () => this.#markHere(),
-      w: () => this.#view?.pair.wipe(),
+      n: () => this.#addMarkerHere(),
+      w: () => this.#player?.pair.wipe(),
     };
     const act = keys[key];
-    const hasAlt = key === "i" || key === "o"; // which removes a mark
+    const hasAlt = key === "i" || key === "o"; // which removes a point
     if (!act || (event.altKey && !hasAlt)) return;
     event.preventDefault();
     event.stopPropagation();
@@ -152,38 +152,38 @@ export class Monitor {
 
   /** Seconds of the story that are played; null where nothing is. */
   get #at() {
-    const { video, place } = this.#view;
+    const { video, place } = this.#player;
     return video.readyState ? Math.max(0, video.currentTime - place.lead) : null;
   }
 
   get #total() {
-    return this.#editor?.view?.seconds ?? 0;
+    return this.#editor?.timeline?.seconds ?? 0;
   }
 
   /** Video frames a second of what is played; a file that was dropped on the page has those of its story. */
   get #fps() {
-    return this.#view.place.fps ?? this.#editor?.view?.fps ?? USUAL_FPS;
+    return this.#player.place.fps ?? this.#editor?.timeline?.fps ?? USUAL_FPS;
   }
 
-  /** Where the video stands and its marks are, in seconds of the story; null for those that are not there. */
+  /** Where the video stands, and the in and out points, in seconds of the story; null for those that are not there. */
   get times() {
-    return [this.#view ? this.#at : null, this.#marks.in, this.#marks.out];
+    return [this.#player ? this.#at : null, this.#range.in, this.#range.out];
   }
 
   #play() {
     this.#stopBack();
     // a new file stops a video that is about to play
-    this.#view.video.play().catch(() => {});
+    this.#player.video.play().catch(() => {});
   }
 
   #pause() {
     this.#stopBack();
-    this.#view?.video.pause();
+    this.#player?.video.pause();
   }
 
   #toggle() {
-    if (!this.#view) return;
-    const { video } = this.#view;
+    if (!this.#player) return;
+    const { video } = this.#player;
     video.playbackRate = 1;
     if (video.paused) this.#play();
     else this.#pause();
@@ -191,8 +191,8 @@ export class Monitor {
 
   /** Play forwards, or go backwards, faster each time. @param {number} way 1 or -1 */
   #shuttle(way) {
-    if (!this.#view) return;
-    const { video } = this.#view;
+    if (!this.#player) return;
+    const { video } = this.#player;
     if (way > 0) {
       video.playbackRate = video.paused ? 1 : Math.min(video.playbackRate * 2, FASTEST);
       this.#play();
@@ -213,13 +213,13 @@ export class Monitor {
 
   /** @param {number} seconds */
   #step(seconds) {
-    const video = this.#view?.video;
+    const video = this.#player?.video;
     if (video?.readyState) video.currentTime = Math.max(0, video.currentTime + seconds);
   }
 
   /** Show the next video frame, or the one before. @param {number} by 1 or -1 */
   #stepFrames(by) {
-    const video = this.#view?.video;
+    const video = this.#player?.video;
     if (!video?.readyState) return;
     this.#pause();
     const fps = this.#fps;
@@ -230,15 +230,15 @@ export class Monitor {
 
   /** Play from the beginning of the next scene, or of the one before. @param {number} by 1 or -1 */
   #jump(by) {
-    const view = this.#editor?.view;
-    if (!view || !this.#view) return;
-    const starts = view.segments.map(({ start_block }) => startSeconds(view, start_block));
+    const timeline = this.#editor?.timeline;
+    if (!timeline || !this.#player) return;
+    const starts = timeline.segments.map(({ start_block }) => startSeconds(timeline, start_block));
     const at = this.#at ?? 0;
     const after = starts.find((start) => start > at + 1 / this.#fps);
-    const before = starts.findLast((start) => start < at - BEFORE);
+    const before = starts.findLast((start) => start < at - SCENE_BEGIN_SECONDS);
     const start = by > 0 ? after : before;
     this.#followLive(false);
-    if (start !== undefined) this.#view.seek(start);
+    if (start !== undefined) this.#player.seek(start);
   }
 
   /** Follow the newest second from now on, or no longer. @param {boolean} isLive */
@@ -249,11 +249,11 @@ export class Monitor {
   }
 
   #toNewest() {
-    const { video } = this.#view;
+    const { video } = this.#player;
     const { buffered } = video;
     if (!buffered.length) return;
-    const newest = buffered.end(buffered.length - 1) - EDGE;
-    if (newest - video.currentTime > BEHIND) video.currentTime = newest;
+    const newest = buffered.end(buffered.length - 1) - LIVE_DELAY_SECONDS;
+    if (newest - video.currentTime > LIVE_JUMP_SECONDS) video.currentTime = newest;
   }
 
   /**
@@ -261,42 +261,42 @@ export class Monitor {
    * @param {"in" | "out"} which
    * @param {boolean} removes
    */
-  #mark(which, removes = false) {
-    const at = this.#view ? this.#at : null;
-    this.#marks[which] = removes || at === null ? null : nearWhole(at);
-    const { in: from, out } = this.#marks;
+  #setPoint(which, removes = false) {
+    const at = this.#player ? this.#at : null;
+    this.#range[which] = removes || at === null ? null : nearWhole(at);
+    const { in: from, out } = this.#range;
     const isEmpty = from !== null && out !== null && out <= from;
-    if (isEmpty) this.#marks[which === "in" ? "out" : "in"] = null;
+    if (isEmpty) this.#range[which === "in" ? "out" : "in"] = null;
     this.look();
   }
 
-  #markHere() {
-    const at = this.#view ? this.#at : null;
+  #addMarkerHere() {
+    const at = this.#player ? this.#at : null;
     if (at === null) this.#say(t("There is no video yet."));
-    else this.#setMarker(at);
+    else this.#addMarker(at);
   }
 
   #drawRange() {
-    const view = this.#editor?.view;
-    const { in: from, out } = this.#marks;
-    put(this.range, { hidden: !view || (from === null && out === null) });
-    if (this.range.hidden) return;
-    const total = startSeconds(view, view.blocks);
+    const timeline = this.#editor?.timeline;
+    const { in: from, out } = this.#range;
+    put(this.rangeBar, { hidden: !timeline || (from === null && out === null) });
+    if (this.rangeBar.hidden) return;
+    const total = startSeconds(timeline, timeline.blocks);
     const left = from ?? 0;
-    this.range.style.left = `${(100 * left) / total}%`;
-    this.range.style.width = `${(100 * Math.max(0, (out ?? total) - left)) / total}%`;
+    this.rangeBar.style.left = `${(100 * left) / total}%`;
+    this.rangeBar.style.width = `${(100 * Math.max(0, (out ?? total) - left)) / total}%`;
   }
 
   async #renderPart() {
-    const { in: from, out } = this.#marks;
+    const { in: from, out } = this.#range;
     await this.#editor?.settled();
     const part = from === null ? { until_seconds: out } : { from_seconds: from, until_seconds: out };
     this.#say(await queuePart(this.#sampler, part));
   }
 
   #hear() {
-    if (!this.#view) return;
-    const { pair } = this.#view;
+    if (!this.#player) return;
+    const { pair } = this.#player;
     pair.hear(pair.isSilent);
     this.look();
   }
@@ -307,17 +307,17 @@ export class Monitor {
   }
 }
 
-/** The points between which a part is rendered. @typedef {{in: number | null, out: number | null}} Marks */
+/** The points between which a part is rendered. @typedef {{in: number | null, out: number | null}} PartRange */
 
-/** @returns {Marks} */
-function noMarks() {
+/** @returns {PartRange} */
+function noRange() {
   return { in: null, out: null };
 }
 
 /** A whole second that is near, else the time itself. @param {number} seconds */
 function nearWhole(seconds) {
   const whole = Math.round(seconds);
-  return Math.abs(seconds - whole) < NEAR ? whole : seconds;
+  return Math.abs(seconds - whole) < WHOLE_SECOND_REACH ? whole : seconds;
 }
 
 /**

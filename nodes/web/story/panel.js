@@ -3,11 +3,11 @@
 // There is one editor of a story, one player and one list of takes. Their elements are lent to the panel while it is open,
 // and go back to their nodes when it is closed, in app mode, and where the frontend has no bottom panel.
 import { app } from "../../../scripts/app.js";
-import { viewOf } from "../player/player.js";
+import { playerOf } from "../player/messages.js";
 import { button, editors, make, placeOf, put, rootGraph, storyNodeOf } from "../shared.js";
 import { shelfOf } from "../takes/shelf.js";
 import { t } from "../texts.js";
-import { storyIn } from "../timeline/face.js";
+import { storyNodeIn } from "../timeline/face.js";
 import { isShortcut } from "../timeline/keys.js";
 import { startSeconds } from "../timeline/segments.js";
 import { Film } from "./film.js";
@@ -54,7 +54,7 @@ function allNodes() {
 }
 
 /** The Prompt Timeline that a node renders, is, or shows on its face as a subgraph. @param {GraphNode} node */
-const storyFor = (node) => storyNodeOf(node) ?? (node.subgraph && storyIn(node));
+const storyNodeFor = (node) => storyNodeOf(node) ?? (node.subgraph && storyNodeIn(node));
 
 class StoryPanel {
   /** The element that the frontend gave last. @type {HTMLElement | null} */
@@ -62,7 +62,7 @@ class StoryPanel {
   #wasThere = false; // whether the panel was seen in the page since then
   #timer = 0; // 0: the panel is closed
   /** The nodes whose elements are lent. @type {GraphNode | null} */
-  #story = null;
+  #storyNode = null;
   /** @type {GraphNode | null} */
   #sampler = null;
   /** @type {TimelineEditor | null} */
@@ -70,7 +70,7 @@ class StoryPanel {
   /** @type {ReturnType<typeof shelfOf> | null} */
   #shelf = null;
   /** The node whose button opened the panel. @type {GraphNode | null} */
-  #asked = null;
+  #opener = null;
   /** The chosen prompt by workflow and node: the graph's undo makes all nodes anew. @type {Map<string, number>} */
   #selected = new Map();
 
@@ -140,7 +140,7 @@ class StoryPanel {
   toggle(node) {
     const panel = store();
     if (!panel) return;
-    this.#asked = node ?? null;
+    this.#opener = node ?? null;
     const isOpen = panel.bottomPanelVisible && panel.activeBottomPanelTab?.id === TAB;
     if (!isOpen || !node) panel.toggleBottomPanelTab(TAB);
   }
@@ -164,42 +164,42 @@ class StoryPanel {
     this.sound.look();
     this.markers.look();
     this.references.look();
-    if (this.#editor) this.#selected.set(placeOf(this.#story), this.#editor.selected);
+    if (this.#editor) this.#selected.set(placeOf(this.#storyNode), this.#editor.selected);
   }
 
   /** Lend what belongs to the chosen ones of the nodes, and say whose it is. @param {GraphNode[]} nodes */
   #lendChosen(nodes) {
-    const stories = nodes.filter(({ comfyClass }) => comfyClass === TIMELINE);
-    const story = this.#chosenStory(nodes, stories);
-    const samplers = nodes.filter((node) => node.comfyClass === SAMPLER && storyNodeOf(node) === story);
+    const storyNodes = nodes.filter(({ comfyClass }) => comfyClass === TIMELINE);
+    const storyNode = this.#chosenStoryNode(nodes, storyNodes);
+    const samplers = nodes.filter((node) => node.comfyClass === SAMPLER && storyNodeOf(node) === storyNode);
     const sampler = this.#chosen(samplers, this.#sampler);
-    const editor = story ? (editors.get(story) ?? null) : null;
-    if (story !== this.#story || sampler !== this.#sampler || editor !== this.#editor) {
+    const editor = storyNode ? (editors.get(storyNode) ?? null) : null;
+    if (storyNode !== this.#storyNode || sampler !== this.#sampler || editor !== this.#editor) {
       this.#giveBack();
-      this.#lend(story, sampler, editor);
+      this.#lend(storyNode, sampler, editor);
     }
     this.grid.classList.toggle("hf-story-none", !editor);
     const none = t("This workflow has no Prompt Timeline. Add one, or open a template of Head Forcing.");
     put(this.empty, { textContent: editor ? "" : none });
-    const isOneOfMany = story !== null && stories.length > 1;
-    put(this.title, { textContent: isOneOfMany ? t("Story of %1 (node %2)", story.title, story.id) : "" });
+    const isOneOfMany = storyNode !== null && storyNodes.length > 1;
+    put(this.title, { textContent: isOneOfMany ? t("Story of %1 (node %2)", storyNode.title, storyNode.id) : "" });
   }
 
   /**
    * The story of the node whose button was pressed, else of a selected node, else the one that is shown, else the first.
    * @param {GraphNode[]} nodes
-   * @param {GraphNode[]} stories those of them that are Prompt Timelines
+   * @param {GraphNode[]} storyNodes those of them that are Prompt Timelines
    * @returns {GraphNode | null}
    */
-  #chosenStory(nodes, stories) {
-    const asked = this.#asked && nodes.includes(this.#asked) ? storyFor(this.#asked) : null;
-    this.#asked = null;
-    if (asked) return asked;
+  #chosenStoryNode(nodes, storyNodes) {
+    const ofOpener = this.#opener && nodes.includes(this.#opener) ? storyNodeFor(this.#opener) : null;
+    this.#opener = null;
+    if (ofOpener) return ofOpener;
     for (const item of app.canvas?.selectedItems ?? []) {
-      const story = item.comfyClass && storyFor(item); // groups have no class
-      if (story) return story;
+      const storyNode = item.comfyClass && storyNodeFor(item); // groups have no class
+      if (storyNode) return storyNode;
     }
-    return this.#chosen(stories, this.#story);
+    return this.#chosen(storyNodes, this.#storyNode);
   }
 
   /**
@@ -213,28 +213,28 @@ class StoryPanel {
     return selected ?? again ?? nodes[0] ?? null;
   }
 
-  /** @param {GraphNode | null} story @param {GraphNode | null} sampler @param {TimelineEditor | null} editor */
-  #lend(story, sampler, editor) {
-    this.#story = story;
+  /** @param {GraphNode | null} storyNode @param {GraphNode | null} sampler @param {TimelineEditor | null} editor */
+  #lend(storyNode, sampler, editor) {
+    this.#storyNode = storyNode;
     this.#sampler = sampler;
     this.#editor = editor;
     if (editor) {
       editor.home.lend(this.place);
-      const selected = this.#selected.get(placeOf(story));
+      const selected = this.#selected.get(placeOf(storyNode));
       if (selected !== undefined) editor.select(selected);
     }
-    const view = sampler ? viewOf(sampler) : null;
-    this.monitor.bind(view, editor, sampler, story && placeOf(story));
-    this.film.bind(view, editor);
-    this.sound.bind(story, editor, view);
-    this.references.bind(story, editor);
+    const player = sampler ? playerOf(sampler) : null;
+    this.monitor.bind(player, editor, sampler, storyNode && placeOf(storyNode));
+    this.film.bind(player, editor);
+    this.sound.bind(storyNode, editor, player);
+    this.references.bind(storyNode, editor);
     /** @type {(seconds: number, event: PointerEvent) => number} */
     const jump = (seconds, event) => this.#snap(seconds, event);
     if (editor) editor.bars.snap = jump;
-    this.markers.bind(story, editor, { seek: (seconds) => view?.seek(seconds), snap: jump });
+    this.markers.bind(storyNode, editor, { seek: (seconds) => player?.seek(seconds), snap: jump });
     this.#shelf = sampler ? shelfOf(sampler) : null;
     this.#shelf?.lend(this.takes);
-    view?.mark();
+    player?.showPlace();
   }
 
   /**
@@ -243,10 +243,10 @@ class StoryPanel {
    * @param {PointerEvent} event
    */
   #snap(seconds, { altKey }) {
-    const { view, bars } = this.#editor;
+    const { timeline, bars } = this.#editor;
     if (altKey) return seconds;
     const times = [...this.monitor.times, this.sound.nearest(seconds), ...this.markers.times];
-    return snap(seconds, { times, beats: this.sound.beats }, bars.pixels / startSeconds(view, view.blocks));
+    return snap(seconds, { times, beats: this.sound.beats }, bars.wholeWidth / startSeconds(timeline, timeline.blocks));
   }
 
   /** @param {PointerEvent} event */
@@ -265,7 +265,7 @@ class StoryPanel {
     this.#shelf?.takeBack();
     this.#editor?.home.takeBack();
     if (this.#editor) this.#editor.bars.snap = undefined;
-    this.#story = null;
+    this.#storyNode = null;
     this.#sampler = null;
     this.#editor = null;
     this.#shelf = null;

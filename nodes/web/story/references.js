@@ -14,7 +14,7 @@ const sameLetters = (name) => name.replace(/\u200c|\u200d|\ufe0e|\ufe0f/g, "").n
 
 export class References {
   /** @type {GraphNode | null} */
-  #story = null;
+  #storyNode = null;
   /** @type {TimelineEditor | null} */
   #editor = null;
   #drawn = "";
@@ -25,12 +25,12 @@ export class References {
 
   /**
    * Show those of a story above the fields of its editor; none where both are null.
-   * @param {GraphNode | null} story
+   * @param {GraphNode | null} storyNode
    * @param {TimelineEditor | null} editor
    */
-  bind(story, editor) {
+  bind(storyNode, editor) {
     this.element.remove();
-    this.#story = story;
+    this.#storyNode = storyNode;
     this.#editor = editor;
     this.#drawn = "";
     if (!editor) return;
@@ -44,7 +44,7 @@ export class References {
     const { segments, selected } = this.#editor;
     const text = segments[selected]?.text ?? "";
     const named = namesIn(text);
-    const all = referencesOf(this.#story);
+    const all = referencesOf(this.#storyNode);
     const drawn = JSON.stringify([all, named, selected]);
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;

@@ -38,7 +38,7 @@ function nearest(seconds, times, reach) {
 /**
  * A time of the story, or that to which it jumps: whole seconds only where nothing else is near.
  * @param {number} seconds
- * @param {{times: (number | null)[], beats: Grid | null}} marks
+ * @param {{times: (number | null)[], beats: Grid | null}} targets
  * @param {number} pixels of a second on the screen
  */
 export function snap(seconds, { times, beats }, pixels) {

@@ -3,11 +3,11 @@
 // The server reads the file, see nodes/host/browser/sounds.py. A scene begins at a block, so that a beat is met only
 // about: the lane says how far the chosen scene is from the nearest one.
 import { app } from "../../../scripts/app.js";
-import { audioOf, button, make, put, putProperty, putStory } from "../shared.js";
+import { audioOf, button, make, put, putProperty, putValues } from "../shared.js";
 import { t } from "../texts.js";
 import { startSeconds } from "../timeline/segments.js";
-/** @import {GraphNode, Grid, Heard, Segment, StoryView} from "../types.js" */
-/** @import {View} from "../player/view.js" */
+/** @import {GraphNode, Grid, Heard, Segment, Timeline} from "../types.js" */
+/** @import {Player} from "../player/player.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
 
 const HEIGHT = 44; // of the lane, in pixels
@@ -21,10 +21,10 @@ const COLOURS = ["wave", "onset", "beat", "start"]; // what the style sheet has 
 export class SoundLane {
   #say;
   /** @type {GraphNode | null} */
-  #story = null;
+  #storyNode = null;
   /** @type {TimelineEditor | null} */
   #editor = null;
-  /** @type {View | null} */
+  /** @type {Player | null} */
   #player = null;
   /** By name; null while one is read and until it is asked for again. @type {Map<string, Heard | null>} */
   #sounds = new Map();
@@ -56,14 +56,14 @@ export class SoundLane {
 
   /**
    * Show the sound of a story below the bars of its editor; none where both are null.
-   * @param {GraphNode | null} story
+   * @param {GraphNode | null} storyNode
    * @param {TimelineEditor | null} editor
-   * @param {View | null} player
+   * @param {Player | null} player
    */
-  bind(story, editor, player) {
+  bind(storyNode, editor, player) {
     this.#listening.abort();
     this.element.remove();
-    this.#story = story;
+    this.#storyNode = storyNode;
     this.#editor = editor;
     this.#player = player;
     this.#drawn = "";
@@ -79,7 +79,7 @@ export class SoundLane {
   /** Look which sound the story has, and draw it. */
   look() {
     if (!this.#editor) return;
-    const { name, offset } = audioOf(this.#story);
+    const { name, offset } = audioOf(this.#storyNode);
     this.#name = name;
     this.#offset = offset;
     if (name && !this.#sounds.has(name)) this.#read(name);
@@ -129,7 +129,7 @@ export class SoundLane {
    * @returns {{factor: number, first: number | null}}
    */
   get #tempoSet() {
-    const { factor, first } = this.#story.properties?.[TEMPO]?.[this.#name] ?? {};
+    const { factor, first } = this.#storyNode.properties?.[TEMPO]?.[this.#name] ?? {};
     return { factor: factor > 0 ? Number(factor) : 1, first: Number.isFinite(first) ? first : null };
   }
 
@@ -149,7 +149,7 @@ export class SoundLane {
   #setTempo({ factor = 1, first = null }) {
     const known = this.#tempoSet;
     const changed = { factor: known.factor * factor, first: first ?? known.first };
-    putProperty(this.#story, TEMPO, { ...this.#story.properties?.[TEMPO], [this.#name]: changed });
+    putProperty(this.#storyNode, TEMPO, { ...this.#storyNode.properties?.[TEMPO], [this.#name]: changed });
     this.draw();
   }
 
@@ -164,7 +164,7 @@ export class SoundLane {
 
   #takeLength() {
     const seconds = Math.round(1000 * (this.#heard.seconds + this.#offset)) / 1000;
-    if (seconds > 0) putStory(this.#story, { seconds });
+    if (seconds > 0) putValues(this.#storyNode, { seconds });
   }
 
   /** The nearest onset in seconds of the story; null without one. @param {number} seconds */
@@ -179,41 +179,41 @@ export class SoundLane {
 
   draw() {
     const heard = this.#heard;
-    if (!heard || !this.#editor?.view || !this.#editor.bars.width) return;
-    const { view, bars, segments, selected } = this.#editor;
+    if (!heard || !this.#editor?.timeline || !this.#editor.bars.shownWidth) return;
+    const { timeline, bars, segments, selected } = this.#editor;
     const starts = segments.map(({ start_block }) => start_block);
-    const sizes = [bars.left, bars.width, bars.pixels, view.blocks];
+    const sizes = [bars.scrollLeft, bars.shownWidth, bars.wholeWidth, timeline.blocks];
     const drawn = JSON.stringify([this.#name, this.#offset, sizes, starts, selected, this.beats, this.#colours]);
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;
-    this.canvas.style.left = this.tools.style.left = `${bars.left}px`;
-    this.canvas.width = bars.width;
+    this.canvas.style.left = this.tools.style.left = `${bars.scrollLeft}px`;
+    this.canvas.width = bars.shownWidth;
     this.canvas.height = HEIGHT;
-    const pixels = bars.pixels / startSeconds(view, view.blocks); // of a second
+    const pixels = bars.wholeWidth / startSeconds(timeline, timeline.blocks); // of a second
     const context = this.canvas.getContext("2d");
     /** @param {number} seconds */
-    const place = (seconds) => seconds * pixels - bars.left;
+    const place = (seconds) => seconds * pixels - bars.scrollLeft;
     this.#drawWave(context, heard, pixels);
     this.#drawBeats(context, place, pixels);
     context.fillStyle = this.#colours.onset;
     for (const onset of heard.onsets) {
       const x = place(onset + this.#offset);
-      if (x >= 0 && x < bars.width) context.fillRect(x, HEIGHT - 8, 1.5, 8);
+      if (x >= 0 && x < bars.shownWidth) context.fillRect(x, HEIGHT - 8, 1.5, 8);
     }
     context.fillStyle = this.#colours.start;
-    for (const block of starts.slice(1)) context.fillRect(place(startSeconds(view, block)), 0, 1, HEIGHT);
-    this.#tell(view, segments[selected]);
+    for (const block of starts.slice(1)) context.fillRect(place(startSeconds(timeline, block)), 0, 1, HEIGHT);
+    this.#tell(timeline, segments[selected]);
   }
 
   /** @param {CanvasRenderingContext2D} context @param {Heard} heard @param {number} pixels of a second */
   #drawWave(context, { peaks, peaks_a_second, seconds }, pixels) {
-    const { left, width } = this.#editor.bars;
+    const { scrollLeft, shownWidth } = this.#editor.bars;
     const middle = HEIGHT / 2;
-    const begin = Math.max(0, Math.floor(this.#offset * pixels - left));
-    const end = Math.min(width, (this.#offset + seconds) * pixels - left);
+    const begin = Math.max(0, Math.floor(this.#offset * pixels - scrollLeft));
+    const end = Math.min(shownWidth, (this.#offset + seconds) * pixels - scrollLeft);
     context.fillStyle = this.#colours.wave;
     for (let x = begin; x < end; x++) {
-      const at = ((x + left) / pixels - this.#offset) * peaks_a_second;
+      const at = ((x + scrollLeft) / pixels - this.#offset) * peaks_a_second;
       const until = Math.max(at + 1, at + peaks_a_second / pixels);
       let loudest = 0;
       for (let index = Math.max(0, Math.floor(at)); index < until && index < peaks.length; index++)
@@ -235,22 +235,22 @@ export class SoundLane {
     const { every, first } = beats;
     this.bpm.textContent = `${Math.round(600 / every) / 10} bpm`;
     if (every * pixels < BEAT_PIXELS) return;
-    const { left, width } = this.#editor.bars;
+    const { scrollLeft, shownWidth } = this.#editor.bars;
     context.fillStyle = this.#colours.beat;
-    const inSight = Math.ceil((left / pixels - first) / every); // the number of the first one
-    for (let beat = inSight; place(first + beat * every) <= width; beat++)
+    const inSight = Math.ceil((scrollLeft / pixels - first) / every); // the number of the first one
+    for (let beat = inSight; place(first + beat * every) <= shownWidth; beat++)
       context.fillRect(place(first + beat * every), 0, 1, HEIGHT);
   }
 
   /**
    * Say how far the beginning of the chosen scene is from the nearest onset.
-   * @param {StoryView} view
+   * @param {Timeline} timeline
    * @param {Segment | undefined} segment
    */
-  #tell(view, segment) {
+  #tell(timeline, segment) {
     this.near.textContent = "";
     if (!segment?.start_block) return; // the first one begins the video
-    const start = startSeconds(view, segment.start_block);
+    const start = startSeconds(timeline, segment.start_block);
     const near = this.nearest(start);
     if (near === null || Math.abs(start - near) >= NEAR_SECONDS) return;
     const seconds = Math.abs(start - near).toFixed(2);

@@ -28,7 +28,7 @@ class TakeList {
   constructor(node, combo) {
     this.node = node;
     this.combo = combo;
-    /** The value whose row is marked. @type {string | null} */
+    /** The value whose row is highlighted. @type {string | null} */
     this.shown = null;
     this.drawn = ""; // the takes that are drawn, as JSON
     /** @type {HTMLElement[]} */
@@ -60,11 +60,11 @@ class TakeList {
     const list = rows.length ? rows : [line("none", t("No runs are stored yet."))];
     this.element.replaceChildren(make("style", {}, STYLE), ...list);
     this.rows = rows;
-    this.mark(true);
+    this.highlight(true);
   }
 
-  /** Mark the row of the widget's value. */
-  mark(always = false) {
+  /** Highlight the row of the widget's value. */
+  highlight(always = false) {
     const value = String(this.combo.value ?? "");
     if (value === this.shown && !always) return;
     this.shown = value;
@@ -83,7 +83,7 @@ class TakeList {
     this.combo.callback?.(take.value);
     app.canvas?.emitAfterChange?.();
     this.node.graph?.setDirtyCanvas?.(true, true);
-    this.mark();
+    this.highlight();
   }
 
   /** @param {KeyboardEvent} event */
@@ -115,7 +115,7 @@ export function nodeCreated(node) {
   watchInGraph(
     node,
     () => list.show(),
-    () => list.mark(), // values change in many ways; looking is the same for all
+    () => list.highlight(), // values change in many ways; looking is the same for all
     POLL_MS,
   );
   list.show();

@@ -3,18 +3,18 @@
 import { app } from "../../../scripts/app.js";
 import { queuePart } from "../queue_part.js";
 import { address, button, demoOf, editors, isLinked, keepFromCanvas, make, openId } from "../shared.js";
-import { put, putStory, storyNodeOf } from "../shared.js";
+import { put, putValues, storyNodeOf } from "../shared.js";
 import { change, factsOf, fetchStory, fetchTakes, line, megabytes, nameOf, pictures } from "./store.js";
 import { STYLE, takes, watchInGraph } from "./store.js";
 import { t } from "../texts.js";
 import { addElement } from "../widgets.js";
 /** @import {GraphNode, Part, Take} from "../types.js" */
-/** @import {View} from "../player/view.js" */
+/** @import {Player} from "../player/player.js" */
 
-/** The player of a node. @type {(node: GraphNode) => View} */
-let viewOf;
-/** Show takes in these players; `headforcing.js` hands them in. @param {(node: GraphNode) => View} given */
-export const useViews = (given) => { viewOf = given; };
+/** The player of a node. @type {(node: GraphNode) => Player} */
+let playerOf;
+/** Show takes in these players; `headforcing.js` hands them in. @param {(node: GraphNode) => Player} given */
+export const usePlayers = (given) => { playerOf = given; };
 
 const HEIGHT = 34; // of the widget, in pixels
 const SCENE = () => t("Choose a scene: a bar of the Prompt Timeline that is connected to positive.");
@@ -33,7 +33,7 @@ class Shelf {
   #everywhere = false; // whether takes of other workflows are listed, too
   #isLent = false; // whether the story panel shows the list
   /** The name of the take that is about to be deleted. @type {string | undefined} */
-  #asked;
+  #deleting;
   /** Ends the sentence that is shown. @type {ReturnType<typeof setTimeout> | undefined} */
   #timer;
 
@@ -114,7 +114,7 @@ class Shelf {
   }
 
   #begin() {
-    viewOf(this.node).changed = () => this.draw();
+    playerOf(this.node).changed = () => this.draw();
     fetchTakes();
     this.draw();
   }
@@ -150,16 +150,16 @@ class Shelf {
 
   /** @param {Take} take */
   #row(take) {
-    const view = viewOf(this.node);
-    const isPlayed = view.take?.name === take.name;
-    const isBeside = view.second?.name === take.name;
-    const choose = () => (take.file ? view.choose(isPlayed ? null : take) : this.say(NO_FILE()));
+    const player = playerOf(this.node);
+    const isPlayed = player.take?.name === take.name;
+    const isBeside = player.second?.name === take.name;
+    const choose = () => (take.file ? player.choose(isPlayed ? null : take) : this.say(NO_FILE()));
     const play = isPlayed
       ? button(t("last run"), t("Play the last run again"), choose)
       : button(t("play"), t("Play %1 here", nameOf(take)), choose);
-    const compare = () => (take.file ? view.compare(isBeside ? null : take) : this.say(NO_FILE()));
+    const compare = () => (take.file ? player.compare(isBeside ? null : take) : this.say(NO_FILE()));
     const beside = button(t("beside"), t("Play %1 beside the video, without its sound", nameOf(take)), compare);
-    const does = this.#asked === take.name ? this.#confirmation(take) : [play, beside, ...this.#edits(take)];
+    const does = this.#deleting === take.name ? this.#confirmation(take) : [play, beside, ...this.#edits(take)];
     const facts = `${factsOf(take)} · ${megabytes(take.bytes)}`;
     const picture = make("div", { onclick: choose }, pictures(take), line("facts", facts), line("story", take.story));
     const row = { class: "take", role: "listitem", "aria-current": isPlayed || isBeside ? "true" : "false" };
@@ -173,7 +173,7 @@ class Shelf {
       button(t("restore"), restores, () => this.#restore(take)),
       button(take.starred ? "★" : "☆", t("Star"), () => this.#change("label", take, { starred: !take.starred })),
       this.#nameField(take),
-      button(t("delete"), t("Delete %1", nameOf(take)), () => this.#ask(take)),
+      button(t("delete"), t("Delete %1", nameOf(take)), () => this.#confirmDelete(take)),
     ];
     if (!take.file) return edits;
     const href = app.api.apiURL(address(take.file));
@@ -193,19 +193,19 @@ class Shelf {
   /** The question whether to delete a take. @param {Take} take */
   #confirmation(take) {
     const sure = async () => {
-      const view = viewOf(this.node);
-      if ([view.take?.name, view.second?.name].includes(take.name)) view.choose(null);
+      const player = playerOf(this.node);
+      if ([player.take?.name, player.second?.name].includes(take.name)) player.choose(null);
       await this.#change("delete", take);
-      this.#ask(null);
+      this.#confirmDelete(null);
     };
     const what = t("Delete %1? %2 become free; its MP4 stays.", nameOf(take), megabytes(take.own_bytes));
-    const keep = button(t("keep"), t("Keep it"), () => this.#ask(null));
+    const keep = button(t("keep"), t("Keep it"), () => this.#confirmDelete(null));
     return [what, button(t("delete it"), t("Delete %1 now", nameOf(take)), sure), keep];
   }
 
   /** Ask whether to delete a take; null: ask no more. @param {Take | null} take */
-  #ask(take) {
-    this.#asked = take?.name;
+  #confirmDelete(take) {
+    this.#deleting = take?.name;
     this.draw();
   }
 
@@ -221,18 +221,18 @@ class Shelf {
 
   /** @param {Take} take */
   async #restore(take) {
-    const story = storyNodeOf(this.node);
+    const storyNode = storyNodeOf(this.node);
     await fetchStory(take);
-    if (!take.written || !story) {
+    if (!take.written || !storyNode) {
       this.say(NO_TEXT());
       return;
     }
-    if (isLinked(story, "prompts")) {
+    if (isLinked(storyNode, "prompts")) {
       this.say(NOT_OWN());
       return;
     }
-    putStory(story, take.written);
-    if (take.seed != null) putStory(this.node, { seed: take.seed });
+    putValues(storyNode, take.written);
+    if (take.seed != null) putValues(this.node, { seed: take.seed });
   }
 }
 
@@ -248,7 +248,7 @@ export function nodeCreated(node) {
   const shelf = new Shelf(node);
   shelves.set(node, shelf);
   addElement(node, "takes", shelf.element, { getMinHeight: () => HEIGHT, getMaxHeight: () => HEIGHT });
-  viewOf(node).row.append(shelf.panel);
+  playerOf(node).row.append(shelf.panel);
   watchInGraph(
     node,
     () => shelf.draw(),

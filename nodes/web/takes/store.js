@@ -127,14 +127,14 @@ export function pictures(take) {
   return strip;
 }
 
-const MARK = "var(--p-primary-color, #4a90d9)";
+const ACCENT = "var(--p-primary-color, #4a90d9)";
 export const STYLE = `
 .hf-takes { box-sizing: border-box; overflow-y: auto; outline-offset: -1px; border-radius: 6px;
   font: 12px sans-serif; color: var(--input-text, #ddd); background: var(--comfy-input-bg, #222); }
 .hf-takes .take { padding: 4px 6px; cursor: pointer; border-left: 3px solid transparent; }
-.hf-takes .take:hover { background: color-mix(in srgb, ${MARK} 12%, transparent); }
-.hf-takes .take:is([aria-selected=true], [aria-current=true]) { border-left-color: ${MARK};
-  background: color-mix(in srgb, ${MARK} 25%, transparent); }
+.hf-takes .take:hover { background: color-mix(in srgb, ${ACCENT} 12%, transparent); }
+.hf-takes .take:is([aria-selected=true], [aria-current=true]) { border-left-color: ${ACCENT};
+  background: color-mix(in srgb, ${ACCENT} 25%, transparent); }
 .hf-takes .pictures { display: flex; gap: 2px; height: 44px; }
 .hf-takes img { height: 44px; min-width: 0; max-width: 19%; object-fit: cover; border-radius: 3px; }
 .hf-takes .facts, .hf-takes .story { overflow: hidden; text-overflow: ellipsis; margin-top: 2px; }
@@ -146,10 +146,10 @@ export const STYLE = `
 .hf-shelf { display: flex; flex-direction: column; gap: 4px; font: 12px sans-serif; color: var(--input-text, #ddd); }
 .hf-shelf input[type=button] { cursor: pointer; height: 24px; padding: 0 8px; font: inherit; color: inherit;
   border: 1px solid var(--border-color, #4e4e4e); border-radius: 6px; background: var(--comfy-input-bg, #222); }
-.hf-shelf input[type=button]:hover { background: color-mix(in srgb, ${MARK} 25%, transparent); }
+.hf-shelf input[type=button]:hover { background: color-mix(in srgb, ${ACCENT} 25%, transparent); }
 .hf-shelf input[type=text] { width: 84px; height: 22px; font: inherit; color: inherit; box-sizing: border-box;
   border: 1px solid var(--border-color, #4e4e4e); border-radius: 6px; background: transparent; padding: 0 6px; }
-.hf-shelf input:focus-visible, .hf-shelf a:focus-visible { outline: 2px solid ${MARK}; }
+.hf-shelf input:focus-visible, .hf-shelf a:focus-visible { outline: 2px solid ${ACCENT}; }
 .hf-shelf a { color: inherit; }
 .hf-shelf[hidden] { display: none; }
 .hf-shelf .hf-takes { flex: 1 1 0; min-height: 0; }

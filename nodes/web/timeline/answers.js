@@ -1,10 +1,10 @@
 // The server's answers to texts, so that an undo shows its bars at once and they can be edited at once.
-/** @import {StoryView} from "../types.js" */
+/** @import {Timeline} from "../types.js" */
 
 const MOST = 200;
 
 export class Answers {
-  /** By values of a node, as JSON. @type {Map<string, StoryView>} */
+  /** By values of a node, as JSON. @type {Map<string, Timeline>} */
   #kept = new Map();
 
   /** The answer to these values of the node; undefined where they are new. @param {string} values */
@@ -15,7 +15,7 @@ export class Answers {
   /**
    * Keep an answer, which is returned.
    * @param {string} values
-   * @param {StoryView} answer
+   * @param {Timeline} answer
    */
   keep(values, answer) {
     const [oldest] = this.#kept.keys();

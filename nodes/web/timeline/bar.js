@@ -2,7 +2,7 @@
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
 import { plainTime, startSeconds, tagText, timeText } from "./segments.js";
-/** @import {EditorState, Segment, StoryView} from "../types.js" */
+/** @import {EditorState, Segment, Timeline} from "../types.js" */
 
 /** What keys do on a bar. */
 export const help = () => [
@@ -25,11 +25,11 @@ export const help = () => [
  */
 
 /**
- * @param {StoryView} view
+ * @param {Timeline} timeline
  * @param {Segment} segment
  */
-function endOf(view, segment) {
-  return Math.min(startSeconds(view, segment.end_block), view.seconds);
+function endOf(timeline, segment) {
+  return Math.min(startSeconds(timeline, segment.end_block), timeline.seconds);
 }
 
 export class Bar {
@@ -64,20 +64,21 @@ export class Bar {
    * @param {string} label
    * @param {[number, number]} range
    */
-  draw({ view, segments, selected, enabled }, label, [first, last]) {
+  draw({ timeline, segments, selected, enabled }, label, [first, last]) {
     const { element, tag, index } = this;
     const segment = segments[index];
-    const total = startSeconds(view, view.blocks);
+    const total = startSeconds(timeline, timeline.blocks);
     const isSelected = index === selected;
-    const shown = [segment, segments.length, total, view.seconds, isSelected, enabled, view.beyond, label, first, last];
+    const { seconds, beyond } = timeline;
+    const shown = [segment, segments.length, total, seconds, isSelected, enabled, beyond, label, first, last];
     const drawn = JSON.stringify(shown);
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;
-    const from = startSeconds(view, segment.start_block);
+    const from = startSeconds(timeline, segment.start_block);
     const left = (100 * from) / total;
-    const width = (100 * startSeconds(view, segment.end_block)) / total - left;
-    const words = tagText(segment, view.block_seconds, t);
-    const to = endOf(view, segment);
+    const width = (100 * startSeconds(timeline, segment.end_block)) / total - left;
+    const words = tagText(segment, timeline.block_seconds, t);
+    const to = endOf(timeline, segment);
     const times = t("%1 to %2", plainTime(from), plainTime(to));
     const block = t("block %1", segment.start_block);
     const exact = `${t("%1 to %2", timeText(from), timeText(to))}, ${block}`;
@@ -89,7 +90,7 @@ export class Bar {
     tag.textContent = segment.seed == null ? words : `⚄ ${words}`;
     element.disabled = !enabled;
     element.classList.toggle("hf-selected", isSelected);
-    element.classList.toggle("hf-beyond", view.beyond !== undefined && from >= view.beyond);
+    element.classList.toggle("hf-beyond", timeline.beyond !== undefined && from >= timeline.beyond);
     const about = {
       label: `${t("Prompt %1 of %2", index + 1, segments.length)}: ${segment.text}`,
       valuemin: first,

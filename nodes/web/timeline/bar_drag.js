@@ -48,9 +48,9 @@ export class BarDrag {
    * @param {number} index
    */
   dragBar(press, index) {
-    const { view, segments, enabled } = this.#bars.state;
+    const { timeline, segments, enabled } = this.#bars.state;
     if (press.button !== 0 || !enabled) return;
-    const grip = blockAt(view, this.#bars.secondsAt(press)) - segments[index].start_block;
+    const grip = blockAt(timeline, this.#bars.secondsAt(press)) - segments[index].start_block;
     this.#follow(press, index, (block, event) => {
       if (!this.hasMoved && Math.abs(event.clientX - press.clientX) < STILL) return null;
       this.hasMoved = true;
@@ -71,14 +71,14 @@ export class BarDrag {
    */
   #follow(press, index, resultAt) {
     press.stopPropagation();
-    const { view, segments } = this.#bars.state;
+    const { timeline, segments } = this.#bars.state;
     /** @type {DragResult | null} */
     let result = null;
     /** @param {PointerEvent} event */
     const move = (event) => {
       event.stopPropagation();
       const seconds = this.#bars.secondsAt(event);
-      const block = blockAt(view, this.#bars.snap?.(seconds, event) ?? seconds);
+      const block = blockAt(timeline, this.#bars.snap?.(seconds, event) ?? seconds);
       const next = resultAt(block, event);
       if (!next) return;
       result = next;

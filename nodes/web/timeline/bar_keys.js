@@ -50,7 +50,7 @@ export class BarKeys {
       "+": () => this.#bars.zoom(ZOOM),
       "=": () => this.#bars.zoom(ZOOM),
       "-": () => this.#bars.zoom(1 / ZOOM),
-      0: () => this.#bars.zoom(0),
+      0: () => this.#bars.showAll(),
     };
     const act = keys[event.key];
     if (!act) return;

@@ -26,11 +26,11 @@ export class Bars {
   /** What is shown; null before the first. @type {EditorState | null} */
   state = null;
   /** Pixels that are shown, and how far they are scrolled: kept, since asking an element lays out the page anew. */
-  width = 0;
-  left = 0;
+  shownWidth = 0;
+  scrollLeft = 0;
   #zoom = 1; // 1 shows the whole video
   #prompts = 0; // number of bars that the zoom was chosen for
-  #hidden = 0; // share of the story left of what is shown
+  #scrolledShare = 0; // how much of the video is left of what is shown, from 0 to 1
   /** By number of their prompts. @type {Map<number, Bar>} */
   #bars = new Map();
   #labels = new Labels();
@@ -58,41 +58,41 @@ export class Bars {
 
   /** Show the same part of the story: an element that was moved in the page stands at its beginning. */
   #resized() {
-    this.width = this.element.clientWidth;
-    if (!this.width || !this.state) return;
-    const hidden = this.#hidden;
+    this.shownWidth = this.element.clientWidth;
+    if (!this.shownWidth || !this.state) return;
+    const share = this.#scrolledShare;
     this.draw(this.state);
-    this.#scrollTo(hidden * this.pixels);
+    this.#scrollTo(share * this.wholeWidth);
   }
 
   /** The width of the whole video in pixels. */
-  get pixels() {
-    return (this.width || USUAL_PIXELS) * this.#zoom;
+  get wholeWidth() {
+    return (this.shownWidth || USUAL_PIXELS) * this.#zoom;
   }
 
   /**
-   * Show a state: view, segments, selected, enabled. Elements are kept, and the keyboard's focus with them.
+   * Show a state. Elements are kept, and the keyboard's focus with them.
    * @param {EditorState} state
    */
   draw(state) {
     this.state = state;
-    const { view, segments, enabled } = state;
+    const { timeline, segments, enabled } = state;
     if (this.#prompts !== segments.length) {
       this.#prompts = segments.length;
-      this.#zoom = Math.max(this.#zoom, zoomForClicks(view, segments, this.width));
+      this.#zoom = Math.max(this.#zoom, zoomForClicks(timeline, segments, this.shownWidth));
     }
-    this.#zoom = Math.min(this.#zoom, largestZoom(view, this.width));
+    this.#zoom = Math.min(this.#zoom, largestZoom(timeline, this.shownWidth));
     this.inner.style.width = `${100 * this.#zoom}%`;
     this.element.classList.toggle("hf-off", !enabled);
-    this.ruler.draw(view, this.pixels);
-    drawGrid(this.track, view, this.pixels);
+    this.ruler.draw(timeline, this.wholeWidth);
+    drawGrid(this.track, timeline, this.wholeWidth);
     this.#drawBars();
   }
 
   /** Draw the bars in view. Hundreds that are out of sight would be laid out at each move of the pointer. */
   #drawBars() {
     if (!this.state) return;
-    const { segments, view } = this.state;
+    const { segments, timeline } = this.state;
     const shown = this.#shown();
     for (const [index, bar] of this.#bars) {
       if (shown.has(index)) continue;
@@ -109,20 +109,20 @@ export class Bars {
       else if (!known) this.track.append(...bar.parts);
       next = bar.element;
       this.#bars.set(index, bar);
-      const label = labelFor(segments[index], labels[index], view, this.pixels);
+      const label = labelFor(segments[index], labels[index], timeline, this.wholeWidth);
       bar.draw(this.state, label, range(segments, index, free));
     }
-    this.playhead.draw(this.state, this.#bars, this.pixels);
+    this.playhead.draw(this.state, this.#bars, this.wholeWidth);
   }
 
   /** The numbers of the prompts that have bars: those in view or half as far again, the chosen, focused and held ones. */
   #shown() {
-    const { view, segments, selected } = this.state;
-    const width = this.width || USUAL_PIXELS;
-    const second = startSeconds(view, view.blocks) / this.pixels;
-    const from = (this.left - width / 2) * second;
-    const until = (this.left + 1.5 * width) * second;
-    const [first, last] = indicesBetween(segments, view, from, until);
+    const { timeline, segments, selected } = this.state;
+    const width = this.shownWidth || USUAL_PIXELS;
+    const second = startSeconds(timeline, timeline.blocks) / this.wholeWidth;
+    const from = (this.scrollLeft - width / 2) * second;
+    const until = (this.scrollLeft + 1.5 * width) * second;
+    const [first, last] = indicesBetween(segments, timeline, from, until);
     const shown = new Set([selected, this.#drag.held, this.indexOf(document.activeElement)]);
     for (let index = first; index <= last; index++) shown.add(index);
     for (const index of shown) if (!(index in segments)) shown.delete(index);
@@ -135,7 +135,7 @@ export class Bars {
    */
   follow(place) {
     this.playhead.move(place);
-    if (this.state) this.playhead.draw(this.state, this.#bars, this.pixels);
+    if (this.state) this.playhead.draw(this.state, this.#bars, this.wholeWidth);
   }
 
   /**
@@ -161,8 +161,8 @@ export class Bars {
    * @param {number} seconds
    */
   indexAt(seconds) {
-    const { view, segments } = this.state;
-    return segments.findLastIndex(({ start_block }) => startSeconds(view, start_block) <= seconds);
+    const { timeline, segments } = this.state;
+    return segments.findLastIndex(({ start_block }) => startSeconds(timeline, start_block) <= seconds);
   }
 
   /** @param {number} index */
@@ -172,22 +172,30 @@ export class Bars {
   }
 
   /**
-   * Zoom by a factor, 0 for the whole video, around a place on the screen or the selected prompt.
+   * Zoom by a factor around a place on the screen or the selected prompt.
    * @param {number} factor
    * @param {number | null} clientX
    */
   zoom(factor, clientX = null) {
     if (!this.state) return;
-    const { view, segments, selected } = this.state;
+    const { timeline, segments, selected } = this.state;
     const box = this.element.getBoundingClientRect();
-    const total = startSeconds(view, view.blocks);
-    const selectedShare = startSeconds(view, segments[selected]?.start_block ?? 0) / total;
+    const total = startSeconds(timeline, timeline.blocks);
+    const selectedShare = startSeconds(timeline, segments[selected]?.start_block ?? 0) / total;
     const share = clientX === null ? selectedShare : this.#share(clientX);
     const width = this.element.clientWidth;
     const place = clientX === null ? width / 3 : ((clientX - box.left) / box.width) * width;
-    this.#zoom = factor ? Math.min(Math.max(this.#zoom * factor, 1), largestZoom(view, this.width)) : 1;
+    this.#zoom = Math.min(Math.max(this.#zoom * factor, 1), largestZoom(timeline, this.shownWidth));
     this.draw(this.state);
     this.#scrollTo(share * width * this.#zoom - place);
+  }
+
+  /** Show the whole video. */
+  showAll() {
+    if (!this.state) return;
+    this.#zoom = 1;
+    this.draw(this.state);
+    this.#scrollTo(0);
   }
 
   /** @param {number} index */
@@ -199,7 +207,7 @@ export class Bars {
           return;
         }
         this.#actions.open();
-        this.#actions.seek(startSeconds(this.state.view, this.state.segments[index].start_block));
+        this.#actions.seek(startSeconds(this.state.timeline, this.state.segments[index].start_block));
       },
       press: (event) => {
         this.#drag.hasMoved = false;
@@ -226,7 +234,7 @@ export class Bars {
   scrollAfter(clientX) {
     const box = this.element.getBoundingClientRect();
     const beyond = Math.min(0, clientX - box.left) + Math.max(0, clientX - box.right);
-    if (beyond) this.#scrollTo(this.left + beyond / 2);
+    if (beyond) this.#scrollTo(this.scrollLeft + beyond / 2);
   }
 
   /** Give the focus to a bar, if it is in sight. @param {number | undefined} index */
@@ -236,8 +244,8 @@ export class Bars {
 
   /** The time of the story under a pointer. @param {{clientX: number}} event */
   secondsAt({ clientX }) {
-    const { view } = this.state;
-    return this.#share(clientX) * startSeconds(view, view.blocks);
+    const { timeline } = this.state;
+    return this.#share(clientX) * startSeconds(timeline, timeline.blocks);
   }
 
   /** Where a place on the screen is in the video, from 0 to 1; works under the canvas's scaling. @param {number} clientX */
@@ -262,10 +270,11 @@ export class Bars {
 
   /** @param {number} index */
   #bringIntoView(index) {
-    const { view, segments } = this.state ?? {};
+    const { timeline, segments } = this.state ?? {};
     if (!segments?.[index]) return;
-    const at = (startSeconds(view, segments[index].start_block) * this.pixels) / startSeconds(view, view.blocks);
-    if (at < this.left || at > this.left + this.width - 20) this.#scrollTo(at - this.width / 3);
+    const share = startSeconds(timeline, segments[index].start_block) / startSeconds(timeline, timeline.blocks);
+    const at = share * this.wholeWidth;
+    if (at < this.scrollLeft || at > this.scrollLeft + this.shownWidth - 20) this.#scrollTo(at - this.shownWidth / 3);
     else this.#drawBars();
   }
 
@@ -276,8 +285,8 @@ export class Bars {
   }
 
   #scrolled() {
-    this.left = this.element.scrollLeft;
-    this.#hidden = this.left / this.pixels;
+    this.scrollLeft = this.element.scrollLeft;
+    this.#scrolledShare = this.scrollLeft / this.wholeWidth;
     this.#drawBars();
   }
 }

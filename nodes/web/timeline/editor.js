@@ -15,8 +15,8 @@ import { Tools } from "./tools.js";
 import { Undo } from "./undo.js";
 import { Ways } from "./ways.js";
 import { Writer } from "./writer.js";
-/** @import {Actions, Change, Host, Segment, ShownPlace, StoryValues, StoryView, Unwritten} from "../types.js" */
-/** @import {View} from "../player/view.js" */
+/** @import {Actions, Change, Host, Segment, ShownPlace, StoryValues, Timeline, Unwritten} from "../types.js" */
+/** @import {Player} from "../player/player.js" */
 /** @import {Home} from "./home.js" */
 
 const MOST_BARS = 500;
@@ -31,22 +31,22 @@ export class TimelineEditor {
   #host;
   #isDocked = false;
   #undo;
-  /** The server's answer to the text, null before the first. @type {StoryView | null} */
-  view = null;
+  /** The server's answer to the text, null before the first. @type {Timeline | null} */
+  timeline = null;
   /** Of the node, that it answers to. @type {StoryValues | null} */
   #values = null;
-  /** Those of the view, or changed ones that the server has not answered yet. @type {Segment[]} */
+  /** Those of the timeline, or changed ones that the server has not answered yet. @type {Segment[]} */
   segments = [];
   #shared = ""; // the words that stand before every prompt
   selected = 0;
   #hasBars = false; // whether the last answer can be shown as bars
   /** The node's values, as JSON, that the server was asked about last. @type {string | null} */
-  #asked = null;
+  #valuesJson = null;
   /** The text of a file that was dropped just now. @type {string | null} */
   #dropped = null;
   #lastRead = Promise.resolve(); // ends when the server has answered to them
   #answers = new Answers();
-  /** Plays the story. @type {View | null} */
+  /** Plays the story. @type {Player | null} */
   #player = null;
   #shownHeight = HEIGHT.closed;
   #writer;
@@ -64,7 +64,7 @@ export class TimelineEditor {
     const actions = {
       select: (index) => this.select(index),
       preview: (segments, selected) => this.#preview(segments, selected),
-      dropped: (index) => this.#show(this.view, index),
+      dropped: (index) => this.#show(this.timeline, index),
       commit: (segments, key, selected) => this.commit(segments, key, selected),
       locked: (index) => this.locked(index),
       open: () => this.#setOpen(true),
@@ -111,7 +111,7 @@ export class TimelineEditor {
 
   /**
    * Show where a render of the story is; a click on a bar plays from there.
-   * @param {View} player
+   * @param {Player} player
    * @param {ShownPlace} place
    */
   follow(player, place) {
@@ -133,27 +133,27 @@ export class TimelineEditor {
     const segment = this.#hasBars ? this.segments[this.selected] : undefined;
     if (!segment) return null;
     const { start_block, end_block } = segment;
-    return { from: startSeconds(this.view, start_block), until: startSeconds(this.view, end_block) };
+    return { from: startSeconds(this.timeline, start_block), until: startSeconds(this.timeline, end_block) };
   }
 
   /** Look at the node's values and, where they changed, show them; after changes that the text will hold in a moment. */
   refresh() {
     const values = this.#host.read();
     if (this.#writer.isWaiting(values.text)) return this.#writer.settled();
-    const asked = this.#askedFor(values);
-    if (asked !== this.#asked) this.#lastRead = this.#readNode(values, asked);
+    const json = this.#jsonOf(values);
+    if (json !== this.#valuesJson) this.#lastRead = this.#readNode(values, json);
     return this.#lastRead;
   }
 
   /** @param {StoryValues} values */
-  #askedFor(values) {
+  #jsonOf(values) {
     return JSON.stringify([values, this.#host.linked("prompts")]);
   }
 
   /** What the text does not hold yet, typed letters too; null if it holds all. @returns {Unwritten | null} */
   get unwritten() {
     this.panel.flush();
-    const isWritten = !this.#hasBars || this.segments === this.view.segments;
+    const isWritten = !this.#hasBars || this.segments === this.timeline.segments;
     return isWritten ? null : { segments: this.segments, shared: this.#shared };
   }
 
@@ -177,20 +177,20 @@ export class TimelineEditor {
     return this.lane.element.hidden ? height : height + HEIGHT.lane;
   }
 
-  /** @param {StoryValues} values @param {string} asked the same as JSON */
-  async #readNode(values, asked) {
-    this.#asked = asked;
+  /** @param {StoryValues} values @param {string} json of them, see `#jsonOf` */
+  async #readNode(values, json) {
+    this.#valuesJson = json;
     const isLatest = this.#writer.giveUp();
     if (this.#host.linked("prompts")) return this.#fail(t("The text comes from another node; change it there."));
     this.#undo.read(values);
-    const known = this.#answers.of(asked);
+    const known = this.#answers.of(json);
     const answer = known ?? (await this.#host.ask(values));
     if (!isLatest()) return;
-    if (answer.offline) setTimeout(() => this.#forgetAsked(), OFFLINE_MS);
+    if (answer.offline) setTimeout(() => this.#forgetValues(), OFFLINE_MS);
     const field = pastedInto(values.text);
     if (answer.error) return this.#fail(answer.error);
     this.#values = values;
-    this.#show(this.#answers.keep(asked, answer));
+    this.#show(this.#answers.keep(json, answer));
     if (answer.written === undefined || !(field || this.#dropped === values.text)) return;
     replaceText(this.#host, answer.written, values.text, field);
     this.#dropped = null;
@@ -209,30 +209,30 @@ export class TimelineEditor {
   }
 
   /** Let the next refresh ask the server again. */
-  #forgetAsked() {
-    this.#asked = null;
+  #forgetValues() {
+    this.#valuesJson = null;
   }
 
   /** Whether the bars are those of the text as it is now. */
   get isCurrent() {
-    return this.#hasBars && this.#host.read().text === this.view.text;
+    return this.#hasBars && this.#host.read().text === this.timeline.text;
   }
 
   /**
-   * Write changed segments into the text. If the text was changed elsewhere, just before or meanwhile, that change stays.
-   * See `Change` for the key and the rest.
+   * Write changed segments into the text. If the text was changed elsewhere, just before or meanwhile, that change stays
+   * and this one is dropped, which the status says. See `Change` for the key and the rest.
    * @param {Segment[]} segments
    * @param {string | null} key
    */
   commit(segments, key, selected = this.selected, { shared = this.#shared, keepsSeconds = false } = {}) {
     if (!this.isCurrent) {
       this.status.hasLostChange = true;
-      this.#forgetAsked();
+      this.#forgetValues();
       this.refresh();
       return;
     }
     const change = { segments: joined(segments), shared, key, keepsSeconds };
-    if (!this.#writer.write(change, this.view, this.#values)) return;
+    if (!this.#writer.write(change, this.timeline, this.#values)) return;
     this.segments = change.segments;
     this.selected = selected;
     this.#shared = shared;
@@ -241,16 +241,16 @@ export class TimelineEditor {
 
   /**
    * Show what the server has made of a change, which the text holds now.
-   * @param {StoryView} answer
+   * @param {Timeline} answer
    * @param {StoryValues} values
    * @param {Change} change
    */
   #written(answer, values, { key, refused }) {
     this.status.hasLostChange = false;
     this.#values = values;
-    this.#asked = this.#askedFor(values);
+    this.#valuesJson = this.#jsonOf(values);
     this.#undo.change(key);
-    this.#show(this.#answers.keep(this.#asked, answer), this.selected, refused !== undefined);
+    this.#show(this.#answers.keep(this.#valuesJson, answer), this.selected, refused !== undefined);
     if (refused) this.status.say(refused, true);
   }
 
@@ -259,23 +259,23 @@ export class TimelineEditor {
    * @param {string} sentence
    * @param {Unwritten} before
    */
-  #refuse(sentence, { segments, shared } = this.view) {
-    this.segments = segments;
-    this.#shared = shared;
+  #refuse(sentence, before = this.timeline) {
+    this.segments = before.segments;
+    this.#shared = before.shared;
     this.selected = Math.min(this.selected, this.segments.length - 1);
     this.status.say(sentence, true);
     this.#draw(true);
   }
 
-  /** @param {StoryView} view */
-  #show(view, selected = this.selected, keepWords = false) {
-    this.#hasBars = view.segments.length <= MOST_BARS;
-    this.view = view;
-    this.#shared = view.shared;
-    this.segments = this.#hasBars ? view.segments : [];
+  /** @param {Timeline} timeline */
+  #show(timeline, selected = this.selected, keepWords = false) {
+    this.#hasBars = timeline.segments.length <= MOST_BARS;
+    this.timeline = timeline;
+    this.#shared = timeline.shared;
+    this.segments = this.#hasBars ? timeline.segments : [];
     this.selected = Math.max(0, Math.min(selected, this.segments.length - 1));
-    this.status.show(view, this.#hasBars);
-    this.ways.show(view, this.#host.linked("seconds"));
+    this.status.show(timeline, this.#hasBars);
+    this.ways.show(timeline, this.#host.linked("seconds"));
     this.#draw(keepWords);
   }
 
@@ -291,13 +291,13 @@ export class TimelineEditor {
     const enabled = this.#hasBars && segment !== undefined;
     this.bars.element.hidden = segment === undefined;
     this.panel.element.hidden = segment === undefined || !(this.open || this.#isDocked);
-    if (this.view) this.lane.show(this.#shared, this.#host.read(), enabled);
+    if (this.timeline) this.lane.show(this.#shared, this.#host.read(), enabled);
     if (this.#shownHeight !== this.height) {
       this.#shownHeight = this.height;
       this.#host.resized();
     }
     if (segment) {
-      const state = { view: this.view, segments: this.segments, selected: this.selected, enabled };
+      const state = { timeline: this.timeline, segments: this.segments, selected: this.selected, enabled };
       this.bars.draw(state);
       this.panel.show(state, keepWords);
     }
@@ -331,7 +331,7 @@ export class TimelineEditor {
     this.segments = joined(segments);
     this.selected = selected;
     const { start_block } = this.segments[this.selected];
-    const time = timeText(Math.round(10 * startSeconds(this.view, start_block)) / 10);
+    const time = timeText(Math.round(10 * startSeconds(this.timeline, start_block)) / 10);
     this.status.say(t("Prompt %1 begins at %2", this.selected + 1, time));
     this.#draw();
   }

@@ -33,9 +33,9 @@ export class Edits {
    * @param {number} seconds
    */
   cut(index, seconds) {
-    const { segments, view } = this.#editor;
+    const { segments, timeline } = this.#editor;
     const { start_block, end_block, text } = segments[index];
-    const block = blockAt(view, seconds);
+    const block = blockAt(timeline, seconds);
     const halves = divided(segments, index, text);
     if (!halves || block <= start_block || block >= end_block) return;
     this.#editor.commit(changed(halves, index + 1, { start_block: block }), null, index + 1);
@@ -68,20 +68,20 @@ export class Edits {
    * @param {number} recall
    */
   bringBack(index, recall) {
-    const { segments, view } = this.#editor;
-    const before = segments[index].switch ?? view.default;
+    const { segments, timeline } = this.#editor;
+    const before = segments[index].switch ?? timeline.default;
     const fields = { switch: { ...before, recall, new_scene: false } };
     this.#editor.commit(changed(segments, index, fields), null, index);
   }
 
   /**
    * Write fewer or shorter prompts, which fit into the node's seconds.
-   * @param {Shorter} shorter makes them of the view
+   * @param {Shorter} shorter makes them of the timeline
    */
   async shorten(shorter) {
     await this.#editor.settled();
-    const { view, selected } = this.#editor;
-    const segments = shorter(view);
+    const { timeline, selected } = this.#editor;
+    const segments = shorter(timeline);
     if (!segments) return;
     this.#editor.commit(segments, null, Math.min(selected, segments.length - 1), { keepsSeconds: true });
   }

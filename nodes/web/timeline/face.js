@@ -4,29 +4,29 @@
 /**
  * The node and the name of the widget that holds a value of a Prompt Timeline in a subgraph.
  * @param {GraphNode} face
- * @param {GraphNode} story
+ * @param {GraphNode} storyNode
  * @param {string} name
  * @returns {[GraphNode, string]}
  */
-export function ownerOf(face, story, name) {
-  const slot = story.inputs.findIndex(({ widget }) => widget?.name === name);
-  const link = slot < 0 ? null : story.getInputLink(slot);
+export function ownerOf(face, storyNode, name) {
+  const slot = storyNode.inputs.findIndex(({ widget }) => widget?.name === name);
+  const link = slot < 0 ? null : storyNode.getInputLink(slot);
   const isOutside = String(link?.origin_id) === String(face.subgraph.inputNode.id);
   const input = isOutside ? face.inputs[link.origin_slot] : null;
-  return input?.widget ? [face, input.widget.name] : [story, name];
+  return input?.widget ? [face, input.widget.name] : [storyNode, name];
 }
 
 /**
  * The Prompt Timeline in a subgraph whose text the face shows; undefined where there is none.
  * @param {GraphNode} face
  */
-export function storyIn(face) {
+export function storyNodeIn(face) {
   /** @type {GraphNode[]} */
-  const stories = face.subgraph.nodes.filter(isStory);
-  return stories.find((story) => ownerOf(face, story, "prompts")[0] === face);
+  const storyNodes = face.subgraph.nodes.filter(isStoryNode);
+  return storyNodes.find((storyNode) => ownerOf(face, storyNode, "prompts")[0] === face);
 }
 
 /** @param {GraphNode} node */
-function isStory({ comfyClass }) {
+function isStoryNode({ comfyClass }) {
   return comfyClass === "HeadForcingPromptTimeline";
 }

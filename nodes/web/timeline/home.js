@@ -37,8 +37,8 @@ export class Home {
 
   /** Draw the prompts of the text into the strip, as wide as they last. */
   draw() {
-    const { view, selected } = this.#editor;
-    const segments = view?.segments ?? [];
+    const { timeline, selected } = this.#editor;
+    const segments = timeline?.segments ?? [];
     const drawn = JSON.stringify([segments.map(({ start_block }) => start_block), selected]);
     if (drawn === this.#drawn) return;
     this.#drawn = drawn;

@@ -1,6 +1,6 @@
 // The words that bars show.
 import { startSeconds } from "./segments.js";
-/** @import {Segment, StoryView} from "../types.js" */
+/** @import {Segment, Timeline} from "../types.js" */
 
 const LONG = 12; // letters in common that are left out
 const LETTER = 8; // pixels, about
@@ -51,12 +51,12 @@ export function labels(segments) {
  * What a bar shows: the whole text where there is room for it, else its label; the bars have so many pixels in all.
  * @param {Segment} segment
  * @param {string} label
- * @param {StoryView} view
+ * @param {Timeline} timeline
  * @param {number} pixels
  */
-export function labelFor({ text, start_block, end_block }, label, view, pixels) {
-  const seconds = startSeconds(view, end_block) - startSeconds(view, start_block);
-  const room = (seconds / startSeconds(view, view.blocks)) * pixels;
+export function labelFor({ text, start_block, end_block }, label, timeline, pixels) {
+  const seconds = startSeconds(timeline, end_block) - startSeconds(timeline, start_block);
+  const room = (seconds / startSeconds(timeline, timeline.blocks)) * pixels;
   return text.length * LETTER < room ? text : label;
 }
 

@@ -1,9 +1,9 @@
 // A visual timeline on Prompt Timeline. The text widget stays the only thing that is saved and sent.
 import { app } from "../../../scripts/app.js";
-import { editors, isLinked, make, placeOf, post, putStory, storyOf, whileInGraph, widgetOf } from "../shared.js";
+import { editors, isLinked, make, placeOf, post, putValues, storyOf, whileInGraph, widgetOf } from "../shared.js";
 import { t } from "../texts.js";
 import { TimelineEditor } from "./editor.js";
-import { ownerOf, storyIn } from "./face.js";
+import { ownerOf, storyNodeIn } from "./face.js";
 import { History } from "./history.js";
 import { Home } from "./home.js";
 import { takeFiles } from "./pastes.js";
@@ -49,7 +49,7 @@ window.addEventListener("pagehide", () => {
  */
 function putBack(node, editor, owner) {
   const found = ofPage.take(node.graph?.id, String(node.id));
-  if (found) putStory(node, found.values, owner);
+  if (found) putValues(node, found.values, owner);
   const unwritten = found?.unwritten ?? ofWorkflows.take(placeOf(node), storyOf(node, owner).text);
   if (unwritten) editor.put(unwritten);
 }
@@ -87,7 +87,7 @@ function hostOf(node, owner) {
     read: () => storyOf(node, owner),
     linked: (name) => isLinked(...owner(name)),
     history: (step) => historyOf(node, step),
-    write: (values) => putStory(node, values, owner),
+    write: (values) => putValues(node, values, owner),
     ask: (body) => post("/headforcing/timeline", body, t("The server does not answer; the text is unchanged.")),
     run: (first) => app.queuePrompt(first ? -1 : 0),
     showPanel: panel.isThere() ? () => panel.open(node) : undefined,
@@ -135,7 +135,7 @@ function watch(node, look) {
     timer = 0;
     const known = open.get(node);
     open.delete(node);
-    if (known) ofWorkflows.keep(known.place, known.editor.view?.text, known.editor.leave());
+    if (known) ofWorkflows.keep(known.place, known.editor.timeline?.text, known.editor.leave());
   };
   whileInGraph(node, begin, end);
 }
@@ -162,13 +162,13 @@ function watchFace(face) {
   /** @type {Owner} */
   let owner;
   watch(face, () => {
-    const story = storyIn(face);
-    if (story && !editor) {
-      owner = (name) => ownerOf(face, storyIn(face) ?? story, name);
+    const storyNode = storyNodeIn(face);
+    if (storyNode && !editor) {
+      owner = (name) => ownerOf(face, storyNodeIn(face) ?? storyNode, name);
       editor = addEditor(face, owner);
       if (!LiteGraph.vueNodesMode) face.setSize([face.size[0], Math.max(face.size[1], face.computeSize()[1])]);
     }
-    if (story && editor) editors.set(story, editor); // players in the subgraph show there where they are
+    if (storyNode && editor) editors.set(storyNode, editor); // players in the subgraph show there where they are
     if (editor) lookAt(face, editor, owner);
   });
 }

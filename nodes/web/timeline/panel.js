@@ -4,7 +4,7 @@ import { t } from "../texts.js";
 import { newSeed } from "./edits.js";
 import { plainTime, startSeconds, timeText } from "./segments.js";
 import { Words } from "./words.js";
-/** @import {EditorState, Segment, StoryView, Switch} from "../types.js" */
+/** @import {EditorState, Segment, Switch, Timeline} from "../types.js" */
 
 /** What each kind of switch is called; its tag has the kind's own name. @type {() => Record<string, string>} */
 const kinds = () => ({
@@ -97,18 +97,18 @@ export class Panel {
    * @param {boolean} keepWords
    */
   show(state, keepWords) {
-    const { view, segments, selected, enabled } = state;
+    const { timeline, segments, selected, enabled } = state;
     const segment = segments[selected];
     const isSame = this.#index === selected && this.#count === segments.length;
     this.#index = selected;
     this.#count = segments.length;
     this.#segment = segment;
-    this.#default = view.default;
-    this.#blockSeconds = view.block_seconds;
+    this.#default = timeline.default;
+    this.#blockSeconds = timeline.block_seconds;
     this.#showTitle(state);
     this.#showWords(segment.text, isSame, keepWords);
     const isFirst = selected === 0;
-    this.#showSwitch(view, segment.switch, isFirst);
+    this.#showSwitch(timeline, segment.switch, isFirst);
     this.#showRecall(segments, selected);
     if (document.activeElement !== this.seed) this.seed.value = String(segment.seed ?? "");
     this.seed.hidden = this.noSeed.hidden = segment.seed == null;
@@ -117,10 +117,10 @@ export class Panel {
   }
 
   /** Show the number of the prompt and its times. @param {EditorState} state */
-  #showTitle({ view, segments, selected }) {
+  #showTitle({ timeline, segments, selected }) {
     const { start_block, end_block } = segments[selected];
-    const from = startSeconds(view, start_block);
-    const until = Math.min(startSeconds(view, end_block), view.seconds);
+    const from = startSeconds(timeline, start_block);
+    const until = Math.min(startSeconds(timeline, end_block), timeline.seconds);
     const place = t("Prompt %1 of %2", selected + 1, segments.length);
     this.title.textContent = `${place}, ${t("%1 to %2", plainTime(from), plainTime(until))}`;
     const exact = t("%1 to %2", timeText(from), timeText(until));
@@ -143,17 +143,17 @@ export class Panel {
 
   /**
    * Show how the prompt follows the one before it.
-   * @param {StoryView} view
+   * @param {Timeline} timeline
    * @param {Switch | null} own the switch of its tag
    * @param {boolean} isFirst
    */
-  #showSwitch(view, own, isFirst) {
-    const way = own ?? view.default;
-    const usual = kinds()[view.default.kind];
+  #showSwitch(timeline, own, isFirst) {
+    const way = own ?? timeline.default;
+    const usual = kinds()[timeline.default.kind];
     this.kind.options[0].textContent = isFirst ? t("begins the video") : t("as the node says: %1", usual);
     this.kind.value = own?.kind ?? "";
     this.anchor.checked = !isFirst && way.re_anchor;
-    const seconds = isFirst ? 0 : way.blend_blocks * view.block_seconds;
+    const seconds = isFirst ? 0 : way.blend_blocks * timeline.block_seconds;
     if (document.activeElement !== this.blend) this.blend.value = String(seconds);
   }
 

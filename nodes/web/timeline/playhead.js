@@ -4,7 +4,7 @@ import { MIDDLE } from "../player/sprite.js";
 import { make } from "../shared.js";
 import { picturesIn, smallPicture } from "./pictures.js";
 import { startSeconds } from "./segments.js";
-/** @import {EditorState, Segment, ShownPlace, StoryView} from "../types.js" */
+/** @import {EditorState, Segment, ShownPlace, Timeline} from "../types.js" */
 /** @import {Bar} from "./bar.js" */
 
 const HEIGHT = 46; // of a bar, in pixels
@@ -23,12 +23,12 @@ const NEARER = 0.5; // seconds by which another picture is nearer to the middle 
 
 /**
  * The middle of a scene, in seconds of the story.
- * @param {StoryView} view
+ * @param {Timeline} timeline
  * @param {Segment} scene
  */
-function middleOf(view, { start_block, end_block }) {
-  const end = Math.min(startSeconds(view, end_block), view.seconds);
-  return (startSeconds(view, start_block) + end) / 2;
+function middleOf(timeline, { start_block, end_block }) {
+  const end = Math.min(startSeconds(timeline, end_block), timeline.seconds);
+  return (startSeconds(timeline, start_block) + end) / 2;
 }
 
 /** @param {Segment} scene */
@@ -99,11 +99,11 @@ export class Playhead {
    */
   frame(video, mediaTime) {
     if (!this.#drawn || video.seeking) return;
-    const { view } = this.#drawn.state;
+    const { timeline } = this.#drawn.state;
     const seconds = mediaTime - this.#place.lead;
-    const scene = this.#played.findLast(({ start_block }) => startSeconds(view, start_block) <= seconds);
+    const scene = this.#played.findLast(({ start_block }) => startSeconds(timeline, start_block) <= seconds);
     if (!scene) return;
-    const far = Math.abs(seconds - middleOf(view, scene));
+    const far = Math.abs(seconds - middleOf(timeline, scene));
     const known = this.#pictures.get(keyOf(scene));
     if (known && (known.final || far > known.far - NEARER)) return;
     this.#pictures.set(keyOf(scene), { picture: addressOf(smallPicture(video, HEIGHT)), far, final: false });
@@ -122,15 +122,15 @@ export class Playhead {
    * @param {number} width
    */
   draw(state, bars, width) {
-    const { view, segments } = state;
+    const { timeline, segments } = state;
     this.#drawn = { state, bars, width };
     const { done, at, video, file } = this.#place;
     if (at !== null || file) this.#scenes ??= segments;
-    this.#takeMade(view);
-    const total = startSeconds(view, view.blocks);
+    this.#takeMade(timeline);
+    const total = startSeconds(timeline, timeline.blocks);
     /** @param {number} seconds */
     const percent = (seconds) => `${(100 * Math.min(seconds, total)) / total}%`;
-    this.rendered.style.width = percent(startSeconds(view, Math.min(done, view.blocks)));
+    this.rendered.style.width = percent(startSeconds(timeline, Math.min(done, timeline.blocks)));
     this.line.hidden = at === null;
     this.line.style.left = percent(at ?? 0);
     const track = this.line.parentElement;
@@ -138,8 +138,8 @@ export class Playhead {
     track.style.setProperty("--hf-beside", `${beside + 6}px`); // where the words of a long bar begin
     for (const [index, bar] of bars) {
       const segment = segments[index];
-      const from = startSeconds(view, segment.start_block);
-      const to = startSeconds(view, segment.end_block);
+      const from = startSeconds(timeline, segment.start_block);
+      const to = startSeconds(timeline, segment.end_block);
       const begun = segment.start_block < this.free;
       const playing = at !== null && from <= at && at < to;
       const picture = this.#pictureFor(segment);
@@ -149,15 +149,16 @@ export class Playhead {
     this.#look();
   }
 
-  /** Take the pictures of scenes that the server has made. @param {StoryView} view */
-  #takeMade(view) {
+  /** Take the pictures of scenes that the server has made. @param {Timeline} timeline */
+  #takeMade(timeline) {
     const { made, lead } = this.#place;
     if (!made) return;
     for (const scene of this.#played) {
       if (this.#pictures.get(keyOf(scene))?.final) continue;
-      const second = Math.floor(middleOf(view, scene) + lead);
+      const second = Math.floor(middleOf(timeline, scene) + lead);
       const shows = second + MIDDLE - lead;
-      const isOfScene = shows >= startSeconds(view, scene.start_block) && shows < startSeconds(view, scene.end_block);
+      const [from, until] = [scene.start_block, scene.end_block].map((block) => startSeconds(timeline, block));
+      const isOfScene = shows >= from && shows < until;
       const picture = isOfScene && made.get(second);
       if (picture) this.#pictures.set(keyOf(scene), { picture: addressOf(picture), far: 0, final: true });
     }
@@ -166,14 +167,14 @@ export class Playhead {
   /** Look through a finished file for the middle of every scene. */
   async #look() {
     const { file, lead, render } = this.#place;
-    const { view } = this.#drawn.state;
+    const { timeline } = this.#drawn.state;
     /** @param {Segment} scene */
-    const isThere = ({ start_block }) => lead + startSeconds(view, start_block) >= 0; // a file may begin with a scene
+    const isThere = ({ start_block }) => lead + startSeconds(timeline, start_block) >= 0; // a file may begin with a scene
     const missing = this.#played.filter((scene) => !this.#pictures.get(keyOf(scene))?.final && isThere(scene));
     const looked = JSON.stringify([file, missing.map(keyOf)]);
     if (!file || !missing.length || looked === this.#looked) return;
     this.#looked = looked;
-    const times = missing.map((scene) => lead + middleOf(view, scene));
+    const times = missing.map((scene) => lead + middleOf(timeline, scene));
     await picturesIn(file, times, HEIGHT, (picture, index) => {
       if (render !== this.#place.render) return;
       this.#pictures.set(keyOf(missing[index]), { picture: addressOf(picture), far: 0, final: true });

@@ -1,7 +1,7 @@
 // The times above the bars, and the lines between blocks.
 import { make } from "../shared.js";
 import { startSeconds, timeText } from "./segments.js";
-/** @import {StoryView} from "../types.js" */
+/** @import {Timeline} from "../types.js" */
 
 const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600]; // seconds between two times
 const TICK_PIXELS = 52;
@@ -15,12 +15,12 @@ export class Ruler {
   }
 
   /**
-   * Draw the times of a view on a ruler of so many pixels.
-   * @param {StoryView} view
+   * Draw the times of a timeline on a ruler of so many pixels.
+   * @param {Timeline} timeline
    * @param {number} pixels
    */
-  draw(view, pixels) {
-    const total = startSeconds(view, view.blocks);
+  draw(timeline, pixels) {
+    const total = startSeconds(timeline, timeline.blocks);
     const every = TICKS.find((seconds) => (seconds / total) * pixels >= TICK_PIXELS) ?? TICKS[TICKS.length - 1];
     if (this.#drawn === `${total} ${every}`) return;
     this.#drawn = `${total} ${every}`;
@@ -35,16 +35,16 @@ export class Ruler {
 }
 
 /**
- * Draw a line at each block of a view on a track of so many pixels.
+ * Draw a line at each block of a timeline on a track of so many pixels.
  * @param {HTMLElement} track
- * @param {StoryView} view
+ * @param {Timeline} timeline
  * @param {number} pixels
  */
-export function drawGrid(track, view, pixels) {
-  const total = startSeconds(view, view.blocks);
-  const block = (view.block_seconds / total) * pixels;
+export function drawGrid(track, timeline, pixels) {
+  const total = startSeconds(timeline, timeline.blocks);
+  const block = (timeline.block_seconds / total) * pixels;
   const lines = "linear-gradient(to right, var(--hf-grid) 1px, transparent 1px)";
   track.style.backgroundImage = block < GRID_PIXELS ? "none" : lines;
   track.style.backgroundSize = `${block}px 100%`;
-  track.style.backgroundPositionX = `${(view.first_block_seconds / total) * pixels}px`;
+  track.style.backgroundPositionX = `${(timeline.first_block_seconds / total) * pixels}px`;
 }

@@ -1,24 +1,24 @@
-// Prompts on blocks. A view is the server's answer to a text; a segment is one of its prompts. All functions are pure.
+// Prompts on blocks. A timeline is the server's answer to a text; a segment is one of its prompts. All functions are pure.
 
-/** @import {Clock, Segment, StoryView} from "../types.js" */
+/** @import {Clock, Segment, Timeline} from "../types.js" */
 
 /**
  * Time of a block's first video frame, in seconds; the first block of a video is shorter than the others.
- * @param {Clock} view
+ * @param {Clock} clock
  * @param {number} block
  */
-export function startSeconds(view, block) {
-  return block === 0 ? 0 : view.first_block_seconds + (block - 1) * view.block_seconds;
+export function startSeconds(clock, block) {
+  return block === 0 ? 0 : clock.first_block_seconds + (block - 1) * clock.block_seconds;
 }
 
 /**
  * The block whose start is nearest to a time.
- * @param {Clock} view
+ * @param {Clock} clock
  * @param {number} seconds
  */
-export function blockAt(view, seconds) {
-  if (seconds <= view.first_block_seconds / 2) return 0;
-  return Math.max(1, Math.round((seconds - view.first_block_seconds) / view.block_seconds) + 1);
+export function blockAt(clock, seconds) {
+  if (seconds <= clock.first_block_seconds / 2) return 0;
+  return Math.max(1, Math.round((seconds - clock.first_block_seconds) / clock.block_seconds) + 1);
 }
 
 /**
@@ -42,11 +42,11 @@ export function plainTime(seconds) {
 /**
  * Prompts that begin before a time, the last of them up to it.
  * @param {Segment[]} segments
- * @param {Clock} view
+ * @param {Clock} clock
  * @param {number} seconds
  */
-export function cutAt(segments, view, seconds) {
-  const end_block = Math.max(1, blockAt(view, seconds));
+export function cutAt(segments, clock, seconds) {
+  const end_block = Math.max(1, blockAt(clock, seconds));
   const kept = segments.filter(({ start_block }) => start_block < end_block);
   return changed(kept, kept.length - 1, { end_block });
 }
@@ -54,17 +54,17 @@ export function cutAt(segments, view, seconds) {
 /**
  * All prompts in a shorter time, each with at least a block; null where there are too many for that.
  * @param {Segment[]} segments
- * @param {StoryView} view
+ * @param {Timeline} timeline
  * @param {number} seconds
  * @returns {Segment[] | null}
  */
-export function scaledTo(segments, view, seconds) {
-  const blocks = Math.max(1, blockAt(view, seconds));
+export function scaledTo(segments, timeline, seconds) {
+  const blocks = Math.max(1, blockAt(timeline, seconds));
   if (segments.length > blocks) return null;
   let free = 0;
   const starts = segments.map(({ start_block }, index) => {
     const latest = blocks - (segments.length - index);
-    const wanted = Math.round((start_block * blocks) / view.blocks);
+    const wanted = Math.round((start_block * blocks) / timeline.blocks);
     const start = Math.min(Math.max(index ? wanted : 0, free), latest);
     free = start + 1;
     return start;
@@ -80,14 +80,14 @@ export function scaledTo(segments, view, seconds) {
 /**
  * The indices of the first and the last prompt that are shown between two times; the last is smaller without one.
  * @param {Segment[]} segments
- * @param {Clock} view
+ * @param {Clock} clock
  * @param {number} from
  * @param {number} until
  * @returns {[number, number]}
  */
-export function indicesBetween(segments, view, from, until) {
-  const first = segments.findIndex(({ end_block }) => startSeconds(view, end_block) > from);
-  const last = segments.findLastIndex(({ start_block }) => startSeconds(view, start_block) < until);
+export function indicesBetween(segments, clock, from, until) {
+  const first = segments.findIndex(({ end_block }) => startSeconds(clock, end_block) > from);
+  const last = segments.findLastIndex(({ start_block }) => startSeconds(clock, start_block) < until);
   return first < 0 ? [0, -1] : [first, last];
 }
 
@@ -145,9 +145,9 @@ const shifted = (segments, from, by) =>
   });
 
 /**
- * The length in seconds of a view's video with these segments, to the millisecond.
+ * The length in seconds of a timeline's video with these segments, to the millisecond.
  * @param {Segment[]} segments
- * @param {StoryView} view
+ * @param {Timeline} timeline
  */
 export function lengthWith(segments, { blocks, seconds, block_seconds }) {
   const end = segments[segments.length - 1].end_block;

@@ -2,7 +2,7 @@
 import { make } from "../shared.js";
 import { t } from "../texts.js";
 import { plainTime, timeText } from "./segments.js";
-/** @import {StoryView} from "../types.js" */
+/** @import {Timeline} from "../types.js" */
 
 export class Status {
   /** Whether to say that a change could not be taken, until the next one is. */
@@ -19,16 +19,16 @@ export class Status {
   }
 
   /**
-   * Say what there is to say of a view.
-   * @param {StoryView} view
+   * Say what there is to say of a timeline.
+   * @param {Timeline} timeline
    * @param {boolean} hasBars whether it can be shown as bars
    */
-  show(view, hasBars) {
+  show(timeline, hasBars) {
     const lost = this.hasLostChange ? `${t("The last change was not taken: the text was changed elsewhere.")} ` : "";
-    const tooMany = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
-    const about = hasBars ? (view.read_as ?? plainTime(view.seconds)) : tooMany;
-    this.element.title = t("%1 blocks, %2", view.blocks, timeText(view.seconds));
-    const isProblem = !hasBars || this.hasLostChange || view.refusal !== undefined;
-    this.say(lost + (view.refusal ?? about), isProblem);
+    const tooMany = t("%1 prompts are too many for bars; edit the text.", timeline.segments.length);
+    const about = hasBars ? (timeline.read_as ?? plainTime(timeline.seconds)) : tooMany;
+    this.element.title = t("%1 blocks, %2", timeline.blocks, timeText(timeline.seconds));
+    const isProblem = !hasBars || this.hasLostChange || timeline.refusal !== undefined;
+    this.say(lost + (timeline.refusal ?? about), isProblem);
   }
 }

@@ -29,7 +29,7 @@ export class Tools {
     const zooms = [
       button("−", t("Zoom out (-)"), () => bars.zoom(1 / STEP)),
       button("+", t("Zoom in (+)"), () => bars.zoom(STEP)),
-      button(t("all"), t("Show the whole video (0)"), () => bars.zoom(0)),
+      button(t("all"), t("Show the whole video (0)"), () => bars.showAll()),
     ];
     this.panel = button("⤢", t("Show the story panel (Alt+Y)"), () => actions.showPanel?.());
     this.panel.hidden = !actions.showPanel;

@@ -2,9 +2,12 @@
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
 import { cutAt, plainTime, scaledTo, startSeconds } from "./segments.js";
-/** @import {Segment, StoryView} from "../types.js" */
+/** @import {Segment, Timeline} from "../types.js" */
 
-/** What makes the prompts of a view fit; null: they cannot. @typedef {(view: StoryView) => Segment[] | null} Shorter */
+/**
+ * What makes the prompts of a timeline fit; null: they cannot.
+ * @typedef {(timeline: Timeline) => Segment[] | null} Shorter
+ */
 
 export class Ways {
   #shorten;
@@ -22,20 +25,20 @@ export class Ways {
   }
 
   /**
-   * Show the ways for a view.
-   * @param {StoryView} view
+   * Show the ways for a timeline.
+   * @param {Timeline} timeline
    * @param {boolean} isFixed whether the length comes from another node
    */
-  show(view, isFixed) {
-    const { beyond, segments } = view;
+  show(timeline, isFixed) {
+    const { beyond, segments } = timeline;
     this.element.hidden = beyond === undefined;
     if (beyond === undefined) {
-      this.#fitting = view.seconds;
+      this.#fitting = timeline.seconds;
       return;
     }
     const ways = [this.#cut(beyond)];
-    if (scaledTo(segments, view, beyond)) ways.push(this.#scale(beyond));
-    if (!isFixed) ways.push(this.#restore(view));
+    if (scaledTo(segments, timeline, beyond)) ways.push(this.#scale(beyond));
+    if (!isFixed) ways.push(this.#restore(timeline));
     this.element.replaceChildren(...ways);
   }
 
@@ -52,10 +55,10 @@ export class Ways {
     return button(t("fit into %1", plainTime(seconds)), t("Shorten all prompts alike"), scale);
   }
 
-  /** Back to the last length that fitted, if the last prompt begins in it. @param {StoryView} view */
-  #restore(view) {
-    const last = startSeconds(view, view.segments[view.segments.length - 1].start_block);
-    const seconds = this.#fitting > last ? this.#fitting : view.seconds;
+  /** Back to the last length that fitted, if the last prompt begins in it. @param {Timeline} timeline */
+  #restore(timeline) {
+    const last = startSeconds(timeline, timeline.segments[timeline.segments.length - 1].start_block);
+    const seconds = this.#fitting > last ? this.#fitting : timeline.seconds;
     const title = t("Make the video as long as the story");
     return button(t("back to %1", plainTime(seconds)), title, () => this.#lengthen(seconds));
   }

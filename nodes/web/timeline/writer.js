@@ -2,14 +2,14 @@
 // waits, and what is changed in the node's other widgets meanwhile stays.
 import { t } from "../texts.js";
 import { fieldsForServer, lengthWith } from "./segments.js";
-/** @import {Change, Host, StoryValues, StoryView, Unwritten} from "../types.js" */
+/** @import {Change, Host, StoryValues, Timeline, Unwritten} from "../types.js" */
 
 const OFFLINE_MS = 3000; // until a server that did not answer is asked again
 
 /**
  * What becomes of changes.
  * @typedef {object} WriterEvents
- * @property {(answer: StoryView, values: StoryValues, change: Change) => void} written with the values of the node that the
+ * @property {(answer: Timeline, values: StoryValues, change: Change) => void} written with the values of the node that the
  *   server's answer belongs to
  * @property {(sentence: string, before?: Unwritten) => void} refused with the change that is shown again; undefined if the
  *   text holds all
@@ -21,8 +21,8 @@ export class Writer {
   #on;
   /** Changes without an answer, the newest last, which holds those before it. @type {Change[]} */
   #waiting = [];
-  /** The server's answer to the node's text, which they change. @type {StoryView | null} */
-  #view = null;
+  /** The server's answer to the node's text, which they change. @type {Timeline | null} */
+  #timeline = null;
   /** The values of the node that it answers to. @type {StoryValues | null} */
   #values = null;
   #latestRequest = 0; // answers to earlier ones are ignored
@@ -64,14 +64,14 @@ export class Writer {
   }
 
   /**
-   * Send a change of a view, which answers to `values`; false, and refused, if it needs another length and that comes
+   * Send a change of a timeline, which answers to `values`; false, and refused, if it needs another length and that comes
    * from another node.
    * @param {Change} change
-   * @param {StoryView} view
+   * @param {Timeline} timeline
    * @param {StoryValues} values
    */
-  write(change, view, values) {
-    this.#view = view;
+  write(change, timeline, values) {
+    this.#timeline = timeline;
     this.#values = values;
     const newest = this.#waiting.at(-1);
     if (this.#lengthOf(change) !== undefined && this.#host.linked("seconds")) {
@@ -86,10 +86,10 @@ export class Writer {
 
   /** The other length that the video gets with a change; undefined if it keeps its own. @param {Change} change */
   #lengthOf({ segments, keepsSeconds }) {
-    const length = lengthWith(segments, this.#view);
+    const length = lengthWith(segments, this.#timeline);
     // with seconds 0 the video is as long as its prompts; a story longer than its seconds waits for a choice of a person
-    const follows = this.#values.seconds !== 0 && !keepsSeconds && this.#view.beyond === undefined;
-    return follows && length !== this.#view.seconds ? length : undefined;
+    const follows = this.#values.seconds !== 0 && !keepsSeconds && this.#timeline.beyond === undefined;
+    return follows && length !== this.#timeline.seconds ? length : undefined;
   }
 
   /** Send the newest change. @param {Change} change */
@@ -99,7 +99,7 @@ export class Writer {
     const { text, ...settings } = values;
     const other = this.#lengthOf(change);
     const seconds = other ?? values.seconds;
-    const length = keepsSeconds ? values.seconds : lengthWith(segments, this.#view);
+    const length = keepsSeconds ? values.seconds : lengthWith(segments, this.#timeline);
     const isLatest = this.#beginRequest();
     const answer = await this.#host.ask({ ...settings, seconds, length, shared, segments: segments.map(fieldsForServer) });
     if (!isLatest()) return;

@@ -86,32 +86,32 @@ test("a take is named by its number, its title and what is known of it", () => {
 test("a story that is too long can be cut, scaled or be given the length in which it fits", () => {
   const asked = [];
   const ways = new Ways(
-    (shortened) => asked.push(shortened(view).map(({ end_block }) => end_block)),
+    (shortened) => asked.push(shortened(timeline).map(({ end_block }) => end_block)),
     (seconds) => asked.push(seconds),
   );
   const segments = [
     { text: "a", start_block: 0, end_block: 10, switch: null, seed: null },
     { text: "b", start_block: 10, end_block: 14, switch: null, seed: null },
   ];
-  const view = { segments, blocks: 14, seconds: 10.3125, first_block_seconds: 0.5625, block_seconds: 0.75 };
-  ways.show(view, false);
+  const timeline = { segments, blocks: 14, seconds: 10.3125, first_block_seconds: 0.5625, block_seconds: 0.75 };
+  ways.show(timeline, false);
   assert.equal(ways.element.hidden, true);
-  ways.show({ ...view, beyond: 5 }, false);
+  ways.show({ ...timeline, beyond: 5 }, false);
   assert.equal(ways.element.hidden, false);
   for (const { listeners } of ways.element.children) listeners.click();
   assert.deepEqual(asked, [[7], [5, 7], 10.3125]);
-  ways.show({ ...view, beyond: 5 }, true);
+  ways.show({ ...timeline, beyond: 5 }, true);
   assert.equal(ways.element.children.length, 2);
 });
 
 test("a dragged bar jumps to what is near it on the screen, and to whole seconds only where nothing else is", () => {
-  const marks = { times: [3.9, null, 7.5], beats: { every: 0.5, first: 0.2 } };
+  const targets = { times: [3.9, null, 7.5], beats: { every: 0.5, first: 0.2 } };
   const pixels = 100; // of a second: nine are 0.09 s
-  assert.equal(snap(3.93, marks, pixels), 3.9);
-  assert.equal(snap(5.04, marks, pixels), 5);
-  assert.ok(Math.abs(snap(5.15, marks, pixels) - 5.2) < 1e-9, "a beat");
-  assert.equal(snap(5.45, marks, pixels), 5.45, "nothing is near");
-  assert.equal(snap(7.42, marks, pixels), 7.5);
+  assert.equal(snap(3.93, targets, pixels), 3.9);
+  assert.equal(snap(5.04, targets, pixels), 5);
+  assert.ok(Math.abs(snap(5.15, targets, pixels) - 5.2) < 1e-9, "a beat");
+  assert.equal(snap(5.45, targets, pixels), 5.45, "nothing is near");
+  assert.equal(snap(7.42, targets, pixels), 7.5);
   assert.equal(snap(5.45, { times: [], beats: null }, 10), 5.45, "between two seconds some times stay free");
   assert.equal(snap(5.3, { times: [], beats: null }, 10), 5);
 });

@@ -65,9 +65,9 @@ Object.assign(app, {
 });
 const shared = await import("../extensions/headforcing/shared.js");
 const serverEvents = await import("../extensions/headforcing/server_events.js");
-const player = await import("../extensions/headforcing/player/player.js");
+const messages = await import("../extensions/headforcing/player/messages.js");
 const { GrowingFile } = await import("../extensions/headforcing/player/growing_file.js");
-player.setup();
+messages.setup();
 
 const told = (name, detail) => app.api.dispatchEvent(Object.assign(new Event(name), { detail }));
 const SCENES = [{ start_block: 20, end_block: 40, words: "a lake" }];
@@ -95,13 +95,13 @@ function opened(workflow, samplers = 1) {
   Object.assign(root, { id: workflow, extra: {} });
   const story = new Node(4, "HeadForcingPromptTimeline");
   const follows = [];
-  shared.editors.set(story, { follow: (view, place) => follows.push([view, place]), frame() {} });
+  shared.editors.set(story, { follow: (player, place) => follows.push([player, place]), frame() {} });
   const ids = Array.from({ length: samplers }, (_, index) => 6 + index);
   const made = ids.map((id) => new Sampler(id, "HeadForcingSampler", story));
   root.nodes = [story, ...made];
-  made.forEach(player.nodeCreated);
-  player.afterConfigureGraph();
-  return { views: made.map(player.viewOf), follows };
+  made.forEach(messages.nodeCreated);
+  messages.afterConfigureGraph();
+  return { players: made.map(messages.playerOf), follows };
 }
 
 /** The last message of a finished render. */
@@ -120,18 +120,18 @@ async function queued(workflow) {
 }
 
 test("a run that ComfyUI has cached keeps scenes, place, pictures and text of its file", async () => {
-  const { views } = opened("cached-1");
+  const { players } = opened("cached-1");
   const place = { done: 40, lead: -14.25, fps: 16, scenes: SCENES };
   const video = { id: "file", bytes: 9, pictures: 3, sound: true };
   rendered("cached-1", 6, "part.mp4", { place, video });
   const prompt_id = await queued("cached-1");
   told("executed", { node: "6", prompt_id, output: { video: file("part.mp4") } });
-  const [{ place: now, sprite, text, hasSound }] = views;
+  const [{ place: now, sprite, text, hasSound }] = players;
   assert.deepEqual(now, { ...place, running: false, render: prompt_id });
   assert.deepEqual([sprite.id, hasSound, text.textContent], ["file", true, "wrote part.mp4"]);
   const other = await queued("cached-1");
   told("executed", { node: "6", prompt_id: other, output: { video: file("other.mp4") } });
-  assert.deepEqual([views[0].place.lead, views[0].text.textContent], [0, ""]);
+  assert.deepEqual([players[0].place.lead, players[0].text.textContent], [0, ""]);
 });
 
 test("videos and errors belong to the workflow that was queued, whichever is open", async () => {
@@ -139,12 +139,12 @@ test("videos and errors belong to the workflow that was queued, whichever is ope
   rendered("one-1", 6, "one.mp4");
   const again = await queued("one-1");
   const fails = await queued("one-1");
-  const { views } = opened("two-2");
+  const { players } = opened("two-2");
   rendered("two-2", 6, "two.mp4");
   told("executed", { node: "6", prompt_id: again, output: { video: file("one.mp4") } });
   told("execution_error", { node_id: "4", prompt_id: fails, exception_message: "no text" });
-  assert.deepEqual([views[0].file.filename, views[0].text.textContent], ["two.mp4", "wrote two.mp4"]);
-  const [one] = opened("one-1").views;
+  assert.deepEqual([players[0].file.filename, players[0].text.textContent], ["two.mp4", "wrote two.mp4"]);
+  const [one] = opened("one-1").players;
   assert.equal(one.file.filename, "one.mp4");
   told("execution_error", { node_id: "4", prompt_id: await queued("one-1"), exception_message: "no text" });
   assert.equal(one.text.textContent, "failed in HeadForcingPromptTimeline: no text");
@@ -155,12 +155,12 @@ test("videos and errors belong to the workflow that was queued, whichever is ope
 });
 
 test("of two samplers the timeline follows the one that renders, or that a person plays", () => {
-  const { views, follows } = opened("pair-1", 2);
-  const [first, second] = views;
+  const { players, follows } = opened("pair-1", 2);
+  const [first, second] = players;
   const place = { done: 9, lead: 0, scenes: SCENES };
-  const leader = (view) => {
+  const leader = (player) => {
     follows.length = 0;
-    view?.video.dispatchEvent(new Event("timeupdate"));
+    player?.video.dispatchEvent(new Event("timeupdate"));
     return follows.at(-1)?.[0];
   };
   rendered("pair-1", 6, "first.mp4", { place });
@@ -184,15 +184,15 @@ test("of two samplers the timeline follows the one that renders, or that a perso
 });
 
 test("a video plays in the node if its workflow is opened, and not if a node takes it", () => {
-  const [view] = opened("drop-1").views;
+  const [player] = opened("drop-1").players;
   const dropped = { name: "dropped.mp4", type: "video/mp4" };
   const drop = (more = {}) => {
     const target = { files: [], ...more };
     const event = Object.assign(new Event("drop"), { dataTransfer: { files: [dropped] } });
     Object.defineProperty(event, "target", { value: target });
     window.dispatchEvent(event);
-    player.afterConfigureGraph();
-    return view.text.textContent ?? "";
+    messages.afterConfigureGraph();
+    return player.text.textContent ?? "";
   };
   assert.equal(drop(), "", "the graph is none of a file of this pack");
   root.extra.head_forcing_run = "an earlier run";

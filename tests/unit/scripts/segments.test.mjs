@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { labelFor, labels } from "../extensions/headforcing/timeline/labels.js";
 import * as segments from "../extensions/headforcing/timeline/segments.js";
 
-const VIEW = { blocks: 14, seconds: 10.3125, first_block_seconds: 0.5625, block_seconds: 0.75 };
+const CLOCK = { blocks: 14, seconds: 10.3125, first_block_seconds: 0.5625, block_seconds: 0.75 };
 
 /** Prompts "a", "b", ... that begin at these blocks; the last value is the end of the video. */
 function story(...blocks) {
@@ -21,8 +21,8 @@ const places = (all) => all.map(({ text, start_block, end_block }) => `${text} $
 const recalling = (recall) => ({ kind: "reset", blend_blocks: 0, re_anchor: false, recall, new_scene: false });
 
 test("the block at the start of each block is that block", () => {
-  for (let block = 0; block < VIEW.blocks; block++)
-    assert.equal(segments.blockAt(VIEW, segments.startSeconds(VIEW, block)), block);
+  for (let block = 0; block < CLOCK.blocks; block++)
+    assert.equal(segments.blockAt(CLOCK, segments.startSeconds(CLOCK, block)), block);
 });
 
 test("a time is written without zeros at its end, and for people in seconds", () => {
@@ -54,7 +54,7 @@ test("the halves of a divided prompt meet in its middle", () => {
 test("all later prompts and the end of the video move with one that ripples", () => {
   const all = segments.joined(segments.moved(story(0, 4, 9, 14), 1, 6, { ripple: true }));
   assert.deepEqual(places(all), ["a 0-6", "b 6-11", "c 11-16"]);
-  assert.equal(segments.lengthWith(all, VIEW), 11.813);
+  assert.equal(segments.lengthWith(all, CLOCK), 11.813);
 });
 
 test("another order keeps the lengths, and a recall names the same scene or none", () => {
@@ -91,17 +91,17 @@ test("a dragged prompt takes the place whose start is nearest, and none before t
 });
 
 test("a story is cut or scaled to a shorter video, each prompt with a block at least", () => {
-  assert.deepEqual(places(segments.cutAt(story(0, 4, 9, 14), VIEW, 5)), ["a 0-4", "b 4-7"]);
-  assert.deepEqual(places(segments.scaledTo(story(0, 12, 13, 14), VIEW, 2)), ["a 0-1", "b 1-2", "c 2-3"]);
-  assert.equal(segments.scaledTo(story(0, 12, 13, 14), VIEW, 0.5), null);
+  assert.deepEqual(places(segments.cutAt(story(0, 4, 9, 14), CLOCK, 5)), ["a 0-4", "b 4-7"]);
+  assert.deepEqual(places(segments.scaledTo(story(0, 12, 13, 14), CLOCK, 2)), ["a 0-1", "b 1-2", "c 2-3"]);
+  assert.equal(segments.scaledTo(story(0, 12, 13, 14), CLOCK, 0.5), null);
 });
 
 test("bars leave out the words that another prompt begins with, and tags say all that is not usual", () => {
   const texts = ["a red fox in the snow", "a red fox in the snow sleeps", "birds"];
   assert.deepEqual(labels(texts.map((text) => ({ text }))), ["… snow", "… sleeps", "birds"]);
   const half = { ...story(0, 7)[0], text: texts[0] };
-  assert.equal(labelFor(half, "… snow", VIEW, 320), "… snow");
-  assert.equal(labelFor(half, "… snow", VIEW, 400), texts[0], "a bar of 200 pixels has room for 21 letters");
+  assert.equal(labelFor(half, "… snow", CLOCK, 320), "… snow");
+  assert.equal(labelFor(half, "… snow", CLOCK, 400), texts[0], "a bar of 200 pixels has room for 21 letters");
   const t = (text, ...values) => text.replace(/%(\d)/g, (_, place) => values[place - 1]);
   const tag = (way, seed = null) => segments.tagText({ ...story(0, 1)[0], switch: way, seed }, 0.75, t);
   assert.equal(tag(null), "");

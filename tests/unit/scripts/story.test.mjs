@@ -33,13 +33,13 @@ function press(key, { code = "", altKey = false, ctrlKey = false } = {}) {
   return { key, code, altKey, ctrlKey, metaKey: false, target, preventDefault() {}, stopPropagation() {} };
 }
 
-test("Alt+I and Alt+O remove the marks, also where Option gives those keys other characters", () => {
+test("Alt+I and Alt+O remove the in and out points, also where Option gives those keys other characters", () => {
   for (const [inKey, outKey] of [["i", "o"], ["I", "O"], ["ˆ", "ø"], ["Dead", "ø"]]) {
     const monitor = new Monitor(() => {}, () => {});
     const video = Object.assign(new Element(), { readyState: 1, currentTime: 2, paused: true });
     const pair = { isSilent: true };
-    const view = { video, pair, place: { lead: 0 }, image: new Element(), lend() {} };
-    monitor.bind(view, null, null, "story");
+    const player = { video, pair, place: { lead: 0 }, image: new Element(), lend() {} };
+    monitor.bind(player, null, null, "story");
     monitor.key(press("i", { code: "KeyI" }));
     video.currentTime = 5;
     monitor.key(press("o", { code: "KeyO" }));

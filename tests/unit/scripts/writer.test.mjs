@@ -7,7 +7,7 @@ const { Writer } = await import("../extensions/headforcing/timeline/writer.js");
 const SEGMENTS = ["a", "b"].map((text, index) => ({
   text, start_block: 10 * index, end_block: 10 * index + 10, switch: null, seed: null,
 }));
-const VIEW = { segments: SEGMENTS, shared: "", blocks: 20, seconds: 15, block_seconds: 0.75, first_block_seconds: 0.75 };
+const TIMELINE = { segments: SEGMENTS, shared: "", blocks: 20, seconds: 15, block_seconds: 0.75, first_block_seconds: 0.75 };
 
 /** A node, its writer, and the questions to the server, each with `answer(...)`. */
 function opened() {
@@ -32,7 +32,7 @@ function opened() {
   const change = (words, { key = null, blocks = 20 } = {}) => {
     const segments = words.map((text, index) => ({ ...SEGMENTS[index], text }));
     segments[1].end_block = blocks;
-    return writer.write({ segments, shared: "", key, keepsSeconds: false }, VIEW, begun);
+    return writer.write({ segments, shared: "", key, keepsSeconds: false }, TIMELINE, begun);
   };
   return { node, writer, questions, heard, change };
 }
