@@ -77,17 +77,21 @@ class PictureNetwork(nn.Module):
         `first [n]` is 1 for a video's first latent frame, whose `before` is itself and whose last
         video frame counts.
         """
-        begins = first[:, None, None, None].expand(-1, 1, *latents.shape[-2:])
-        hidden = self.coarse(self.start(torch.cat((latents, before, begins.to(latents)), 1)))
+        begins = first.to(latents)[:, None, None, None]
+        begins = begins.expand_as(latents[:, :1])
+        hidden = self.start(torch.cat((latents, before, begins), 1))
+        hidden = self.coarse(hidden)
         hidden = self.middle(hidden + self.read_middle(features))
-        flat = self.fields(hidden).float()
-        still = flat[:, None, :_STILL].repeat_interleave(TEMPORAL_STRIDE, 1)
-        moving = flat[:, _STILL:].unflatten(1, (TEMPORAL_STRIDE, _MOVING))
+
+        still, moving = self.fields(hidden).float().split((_STILL, _MOVING * TEMPORAL_STRIDE), 1)
+        still = still[:, None].repeat_interleave(TEMPORAL_STRIDE, 1)
+        moving = moving.unflatten(1, (TEMPORAL_STRIDE, _MOVING))
         places, kinds = moving.split((_MOVING - MOVING["kind"], MOVING["kind"]), 2)
+        others = torch.cat((still, places, kinds.softmax(2)), 2)
+
         fine = self.fine(self.grow(hidden) + self.read_fine(features))
         outlines = F.pixel_shuffle(self.outlines(fine), 2).float()
         outlines = outlines.unflatten(1, (TEMPORAL_STRIDE, len(OUTLINES)))
-        others = torch.cat((still, places, kinds.softmax(2)), 2)
         return outlines * self.limits[:, None, None], others
 
 
@@ -135,16 +139,23 @@ class PictureStreamingDecoder:
         """Decode the next `[frames, 16, h, w]` to `[video frames, 32h, 32w, 3]` in 0..1."""
         parts = []
         for latent in latents.to(self.autoencoder.mean).split(1):
-            first = self._before is None
-            before = latent if self._before is None else self._before
-            features = read_features(self.autoencoder, latent, before)
-            outlines, others = self.network(
-                latent, before, features, torch.full((1,), float(first), device=latent.device)
-            )
-            shown = slice(TEMPORAL_STRIDE - 1 if first else 0, None)
-            parts.append(draw(outlines[0, shown], others[0, shown], SCALE).movedim(1, -1))
+            outlines, others = self._fields(latent)
+            parts.append(draw(outlines, others, SCALE).movedim(1, -1))
             self._before = latent
         return torch.cat(parts)
+
+    def _fields(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Fields of the video frames of one latent frame: four, of a video's first one."""
+        before = self._before
+        first = latent.new_zeros(1)
+        shown = slice(None)
+        if before is None:
+            before = latent
+            first = latent.new_ones(1)
+            shown = slice(TEMPORAL_STRIDE - 1, None)
+        features = read_features(self.autoencoder, latent, before)
+        outlines, others = self.network(latent, before, features, first)
+        return outlines[0, shown], others[0, shown]
 
 
 def load_picture_network(path: str | Path) -> PictureNetwork:

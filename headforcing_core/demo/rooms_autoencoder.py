@@ -84,14 +84,15 @@ class RoomsAutoencoder(nn.Module):
         """Latents before normalisation, of clips `[batch, 4(n-1)+1, 3, 8h, 8w]` to `[batch, n, 16,
         h, w]`.
         """
-        first = self.enc(self.in_img(F.pixel_unshuffle(video_frames[:, 0] * 2 - 1, _PATCH)))[
-            :, None
-        ]
         batch, length = video_frames.shape[:2]
+        signed = video_frames * 2 - 1
+        image = F.pixel_unshuffle(signed[:, 0], _PATCH)
+        first = self.enc(self.in_img(image))[:, None]
         if length == 1:
             return first
-        clips = video_frames[:, 1:].unflatten(1, (-1, TEMPORAL_STRIDE)).flatten(0, 1).flatten(1, 2)
-        later = self.enc(self.in_vid(F.pixel_unshuffle(clips * 2 - 1, _PATCH)))
+        clips = signed[:, 1:].unflatten(1, (-1, TEMPORAL_STRIDE))
+        clips = clips.flatten(0, 1).flatten(1, 2)
+        later = self.enc(self.in_vid(F.pixel_unshuffle(clips, _PATCH)))
         return torch.cat((first, later.unflatten(0, (batch, -1))), 1)
 
     @torch.no_grad()

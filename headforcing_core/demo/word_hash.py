@@ -34,7 +34,7 @@ def nearest(prompt: str) -> str:
     """The prompt of the toy world that has most of a text's words; what the text does not say is as
     in the demo.
     """
-    words = f" {' '.join(split_words(prompt))} "
+    words = " ".join(["", *split_words(prompt), ""])
     chosen = asdict(Look.parse(DEMO_STORY.splitlines()[0].split(maxsplit=1)[1]))
     for kind, choices in CHOICES.items():
         named = (choice for choice in choices if choice and f" {choice} " in words)
@@ -55,10 +55,9 @@ def advice(prompt: str) -> str | None:
     ]
     why = f"was not trained on prompts in the form of '{prompt}'"
     if unknown:
-        why = (
-            "does not know "
-            f"{', '.join(unknown[:MOST_NAMED])}{' ...' if len(unknown) > MOST_NAMED else ''}"
-        )
+        why = f"does not know {', '.join(unknown[:MOST_NAMED])}"
+        if len(unknown) > MOST_NAMED:
+            why += " ..."
     return (
         f"the toy world {why}, so what it shows is left to chance: try '{known}'; --help lists all "
         "its words"
@@ -86,8 +85,10 @@ def encode(prompt: str) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _gaussian(salted_word: str) -> np.ndarray:
-    seed = int.from_bytes(hashlib.sha256(salted_word.encode()).digest()[:8], "little")
-    return np.random.Generator(np.random.PCG64(seed)).standard_normal(TEXT_DIM).astype(np.float32)
+    digest = hashlib.sha256(salted_word.encode()).digest()
+    seed = int.from_bytes(digest[:8], "little")
+    generator = np.random.Generator(np.random.PCG64(seed))
+    return generator.standard_normal(TEXT_DIM).astype(np.float32)
 
 
 def sample_prompts(count: int) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...headforcing_core.demo.picture_drawing import draw, picture_light
+from ...headforcing_core.demo.hung_pictures import picture_light
+from ...headforcing_core.demo.picture_drawing import draw
 from ...headforcing_core.demo.picture_fields import (
     FARTHEST,
     OUTLINES,

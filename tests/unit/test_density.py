@@ -18,7 +18,7 @@ MOST_A_LINE = {
     "research": 9.5,
 }
 MOST_A_LINE_OF_A_FOLDER = 11.0  # of the product, but for folders of arithmetic
-ARITHMETIC = ("kernels", "headforcing_core/demo")
+ARITHMETIC = ("kernels",)
 PARTS = {"product": PRODUCT, "tests": ("tests", "generators"), "research": ("research",)}
 MOST_PER_1000_LINES = {  # of each part
     "assignments of three and more values": 1.0,
