@@ -4,8 +4,10 @@ with all forms in one grammar read.
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
+import pkgutil
 import re
 import time
 from pathlib import Path
@@ -14,8 +16,9 @@ import pytest
 from headforcing.headforcing_core.timeline.characters import clean
 from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.timeline.grammar import read_story
-from headforcing.headforcing_core.timeline.paste import lists, parts, shots, subtitle_lines, tables
+from headforcing.headforcing_core.timeline.paste import forms
 from headforcing.headforcing_core.timeline.paste.paste import paste, read_any
+from headforcing.headforcing_core.timeline.paste.text import Text
 from headforcing.headforcing_core.timeline.prompt import TimelineError
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from hypothesis import given, settings
@@ -201,13 +204,41 @@ def test_an_hour_s_story_takes_40_milliseconds_at_most(form):
     assert min(took) < 0.04
 
 
-READERS = (lists, parts, shots, subtitle_lines, tables)
-EXAMPLES = [(text, read) for reader in READERS for text, read in reader.EXAMPLES.items()]
-REFUSED_TEXTS = [(text, line) for reader in READERS for text, line in reader.REFUSED.items()]
+READERS = {
+    name: importlib.import_module(f"{forms.__name__}.{name}")
+    for _, name, _ in pkgutil.iter_modules(forms.__path__)
+}
+EXAMPLES = [
+    (name, text, read) for name, reader in READERS.items() for text, read in reader.EXAMPLES.items()
+]
+REFUSED_TEXTS = [
+    (name, text, line) for name, reader in READERS.items() for text, line in reader.REFUSED.items()
+]
 
 
-@pytest.mark.parametrize(("text", "expected"), EXAMPLES)
-def test_the_examples_beside_a_reader_are_what_it_reads(text, expected):
+def readers_that_claim(text: str, seconds: float) -> list[str]:
+    """The readers that are asked for a text, up to the first that reads or refuses it."""
+    asked = []
+    source = Text(text, BlockClock(), seconds)
+    for _, read in forms.READERS:
+        asked.append(read.__module__.rpartition(".")[2])
+        with contextlib.suppress(TimelineError):
+            if read(source) is None:
+                continue
+        break
+    return asked
+
+
+def test_every_file_of_forms_holds_one_reader_that_is_asked():
+    asked = [read.__module__.rpartition(".")[2] for _, read in forms.READERS]
+    assert sorted(asked) == sorted(READERS)
+    assert all(reader.REFUSED for reader in READERS.values())
+    assert [name for name, reader in READERS.items() if not reader.EXAMPLES] == ["programs"]
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), EXAMPLES)
+def test_the_examples_beside_a_reader_are_what_it_reads(name, text, expected):
+    assert readers_that_claim(text, 20.0)[-1] == name
     pasted = paste(text, seconds=20.0)
     tags = [
         f"[{each.switch}] ".replace("re-anchor", "cut") if each.switch else ""
@@ -217,12 +248,13 @@ def test_the_examples_beside_a_reader_are_what_it_reads(text, expected):
         (each.start, tag + each.text) for each, tag in zip(pasted.story.prompts, tags, strict=True)
     ]
     assert found == expected
-    assert pasted.is_translated
+    assert pasted.is_translated or name == "words"
     assert paste(pasted.text, seconds=20.0).text == pasted.text
 
 
-@pytest.mark.parametrize(("text", "line"), REFUSED_TEXTS)
-def test_what_a_reader_refuses_is_named_by_its_line(text, line):
+@pytest.mark.parametrize(("name", "text", "line"), REFUSED_TEXTS)
+def test_what_a_reader_refuses_is_named_by_its_line(name, text, line):
+    assert readers_that_claim(text, 20.0)[-1] == name
     with pytest.raises(TimelineError) as error:
         paste(text, seconds=20.0)
     assert error.value.line == line

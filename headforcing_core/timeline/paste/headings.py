@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 
 from ..characters import plain
 from ..clock import MAX_SECONDS, cut_to_millisecond
@@ -20,14 +19,12 @@ from ..times import (
     IN_BRACKETS,
     MINUTES_WORD,
     NUMBER,
-    NUMBER_OR_TIME,
     SCENE,
     SEPARATORS,
     SHOT,
     SPOKEN,
     TIMES,
     TITLE_RANGE,
-    TO,
 )
 
 ALONE = rf"\s{{0,8}}(?:[.)](?=\s|$)|(?=[*_`{SEPARATORS}]|$))"
@@ -52,11 +49,6 @@ _MARKUP = re.compile(  # bullet, heading, number; bold, italics, code
     r"[\s\x7f]*(?:(?:[-+*•‣▪●·>–—]\s|#{1,6}\s|##|\(?\d{1,3}[.)]\s)\s{0,7}){0,3}(?P<bold>\*{1,3}|_{1,2}|`)?"
 )
 TIME_IN_BRACKETS = re.compile(rf"{IN_BRACKETS}\]", FLAGS)
-_WORDS_IN_BRACKETS = re.compile(  # "[1s: waves]"; "[0:00:05]" is a time
-    rf"(?!\[\s{{0,8}}{NUMBER_OR_TIME}(?:{TO}{NUMBER_OR_TIME})?\s{{0,8}}\])"
-    rf"{IN_BRACKETS}(?P<colon>:)(?:[^\[\]]|\[[^\[\]]{{0,999}}\])*(?P<close>\])",
-    FLAGS,
-)
 _DIGITS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 _MINUTES = re.compile(rf"{NUMBER}\s?(?:{MINUTES_WORD}|m)(?P<seconds>.*\d)?", FLAGS | re.DOTALL)
 
@@ -193,38 +185,6 @@ def _read_title(name: str, token: str, words: str, same: str) -> Heading | None:
     elif name == "shot" or _MARKED_TIME.match(same):
         return None
     return Heading(name, start, end, token, words, same, bare=True, spoken=False)
-
-
-def cut_line(line: Line) -> list[Line]:
-    """A line cut before every time in brackets in its words: "[0-5s] a cat walks, [5-10s] it jumps"
-    holds two prompts.
-    """
-    heading = line.heading
-    words = line.text
-    same = line.same
-    if heading is not None:
-        words = heading.words
-        same = heading.same
-    starts = [found.start() for found in TIME_IN_BRACKETS.finditer(same)]
-    if not starts:
-        return [line]
-    first, *others = [words[begin:end].rstrip(",; ") for begin, end in pairwise([0, *starts])]
-    pieces = [read_line(line.number, piece) for piece in [*others, words[starts[-1] :]]]
-    if heading is None:
-        return [replace(read_line(line.number, first), heading=None), *pieces]
-    return [replace(line, heading=replace(heading, words=first, same=plain(first))), *pieces]
-
-
-def open_brackets(text: str) -> str:
-    """A text of the same length with `[1s] waves ` in place of `[1s: waves]`, if it begins so."""
-    same = plain(text)
-    if _WORDS_IN_BRACKETS.match(same, len(same) - len(same.lstrip())) is None:
-        return text
-    characters = list(text)
-    for found in _WORDS_IN_BRACKETS.finditer(same):
-        characters[found.start("colon")] = "]"
-        characters[found.start("close")] = " "
-    return "".join(characters)
 
 
 def seconds_of(token: str) -> float:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..characters import clean
 from ..clock import BlockClock, cut_to_millisecond, plain_time, short_time
 from ..grammar import LATE_SECONDS, Written, finished, has_time, heading_before, read_story
 from ..prompt import Prompt, TimelineError
 from ..tags import match_tag
 from ..timeline import SECONDS_PER_PROMPT, Timeline, check_size, lay_out_story
-from .reading import PROMPT_ALONE, read_form, split_shared
-from .refusals import refuse_table
-from .subtitle_lines import read_subtitle_lines
-from .subtitles import read_subtitles
-from .tables import read_table
-
-_FENCE = re.compile(r"^ {0,8}(?:`{3,9}|~{3,9})[\w-]{0,20} {0,8}$", re.ASCII | re.MULTILINE)
+from .forms import PROMPT_ALONE, read_form
+from .text import Text
 
 
 @dataclass(frozen=True)
@@ -81,36 +74,18 @@ def paste(text: str, clock: BlockClock | None = None, seconds: float | None = No
     check_size(text)
     with suppress(TimelineError):
         return Pasted(text, read_story(text, clock))
-    shared, form, prompts = _read(text, clock, seconds)
+    source = Text(text, clock, seconds)
+    form, prompts = read_form(source)
     finished(prompts, clock)  # raises for what cannot be rendered
     written = _in_times(prompts, seconds)
     lines = [_written(prompt, number) for number, prompt in enumerate(written, 1)]
     sources = [prompt.line for prompt in prompts]
-    if shared:
-        lines.insert(0, f"[shared] {shared}")
+    if source.shared:
+        lines.insert(0, f"[shared] {source.shared}")
         sources.insert(0, 1)
     translated = "\n".join(lines)
     story = read_story(translated, clock)
     return Pasted(translated, story, form, tuple(sources))
-
-
-def _read(text: str, clock: BlockClock, seconds: float | None) -> tuple[str, str, list[Prompt]]:
-    """The shared words of a text in another form, the form, and its prompts with their tags as
-    words.
-    """
-    prompts = read_table(text)
-    if prompts is not None:
-        return "", "a table", prompts
-    if "\t" in text:
-        refuse_table(text)
-    own = _FENCE.sub("", clean(text))
-    prompts = read_subtitles(own)
-    if prompts is None:
-        prompts = read_subtitle_lines(own)
-    if prompts is not None:
-        return "", "subtitles", prompts
-    shared, own = split_shared(own)
-    return shared, *read_form(own, clock, seconds)
 
 
 def read_any(

@@ -7,10 +7,28 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..characters import STRAIGHT_QUOTES, fold, plain
-from ..clock import MAX_SECONDS, TEMPORAL_STRIDE, BlockClock, cut_to_millisecond
-from ..prompt import Prompt, TimelineError
+from ...characters import STRAIGHT_QUOTES, fold, plain
+from ...clock import MAX_SECONDS, TEMPORAL_STRIDE, BlockClock, cut_to_millisecond
+from ...prompt import Prompt, TimelineError
+from ..text import Text
 
+EXAMPLES = {
+    '["a fox", "a wolf"]': [(None, "a fox"), (None, "a wolf")],
+    '```json\n{"prompts": ["a fox", "a wolf"]}\n```': [(None, "a fox"), (None, "a wolf")],
+    '{"0": "a fox", "80": "a wolf"}': [(0.0, "a fox"), (5.0, "a wolf")],
+    '"0": "a fox",\n"80": "a wolf"': [(0.0, "a fox"), (5.0, "a wolf")],
+    '{"prompts": ["a fox", "a wolf"], "switch_frame_indices": [21]}': [
+        (0.0, "a fox"),
+        (5.062, "a wolf"),
+    ],
+}
+REFUSED = {
+    '{"0": "a fox"\n"80": "a wolf"}': 2,
+    "{'0': 'a fox', '80': 'a wolf'}": 1,
+    '{"0": "a fox", "80": 5}': None,
+    '{"prompts": ["a fox"], "scenes": []}': None,
+    '{"prompts": ["a fox"], "switch_frame_indices": [3]}': None,
+}
 # also a list or an object as Python, JavaScript or YAML writes it: "{'0': 'a'}", "{0: "a"}"
 _PYTHON_TEXT = r"'(?:[^'\\\n]|\\.)*'"
 _MEANT_AS_JSON = re.compile(
@@ -20,21 +38,31 @@ _MEANT_AS_JSON = re.compile(
     rf"|\[\s*(?:{_PYTHON_TEXT}\s*[,\]]|\{{\s*[\"'\w]+\s*:|[\[(]\s*[\"'\d]|(?:None|True|False)\s*[,\]]))"
 )
 _FRAME = re.compile(r"""\s{0,8}["']?\d{1,9}["']?\s{0,8}:\s{0,8}["']""", re.ASCII)
+_QUOTE = re.compile("[\"'“”„‟＂＇]")
 _PROMPTS = '{"prompts": ["a cat walks", "it jumps"]}'
 _FRAMES = '"0": "a cat walks", "80": "it jumps"'
 
 
-def is_frame(text: str) -> bool:
+def read(text: Text) -> list[Prompt] | None:
+    """The prompts of a JSON value, or of one without its braces; None for another text."""
+    begin = text.story.lstrip().partition("\n")[0]
+    if begin[:1] not in ("{", "[") and not (_QUOTE.search(begin) and _is_frame(begin)):
+        return None
+    data = _load(text.story)
+    return None if data is None else list(_prompts(data, text.clock))
+
+
+def _is_frame(text: str) -> bool:
     """Whether a text begins with the number of a video frame and a text in quotes."""
     return _FRAME.match(plain(text)) is not None
 
 
-def load_json(text: str) -> Any:
+def _load(text: str) -> Any:
     """The JSON value of a text, which can be a schedule by video frames without its braces; None
     for a prompt that begins with a bracket; TimelineError for invalid JSON.
     """
     whole = text
-    if is_frame(text):
+    if _is_frame(text):
         whole = "{" + text.translate(STRAIGHT_QUOTES).rstrip().removesuffix(",") + "}"
     try:
         return json.loads(whole, strict=False, object_pairs_hook=_without_twins)
@@ -55,7 +83,7 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
+def _prompts(data: Any, clock: BlockClock) -> Iterator[Prompt]:
     """Prompts of a list, which share the length, or by the number of the video frame that they
     begin at, at the model's frame rate.
     """

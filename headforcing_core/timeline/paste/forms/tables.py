@@ -1,18 +1,19 @@
-"""Tables: labels of Audacity, Whisper's TSV, and rows of CSV or Markdown below a row of names."""
+"""Tables: rows of CSV, TSV or Markdown below a row of names."""
 
 from __future__ import annotations
 
 import csv
 import re
 
-from ..characters import clean, fold, plain
-from ..prompt import Prompt, TimelineError
-from ..times import FLAGS, TIME, TO
-from .headings import seconds_in
+from ...characters import clean, fold, plain
+from ...prompt import Prompt, TimelineError
+from ...times import FLAGS, NUMBER, TIME, TO
+from ..headings import seconds_in
+from ..rows import no_row, rows_of
+from ..text import Text
+from .programs import EXAMPLE
 
 EXAMPLES = {
-    "0.000000\t5.000000\ta fox\n5.000000\t10.000000\ta wolf": [(0.0, "a fox"), (5.0, "a wolf")],
-    "start\tend\ttext\n0\t5000\ta fox\n5000\t10000\ta wolf": [(0.0, "a fox"), (5.0, "a wolf")],
     'start,end,prompt\n0:00,0:05,"a fox, red"\n0:05,0:10,a wolf': [
         (0.0, "a fox, red"),
         (5.0, "a wolf"),
@@ -24,37 +25,42 @@ EXAMPLES = {
     ],
 }
 REFUSED = {
+    "a fox\t0\na wolf\t5": 1,
     "start,end,prompt\n0,5,a fox\n5,10,a wolf": 2,
     "| Time | Prompt |\n|---|---|\n| soon | a fox |": 3,
 }
-_AUDACITY = re.compile(r"(\d{1,6}[.,]\d{3,9})\t(\d{1,6}[.,]\d{3,9})\t(.*)", re.ASCII)
-_WHISPER = "start\tend\ttext"
 _RULE = re.compile(r"[|\s:-]+")
+_NUMBERED = re.compile(rf"^ {{0,8}}{NUMBER} {{0,8}}\t|\t {{0,8}}{NUMBER} {{0,8}}$", FLAGS)
 _STARTS = "start time begin from timecode timestamp".split()
 _ENDS = "end until to".split()
 _WORDS = "prompt text description scene caption words visual".split()
 _RANGE = re.compile(rf"(?P<start>{TIME})(?:{TO}(?P<end>{TIME}))?", FLAGS)
 
 
-def read_table(text: str) -> list[Prompt] | None:
-    """The prompts of a table; None for another text, which has its tabs still."""
-    rows = [(number, line.strip("\r ")) for number, line in enumerate(text.split("\n"), 1)]
-    rows = [(number, line.removeprefix("\ufeff")) for number, line in rows if line.strip()]
+def read(text: Text) -> list[Prompt] | None:
+    """A prompt for each row; None for another text. Raises TimelineError also for rows without
+    names whose tabs have a number before or behind them.
+    """
+    rows = rows_of(text.pasted)
+    cells = _cells(rows)
+    prompts = _named(cells) if cells else None
+    if prompts is None and "\t" in text.pasted:
+        _refuse_numbers(rows)
+    return prompts
+
+
+def _cells(rows: list[tuple[int, str]]) -> list[tuple[int, list[str]]] | None:
+    """The cells of rows; None for lines that are none."""
     if len(rows) < 2:
         return None
     first = rows[0][1]
-    if all(_AUDACITY.fullmatch(line) for _, line in rows):
-        return [_labelled(_AUDACITY, number, line, 1.0) for number, line in rows]
-    if first.lower() == _WHISPER:
-        form = re.compile(r"(\d{1,9})\t(\d{1,9})\t(.*)", re.ASCII)
-        return [_labelled(form, number, line, 1000.0) for number, line in rows[1:]]
     if first.startswith("|"):
         if not _RULE.fullmatch(rows[1][1]):
             return None
         cells = [(number, line.strip("| ").split("|")) for number, line in rows]
-        return _named(cells[:1] + cells[2:])
+        return cells[:1] + cells[2:]
     mark = next((mark for mark in "\t;," if mark in first), None)
-    if mark is None or "\n" in first:
+    if mark is None:
         return None
     try:
         found = list(csv.reader([line for _, line in rows], delimiter=mark))
@@ -63,16 +69,18 @@ def read_table(text: str) -> list[Prompt] | None:
     if len(found) != len(rows):
         return None
     numbers = [number for number, _ in rows]
-    return _named(list(zip(numbers, found, strict=True)))
+    return list(zip(numbers, found, strict=True))
 
 
-def _labelled(form: re.Pattern[str], number: int, line: str, rate: float) -> Prompt:
-    found = form.fullmatch(line)
-    if found is None:
-        raise _no_row(line, number)
-    start = float(found[1].replace(",", ".")) / rate
-    end = float(found[2].replace(",", ".")) / rate
-    return Prompt(fold(found[3]), number, start, end or None, token=f"{start:g}-{end:g} s")
+def _refuse_numbers(rows: list[tuple[int, str]]) -> None:
+    found = [(number, line) for number, line in rows if _NUMBERED.search(line)]
+    if len(found) > 1:
+        number, line = found[0]
+        raise TimelineError(
+            f"{fold(line)[:40]!r} is a row of a table, whose numbers cannot be read as times; "
+            f"write {EXAMPLE}",
+            number,
+        )
 
 
 def _named(rows: list[tuple[int, list[str]]]) -> list[Prompt] | None:
@@ -86,11 +94,11 @@ def _named(rows: list[tuple[int, list[str]]]) -> list[Prompt] | None:
     prompts = []
     for number, cells in rows[1:]:
         if len(cells) != len(names):
-            raise _no_row(",".join(cells), number)
+            raise no_row(",".join(cells), number)
         times = _RANGE.fullmatch(_cell(cells[starts[0]]))
         end = _RANGE.fullmatch(_cell(cells[ends[0]])) if ends else None
         if times is None or (ends and (end is None or times["end"])):
-            raise _no_row(",".join(cells), number)
+            raise no_row(",".join(cells), number)
         until = times["end"] or (end["start"] if end else "")
         others = {*starts[:1], *ends[:1], *words[:1]}
         more = [cell for column, cell in enumerate(cells) if column not in others]
@@ -102,11 +110,3 @@ def _named(rows: list[tuple[int, list[str]]]) -> list[Prompt] | None:
 
 def _cell(cell: str) -> str:
     return plain(clean(cell)).strip(" *_`[]()")
-
-
-def _no_row(line: str, number: int) -> TimelineError:
-    return TimelineError(
-        f"{fold(line)[:40]!r} is no row of the table; write times as 0:05 or 5 s, and a cell for "
-        "each name",
-        number,
-    )

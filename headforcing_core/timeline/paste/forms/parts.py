@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from ..clock import cut_to_millisecond
-from ..prompt import Prompt, TimelineError
-from ..timeline import SECONDS_PER_PROMPT
-from .headings import Line
+from ...clock import cut_to_millisecond
+from ...prompt import Prompt, TimelineError
+from ...timeline import SECONDS_PER_PROMPT
+from ..text import Text
 
 EXAMPLES = {  # of a video of 20 seconds
     "[0%:25%] a fox\n[25%:100%] a wolf": [(0.0, "a fox"), (5.0, "a wolf")],
@@ -23,15 +22,12 @@ _PART = re.compile(
 )
 
 
-def read_parts(lines: Sequence[Line], seconds: float | None) -> list[Prompt] | None:
-    """Prompts by parts of a video of so many seconds, 10 a prompt by default; None for a text whose
-    first line is not that of the part from 0 %.
-    """
-    written = [line for line in lines if line.text]
-    found = [(line, _PART.match(line.unmarked)) for line in written]
+def read(text: Text) -> list[Prompt] | None:
+    """A prompt for each part; None for a text that does not begin with a part from 0 %."""
+    found = [(line, _PART.match(line.unmarked)) for line in text.written]
     if len(found) < 2 or found[0][1] is None or float(found[0][1][1]) != 0:
         return None
-    length = seconds or SECONDS_PER_PROMPT * len(found)
+    length = text.seconds or SECONDS_PER_PROMPT * len(found)
     prompts = []
     for line, part in found:
         if part is None or float(part[1]) > 100 or float(part[2] or 0) > 100:

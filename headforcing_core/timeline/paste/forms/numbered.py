@@ -7,13 +7,12 @@ the same bullet or the next number, and none with a time or a scene.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from ..characters import fold
-from ..grammar import has_time
-from ..prompt import Prompt, TimelineError
-from .headings import Line
-from .refusals import is_of_program
+from ...characters import fold
+from ...grammar import has_time
+from ...prompt import Prompt, TimelineError
+from ..text import Text
+from .programs import is_of_program
 
 EXAMPLES = {
     "- a fox\n- a wolf": [(None, "a fox"), (None, "a wolf")],
@@ -46,14 +45,14 @@ _COUNTS = (  # that a list can go on in
 _FRAME = re.compile(r"[\"'“]?\d{1,9}[\"'”]?\s?:", re.ASCII)
 
 
-def read_list(lines: Sequence[Line]) -> list[Prompt] | None:
+def read(text: Text) -> list[Prompt] | None:
     """The items of a list of two or more; None for another text."""
     prompts: list[Prompt] = []
     marks: list[str] = []  # of the items, where they are counted
     bullet = ""
     is_open = False  # whether the line above is of an item
     outside = None
-    for line in lines:
+    for line in text.lines:
         item = _ITEM.match(line.text)
         if (line.heading is not None and not line.heading.spoken) or is_of_program(line):
             return None
