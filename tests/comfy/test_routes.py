@@ -32,6 +32,7 @@ STORY = {"client_id": "a", "prompt_id": "b", "node_id": "c", "text": "0:00 a"}
 POSTS = {
     "timeline": BODY,
     "story": STORY,
+    "forecast": {"output": {}, "node": "x"},
     "takes/label": {"take": "x"},
     "takes/delete": {"take": "x"},
 }

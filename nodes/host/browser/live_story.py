@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 # tells the editor that queued the graph which node's story can be changed
 EVENT = "headforcing.story"
-_NODE = "HeadForcingPromptTimeline"
+NODE = "HeadForcingPromptTimeline"
 _FIELDS = ("client_id", "prompt_id", "node_id", "text")
 _FOR_ALL_PROMPTS = ("shared_prompt", "switch", "blend_blocks", "re_anchor")
 _NOT_RUNNING = "no render of this story is running; press Run to render it"
@@ -87,6 +87,7 @@ class LiveStory(Story):
         node: the values of *Prompt Timeline* of the current story; None for prompts of another
             node.
         node_id: of that node in the queued graph; None where it is not in it.
+        hidden: the hidden inputs of the sampler, with that graph.
         video_frames: the length of the videos that are finished; 0 before the first of a batch is.
         reload: puts the weights of the model back in place after the text encoder has run, without
             asking for what the render has allocated already.
@@ -100,7 +101,7 @@ class LiveStory(Story):
         self.client_id = pages.client()
         self.node_id: str | None = None
         if self.node is not None:
-            self.node_id = queued_graph.find_source(hidden, _NODE, self.node.widgets)
+            self.node_id = queued_graph.find_source(hidden, NODE, self.node.widgets)
         self.seconds = seconds
         source = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
         if queued_graph.is_link(source) and source[:1] == [self.node_id]:
@@ -111,7 +112,7 @@ class LiveStory(Story):
         self.reload: Callable[[], Any] = lambda: None
         self.video_frames = 0
         self.notes: list[str] = []
-        self._hidden = hidden
+        self.hidden = hidden
         self._model = model
         self._waiting: _Request | None = None
         self._told: _Request | None = None
@@ -134,7 +135,7 @@ class LiveStory(Story):
                 "this render's prompts come from another node than Prompt Timeline, so no new one "
                 "can be encoded; queue the new story as a render"
             )
-        inputs = queued_graph.inputs_of(self._hidden, self.node_id)
+        inputs = queued_graph.inputs_of(self.hidden, self.node_id)
         if not isinstance(inputs.get("prompts"), str):
             raise HeadForcingError(
                 "this text comes from another node; change it there and queue it as a render"
@@ -208,9 +209,7 @@ class LiveStory(Story):
         self.notes.append(f"the story was changed while it was rendered, from {place} on")
         log.info("Head Forcing: %s", self.notes[-1])
         with suppress(AttributeError, KeyError, TypeError):  # of a graph that a script made
-            queued_graph.rewrite(
-                self._hidden, self.node_id, self.node.widgets, request.node.widgets
-            )
+            queued_graph.rewrite(self.hidden, self.node_id, self.node.widgets, request.node.widgets)
         EDITS.latest = request.node
         EDITS.latest_ids = (self.prompt_id, self.node_id)
         EDITS.count += 1

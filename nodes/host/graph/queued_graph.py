@@ -4,10 +4,11 @@ and its run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
 from ....headforcing_core.files import Fields
+from ....headforcing_core.hashing import digest
 
 
 def inputs_of(hidden: Any, node_id: str | None) -> Fields:
@@ -27,7 +28,7 @@ def find_source(hidden: Any, class_type: str, values: Fields) -> str | None:
     Of several the nearest one whose inputs are `values`. None where none is in the graph, as when
     nodes were made while the graph ran.
     """
-    sources = _sources(hidden, inputs_of(hidden, hidden.unique_id).get("positive"))
+    sources = _sources(hidden, [inputs_of(hidden, hidden.unique_id).get("positive")])
     found = [source for source in sources if hidden.prompt[source].get("class_type") == class_type]
     if len(found) > 1:
         found = [source for source in found if _may_have(inputs_of(hidden, source), values)]
@@ -43,13 +44,33 @@ def _may_have(inputs: Fields, values: Fields) -> bool:
     )
 
 
-def _sources(hidden: Any, link: Any) -> Iterator[str]:
-    """All nodes that a link's value comes from, the nearest first."""
+def settings_key(hidden: Any, left_out: Mapping[str, Collection[str]]) -> str:
+    """A hash of the inputs of a node and of all nodes that they come from, whatever ids these have.
+
+    `left_out` names, by class, the inputs that are not in it.
+    """
+    inputs = inputs_of(hidden, hidden.unique_id)
+    ids = list(dict.fromkeys([hidden.unique_id, *_sources(hidden, inputs.values())]))
+    numbers = {node_id: number for number, node_id in enumerate(ids)}
+    parts = []
+    for node_id in ids:
+        kind = hidden.prompt[node_id].get("class_type")
+        kept = {
+            name: ["link", numbers.get(value[0]), *value[1:]] if is_link(value) else value
+            for name, value in inputs_of(hidden, node_id).items()
+            if name not in left_out.get(kind, ())
+        }
+        parts.append([kind, kept])
+    return digest(parts)
+
+
+def _sources(hidden: Any, values: Iterable[Any]) -> Iterator[str]:
+    """All nodes that inputs with these values come from, the nearest first."""
     seen = set()
-    links = [link]
+    links = list(values)
     for link in links:  # which grows
-        if is_link(link) and link and link[0] not in seen and link[0] in (hidden.prompt or {}):
-            source = link[0]
+        source = link[0] if is_link(link) and link else None
+        if isinstance(source, str) and source not in seen and source in (hidden.prompt or {}):
             seen.add(source)
             yield source
             links += inputs_of(hidden, source).values()

@@ -31,6 +31,7 @@ from ....headforcing_core.timeline.timeline import Timeline
 from ....headforcing_core.video.soundtrack import Soundtrack
 from ....headforcing_core.video.writer import VideoInfo
 from .. import folders
+from ..browser.forecast import Remember
 from ..browser.live_story import LiveStory
 from ..browser.progress import RenderProgress
 from ..browser.runs import link_file, linked_file
@@ -151,6 +152,8 @@ def _sample(
     kept = KeptLatents()
     listeners: list[Listener] = [progress, kept]
     story = render.story
+    if story is not None:
+        listeners.append(Remember(story))
     progress.earlier = _earlier_file(render, job)
     if progress.earlier is not None:
         # its blocks are read for the latents and the report; it is of the story as it was
