@@ -19,7 +19,7 @@ from .paste.paste import Pasted, paste
 from .prompt import Prompt, TimelineError
 from .switch import MAX_SEED, RESET, Switch, tag_of
 from .tags import read_tag
-from .timeline import Timeline
+from .timeline import Segment, Timeline
 from .wording import check_words
 
 _KINDS: dict[type, str] = {
@@ -76,7 +76,7 @@ def answer(
         "text": text,
         "shared": pasted.story.shared,
         "default": _fields(default),
-        "segments": _describe(pasted.story.prompts, timeline),
+        "segments": _describe(pasted.story.prompts, timeline, cuts=plain.re_anchor),
         "blocks": timeline.blocks,
         "seconds": timeline.seconds,
         "block_seconds": clock.block_seconds,
@@ -123,7 +123,36 @@ def words_key(words: str) -> str:
     return digest(words)[:8]
 
 
-def _describe(prompts: list[Prompt], timeline: Timeline) -> list[dict[str, Any]]:
+def way_key(segment: Segment, cuts: bool) -> str:
+    """A short hash of how a prompt follows the one before it, and of its seed.
+
+    `cuts`: the model cuts before every prompt, so that a cut is no difference.
+    """
+    switch = segment.switch if segment.start_block else RESET
+    re_anchor = switch.re_anchor and not cuts
+    parts = (switch.kind, switch.blend_blocks, re_anchor, switch.recall, switch.new_scene)
+    return digest(*parts, segment.seed)[:8]
+
+
+def scenes_of(laid_out: Timeline, written: Timeline) -> list[dict[str, Any]]:
+    """The scenes of a story that is rendered, with their blocks and the keys that `answer` gives
+    its segments, too.
+
+    `written` is the story before the plan of a render let scenes come back in it.
+    """
+    cuts = bool(laid_out.shot_prefix)
+    return [
+        {
+            "start_block": segment.start_block,
+            "end_block": segment.end_block,
+            "words": words_key(segment.text),
+            "way": way_key(as_written, cuts),
+        }
+        for segment, as_written in zip(laid_out.segments, written.segments, strict=False)
+    ]
+
+
+def _describe(prompts: list[Prompt], timeline: Timeline, cuts: bool) -> list[dict[str, Any]]:
     clock = timeline.clock
     return [
         {
@@ -137,6 +166,7 @@ def _describe(prompts: list[Prompt], timeline: Timeline) -> list[dict[str, Any]]
             "tag": tag_of(prompt.switch, prompt.seed),
             "asked": prompt.start,
             "words": words_key(segment.text),
+            "way": way_key(segment, cuts),
         }
         for prompt, segment in zip(prompts, timeline.segments, strict=True)
     ]

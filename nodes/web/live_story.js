@@ -11,7 +11,7 @@ import { addElement } from "./widgets.js";
 
 const HEIGHT = 62; // in pixels
 const EVENT = "headforcing.story";
-const HINT = () => t("Prompts that have not begun take what this node holds now.");
+const HINT = () => t("Prompts that have not begun take the story as it is now.");
 const OTHERS = () => t("Another page has changed the story; the button puts this node's text in its place.");
 const OFFLINE = () => t("No answer from the server; the text may still be taken at the next block.");
 
@@ -37,11 +37,15 @@ function ownStory(node) {
   return { text, ...Object.fromEntries(own) };
 }
 
+/** The button of a Prompt Timeline; undefined for other nodes. @param {GraphNode | null} node */
+export const liveStoryOf = (node) => parts.get(node);
+
 class LiveStory {
   #node;
   #prompt = ""; // id of the render that was heard of last,
   /** And the values that it has. @type {Record<string, unknown>} */
   #story = {};
+  #isLent = false; // whether the story panel shows the button
   #replaces = false; // whether another page's change is not in this node
 
   /** @param {GraphNode} node */
@@ -49,11 +53,27 @@ class LiveStory {
     this.#node = node;
     this.shown = false;
     this.button = button(t("apply from the next block"), HINT(), () => this.#apply());
-    this.status = make("div", { role: "status", style: "font-size: 11px; overflow: hidden; opacity: 0.8" });
+    this.status = make("div", { role: "status" });
     this.button.disabled = true;
-    this.element = make("div", { class: "hf-live-story" }, this.button, this.status);
+    this.row = make("div", { class: "hf-live-story" }, this.button, this.status);
+    this.element = make("div", { class: "hf-live-place" }, this.row);
     const height = () => HEIGHT; // also while nothing runs: a node that grows is a step of the graph's undo
     addElement(node, "live_story", this.element, { getMinHeight: height, getMaxHeight: height });
+  }
+
+  /** Show the button in the story panel, behind another one, while the story is rendered. @param {HTMLElement} before */
+  lend(before) {
+    this.element.style.minHeight = `${this.element.offsetHeight}px`; // in Nodes 2.0 a node is as high as what it holds
+    this.#isLent = true;
+    before.after(this.row);
+    this.row.hidden = !this.shown;
+  }
+
+  takeBack() {
+    this.#isLent = false;
+    this.row.hidden = false;
+    this.element.append(this.row);
+    this.element.style.minHeight = "";
   }
 
   /** @param {boolean} shown @param {ToldStory | null} [told] */
@@ -62,6 +82,7 @@ class LiveStory {
     if (shown === this.shown) return;
     this.shown = shown;
     this.button.disabled = !shown;
+    this.row.hidden = this.#isLent && !shown;
     if (shown) this.status.textContent = this.#replaces ? OTHERS() : HINT();
     else this.status.textContent = "";
   }

@@ -43,6 +43,7 @@ export {};
  * @property {string | number | null} seed null for the one before
  * @property {number | null} [asked] the time in the text, which the server writes again while the block is the same
  * @property {string} [words] a hash of its words, by which pictures are found
+ * @property {string} [way] a hash of how it follows the prompt before, and of its seed
  */
 
 /**

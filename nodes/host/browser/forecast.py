@@ -1,18 +1,19 @@
-"""What Run would do: the route that says which part of a story is stored and which would be rendered.
+"""The route that says what Run would do: which part of a story is stored, and which would be
+rendered.
 
-It compares blocks without encoding a text. It knows the videos that samplers have rendered since the
-server started, and of those the ones whose nodes have the same inputs but for the story and the seed.
+It compares blocks without encoding a text. It knows the videos that samplers have rendered since
+the server started, and of those the ones whose nodes have the same inputs but for the story and the
+seed.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeGuard
 
 from ....headforcing_core.errors import HeadForcingError
 from ....headforcing_core.files import Fields
@@ -32,12 +33,10 @@ _KEPT_VIDEOS = 8
 _SAMPLER = "HeadForcingSampler"
 # inputs on which no block of a story depends, and those that are compared block by block
 _NOT_COMPARED = {
-    NODE: frozenset(
-        "prompts seconds shared_prompt switch blend_blocks re_anchor audio_offset audio_gain".split()
-    ),
-    _SAMPLER: frozenset(
-        "seed filename_prefix decode_in_background from_seconds until_seconds draft".split()
-    ),
+    NODE: (
+        "prompts seconds shared_prompt switch blend_blocks re_anchor audio_offset audio_gain"
+    ).split(),
+    _SAMPLER: "seed filename_prefix decode_in_background from_seconds until_seconds draft".split(),
 }
 
 
@@ -115,17 +114,13 @@ def _remember(story: LiveStory, node: TimelineNode, job: RenderJob, pace: float 
 
 
 def forecast(body: Any) -> Fields:
-    """What a Run of the sampler `node` of a graph `output`, as it is queued, would do.
+    """The work of a Run of the sampler `node` in a graph `output`, as it is queued.
 
     Answers `kept`, the seconds of the story that are stored, `renders`, those that are not, and
     `takes`, the seconds that they would take, or null. Empty if no video with these settings is
     known, or the story cannot be read.
     """
-    graph = body.get("output") if isinstance(body, dict) else None
-    node = body.get("node") if isinstance(body, dict) else None
-    if not _is_graph(graph) or not isinstance(node, str) or node not in graph:
-        raise HeadForcingError("expected a JSON object with output, a graph, and node, an id of it")
-    queued = SimpleNamespace(prompt=graph, unique_id=node)
+    queued = _queued(body)
     sampler = queued_graph.inputs_of(queued, queued.unique_id)
     story_id = queued_graph.find_source(queued, NODE, {})
     seed = sampler.get("seed")
@@ -152,7 +147,17 @@ def forecast(body: Any) -> Fields:
     return {"kept": kept_seconds, "renders": seconds - kept_seconds, "takes": takes}
 
 
-def _is_graph(value: Any) -> bool:
+def _queued(body: Any) -> SimpleNamespace:
+    """The graph and the sampler of a request, as the hidden inputs of a node that runs."""
+    given = body if isinstance(body, dict) else {}
+    graph = given.get("output")
+    node = given.get("node")
+    if not _is_graph(graph) or not isinstance(node, str) or node not in graph:
+        raise HeadForcingError("expected a JSON object with output, a graph, and node, an id of it")
+    return SimpleNamespace(prompt=graph, unique_id=node)
+
+
+def _is_graph(value: Any) -> TypeGuard[Fields]:
     """Whether a value has the form of a queued graph."""
     return isinstance(value, dict) and all(
         isinstance(node, dict) and isinstance(node.get("inputs"), dict) for node in value.values()

@@ -20,7 +20,7 @@ from ....headforcing_core.render.sinks import VideoFile, skipped_video_frames
 from ....headforcing_core.rollout.loop import Block
 from ....headforcing_core.runs.folder import RunFolder
 from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, plain_time
-from ....headforcing_core.timeline.editor import words_key
+from ....headforcing_core.timeline.editor import scenes_of
 from ....headforcing_core.video.writer import VideoInfo
 from ..folders import OutputFile
 from ..graph.part import WHOLE, Part
@@ -269,17 +269,10 @@ class RenderProgress(Listener):
         return {"done": done, "lead": lead, "fps": clock.fps}
 
     def _scenes(self) -> list[Fields]:
-        """The scenes of the story with their blocks and the key of their words, which
-        `timeline.editor` gives the bars, too.
-        """
-        return [
-            {
-                "start_block": segment.start_block,
-                "end_block": segment.end_block,
-                "words": words_key(segment.text),
-            }
-            for segment in self.plan.timeline.segments
-        ]
+        """The scenes of the story, by which the bars of the editor know theirs."""
+        laid_out = self.plan.timeline
+        written = laid_out if self._render is None else self._render.job.request.timeline
+        return scenes_of(laid_out, written)
 
     def _show_running(self) -> None:
         """Show where the render is, its speed and the time that is left."""

@@ -56,7 +56,7 @@ def settings_key(hidden: Any, left_out: Mapping[str, Collection[str]]) -> str:
     for node_id in ids:
         kind = hidden.prompt[node_id].get("class_type")
         kept = {
-            name: ["link", numbers.get(value[0]), *value[1:]] if is_link(value) else value
+            name: _by_number(value, numbers)
             for name, value in inputs_of(hidden, node_id).items()
             if name not in left_out.get(kind, ())
         }
@@ -64,13 +64,24 @@ def settings_key(hidden: Any, left_out: Mapping[str, Collection[str]]) -> str:
     return digest(parts)
 
 
+def _by_number(value: Any, numbers: Mapping[str, int]) -> Any:
+    """The value of an input; of a link, the number of its node in place of the id."""
+    source = _source(value)
+    return value if source is None else ["link", numbers.get(source), *value[1:]]
+
+
+def _source(value: Any) -> str | None:
+    """The id of the node that an input comes from; None where it is no link."""
+    return value[0] if is_link(value) and value and isinstance(value[0], str) else None
+
+
 def _sources(hidden: Any, values: Iterable[Any]) -> Iterator[str]:
     """All nodes that inputs with these values come from, the nearest first."""
     seen = set()
     links = list(values)
     for link in links:  # which grows
-        source = link[0] if is_link(link) and link else None
-        if isinstance(source, str) and source not in seen and source in (hidden.prompt or {}):
+        source = _source(link)
+        if source is not None and source not in seen and source in (hidden.prompt or {}):
             seen.add(source)
             yield source
             links += inputs_of(hidden, source).values()

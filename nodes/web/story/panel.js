@@ -3,6 +3,7 @@
 // There is one editor of a story, one player and one list of takes. Their elements are lent to the panel while it is open,
 // and go back to their nodes when it is closed, in app mode, and where the frontend has no bottom panel.
 import { app } from "../../../scripts/app.js";
+import { liveStoryOf } from "../live_story.js";
 import { playerOf } from "../player/messages.js";
 import { button, editors, make, placeOf, put, rootGraph, storyNodeOf } from "../shared.js";
 import { shelfOf } from "../takes/shelf.js";
@@ -69,6 +70,8 @@ class StoryPanel {
   #editor = null;
   /** @type {ReturnType<typeof shelfOf> | null} */
   #shelf = null;
+  /** @type {ReturnType<typeof liveStoryOf>} */
+  #live;
   /** The node whose button opened the panel. @type {GraphNode | null} */
   #opener = null;
   /** The chosen prompt by workflow and node: the graph's undo makes all nodes anew. @type {Map<string, number>} */
@@ -220,6 +223,8 @@ class StoryPanel {
     this.#editor = editor;
     if (editor) {
       editor.home.lend(this.place);
+      this.#live = liveStoryOf(storyNode);
+      this.#live?.lend(editor.tools.delete);
       const selected = this.#selected.get(placeOf(storyNode));
       if (selected !== undefined) editor.select(selected);
     }
@@ -263,12 +268,14 @@ class StoryPanel {
     this.markers.bind(null, null, { seek: () => {}, snap: (seconds) => seconds });
     this.monitor.bind(null, null, null, null);
     this.#shelf?.takeBack();
+    this.#live?.takeBack();
     this.#editor?.home.takeBack();
     if (this.#editor) this.#editor.bars.snap = undefined;
     this.#storyNode = null;
     this.#sampler = null;
     this.#editor = null;
     this.#shelf = null;
+    this.#live = undefined;
   }
 }
 

@@ -102,17 +102,22 @@ export class Bar {
   }
 
   /**
-   * Show where the prompt is in a render: begun, played, with a picture, which a wide bar has beside its words.
-   * @param {{begun: boolean, playing: boolean, picture: string, isWide: boolean}} where
+   * Show where the prompt is in a render: begun, waiting to be applied, played, with a picture, which a wide bar has
+   * beside its words.
+   * @param {{begun: boolean, waits: boolean, playing: boolean, picture: string, isWide: boolean}} where
    */
-  place({ begun, playing, picture, isWide }) {
+  place({ begun, waits, playing, picture, isWide }) {
     const { element, tag } = this;
-    const placed = `${begun} ${playing} ${isWide} ${picture}`;
+    const placed = `${begun} ${waits} ${playing} ${isWide} ${picture}`;
     if (placed === this.#placed) return;
     this.#placed = placed;
-    for (const part of [element, tag]) part.classList.toggle("hf-begun", begun);
+    const state = [begun && t("begun"), waits && t("not applied yet")].filter(Boolean).join(", ");
+    element.classList.toggle("hf-begun", begun);
+    element.classList.toggle("hf-waits", waits);
     element.setAttribute("aria-readonly", String(begun));
-    tag.dataset.begun = `${t("begun")} `;
+    if (waits) element.setAttribute("aria-description", t("not applied yet"));
+    else element.removeAttribute("aria-description");
+    tag.dataset.state = state && `${state} `;
     element.classList.toggle("hf-playing", playing);
     element.style.backgroundImage = picture && `url(${picture})`;
     element.classList.toggle("hf-pictured", isWide);

@@ -3,7 +3,7 @@
 import { MIDDLE } from "../player/sprite.js";
 import { make } from "../shared.js";
 import { picturesIn, smallPicture } from "./pictures.js";
-import { startSeconds } from "./segments.js";
+import { blocksInCommon, isRenderedAs, startSeconds } from "./segments.js";
 /** @import {EditorState, Segment, ShownPlace, Timeline} from "../types.js" */
 /** @import {Bar} from "./bar.js" */
 
@@ -80,6 +80,25 @@ export class Playhead {
     return there ? { scene: there, isSame: false } : null;
   }
 
+  /** Whether the render counts blocks of the same length as a timeline. @param {EditorState} state */
+  #hasBlocksOf({ timeline }) {
+    return (this.#place.fps ?? timeline.fps) === timeline.fps;
+  }
+
+  /** The number of first blocks that are rendered as the prompts are now. @param {EditorState} state */
+  #renderedBlocks(state) {
+    const done = Math.min(this.#place.done, state.timeline.blocks);
+    if (!this.#played.length || !this.#hasBlocksOf(state)) return done;
+    return Math.min(done, blocksInCommon(state.segments, this.#played));
+  }
+
+  /** Whether the render that runs does not have a prompt as it is now. @param {EditorState} state @param {Segment} segment */
+  #waits(state, segment) {
+    const { running, scenes } = this.#place;
+    if (!running || !scenes || !this.#hasBlocksOf(state)) return false;
+    return !scenes.some((scene) => isRenderedAs(segment, scene));
+  }
+
   /** The picture of the scene with a prompt's words; empty where there is none. @param {Segment} segment */
   #pictureFor(segment) {
     const found = this.sceneFor(segment);
@@ -124,13 +143,13 @@ export class Playhead {
   draw(state, bars, width) {
     const { timeline, segments } = state;
     this.#drawn = { state, bars, width };
-    const { done, at, video, file } = this.#place;
+    const { at, video, file } = this.#place;
     if (at !== null || file) this.#scenes ??= segments;
     this.#takeMade(timeline);
     const total = startSeconds(timeline, timeline.blocks);
     /** @param {number} seconds */
     const percent = (seconds) => `${(100 * Math.min(seconds, total)) / total}%`;
-    this.rendered.style.width = percent(startSeconds(timeline, Math.min(done, timeline.blocks)));
+    this.rendered.style.width = percent(startSeconds(timeline, this.#renderedBlocks(state)));
     this.line.hidden = at === null;
     this.line.style.left = percent(at ?? 0);
     const track = this.line.parentElement;
@@ -144,7 +163,7 @@ export class Playhead {
       const playing = at !== null && from <= at && at < to;
       const picture = this.#pictureFor(segment);
       const isWide = picture !== "" && (width * (to - from)) / total > 2 * beside;
-      bar.place({ begun, playing, picture, isWide });
+      bar.place({ begun, waits: this.#waits(state, segment), playing, picture, isWide });
     }
     this.#look();
   }

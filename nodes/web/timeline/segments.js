@@ -92,6 +92,32 @@ export function indicesBetween(segments, clock, from, until) {
 }
 
 /**
+ * Whether a prompt is rendered as it is now: at the same blocks, with the same words, and in the same way.
+ * @param {Segment} segment
+ * @param {Segment} scene of the render
+ */
+export function isRenderedAs(segment, scene) {
+  const isThere = segment.start_block === scene.start_block && segment.end_block === scene.end_block;
+  return isThere && segment.words === scene.words && segment.way === scene.way;
+}
+
+/**
+ * The number of first blocks that prompts have in common with the scenes of a render.
+ * @param {Segment[]} segments
+ * @param {Segment[]} scenes
+ */
+export function blocksInCommon(segments, scenes) {
+  const differs = segments.findIndex((segment, index) => !scenes[index] || !isRenderedAs(segment, scenes[index]));
+  if (differs < 0) return segments.at(-1)?.end_block ?? 0;
+  const segment = segments[differs];
+  const scene = scenes[differs];
+  if (!scene) return segment.start_block;
+  const begin = Math.min(segment.start_block, scene.start_block);
+  const isSame = isRenderedAs({ ...segment, end_block: scene.end_block }, scene);
+  return isSame ? Math.min(segment.end_block, scene.end_block) : begin;
+}
+
+/**
  * Segments whose ends are where the next ones start; the last keeps its own, the end of the video.
  * @param {Segment[]} segments
  * @returns {Segment[]}

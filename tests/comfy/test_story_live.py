@@ -1,0 +1,75 @@
+"""A story that is changed in the panel while it is rendered."""
+
+import pytest
+from comfy_browser import Browser
+from story_panel import SIZES, TEXT, TOGGLE, opened, until_text
+
+pytestmark = pytest.mark.slow
+
+APPLY = ".hf-story .hf-live-story input"
+STATUS = ".hf-story .hf-live-story [role=status]"
+WAITING = "[...document.querySelectorAll('.hf-story .hf-waits')].map((bar) => bar.ariaLabel)"
+RENDERED = "parseFloat(document.querySelector('.hf-rendered').style.width)"
+
+
+@pytest.mark.same_page
+@pytest.mark.repeat("comfy]")
+@pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
+def test_an_edit_is_applied_to_the_running_video_by_a_button_of_the_panel(browser: Browser):
+    page = browser.page
+    opened(browser, seed=4711)
+    sizes = page.evaluate(SIZES)
+    assert not page.locator(APPLY).is_visible(), "nothing is rendered"
+    browser.server.hold(8)  # two of nine blocks
+    browser.queue()
+    page.wait_for_selector(APPLY)
+    assert page.evaluate(WAITING) == []
+    page.locator(".hf-story .hf-bar").nth(2).click()
+    page.locator(".hf-story textarea.hf-text").fill("a white star")
+    until_text(browser, "a white star")
+    page.wait_for_selector(".hf-story .hf-waits")
+    (waiting,) = page.evaluate(WAITING)
+    assert waiting == "Prompt 3 of 3: a white star"
+    bar = page.locator(".hf-story .hf-waits")
+    assert bar.get_attribute("aria-description") == "not applied yet"
+    assert bar.evaluate("(bar) => getComputedStyle(bar).borderTopStyle") == "dashed"
+    page.locator(APPLY).click()
+    browser.server.hold(None)
+    page.wait_for_function(
+        f"document.querySelector('{STATUS}').textContent === 'The video takes it from 0:04 on.'"
+    )
+    page.wait_for_function(f"{WAITING}.length === 0")
+    assert browser.wait_done() == "success"
+    page.wait_for_selector(APPLY, state="hidden")
+    page.wait_for_function(f"{RENDERED} === 100")
+    assert page.evaluate(SIZES) == sizes
+    page.evaluate(TOGGLE)
+    page.wait_for_selector(".hf-live-place .hf-live-story input")
+    assert page.evaluate(SIZES) == sizes, "the button is in its node again"
+
+
+@pytest.mark.same_page
+def test_the_line_of_what_is_rendered_ends_at_the_first_change_of_the_story(browser: Browser):
+    page = browser.page
+    opened(browser, seed=4712)
+    browser.queue()
+    assert browser.wait_done() == "success"
+    page.wait_for_function(f"{RENDERED} === 100")
+    before = page.evaluate(f"{TEXT}.value")
+    bars = page.locator(".hf-story .hf-bar")
+    bars.nth(2).click()
+    page.locator(".hf-story textarea.hf-text").fill("a white star")
+    until_text(browser, "a white star")
+    page.wait_for_function(f"Math.abs({RENDERED} - 65.7) < 1")
+    bars.nth(1).focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(f"Math.abs({RENDERED} - 31.4) < 1")
+    bars.nth(0).click()
+    page.locator(".hf-story textarea.hf-text").fill("a green ball")
+    page.wait_for_function(f"{RENDERED} === 0")
+    for _ in range(3):
+        bars.nth(0).focus()
+        page.keyboard.press("Control+z")
+        page.wait_for_timeout(500)
+    page.wait_for_function("(before) => " + f"{TEXT}.value === before", arg=before)
+    page.wait_for_function(f"{RENDERED} === 100")
