@@ -216,8 +216,17 @@ def test_a_render_plays_in_the_panel_and_fills_the_bars_with_its_pictures(browse
     assert page.evaluate(SIZES) == sizes
     hover = page.locator(".hf-story-hover")
     page.locator(".hf-story .hf-bar").nth(1).hover()
-    assert hover.is_visible() and hover.inner_text() == "0:03", "the picture at the pointer"
+    assert not hover.is_visible(), "the pointer does not rest yet"
+    page.wait_for_selector(".hf-story-hover:visible")
+    assert hover.inner_text() == "0:03", "the picture at the pointer"
+    box = hover.bounding_box()
+    words = page.locator(".hf-story textarea.hf-text").bounding_box()
+    assert box["y"] >= words["y"] and box["y"] + box["height"] <= words["y"] + words["height"] + 1
+    page.mouse.down()
+    assert not hover.is_visible(), "a press hides it"
+    page.mouse.up()
     page.locator(".hf-story-screen").hover()
+    page.wait_for_timeout(500)
     assert not hover.is_visible()
     page.evaluate(f"{VIDEO}.pause()")
     page.locator(".hf-story-transport").click(position={"x": 2, "y": 2})
@@ -558,4 +567,35 @@ def test_all_words_can_be_read_in_the_light_theme_and_the_sound_has_its_colours(
     finally:
         page.evaluate(THEME, "dark")
     assert 0 < waves[0] < waves[1] - 100, "the wave is darker on a light ground"
+    assert browser.page_errors == []
+
+
+@pytest.mark.same_page
+def test_nothing_moves_under_a_pointer_that_drags_and_the_new_time_stands_at_the_edge(
+    browser: Browser,
+):
+    page = browser.page
+    size = page.viewport_size
+    opened(browser)
+    panel = page.locator(".hf-story")
+    layout = "document.querySelector('.hf-story-grid').className"
+    handle = page.locator(".hf-story .hf-handle").nth(2)
+    box = handle.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 60, y, steps=4)
+    edge = page.locator(".hf-edge")
+    assert edge.is_visible() and edge.inner_text() == "0:04.3"
+    page.mouse.move(x + 300, y, steps=4)
+    assert edge.inner_text() > "0:05"
+    before = page.evaluate(layout)
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.wait_for_timeout(500)
+    assert panel.bounding_box()["height"] < 400 and page.evaluate(layout) == before
+    page.mouse.up()
+    page.wait_for_function("(before) => " + f"{layout} !== before", arg=before)
+    assert not edge.is_visible()
+    page.set_viewport_size(size)
+    page.wait_for_function("(before) => " + f"{layout} === before", arg=before)
     assert browser.page_errors == []

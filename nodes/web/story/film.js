@@ -1,4 +1,4 @@
-// Film strips in the bars of the story panel, and a larger picture at the pointer.
+// Film strips in the bars of the story panel, whose pictures are shown larger at the pointer, too.
 //
 // There is a picture for each second of a render: made by the server, else taken while the player shows that second, else
 // read from the finished file. A bar shows those of the rendered scene with its words, or paler those of the scene that
@@ -6,7 +6,8 @@
 import { MIDDLE } from "../player/sprite.js";
 import { make } from "../shared.js";
 import { picturesIn, smallPicture } from "../timeline/pictures.js";
-import { plainTime, startSeconds } from "../timeline/segments.js";
+import { startSeconds } from "../timeline/segments.js";
+import { Hover } from "./hover.js";
 /** @import {Segment} from "../types.js" */
 /** @import {Player} from "../player/player.js" */
 /** @import {TimelineEditor} from "../timeline/editor.js" */
@@ -16,7 +17,6 @@ const MOST_READ = 90; // pictures that are read from a finished file
 const EARLY = 0.2; // no picture is taken in the first part of a second: it may still show the scene before
 const KEPT_RENDERS = 4; // whose pictures are kept
 const CHANGED_OPACITY = 0.3; // of the pictures of a scene whose words have been changed since
-const MARGIN = 4; // pixels between the large picture and the edge of the panel
 
 /**
  * The pictures of a render.
@@ -48,9 +48,7 @@ export class Film {
 
   constructor() {
     this.canvas = make("canvas", { class: "hf-story-film", "aria-hidden": "true" });
-    this.large = make("canvas");
-    this.time = make("span");
-    this.hover = make("div", { class: "hf-story-hover", hidden: true }, this.large, this.time);
+    this.hover = new Hover((segment, seconds) => this.#pictureAt(segment, seconds));
   }
 
   /**
@@ -62,18 +60,15 @@ export class Film {
     this.#listening.abort();
     if (this.#player) this.#player.onFrame = undefined;
     this.canvas.remove();
-    this.hover.remove();
+    this.hover.bind(editor);
     this.#player = player;
     this.#editor = editor;
     this.#drawn = "";
     if (!editor) return;
     editor.bars.track.prepend(this.canvas);
-    editor.element.closest(".hf-story")?.append(this.hover);
     this.#listening = new AbortController();
     const { signal } = this.#listening;
     editor.bars.element.addEventListener("scroll", () => this.draw(), { signal }); // `bars.scrollLeft` is set by then
-    editor.bars.track.addEventListener("pointermove", (event) => this.#peek(event), { signal });
-    editor.bars.track.addEventListener("pointerleave", () => (this.hover.hidden = true), { signal });
     if (player) player.onFrame = (mediaTime) => this.#takeShown(mediaTime);
   }
 
@@ -198,27 +193,6 @@ export class Film {
     const most = this.#player?.made ? 1 : this.#spacing;
     if (Math.abs(second + MIDDLE - wanted) > most) return null;
     return this.#reel().pictures.get(second);
-  }
-
-  /** Show the picture at the pointer, large, with its time; none while a bar is dragged. @param {PointerEvent} event */
-  #peek(event) {
-    const { bars, timeline, segments } = this.#editor;
-    this.hover.hidden = true;
-    if (!timeline || event.buttons) return;
-    const seconds = bars.secondsAt(event);
-    const segment = segments[bars.indexAt(seconds)];
-    const picture = segment && this.#pictureAt(segment, seconds);
-    const root = this.hover.parentElement?.getBoundingClientRect();
-    if (!picture || !root) return;
-    this.large.width = picture.width;
-    this.large.height = picture.height;
-    this.large.getContext("2d").drawImage(picture, 0, 0);
-    this.time.textContent = plainTime(seconds);
-    this.hover.hidden = false;
-    const half = this.hover.offsetWidth / 2;
-    const x = Math.min(Math.max(event.clientX - root.left, half + MARGIN), root.width - half - MARGIN);
-    this.hover.style.left = `${x}px`;
-    this.hover.style.top = `${bars.element.getBoundingClientRect().top - root.top}px`;
   }
 }
 

@@ -12,6 +12,7 @@ import { storyNodeIn } from "../timeline/face.js";
 import { isShortcut } from "../timeline/keys.js";
 import { startSeconds } from "../timeline/segments.js";
 import { Film } from "./film.js";
+import { Layouts } from "./layouts.js";
 import { Menu } from "./menu.js";
 import { Markers } from "./markers.js";
 import { Monitor } from "./monitor.js";
@@ -26,13 +27,6 @@ const COMMAND = "HeadForcing.Story";
 const TIMELINE = "HeadForcingPromptTimeline";
 const SAMPLER = "HeadForcingSampler";
 const LOOK_MS = 200; // the frontend does not tell when another workflow, node or mode is shown
-/** Classes of the panel by its size in pixels. @type {Record<string, (size: DOMRectReadOnly) => boolean>} */
-const SIZES = {
-  "hf-story-low": ({ height }) => height < 470,
-  "hf-story-lowest": ({ height }) => height < 300,
-  "hf-story-high": ({ height }) => height >= 700,
-  "hf-story-narrow": ({ width }) => width < 700,
-};
 const KEYS = ["keyup", "keypress", "copy", "cut", "paste"]; // the graph has uses of its own for them
 
 const store = () => app.extensionManager?.bottomPanel;
@@ -103,12 +97,7 @@ class StoryPanel {
     for (const name of KEYS) this.root.addEventListener(name, (event) => event.stopPropagation());
     this.root.addEventListener("contextmenu", (event) => this.#openMenu(event));
     this.root.addEventListener("fullscreenchange", () => this.film.draw());
-    new ResizeObserver(([{ contentRect }]) => this.#fit(contentRect)).observe(this.root);
-  }
-
-  /** @param {DOMRectReadOnly} size */
-  #fit(size) {
-    for (const [name, isSo] of Object.entries(SIZES)) this.grid.classList.toggle(name, isSo(size));
+    this.layouts = new Layouts(this.root, this.grid);
   }
 
   /** A low panel has room for the takes or for a wide timeline. */

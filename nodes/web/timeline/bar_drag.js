@@ -84,11 +84,13 @@ export class BarDrag {
       result = next;
       this.#bars.scrollAfter(event.clientX);
       this.#actions.preview(result.segments, result.selected);
+      this.#bars.showEdge(result.segments[result.selected].start_block);
       this.#bars.focusBar(result.selected);
     };
     /** @param {boolean} isReleased */
     const stop = (isReleased) => {
       this.held = -1;
+      this.#bars.showEdge(null);
       if (result) this.#end(index, segments, isReleased ? result : null);
     };
     followPointer(press, move, stop, "Escape");

@@ -7,7 +7,7 @@ import { BarKeys } from "./bar_keys.js";
 import { labelFor, Labels } from "./labels.js";
 import { Playhead } from "./playhead.js";
 import { drawGrid, Ruler } from "./ruler.js";
-import { indicesBetween, range, startSeconds } from "./segments.js";
+import { indicesBetween, range, startSeconds, timeText } from "./segments.js";
 import { largestZoom, USUAL_PIXELS, zoomForClicks } from "./zoom.js";
 /** @import {Actions, EditorState, Segment, ShownPlace} from "../types.js" */
 
@@ -45,6 +45,8 @@ export class Bars {
     this.ruler = new Ruler();
     this.track = make("div", { class: "hf-track", role: "group", "aria-label": t("Prompts over time") });
     this.inner = make("div", { class: "hf-inner" }, this.ruler.element, this.track);
+    this.edge = make("output", { class: "hf-edge", "aria-hidden": "true", hidden: true });
+    this.inner.append(this.edge);
     this.playhead = new Playhead(this.track);
     this.ruler.element.addEventListener("click", (event) => this.#actions.seek(this.secondsAt(event)));
     const scroll = { class: "hf-scroll", "data-capture-wheel": "true", tabindex: -1 }; // a click beside bars focuses it
@@ -228,6 +230,16 @@ export class Bars {
   /** Whether all later prompts move with one. @param {KeyboardEvent | PointerEvent} event */
   ripplesWith({ ctrlKey, metaKey }) {
     return this.ripples || ctrlKey || metaKey;
+  }
+
+  /** Show the time of a block, to which an edge is dragged, above it; null: of none. @param {number | null} block */
+  showEdge(block) {
+    this.edge.hidden = block === null;
+    if (block === null) return;
+    const { timeline } = this.state;
+    const seconds = startSeconds(timeline, block);
+    this.edge.textContent = timeText(Math.round(10 * seconds) / 10);
+    this.edge.style.left = `${(100 * seconds) / startSeconds(timeline, timeline.blocks)}%`;
   }
 
   /** Scroll on while a pointer drags beyond an edge. @param {number} clientX */
