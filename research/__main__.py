@@ -14,13 +14,14 @@ from .metrics import scores
 from .paper import command as paper
 from .paper import figures, tables
 from .recordings import command as recordings
-from .rooms import accuracy, measure, memory_alone, references, returning
+from .rooms import accuracy, flicker, measure, memory_alone, references, returning
 from .training import gate, train
 
 COMMANDS = (
     train,
     gate,
     accuracy,
+    flicker,
     measure,
     returning,
     memory_alone,

@@ -3,6 +3,7 @@ and what ships is measured."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from headforcing.headforcing_core.demo.picture_decoder import (
 from headforcing.headforcing_core.demo.picture_drawing import draw
 from headforcing.headforcing_core.demo.picture_fields import COARSE, OUTLINES, named
 from headforcing.headforcing_core.names import DEMO_PICTURE_DECODER
+from headforcing.research.rooms import flicker
 from headforcing.research.rooms.exact_fields import exact_fields, render_large
 from headforcing.research.rooms.scenes import render
 from headforcing.research.rooms.stories import random_story
@@ -152,3 +154,28 @@ def test_what_ships_is_small_and_as_accurate_as_the_page_says(repo_root: Path):
         f"{psnr:.1f} dB and {likeness:.3f} at the end, with noise {noisy_psnr:.1f} dB and "
         f"{noisy_likeness:.3f}" in page
     )
+
+
+def test_changes_are_those_of_the_still_wall_at_both_sizes():
+    wall = torch.full((3, 64, 64, 3), 0.3)
+    wall[1] += 2 / 255
+    wall[:, :4, :4] = torch.tensor((1.0, 0.0, 0.0))  # an actor, and the floor below
+    wall[2, 56:] = 0.9
+    still = flicker.still_wall(wall)
+    for scale in (1, 4):
+        large = wall.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
+        np.testing.assert_allclose(flicker.changes(large, still), (2, 2), atol=1e-3)
+    assert not still[:, :13, :13].any() and still[:, :54, 13:].all() and not still[:, 54:].any()
+
+
+@pytest.mark.slow
+def test_still_parts_flicker_less_than_those_of_the_64_pixel_decoder_as_the_page_says(
+    repo_root: Path,
+):
+    stored = json.loads((repo_root / "research/evidence/rooms/flicker.json").read_text("utf-8"))
+    made = flicker.measure(flicker.demo_latents())
+    assert made == pytest.approx(stored, abs=0.02), "machines round differently"
+    assert stored["256 pixels"] <= 0.9 < stored["64 pixels"]
+    page = (repo_root / "research" / "training" / "TRAINING.md").read_text(encoding="utf-8")
+    for value in stored.values():
+        assert f"{value:.2f} of 255" in page or f"by {value:.2f}." in page

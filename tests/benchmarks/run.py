@@ -15,5 +15,9 @@ if __name__ == "__main__":
         from headforcing.tests.benchmarks import measuring
 
         sys.stdout.write(measuring.table() + "\n")
+    elif sys.argv[1:] == ["picture"]:
+        from headforcing.tests.benchmarks import picture
+
+        sys.stdout.write(picture.table() + "\n")
     else:
         sys.exit(main())
